@@ -21,7 +21,10 @@ from mqfast.errors import CallTimeout, ClientError, ConnectError, ConnectionLost
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.once import ASK_ONCE, END_ONCE
 
-__all__ = ["ATTEMPT_S", "LOST", "STORED_NOT_SAFE", "Batch", "BatchDone", "Division", "Memory", "ask", "pause", "unlike"]
+__all__ = [
+    "ATTEMPT_S", "LOST", "STORED_NOT_SAFE",
+    "Batch", "BatchDone", "Division", "Memory", "ask", "forgot", "pause", "unlike",
+]  # fmt: skip
 
 T = TypeVar("T")
 _log = logging.getLogger("mqfast.spark")
@@ -134,6 +137,13 @@ async def ask(
         raise ClientError(f"{address}: what is remembered of writes cannot be read: {error!r}") from None
 
 
+def forgot(broker: str, address: str) -> ConnectionLost:
+    """Another server at the address of a broker that remembers writes: it is not believed, and asked again."""
+    return ConnectionLost(
+        f"{address} does not know the requests about writes, and {broker} does: another server is there"
+    )
+
+
 class Batch:
     """A batch, as the driver asks brokers about it and tells them that it is stored.
 
@@ -213,6 +223,8 @@ class Batch:
         found: dict[tuple[int, str, str, int], tuple[int, int]] = {}
         for name, (address, topics) in (await self._asked(instance)).items():
             memory = await ask(instance, address, topics[0], self._key, self._batch, tasks=True)
+            if memory is None and name in self._brokers:
+                raise forgot(name, address)
             if memory is not None:
                 finished = set(memory.ended) - self._topics
                 for partition, of, queue_id, row, crc in memory.rows:
@@ -221,12 +233,14 @@ class Batch:
         return found
 
     async def _end(self, instance: ClientInstance, rows: int) -> None:
-        for address, topics in (await self._asked(instance)).values():
+        for name, (address, topics) in (await self._asked(instance)).items():
             for begin in range(0, len(topics), _TOPICS_AT_ONCE):
                 names = ";".join(topics[begin : begin + _TOPICS_AT_ONCE])
                 fields = {"topic": names, "key": self._key, "batch": self._batch, "rows": rows}
                 answer = await instance.shell.ask(Ask(address, END_ONCE, fields, timeout_s=ATTEMPT_S))
                 assert answer is not None
+                if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and name in self._brokers:
+                    raise forgot(name, address)
                 if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                     break  # it remembers no writes, and came to the topic behind the last row
                 if answer.code in RETRIED or answer.code in STORED_NOT_SAFE:

@@ -31,7 +31,18 @@ from mqfast.errors import (
 )
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.once import ONCE, Mark, Span
-from mqfast.spark.remote.asked import ATTEMPT_S, LOST, STORED_NOT_SAFE, BatchDone, Division, Memory, ask, pause, unlike
+from mqfast.spark.remote.asked import (
+    ATTEMPT_S,
+    LOST,
+    STORED_NOT_SAFE,
+    BatchDone,
+    Division,
+    Memory,
+    ask,
+    forgot,
+    pause,
+    unlike,
+)
 
 __all__ = ["End", "How", "TaskSender"]
 
@@ -100,7 +111,7 @@ class TaskSender:
         self._io = io_thread.shared()
         self._instance: ClientInstance = ClientInstance.shared(settings, self._io.loop)
         self._divisions: dict[str, Division] = {}
-        self._known: dict[str, bool] = {}
+        self._remembering: set[str] = set()
         self._lanes: dict[MessageQueue, deque[_Request]] = {}
         self._room = threading.Condition()
         self._bytes = 0
@@ -222,6 +233,8 @@ class TaskSender:
         """What a broker remembers of this batch; None: it remembers no writes."""
         address = self._address(broker)
         memory = await ask(self._instance, address, topic, self._how.key, self._how.batch)
+        if memory is None and broker in self._remembering:
+            raise forgot(broker, address)
         if memory is None:
             if self._how.delivery == "exactly_once":
                 raise ConfigError(
@@ -229,7 +242,9 @@ class TaskSender:
                     f"{address} does not (RocketMQ's cannot): leave the option out, or choose at_least_once"
                 )
             self.forgetful.add(broker)
-        elif memory.done >= self._how.batch:
+            return None
+        self._remembering.add(broker)
+        if memory.done >= self._how.batch:
             raise BatchDone(memory.done)
         return memory
 

@@ -21,6 +21,9 @@ from mqfast.properties import jhash
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.once import ASK_ONCE, END_ONCE, Mark
 from mqfast.spark import options as table
+from mqfast.spark.remote.asked import Batch
+from mqfast.spark.remote.client import settings_of
+from mqfast.spark.remote.sender import How, TaskSender
 from mqfast.spark.remote.sink import RemoteBatchWriter, Sent
 from mqfast.testing import Broker
 
@@ -237,13 +240,33 @@ def test_an_answer_or_a_request_may_be_lost_at_each_point(broker: Broker, monkey
     assert bodies(broker) == list(range(40 * batch))
 
 
-def test_a_broker_without_a_memory_that_came_behind_the_last_row_ends_no_batch(broker: Broker) -> None:
-    one = writer(broker, rows(1))
-    with broker.faults.answer(3, "request type 990002 not supported", only=[END_ONCE]):
-        one.commit([send(broker, rows(30))])
-    again = send(broker, rows(30))  # nobody noted the end, and the rows are known
-    assert (again.done, again.repeated > 0) == (False, True)
-    assert bodies(broker) == list(range(30))
+def test_another_server_at_the_address_of_a_broker_with_a_memory_is_not_believed(broker: Broker) -> None:
+    """Only a broker that has no rows of the batch may know nothing of its end."""
+    one = writer(broker, rows(1), brokerTimeout="30s")
+    unknown = "request type not supported"
+    sent = send(broker, rows(30))
+    for code in (ASK_ONCE, END_ONCE):
+        with (
+            broker.faults.answer(3, unknown, only=[code]),
+            pytest.raises(ConnectionLost, match="another server is there"),
+        ):
+            writer(broker, rows(1), brokerTimeout="300ms").check([sent])
+        with broker.faults.answer(3, unknown, only=[code], times=1):
+            one.check([sent])
+        assert send(broker, rows(30)).done
+    settings = settings_of(one.options)
+    with broker.faults.answer(3, unknown, only=[ASK_ONCE, END_ONCE]):
+        other = Batch(settings, KEY, 1, {"t"}, set(), set(), 5.0)
+        assert other.rows() == {}
+        other.end(0)
+    broker.create_topic("u", 4)
+    both = rows(40, topic=["t"] * 20 + ["u"] * 20)
+    with TaskSender(settings, How(KEY, 1, 0, None, 30.0, 1 << 20)) as sender:
+        sender.division("t")
+        with broker.faults.answer(3, unknown, only=[ASK_ONCE], times=2):
+            sender.division("u")
+        assert sender.forgetful == set()
+    assert send(broker, both, batch=1).forgetful == ()
 
 
 def test_two_writes_of_one_name_to_different_topics_are_both_written(broker: Broker) -> None:
