@@ -427,8 +427,9 @@ class Options:
         "(`enablePropertyFilter=true`), so it needs namesrv.",
     )  # fmt: skip
     pushdown: bool = _option(
-        _flag, False, (BATCH,), "Evaluate filters while reading; needs `spark.sql.python.filterPushdown.enabled=true`."
-    )
+        _flag, False, (BATCH,), "Evaluate filters while reading; needs `spark.sql.python.filterPushdown.enabled=true`, "
+        "and a `load()` for each query (see Filters)."
+    )  # fmt: skip
 
     # how it is read
     order: str = _option(

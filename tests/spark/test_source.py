@@ -188,6 +188,16 @@ def test_filters_pushed_down_change_no_result(spark: SparkSession, store: Path) 
     assert narrow.rdd.getNumPartitions() < load(spark, store, partitionBytes="4k").rdd.getNumPartitions()
 
 
+def test_a_frame_with_pushdown_is_for_one_query_as_the_document_says(spark: SparkSession, store: Path) -> None:
+    def frame() -> DataFrame:
+        return load(spark, store, columns="topic", pushdown="true")
+
+    assert frame().where("topic = 'T0'").union(frame().where("topic = 'T1'")).count() == 160
+    shared = frame()
+    assert shared.where("topic = 'T0'").count() == 80
+    assert shared.count() == 80, "Spark plans each query of a DataFrame: the warning in docs/spark.md can go"
+
+
 def test_pushdown_without_its_setting_is_refused(spark: SparkSession, store: Path) -> None:
     name = "spark.sql.python.filterPushdown.enabled"
     spark.conf.set(name, "false")
