@@ -33,6 +33,8 @@ __all__ = [
 
 QUEUES = 4
 TOPIC = "T"
+# All of 127.0.0.0/8 is this machine on Linux: no other run is at this address, and takes a port of a killed broker.
+HOST = f"127.{random.randrange(16, 250)}.{random.randrange(1, 250)}.1" if sys.platform == "linux" else "127.0.0.1"
 NAME = "broker-a"
 
 
@@ -65,7 +67,7 @@ class _Process:
 
     def __init__(self, log: Path, port: int, *arguments: str) -> None:
         self.log = log
-        self.address = f"127.0.0.1:{port}"
+        self.address = f"{HOST}:{port}"
         self._command = [sys.executable, "-m", "mqfast.cli", *arguments]
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -99,7 +101,7 @@ class OurSide(_Process):
         self.store = settings.pop("storePathRootDir", work / what)
         port = free_port()
         given = {
-            "brokerName": NAME, "listenPort": port, "haListenPort": port + 1, "brokerIP1": "127.0.0.1",
+            "brokerName": NAME, "listenPort": port, "haListenPort": port + 1, "bindAddress": HOST, "brokerIP1": HOST,
             "storePathRootDir": self.store, "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 60_000,
             "maxHashSlotNum": 1000, "maxIndexNum": 4000, "haSendHeartbeatInterval": 500,
             "registerNameServerPeriod": 10_000, **settings,
@@ -112,7 +114,7 @@ def name_server(work: Path) -> _Process:
     """``mqfast namesrv`` as a process, started."""
     port = free_port()
     one = _Process(
-        work / "namesrv.log", port, "namesrv", "-p", str(port), f"kvConfigPath={work}/kv.json",
+        work / "namesrv.log", port, "namesrv", "--host", HOST, "-p", str(port), f"kvConfigPath={work}/kv.json",
         f"configStorePath={work}/namesrv.properties",
     )  # fmt: skip
     one.start()

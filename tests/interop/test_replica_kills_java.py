@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from free_ports import free_port, still_free
 from ha.processes import (
     NAME,
     Load,
@@ -22,7 +23,6 @@ from ha.processes import (
     assert_all_is_there,
     assert_equal_logs,
     at_rest,
-    free_port,
     kills,
     name_server,
     until,
@@ -42,19 +42,23 @@ WHO = pytest.mark.parametrize("who", ["master", "slave"])
 
 
 class JavaSide:
-    """A broker of Java that comes back on its port."""
+    """A broker of Java that comes back, on its port unless another process took that."""
 
     def __init__(self, java: Any, what: str, **settings: Any) -> None:
         self._java, self._port = java, free_port()
         self.store = java.work / what
-        self.address = f"127.0.0.1:{self._port}"
         self._settings = {
             "brokerName": NAME, "brokerClusterName": "DefaultCluster", "mappedFileSizeCommitLog": FILE,
             "registerNameServerPeriod": 10_000, "haSendHeartbeatInterval": 500, **settings,
         }  # fmt: skip
         self._process: subprocess.Popen[str] | None = None
 
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
     def start(self) -> None:
+        self._port = still_free(self._port)
         self._process = self._java.start_broker(self.store, self._settings, self._port)
 
     def end(self, how: int = signal.SIGTERM) -> None:
