@@ -171,12 +171,15 @@ class TopicRequests:
 
     async def _delete(self, topic: str) -> None:
         context = self._context
+        found = context.topics.get(topic)
         with context.topics.leaving(topic):
             await context.loop.run_in_executor(None, context.store.delete_topic, topic)
         context.offsets.remove_topic(topic)
         context.pull_offsets.forget_topic(topic)
         context.reset_offsets.forget_topic(topic)
         context.stats.topic_deleted(topic)
+        for queue_id in range(found.read_queue_nums if found is not None else 0):
+            context.hold.end((topic, queue_id))  # their consumers ask again, and hear that the topic is gone
 
     # --- questions ---
 

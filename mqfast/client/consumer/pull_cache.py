@@ -40,11 +40,12 @@ class CachedQueue:
         moved: why nothing more is handed out, until a seek.
         is_paused: nothing is pulled for the moment; waits: a pull waits for room.
         error: why the last pull failed; None: it did not.
+        was_lost: its topic was deleted meanwhile.
     """
 
     __slots__ = (
         "acknowledged", "ahead", "bytes", "error", "handed_out", "is_dropped", "is_new", "is_paused", "moved",
-        "next_pull", "plain", "queue", "waits",
+        "next_pull", "plain", "queue", "waits", "was_lost",
     )  # fmt: skip
 
     def __init__(self, queue: MessageQueue, plain: MessageQueue) -> None:
@@ -55,6 +56,7 @@ class CachedQueue:
         self.next_pull = 0
         self.is_new = False
         self.is_dropped = False
+        self.was_lost = False
         self.is_paused = False
         self.waits = False
         self.moved: OffsetMoved | None = None
@@ -194,6 +196,15 @@ class PullCache:
         """A pull failed. Returns: is the failure another one than before?"""
         before, one.error = one.error, error
         return str(before) != str(error)
+
+    def lose(self, one: CachedQueue) -> None:
+        """The topic of a queue was deleted: what is known of it is void."""
+        with self.arrival:
+            one.begin(0, is_new=True)
+            one.handed_out = one.acknowledged = None
+            one.was_lost = True
+            if self._in_hand is not None and self._in_hand.source.queue == one.plain:
+                self._in_hand = None
 
     def _wake(self) -> None:
         self.arrival.notify_all()

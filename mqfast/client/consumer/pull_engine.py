@@ -18,7 +18,7 @@ from mqfast.client.consumer.pull_cache import CachedQueue, PullCache
 from mqfast.client.consumer.pull_requests import PullRequests
 from mqfast.client.consumer.pull_settings import PullSettings
 from mqfast.client.consumer.pull_shares import Shares
-from mqfast.client.consumer.pulls import PullAnswer, pull
+from mqfast.client.consumer.pulls import PullAnswer, TopicGone, pull
 from mqfast.client.consumer.queue_bounds import first_offset, max_offset, min_offset, offset_at, read_place
 from mqfast.client.consumer.subscription import SQL92, Subscription, new_version
 from mqfast.client.delivery import Source
@@ -238,6 +238,9 @@ class PullEngine:
                 if not isinstance(error, BrokerError):
                     self.instance.route_failed(one.queue.topic)
                 broker_id = 0
+                if isinstance(error, TopicGone) and one.handed_out is not None:
+                    self.cache.lose(one)
+                    self.offsets.remove(one.queue)
                 await asyncio.sleep(after)
             except Exception as error:  # an offset store of the user's
                 if self.cache.fail(one, error):
@@ -260,7 +263,8 @@ class PullEngine:
     async def _find_place(self, one: CachedQueue) -> None:
         kept = await self.offsets.read(one.queue)
         if kept is None:
-            start = await self.run(first_offset(self.instance, one.queue, self.settings.from_where))
+            where = "first" if one.was_lost else self.settings.from_where
+            start = await self.run(first_offset(self.instance, one.queue, where))
             one.begin(start, is_new=True)
         else:
             one.begin(kept, is_new=False)

@@ -14,7 +14,7 @@ from mqfast.client.consumer.subscription import Subscription
 from mqfast.client.delivery import Delivery, Source, decode_deliveries
 from mqfast.client.net.steps import Ask, Steps, checked
 from mqfast.client.values import MessageQueue, PullStatus
-from mqfast.errors import ClientError, CorruptFile, FieldError
+from mqfast.errors import ClientError, CorruptFile, FieldError, NoRoute
 from mqfast.remoting.bodies import header_of
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
@@ -78,6 +78,10 @@ class PullAnswer(NamedTuple):
         if self.status is PullStatus.OFFSET_ILLEGAL:
             return not self.is_reset
         return self.remark in _GONE and self.next_offset > self.asked_offset
+
+
+class TopicGone(NoRoute):
+    """A broker does not have the topic any more; what it has under this name later is another one, from 0 on."""
 
 
 class RawAnswer(NamedTuple):
@@ -183,6 +187,8 @@ def raw_pull(
     code = RequestCode.LITE_PULL_MESSAGE if is_lite else RequestCode.PULL_MESSAGE
     texts = {name: str(value) for name, value in fields.items()}
     answer = yield Ask(address, code, texts, b"", suspend_s + _LONGER_S if timeout_s is None else timeout_s)
+    if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+        raise TopicGone(f"{_about(queue, offset)}: {address} answered code 17 {answer.remark or ''!r}")
     checked(answer, address, _about(queue, offset), *_STATUS)
     try:
         header = header_of(answer, _Header)

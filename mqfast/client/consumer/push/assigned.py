@@ -47,7 +47,7 @@ class Assigned:
 
     Attributes:
         pq: its messages; another object after the broker moved the offset.
-        is_placed: it is known where the group is in the queue.
+        is_placed: it is known where the group is in the queue; was_lost: its topic was deleted meanwhile.
         locked_until_s: until when an orderly consumer may read it, by the consumer's clock.
         is_retry: it belongs to the retry topic, where messages of all topics are.
         broker_id: which broker of the name is asked.
@@ -63,6 +63,7 @@ class Assigned:
         self.queue = queue
         self.pq = ProcessQueue(queue, 0)
         self.is_placed = False
+        self.was_lost = False
         self.locked_until_s = 0.0
         self.wanted = wanted
         self.source = source

@@ -460,28 +460,41 @@ class PushEngine:
         queue = assigned.queue
         if rest_s:
             await asyncio.sleep(rest_s)
+        try:
+            while self.assigned.get(queue) is assigned and not self.is_closing:
+                await self._place(assigned)
+                await self.pulls.run(assigned)
+        except Exception:
+            _log.exception("group %s: pulls of %s failed", self.group, queue)
+            self.give_up([assigned])
+            self.rebalance_soon(REBALANCE_AGAIN_S)
+
+    async def _place(self, assigned: Assigned) -> None:
+        queue = assigned.queue
         while not assigned.is_placed:
             if (leaving := self._leaving.get(queue)) is not None:
                 await asyncio.wait([leaving])
             try:
                 offset = await self.offsets.read(queue)
                 if offset is None:
-                    shell, where = self.instance.shell, self.settings.from_where
+                    # A topic that was deleted and made again begins at 0, whatever a new group begins with.
+                    shell, where = self.instance.shell, "first" if assigned.was_lost else self.settings.from_where
                     offset = await shell.run(first_offset(self.instance, queue, where))
             except Exception as error:  # of a store of the user's: any
                 assigned.state = f"no place: {error}"
-                _log.warning("group %s: no place in %s: %s", self.group, queue, error)
+                self._limited.warning(f"place {queue}", "group %s: no place in %s: %s", self.group, queue, error)
                 await asyncio.sleep(PLACE_AGAIN_S)
                 continue
             assigned.pq = ProcessQueue(queue, offset)
             assigned.is_placed = True
-        try:
-            while self.assigned.get(queue) is assigned and not self.is_closing:
-                await self.pulls.run(assigned)
-        except Exception:
-            _log.exception("group %s: pulls of %s failed", self.group, queue)
-            self.give_up([assigned])
-            self.rebalance_soon(REBALANCE_AGAIN_S)
+
+    def lose_place(self, assigned: Assigned) -> None:
+        """The topic was deleted: what is known of the queue is void, and the group's offset is asked for anew."""
+        assigned.is_placed = False
+        assigned.was_lost = True
+        assigned.is_full = False
+        assigned.pq.drop()
+        self.offsets.remove(assigned.queue)
 
     def give_up(self, some: Iterable[Assigned], *, is_lost: bool = False) -> None:
         """These queues are no longer this member's: what is cached of them goes, what was done of them is kept.

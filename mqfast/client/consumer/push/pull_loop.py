@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from mqfast.client.consumer.process_queue import ProcessQueue
-from mqfast.client.consumer.pulls import PullAnswer, pull
+from mqfast.client.consumer.pulls import PullAnswer, TopicGone, pull
 from mqfast.client.consumer.push.assigned import Assigned
 from mqfast.client.consumer.queue_bounds import read_place
 from mqfast.client.values import PullStatus
@@ -153,6 +153,8 @@ class PullLoop:
         assigned.state = f"pull failed: {error}"
         if self._settings.orderly and self._engine.is_clustering and isinstance(error, (ConnectionLost, ConnectError)):
             self._engine.locks.doubt(assigned)
+        if isinstance(error, TopicGone):
+            self._engine.lose_place(assigned)
         if isinstance(error, BrokerError):
             if error.code == ResponseCode.FLOW_CONTROL:
                 return REFUSED_S
