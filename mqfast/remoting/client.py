@@ -133,20 +133,21 @@ class RemotingClient:
 
     def renew(self, address: str) -> None:
         """The next request makes a new connection to an address; the old one ends once it has given its answers."""
-        task = self._channels.get(address)
-        if task is None or not task.done():
-            return  # a new one is being made
-        self._ready.pop(address, None)
-        del self._channels[address]
-        if not task.cancelled() and task.exception() is None:
-            task.result().leave()
+        if (channel := self._given_up(address)) is not None:
+            channel.leave()
 
     def leave(self, address: str) -> None:
         """Close the connection to an address, if there is one; the next request makes a new one."""
+        if (channel := self._given_up(address)) is not None:
+            channel.close()
+
+    def _given_up(self, address: str) -> Channel | None:
+        task = self._channels.get(address)
+        if task is None or not task.done():
+            return None  # a new one is being made: it is not the one that the caller has seen
         self._ready.pop(address, None)
-        task = self._channels.pop(address, None)
-        if task is not None and task.done() and not task.cancelled() and task.exception() is None:
-            task.result().close()
+        del self._channels[address]
+        return None if task.cancelled() or task.exception() is not None else task.result()
 
     async def close(self) -> None:
         """Close all connections; calls that wait end with ConnectionLost."""

@@ -127,6 +127,26 @@ def test_an_old_connection_whose_answer_never_comes_is_closed_when_nobody_waits(
         asyncio.run(main(server))
 
 
+@pytest.mark.parametrize("name", ["leave", "renew"])
+def test_a_connection_that_is_being_made_is_not_given_up_with_the_one_before_it(name: str) -> None:
+    """Two tasks that hear of it one after the other: a connection that nobody knew any more stayed open, unused."""
+
+    async def main(server: RawServer) -> None:
+        client = RemotingClient()
+        await client.call(server.address, 310)
+        getattr(client, name)(server.address)
+        first = asyncio.ensure_future(client.call(server.address, 310))
+        await asyncio.sleep(0)
+        getattr(client, name)(server.address)
+        await first
+        await client.call(server.address, 310)
+        assert len(server.connections) == 2
+        await client.close()
+
+    with RawServer(lambda one, request: one.answer(request)) as server:
+        asyncio.run(main(server))
+
+
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("openssl") is None:
