@@ -38,7 +38,7 @@ class Line:
         self._lock = threading.Lock()
         self.changes = False
         self.changed = 0
-        self._sockets: list[socket.socket] = []
+        self._sockets: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -50,7 +50,7 @@ class Line:
                 far = socket.create_connection(self._target)
             except OSError:
                 return
-            self._sockets += [near, far]
+            self._sockets |= {near, far}
             threading.Thread(target=self._copy, args=(near, far, False), daemon=True).start()
             threading.Thread(target=self._copy, args=(far, near, True), daemon=True).start()
 
@@ -65,6 +65,8 @@ class Line:
         finally:
             for one in (source, to):
                 end_of(one)
+            source.close()  # the other direction closes the other one
+            self._sockets.discard(source)
 
     def _changed(self, data: bytes) -> bytes:
         with self._lock:
@@ -90,7 +92,7 @@ class Line:
 
     def close(self) -> None:
         self._listener.close()
-        for one in self._sockets:
+        for one in list(self._sockets):
             end_of(one)
 
 
