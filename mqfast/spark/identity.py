@@ -152,7 +152,10 @@ def resume_queues(
             found.gone.append(place)
             if not _expired(place, offset, snapshot) and (at > 0 or place in offset.anchors):
                 found.losses.append(
-                    Loss(f"queue {_name(place)}: the stream is at {at}, and the queue is gone: its topic was deleted?")
+                    Loss(
+                        f"queue {_name(place)}: the stream is at {at}, and the queue is gone: its topic was deleted, "
+                        "or has fewer queues now?"
+                    )
                 )
         elif every or other or at != queue.max_offset:
             known = None if foreign else max(same, default=-1)

@@ -606,6 +606,8 @@ def _check_together(o: Options) -> None:
         words = {word for b in bounds for word in (b.word, b.others, *(b.by_queue or {}).values())}
         if "group" in words and o.group is None:
             raise ConfigError(f"option {name}: group needs the option group, the consumer group's name")
+    if o.tag_filter is not None and not o.tag_filter.replace("||", "").strip():
+        raise ConfigError(f"option tagFilter: expected tags joined by ||, or *, found {o.tag_filter!r}")
     if o.min_partitions is not None and o.max_partitions is not None and o.min_partitions > o.max_partitions:
         raise ConfigError(
             f"option minPartitions: expected at most maxPartitions ({o.max_partitions}), found {o.min_partitions}"

@@ -192,6 +192,7 @@ def test_what_is_refused(name: str, where: str, text: str, says: str) -> None:
     ({"path": "/s", "subscribe": "A", "assign": "A/0"}, "subscribe and assign: expected one of them"),
     ({"path": "/s", "startingOffsets": "earliest", "startingTimestamp": "1"}, "expected one of them"),
     ({"path": "/s", "endingOffsets": "latest", "endingOffsetsByTimestamp": '{"A/0": 1}'}, "expected one of them"),
+    ({"path": "/s", "tagFilter": " || "}, "option tagFilter: expected tags joined by ||"),
     ({"path": "/s", "startingOffsets": "group"}, "group needs the option group"),
     ({"path": "/s", "startingOffsets": '{"A/0": "group"}'}, "group needs the option group"),
     ({"path": "/s", "minPartitions": "9", "maxPartitions": "8"}, "at most maxPartitions"),
