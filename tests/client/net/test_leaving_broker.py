@@ -11,6 +11,7 @@ import ssl
 import subprocess
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,8 +77,13 @@ def who_waits(lanes: Lanes, server: RawServer, leaving: Leaving) -> None:
 
 def test_who_waits_on_a_shared_socket_gets_the_answer() -> None:
     lanes, leaving = Lanes(), Leaving()
-    with RawServer(leaving) as server:
+    with RawServer(leaving) as server, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         who_waits(lanes, server, leaving)
+        port = server.address.rpartition(":")[2]
+        assert not [one for one in caught if f"raddr=('127.0.0.1', {port})" in str(one.message)], (
+            "left to the collector"
+        )
         assert [request.ext_fields["name"] for request in server.requests] == ["slow", "away", "away"]
         assert lanes.ask(ask(server.address, "then")) is not None
         assert len(server.connections) == 2
