@@ -35,7 +35,7 @@ from mqfast.testing import Broker
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = NEEDS_JAVA
+pytestmark = [*NEEDS_JAVA, pytest.mark.sampled(1, group="jobs on a Java broker")]
 QUEUES = 3
 Row = dict[str, Any]
 
