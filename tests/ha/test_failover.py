@@ -21,7 +21,8 @@ from running import broker_config
 
 from mqfast.broker.replica import failover
 from mqfast.broker.replica.failover import FailoverBroker
-from mqfast.errors import ConfigError
+from mqfast.broker.replica.table_sync import TableSync
+from mqfast.errors import ConfigError, FieldError
 from mqfast.ha.failover.etcd import Compare, Etcd, EtcdUnreachable
 from mqfast.namesrv.namesrv_config import NamesrvConfig
 from mqfast.namesrv.server import NameServer
@@ -228,6 +229,29 @@ def test_a_change_of_role_that_fails_is_tried_again(tmp_path: Path, monkeypatch:
 
 
 @NEEDS_ETCD
+def test_a_broker_that_takes_over_can_be_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def flow() -> None:
+        async with pair(tmp_path) as both:
+            one, two = await both.start(1), await both.start(2)
+            await until(lambda: in_sync(one) == {1, 2})
+            stop, begun, goes_on = two.broker.stop, asyncio.Event(), asyncio.Event()
+
+            async def slowly() -> None:
+                begun.set()
+                await goes_on.wait()
+                await stop()
+
+            monkeypatch.setattr(two.broker, "stop", slowly)
+            await both.stop(1)
+            await asyncio.wait_for(begun.wait(), 30)
+            asyncio.get_running_loop().call_later(0.3, goes_on.set)
+            await asyncio.wait_for(both.stop(2), 30)
+            await both.start(2)  # its store was closed
+
+    asyncio.run(flow())
+
+
+@NEEDS_ETCD
 def test_without_its_only_member_an_operator_begins_anew(tmp_path: Path) -> None:
     """As docs/ha.md says: the state is deleted at etcd, and another store leads as broker 1, in a newer epoch."""
 
@@ -322,6 +346,34 @@ def test_a_master_whose_lease_is_revoked_takes_messages_with_the_next_one(
                 assert time.monotonic() - began < 60
                 await asyncio.sleep(0.05)
             assert both.bodies(1) == [b"x", b"y"]
+
+    asyncio.run(flow())
+
+
+@NEEDS_ETCD
+def test_a_new_slave_has_the_tables_before_it_may_lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups would begin anew, behind messages that they never had."""
+    refused: list[int] = []
+    ask = TableSync._ask
+
+    async def without_offsets(self: TableSync, master: str, code: int, *more: Any, **named: Any) -> Any:
+        if code == RequestCode.GET_ALL_CONSUMER_OFFSET:
+            refused.append(code)
+            raise FieldError("offsets", "an answer", "none")
+        return await ask(self, master, code, *more, **named)
+
+    async def flow() -> None:
+        async with pair(tmp_path) as both:
+            one = await both.start(1)
+            assert await both.send(1, b"x") == ResponseCode.SUCCESS
+            with monkeypatch.context() as patched:
+                patched.setattr(TableSync, "_ask", without_offsets)
+                two = await both.start(2)
+                await until(lambda: len(both.bodies(2)) == 1 and two.broker.context.replicas.epochs.last == 1)
+                tried = len(refused)
+                await until(lambda: len(refused) > tried)
+                assert in_sync(one) == {1}
+            await until(lambda: in_sync(one) == {1, 2})
 
     asyncio.run(flow())
 

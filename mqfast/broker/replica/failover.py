@@ -80,6 +80,7 @@ class FailoverBroker:
         self._is_open = False
         self._settled = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._switching: asyncio.Task[None] | None = None
 
     # -- start and end -------------------------------------------------------------------------------------------------
 
@@ -99,6 +100,8 @@ class FailoverBroker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._switching is not None:  # a store that is half closed cannot be closed
+            await asyncio.gather(self._switching, return_exceptions=True)
         was_master = self.right.is_active
         self.right.end()
         if was_master:
@@ -142,6 +145,10 @@ class FailoverBroker:
         self._is_open = True
 
     async def _reopen(self, *, is_slave: bool) -> None:
+        self._switching = asyncio.ensure_future(self._switch(is_slave))
+        await asyncio.shield(self._switching)
+
+    async def _switch(self, is_slave: bool) -> None:
         self._keeper.patience_s = _SWITCH_S
         self._is_open = False
         try:
@@ -282,7 +289,7 @@ class FailoverBroker:
                 raise EtcdUnreachable(f"etcd: expected the state of epoch {epoch}, found another one")
             self.right.activate(epoch)
             self._take(self.right.holds())
-        except BaseException:
+        except Exception:  # not where this broker ends: that gives the lease back as well
             await self._give_back()
             raise
 

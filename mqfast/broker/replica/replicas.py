@@ -195,9 +195,10 @@ class Replicas:
         self._sync.was_cut(end)
 
     def _identity(self) -> tuple[int, int] | None:
-        """In the slave's thread."""
+        """In the slave's thread. Without a master's tables this broker must not lead: groups would skip messages."""
         epoch = self.epochs.last
-        return None if self._right is None or epoch < 0 else (self._config["brokerId"], epoch)
+        has_tables = self._sync is not None and self._sync.synced_ms > 0
+        return (self._config["brokerId"], epoch) if self._right is not None and has_tables and epoch >= 0 else None
 
     def _ask_for_master(self) -> tuple[str, int] | None:
         """In the slave's thread, before each connection."""
