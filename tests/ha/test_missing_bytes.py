@@ -157,6 +157,9 @@ def test_files_that_go_under_a_slave_that_reads_slowly(tmp_path: Path) -> None:
                 writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 writer.write(report(1))
                 await until(master.statuses)
+                (of_master,) = master.followers  # else the kernel's buffer grows to megabytes
+                assert of_master._transport is not None
+                of_master._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
                 await asyncio.to_thread(trimmed, ours, 40 * FILE)
                 got, position = bytearray(), 1
                 with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
