@@ -231,3 +231,24 @@ def test_a_client_of_5_x_leaves_its_subscriptions_out_while_they_are_the_same() 
         assert sorted(known) == ["T", "U"]
 
     play(main)
+
+
+def test_a_client_of_5_x_is_asked_for_subscriptions_that_nobody_knows() -> None:
+    def heartbeat(name: str, *topics: str) -> dict[str, Any]:
+        data = {"groupName": "g", "subscriptionDataSet": [{"topic": topic, "subString": "*"} for topic in topics]}
+        return {
+            "clientID": name, "consumerDataSet": [data], "producerDataSet": [],
+            "heartbeatFingerprint": 7, "withoutSub": not topics,
+        }  # fmt: skip
+
+    async def main(world: World) -> None:
+        one, two = world.client("one"), world.client("two")
+        await one.call(34, heartbeat("one", "T"))
+        assert (await one.call(34, heartbeat("one"))).ext_fields["IS_SUB_CHANGE"] == "false"
+        await one.call(35, clientID="one", consumerGroup="g")  # as the end of its connection, or of the broker
+        for client in (one, two):
+            assert (await client.call(34, heartbeat(client.name))).ext_fields["IS_SUB_CHANGE"] == "true"
+        assert (await two.call(34, heartbeat("two", "T"))).ext_fields["IS_SUB_CHANGE"] == "false"
+        assert (await one.call(34, heartbeat("one"))).ext_fields["IS_SUB_CHANGE"] == "false"
+
+    play(main)

@@ -27,7 +27,7 @@ from mqfast.remoting.processors import Lane, Processors
 
 __all__ = ["ClientProcessor"]
 
-# The second version of heartbeats (a fingerprint in place of subscriptions) is not offered.
+# The second version of heartbeats: a fingerprint in place of subscriptions.
 _SUPPORTS_V2: Final = "IS_SUPPORT_HEART_BEAT_V2"
 _SUBSCRIPTIONS_CHANGED: Final = "IS_SUB_CHANGE"
 
@@ -124,6 +124,10 @@ class ClientProcessor:
             changed = changed or self._fingerprints.get(one.group_name, fingerprint) != fingerprint
             self._fingerprints[one.group_name] = fingerprint
             left_out = fingerprint != 0 and given.without_sub
+            # After a restart of the broker, or the end of the group's last connection, nobody knows them: the client is
+            # to say them again. RocketMQ refuses the pulls of such a group until its subscriptions change.
+            known = self._consumers.group(one.group_name)
+            changed = changed or (left_out and (known is None or not known.subscriptions))
             self._tell([self._consumers.register(channel, given.client_id, one, without_subscriptions=left_out, **who)])
         for producer in given.producer_data_set or ():
             self._producers.register(channel, given.client_id, producer.group_name, **who)
