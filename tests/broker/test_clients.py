@@ -226,3 +226,21 @@ class LockModel(RuleBasedStateMachine):
 
 TestLockModel = LockModel.TestCase
 TestLockModel.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def test_the_end_of_a_connection_looks_at_each_producer_group_once() -> None:
+    class Channel:
+        looked = 0
+
+        def __hash__(self) -> int:
+            Channel.looked += 1
+            return 1
+
+    producers = ProducerManager(Clock())
+    for i in range(200):
+        producers.register("c", "client of c", f"p{i}")
+    stranger = Channel()
+    producers.channel_closed(stranger)
+    assert Channel.looked <= 200
+    assert producers.channel_of("client of c") == "c"
+    assert len(producers.groups()) == 200

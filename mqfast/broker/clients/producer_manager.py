@@ -38,10 +38,13 @@ class ProducerManager:
         if members is None:
             return
         member = members.pop(channel, None)
+        if member is None:
+            return
         if not members:
             del self._groups[group]
-        in_another = any(channel in others for others in self._groups.values())
-        if member is not None and not in_another and self._clients.get(member.client_id) == channel:
+        if self._clients.get(member.client_id) == channel and not any(
+            channel in them for them in self._groups.values()
+        ):
             del self._clients[member.client_id]
 
     def channel_closed(self, channel: Hashable) -> None:
