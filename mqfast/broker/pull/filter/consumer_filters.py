@@ -111,11 +111,8 @@ class ConsumerFilters:
     def _register(self, topic: str, group: str, one: Subscription) -> None:
         old = self.get(topic, group)
         kind = str(one.expression_type)
-        if old is not None and one.sub_version <= old.client_version:
-            if one.sub_version == old.client_version and old.is_dead:
-                old.dead_ms = 0
-                self._store(topic)
-            return
+        if old is not None and not old.is_dead and one.sub_version <= old.client_version:
+            return  # a group that was gone may come back by a clock that is behind
         if old is not None and (old.expression, old.expression_type) == (one.sub_string, kind):
             old.client_version, old.dead_ms = one.sub_version, 0
         else:

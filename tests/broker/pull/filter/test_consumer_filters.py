@@ -103,6 +103,20 @@ def test_the_expression_of_the_heartbeat(tmp_path: Path) -> None:
     run(flow())
 
 
+def test_a_group_that_comes_back_by_a_clock_that_is_behind_gets_what_it_asks_for(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path, enablePropertyFilter=True) as one:
+            await fill(one)
+            plain = {"sysFlag": 0, "subscription": None, "expressionType": "SQL92"}
+            await heartbeat(one, by_sql("n > 3", version=200))
+            assert bodies(await pull(one, **plain, subVersion=200)) == [b"m4", b"m5"]
+            await one.client.call(one.address, 35, {"clientID": "client-1", "consumerGroup": "g"})
+            await heartbeat(one, by_sql("n < 2", version=100))
+            assert bodies(await pull(one, **plain, subVersion=100)) == [b"m0", b"m1"]
+
+    run(flow())
+
+
 async def check(one: Running, text: str, kind: str | None = "SQL92") -> tuple[int, str | None]:
     body = {
         "clientId": "c", "group": "g", "namespace": "",
