@@ -337,6 +337,7 @@ class PullProcessor:
         if status in _EMPTY and header.queue_offset == 0:
             code = ResponseCode.PULL_NOT_FOUND
         self._note(pull, code, found.next_offset)
+        self._commit(pull)
         if code == ResponseCode.PULL_NOT_FOUND and pull.may_hold and header.sys_flag & SUSPEND:
             if self._waits(pull):
                 return None
@@ -387,8 +388,14 @@ class PullProcessor:
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         self._broadcast.pulled(pull.channel, pull.request, header, code, next_offset)
         self._context.pull_offsets.set(group, topic, queue_id, next_offset)
+
+    def _commit(self, pull: _Pull) -> None:
+        """A pull says how far its group has come: not where the group is told to go on elsewhere, since the offset of a
+        reset must last although the client ends before its next update. RocketMQ's broker commits there, too.
+        """
+        header = pull.header
         if pull.may_hold and header.sys_flag & COMMIT_OFFSET:
-            self._offsets.commit(group, topic, queue_id, header.commit_offset)
+            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
 
     # --- waiting ---
 

@@ -299,6 +299,21 @@ def test_a_reset_offset_is_told_once(tmp_path: Path) -> None:
     run(flow())
 
 
+def test_a_pull_that_is_told_of_a_reset_commits_nothing(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            await fill(one)
+            one.context.reset_offsets.assign("g", "T", 0, 2)
+            answer = await pull(one, queueOffset=5, sysFlag=SUBSCRIPTION | COMMIT, commitOffset=5)
+            assert offsets(answer) == (2, 0, 6)
+            # The client may end before it commits: the next one goes on where the admin said.
+            assert one.context.offsets.get("g", "T", 0) == 2
+            await pull(one, queueOffset=2, sysFlag=SUBSCRIPTION | COMMIT, commitOffset=3)
+            assert one.context.offsets.get("g", "T", 0) == 3
+
+    run(flow())
+
+
 def test_fields_that_are_missing_or_no_numbers_are_named(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
