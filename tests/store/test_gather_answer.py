@@ -28,7 +28,7 @@ def taken(
     rows: list[dict[str, object]] = []
     at = 0
     while True:
-        at, why, expected = gather.answer(data, at, expected, begin, end, b"ns%t", b"t", 2)
+        at, why, expected, _ = gather.answer(data, at, expected, begin, end, b"ns%t", b"t", 2)
         if why == "full" or gather.rows:
             rows += pa.record_batch(gather.take()).to_pylist()
         if why != "full":
@@ -53,6 +53,8 @@ def test_what_is_not_of_the_range_is_left_out(records: list[bytes]) -> None:
     rows, why, _, expected = taken(Gather(COLUMNS), b"".join(records[5:40]), expected=10, begin=10, end=20)
     assert [row["queue_offset"] for row in rows] == list(range(10, 20))
     assert (why, expected) == ("limit", 20)
+    rows, why, _, expected = taken(Gather(COLUMNS), records[5] + records[9], expected=5, begin=5, end=8)
+    assert (len(rows), why, expected) == (1, "limit", 6)  # 6 and 7 are not there
 
 
 def test_a_hole_is_told_before_the_record_behind_it(records: list[bytes]) -> None:
@@ -61,14 +63,15 @@ def test_a_hole_is_told_before_the_record_behind_it(records: list[bytes]) -> Non
     rows, why, at, expected = taken(gather, data)
     assert ([row["queue_offset"] for row in rows], why, expected) == ([0, 1, 2], "hole", 3)
     assert at == sum(map(len, records[:3]))
-    assert gather.answer(data, at, 6, 0, 3000, b"ns%t", b"t", 2) == (len(data), "limit", 9)
+    assert gather.answer(data, at, 3, 0, 3000, b"ns%t", b"t", 2) == (at, "hole", 3, 6)
+    assert gather.answer(data, at, 6, 0, 3000, b"ns%t", b"t", 2) == (len(data), "limit", 9, -1)
     assert taken(Gather(COLUMNS), data, expected=-1)[1:] == ("limit", len(data), -1)
 
 
 def test_a_record_of_another_queue_stops(records: list[bytes]) -> None:
     data = b"".join(records[:2])
     for asked, queue_id in ((b"ns%other", 2), (b"ns%t", 3)):
-        assert Gather(COLUMNS).answer(data, 0, 0, 0, 9, asked, b"t", queue_id) == (0, "queue", 0)
+        assert Gather(COLUMNS).answer(data, 0, 0, 0, 9, asked, b"t", queue_id) == (0, "queue", 0, -1)
 
 
 @pytest.mark.parametrize("cut", [1, 4, 8, 35, 36, 90])

@@ -78,6 +78,8 @@ def test_clients_of_a_loop_do_too(cluster: BrokerProcess) -> None:
 
 def test_an_error_says_what_to_set_where_the_broker_was_never_reached(cluster: BrokerProcess) -> None:
     said = "address that broker .* told the name servers: set brokerIP1 .* address_map="
+    with Producer("near", cluster.namesrv, address_map=HERE) as near:
+        near.send("orders", b"41")  # makes the topic: a consumer has its route
     arguments: dict[str, Any] = {"send_timeout_s": 0.5, "retries": 0, "close_timeout_s": 0.5}
     with Producer("far", cluster.namesrv, **arguments) as producer:
         with pytest.raises(ClientError, match=said):
