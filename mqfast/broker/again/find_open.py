@@ -85,13 +85,14 @@ def find_open(context: BrokerContext, progress: int, op_progress: int) -> Found:
         return found
     earliest_ms = _earliest_ms(context, found)
     if found.again:
+        older: list[int] = []  # newest first
         for offset in range(op_progress - 1, max(-1, op_progress - 1 - _LOOK_BACK_MAX), -1):
             mark = _mark_at(context, offset)
             if mark is None or mark.store_timestamp < earliest_ms:
                 break
             if not is_move(mark):
-                named += ended_offsets(mark)
-        _end_named(context, named[-_LOOK_BACK_MAX:], found)
+                older += ended_offsets(mark)
+        _end_named(context, [*reversed(older), *named][-_LOOK_BACK_MAX:], found)
     _end_committed(context, earliest_ms, found)
     return found
 
@@ -144,15 +145,19 @@ def _end_named(context: BrokerContext, named: list[int], found: Found) -> None:
 
 def _end_committed(context: BrokerContext, earliest_ms: int, found: Found) -> None:
     """The message of a transaction is in its queue, or parked: the transaction was committed."""
-    by_place = {half.physical_offset: offset for offset, half in found.open.items()}
+    by_place = {
+        half.physical_offset: (offset, half.properties.get(names.UNIQ_KEY)) for offset, half in found.open.items()
+    }
     queues = {(SCHEDULE_TOPIC, level) for level in range(len(context.store.config.delay_levels_ms))}
     queues.add((TIMER_TOPIC, 0))
     queues.update(place for half in found.open.values() if (place := real_place(half.properties)) is not None)
     for topic, queue_id in queues:
         for commit in _last_commits(context, topic, queue_id, earliest_ms):
-            offset = by_place.get(commit.prepared_transaction_offset)
-            if offset is None:
-                offset = found.again.get(commit.properties.get(names.UNIQ_KEY, ""))
+            unique = commit.properties.get(names.UNIQ_KEY)
+            offset, prepared = by_place.get(commit.prepared_transaction_offset, (None, None))
+            # A committed message that was delayed, or given back, names place 0: there may be another half message.
+            if offset is None or prepared != unique:
+                offset = found.again.get(unique or "")
             if offset is not None and offset in found.open:
                 _log.warning("the transaction at half queue offset %d was committed without a mark of it", offset)
                 found.end(offset)

@@ -20,6 +20,7 @@ from running import Running, running_broker
 
 import mqfast
 from mqfast import properties as names
+from mqfast.broker.again import find_open
 from mqfast.broker.again.half import OP_PROPERTIES, ended_offsets, half_of
 from mqfast.broker.again.transactions import Transactions
 from mqfast.broker.write import Record
@@ -811,6 +812,55 @@ def test_a_mark_of_a_half_message_that_was_stored_once_more_ends_no_transaction(
         async with running_broker(tmp_path, now_ms=clock) as one:
             halves = transactions(one).halves
             assert [halves.is_open(offset) for offset in range(5)] == [False, True, True, False, True]
+
+    run(first())
+    run(second())
+
+
+def test_a_delayed_commit_ends_no_half_message_at_the_first_place_of_the_log(tmp_path: Path) -> None:
+    """What a delay level delivers is marked as committed, and names place 0 as that of its half message."""
+    kept: list[RemotingCommand] = []
+
+    async def first() -> None:
+        async with running_broker(tmp_path, messageDelayLevel="1s 5s") as one:
+            kept.append(await prepare(one, b"open", UNIQ_KEY="U0"))
+            assert ending(kept[0])["commitLogOffset"] == 0
+            assert (await end(one, await prepare(one, b"later", UNIQ_KEY="U1", DELAY=1))).code == 0
+            store = one.context.store
+            while store.max_offset("T", 1) == 0:
+                await asyncio.sleep(0.01)
+            (delivered,) = store.get("T", 1, 0)
+            assert (delivered.sys_flag, delivered.prepared_transaction_offset) == (COMMIT, 0)
+
+    async def second() -> None:
+        async with running_broker(tmp_path, messageDelayLevel="1s 5s") as one:
+            assert transactions(one).halves.is_open(0)
+            assert (await end(one, kept[0])).code == 0
+            assert bodies(one.context.store) == [b"later", b"open"]
+
+    run(first())
+    run(second())
+
+
+def test_of_many_marks_the_newest_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RocketMQ's mark of an older half message ends a transaction that was checked, whatever marks are older."""
+    monkeypatch.setattr(find_open, "_LOOK_BACK_MAX", 2)
+
+    async def first() -> None:
+        async with running_broker(tmp_path) as one:
+            for unique in ("U", "V", "W"):
+                await prepare(one, UNIQ_KEY=unique)
+            engine, pairs = one.context.engine, one.context.store.get(HALF, 0, 0)[0].properties
+            again = names.encode({**pairs, "TRANSACTION_CHECK_TIMES": 1})
+            engine.put_encoded(HALF.encode(), 0, b"x", again, born_timestamp=one.context.now_ms(), wait=False)
+            for mark in (b"1,", b"2,", b"0,"):
+                engine.put_encoded(OP.encode(), 0, mark, OP_PROPERTIES, wait=False)
+            one.context.offsets.commit(GROUP, HALF, 0, 3)
+            one.context.offsets.commit(GROUP, OP, 0, 2)
+
+    async def second() -> None:
+        async with running_broker(tmp_path) as one:
+            assert not transactions(one).halves.is_open(3)
 
     run(first())
     run(second())
