@@ -48,6 +48,7 @@ BY_BROKER, BY_GROUP, BY_TOPIC, BY_BROADCASTING, BY_SUBSCRIPTION = 1, 2, 3, 4, 5
 _FORBIDDEN_READ: Final = 1 << 2
 _I32: Final = 2**31 - 1
 _OFFSET_MAX: Final = 1 << 56
+_GONE: Final = "it was deleted while its messages were read"
 _SEE: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 _CODES: Final = {
@@ -324,7 +325,11 @@ class PullProcessor:
             found = self._records(pull, limits)
             return found, [bytes(one) for one in found.buffers]
 
-        found, copies = await self._context.loop.run_in_executor(None, read)
+        context, topic = self._context, pull.header.topic
+        before = context.offsets.deletions(topic)
+        found, copies = await context.loop.run_in_executor(None, read)
+        if context.offsets.deletions(topic) != before:  # the offsets of this pull mean nothing in a topic made anew
+            return pull.request.response(ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{topic}] not exist, {_GONE}")
         return self._answer(pull, found, copies)
 
     # --- the answer ---
@@ -393,9 +398,13 @@ class PullProcessor:
         """A pull says how far its group has come: not where the group is told to go on elsewhere, since the offset of a
         reset must last although the client ends before its next update. RocketMQ's broker commits there, too.
         """
-        header = pull.header
-        if pull.may_hold and header.sys_flag & COMMIT_OFFSET:
-            self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        if not pull.may_hold or not pull.header.sys_flag & COMMIT_OFFSET:
+            return
+        context, header = self._context, pull.header
+        queue = header.consumer_group, header.topic, header.queue_id
+        # While a thread read, an admin may have reset the group or deleted it.
+        if context.reset_offsets.get(*queue) is None and header.consumer_group in context.groups.table:
+            self._offsets.commit(*queue, header.commit_offset)
 
     # --- waiting ---
 

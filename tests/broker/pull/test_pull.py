@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -310,6 +311,40 @@ def test_a_pull_that_is_told_of_a_reset_commits_nothing(tmp_path: Path) -> None:
             assert one.context.offsets.get("g", "T", 0) == 2
             await pull(one, queueOffset=2, sysFlag=SUBSCRIPTION | COMMIT, commitOffset=3)
             assert one.context.offsets.get("g", "T", 0) == 3
+
+    run(flow())
+
+
+@pytest.mark.parametrize("change", ["reset", "topic deleted", "group deleted"])
+def test_what_an_admin_does_while_a_thread_reads_outlasts_the_pull(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path, accessMessageInMemoryMaxRatio=0) as one:
+            await fill(one)
+            began, goes_on = threading.Event(), threading.Event()
+            read = one.context.engine.get_records
+
+            def slowly(*arguments: Any, **named: Any) -> Any:
+                began.set()
+                assert goes_on.wait(20)
+                return read(*arguments, **named)
+
+            monkeypatch.setattr(one.context.engine, "get_records", slowly)
+            pulling = asyncio.ensure_future(pull(one, sysFlag=COMMIT | SUBSCRIPTION, commitOffset=3))
+            await until(began.is_set)
+            expected = -1
+            if change == "reset":
+                one.context.reset_offsets.assign("g", "T", 0, expected := 1)
+            elif change == "topic deleted":
+                assert (await one.client.call(one.address, 215, {"topic": "T"})).code == 0
+            else:
+                fields = {"groupName": "g", "cleanOffset": "true"}
+                assert (await one.client.call(one.address, 207, fields)).code == 0
+            goes_on.set()
+            answer = await pulling
+            assert (answer.code == ResponseCode.TOPIC_NOT_EXIST) is (change == "topic deleted")
+            assert one.context.offsets.get("g", "T", 0) == expected
 
     run(flow())
 
