@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from mqfast import properties as names
 from mqfast.broker.again.half import check_body, checked, times_checked
 from mqfast.broker.again.open_halves import OpenHalves
-from mqfast.broker.again.stored_again import put_again
+from mqfast.broker.again.stored_again import Again, put_again
 from mqfast.broker.context import BrokerContext
 from mqfast.broker.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from mqfast.broker_conf import java_number
@@ -27,6 +27,7 @@ from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.log_limit import LogLimit
 from mqfast.schedule.delay_levels import real_place
+from mqfast.store.base.results import PutMessageStatus
 from mqfast.store.put._put_result import PutResult
 from mqfast.store.record._record import StoredMessage
 
@@ -36,6 +37,7 @@ _TURN_S: Final = 0.002
 _TRIES: Final = 3
 _UNSENT_MAX: Final = 8 << 20  # a producer that does not read is asked later
 _HOUR_MS: Final = 3_600_000
+_OF_THE_MESSAGE: Final = (PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED)
 _SECONDS_MAX: Final = 2**63 - 1
 
 
@@ -124,10 +126,10 @@ class TransactionCheck:
                 return False
             return self._move(offset, half, pairs, done)
         again = self._store(half, checked(pairs))
-        if again is None:
-            return False
+        if again.result is None:
+            return self._is_left(offset, again.status)
         done.append(offset)
-        questions.append(_Question(half, checked(pairs), again))
+        questions.append(_Question(half, checked(pairs), again.result))
         return True
 
     def _first_stored_ms(self, half: StoredMessage, pairs: dict[str, str]) -> int:
@@ -143,18 +145,30 @@ class TransactionCheck:
 
     # --- what becomes of a half message ---
 
-    def _store(self, half: StoredMessage, pairs: dict[str, str]) -> PutResult | None:
+    def _store(self, half: StoredMessage, pairs: dict[str, str]) -> Again:
         again = put_again(self._context, half, HALF_TOPIC, 0, pairs, may_be_parked=False)
         if again.result is not None:
             self._halves.stored_again(pairs.get(names.UNIQ_KEY), again.result)
-        return again.result
+        return again
+
+    def _is_left(self, offset: int, status: PutMessageStatus) -> bool:
+        """A half message could not be stored once more, and stays open. Returns: does the round go on behind it?"""
+        if status not in _OF_THE_MESSAGE:
+            return False
+        self._log.warning(
+            "left", "the half message at queue offset %d cannot be stored with the count of its checks (%s): nobody is "
+            "asked, and it stays open until its producer ends the transaction, or fileReservedTime is over",
+            offset, status.name,
+        )  # fmt: skip
+        return True
 
     def _move(self, offset: int, half: StoredMessage, pairs: dict[str, str], done: list[int]) -> bool:
         """A transaction that wants to be left alone for longer stands behind the others, which are not."""
         moved = {**pairs}
         moved.setdefault(names.TRAN_PREPARED_QUEUE_OFFSET, str(offset))
-        if self._store(half, moved) is None:
-            return False
+        again = self._store(half, moved)
+        if again.result is None:
+            return self._is_left(offset, again.status)
         done.append(offset)
         return True
 

@@ -551,6 +551,31 @@ def test_a_message_older_than_the_log_keeps_files_is_given_up(tmp_path: Path) ->
     run(flow())
 
 
+def test_a_message_without_room_for_the_count_of_its_checks_holds_nobody_up(tmp_path: Path) -> None:
+    clock = Clock()
+
+    async def flow() -> None:
+        producer = Producer()
+        async with running_broker(tmp_path, now_ms=clock, processors=producer.processors) as one:
+            await producer.join(one)
+            assert (await end(one, await prepare(one, UNIQ_KEY="U0", mine="x"), ROLLBACK)).code == 0
+            least = len(names.encode(one.context.store.get(HALF, 0, 0)[0].properties))
+            full = await prepare(one, b"full", UNIQ_KEY="U1", mine="x" * (32_761 - least))
+            await prepare(one, b"behind", UNIQ_KEY="U2")
+            clock.shift_ms = 31_000
+            part = transactions(one)
+            assert await part.check.round() == 1
+            question = await producer.next()
+            assert question.ext_fields["msgId"] == "U2"
+            assert (await answer_check(one, question, COMMIT)).code == 0
+            assert part.halves.is_open(1)
+            assert (await end(one, full)).code == 0
+            assert bodies(one.context.store) == [b"behind", b"full"]
+            assert part.halves.progress == part.halves.end
+
+    run(flow())
+
+
 def test_a_message_that_wants_to_be_left_alone_is_not_asked_for_and_holds_nobody_up(tmp_path: Path) -> None:
     clock = Clock()
 
