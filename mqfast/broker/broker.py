@@ -138,13 +138,20 @@ class Broker:
 
     async def _give_up(self, store: MessageStore) -> None:
         """Close what a start that failed has opened."""
-        for timer in self._timers:
-            timer.cancel()
+        self._stop_timers()
+        context: BrokerContext | None = getattr(self, "context", None)
+        if self._reached is not None:
+            self._reached.cancel()
+        if context is not None:
+            await context.registration.stop()
         for part in reversed(self._parts):
             with contextlib.suppress(Exception):
                 await part.stop()
         for server in self._servers:
             await server.stop(0)
+        if context is not None:
+            context.durable.close()
+            await context.client.close()
         if self._replicas is not None:
             await self._replicas.close()
         store.close()

@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from running import running_broker
+import pytest
+from running import broker_config, running_broker
 
+from mqfast.broker.broker import Broker
 from mqfast.namesrv.namesrv_config import NamesrvConfig
 from mqfast.namesrv.server import NameServer
 from mqfast.remoting.channel import Channel
@@ -85,5 +87,30 @@ def test_a_name_server_that_forgot_the_broker_is_told_everything(tmp_path: Path)
                     for topic in ("second", "first"):
                         route = await master.client.call(namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
                         assert route.code == 0, topic
+
+    run(flow)
+
+
+def test_a_start_that_is_given_up_registers_nothing_any_more(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with name_server(tmp_path) as server:
+            namesrv = "{}:{}".format(*server.address)
+            asked: list[Channel] = []
+
+            def give_up(channel: Channel, request: RemotingCommand) -> None:
+                asked.append(channel)
+                starting.cancel()  # before the answer
+
+            lane = next(iter(server.processors.lanes.values()))
+            server.processors.register([RequestCode.REGISTER_BROKER], give_up, lane)
+            broker = Broker(broker_config(tmp_path / "m", namesrvAddr=namesrv))
+            starting = asyncio.ensure_future(broker.start())
+            with pytest.raises(asyncio.CancelledError):
+                await starting
+            told = broker.context.registration.tellings
+            broker.context.registration.tell()  # as its clock would
+            assert broker.context.registration.tellings == told == 1
+            while not asked[0].is_closed:
+                await asyncio.sleep(0.001)
 
     run(flow)
