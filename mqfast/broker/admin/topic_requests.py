@@ -148,7 +148,10 @@ class TopicRequests:
             topics.put(raw if old is None else {**old.raw, **raw})
 
     async def delete(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """215: delete a topic, its queues and what groups noted about it, and the topics of its POP retries."""
+        """215: delete a topic, its queues and what groups noted about it, and the topics of its POP retries.
+
+        Durability: all of it is on disk when the answer goes out.
+        """
         topic = header_of(request, _NameHeader).topic
         if not topic.strip():
             raise CallRefused(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
@@ -159,6 +162,9 @@ class TopicRequests:
         async with self._deleting:
             for name in (topic, *self._pop_retry_topics(topic)):
                 await self._delete(name)
+            # Else a kill brings the offsets back, and groups skip as many messages of the topic made anew.
+            context = self._context
+            await context.loop.run_in_executor(None, context.offsets.persist, context.store.flush)
         _log.info("topic %s was deleted by %s:%d", topic, *channel.peer)
         return request.response()
 

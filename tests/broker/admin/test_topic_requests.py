@@ -209,6 +209,22 @@ def test_a_deleted_topic_has_no_messages_offsets_or_counts(tmp_path: Path) -> No
         assert "%RETRY%g+T" not in store.topic_table
 
 
+def test_the_offsets_of_a_deleted_topic_are_gone_from_the_disk(tmp_path: Path) -> None:
+    async def flow(one: Running) -> None:
+        file = tmp_path / "config" / "consumerOffset.json"
+        for name in ("T", "keep"):
+            await one.send(name, b"one")
+            one.context.offsets.commit("g", name, 0, 1)
+        one.context.tables.persist()
+        assert '"T@g"' in file.read_text()
+        assert (await one.call(215, topic="T")).code == 0
+        # A kill now, and a topic T made anew: the group is to begin with its first message.
+        assert '"T@g"' not in file.read_text()
+        assert '"keep@g"' in file.read_text()
+
+    serve(tmp_path, flow, flushConsumerOffsetInterval=3_600_000)
+
+
 def test_cleaning_removes_no_message(tmp_path: Path) -> None:
     async def flow(one: Running) -> None:
         await one.send("T", b"one")
