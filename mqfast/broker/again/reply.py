@@ -25,6 +25,7 @@ __all__ = ["Reply"]
 _REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
 _PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
 _PUSH_TIMEOUT_MS: Final = 10_000
+_UNSENT_MAX: Final = 8 << 20  # a producer that does not read gets no more: what was pushed stays in memory
 _COMPRESSION: Final = 1 | 0x700
 
 
@@ -106,6 +107,9 @@ class Reply:
         target = context.producers.channel_of(client)
         if not isinstance(target, Channel):
             return f"push reply message fail, channel of <{client}> not found."
+        if target.unsent_bytes >= _UNSENT_MAX:
+            self._log.warning("unread", "a reply was not pushed to %s, which does not read what it gets", client)
+            return f"push reply message to {client}fail."
         now_ms = context.now_ms()
         fields = {
             "producerGroup": header.producer_group,

@@ -15,6 +15,7 @@ import pytest
 from running import Running, running_broker
 
 from mqfast import properties as names
+from mqfast.remoting.channel import Channel
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
@@ -179,6 +180,35 @@ def test_a_silent_client_holds_up_nobody_else(tmp_path: Path) -> None:
             await one.client.close()  # the end of the connection ends the wait
             answer = await waiting
             assert (answer.code, answer.remark) == (1, "push reply message to askerfail.")
+
+    run(flow())
+
+
+def test_replies_to_a_client_that_does_not_read_do_not_fill_the_memory(tmp_path: Path) -> None:
+    async def flow() -> None:
+        deaf = Processors()
+        came = asyncio.Event()
+
+        def pushed(channel: Channel, _request: RemotingCommand) -> None:
+            assert channel._transport is not None
+            asyncio.get_running_loop().call_soon(channel._transport.pause_reading)
+            came.set()
+
+        deaf.register([RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT], pushed, Lane("push"))
+        async with running_broker(tmp_path, processors=deaf, storeReplyMessageEnable=False) as one:
+            await Requester().join(one)
+            waiting = [asyncio.ensure_future(reply(one))]
+            await came.wait()
+            # More than both sockets hold: 40 MiB.
+            waiting += [asyncio.ensure_future(reply(one, bytes(1 << 20))) for _ in range(40)]
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            asker = one.context.producers.channel_of("asker")
+            assert isinstance(asker, Channel)
+            assert asker.unsent_bytes < 10 << 20
+            answer = done.pop().result()
+            assert (answer.code, answer.remark) == (1, "push reply message to askerfail.")
+            await one.client.close()  # the end of the connection ends the wait
+            assert {answer.code for answer in await asyncio.gather(*waiting)} == {1}
 
     run(flow())
 
