@@ -14,7 +14,7 @@ from store.small_store import eventually
 
 import mqfast
 from mqfast.config import StoreConfig
-from mqfast.errors import ConfigError, CorruptFile
+from mqfast.errors import ConfigError, CorruptFile, StorageError
 from mqfast.store.message_store import open_store
 from mqfast.store.meta.tables import ConfigTables
 
@@ -116,3 +116,24 @@ def test_loading_makes_nothing(tmp_path: Path) -> None:
     tables = ConfigTables.load(tmp_path / "s")
     assert not tables.persist()
     assert not (tmp_path / "s").exists()
+
+
+def test_a_table_that_cannot_be_written_holds_up_no_other(tmp_path: Path) -> None:
+    tables = ConfigTables.load(tmp_path)
+    tables.topics.ensure("T", 1)
+    tables.groups.ensure("g")
+    tables.persist()
+    in_the_way = tmp_path / "config" / "topics.json.bak"
+    (in_the_way / "x").mkdir(parents=True)  # no file can take its place
+    tables.topics.ensure("U", 1)
+    tables.groups.ensure("h")
+    tables.offsets.commit("g", "T", 0, 7)
+    with pytest.raises(StorageError, match=r"topics\.json"):
+        tables.persist()
+    again = ConfigTables.load(tmp_path)
+    assert "h" in again.groups
+    assert again.offsets.get("g", "T", 0) == 7
+    (in_the_way / "x").rmdir()
+    in_the_way.rmdir()
+    assert tables.persist()
+    assert "U" in ConfigTables.load(tmp_path).topics

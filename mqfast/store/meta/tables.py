@@ -7,9 +7,11 @@ calls ``persist``. This module must never persist by itself.
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from mqfast.config import StoreConfig
+from mqfast.errors import MqfastError
 from mqfast.store.base import paths as _paths
 from mqfast.store.base._os import OsDoor
 from mqfast.store.meta.metadata import ConsumerFilterTable, DelayOffsetTable, SubscriptionGroupTable, TopicTable
@@ -57,13 +59,28 @@ class ConfigTables:
         return [text for table in tables for text in table.warnings]
 
     def persist(self, before_offsets: Callable[[], object] | None = None) -> bool:
-        """Put every table on disk that changed.
+        """Put every table on disk that changed; one that cannot be written holds up no other.
 
         Args: before_offsets: called when consumer offsets are to be written; makes the messages durable that they
         pass (``store.log.flush``), so that a group never skips a message after a power cut.
-        Returns: whether anything was written. Raises: StorageError, and what ``before_offsets`` raises.
+        Returns: whether anything was written. Raises: StorageError of the first table that failed, once all were tried;
+        what ``before_offsets`` raises.
         Durability: after it returns the tables survive power loss.
         """
-        tables = (self.topics, self.groups, self.delays, self.filters)
-        written = [table.persist() for table in tables]
-        return any([*written, self.offsets.persist(before=before_offsets)])
+        persists: list[Callable[[], bool]] = [
+            self.topics.persist,
+            self.groups.persist,
+            self.delays.persist,
+            self.filters.persist,
+            partial(self.offsets.persist, before_offsets),
+        ]
+        written = False
+        failures: list[MqfastError] = []
+        for persist in persists:
+            try:
+                written = persist() or written
+            except MqfastError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        return written
