@@ -50,6 +50,8 @@ class EndTransaction:
         self, channel: Channel, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
         """37. Raises: FieldError, CallRefused. Returns: None for what RocketMQ does not answer: a state not known."""
+        if self._context.config.is_slave:
+            raise CallRefused(ResponseCode.SLAVE_NOT_AVAILABLE, "")  # its log is its master's: there is no mark
         log = self._context.engine.log
         place = whole(request, "commitLogOffset")
         needed = max(place + 1, self._halves.stored_again_end)

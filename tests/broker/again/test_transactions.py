@@ -742,6 +742,30 @@ def test_open_transactions_are_known_after_a_restart_and_ended_ones_too(tmp_path
         assert sorted(bodies(store)) == [b"0", b"1", b"4"]
 
 
+def test_a_slave_ends_no_transaction(tmp_path: Path) -> None:
+    kept: list[RemotingCommand] = []
+
+    async def first() -> None:
+        async with running_broker(tmp_path) as one:
+            kept.extend([await prepare(one, b"%d" % i, UNIQ_KEY=f"U{i}") for i in range(2)])
+
+    async def second() -> None:
+        async with running_broker(tmp_path, brokerRole="SLAVE", brokerId=1) as slave:
+            for kind in (ROLLBACK, COMMIT, UNKNOWN):
+                assert (await end(slave, kept[0], kind)).code == ResponseCode.SLAVE_NOT_AVAILABLE
+
+    async def third() -> None:
+        async with running_broker(tmp_path) as one:
+            assert transactions(one).halves.progress == 0
+            for half in kept:
+                assert (await end(one, half)).code == 0
+            assert bodies(one.context.store) == [b"0", b"1"]
+
+    run(first())
+    run(second())
+    run(third())
+
+
 @pytest.mark.parametrize("lost", ["mark", "offsets", "mark of a check"])
 def test_a_crash_between_two_writes_commits_nothing_twice(tmp_path: Path, lost: str) -> None:
     """The store as a kill leaves it: the last record is missing, or the progress of the last seconds."""
