@@ -484,8 +484,12 @@ class Broker:
         self._timers.clear()
 
     async def _stop_parts(self) -> None:
+        """Stop all parts: one that fails must not leave the store open."""
         for part in reversed(self._parts):
-            await part.stop()
+            try:
+                await part.stop()
+            except Exception:
+                _log.exception("%s did not stop, the broker stops all the same", type(part).__name__)
 
     async def _end(self) -> None:
         context = self.context

@@ -13,7 +13,7 @@ import pytest
 from running import running_broker
 
 from mqfast.broker.replica.replicas import Replicas
-from mqfast.errors import ConfigError, ConnectionLost
+from mqfast.errors import ConfigError, ConnectionLost, StoreClosed
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.once import ASK_ONCE
@@ -134,3 +134,20 @@ def test_a_broker_that_starts_answers_busy_and_never_that_it_does_not_know_a_cod
     run(flow())
     assert codes == [ResponseCode.SYSTEM_BUSY] * 3
     assert "AttributeError" not in caplog.text
+
+
+def test_a_part_that_does_not_stop_leaves_no_store_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail() -> None:
+        raise RuntimeError("broken")
+
+    async def flow() -> None:
+        for body in (b"first", b"second"):  # the second broker finds the store closed
+            async with running_broker(tmp_path) as one:
+                monkeypatch.setattr(one.broker.parts[-1], "stop", fail)  # which is the first to stop
+                answer = await one.send("T", body)
+                assert answer.code == 0
+            with pytest.raises(StoreClosed):
+                one.context.store.max_offset("T", 0)
+        assert answer.ext_fields["queueOffset"] == "1"
+
+    asyncio.run(asyncio.wait_for(flow(), 60))
