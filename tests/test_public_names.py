@@ -196,3 +196,31 @@ def test_a_type_checker_finds_typos(tmp_path: Path) -> None:
     lines = [int(line.split(":")[1]) for line in done.stdout.splitlines() if "typed.py" in line and "error:" in line]
     first = TYPED.splitlines().index("message.bdoy") + 1
     assert lines == list(range(first, len(TYPED.splitlines()) + 1)), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("statement", "missing", "extra"),
+    [
+        ("from mqfast import Producer", "msgspec", "client"),
+        ("from mqfast.testing import Broker", "msgspec", "broker"),
+        ("import mqfast.contrib.kombu", "kombu", "kombu"),
+        ("import mqfast.contrib.metrics", "prometheus_client", "metrics"),
+        ("import mqfast.contrib.otel", "opentelemetry", "otel"),
+    ],
+)
+def test_an_extra_that_is_not_installed_is_named(statement: str, missing: str, extra: str) -> None:
+    script = f"import sys; sys.modules[{missing!r}] = None; {statement}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    last = done.stderr.splitlines()[-1]
+    assert f" needs {missing}" in last
+    assert last.endswith(f": pip install 'mqfast[{extra}]'")
+
+
+def test_a_broker_beside_a_command_names_its_extra() -> None:
+    script = (
+        "import sys; sys.modules['msgspec'] = None; "
+        "from mqfast.testing.serve import main; sys.exit(main(['--', 'true']))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    said = "mqfast.testing: mqfast.testing needs msgspec: pip install 'mqfast[broker]'\n"
+    assert (done.returncode, done.stderr) == (2, said)

@@ -6,6 +6,7 @@ It must never import asyncio or a server before the command runs: every other co
 from __future__ import annotations
 
 import argparse
+import errno
 from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.cli.arguments import Parser, name_value
@@ -111,6 +112,12 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 
     start_logging(json_lines=arguments.log_json, level=arguments.log_level)
     both = _Both(NameServer(names), make_broker)
-    with runner() as loop:
-        loop.run(serve(both, both.banner))
+    try:
+        with runner() as loop:
+            loop.run(serve(both, both.banner))
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        hint = "another server runs there, a second mqfast up perhaps; --namesrv-port and --broker-port choose others"
+        raise OSError(errno.EADDRINUSE, f"{error.strerror}; {hint} (0: a free one)") from None
     return ExitCode.OK

@@ -328,6 +328,8 @@ def decompressed(body: memoryview, sys_flag: int) -> bytes:
         return bytes(body)
     try:
         found = _inflated(body) if kind == "zlib" else _lz4(body) if kind == "lz4" else _zstd(body, kind)
+    except ConfigError:  # a ValueError too, but not of the body
+        raise
     except (zlib.error, RuntimeError, EOFError, ValueError) as error:  # RuntimeError: lz4's own
         raise FieldError("body", f"whole {kind} ({error})", f"{len(body)} bytes: {bytes(body[:16])!r}") from None
     if found is None:
@@ -367,4 +369,4 @@ def _zstd(body: memoryview, kind: str) -> bytes | None:
 
 
 def _missing(kind: str, package: str) -> ConfigError:
-    return ConfigError(f"body: expected the package {package} for a body compressed by {kind}, found none installed")
+    return ConfigError(f"body compressed by {kind}: expected the package {package}, found none: pip install {package}")

@@ -21,10 +21,14 @@ from datetime import UTC, datetime
 from queue import Empty
 from typing import Any, Final
 
-from kombu.transport import TRANSPORT_ALIASES, virtual
-from kombu.transport.base import Transport as _BaseTransport
-from kombu.utils.json import dumps, loads
-from kombu.utils.uuid import uuid
+try:
+    from kombu.transport import TRANSPORT_ALIASES, virtual
+    from kombu.transport.base import Transport as _BaseTransport
+    from kombu.utils.json import dumps, loads
+    from kombu.utils.uuid import uuid
+except ModuleNotFoundError as error:
+    text = f"mqfast.contrib.kombu needs {error.name}: pip install 'mqfast[kombu]'"
+    raise ModuleNotFoundError(text, name=error.name) from None
 
 from mqfast.client.admin.admin_client import AdminClient
 from mqfast.client.delivery import Delivery

@@ -11,10 +11,14 @@ import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol
 
-from prometheus_client import REGISTRY, CollectorRegistry, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
+try:
+    from prometheus_client import REGISTRY, CollectorRegistry, Histogram
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.metrics_core import Metric
+    from prometheus_client.registry import Collector
+except ModuleNotFoundError as error:
+    text = f"mqfast.contrib.metrics needs {error.name}: pip install 'mqfast[metrics]'"
+    raise ModuleNotFoundError(text, name=error.name) from None
 
 from mqfast.client.hooks import ClientHook, ConsumeContext, SendContext
 from mqfast.client.values import ConsumeStatus

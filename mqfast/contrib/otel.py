@@ -14,9 +14,13 @@ from contextvars import ContextVar, Token
 from dataclasses import replace
 from typing import Any, Final
 
-from opentelemetry import context as contexts
-from opentelemetry import propagate, trace
-from opentelemetry.trace import Link, SpanKind, Status, StatusCode
+try:
+    from opentelemetry import context as contexts
+    from opentelemetry import propagate, trace
+    from opentelemetry.trace import Link, SpanKind, Status, StatusCode
+except ModuleNotFoundError as error:
+    text = f"mqfast.contrib.otel needs {error.name}: pip install 'mqfast[otel]'"
+    raise ModuleNotFoundError(text, name=error.name) from None
 
 from mqfast import properties as names
 from mqfast.client.delivery import Delivery

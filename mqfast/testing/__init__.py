@@ -40,6 +40,11 @@ def _loaded(module: str) -> ModuleType:
     gc.disable()
     try:
         return import_module(f"mqfast.testing.{module}")
+    except ModuleNotFoundError as error:
+        if error.name != "msgspec":
+            raise
+        text = "mqfast.testing needs msgspec: pip install 'mqfast[broker]'"
+        raise ModuleNotFoundError(text, name=error.name) from None
     finally:
         if collects:
             gc.enable()

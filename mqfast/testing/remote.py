@@ -1,7 +1,8 @@
 """A real cluster with the face of a Broker, as far as clients reach: the same tests run against it (``--rocketmq=``).
 
-Messages that were there before a test are not seen by it. What only a test's own broker can do is refused, so that the
-plug-in skips the test. Room: testing. It must never delete or change what it did not make.
+Looks do not see messages that were there before a test; consumers do, since offsets are not touched. What only a test's
+own broker can do is refused, so that the plug-in skips the test. Room: testing. It must never delete or change what it
+did not make.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def broker_of(arguments: argparse.Namespace) -> Broker:
     """The broker that the arguments ask for. Raises: UsageError, ConfigError."""
     from mqfast.errors import UsageError
-    from mqfast.testing.broker import Broker
+    from mqfast.testing import Broker
 
     topics: dict[str, int] = {}
     for text in arguments.topic:
@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if command:
             return run_beside(broker, command)
         serve(broker)
-    except (MqfastError, OSError) as error:
+    except (MqfastError, OSError, ModuleNotFoundError) as error:
         print(f"mqfast.testing: {error}", file=sys.stderr)
         return 2
     return 0

@@ -131,6 +131,21 @@ def test_up_is_a_whole_rocketmq_for_this_machine(start: Callable[..., Process], 
         assert [bytes(m.body) for m in reader.messages("TopicTest", 0)] == [b"hello", b"again"]
 
 
+@pytest.mark.parametrize("ports", [("TAKEN", "0"), ("0", "TAKEN")], ids=["name server", "broker"])
+def test_a_second_up_is_told_which_options_choose_other_ports(ports: tuple[str, str], tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        namesrv, own = (port if one == "TAKEN" else one for one in ports)
+        command = [*COMMAND, "up", "--namesrv-port", namesrv, "--broker-port", own, "--store", str(tmp_path / "s")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=STEP_S, check=False)
+    last = done.stderr.splitlines()[-1]
+    assert (done.returncode, "Traceback" in done.stderr) == (3, False), done.stderr
+    assert f"('127.0.0.1', {port}): address already in use" in last
+    assert "--namesrv-port and --broker-port choose others (0: a free one)" in last
+
+
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 def test_the_end_is_clean_and_quick_though_clients_hold_connections(
     start: Callable[..., Process], tmp_path: Path, how: int

@@ -8,11 +8,13 @@ import subprocess
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from sampling import WHOLE
 
 from mqfast.testing import Broker
+from mqfast.testing.remote import RemoteBroker
 
 FOUND = any(one.value == "mqfast.testing.plugin" for one in entry_points(group="pytest11"))
 
@@ -131,6 +133,27 @@ def test_cluster(rocketmq_cluster):
         assert "--rocketmq: a real cluster has no faults" in printed
         assert "--rocketmq: a real cluster has no virtual time" in printed
         assert len(broker.messages("orders")) == 7
+
+
+def test_on_a_real_cluster_looks_begin_with_the_test_and_consumers_at_their_offsets() -> None:
+    def refuse(name: str) -> NoReturn:
+        raise AssertionError(name)
+
+    with Broker() as broker:
+        broker.send("orders", "before")
+        face = RemoteBroker(broker.namesrv_addr, refuse)
+        try:
+            face.reset()
+            face.send("orders", "now")
+            assert [message.body for message in face.messages("orders")] == [b"now"]
+            seen: list[bytes] = []
+            consumer = face.consumer("billing")
+            consumer.on("orders")(lambda message: seen.append(message.body))
+            with consumer:
+                face.wait_until(lambda: len(seen) == 2, timeout_s=60)
+            assert sorted(seen) == [b"before", b"now"]
+        finally:
+            face.close()
 
 
 def test_a_wrong_marker_is_an_error(tmp_path: Path) -> None:

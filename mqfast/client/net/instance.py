@@ -282,6 +282,8 @@ class ClientInstance:
         asked = ", ".join(self.name_servers.addresses)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             raise NoRoute(f"topic {topic}: name server {asked} knows no broker with it: {answer.remark or ''}".strip())
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            about = f"expected the address of a name server (its usual port is 9876), found a broker's: {about}"
         if answer.code != ResponseCode.SUCCESS:
             raise broker_error(answer, asked, about)
         try:
@@ -347,7 +349,8 @@ class ClientInstance:
         try:
             found = await asyncio.to_thread(fetch_addresses, self.name_servers.url)
         except (OSError, MqfastError) as error:
-            raise ConnectError(f"{self.name_servers.url}: no addresses of name servers: {error}") from None
+            text = f"{self.name_servers.url}: no addresses of name servers: {error}"
+            raise ConnectError(f"{text} (http:// means a server of addresses; a name server is host:port)") from None
         self.name_servers.update(found)
 
     # -- who is here ---------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import pickle
+import sys
 import zlib
 from typing import Any
 
@@ -13,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import Record, encode_properties
 
-from mqfast.client.delivery import Delivery, Source, decode_deliveries
+from mqfast.client.delivery import Delivery, Source, decode_deliveries, decompressed
 from mqfast.client.values import MessageQueue
-from mqfast.errors import CorruptFile, FieldError, UsageError
+from mqfast.errors import ConfigError, CorruptFile, FieldError, UsageError
 from mqfast.message import SysFlag
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
@@ -119,6 +120,20 @@ def test_an_unknown_compression_is_named() -> None:
     (one,) = delivered(record(sys_flag=SysFlag.COMPRESSED | 0x700))
     with pytest.raises(FieldError, match="sysFlag: expected compression zlib, lz4 or zstd"):
         _ = one.body
+
+
+@pytest.mark.parametrize(
+    ("kind", "package", "flag"),
+    [("lz4", "lz4", SysFlag.COMPRESSION_LZ4), ("zstd", "zstandard", SysFlag.COMPRESSION_ZSTD)],
+)
+def test_a_package_that_is_missing_is_named(
+    kind: str, package: str, flag: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (package, f"{package}.frame"):
+        monkeypatch.setitem(sys.modules, name, None)
+    text = f"^body compressed by {kind}: expected the package {package}, found none: pip install {package}$"
+    with pytest.raises(ConfigError, match=text):
+        decompressed(memoryview(b"anything"), SysFlag.COMPRESSED | flag)
 
 
 def test_many_messages_of_one_answer() -> None:

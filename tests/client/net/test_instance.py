@@ -23,10 +23,19 @@ from mqfast.client.net.steps import Ask, Steps
 from mqfast.client.producer.async_producer import AsyncProducer
 from mqfast.client.producer.producer import Producer
 from mqfast.client.route.name_servers import parse_addresses
-from mqfast.errors import CallTimeout, ClientError, ConfigError, ConnectError, NoRoute, RequestTimeout, UsageError
+from mqfast.errors import (
+    BrokerError,
+    CallTimeout,
+    ClientError,
+    ConfigError,
+    ConnectError,
+    NoRoute,
+    RequestTimeout,
+    UsageError,
+)
 from mqfast.message import Message
 from mqfast.remoting.client import RemotingClient
-from mqfast.remoting.codes import RequestCode
+from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
 
 
@@ -255,7 +264,7 @@ def test_an_address_server_that_failed_is_asked_again_by_the_next_start(cluster:
         url = f"http://127.0.0.1:{server.server_port}/rocketmq/nsaddr"
         producer = Producer("g", url)
         for _ in range(2):
-            with pytest.raises(ConnectError, match="no addresses of name servers"):
+            with pytest.raises(ConnectError, match=r"no addresses of name servers: .* a name server is host:port"):
                 producer.send("T", b"x")
         Late.answer = cluster.namesrv.encode()
         assert producer.send("T", b"x").ok
@@ -264,6 +273,15 @@ def test_an_address_server_that_failed_is_asked_again_by_the_next_start(cluster:
         assert {task.get_name() for task in instance._tasks} >= {"mqfast address server", "mqfast routes"}
         producer.close()
         server.shutdown()
+
+
+def test_the_address_of_a_broker_is_no_name_server(cluster: BrokerProcess) -> None:
+    address = f"{cluster.address[0]}:{cluster.address[1]}"
+    with Producer("g", address) as producer, pytest.raises(BrokerError, match="found a broker's") as caught:
+        producer.send("T", b"x")
+    assert caught.value.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert "expected the address of a name server (its usual port is 9876)" in str(caught.value)
+    assert address in str(caught.value)
 
 
 def test_a_server_that_does_not_answer_is_an_error_of_clients() -> None:
