@@ -117,6 +117,7 @@ class Broker:
         self._started = False
         self._listeners = 0
         self._replicas: Replicas | None = None
+        self._persisting: asyncio.Future[None] | None = None
         self._reached: asyncio.Future[bool] | None = None
         self._clients: ClientProcessor
         is_counted = config["enableRemotingMetrics"] and config.serves_metrics
@@ -402,9 +403,10 @@ class Broker:
         self._pull.scan()
 
     def _persist(self) -> None:
-        """Put changed tables on disk, in a thread of the loop's pool: a sync may take long."""
-        future = self.context.loop.run_in_executor(None, self._persist_tables)
-        future.add_done_callback(_say_failure)
+        """Put changed tables on disk, in one thread of the loop's pool: a sync may take long."""
+        if self._persisting is None or self._persisting.done():
+            self._persisting = self.context.loop.run_in_executor(None, self._persist_tables)
+            self._persisting.add_done_callback(_say_failure)
 
     def _persist_tables(self) -> None:
         context = self.context

@@ -77,8 +77,8 @@ class NameServer:
         self._scanner = asyncio.get_running_loop().call_later(interval_s, self._scan)
 
     def _scan(self) -> None:
+        self._wait_for_scan()  # first: whatever comes of this one
         self._processor.scan()
-        self._wait_for_scan()
 
     async def stop(self) -> None:
         """Answer what was asked, and close everything, within two seconds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -287,5 +288,33 @@ def test_a_broker_whose_port_is_taken_says_so_and_leaves_nothing_behind(tmp_path
             await second.stop()  # there is nothing to stop
             with mqfast.open(tmp_path / "two"):  # its lock is free
                 pass
+
+    run(flow())
+
+
+def test_a_disk_that_stands_still_holds_up_one_thread_that_writes_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path, flushConsumerOffsetInterval=1) as one:
+            goes_on, begun = threading.Event(), list[int]()
+
+            def persist(**_: object) -> None:
+                begun.append(1)
+                goes_on.wait(60)
+
+            try:
+                monkeypatch.setattr(one.context.tables, "persist", persist)
+                async with asyncio.timeout(60):
+                    while not begun:
+                        await asyncio.sleep(0.001)
+                    for _ in range(20):  # turns of the clock, each later than one of the broker's
+                        await asyncio.sleep(0.005)
+                    assert len(begun) == 1
+                    goes_on.set()
+                    while len(begun) < 2:
+                        await asyncio.sleep(0.001)
+            finally:
+                goes_on.set()
 
     run(flow())
