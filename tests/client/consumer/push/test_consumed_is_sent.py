@@ -111,7 +111,7 @@ def test_when_a_member_is_killed_the_others_take_its_messages(tmp_path: Path) ->
     """Stated fault: what the killed member had done since its last commit comes again."""
     with a_cluster(tmp_path, **QUICK) as cluster:
         hand = Hand(cluster)
-        sent = fill(hand, "killed", 400)
+        sent = fill(hand, "killed", 4)
         processes = [
             subprocess.Popen([sys.executable, "-c", MEMBER, cluster.namesrv], stdout=subprocess.PIPE, text=True)
             for _ in range(2)
@@ -128,9 +128,16 @@ def test_when_a_member_is_killed_the_others_take_its_messages(tmp_path: Path) ->
         for reader in readers:
             reader.start()
         try:
-            until(lambda: len(lines[0]) > 5, "messages of the first member")
+            end = time.monotonic() + 60
+            while not (lines[0] and lines[1]):  # until each has a share of the queues
+                assert time.monotonic() < end
+                sent += fill(hand, "killed", 4, first=len(sent))
+                until(lambda: {*lines[0], *lines[1]} >= {one.decode() for one in sent}, "every message")
+            before = len(lines[0])
+            sent += fill(hand, "killed", 400, first=len(sent))
+            until(lambda: len(lines[0]) > before, "messages of the first member")
             processes[0].kill()
-            sent += fill(hand, "killed", 100, first=400)
+            sent += fill(hand, "killed", 100, first=len(sent))
             until(lambda: {*lines[0], *lines[1]} >= {one.decode() for one in sent}, "every message")
         finally:
             for process in processes:
