@@ -131,7 +131,7 @@ def test_when_a_member_is_killed_the_others_take_its_messages(tmp_path: Path) ->
             end = time.monotonic() + 60
             while not (lines[0] and lines[1]):  # until each has a share of the queues
                 assert time.monotonic() < end
-                sent += fill(hand, "killed", 4, first=len(sent))
+                sent.extend(fill(hand, "killed", 4, first=len(sent)))
                 until(lambda: {*lines[0], *lines[1]} >= {one.decode() for one in sent}, "every message")
             before = len(lines[0])
             sent += fill(hand, "killed", 400, first=len(sent))
