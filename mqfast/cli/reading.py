@@ -43,6 +43,7 @@ _DAMAGE: Final = {
     "gap": "a log file is missing",
 }
 _FILLER_SIZE: Final = 0x7FFFFFFF  # of a unit that stands for no message
+_TAIL_INTERVAL_US: Final = 10_000.0  # a person reads: the default of 20 us costs a fifth of a processor
 _TAGS: Final = "only messages with one of these tags: 'A || B'"
 
 
@@ -326,7 +327,13 @@ def tail(arguments: argparse.Namespace) -> ExitCode:
     only = arguments.topics[0] if len(topics) == 1 else None
     with (
         reader_of(arguments) as reader,
-        reader.tail(only, arguments.queue if only else None, arguments.tags, from_offset=arguments.start) as log,
+        reader.tail(
+            only,
+            arguments.queue if only else None,
+            arguments.tags,
+            from_offset=arguments.start,
+            poll_interval_us=_TAIL_INTERVAL_US,
+        ) as log,
     ):
         for topic in dict.fromkeys(arguments.topics):
             missing = missing_topic(reader, topic)

@@ -10,6 +10,7 @@ import json
 import os
 import pty
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -215,6 +216,12 @@ def test_tail_shows_what_is_written_while_it_looks(tmp_path: Path) -> None:
         assert child.returncode == ExitCode.OK
     assert [row["properties"]["TAGS"] for row in rows] == ["A", "A"]
     assert rows[1]["queueOffset"] == rows[0]["queueOffset"] + 2
+
+
+def test_tail_that_waits_sleeps(killed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+    run(capsys, "tail", killed, "Nothing", "--seconds", 1)
+    assert resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before < 1000  # one wait of 20 us makes 10,000
 
 
 def test_tail_ends_when_nothing_is_written(killed: Path, capsys: pytest.CaptureFixture[str]) -> None:
