@@ -307,10 +307,8 @@ class NamesrvProcessor:
     def register_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """217: a topic on brokers that do not tell it themselves."""
         given = decode_body(request.body, _RouteBody, "body").queue_datas
-        if given and not self._tables.add_topic(_field(request, "topic"), given):
-            # RocketMQ says nothing: a broker would learn of a restart of this name server by the clock only.
-            remark = "a broker of the topic is not registered here"
-            return request.response(ResponseCode.SYSTEM_ERROR, remark=remark)
+        if given:
+            self._tables.add_topic(_field(request, "topic"), given)
         return request.response()
 
     # -- admins: values and settings -----------------------------------------------------------------------------------

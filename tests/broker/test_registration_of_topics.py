@@ -75,22 +75,6 @@ def test_a_name_server_that_does_not_know_the_request_is_told_everything(tmp_pat
     run(flow)
 
 
-def test_a_name_server_that_forgot_the_broker_is_told_everything(tmp_path: Path) -> None:
-    async def flow() -> None:
-        async with name_server(tmp_path) as server:
-            namesrv = "{}:{}".format(*server.address)
-            async with running_broker(tmp_path / "m", namesrvAddr=namesrv) as master:
-                assert (await master.send("first", b"x")).code == 0
-                await server.stop()  # and one that knows nothing, at the same address
-                async with name_server(tmp_path, listenPort=namesrv.rpartition(":")[2]):
-                    assert (await master.send("second", b"x")).code == 0
-                    for topic in ("second", "first"):
-                        route = await master.client.call(namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
-                        assert route.code == 0, topic
-
-    run(flow)
-
-
 def test_a_start_that_is_given_up_registers_nothing_any_more(tmp_path: Path) -> None:
     async def flow() -> None:
         async with name_server(tmp_path) as server:
