@@ -27,6 +27,7 @@ sys.path[:0] = [
     *(str(ROOT / "tests" / part) for part in (".", "golden/make", "compat")),
 ]
 
+from ha import processes  # noqa: E402
 from ha.processes import NAME, TOPIC, Load, OurSide, free_port, name_server  # noqa: E402
 from java_oracle import NEWEST, JavaOracle  # noqa: E402
 from make import Machine  # noqa: E402
@@ -37,6 +38,7 @@ from mqfast.errors import MqfastError  # noqa: E402
 from mqfast.remoting.client import RemotingClient  # noqa: E402
 from mqfast.remoting.fastjson import standard  # noqa: E402
 
+processes.HOST = "127.0.0.1"  # where the C programs look for a broker
 FILE = 1 << 30
 GIB = 1 << 30
 PARTS = ("rate", "cost", "sync", "window")

@@ -122,6 +122,7 @@ def log(mount: Path, options: dict[str, Any]) -> dict[str, Any]:
     settings = SETTINGS | options
     store = mqfast.open(mount / "store", **settings)
     store.put("T", BODY)
+    tries_until(lambda: store.get("T", 0, 0).bodies()[0])  # the queue has its file before the disk is full
     fill(mount, leave_bytes=3 << 20)
     refused = until_refused(lambda: store.put("T", BODY), 100_000)
     report: dict[str, Any] = {"refused": refused, "state": str(store.state)}
