@@ -241,6 +241,8 @@ def test_settings_are_the_brokers() -> None:
         Broker(config={"maxMesageSize": "1000"})
     with pytest.raises(ConfigError, match=r"maxMessageSize: expected a whole number of 32 bits .*, found 'abc'"):
         Broker(config={"maxMessageSize": "abc"})  # a broker takes the default then
+    with Broker(config={"sendMessageThreadPoolNums": 8}) as broker:  # RocketMQ's, without effect here
+        broker.send("orders", b"x")
 
 
 def test_a_message_of_four_mebibytes_fits() -> None:
