@@ -8,7 +8,8 @@ from __future__ import annotations
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from itertools import count, islice
 from typing import Any, Final, Self
@@ -269,6 +270,22 @@ class ProducerBase(NamedArguments):
                 context.result = results[i]
                 context.queue = None if results[i] is None else results[i].message_queue  # type: ignore[union-attr]
             tell(self._hooks, "after_send", context)
+
+    @contextmanager
+    def _counted(self, contexts: Sequence[SendContext]) -> Iterator[Callable[[SendResult], None]]:
+        """Count what the block sends, and tell the hooks. The block says where the message went; an exception is a
+        failure.
+        """
+        begin = time.monotonic()
+        results: list[SendResult] = []
+        try:
+            yield results.append
+        except Exception as error:
+            self._failed.add()
+            self._after(contexts, (), error, time.monotonic() - begin)
+            raise
+        self._sent.add()
+        self._after(contexts, results, None, time.monotonic() - begin)
 
     def _hooked(self, contexts: list[SendContext], done: Done) -> Done:
         """``done``, and hooks that hear of the end before it."""

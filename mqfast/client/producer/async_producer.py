@@ -413,15 +413,9 @@ class AsyncProducer(ProducerBase):
         instance = await self._begun()
         how = self._how(None, None, timeout_s)
         contexts = self._contexts([message]) if self._hooks else []
-        begin = time.monotonic()
-        try:
+        with self._counted(contexts) as stored:
             answer, result = await request(instance, self._sender, contexts[0].message if contexts else message, how)
-        except Exception as error:
-            self._failed.add()
-            self._after(contexts, (), error, time.monotonic() - begin)
-            raise
-        self._sent.add()
-        self._after(contexts, (result,), None, time.monotonic() - begin)
+            stored(result)
         return answer
 
     async def recall(self, topic: str, recall_handle: str) -> str:

@@ -491,16 +491,10 @@ class Producer(ProducerBase):
         how = self._how(None, None, timeout_s)
         assert self._io is not None
         contexts = self._contexts([message]) if self._hooks else []
-        begin = time.monotonic()
-        steps = request(instance, self._sender, contexts[0].message if contexts else message, how)
-        try:
+        with self._counted(contexts) as stored:
+            steps = request(instance, self._sender, contexts[0].message if contexts else message, how)
             answer, result = self._io.call(steps, 2 * how.timeout_s + 1.0)
-        except Exception as error:
-            self._failed.add()
-            self._after(contexts, (), error, time.monotonic() - begin)
-            raise
-        self._sent.add()
-        self._after(contexts, (result,), None, time.monotonic() - begin)
+            stored(result)
         return answer
 
     def recall(self, topic: str, recall_handle: str) -> str:

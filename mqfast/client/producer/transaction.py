@@ -11,7 +11,6 @@ import inspect
 import logging
 import queue
 import threading
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
@@ -303,16 +302,10 @@ class TransactionProducer(Producer):
         contexts = self._contexts([message], is_half=True) if self._hooks else []
         out = half_of(contexts[0].message if contexts else message, self)
         assert self._io is not None
-        half = send_half(instance, self._sender, out, self._usual, self._tracer)
-        begin = time.monotonic()
-        try:
+        with self._counted(contexts) as stored:
+            half = send_half(instance, self._sender, out, self._usual, self._tracer)
             transaction = self._io.call(half, 2 * self._timeout_s + 1.0)
-        except Exception as error:
-            self._failed.add()
-            self._after(contexts, (), error, time.monotonic() - begin)
-            raise
-        self._sent.add()
-        self._after(contexts, (transaction.result,), None, time.monotonic() - begin)
+            stored(transaction.result)
         return out, transaction
 
     def _end(self, out: Outgoing, result: SendResult, status: TransactionStatus) -> None:
@@ -451,15 +444,9 @@ class AsyncTransactionProducer(AsyncProducer):
         instance = await self._begun()
         contexts = self._contexts([message], is_half=True) if self._hooks else []
         out = half_of(contexts[0].message if contexts else message, self)
-        begin = time.monotonic()
-        try:
+        with self._counted(contexts) as stored:
             transaction = await send_half(instance, self._sender, out, self._usual, self._tracer)
-        except Exception as error:
-            self._failed.add()
-            self._after(contexts, (), error, time.monotonic() - begin)
-            raise
-        self._sent.add()
-        self._after(contexts, (transaction.result,), None, time.monotonic() - begin)
+            stored(transaction.result)
         return instance, out, transaction
 
     async def _tell_end(
