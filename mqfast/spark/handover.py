@@ -6,9 +6,9 @@ begins at exactly these offsets. An offset here is
     {"archive": {"files": 3, "manifests": 2, "of": 9, "which": 17}, "from": {...}, "live": {...}, "version": 2}
 
 ``files`` of the ``of`` files that a read wants from the first ``manifests`` runs are done; ``which`` is the checksum
-of their names; ``live`` is an offset of the
-live stream, which stands still until all of them are. ``from`` is where the first batch of the live stream begins. A
-batch is either of files or live. It must never read a file of a run that was added later: those messages are live.
+of their names. ``live`` is an offset of the live stream, which stands still until all of them are. ``from`` is where
+the first batch of the live stream begins. A batch is either of files or live. It must never read a file of a run that
+was added later: those messages are live.
 """
 
 from __future__ import annotations

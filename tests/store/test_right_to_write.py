@@ -4,11 +4,13 @@ whoever is refused hears which process has it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +150,19 @@ def test_verify_and_repair_see_the_writer_by_every_path(tmp_path: Path) -> None:
                 mqfast.repair(path, dry_run=True)
 
 
+@contextlib.contextmanager
+def holding(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has a store open for writing."""
+    command = [sys.executable, "-c", HOLD, str(path), repr(SMALL)]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "free\n"
+        yield holder
+    finally:
+        holder.communicate("\n", timeout=300)
+
+
 class OneProcess:
     """The system with no other process than this one to be seen."""
 
@@ -163,15 +178,7 @@ class OneProcess:
 
 @pytest.mark.skipif(not Path("/proc/self/fdinfo").exists(), reason="needs Linux's /proc")
 def test_a_process_that_an_older_writer_left_is_not_named_where_it_can_be_seen(tmp_path: Path) -> None:
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path / "store"), repr(SMALL)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "free\n"
+    with holding(tmp_path / "store"):
         lock, abort = str(tmp_path / "store" / "lock"), tmp_path / "store" / "abort"
         abort.write_text(str(os.getpid()))
         assert find_holder(OneProcess(), lock, str(abort)) is None
@@ -179,21 +186,11 @@ def test_a_process_that_an_older_writer_left_is_not_named_where_it_can_be_seen(t
         found = find_holder(OneProcess(), lock, str(abort))
         assert found is not None
         assert found.pid == 999999999
-    finally:
-        holder.communicate("\n", timeout=300)
 
 
 @pytest.mark.skipif(not Path("/proc/self/fdinfo").exists(), reason="needs Linux's /proc")
 def test_who_is_refused_hears_who_has_the_store_and_what_to_do(tmp_path: Path) -> None:
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path / "store"), repr(SMALL)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "free\n"
+    with holding(tmp_path / "store") as holder:
         # Neither a process id that an older writer left nor a missing one leads astray.
         for abort in (str(holder.pid), "1", None):
             if abort is None:
@@ -207,8 +204,6 @@ def test_who_is_refused_hears_who_has_the_store_and_what_to_do(tmp_path: Path) -
             assert f"process {holder.pid}" in str(caught.value)
             assert "StoreReader" in str(caught.value)
             assert "one writer" in str(caught.value)
-    finally:
-        holder.communicate("\n", timeout=300)
 
 
 def test_the_lock_ends_with_the_process_that_opened_even_where_its_child_lives(tmp_path: Path) -> None:
