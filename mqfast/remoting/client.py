@@ -36,6 +36,7 @@ class RemotingClient:
         processors: who serves the requests of servers; by default nobody.
         context: for TLS; see ``tls.client_context``.
         connect_timeout_ms: RocketMQ: connectTimeoutMillis.
+        on_closed: is told the address of every connection that is gone, and of one whose server is leaving.
         reached_at: (host, port) to connect to for an address; by default those of the address.
     Thread: that of the event loop.
     """
@@ -47,7 +48,7 @@ class RemotingClient:
         *,
         context: ssl.SSLContext | None = None,
         connect_timeout_ms: int = 3000,
-        on_closed: Callable[[Channel], None] | None = None,
+        on_closed: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         logger: logging.Logger | None = None,
         reached_at: Callable[[str], tuple[str, int]] | None = None,
@@ -57,12 +58,14 @@ class RemotingClient:
         self._connect_timeout_s = connect_timeout_ms / 1000
         self._channels: dict[str, asyncio.Task[Channel]] = {}
         self._ready: dict[str, Channel] = {}
+        self._addresses: dict[Channel, str] = {}
+        self._on_closed = on_closed
         self._end = End(
             processors or Processors(clock=clock),
             settings or RemotingSettings(),
             clock=clock,
             logger=logger,
-            on_closed=on_closed,
+            on_closed=self._closed,
         )
 
     async def channel(self, address: str) -> Channel:
@@ -90,6 +93,8 @@ class RemotingClient:
                     raise
         except (OSError, TimeoutError) as error:
             raise ConnectionLost(f"{host}:{port}: no connection: {str(error) or 'it took too long'}") from None
+        if not channel.is_closed:
+            self._addresses[channel] = address
         if self._channels.get(address) is asyncio.current_task():  # else nobody wants it any more
             self._ready[address] = channel
         return channel
@@ -135,6 +140,7 @@ class RemotingClient:
         """The next request makes a new connection to an address; the old one ends once it has given its answers."""
         if (channel := self._given_up(address)) is not None:
             channel.leave()
+            self._tell(address)
 
     def leave(self, address: str) -> None:
         """Close the connection to an address, if there is one; the next request makes a new one."""
@@ -148,6 +154,14 @@ class RemotingClient:
         self._ready.pop(address, None)
         del self._channels[address]
         return None if task.cancelled() or task.exception() is not None else task.result()
+
+    def _closed(self, channel: Channel) -> None:
+        if (address := self._addresses.pop(channel, None)) is not None:
+            self._tell(address)
+
+    def _tell(self, address: str) -> None:
+        if self._on_closed is not None:
+            self._on_closed(address)
 
     async def close(self) -> None:
         """Close all connections; calls that wait end with ConnectionLost."""

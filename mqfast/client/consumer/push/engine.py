@@ -181,6 +181,7 @@ class PushEngine:
                     await self.instance.shell.run(check_sql(self.instance, self.group, wanted.subscription))
             if not self.is_closing:  # else nobody would take back what is begun from here on
                 self.instance.routes.on_change.append(self._route_changed)
+                self.instance.on_disconnect.append(self.locks.disconnected)
                 self.instance.serve(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self.group, self._members_changed)
                 self.requests.register()
                 await self.instance.heartbeat()
@@ -221,6 +222,8 @@ class PushEngine:
         deadline = time.monotonic() + (self.settings.close_timeout_s if timeout_s is None else timeout_s)
         with contextlib.suppress(ValueError):
             self.instance.routes.on_change.remove(self._route_changed)
+        with contextlib.suppress(ValueError):
+            self.instance.on_disconnect.remove(self.locks.disconnected)
         self.instance.requests.unserve(self.group, self._members_changed)
         self.requests.unregister()
         self.workers.stop()
@@ -335,6 +338,7 @@ class PushEngine:
                         self.rebalance_soon()
 
     def _route_changed(self, topic: str, route: TopicRoute) -> None:
+        self.soon(self.locks.route_changed)
         if topic in self.wanted:
             self.rebalance_soon()
 

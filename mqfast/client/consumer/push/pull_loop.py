@@ -17,7 +17,7 @@ from mqfast.client.consumer.pulls import PullAnswer, TopicGone, pull
 from mqfast.client.consumer.push.assigned import Assigned
 from mqfast.client.consumer.queue_bounds import read_place
 from mqfast.client.values import PullStatus
-from mqfast.errors import BrokerError, ConnectError, ConnectionLost, MqfastError
+from mqfast.errors import BrokerError, MqfastError
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.log_limit import LogLimit
 
@@ -151,8 +151,6 @@ class PullLoop:
 
     async def _failed(self, assigned: Assigned, error: MqfastError) -> float:
         assigned.state = f"pull failed: {error}"
-        if self._settings.orderly and self._engine.is_clustering and isinstance(error, (ConnectionLost, ConnectError)):
-            self._engine.locks.doubt(assigned)
         if isinstance(error, TopicGone):
             self._engine.lose_place(assigned)
         if isinstance(error, BrokerError):
