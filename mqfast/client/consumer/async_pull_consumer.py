@@ -1,6 +1,6 @@
 """AsyncPullConsumer: PullConsumer in the running event loop; it starts no thread.
 
-A face over ``pull_engine.py``. It must never block the loop. Source: as ``pull_consumer.py``.
+A face over ``pull/engine.py``. It must never block the loop. Source: as ``pull_consumer.py``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
+from mqfast.client.consumer.pull.settings import new_subscription
 from mqfast.client.consumer.pull_consumer import PullArguments
-from mqfast.client.consumer.pull_settings import new_subscription
 from mqfast.client.consumer.pulls import PullAnswer
 from mqfast.client.delivery import Delivery
 from mqfast.client.values import MessageQueue, When, milliseconds

@@ -1,6 +1,6 @@
 """PullConsumer: the application asks for messages, on its own threads.
 
-A face over ``pull_engine.py``, which runs on the thread "mqfast-io"; messages are handed out of the cache on the
+A face over ``pull/engine.py``, which runs on the thread "mqfast-io"; messages are handed out of the cache on the
 caller's thread. It must never hand out a message twice to one loop, or wait without a deadline.
 Source: DefaultLitePullConsumer, DefaultMQPullConsumer.pull.
 """
@@ -21,8 +21,8 @@ from typing import Any, Final, Literal, Self, TypeVar
 
 from mqfast.client.consumer.allocation import Allocation
 from mqfast.client.consumer.offsets import OffsetStore
-from mqfast.client.consumer.pull_engine import PullEngine, wire
-from mqfast.client.consumer.pull_settings import (
+from mqfast.client.consumer.pull.engine import PullEngine, wire
+from mqfast.client.consumer.pull.settings import (
     OffsetReset,
     new_subscription,
     pull_arguments,

@@ -1,7 +1,7 @@
 """The engine of pull consumers, one for the sync and the asyncio face: pulls ahead, rebalances, keeps offsets.
 
 It must never commit beyond what the cache says, never pull a queue that it was not given, and never wait without a
-deadline. What is handed out is decided by ``pull_cache.py``. Source: DefaultLitePullConsumerImpl.
+deadline. What is handed out is decided by ``cache.py``. Source: DefaultLitePullConsumerImpl.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any, Final, Literal
 
 from mqfast.client.consumer.group_asks import check_sql
 from mqfast.client.consumer.offsets import Offsets, offsets_of
-from mqfast.client.consumer.pull_cache import CachedQueue, PullCache
-from mqfast.client.consumer.pull_requests import PullRequests
-from mqfast.client.consumer.pull_settings import PullSettings
-from mqfast.client.consumer.pull_shares import Shares
+from mqfast.client.consumer.pull.cache import CachedQueue, PullCache
+from mqfast.client.consumer.pull.requests import PullRequests
+from mqfast.client.consumer.pull.settings import PullSettings
+from mqfast.client.consumer.pull.shares import Shares
 from mqfast.client.consumer.pulls import PullAnswer, TopicGone, pull
 from mqfast.client.consumer.queue_bounds import first_offset, max_offset, min_offset, offset_at, read_place
 from mqfast.client.consumer.subscription import SQL92, Subscription, new_version

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mqfast.client.consumer.pull_cache import CachedQueue, CacheLimits, PullCache
+from mqfast.client.consumer.pull.cache import CachedQueue, CacheLimits, PullCache
 from mqfast.client.consumer.pulls import PullAnswer
 from mqfast.client.delivery import Source
 from mqfast.client.values import MessageQueue, PullStatus

@@ -21,7 +21,7 @@ from mqfast.client.values import MessageQueue
 from mqfast.errors import CallTimeout, ClientError, ConnectionLost, MqfastError, Refused, UsageError
 
 if TYPE_CHECKING:
-    from mqfast.client.consumer.pull_engine import PullEngine
+    from mqfast.client.consumer.pull.engine import PullEngine
 
 __all__ = ["Shares"]
 

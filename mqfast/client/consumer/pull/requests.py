@@ -11,7 +11,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from mqfast.client.consumer.pull_cache import CachedQueue
+from mqfast.client.consumer.pull.cache import CachedQueue
 from mqfast.client.consumer.queue_tables import by_queue, offsets_of
 from mqfast.client.net.requests import Handler
 from mqfast.remoting.bodies import encode_body
@@ -20,7 +20,7 @@ from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.command import RemotingCommand
 
 if TYPE_CHECKING:
-    from mqfast.client.consumer.pull_engine import PullEngine
+    from mqfast.client.consumer.pull.engine import PullEngine
 
 __all__ = ["PullRequests"]
 

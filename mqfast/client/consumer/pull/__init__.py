@@ -1,0 +1,1 @@
+"""Pull: queues are pulled ahead, and messages handed out where the application asks for them."""
