@@ -2,7 +2,7 @@
 
 Room: the Spark adapter. ``Access`` is what every place of messages has: queues with bounds, messages along a queue,
 offsets by time and by group, views. ``LogAccess`` has the log as well, by physical offset; only files do
-(``local.py``), brokers do not (``remote/``). A cluster is several accesses, one for each broker's name: a queue's
+(``local/``), brokers do not (``remote/``). A cluster is several accesses, one for each broker's name: a queue's
 identity is the name of its store, topic and queue id. Nothing here may return nothing where messages should be.
 """
 
@@ -21,8 +21,8 @@ from mqfast.spark.schema import Column
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from mqfast.spark.leases import TaskLease
-    from mqfast.spark.local import LocalAccess
+    from mqfast.spark.local.leases import TaskLease
+    from mqfast.spark.local.local_access import LocalAccess
     from mqfast.spark.options import Options
 
 __all__ = [
@@ -241,7 +241,7 @@ def open_local(options: Options) -> LocalAccess:
 
     Raises: StoreNotFound, ConfigError for options that name none.
     """
-    from mqfast.spark.local import LocalAccess
+    from mqfast.spark.local.local_access import LocalAccess
 
     if options.path is None:
         raise ConfigError("option path: expected the root directory of a store, found none")

@@ -16,7 +16,7 @@ from mqfast import properties as _properties
 from mqfast.config import StoreConfig
 from mqfast.errors import ConfigError, MessageIllegal
 from mqfast.message import check_topic, parse_host
-from mqfast.spark.commit import STAMP
+from mqfast.spark.local.commit import STAMP
 from mqfast.spark.options import Options, nearest_name
 from mqfast.store.put._staged import PLAIN_COLUMNS, RowEncoder, java_hashes, merge_properties, property_texts
 from mqfast.store.record._record import java_hash

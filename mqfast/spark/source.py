@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from mqfast.errors import ConfigError
 from mqfast.spark import options as table
 from mqfast.spark.access import Access, ReadSettings, StoreReplaced, known_topics, log_of, open_access, stores_of
-from mqfast.spark.leases import TaskLease, hold
+from mqfast.spark.local.leases import TaskLease, hold
 from mqfast.spark.options import Options
 from mqfast.spark.plan import Piece, Selection, Snapshot, plan
 from mqfast.spark.pushdown import Narrowed, narrow
@@ -97,7 +97,7 @@ class MqFastSource(DataSource):
             from mqfast.spark.remote.sink import RemoteBatchWriter
 
             return RemoteBatchWriter(options, schema, overwrite)
-        from mqfast.spark.sink import BatchWriter
+        from mqfast.spark.local.sink import BatchWriter
 
         return BatchWriter(options, schema, overwrite)
 
@@ -108,7 +108,7 @@ class MqFastSource(DataSource):
             from mqfast.spark.remote.sink import RemoteStreamWriter
 
             return RemoteStreamWriter(options, schema, overwrite)
-        from mqfast.spark.sink import StreamWriter
+        from mqfast.spark.local.sink import StreamWriter
 
         return StreamWriter(options, schema, overwrite)
 

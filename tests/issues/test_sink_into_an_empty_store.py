@@ -12,7 +12,7 @@ import pytest
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import StoreLocked
-from mqfast.spark.commit import check_target
+from mqfast.spark.local.commit import check_target
 
 
 def test_an_empty_store_is_a_store(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import ConfigError, DataLoss, StoreNotFound
 from mqfast.spark.access import ReadSettings
-from mqfast.spark.local import LocalAccess
+from mqfast.spark.local.local_access import LocalAccess
 from mqfast.spark.options import BATCH, STREAM, parse
 from mqfast.spark.plan import OffsetRange, Piece, Selection, plan
 from mqfast.spark.schema import VIEWS, Column

@@ -22,11 +22,11 @@ from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, StoreLocked, StoreNotFound, TopicTooLong, UsageError
 from mqfast.properties import DLQ_ATTEMPTS as ATTEMPTS
 from mqfast.properties import attempts_of, origin_of
-from mqfast.spark.commit import STAMP, Transaction
 from mqfast.spark.jobs import dlq
 from mqfast.spark.jobs.dead_letters import SentLetters, offsets_of, runs_of
 from mqfast.spark.jobs.dlq import Settings, run, settings_of
 from mqfast.spark.jobs.report import Report
+from mqfast.spark.local.commit import STAMP, Transaction
 from mqfast.store.check.verify import verify
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ from conftest import copy_of, golden_cases
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import StoreLocked, UsageError
-from mqfast.spark.commit import STAMP, Transaction
 from mqfast.spark.jobs import archive as archive_job
 from mqfast.spark.jobs.manifest import ArchivedFile, Manifest, manifests
 from mqfast.spark.jobs.merge import in_order, merged
 from mqfast.spark.jobs.replay import Settings, batches_of, run
+from mqfast.spark.local.commit import STAMP, Transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

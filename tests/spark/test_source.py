@@ -29,7 +29,7 @@ import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import StoreNotFound
 from mqfast.spark import LOCAL_CHECKPOINTS, SETTINGS, conf, register
-from mqfast.spark.local import LocalAccess
+from mqfast.spark.local.local_access import LocalAccess
 from mqfast.spark.options import BATCH, parse
 from mqfast.spark.plan import Queue
 from mqfast.spark.schema import VIEWS, arrow_schema, struct_type

@@ -168,7 +168,7 @@ def test_a_task_that_was_told_to_begin_in_a_body(made: Forged) -> None:
     """The offsets of an old checkpoint beside another store, or what somebody wrote into one."""
     pytest.importorskip("pyarrow")
     from mqfast.spark.access import ReadSettings
-    from mqfast.spark.local import LocalAccess
+    from mqfast.spark.local.local_access import LocalAccess
     from mqfast.spark.plan import ScanRange
     from mqfast.spark.schema import MESSAGES
 

@@ -33,7 +33,7 @@ from mqfast.spark.jobs.parquet_files import PieceFiles
 from mqfast.spark.jobs.places import Cluster, Place, add_place, as_options, name_of, place_of
 from mqfast.spark.jobs.report import Report
 from mqfast.spark.jobs.tasks import run_tasks
-from mqfast.spark.leases import HeldLease
+from mqfast.spark.local.leases import HeldLease
 from mqfast.spark.plan import Snapshot, plan
 from mqfast.spark.schema import chosen_columns
 from mqfast.spark.selection import select

@@ -1,7 +1,7 @@
 """Dead letters: which ones were sent back, and what a letter becomes when it is.
 
-Room: the Spark adapter; knows no Spark. Beside the notes of the sink's transaction (see ``staging.py``) lies, for each
-run that sent something,
+Room: the Spark adapter; knows no Spark. Beside the notes of the sink's transaction (``local/staging.py``) lies, for
+each run that sent something,
 
     <batch>.letters    JSON: letters that the batches before have sent, and those of this batch, by queue, as runs of
                        queue offsets; of each queue the physical offset of the last letter that was sent
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mqfast import properties as _properties
 from mqfast.errors import CorruptFile, UsageError
+from mqfast.spark.local.staging import VERSION, read_note, unlink, write_note
 from mqfast.spark.plan import OffsetRange
-from mqfast.spark.staging import VERSION, read_note, unlink, write_note
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,7 +1,7 @@
 """``dlq``: dead letters of a store, filtered, back to the topics that they came from, each once.
 
 Room: the Spark adapter. A first read without bodies says which letters are to be sent; then tasks read those, make new
-messages of them and stage them, and the driver appends by the sink's protocol (see ``staging.py``). Which letters a
+messages of them and stage them, and the driver appends by the sink's protocol (``local/staging.py``). Which letters a
 transaction has sent is noted beside it (``dead_letters.py``), so that later runs send only what has died since. It must
 never write a store that somebody else has open, and never send a letter whose origin is not known.
 """
@@ -23,7 +23,6 @@ from mqfast.message import check_topic
 from mqfast.properties import DLQ_ATTEMPTS, ORIGINS
 from mqfast.spark import options as table
 from mqfast.spark.access import LogAccess, ReadSettings, open_local
-from mqfast.spark.commit import Transaction, check_target
 from mqfast.spark.jobs.arguments import carry_out, count, instant, job_parser, names
 from mqfast.spark.jobs.dead_letters import (
     DLQ_PREFIX,
@@ -39,14 +38,15 @@ from mqfast.spark.jobs.files import locked
 from mqfast.spark.jobs.places import Cluster, Place, add_place, as_options, place_of
 from mqfast.spark.jobs.report import Report
 from mqfast.spark.jobs.tasks import run_tasks, tell
-from mqfast.spark.leases import HeldLease
+from mqfast.spark.local.commit import Transaction, check_target
+from mqfast.spark.local.leases import HeldLease
+from mqfast.spark.local.sink import QueueCounts
+from mqfast.spark.local.staging import StagedFile, clean_staging
 from mqfast.spark.options import Options, nearest_name
 from mqfast.spark.plan import OffsetRange, Snapshot
 from mqfast.spark.rows import RowWriter
 from mqfast.spark.schema import chosen_columns
-from mqfast.spark.sink import QueueCounts
 from mqfast.spark.source import opened
-from mqfast.spark.staging import StagedFile, clean_staging
 
 if TYPE_CHECKING:
     import pyarrow as pa

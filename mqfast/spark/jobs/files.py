@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from mqfast.errors import CorruptFile, StorageError, StoreLocked
-from mqfast.spark.staging import make_directory, sync_directory
+from mqfast.spark.local.staging import make_directory, sync_directory
 
 __all__ = ["DurableFile", "crc_of", "locked", "read_json", "write_json"]
 

@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 from mqfast.errors import CorruptFile, UsageError
 from mqfast.spark.jobs.files import locked, read_json, write_json
-from mqfast.spark.staging import make_directory
+from mqfast.spark.local.staging import make_directory
 
 if TYPE_CHECKING:
     from mqfast.spark.access import Access

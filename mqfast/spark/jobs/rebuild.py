@@ -34,9 +34,9 @@ from mqfast.spark.jobs.queue_files import (
 )
 from mqfast.spark.jobs.report import Report
 from mqfast.spark.jobs.tasks import context_of, run_tasks, tell
+from mqfast.spark.local.staging import make_directory, sync_directory
 from mqfast.spark.schema import chosen_columns
 from mqfast.spark.source import BatchReader, ScanPartition, read_part
-from mqfast.spark.staging import make_directory, sync_directory
 from mqfast.store.base._os import REAL
 from mqfast.store.base.paths import StorePaths, list_index_files, list_offset_files, list_queues, queue_dir
 from mqfast.store.file_sizes import sizes_of_files

@@ -1,7 +1,7 @@
 """``replay``: an archive back into a store or a cluster, each message once, in the order in which they were stored.
 
 Room: the Spark adapter. Tasks read Parquet, encode and stage; the driver appends by the sink's protocol, one batch of
-pieces after the other (see ``staging.py``): a run that was cut off is finished by the next one with the same id. It
+pieces after the other (``local/staging.py``): a run that was cut off is finished by the next one with the same id. It
 must never write a store that somebody else has open.
 """
 
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import CorruptFile, UsageError
 from mqfast.spark import options as table
-from mqfast.spark.commit import Committed, Transaction, check_target
 from mqfast.spark.jobs.arguments import carry_out, job_parser, names, size_argument
 from mqfast.spark.jobs.files import crc_of
 from mqfast.spark.jobs.manifest import ArchivedFile, Manifest, manifests
@@ -27,9 +26,10 @@ from mqfast.spark.jobs.places import Cluster, Place, add_cluster, place_of
 from mqfast.spark.jobs.replay_cluster import replay_to_cluster
 from mqfast.spark.jobs.report import Report
 from mqfast.spark.jobs.tasks import run_tasks, tell
+from mqfast.spark.local.commit import Committed, Transaction, check_target
+from mqfast.spark.local.staging import StagedFile, clean_staging
 from mqfast.spark.options import Options
 from mqfast.spark.rows import RowWriter
-from mqfast.spark.staging import StagedFile, clean_staging
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

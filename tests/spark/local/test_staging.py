@@ -21,8 +21,8 @@ import pytest
 import mqfast
 from mqfast.errors import ConfigError, CorruptFile, StoreLocked, UsageError
 from mqfast.message import parse_host
-from mqfast.spark.commit import Transaction, check_target
-from mqfast.spark.staging import StagedFile, clean_staging
+from mqfast.spark.local.commit import Transaction, check_target
+from mqfast.spark.local.staging import StagedFile, clean_staging
 from mqfast.store.put._staged import RowEncoder, append_records, count_records, merge_properties
 
 FILE_BYTES = 1 << 18

@@ -19,8 +19,8 @@ import mqfast
 
 pytest.importorskip("pyarrow")
 
-from mqfast.spark import follow
-from mqfast.spark.local import LocalAccess
+from mqfast.spark.local import follow
+from mqfast.spark.local.local_access import LocalAccess
 from mqfast.spark.plan import Snapshot
 
 

@@ -19,10 +19,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from mqfast.config import StoreConfig
 from mqfast.errors import ConfigError, UsageError
-from mqfast.spark.commit import Transaction, check_target
+from mqfast.spark.local.commit import Transaction, check_target
+from mqfast.spark.local.staging import StagedFile, clean_staging
 from mqfast.spark.options import Options
 from mqfast.spark.rows import RowWriter, check_columns
-from mqfast.spark.staging import StagedFile, clean_staging
 from mqfast.store.base._os import OsDoor
 from mqfast.store.base.paths import StorePaths
 from mqfast.store.meta.metadata import TopicTable

@@ -24,7 +24,7 @@ from typing import Any, Final, NoReturn
 from urllib.parse import quote
 
 from mqfast.errors import ConfigError, CorruptFile, StoreLocked, UsageError
-from mqfast.spark.staging import (
+from mqfast.spark.local.staging import (
     NOT_AS_LEFT,
     VERSION,
     Ledger,

@@ -21,7 +21,7 @@ from mqfast.store.reader.column_scan import LogColumns
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from mqfast.spark.local import LocalAccess
+    from mqfast.spark.local.local_access import LocalAccess
 
 __all__ = ["view_pieces", "view_rows"]
 

@@ -19,7 +19,7 @@ from mqfast.spark.plan import Queue, Snapshot
 from mqfast.store.reader._scan import LogTally
 
 if TYPE_CHECKING:
-    from mqfast.spark.local import LocalAccess
+    from mqfast.spark.local.local_access import LocalAccess
 
 __all__ = ["Follower"]
 

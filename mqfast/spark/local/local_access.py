@@ -16,13 +16,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.errors import DataLoss, OffsetError, StorageError
-from mqfast.spark import views
 from mqfast.spark.access import LeftOut, ReadSettings, StoreReplaced
 from mqfast.spark.bodies import decompressed
 from mqfast.spark.columns import gather_of, opens
-from mqfast.spark.follow import Follower
 from mqfast.spark.groups import GroupProgress
-from mqfast.spark.leases import HeldLease, TaskLease
+from mqfast.spark.local import local_views
+from mqfast.spark.local.follow import Follower
+from mqfast.spark.local.leases import HeldLease, TaskLease
 from mqfast.spark.offsets import Place
 from mqfast.spark.plan import OffsetRange, Piece, Queue, ScanRange, Snapshot
 from mqfast.spark.schema import Column
@@ -270,12 +270,12 @@ class LocalAccess:
 
     def view_pieces(self, snapshot: Snapshot, options: Options) -> list[Piece]:
         """See Access."""
-        return views.view_pieces(self, snapshot, options)
+        return local_views.view_pieces(self, snapshot, options)
 
     def view_rows(self, piece: Piece, columns: Sequence[Column], options: Options) -> Iterator[pa.RecordBatch]:
         """See Access."""
         self.reader.refresh()
-        return views.view_rows(self, piece, columns, options)
+        return local_views.view_rows(self, piece, columns, options)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 

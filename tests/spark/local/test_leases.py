@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import mqfast
-from mqfast.spark.leases import HeldLease, TaskLease, hold
+from mqfast.spark.local.leases import HeldLease, TaskLease, hold
 from mqfast.store.base._os import REAL
 from mqfast.store.meta.leases import end_lease, least_leased, renew_lease, write_lease
 
