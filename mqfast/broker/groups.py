@@ -110,8 +110,10 @@ class GroupManager:
         self.table.persist()
 
     def delete(self, group: str) -> bool:
-        """Take a group out of the table (207). Raises: StorageError."""
+        """Take a group out of the table (207), and what it was forbidden: the next group of this name is another one.
+
+        Raises: StorageError.
+        """
         found = self.table.delete(group)
-        if found:
-            self.table.persist()
+        self.table.persist()
         return found

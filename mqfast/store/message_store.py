@@ -183,12 +183,8 @@ class MessageStore(PutPath):
             sync_names(door, self.paths)
         if tables is None:
             self.topic_table = TopicTable.load(door, self.paths.topics)
-            self.consumer_offsets = ConsumerOffsets.load(
-                door,
-                self.paths.offsets_file(config.enable_lmq),
-                lmq=config.enable_lmq,
-                version_step=config.consumer_offset_update_version_step,
-            )
+            step = config.consumer_offset_update_version_step
+            self.consumer_offsets = ConsumerOffsets.of_store(door, self.paths, lmq=config.enable_lmq, version_step=step)
         elif tables.path != path:
             raise ConfigError(f"tables: expected those of the store {path}, found those of {tables.path}")
         else:

@@ -172,6 +172,22 @@ def test_a_slave_has_modes_and_what_is_deleted_at_the_master_goes(tmp_path: Path
     run(flow)
 
 
+def test_what_is_forbidden_to_a_group_at_the_master_is_forbidden_at_the_slave_that_follows(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with (
+            name_server(tmp_path) as namesrv,
+            running_broker(tmp_path / "m", namesrvAddr=namesrv) as master,
+            running_broker(tmp_path / "s", **as_slave(namesrv)) as slave,
+        ):
+            assert (await master.call(353, group="g", topic="T", readable="false")).code == 0
+            await until(lambda: not slave.context.groups.may_read("g", "T"))
+            assert slave.context.groups.table.data_version == master.context.groups.table.data_version
+            assert (await master.call(353, group="g", topic="T", readable="true")).code == 0
+            await until(lambda: slave.context.groups.may_read("g", "T"))
+
+    run(flow)
+
+
 def test_a_master_that_changes_while_the_one_before_is_asked_is_asked_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

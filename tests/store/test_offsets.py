@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import mqfast
+from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, FlushError, UsageError
 from mqfast.store.base._os import OsDoor
 from mqfast.store.meta.offsets import ConsumerOffsets
@@ -90,6 +93,35 @@ def test_file_of_4x_keeps_its_form(tmp_path: Path) -> None:
     offsets.commit("g", "T", 0, 2)
     offsets.persist()
     assert path.read_text() == '{\n\t"offsetTable":{\n\t\t"T@g":{\n\t\t\t0:2\n\t\t}\n\t}\n}'
+
+
+@pytest.mark.parametrize("lmq", [True, False])
+def test_groups_go_on_where_they_were_when_light_queues_are_switched(tmp_path: Path, lmq: bool) -> None:
+    """Else every group begins anew: with light queues all offsets are in a file of its own (RocketMQ issue 7087)."""
+    with mqfast.open(tmp_path, config=StoreConfig.tiny(enable_lmq=not lmq)) as store:
+        for number in range(5):
+            store.put("T", b"%d" % number)
+        store.consumer_offsets.commit("g", "T", 0, 3)
+    with mqfast.open(tmp_path, config=StoreConfig.tiny(enable_lmq=lmq)) as store:
+        assert store.consumer_offsets.get("g", "T", 0) == 3
+        assert any("enableLmq" in text for text in store.stats()["warnings"])
+        store.consumer_offsets.commit("g", "T", 0, 5)
+    with mqfast.open(tmp_path, config=StoreConfig.tiny(enable_lmq=lmq)) as store:
+        assert store.consumer_offsets.get("g", "T", 0) == 5
+        assert not any("enableLmq" in text for text in store.stats()["warnings"]), "the file is there and the youngest"
+
+
+def test_the_file_of_the_setting_counts_and_a_younger_one_of_the_other_is_told(tmp_path: Path) -> None:
+    for lmq, offset in ((False, 1), (True, 2)):
+        with mqfast.open(tmp_path, config=StoreConfig.tiny(enable_lmq=lmq)) as store:
+            store.put("T", b"x")
+            store.put("T", b"x")
+            store.consumer_offsets.commit("g", "T", 0, offset)
+    plain, light = (tmp_path / "config" / name for name in ("consumerOffset.json", "lmqConsumerOffset.json"))
+    os.utime(plain, (1, 1))
+    with mqfast.open(tmp_path, config=StoreConfig.tiny()) as store:
+        assert store.consumer_offsets.get("g", "T", 0) == 1
+        assert any(f"{light} is younger than {plain}" in text for text in store.stats()["warnings"])
 
 
 def test_light_groups_have_their_own_table(tmp_path: Path) -> None:

@@ -83,11 +83,11 @@ class GroupRequests:
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.update_list,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
-            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.group,
             RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: self.forbidden,
         }.items():
             processors.register([code], handler, lane)
+        processors.register([RequestCode.DELETE_SUBSCRIPTIONGROUP], self.delete, lane)
 
     def update(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """200: make or change a group; an empty body changes nothing."""
@@ -124,8 +124,11 @@ class GroupRequests:
         raw = {"groupRetryPolicy": _POLICY, **given, **msgspec.to_builtins(settings), "attributes": attributes}
         return {name: raw[name] for name in sorted(raw) if raw[name] is not None}
 
-    def delete(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """207: delete a group, and its offsets where that is asked for."""
+    async def delete(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """207: delete a group, and its offsets where that is asked for.
+
+        Durability: all of it is on disk when the answer goes out.
+        """
         header = header_of(request, _DeleteHeader)
         context = self._context
         context.groups.delete(header.group_name)
@@ -134,6 +137,8 @@ class GroupRequests:
             context.offsets.remove_group(header.group_name)
             context.pull_offsets.forget_group(header.group_name)
             context.reset_offsets.forget_group(header.group_name)
+            # Else a kill brings the offsets back, and the next group of this name goes on there.
+            await context.loop.run_in_executor(None, context.offsets.persist, context.store.flush)
         _log.info("group %s was deleted by %s:%d", header.group_name, *channel.peer)
         return request.response()
 

@@ -48,6 +48,7 @@ class _Topics(Struct, rename="camel"):
 class _Groups(Struct, rename="camel"):
     subscription_group_table: dict[str, dict[str, Any]]
     data_version: DataVersion
+    forbidden_table: dict[str, dict[str, int]] | None = None
 
 
 class _Offsets(Struct, rename="camel"):
@@ -195,6 +196,7 @@ class TableSync:
         self.topics_end = self._context.engine.raw.master_flushed_offset = end
         if _differ(tables.groups.data_version, groups.data_version):
             tables.groups.replace(groups.subscription_group_table, _version(groups.data_version))
+            tables.groups.replace_forbidden(groups.forbidden_table or {})
         ended: dict[str, dict[str, int]] = {}
         for key, queues in offsets.offset_table.items():
             topic, _, group = key.partition("@")

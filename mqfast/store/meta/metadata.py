@@ -450,6 +450,21 @@ class SubscriptionGroupTable(_Table):
                 del table[group]
             self._changed()
 
+    def replace_forbidden(self, table: dict[str, dict[str, int]]) -> None:
+        """What all groups may not do, as another broker's table has it; the version stays."""
+        with self._lock:
+            if table or self._FORBIDDEN in self._root:
+                _ = self._entries  # so that the version stands first
+                self._root[self._FORBIDDEN] = {group: dict(topics) for group, topics in table.items()}
+
+    def delete(self, name: str) -> bool:
+        """Take a group out of the table, and what the group may not do; says whether the group was there."""
+        with self._lock:
+            table = self._root.get(self._FORBIDDEN)
+            if isinstance(table, dict) and table.pop(name, None) is not None and name not in self:
+                self._changed()
+        return super().delete(name)
+
     def forbidden(self, group: str, topic: str) -> int:
         """The bits of what a group may not do with a topic; bit 2: read (RocketMQ: forbiddenTable, PermName)."""
         found = self._root.get("forbiddenTable", {}).get(group, {}).get(topic, 0)

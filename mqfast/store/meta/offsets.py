@@ -16,7 +16,7 @@ from typing import Any, Final
 from mqfast.errors import CorruptFile, UsageError
 from mqfast.message import LMQ_PREFIX
 from mqfast.store.base._os import Mutex
-from mqfast.store.base.paths import Door
+from mqfast.store.base.paths import Door, StorePaths
 from mqfast.store.meta.metadata import ConfigFile, new_data_version, next_data_version
 
 __all__ = ["ConsumerOffsets"]
@@ -112,6 +112,32 @@ class ConsumerOffsets:
             self._table[key] = {int(queue_id): offset for queue_id, offset in queues.items()}
         self._light = dict(self._root.get("lmqOffsetTable", {}))
         return self
+
+    @classmethod
+    def of_store(cls, door: Door, paths: StorePaths, *, lmq: bool, version_step: int) -> ConsumerOffsets:
+        """The offsets of a store, by ``load``.
+
+        With light queues the offsets of all groups are in a file of its own. Where they were switched on or off just
+        now, this file is not there yet, and what groups committed is in the other one: a group must not begin anew.
+        RocketMQ begins without offsets then.
+        """
+        path, other = paths.offsets_file(lmq), paths.offsets_file(not lmq)
+        self = cls.load(door, path, lmq=lmq, version_step=version_step)
+        switched = f"light queues (enableLmq) were switched {'on' if lmq else 'off'}"
+        if door.exists(path) or door.exists(path + ".bak"):
+            if door.exists(path) and door.exists(other) and door.mtime_ms(path) < door.mtime_ms(other):
+                self._warn(f"{switched}: {other} is younger than {path}, by which all groups go on")
+            return self
+        before = cls.load(door, other, lmq=not lmq)
+        if before._table:
+            self._warn(f"{switched}, and {path} is not there yet; using {other}")
+            self._root = {name: value for name, value in before._root.items() if name != "lmqOffsetTable"}
+            self._table = before._table
+        return self
+
+    def _warn(self, text: str) -> None:
+        _log.warning("%s", text)
+        self._file.warnings.append(text)
 
     @property
     def warnings(self) -> list[str]:

@@ -34,9 +34,8 @@ class ConfigTables:
         self.path: Final = _paths.root_of(path, door)
         paths = _paths.StorePaths(self.path, config.commit_log_dirs)
         step = config.consumer_offset_update_version_step
-        offsets_file = paths.offsets_file(config.enable_lmq)
         self.topics: Final = TopicTable.load(door, paths.topics)
-        self.offsets: Final = ConsumerOffsets.load(door, offsets_file, lmq=config.enable_lmq, version_step=step)
+        self.offsets: Final = ConsumerOffsets.of_store(door, paths, lmq=config.enable_lmq, version_step=step)
         self.groups: Final = SubscriptionGroupTable.load(door, paths.subscription_group)
         self.delays: Final = DelayOffsetTable.load(door, paths.delay_offset)
         self.filters: Final = ConsumerFilterTable.load(door, paths.consumer_filter)

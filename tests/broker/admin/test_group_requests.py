@@ -92,6 +92,38 @@ def test_a_deleted_group_leaves_its_offsets_only_where_they_are_to_stay(
     serve(tmp_path, flow)
 
 
+def test_a_group_that_is_made_anew_may_read_what_was_forbidden_to_the_deleted_one(tmp_path: Path) -> None:
+    async def flow(one: Running) -> None:
+        await one.call(200, text({"groupName": "g"}))
+        for group in ("g", "other", "no group"):
+            assert (await one.call(353, group=group, topic="T", readable="false")).code == 0
+        for group in ("g", "no group"):
+            assert (await one.call(207, groupName=group)).code == 0
+        await one.call(200, text({"groupName": "g"}))
+        for group, readable in (("g", True), ("other", False), ("no group", True)):
+            assert json.loads((await one.call(353, group=group, topic="T")).body)["readable"] is readable
+
+    serve(tmp_path, flow)
+    table = json.loads((tmp_path / "config" / "subscriptionGroup.json").read_text())
+    assert table["forbiddenTable"] == {"other": {"T": 4}}
+
+
+def test_offsets_that_go_with_their_group_are_gone_from_the_disk_when_the_answer_comes(tmp_path: Path) -> None:
+    path = tmp_path / "config" / "consumerOffset.json"
+
+    async def flow(one: Running) -> None:
+        await one.call(200, text({"groupName": "g"}))
+        for group in ("g", "other"):
+            one.context.offsets.commit(group, "T", 0, 7)
+        one.context.offsets.persist()
+        assert b'"T@g":' in path.read_bytes()
+        assert (await one.call(207, groupName="g", cleanOffset="true")).code == 0
+        assert b'"T@g":' not in path.read_bytes()
+        assert b'"T@other":' in path.read_bytes()
+
+    serve(tmp_path, flow, flushConsumerOffsetInterval=3_600_000)
+
+
 def test_an_unknown_group_is_made_only_where_groups_may_be_made(tmp_path: Path) -> None:
     async def flow(one: Running) -> None:
         assert (await one.call(352, group="new")).code == 0
