@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         raise with_extra("broker", error) from None
     if arguments.promote and (ended := promoted(arguments, config)) is not None:
         return ended
-    from mqfast.cli.serving import serve
+    from mqfast.cli.serving import other_store, serve
     from mqfast.remoting.loop import runner
 
     start_logging(json_lines=arguments.log_json, level=arguments.log_level)
@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         async def serve_either() -> None:
             await serve(broker, lambda: broker_banner(broker))
 
-    with runner() as loop:
+    with runner() as loop, other_store("storePathRootDir=DIR"):
         loop.run(serve_either())
     return ExitCode.OK
 

@@ -8,12 +8,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from mqfast.cli.systemd import Watchdog, notify
+from mqfast.errors import StoreLocked
 
-__all__ = ["Server", "serve"]
+__all__ = ["Server", "other_store", "serve"]
+
+
+@contextlib.contextmanager
+def other_store(option: str) -> Iterator[None]:
+    """Say how a server gets a directory of its own, where its store is locked. Args: option: what names one."""
+    try:
+        yield
+    except StoreLocked as error:
+        from mqfast.store.base.lock import ADVICE
+
+        error.strerror = f"{str(error.strerror).removesuffix(ADVICE)}stop it first, or choose another store: {option}"
+        raise
 
 
 class Server(Protocol):

@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     except ModuleNotFoundError as error:
         raise with_extra("up", error) from None
     from mqfast.broker.address import with_port
-    from mqfast.cli.serving import serve
+    from mqfast.cli.serving import other_store, serve
     from mqfast.namesrv.namesrv_config import NamesrvConfig
     from mqfast.remoting.loop import runner
 
@@ -113,7 +113,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     start_logging(json_lines=arguments.log_json, level=arguments.log_level)
     both = _Both(NameServer(names), make_broker)
     try:
-        with runner() as loop:
+        with runner() as loop, other_store("--store DIR"):
             loop.run(serve(both, both.banner))
     except OSError as error:
         if error.errno != errno.EADDRINUSE:

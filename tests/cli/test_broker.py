@@ -146,6 +146,22 @@ def test_a_second_up_is_told_which_options_choose_other_ports(ports: tuple[str, 
     assert "--namesrv-port and --broker-port choose others (0: a free one)" in last
 
 
+def test_a_second_server_of_a_store_is_told_how_to_choose_another_one(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    ports = ("--namesrv-port", "0", "--broker-port", "0")
+    one = start("up", *ports, "--store", str(tmp_path / "s"))
+    for command, option in (
+        (["up", *ports, "--store", str(tmp_path / "s")], "--store DIR"),
+        (broker(tmp_path / "s"), "storePathRootDir=DIR"),
+    ):
+        done = subprocess.run([*COMMAND, *command], capture_output=True, text=True, timeout=STEP_S, check=False)
+        last = done.stderr.splitlines()[-1]
+        assert (done.returncode, "Traceback" in done.stderr) == (4, False), done.stderr
+        assert f"the store is open for writing in process {one.process.pid}" in last
+        assert f"stop it first, or choose another store: {option}" in last
+
+
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 def test_the_end_is_clean_and_quick_though_clients_hold_connections(
     start: Callable[..., Process], tmp_path: Path, how: int

@@ -217,7 +217,7 @@ class TimerService:
 
     def _put_back(self, slot: DueSlot) -> None:
         """Make the slot anew, of what is left of it."""
-        units = [self.log.unit(position) for position in slot.left()]
+        units = [unit for position in slot.left() if (unit := slot.unit(position)) is not None]
         placed = self._append_apart([(unit[3] + unit[4], unit[2], unit[3], *unit[5:]) for unit in units])
         self.wheel.clear(slot.step, slot.step + 1)
         for step, position, change in placed:
@@ -233,7 +233,10 @@ class TimerService:
         while time >= 0:
             slot = DueSlot(self.log, self._delivery, self.metrics, time, self.wheel.last(time))
             for position in slot.left():
-                _, _, magic, written, delay, physical, size, topic_hash = self.log.unit(position)
+                unit = slot.unit(position)
+                if unit is None:
+                    continue
+                _, _, magic, written, delay, physical, size, topic_hash = unit
                 due_ms, magic = self._within_window(written + delay, magic)
                 units.append((due_ms, magic, write_ms, physical, size, topic_hash))
             time = self.wheel.next_used(time + 1, self._read + SLOTS)

@@ -76,6 +76,14 @@ class DueSlot:
             self._follow(1000)
         return sorted([*self._deletes, *self._messages])
 
+    def unit(self, position: int) -> tuple[int, int, int, int, int, int, int, int] | None:
+        """The unit at a position; None, with an error in the log, where it is damaged: no other one waits for it."""
+        try:
+            return self._log.unit(position)
+        except CorruptFile as error:
+            _log.error("timer: a parked message is lost: %s", error)
+            return None
+
     def _follow(self, most: int) -> None:
         try:
             messages, deletes, self._next = self._log.chain(
@@ -105,8 +113,8 @@ class DueSlot:
         self._messages.reverse()
 
     def _read_delete(self, position: int, now_ms: int) -> None:
-        unit = self._log.unit(position)
-        message = self._delivery.message_at(unit[5], unit[6])
+        unit = self.unit(position)
+        message = None if unit is None else self._delivery.message_at(unit[5], unit[6])
         if message is None:
             return
         fields = message.properties
@@ -123,11 +131,10 @@ class DueSlot:
         return named in self._keys or (not self._delivery.settings.append_topic_for_delete_key and unique in self._keys)
 
     def _deliver(self, position: int, now_ms: int) -> bool:
-        try:
-            _, _, magic, write_ms, _, physical, size, _ = self._log.unit(position)
-        except CorruptFile as error:
-            _log.error("timer: a parked message is lost: %s", error)
+        unit = self.unit(position)
+        if unit is None:
             return True
+        _, _, magic, write_ms, _, physical, size, _ = unit
         message = self._delivery.message_at(physical, size)
         if message is None:
             return True

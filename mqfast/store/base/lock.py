@@ -23,9 +23,9 @@ from mqfast.store.base._os import Mutex
 from mqfast.store.base.lock_holder import find_holder
 from mqfast.store.base.paths import ByteLockHandle, DirectoryHandle, Door
 
-__all__ = ["StoreLock", "abort_exists", "create_abort", "remove_abort"]
+__all__ = ["ADVICE", "StoreLock", "abort_exists", "create_abort", "remove_abort"]
 
-_ADVICE: Final = (
+ADVICE: Final = (
     "a store has one writer at a time. To read beside it use mqfast.StoreReader; to write, send to that process "
     "or stop it first"
 )
@@ -66,7 +66,7 @@ def _refusal(door: Door, path: str, store: str) -> StoreLocked:
     holder = find_holder(door, path, f"{_parent(path)}/abort")
     if holder is not None and holder.pid == os.getpid():
         return StoreLocked(EAGAIN, f"the store is already open in this process: {_ADVICE_HERE}", store)
-    error = StoreLocked(EAGAIN, f"the store is open for writing in {holder or 'another process'}: {_ADVICE}", store)
+    error = StoreLocked(EAGAIN, f"the store is open for writing in {holder or 'another process'}: {ADVICE}", store)
     if holder is not None:
         error.pid, error.command = holder
     return error

@@ -709,6 +709,34 @@ def test_a_round_gives_way_to_others(tmp_path: Path) -> None:
     run(flow())
 
 
+def test_a_round_gives_way_to_others_also_among_transactions_that_have_ended(tmp_path: Path) -> None:
+    """One that stays open keeps all behind it from being forgotten."""
+    clock = Clock()
+
+    async def flow() -> None:
+        async with running_broker(tmp_path, now_ms=clock) as one:
+            text = names.encode({"TRAN_MSG": True, "PGROUP": "p", "REAL_TOPIC": "T", "REAL_QID": 0})
+            full = text + b"fill\x01" + b"x" * (32_767 - len(text) - 6) + b"\x02"  # no room for the count of checks
+            for properties in (full, *[text] * 5000):
+                one.context.engine.put_encoded(HALF.encode(), 0, b"x", properties, wait=False)
+            part = transactions(one)
+            while part.halves.end < 5001:
+                await asyncio.sleep(0.01)
+            part.halves.end_all(range(1, 5001))
+            clock.shift_ms = 31_000
+            part.check._clock = itertools.count(0.0, 1.0).__next__  # a turn is over at every look
+            work = asyncio.ensure_future(part.check.round())
+            turns = 0
+            while not work.done():
+                await asyncio.sleep(0)
+                turns += 1
+            await work
+            assert part.halves.progress == 0
+            assert turns > 5000 // 1024
+
+    run(flow())
+
+
 # --- restarts ---------------------------------------------------------------------------------------------------------
 
 

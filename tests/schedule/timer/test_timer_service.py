@@ -282,6 +282,52 @@ def test_a_slot_that_was_half_delivered_when_the_clock_fell_goes_on_when_it_is_d
     assert timed.bodies() == numbered(0, 11)
 
 
+def damaged(timed: Timed, number: int) -> None:
+    """The unit of this number can be read no more, though its slot was followed already."""
+    with (timed.path / "timerlog" / f"{0:020}").open("r+b") as file:
+        file.seek(number * 52)
+        file.write(b"\xff" * 30)
+    timed.timer.log.unit(1000)  # another file, so that the block in memory is not the damaged one
+
+
+@pytest.mark.parametrize("back_ms", [2000, 30 * DAY_MS], ids=["two_seconds", "a_month"])
+def test_a_damaged_unit_holds_up_no_other_one_when_the_clock_falls(
+    timed: Timed, back_ms: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    for body in numbered(0, 10):
+        timed.send(body, TIMER_DELAY_SEC=5)
+    for _ in range(20):
+        timed.send(b"later", TIMER_DELAY_SEC=100_000)
+    timed.run_until(START_MS)
+    timed.step(START_MS + 5000, most=4)
+    assert timed.bodies() == numbered(0, 4)
+    timed.timer.flush(timed.now_ms)
+    damaged(timed, 6)
+    timed.at(START_MS + 5000 - back_ms)
+    timed.run_until(timed.now_ms)
+    assert "a parked message is lost" in caplog.text
+    timed.run_until(START_MS + 4999)
+    assert timed.bodies() == numbered(0, 4)
+    timed.run_until(START_MS + 5000)
+    assert timed.bodies() == [*numbered(0, 6), *numbered(7, 10)]
+
+
+def test_a_damaged_delete_holds_up_no_message_of_its_slot(timed: Timed, caplog: pytest.LogCaptureFixture) -> None:
+    timed.send(b"kept", UNIQ_KEY="k", TIMER_DELAY_SEC=5)
+    for number in range(3):
+        timed.send(b"0", TIMER_DEL_UNIQKEY=f"none {number}", TIMER_DELAY_SEC=5)
+    for _ in range(20):
+        timed.send(b"later", TIMER_DELAY_SEC=100_000)
+    timed.run_until(START_MS)
+    timed.step(START_MS + 5000, most=1)  # the slot was followed, and one delete is read
+    timed.timer.flush(timed.now_ms)
+    for number in (1, 2, 3):
+        damaged(timed, number)
+    timed.run_until(START_MS + 6000)
+    assert timed.bodies() == [b"kept"]
+    assert "a parked message is lost" in caplog.text
+
+
 def test_a_clock_that_was_a_month_ahead(timed: Timed) -> None:
     month = 30 * DAY_MS
     timed.at(START_MS + month)
