@@ -41,6 +41,8 @@ __all__ = ["Channel", "Transport"]
 
 _PLAIN: Final = frozenset(b"-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _LOOK_S: Final = 0.5
+_FULL_S: Final = 0.05
+_TURN_S: Final = 1.0
 
 TRANSPORT_ALIASES["mqfast"] = "mqfast.contrib.kombu:Transport"
 
@@ -91,9 +93,14 @@ class Channel(virtual.Channel):
 
     def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> None:
         """Forget a queue; what it has waiting is skipped. Its topic stays."""
-        super().queue_delete(queue, if_unused, if_empty, **kwargs)
+        if if_empty and self._size(queue):
+            return
+        is_bound = any(True for _ in self.state.queue_bindings(queue))
+        super().queue_delete(queue, if_unused, **kwargs)
         if queue in self._transport.passing:
             self._transport.drop_reader(queue)
+        elif not is_bound:  # that of the anonymous exchange
+            self._purge(queue)
 
     def _size(self, queue: str) -> int:
         reader = self._transport.readers.get(queue)
@@ -105,7 +112,10 @@ class Channel(virtual.Channel):
         reader = self._transport.readers.get(queue)
         if isinstance(reader, TailReader):
             return reader.purge()
-        return self._transport.skip(name_of(queue))
+        count = self._transport.skip(name_of(queue))
+        if reader is not None:
+            reader.purge()
+        return count
 
     # --- publish ---
 
@@ -152,6 +162,16 @@ class Channel(virtual.Channel):
                 self._transport.drop_reader(queue)
         return found
 
+    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
+        """One message, or None where the queue has none for this connection."""
+        reader = self._transport.reader(queue)
+        if isinstance(reader, SharedReader):
+            reader.look()
+        found = super().basic_get(queue, no_ack=no_ack, **kwargs)
+        if found is not None and no_ack:
+            self._settle(found.delivery_tag, None)
+        return found
+
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
         found = self._transport.reader(queue).next()
         if isinstance(found, Delivery):
@@ -189,6 +209,12 @@ class Channel(virtual.Channel):
         if found is not None and self._is_mine:
             reader, outcome = found
             reader.settle(outcome, level)
+        self._transport.arrived.set()  # there may be room for the next one
+
+    @property
+    def is_full(self) -> bool:
+        """Has a consumer as many messages as it may have at once?"""
+        return bool(self._consumers) and not self.qos.can_consume()
 
     @property
     def _is_mine(self) -> bool:
@@ -255,8 +281,9 @@ class Transport(virtual.Transport):
         return self._admin
 
     def establish_connection(self) -> Any:
-        """Ask the name servers. Raises: ConnectError."""
-        self.admin.clusters()
+        """Ask the name servers. Raises: ConnectError; NoRoute where no broker is registered: kombu tries again."""
+        if not self.admin.clusters():
+            raise NoRoute("expected a broker, the name servers know none: it may not have started yet")
         return super().establish_connection()
 
     def has_topic(self, topic: str) -> bool:
@@ -339,8 +366,13 @@ class Transport(virtual.Transport):
             reader.close()
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
-        """Deliver one message. Raises: TimeoutError when none came."""
+        """Deliver one message.
+
+        Raises: TimeoutError when none came; soon, where a long wait has no room for a message: Celery before 5.7
+            acknowledges between two calls.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
+        is_turn = timeout is None or timeout <= _TURN_S
         while True:
             self.arrived.clear()
             try:
@@ -350,7 +382,10 @@ class Transport(virtual.Transport):
                 left = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())
                 if left <= 0:
                     raise TimeoutError("no message in time") from None
-                self.arrived.wait(left)
+                if is_turn or not any(channel.is_full for channel in self.channels):
+                    self.arrived.wait(left)
+                elif not self.arrived.wait(min(left, _FULL_S)):
+                    raise TimeoutError("no room for a message: the prefetch count is reached") from None
 
     def close_connection(self, connection: Any) -> None:
         """Send back what is not acknowledged, and end all clients; in a child of a fork they are the parent's."""

@@ -7,7 +7,9 @@ sync clients: a message that is not acknowledged yet is a task there, and needs 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from queue import Empty
@@ -15,6 +17,7 @@ from typing import Any, Final
 
 from mqfast.client.consumer.async_pull_consumer import AsyncPullConsumer
 from mqfast.client.consumer.async_push_consumer import AsyncPushConsumer
+from mqfast.client.consumer.queue_bounds import max_offset
 from mqfast.client.delivery import Delivery
 from mqfast.client.net import io_thread
 from mqfast.client.values import Retry
@@ -24,9 +27,30 @@ __all__ = ["SharedReader", "TailReader"]
 
 _START_S: Final = 30.0
 _CLOSE_S: Final = 5.0
+_LOOK_S: Final = 5.0
 _log = logging.getLogger("mqfast.contrib.kombu")
 
 Outcome = asyncio.Future[int | None]
+
+
+class _Member(AsyncPushConsumer):
+    """A push consumer that says what it has."""
+
+    def holds(self, message: Delivery) -> bool:
+        """Is the message still this member's: nobody else has its queue, and it was not skipped? Thread: any."""
+        assigned = self._engine.assigned.get(message.queue) if self._engine is not None else None
+        return assigned is not None and assigned.pq.is_open(message)
+
+    async def has_more(self) -> bool:
+        """Have its queues messages that no handler has got? Raises: ClientError."""
+        engine = self._running()
+        mine = [one for one in engine.assigned.values() if not engine.pulls.is_full(one)]
+        if any(not one.is_placed or one.pq.waiting for one in mine):
+            return True
+        ends = await asyncio.gather(
+            *(engine.instance.shell.run(max_offset(engine.instance, one.queue)) for one in mine)
+        )
+        return any(end > one.pq.next_offset or one.pq.waiting for one, end in zip(mine, ends, strict=True))
 
 
 class SharedReader:
@@ -40,11 +64,11 @@ class SharedReader:
         self, name: str, arguments: Mapping[str, Any], consuming: Mapping[str, Any], arrived: Callable[[], None]
     ) -> None:
         self._arrived = arrived
-        self._inbox: deque[tuple[Delivery, Outcome]] = deque()
+        self._inbox: deque[tuple[Delivery, Outcome, asyncio.Task[Any]]] = deque()
         self._handed_out: set[Outcome] = set()
         self._is_ending = False
         self._io = io_thread.shared()
-        self._consumer = AsyncPushConsumer(
+        self._consumer = _Member(
             name,
             from_where="first",
             threads=10_000,
@@ -58,20 +82,42 @@ class SharedReader:
 
     async def _take(self, message: Delivery) -> None:
         outcome: Outcome = asyncio.get_running_loop().create_future()
-        self._inbox.append((message, outcome))
+        handler = asyncio.current_task()
+        assert handler is not None
+        self._inbox.append((message, outcome, handler))
         self._arrived()
         level = await outcome
         if level is not None:
             raise Retry(level, "rejected, to come again")
 
     def next(self) -> tuple[SharedReader, Delivery, Outcome]:
-        """The next message. Raises: Empty."""
-        try:
-            message, outcome = self._inbox.popleft()
-        except IndexError:
-            raise Empty from None
+        """The next message; those that went to another member meanwhile are left to it. Raises: Empty."""
+        while True:
+            try:
+                message, outcome, handler = self._inbox.popleft()
+            except IndexError:
+                raise Empty from None
+            if self._consumer.holds(message):
+                break
+            self._io.soon(handler.cancel)
         self._handed_out.add(outcome)
         return self, message, outcome
+
+    def look(self) -> None:
+        """Wait until a message is there, or the queues of this member have none. Raises: ClientError."""
+        if not self._inbox:
+            self._io.call(self._look(), _START_S)
+
+    async def _look(self) -> None:
+        deadline = time.monotonic() + _LOOK_S
+        while not self._inbox and time.monotonic() < deadline and await self._consumer.has_more():
+            await asyncio.sleep(0.005)
+
+    def purge(self) -> None:
+        """What was not handed out is done."""
+        with contextlib.suppress(IndexError):
+            while True:
+                self.settle(self._inbox.popleft()[1], None)
 
     def settle(self, outcome: Outcome, level: int | None) -> None:
         """A message is done, or comes again with a delay level."""

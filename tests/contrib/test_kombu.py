@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -212,6 +214,144 @@ def test_a_message_of_another_client_in_an_exchange_ends_no_reader(broker: Broke
         b"[1]",
     ]
     assert messages[-1].payload == "behind them"
+
+
+def test_a_message_is_got_once_it_is_there_also_by_the_first_call(broker: Broker) -> None:
+    with connection_to(broker, topic_queues=4) as connection:
+        for number in range(3):
+            connection.Producer().publish(number, exchange="", routing_key="tasks", declare=[tasks()])
+    with connection_to(broker, topic_queues=4) as connection:
+        bound = tasks()(connection.channel())
+        got = [bound.get(no_ack=True).payload for _ in range(3)]
+        assert bound.get() is None
+    assert sorted(got) == [0, 1, 2]
+    with connection_to(broker, topic_queues=4) as connection:  # what needs no acknowledgement does not come again
+        assert tasks()(connection.channel()).get() is None
+    with connection_to(broker) as connection:
+        queue = connection.SimpleQueue("simple")
+        queue.put("now")
+        message = queue.get_nowait()
+        assert message.payload == "now"
+        message.ack()
+        queue.close()
+
+
+def test_an_acknowledgement_in_another_thread_makes_room_at_once(broker: Broker) -> None:
+    messages: list[Any] = []
+    with connection_to(broker) as connection:
+        for number in range(2):
+            connection.Producer().publish(number, exchange="", routing_key="tasks", declare=[tasks()])
+        with connection.Consumer([tasks()], callbacks=[lambda body, message: messages.append(message)]) as consumer:
+            consumer.qos(prefetch_count=1)
+            drained(connection, messages, 1)
+            transport = connection.transport
+            transport.arrived.clear()
+            thread = threading.Thread(target=messages[0].ack)
+            thread.start()
+            thread.join()
+            assert transport.arrived.is_set()  # ends the wait of drain_events
+            drained(connection, messages, 2)
+            messages[1].ack()
+    assert [message.payload for message in messages] == [0, 1]
+
+
+def test_a_long_wait_ends_soon_where_there_is_no_room(broker: Broker) -> None:
+    messages: list[Any] = []
+    with connection_to(broker) as connection:
+        for number in range(2):
+            connection.Producer().publish(number, exchange="", routing_key="tasks", declare=[tasks()])
+        with connection.Consumer([tasks()], callbacks=[lambda body, message: messages.append(message)]) as consumer:
+            consumer.qos(prefetch_count=1)
+            drained(connection, messages, 1)
+            began = time.monotonic()
+            with pytest.raises(TimeoutError):
+                connection.drain_events(timeout=600)
+            assert time.monotonic() - began < 300
+            messages[0].ack()
+            drained(connection, messages, 2)
+            messages[1].ack()
+
+
+def test_a_member_that_joins_gets_what_was_not_handed_out_and_nobody_else_does(broker: Broker) -> None:
+    one_got: list[Any] = []
+    two_got: list[Any] = []
+    with connection_to(broker, topic_queues=2) as one, connection_to(broker, topic_queues=2) as two:
+        producer = one.Producer()
+        for number in range(20):
+            producer.publish(number, exchange="", routing_key="tasks", declare=[tasks()])
+        first = one.Consumer([tasks()], callbacks=[lambda body, message: (one_got.append(body), message.ack())])
+        second = two.Consumer([tasks()], callbacks=[lambda body, message: (two_got.append(body), message.ack())])
+        with first:
+            reader = one.transport.readers["tasks"]
+            broker.wait_until(lambda: len(reader._inbox) == 20, timeout_s=30)
+            with second:
+                other = two.transport.readers["tasks"]
+                broker.wait_until(lambda: len(other._inbox) == 10, timeout_s=30)
+                mine = "kombu-tasks"
+                broker.wait_until(
+                    lambda: sum(queue.topic == mine for queue in reader._consumer.assignment()) == 1, timeout_s=30
+                )
+                drained(one, one_got, 10, timeout_s=30)
+                drained(two, two_got, 10, timeout_s=30)
+                with pytest.raises(TimeoutError):
+                    one.drain_events(timeout=0.3)
+                broker.wait_consumed("kombu-tasks", "kombu-tasks", timeout_s=30)
+    assert sorted(one_got + two_got) == list(range(20))
+
+
+def test_a_purge_takes_what_a_consumer_was_not_handed(broker: Broker) -> None:
+    got: list[Any] = []
+    with connection_to(broker) as connection:
+        for number in range(5):
+            connection.Producer().publish(number, exchange="", routing_key="tasks", declare=[tasks()])
+        with connection.Consumer([tasks()], callbacks=[lambda body, message: (got.append(body), message.ack())]):
+            reader = connection.transport.readers["tasks"]
+            broker.wait_until(lambda: len(reader._inbox) == 5, timeout_s=30)
+            assert tasks()(connection.channel()).purge() == 5
+            connection.Producer().publish("after", exchange="", routing_key="tasks")
+            assert drained(connection, got, 1, timeout_s=30) == ["after"]
+
+
+def test_deleting_a_queue_of_the_anonymous_exchange_skips_its_messages(broker: Broker) -> None:
+    with connection_to(broker) as connection:
+        connection.Producer().publish("old", exchange="", routing_key="plain", declare=[kombu.Queue("plain")])
+        bound = kombu.Queue("plain")(connection.channel())
+        bound.delete(if_empty=True)
+        assert bound.queue_declare(passive=True).message_count == 1
+        bound.delete()
+        assert bound.queue_declare(passive=True).message_count == 0
+
+
+def test_a_publish_while_there_is_no_broker_is_tried_again(rocketmq_broker_per_test: Broker) -> None:
+    broker = rocketmq_broker_per_test
+    began = threading.Event()
+    errors: list[Any] = []
+    policy = {"max_retries": 1000, "interval_start": 0.05, "interval_max": 0.05}
+    with connection_to(broker) as connection:
+        producer = connection.Producer()
+        producer.publish("one", exchange=tasks().exchange, routing_key="k.1", declare=[tasks()])
+        broker.kill()
+        broker.wait_until(lambda: not broker.admin().clusters(), timeout_s=30)
+        with pytest.raises(connection.connection_errors):
+            connection_to(broker).connect()
+
+        def errback(error: Exception, interval: float) -> None:
+            errors.append(error)
+            began.set()
+
+        def publish() -> None:
+            producer.publish(
+                "two", exchange=tasks().exchange, routing_key="k.1", declare=[tasks()], retry=True,
+                retry_policy={**policy, "errback": errback},
+            )  # fmt: skip
+
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(publish)
+            assert began.wait(30)
+            broker.restart()
+            done.result(60)
+    broker.wait_for("kombu-tasks", 2, timeout_s=30)
+    assert errors
 
 
 def test_a_cluster_that_is_not_there_is_a_connection_error() -> None:

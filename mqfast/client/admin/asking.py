@@ -75,9 +75,14 @@ class Clusters(NamedTuple):
         return [broker for _, broker in sorted(self.brokers.items()) if cluster in (None, broker.cluster)]
 
     def of_the_one(self, cluster: str | None) -> list[Broker]:
-        """The brokers that a change without a cluster's name means: those of the only cluster. Raises: ConfigError."""
+        """The brokers that a change without a cluster's name means: those of the only cluster.
+
+        Raises: ConfigError where there are several; NoRoute where no broker is registered.
+        """
+        if cluster is None and not self.names:
+            raise NoRoute("expected a broker, the name servers know none: it may not have started yet")
         if cluster is None and len(self.names) != 1:
-            names = ", ".join(self.names) or "none"
+            names = ", ".join(self.names)
             raise ConfigError(f"cluster: expected the name of one, because there are {len(self.names)}: {names}")
         return self.of(cluster)
 

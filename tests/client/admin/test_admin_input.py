@@ -13,6 +13,7 @@ from running import BrokerProcess
 from mqfast.client.admin.admin_client import AdminClient
 from mqfast.client.values import MessageQueue
 from mqfast.errors import BrokerError, ClientError, ConfigError, ConnectError, NoRoute, Refused, UsageError
+from mqfast.testing import Broker
 
 NOBODY = "127.0.0.1:1"
 QUEUE = MessageQueue("T", "b", 0)
@@ -201,3 +202,17 @@ def test_a_pull_that_goes_nowhere_ends_the_queue(nonsense: Nonsense) -> None:
     nonsense.answers = {11: (20, fields, b""), 202: (0, {}, b'{"offsetTable":{%s:{"maxOffset":9}}}' % MQ)}
     with AdminClient(nonsense.address) as one:
         assert list(one.browse("T")) == []
+
+
+def test_a_change_where_no_broker_is_registered_yet_is_no_error_of_the_settings(
+    rocketmq_broker_per_test: Broker,
+) -> None:
+    broker = rocketmq_broker_per_test
+    admin = broker.admin()
+    broker.stop()
+    broker.wait_until(lambda: not admin.clusters(), timeout_s=30)
+    with pytest.raises(NoRoute, match="the name servers know none"):
+        admin.create_topic("orders")
+    broker.restart()
+    broker.wait_until(admin.clusters, timeout_s=30)
+    admin.create_topic("orders")
