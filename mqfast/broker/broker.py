@@ -50,7 +50,7 @@ from mqfast.remoting.latency import Latencies
 from mqfast.remoting.processors import Processors
 from mqfast.remoting.server import RemotingServer
 from mqfast.remoting.settings import RemotingSettings
-from mqfast.remoting.tls import TlsMode, client_context, server_context
+from mqfast.remoting.tls import ServerCertificates, TlsMode, client_context
 from mqfast.store.base._os import OsDoor
 from mqfast.store.message_store import MessageStore, open_store
 from mqfast.store.meta.tables import ConfigTables
@@ -122,6 +122,7 @@ class Broker:
         self._clients: ClientProcessor
         is_counted = config["enableRemotingMetrics"] and config.serves_metrics
         self._latencies: Final = Latencies() if is_counted else None
+        self._certificates: ServerCertificates
         self._send: SendProcessor
         self._pull: PullProcessor
 
@@ -182,6 +183,7 @@ class Broker:
                 await replicas.look_for_newer_master(client)
             finally:
                 await client.close()
+        self._certificates = ServerCertificates(config.tls("server"), _log)
         main = self._server(self.processors)
         await main.start(config["bindAddress"], config["listenPort"] if self._port is None else self._port)
         self._servers.append(main)
@@ -222,7 +224,7 @@ class Broker:
                 proxy_protocol=config["proxyProtocolEnable"],
                 tls_mode=_tls_mode(config.tls("server").get("tls.server.mode", config["tls.server.mode"])),
             ),
-            context=server_context(config.tls("server")),
+            context=self._certificates.context,
             on_closed=self._channel_closed,
             make_channel=self._make_channel,
             logger=logging.getLogger("mqfast.broker"),
@@ -401,6 +403,9 @@ class Broker:
     def _scan(self) -> None:
         self._clients.scan()
         self._pull.scan()
+        if self._certificates.look():
+            for server in self._servers:
+                server.context = self._certificates.context
 
     def _persist(self) -> None:
         """Put changed tables on disk, in one thread of the loop's pool: a sync may take long."""

@@ -6,6 +6,7 @@ Room: namesrv. It must never know the command line. Source: NamesrvController.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from mqfast.remoting.channel import Channel
 from mqfast.remoting.processors import Processors
 from mqfast.remoting.server import RemotingServer
 from mqfast.remoting.settings import RemotingSettings
-from mqfast.remoting.tls import TlsMode, server_context
+from mqfast.remoting.tls import ServerCertificates, TlsMode
 
 __all__ = ["NameServer"]
 
@@ -48,6 +49,8 @@ class NameServer:
         self.processors = Processors()
         self._processor = NamesrvProcessor(self.tables, KvConfig(Path(config["kvConfigPath"])), config, now_ms)
         self._processor.register(self.processors)
+        tls = {name: config[name] for name in _TLS_NAMES if config[name]}
+        self._certificates = ServerCertificates(tls, logging.getLogger("mqfast.namesrv"))
         self._server = RemotingServer(
             self.processors,
             RemotingSettings(
@@ -56,7 +59,7 @@ class NameServer:
                 proxy_protocol=config["proxyProtocolEnable"],
                 tls_mode=_tls_mode(config["tls.server.mode"]),
             ),
-            context=server_context({name: config[name] for name in _TLS_NAMES if config[name]}),
+            context=self._certificates.context,
             on_closed=self._processor.channel_closed,
             make_channel=make_channel,
         )
@@ -79,6 +82,8 @@ class NameServer:
     def _scan(self) -> None:
         self._wait_for_scan()  # first: whatever comes of this one
         self._processor.scan()
+        if self._certificates.look():
+            self._server.context = self._certificates.context
 
     async def stop(self) -> None:
         """Answer what was asked, and close everything, within two seconds."""

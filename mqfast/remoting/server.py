@@ -31,6 +31,7 @@ class RemotingServer:
         make_channel: makes the protocol of a connection, with the arguments of ``Channel``.
         clock: seconds that only grow.
         latencies: counts how long requests took; None: nobody does.
+    Attributes: ``context`` may be replaced by another one, which counts for connections from then on.
     Thread: that of the event loop.
     """
 
@@ -47,7 +48,7 @@ class RemotingServer:
         latencies: Latencies | None = None,
     ) -> None:
         self.processors = processors
-        self._context = context
+        self.context = context
         self._make_channel = make_channel
         self._end = End(
             processors,
@@ -63,7 +64,7 @@ class RemotingServer:
         """Listen; port 0 takes a free one. Raises: OSError where the address cannot be had."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: self._make_channel(self._end, server_side=True, context=self._context),
+            lambda: self._make_channel(self._end, server_side=True, context=self.context),
             host,
             port,
             backlog=_BACKLOG,

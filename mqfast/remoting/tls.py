@@ -1,12 +1,14 @@
 """TLS on the port of plain connections: records in, plain bytes out, and back; told apart by the first byte.
 
-Room: remoting. It must never do I/O: the records go through memory. Source: NettyRemotingServer's handshake handler,
-TlsSystemConfig, TlsHelper.
+Room: remoting. It must never do I/O but for the files of certificates: the records go through memory. Source:
+NettyRemotingServer's handshake handler, TlsSystemConfig, TlsHelper.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import ssl
 from collections.abc import Mapping
 from enum import StrEnum
@@ -14,10 +16,11 @@ from typing import Any, Final
 
 from mqfast.errors import ConfigError, FrameError
 
-__all__ = ["CLIENT_HELLO", "TlsMode", "TlsStream", "client_context", "server_context"]
+__all__ = ["CLIENT_HELLO", "ServerCertificates", "TlsMode", "TlsStream", "client_context", "server_context"]
 
 CLIENT_HELLO: Final = 0x16
 """First byte of every TLS connection; a plain one begins with 0."""
+_FILES: Final = ("tls.server.certPath", "tls.server.keyPath", "tls.server.trustCertPath")
 
 
 class TlsMode(StrEnum):
@@ -113,6 +116,50 @@ def server_context(settings: Mapping[str, str]) -> ssl.SSLContext | None:
         _trust(context, settings.get("tls.server.trustCertPath"), "tls.server.trustCertPath")
     context.verify_mode = modes[asked]
     return context
+
+
+class ServerCertificates:
+    """The context of a server, made anew when one of its files has changed: certificates end, and are renewed.
+
+    Connections that are open keep the certificate with which they began. Files that do not fit each other, or cannot be
+    read, leave the context of before in force: a new key may be written before its certificate.
+
+    Args: settings: as those of ``server_context``; logger: is told of a change. Raises: ConfigError.
+    Attributes: ``context``: for the next connection; None where no certificate is named.
+    Source: BrokerController.initialize, FileWatchService.
+    """
+
+    def __init__(self, settings: Mapping[str, str], logger: logging.Logger) -> None:
+        self._settings: Final = dict(settings)
+        self._log: Final = logger
+        self._seen = self._times()
+        self.context = server_context(self._settings)
+
+    def _times(self) -> dict[str, tuple[int, int, int] | None]:
+        found: dict[str, tuple[int, int, int] | None] = {}
+        for name in _FILES if self._settings.get(_FILES[0]) else ():
+            if path := self._settings.get(name):
+                try:
+                    status = os.stat(path)
+                except OSError:
+                    found[path] = None
+                else:
+                    found[path] = status.st_mtime_ns, status.st_size, status.st_ino
+        return found
+
+    def look(self) -> bool:
+        """Read the files again where one has changed. Returns: is the context another one?"""
+        times = self._times()
+        if times == self._seen:
+            return False
+        self._seen = times
+        try:
+            self.context = server_context(self._settings)
+        except ConfigError as error:
+            self._log.error("the certificate of before stays in force: %s", error)
+            return False
+        self._log.info("TLS: read again: %s", ", ".join(times))
+        return True
 
 
 def client_context(settings: Mapping[str, str]) -> ssl.SSLContext:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import subprocess
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from running import running_broker
 
 from mqfast.broker.replica.replicas import Replicas
 from mqfast.errors import ConfigError, ConnectionLost, StoreClosed
+from mqfast.namesrv.namesrv_config import NamesrvConfig
+from mqfast.namesrv.server import NameServer
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.once import ASK_ONCE
@@ -72,6 +75,72 @@ def test_plain_and_encrypted_connections_share_the_port(keys: Path) -> None:
         async with running_broker(keys / "s", **names) as one:
             assert [await code_of(one.address, settings) for settings in ({}, None)] == [0, 0]
             assert "keyPath" in one.broker.config.text()
+
+    run(flow())
+
+
+@contextlib.asynccontextmanager
+async def server_of(kind: str, home: Path, names: dict[str, str]) -> AsyncIterator[str]:
+    """The address of a broker, or of a name server, with these settings."""
+    if kind == "broker":
+        async with running_broker(home / "s", **names) as one:
+            yield one.address
+        return
+    config = NamesrvConfig()
+    config.take(
+        {"listenPort": "0", "kvConfigPath": str(home / "kv.json"), "scanNotActiveBrokerInterval": "50", **names}, "test"
+    )
+    server = NameServer(config)
+    await server.start()
+    try:
+        yield "{}:{}".format(*server.address)
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize("kind", ["broker", "name server"])
+def test_a_renewed_certificate_counts_for_new_connections_without_a_restart(
+    keys: Path, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("mqfast.broker.broker._SCAN_S", 0.05)
+    pem, key = keys / "tls.pem", keys / "tls.key"
+
+    def renew(name: str, target: Path) -> None:
+        new = keys / "new"
+        shutil.copy(keys / f"{name}{target.suffix}", new)
+        new.replace(target)
+
+    def trusting(name: str) -> dict[str, str]:
+        return {"tls.client.authServer": "true", "tls.client.trustCertPath": f"{keys}/{name}.pem"}
+
+    async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
+        async with asyncio.timeout(40):
+            while not await is_so():
+                await asyncio.sleep(0.05)
+
+    async def is_told() -> bool:
+        return "the certificate of before stays in force" in caplog.text
+
+    async def flow() -> None:
+        renew("broker", pem)
+        renew("broker", key)
+        names = {"tls.server.certPath": str(pem), "tls.server.keyPath": str(key)}
+        async with server_of(kind, keys, names) as address:
+            open_one = RemotingClient(context=client_context(trusting("broker")))
+            await open_one.call(address, 28, timeout_ms=10_000)
+            assert await code_of(address, trusting("client")) == "refused"
+            renew("client", key)  # which does not fit the certificate yet
+            await until(is_told)
+            assert await code_of(address, trusting("broker")) != "refused"
+            renew("client", pem)
+
+            async def is_renewed() -> bool:
+                return await code_of(address, trusting("client")) != "refused"
+
+            await until(is_renewed)
+            assert await code_of(address, trusting("broker")) == "refused"
+            await open_one.call(address, 28, timeout_ms=10_000)
+            await open_one.close()
 
     run(flow())
 
