@@ -228,19 +228,43 @@ TestLockModel = LockModel.TestCase
 TestLockModel.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
-def test_the_end_of_a_connection_looks_at_each_producer_group_once() -> None:
-    class Channel:
-        looked = 0
+class Counted(str):
+    """A connection that counts how often a table looks at it."""
 
-        def __hash__(self) -> int:
-            Channel.looked += 1
-            return 1
+    looks = 0
 
+    def __hash__(self) -> int:
+        Counted.looks += 1
+        return super().__hash__()
+
+
+@pytest.mark.parametrize("kind", [ConsumerManager, ProducerManager])
+def test_the_end_of_a_connection_looks_at_its_own_groups_alone(
+    kind: type[ConsumerManager] | type[ProducerManager],
+) -> None:
+    manager = kind(Clock())
+    for i in range(1000):
+        one = Counted(f"c{i}")
+        if isinstance(manager, ConsumerManager):
+            manager.register(one, f"client {i}", data(f"g{i}"))
+        else:
+            manager.register(one, f"client {i}", f"g{i}")
+    Counted.looks = 0
+    manager.channel_closed(Counted("c7"))
+    manager.channel_closed(Counted("a stranger"))
+    assert Counted.looks < 20
+    assert len(manager.groups()) == 999
+
+
+def test_of_two_producers_with_one_id_the_one_that_is_left_is_found() -> None:
+    """Else no reply reaches it until its next heartbeat (RocketMQ issue 6810)."""
     producers = ProducerManager(Clock())
-    for i in range(200):
-        producers.register("c", "client of c", f"p{i}")
-    stranger = Channel()
-    producers.channel_closed(stranger)
-    assert Channel.looked <= 200
-    assert producers.channel_of("client of c") == "c"
-    assert len(producers.groups()) == 200
+    for channel in ("first", "second"):
+        producers.register(channel, "same id", "p")
+    assert producers.channel_of("same id") == "second"
+    producers.channel_closed("second")
+    assert producers.channel_of("same id") == "first"
+    producers.register("first", "other id", "p")
+    producers.channel_closed("first")
+    assert (producers.channel_of("same id"), producers.channel_of("other id")) == (None, None)
+    assert producers.groups() == []

@@ -98,6 +98,7 @@ class ConsumerManager:
         self._now_ms = now_ms
         self._expiry_ms = expiry_ms
         self._groups: dict[str, ConsumerGroup] = {}
+        self._groups_of: dict[Hashable, dict[str, None]] = {}  # connection -> its groups
         self.on_register: Callable[[str, Iterable[Subscription]], object] = lambda _group, _subscriptions: None
         self.on_end: Callable[[str], object] = lambda _group: None
 
@@ -139,6 +140,7 @@ class ConsumerManager:
         member = group.members.get(channel)
         changed = member is None or member.client_id != client_id
         group.members[channel] = Member(channel, client_id, language, version, self._now_ms())
+        self._groups_of.setdefault(channel, {})[group.name] = None
         if not without_subscriptions and group.subscribe(data.subscription_data_set or ()):
             changed = True
         if not without_subscriptions:
@@ -150,15 +152,22 @@ class ConsumerManager:
         found = self._groups.get(group)
         if found is None or found.members.pop(channel, None) is None:
             return None
+        self._left(channel, group)
         if not found.members:
             del self._groups[group]
             self.on_end(group)
             return None
         return found.notice()
 
+    def _left(self, channel: Hashable, group: str) -> None:
+        groups = self._groups_of[channel]
+        del groups[group]
+        if not groups:
+            del self._groups_of[channel]
+
     def channel_closed(self, channel: Hashable) -> list[Notice]:
         """A connection is gone, and with it its places in all groups."""
-        notices = [self.unregister(channel, name) for name in list(self._groups)]
+        notices = [self.unregister(channel, name) for name in list(self._groups_of.get(channel, ()))]
         return [notice for notice in notices if notice is not None]
 
     def expire(self) -> tuple[list[Hashable], list[Notice]]:
@@ -170,6 +179,7 @@ class ConsumerManager:
             gone = [channel for channel, member in group.members.items() if member.updated_ms < latest]
             for channel in gone:
                 del group.members[channel]
+                self._left(channel, group.name)
                 late[channel] = None
             if not group.members:
                 del self._groups[group.name]

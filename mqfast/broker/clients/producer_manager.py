@@ -23,33 +23,42 @@ class ProducerManager:
         self._now_ms = now_ms
         self._expiry_ms = expiry_ms
         self._groups: dict[str, dict[Hashable, Member]] = {}
-        self._clients: dict[str, Hashable] = {}
+        self._groups_of: dict[Hashable, dict[str, None]] = {}  # connection -> its groups
+        self._ids_of: dict[Hashable, dict[str, None]] = {}  # connection -> ids of its clients
+        self._clients: dict[str, dict[Hashable, None]] = {}  # id -> connections, that of the latest heartbeat last
         self._turn = 0
 
     def register(self, channel: Hashable, client_id: str, group: str, *, language: int = 0, version: int = 0) -> None:
         """A heartbeat."""
         members = self._groups.setdefault(group, {})
         members[channel] = Member(channel, client_id, language, version, self._now_ms())
-        self._clients[client_id] = channel
+        self._groups_of.setdefault(channel, {})[group] = None
+        self._ids_of.setdefault(channel, {})[client_id] = None
+        channels = self._clients.setdefault(client_id, {})
+        channels.pop(channel, None)
+        channels[channel] = None
 
     def unregister(self, channel: Hashable, group: str) -> None:
         """A client leaves a group (35)."""
         members = self._groups.get(group)
-        if members is None:
-            return
-        member = members.pop(channel, None)
-        if member is None:
+        if members is None or members.pop(channel, None) is None:
             return
         if not members:
             del self._groups[group]
-        if self._clients.get(member.client_id) == channel and not any(
-            channel in them for them in self._groups.values()
-        ):
-            del self._clients[member.client_id]
+        groups = self._groups_of[channel]
+        del groups[group]
+        if groups:
+            return
+        del self._groups_of[channel]
+        for client_id in self._ids_of.pop(channel):
+            channels = self._clients[client_id]
+            del channels[channel]
+            if not channels:
+                del self._clients[client_id]
 
     def channel_closed(self, channel: Hashable) -> None:
         """A connection is gone, and with it its places in all groups."""
-        for group in list(self._groups):
+        for group in list(self._groups_of.get(channel, ())):
             self.unregister(channel, group)
 
     def expire(self) -> list[Hashable]:
@@ -79,5 +88,6 @@ class ProducerManager:
         return channels[self._turn % len(channels)]
 
     def channel_of(self, client_id: str) -> Hashable | None:
-        """The connection by which a client came last."""
-        return self._clients.get(client_id)
+        """The connection by which a client came last, of those that are there."""
+        channels = self._clients.get(client_id)
+        return None if channels is None else next(reversed(channels))
