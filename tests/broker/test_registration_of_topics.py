@@ -75,6 +75,26 @@ def test_a_name_server_that_does_not_know_the_request_is_told_everything(tmp_pat
     run(flow)
 
 
+def test_a_name_server_that_forgot_the_broker_is_told_everything_with_the_next_topic(tmp_path: Path) -> None:
+    """As one does that was started anew: not only with the next registration by the clock, half a minute later."""
+
+    async def flow() -> None:
+        async with name_server(tmp_path) as server:
+            namesrv = "{}:{}".format(*server.address)
+            async with running_broker(tmp_path / "m", namesrvAddr=namesrv, registerNameServerPeriod=60_000) as master:
+                assert (await master.send("before", b"x")).code == 0
+                who = {"brokerName": "broker-a", "brokerAddr": master.context.address, "brokerId": "0"}
+                fields = {**who, "clusterName": "DefaultCluster"}
+                assert (await master.client.call(namesrv, RequestCode.UNREGISTER_BROKER, fields)).code == 0
+                assert "before" not in server.tables.topics()
+                assert (await master.send("new", b"x")).code == 0
+                async with asyncio.timeout(40):
+                    while not {"before", "new"} <= set(server.tables.topics()):
+                        await asyncio.sleep(0.02)
+
+    run(flow)
+
+
 def test_a_start_that_is_given_up_registers_nothing_any_more(tmp_path: Path) -> None:
     async def flow() -> None:
         async with name_server(tmp_path) as server:

@@ -14,7 +14,7 @@ from mqfast.broker.context import BrokerContext
 from mqfast.broker.write import Record, Refusal
 from mqfast.errors import MessageIllegal, MqfastError, StoreClosed
 from mqfast.remoting.processors import Processors
-from mqfast.schedule.delay_levels import DelayLevels
+from mqfast.schedule.delay_levels import SCHEDULE_TOPIC, DelayLevels
 from mqfast.schedule.delay_service import DelayService
 
 __all__ = ["Delays"]
@@ -51,8 +51,21 @@ class Delays:
     def start(self) -> None:
         """Deliver from now on."""
         self._context.delays = self.service
+        self._warn_of_levels()
         self._turn()
         self._save_later()
+
+    def _warn_of_levels(self) -> None:
+        """What waits in a level that the settings do not have any more is not delivered, in RocketMQ neither."""
+        store, offsets, known = self._context.store, self._context.tables.delays, len(self.levels.delays_ms)
+        for queue_id in store.queue_ids(SCHEDULE_TOPIC):
+            first = max(store.min_offset(SCHEDULE_TOPIC, queue_id), offsets.get(queue_id + 1))
+            count = store.max_offset(SCHEDULE_TOPIC, queue_id) - first
+            if queue_id >= known and count > 0:
+                _log.warning(
+                    "%d messages wait in delay level %d and are not delivered, since messageDelayLevel has %d levels: "
+                    "give it that level again", count, queue_id + 1, known,
+                )  # fmt: skip
 
     async def stop(self) -> None:
         """Deliver no more; the progress so far becomes durable."""

@@ -11,6 +11,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+import pytest
 from running import running_broker
 
 import mqfast
@@ -51,6 +52,31 @@ def test_a_delayed_send_comes_when_its_time_has_come(tmp_path: Path) -> None:
             assert (bytes(now.body), bytes(later.body)) == (b"now", b"later")
             assert later.store_timestamp - parked.store_timestamp >= 1000
             assert later.properties_bytes == parked.properties_bytes
+
+    run(flow())
+
+
+def test_messages_of_a_level_that_the_settings_lost_are_told_at_the_start_and_come_with_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Shifted()
+
+    async def flow() -> None:
+        async with running_broker(tmp_path, now_ms=clock, messageDelayLevel="1s 2s 60s") as one:
+            for level in (2, 3, 3):
+                assert (await one.send("T", b"%d" % level, properties=f"DELAY\x01{level}\x02")).code == 0
+        assert "messageDelayLevel has" not in caplog.text
+        clock.shift_ms = 61_000
+        async with running_broker(tmp_path, now_ms=clock, messageDelayLevel="1s 2s") as one:
+            assert "2 messages wait in delay level 3 and are not delivered" in caplog.text
+            while one.context.store.max_offset("T", 0) < 1:
+                await asyncio.sleep(0.005)
+        async with running_broker(tmp_path, now_ms=clock, messageDelayLevel="1s 2s 60s") as one:
+            while one.context.store.max_offset("T", 0) < 3:
+                await asyncio.sleep(0.005)
+        caplog.clear()
+        async with running_broker(tmp_path, now_ms=clock, messageDelayLevel="1s 2s"):
+            assert "messageDelayLevel has" not in caplog.text
 
     run(flow())
 
