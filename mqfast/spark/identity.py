@@ -11,7 +11,7 @@ never go on behind messages without a ``Loss`` that names them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -130,11 +130,18 @@ def resume_log(offset: StreamOffset, snapshot: Snapshot, access: LogAccess) -> t
 
 
 def resume_queues(
-    offset: StreamOffset, snapshot: Snapshot, selected: Iterable[Queue], access: Access, *, every: bool
+    offset: StreamOffset,
+    snapshot: Snapshot,
+    selected: Iterable[Queue],
+    access: Access,
+    *,
+    every: bool,
+    wanted: Callable[[Place], bool],
 ) -> Resumed:
     """Where a stream along queues goes on, and what it has lost.
 
-    Args: selected: the queues that are read; every: look at the anchor of every queue, not only of those that moved.
+    Args: selected: the queues that are read; every: look at the anchor of every queue, not only of those that moved;
+        wanted: do the options still name a queue? All others stay where they are, there or not.
     Raises: ConnectError where only the master, which is away, can tell.
     """
     assert offset.queues is not None
@@ -146,7 +153,9 @@ def resume_queues(
     foreign = bool(other) and not same
     for place, at in offset.queues.items():
         queue = queues.get(place)
-        if queue is None and snapshot.may_lag:
+        if not wanted(place):
+            found.first[place] = at
+        elif queue is None and snapshot.may_lag:
             found.first[place] = at  # the slave may not have heard of the topic yet
         elif queue is None:
             found.gone.append(place)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import ConfigError, DataLoss
-from mqfast.message import RETRY_PREFIX, SYSTEM_TOPICS
+from mqfast.message import LMQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS
 from mqfast.spark.options import Bound, Options, nearest_name
 from mqfast.spark.plan import OffsetRange, Queue, Selection, Snapshot
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mqfast.spark.access import Access
 
 __all__ = [
-    "HIDDEN_TOPICS", "check_names", "check_pattern", "ending_offsets", "is_hidden", "present", "select",
+    "HIDDEN_TOPICS", "check_names", "check_pattern", "ending_offsets", "is_hidden", "is_wanted", "present", "select",
     "selected_queues", "starting_offsets",
 ]  # fmt: skip
 
@@ -117,6 +117,20 @@ def check_pattern(snapshot: Snapshot, options: Options) -> None:
 def is_hidden(topic: str) -> bool:
     """Is a topic one of those that are left out unless they are asked for?"""
     return any(topic == name or (name[-1] == "*" and topic.startswith(name[:-1])) for name in HIDDEN_TOPICS)
+
+
+def is_wanted(place: Key, options: Options) -> bool:
+    """Do the options name this queue, whether it is there or not? See ``selected_queues``."""
+    topic = place[0]
+    if options.subscribe is not None:
+        return topic in options.subscribe
+    if options.assign is not None:
+        return place in options.assign
+    if is_hidden(topic) and not options.include_system_topics:
+        return False
+    if options.subscribe_pattern is not None:
+        return options.subscribe_pattern.fullmatch(topic) is not None
+    return not topic.startswith(LMQ_PREFIX)
 
 
 def starting_offsets(

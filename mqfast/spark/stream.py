@@ -57,7 +57,7 @@ from mqfast.spark.offsets import (
 from mqfast.spark.options import Options
 from mqfast.spark.plan import OffsetRange, Piece, ScanRange, Selection, Snapshot, plan, scan_pieces
 from mqfast.spark.schema import VIEWS, Column
-from mqfast.spark.selection import check_pattern, present, selected_queues, starting_offsets
+from mqfast.spark.selection import check_pattern, is_wanted, present, selected_queues, starting_offsets
 from mqfast.spark.source import ScanPartition, freeze_loaded, parts_of, read_part, read_settings
 from mqfast.store.reader._gather import ANY_QUEUE
 
@@ -116,6 +116,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.share: tuple[int | None, int | None] | None = None
         """Most rows and bytes of a batch, whatever the options say; for one of several stores."""
         self._checked = False  # every queue was compared with the offsets of an earlier run
+        self._begins = False  # the batch that is planned is the first one; its end says where it begins
         self._idle: tuple[Snapshot, Spark] | None = None  # nothing new was found of this
         self._last_batch = time.monotonic()
 
@@ -238,6 +239,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return start
             snapshot = self._seen()
         offset = decode(start, along_log=self.along_log)
+        self._begins = start == self._first
         found = self._log_end(offset, snapshot, limit) if self.along_log else self._queue_ends(offset, snapshot, limit)
         if found is None:
             idle = self.options.min_offsets_per_trigger is None
@@ -295,9 +297,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _queue_ends(self, start: StreamOffset, snapshot: Snapshot, limit: ReadLimit) -> Spark | None:
         access = self._open()
         selected = selected_queues(snapshot, present(snapshot, self.options))
-        resumed = resume_queues(start, snapshot, selected, access, every=not self._checked)
+        resumed = resume_queues(
+            start,
+            snapshot,
+            selected,
+            access,
+            every=not self._checked,
+            wanted=lambda place: is_wanted(place, self.options),
+        )
         self._accept(resumed.losses)
-        self._checked = True
+        self._checked = not resumed.losses  # of a batch that is not planned in the end they are found again
         first = resumed.first
         ends = {(q.topic, q.queue_id): q.max_offset for q in selected}
         last = advance(first, ends)
@@ -311,18 +320,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             last = limit_bytes(first, last, most_bytes, self._sizes)
         done = all(last[place] == end for place, end in ends.items())
         return encode(StreamOffset(
-            queues=last, first=moved(first, start), read=snapshot.dispatched if done else start.read,
+            queues=last, first=first if self._begins else moved(first, start),
+            read=snapshot.dispatched if done else start.read,
             marks=log_marks(snapshot, access, before=() if resumed.losses else start.marks),
-            anchors=self._anchors(last, start), lost=numbered(resumed.losses, start.lost),
+            anchors=self._anchors(last, start, anew=bool(resumed.losses)), lost=numbered(resumed.losses, start.lost),
         ))  # fmt: skip
 
-    def _anchors(self, offsets: Offsets, before: StreamOffset) -> dict[Place, Anchor]:
-        """One message of each queue; those of queues that did not move are taken over."""
+    def _anchors(self, offsets: Offsets, before: StreamOffset, *, anew: bool = False) -> dict[Place, Anchor]:
+        """One message of each queue; those of queues that are not read, or did not move, are taken over.
+
+        Args: anew: what did not move may be another queue now.
+        """
         found: dict[Place, Anchor] = {}
         assert before.queues is not None
         for place, at in offsets.items():
             anchor = before.anchors.get(place)
-            if anchor is None or before.queues.get(place) != at:
+            stays = anchor is not None and before.queues.get(place) == at and not anew
+            if not stays and is_wanted(place, self.options):
                 anchor = anchor_of(place, at, self._open())
             if anchor is not None:
                 found[place] = anchor
@@ -360,7 +374,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start: StreamOffset | None = None,
         losses: Sequence[Loss] = (),
     ) -> Spark:
-        moved = start is not None and start.position != first
+        moved = start is not None and (self._begins or start.position != first)
         lost = numbered(losses, start.lost) if start is not None else Lost()
         return encode(StreamOffset(
             position=position, first_position=first if moved else None, topics=self._topics(snapshot, start), lost=lost,
@@ -418,6 +432,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises: DataLoss.
         """
         since, until = (decode(spark, along_log=self.along_log) for spark in (start, end))
+        if since == until:
+            return []
         snapshot = self._look()
         pieces = self._log_pieces(since, until) if self.along_log else self._queue_pieces(since, until)
         if not pieces:
@@ -463,6 +479,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._accept(still_there(end, snapshot, access, wanted))
         ranges = []
         for place, (since, until) in wanted.items():
+            if place not in bounds and access.log is None and not is_wanted(place, o):
+                ranges.append(OffsetRange(*place, since, until))  # no broker was asked about this topic: its task asks
+                continue
             what = f"offsets of queue {place[0]}/{place[1]}"
             low, high = bounds.get(place, (0, 0))
             since = self._there(what, since, until, low)

@@ -244,7 +244,6 @@ def test_a_topic_that_is_made_again_under_a_running_stream_is_named(base: Path) 
     lenient = stream(str(path), startingOffsets="earliest", subscribe="t", failOnDataLoss="false")
     start = reader.initialOffset()
     offset = reader.latestOffset(start, ALL)
-    assert lenient.latestOffset(start, ALL) == offset
     delete(path, "t")
     fill(path, 1000, 1070)
     with pytest.raises(DataLoss, match="queue t/0: made again"):
