@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import errno
 import shutil
 import subprocess
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ha.etcd_members import NEEDS_ETCD, EtcdMember, free_ports, one_etcd
+from ha.etcd_members import NEEDS_ETCD, free_ports, one_etcd
+from ha.failover_pairs import CALL_MS, cut_off, in_sync, pair, until
 from running import broker_config
 
 from mqfast.broker.replica import failover
@@ -24,96 +24,9 @@ from mqfast.broker.replica.failover import FailoverBroker
 from mqfast.broker.replica.table_sync import TableSync
 from mqfast.errors import ConfigError, FieldError
 from mqfast.ha.failover.etcd import Compare, Etcd, EtcdUnreachable
-from mqfast.namesrv.namesrv_config import NamesrvConfig
-from mqfast.namesrv.server import NameServer
-from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
-CALL_MS = 30_000
 WATCH_S = failover._WATCH_S
-
-
-class Pair:
-    """A name server and the brokers 1 and 2 of one name."""
-
-    def __init__(self, work: Path, etcd: EtcdMember, **settings: Any) -> None:
-        self.work = work
-        self.etcd = etcd
-        self.client = RemotingClient()
-        self.brokers: dict[int, FailoverBroker] = {}
-        self._settings = settings
-        self._ports = free_ports(24)
-        config = NamesrvConfig()
-        paths = {"kvConfigPath": f"{work}/kv.json", "configStorePath": f"{work}/namesrv.properties"}
-        config.take({**paths, "listenPort": "0"}, "test")
-        self.names = NameServer(config)
-
-    async def start(self, number: int, **more: Any) -> FailoverBroker:
-        namesrv = "{}:{}".format(*self.names.address)
-        settings = {
-            "brokerId": number, "brokerRole": "SYNC_MASTER", "listenPort": self._ports + 10 * number - 6,
-            "namesrvAddr": namesrv, "haEtcdEndpoints": self.etcd.endpoint, "haSendHeartbeatInterval": 500,
-            "haTruncateDiverged": True, "haMaxTimeSlaveNotCatchup": 2000, **self._settings, **more,
-        }  # fmt: skip
-        one = self.brokers[number] = FailoverBroker(broker_config(self.work / f"b{number}", **settings))
-        await one.start()
-        return one
-
-    async def stop(self, number: int) -> None:
-        await self.brokers.pop(number).stop()
-
-    async def send(self, number: int, body: bytes) -> int:
-        """The code of the answer; -1 where none came."""
-        fields = {
-            "a": "p", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0", "i": "",
-            "j": "0", "k": "false", "m": "false",
-        }  # fmt: skip
-        address = f"127.0.0.1:{self._ports + 10 * number - 6}"
-        try:
-            return (await self.client.call(address, RequestCode.SEND_MESSAGE_V2, fields, body, timeout_ms=CALL_MS)).code
-        except (OSError, RuntimeError, ValueError):
-            return -1
-
-    async def is_named(self, one: FailoverBroker) -> None:
-        """Wait until the name server knows the address of this master."""
-        address, port = "{}:{}".format(*self.names.address), str(one.broker.address[1]).encode()
-        async with asyncio.timeout(100):
-            while port not in bytes((await self.client.call(address, RequestCode.GET_BROKER_CLUSTER_INFO)).body):
-                await asyncio.sleep(0.02)
-
-    def bodies(self, number: int) -> list[bytes]:
-        store = self.brokers[number].broker.context.store
-        return [bytes(one.body) for one in store.get("T", 0, 0, max_count=10_000)]
-
-
-async def until(condition: Callable[[], object], seconds: float = 100) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.02)
-
-
-def in_sync(one: FailoverBroker) -> frozenset[int]:
-    return one._set.members if one._set is not None and one.right.holds() else frozenset()
-
-
-@contextlib.asynccontextmanager
-async def pair(work: Path, **settings: Any) -> AsyncIterator[Pair]:
-    with one_etcd(work) as etcd:
-        one = Pair(work, etcd, **settings)
-        await one.names.start()
-        try:
-            yield one
-        finally:
-            for number in list(one.brokers):
-                await one.stop(number)
-            await one.client.close()
-            await one.names.stop()
-
-
-def cut_off(one: FailoverBroker) -> None:
-    """As far as etcd is concerned this broker is gone; it hears nothing either."""
-    one._keeper.drop()
-    one._tasks[0].cancel()
 
 
 @NEEDS_ETCD

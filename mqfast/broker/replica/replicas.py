@@ -175,19 +175,25 @@ class Replicas:
             writer.replicated = self._replicated
         if self._config.is_slave:
             self._sync = sync = TableSync(context, self.epochs)
-            self._loop = loop = context.loop
+            self._loop = context.loop
             self._slave = HaSlave(
                 context.engine.raw,
                 self._settings,
                 self._ask_for_master,
                 bounds=(lambda: sync.bounds) if self._right is not None or self._config.name_servers else None,
-                on_cut=lambda end: loop.call_soon_threadsafe(self._was_cut, end),
+                on_cut=self._count_cut,
                 identity=self._identity,
             )
             if self._right is None:
                 context.registration.on_registered = self._hear_of_master
         else:
             context.registration.on_registered = self._look_again
+
+    def _count_cut(self, end: int) -> None:
+        """In the slave's thread."""
+        assert self._sync is not None
+        self._sync.cuts += 1
+        self._loop.call_soon_threadsafe(self._was_cut, end)
 
     def _was_cut(self, end: int) -> None:
         assert self._sync is not None
@@ -197,7 +203,7 @@ class Replicas:
     def _identity(self) -> tuple[int, int] | None:
         """In the slave's thread. Without a master's tables this broker must not lead: groups would skip messages."""
         epoch = self.epochs.last
-        has_tables = self._sync is not None and self._sync.synced_ms > 0
+        has_tables = self._sync is not None and self._sync.synced_ms > 0 and self._sync.is_whole
         return (self._config["brokerId"], epoch) if self._right is not None and has_tables and epoch >= 0 else None
 
     def _ask_for_master(self) -> tuple[str, int] | None:

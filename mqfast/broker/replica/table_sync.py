@@ -30,6 +30,8 @@ from mqfast.remoting.log_limit import LogLimit
 from mqfast.schedule.timer.checkpoint import TimerCheckpoint, load_checkpoint, of_master, write_checkpoint
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from mqfast.broker.context import BrokerContext
     from mqfast.broker.replica.epochs import Epochs
 
@@ -37,6 +39,7 @@ __all__ = ["TableSync", "name_new_topics"]
 
 _log = logging.getLogger("mqfast.broker")
 _INTERVAL_S: Final = 3.0
+_LOOK_S: Final = 0.05
 _TIMEOUT_MS: Final = 3000
 
 
@@ -83,8 +86,9 @@ class TableSync:
 
     Attributes: ``master``: its address for clients, as the name servers tell it; None while nobody knows; ``bounds``:
         first byte and end of its log, as it said when ``ask_bounds`` was called last, None until the answer;
-        ``topics_end``: a message below, in the log, is of a topic that the master told, or that was deleted there.
-    Thread: that of the event loop; ``is_followed``: any.
+        ``topics_end``: a message below, in the log, is of a topic that the master told, or that was deleted there;
+        ``cuts``: of this slave's log, counted by the thread that cuts.
+    Thread: that of the event loop; ``is_followed`` and ``is_whole``: any.
     """
 
     def __init__(self, context: BrokerContext, epochs: Epochs) -> None:
@@ -99,13 +103,23 @@ class TableSync:
         self._limit = LogLimit(_log, 60.0)
         self._task: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
+        self.cuts = 0
         self._delivered: _Delivered | None = None
+        self._whole: tuple[str, int] | None = None  # whose deliveries the tables tell, behind which cut
         self._checkpoint: TimerCheckpoint | None = None
 
     @property
     def is_followed(self) -> bool:
         """May the log of the master be followed? Not before the master has told its epochs."""
         return self.master is None or self._has_old_epoch is False
+
+    @property
+    def is_whole(self) -> bool:
+        """Do the tables tell what the master has delivered, and nothing else?
+
+        A master that was replaced had delivered more: the messages are in what is cut from its log.
+        """
+        return self._whole is not None and self._whole == (self.master, self.cuts)
 
     def set_master(self, address: str) -> None:
         """The master is this one; it is asked at once where it is another one than before."""
@@ -128,12 +142,19 @@ class TableSync:
         while True:
             self._changed.clear()  # before the question: the master may change during it
             if self.master is not None:
+                await self._try(self.ask_once(self.master))
+            end_s = self._context.loop.time() + _INTERVAL_S
+            while not self._changed.is_set() and (left_s := end_s - self._context.loop.time()) > 0:
                 try:
-                    await self.ask_once(self.master)
-                except Exception as error:  # what a peer answers must not end the asking
-                    self._limit.warning("sync", "tables of master %s: %s", self.master, str(error) or repr(error))
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), _INTERVAL_S)
+                    await asyncio.wait_for(self._changed.wait(), left_s if self._delivered is None else _LOOK_S)
+                except TimeoutError:
+                    await self._try(self._take_delivered())
+
+    async def _try(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as error:  # what a peer answers must not end the asking
+            self._limit.warning("sync", "tables of master %s: %s", self.master, str(error) or repr(error))
 
     def ask_bounds(self) -> None:
         """Ask where the master's log begins and ends."""
@@ -163,6 +184,8 @@ class TableSync:
         Durability: the tables are on the disk when the call returns.
         """
         tables, store = self._context.tables, self._context.store
+        self._whole = None
+        self._changed.set()  # what this broker delivered itself may be gone
         self.topics_end = min(self.topics_end, end)
         ends = {(topic, queue_id): end_offset for topic, queue_id, _, end_offset in store.queues()}
         tables.offsets.cut(lambda topic, queue_id: ends.get((topic, queue_id), 0))
@@ -225,25 +248,30 @@ class TableSync:
         """Delay offsets, the timer's checkpoint, ends of transactions: what is before was delivered, into the log of
         the master.
         """
-        held = self._delivered
-        if held is None or held.master != master:
+        if self._delivered is None or self._delivered.master != master:
             delays = await self._ask(master, RequestCode.GET_ALL_DELAY_OFFSET, _Delays)
             timer = await self._ask_timer(master) if self._context.config["timerWheelEnable"] else None
-            held = _Delivered(master, (await self._bounds(master))[1], delays, timer, ended)
-        if self._context.engine.raw.end < held.end:
-            self._delivered = held  # until the log has come so far
+            self._delivered = _Delivered(master, (await self._bounds(master))[1], delays, timer, ended)
+        await self._take_delivered()
+
+    async def _take_delivered(self) -> None:
+        """Note what was delivered, once the log has come so far. Raises: StorageError."""
+        held, cuts = self._delivered, self.cuts
+        if held is None or self._context.engine.raw.end < held.end:
             return
         self._delivered = None
         version = held.delays.data_version or DataVersion()
         self._context.tables.delays.replace(held.delays.offset_table, _version(version))
-        for topic, queues in held.ended.items():
-            self._commit(TRANSACTION_GROUP, topic, queues)
+        own = self._context.offsets.offsets(TRANSACTION_GROUP)
+        for topic in {*held.ended, *own}:  # the master may be at the first one, and tell nothing
+            self._commit(TRANSACTION_GROUP, topic, held.ended.get(topic, {"0": 0}))
         if held.timer is not None and held.timer != self._checkpoint:
             store = self._context.store
             await self._context.loop.run_in_executor(
                 None, write_checkpoint, store.log.door, store.paths.timer_check, of_master(held.timer)
             )
             self._checkpoint = held.timer
+        self._whole = held.master, cuts
 
     async def _ask_timer(self, master: str) -> TimerCheckpoint | None:
         answer = await self._context.client.call(master, RequestCode.GET_TIMER_CHECK_POINT, timeout_ms=_TIMEOUT_MS)
