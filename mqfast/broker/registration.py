@@ -72,9 +72,12 @@ class Registration:
         if self._ended or self.is_silent:
             return
         self.tellings += 1
+        named = self._config.name_servers
+        for gone in self.registered.keys() - set(named):  # the settings no longer name it
+            del self.registered[gone]
         changed = None if topics is None else list(topics)
         whole = self._request() if changed is None else None
-        for address in self._config.name_servers:
+        for address in named:
             if whole is not None:
                 self._begin(self._tell_one(address, *whole))
             else:

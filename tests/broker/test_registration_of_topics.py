@@ -95,6 +95,26 @@ def test_a_name_server_that_forgot_the_broker_is_told_everything_with_the_next_t
     run(flow)
 
 
+def test_other_name_servers_in_the_settings_count_at_once(tmp_path: Path) -> None:
+    """Not only with the next registration by the clock; and one that the settings no longer name is forgotten."""
+
+    async def flow() -> None:
+        async with name_server(tmp_path) as old, name_server(tmp_path / "new") as new:
+            before, after = ("{}:{}".format(*server.address) for server in (old, new))
+            async with running_broker(tmp_path / "m", namesrvAddr=before, registerNameServerPeriod=60_000) as master:
+                assert (await master.send("orders", b"x")).code == 0
+                code, body = RequestCode.UPDATE_BROKER_CONFIG, f"namesrvAddr={after}".encode()
+                assert (await master.client.call(master.address, code, {}, body)).code == 0
+                registered = master.context.registration.registered
+                async with asyncio.timeout(20):  # the answer awaits it, but only for half a second
+                    while registered != {after: True}:
+                        await asyncio.sleep(0.02)
+                route = await master.client.call(after, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+                assert route.code == 0
+
+    run(flow)
+
+
 def test_a_start_that_is_given_up_registers_nothing_any_more(tmp_path: Path) -> None:
     async def flow() -> None:
         async with name_server(tmp_path) as server:

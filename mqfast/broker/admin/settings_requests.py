@@ -81,6 +81,9 @@ class SettingsRequests:
             await self._context.loop.run_in_executor(None, _rewrite, Path(config.path), known)
         if "brokerPermission" in known:
             self._context.topics.permission_changed()
+        if "namesrvAddr" in known:
+            self._context.registration.tell()
+            return await self._context.registration.then(request.response())
         return request.response()
 
     def _check(self, pairs: Mapping[str, str]) -> None:
