@@ -25,7 +25,7 @@ cdef int OWN_VERSION = _codec.VERSION
 cdef int JAVA = 0
 cdef int SYSTEM_ERROR = 1
 cdef Py_ssize_t DEADLINES_MIN = 1024
-cdef double SILENT_S = 1.0   # the longest pause within a frame once a call has expired behind it
+cdef double SILENT_S = 1.0   # the longest silence, also within a frame, once a call has expired in it
 cdef double FRAME_S = 30.0   # the longest that a request of a client waits, a pull
 cdef object heappush = heapq.heappush
 cdef object heappop = heapq.heappop
@@ -163,6 +163,8 @@ cdef class Connection:
     cdef readonly double last_active_s
     cdef double _partial_s      # since when the last frame is incomplete, -1: there is none
     cdef double _heard_s        # when the latest byte of that frame came
+    cdef double _received_s     # when the latest byte of all came
+    cdef double _mute_s         # when the first call began that has expired since then, -1: there is none
     cdef readonly bint closed
 
     def __init__(
@@ -185,8 +187,8 @@ cdef class Connection:
         self._deadlines = []
         self._out = []
         self.serialize = JSON_CODEC
-        self.last_active_s = clock()
-        self._partial_s = -1
+        self.last_active_s = self._received_s = clock()
+        self._partial_s = self._mute_s = -1
 
     # --- what comes in ------------------------------------------------------------------------------------------------
 
@@ -213,7 +215,8 @@ cdef class Connection:
         cdef list events = []
         if self.closed or self._broken:
             return events
-        self.last_active_s = self._clock()
+        self.last_active_s = self._received_s = self._clock()
+        self._mute_s = -1
         commands = self._decoder.feed(data)
         if not self._decoder.buffered:
             self._partial_s = -1
@@ -386,11 +389,20 @@ cdef class Connection:
 
     def expired(self):
         """The calls whose time is over, in that order; their answers will be ``Unmatched``."""
+        cdef Call call
         cdef list found = []
         now = self._clock()
         while (deadline := self.next_deadline_s()) is not None and deadline <= now:
-            found.append(self._calls.pop(heappop(self._deadlines)[1]))
+            call = self._calls.pop(heappop(self._deadlines)[1])
+            if self._mute_s < 0 and self._received_s <= call.begun_s:
+                self._mute_s = call.begun_s
+            found.append(call)
         return found
+
+    @property
+    def is_mute(self):
+        """Have calls expired, and nothing came from the peer meanwhile? It may be gone without a word."""
+        return self._mute_s >= 0 and self._clock() - self._mute_s >= SILENT_S
 
     def is_stuck(self, Call call not None):
         """Is the connection to be given up, since this call has expired behind a frame whose rest does not come?"""

@@ -479,6 +479,8 @@ class Channel(asyncio.Protocol):
         expired = self._connection.expired()
         if any(self._connection.is_stuck(call) for call in expired):  # first: who hears of it may ask again at once
             self._break(FrameError("expected the rest of a frame, found none before an answer was due"))
+        if not self._server_side and self._connection.is_mute:
+            self._leaving = True  # a server that is gone without a word: the next request makes a new connection
         for call in expired:
             if not call.context.done():
                 call.context.set_exception(

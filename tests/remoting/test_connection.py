@@ -154,6 +154,38 @@ def test_a_frame_that_comes_too_slowly_ends_like_one_that_never_ends() -> None:
     assert found == [False] * 33 + [True] * 7
 
 
+def test_a_peer_is_mute_when_calls_expire_and_nothing_came_meanwhile() -> None:
+    clock = Clock()
+    connection = Connection(clock)
+    connection.call(11, timeout_ms=30_000)
+    clock.now = 110.0
+    short = connection.call(34, timeout_ms=500)
+    assert not connection.is_mute  # a long call is no reason
+    clock.now = 110.5
+    assert connection.expired() == [short]
+    assert not connection.is_mute  # half a second: the peer may be that slow
+    clock.now = 110.6
+    again = connection.call(34, timeout_ms=500)
+    clock.now = 111.1
+    assert connection.expired() == [again]
+    assert connection.is_mute
+
+
+def test_a_peer_that_answers_others_is_not_mute() -> None:
+    clock = Clock()
+    connection = Connection(clock)
+    lost = connection.call(34, timeout_ms=3000)
+    other = connection.call(34, timeout_ms=3000)
+    answer = encode(sent(connection)[1].response())
+    clock.now = 100.1
+    [event] = connection.receive(answer)
+    assert isinstance(event, Answered)
+    assert event.call is other
+    clock.now = 103.0
+    assert connection.expired() == [lost]
+    assert not connection.is_mute
+
+
 def test_deadlines_hold_while_most_of_many_calls_are_answered() -> None:
     """Deadlines of answered calls are dropped from time to time; those of the others stay, in their order."""
     clock = Clock()

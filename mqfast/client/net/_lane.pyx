@@ -27,6 +27,7 @@ from mqfast.remoting._connection import gets_stuck
 from mqfast.remoting.codes import ResponseCode
 
 IDLE_S = 60.0  # a socket that was not used for so long is replaced; a server closes it after 120 s
+cdef double SILENT_S = 1.0  # the longest silence of a server once a request has expired in it
 cdef double LOOK_AFTER_S = 0.1  # a socket that rested for so long is looked at before it is used: its peer may have gone
 cdef int BUFFER_BYTES = 64 * 1024
 cdef int OPAQUE_MASK = 0x7FFFFFFF
@@ -149,6 +150,8 @@ cdef class Lane:
     cdef readonly double last_used
     cdef double _partial_s      # since when the last frame is incomplete, -1: there is none
     cdef double _heard_s        # when the latest byte of that frame came
+    cdef double _received_s     # when the latest byte of all came
+    cdef double _mute_s         # when the first request began that has expired since then, -1: there is none
     cdef readonly str dead
     cdef bint _leaving
     cdef dict _waiters
@@ -163,8 +166,8 @@ cdef class Lane:
     def __init__(self, connected):
         self.socket = connected
         self.address = connected.address
-        self.last_used = monotonic()
-        self._partial_s = -1
+        self.last_used = self._received_s = monotonic()
+        self._partial_s = self._mute_s = -1
         self.dead = None
         self._leaving = False
         self._waiters = {}
@@ -215,8 +218,14 @@ cdef class Lane:
             return waiter.answer
         if waiter.error is not None:
             raise ConnectionLost(f"{self.address}: {waiter.error}")
-        if gets_stuck(self._partial_s, self._heard_s, begun, monotonic()):
+        now = monotonic()
+        if gets_stuck(self._partial_s, self._heard_s, begun, now):
             self.end("an answer stayed incomplete")
+        elif self._received_s <= begun:
+            if self._mute_s < 0:
+                self._mute_s = begun
+            if now - self._mute_s >= SILENT_S:  # a server that is gone without a word: a new connection may reach it
+                self.leave("nothing came for some time")
         raise CallTimeout(f"{self.address}: no answer to request {code} in time")
 
     cdef int _write(self, bytes data, double deadline) except -1:
@@ -276,11 +285,13 @@ cdef class Lane:
                 if not size:
                     self.end("the connection ended before the answer came")
                     break
+                self._received_s = monotonic()
+                self._mute_s = -1
                 commands = self._decoder.feed(self._view[:size])
                 if not self._decoder.buffered:
                     self._partial_s = -1
                 else:
-                    self._heard_s = monotonic()
+                    self._heard_s = self._received_s
                     if commands or self._partial_s < 0:
                         self._partial_s = self._heard_s
                 for command in commands:
@@ -334,11 +345,11 @@ cdef class Lane:
         with contextlib.suppress(RemotingError):
             self._write(encode(answer), monotonic() + 1.0)
 
-    def leave(self):
+    def leave(self, str why="the broker is leaving"):
         """Be used no more, and end once nobody waits for an answer."""
         self._leaving = True
         if not self._waiters:
-            self.end("the broker is leaving")
+            self.end(why)
 
     def end(self, str why):
         """The connection is no more: every caller that waits hears of it."""
