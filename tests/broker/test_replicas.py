@@ -45,6 +45,30 @@ def test_a_slave_has_messages_topics_groups_and_offsets(tmp_path: Path) -> None:
     run(flow)
 
 
+def test_a_slave_without_the_message_at_an_offset_sends_the_group_back_to_the_master(tmp_path: Path) -> None:
+    """It began later, or is behind: nothing is passed over, and nothing comes again."""
+
+    async def flow() -> None:
+        async with name_server(tmp_path) as namesrv, running_broker(tmp_path / "m", namesrvAddr=namesrv) as master:
+            while end_of(master) <= 1 << 20:
+                assert (await master.send("T", bytes(100_000))).code == 0
+            async with running_broker(tmp_path / "s", **as_slave(namesrv, slaveReadEnable=True)) as slave:
+                await until(lambda: "T" in slave.context.tables.topics)
+                end = master.context.store.max_offset("T", 0)
+                await until(lambda: slave.context.store.max_offset("T", 0) == end)
+                first = slave.context.store.min_offset("T", 0)
+                assert 1 < first < end, "a slave without a log begins with the last file of its master"
+                for offset, code in ((1, 20), (first, 0), (end, 19), (end + 5, 20)):
+                    found = await pull(slave, "T", offset)
+                    assert (found.code, found.ext_fields["suggestWhichBrokerId"]) == (code, "0")
+                    if code != 0:
+                        assert found.ext_fields["nextBeginOffset"] == str(offset)
+                assert (await pull(master, "T", 1)).code == 0
+                assert (await pull(master, "T", end + 5)).code == 21
+
+    run(flow)
+
+
 def test_a_slave_that_is_not_read_from_names_the_master_and_the_same_offset(tmp_path: Path) -> None:
     async def flow() -> None:
         async with name_server(tmp_path) as namesrv, running_broker(tmp_path / "m", namesrvAddr=namesrv) as master:

@@ -160,17 +160,15 @@ class PullProcessor:
             return request.response(refusal.code, fields, remark=refusal.remark)
         pull = _Pull(channel, request, header, topic, group, wanted, may_hold)
         if self._context.config.is_slave and not self._context.config["slaveReadEnable"]:
-            return self._to_the_master(pull)
+            # RocketMQ's slave names the offset behind the messages that it does not send: the group never gets them.
+            return self._to_the_master(pull, "this slave is not read from, slaveReadEnable is false")
         return self._read(pull)
 
-    def _to_the_master(self, pull: _Pull) -> RemotingCommand:
-        """A slave that is not read from: the group goes on at the same offset. RocketMQ's slave names the offset behind
-        the messages that it does not send, so that the group never gets them.
-        """
+    def _to_the_master(self, pull: _Pull, remark: str) -> RemotingCommand:
+        """The group goes on at the same offset, at the master."""
         store, header = self._context.store, pull.header
         queue = header.topic, header.queue_id
         fields = self._fields(pull, header.queue_offset, store.min_offset(*queue), store.max_offset(*queue))
-        remark = "this slave is not read from, slaveReadEnable is false"
         return pull.request.response(ResponseCode.PULL_RETRY_IMMEDIATELY, fields, remark=remark)
 
     def _permitted(
@@ -341,6 +339,11 @@ class PullProcessor:
         code = _CODES[status]
         if status in _EMPTY and header.queue_offset == 0:
             code = ResponseCode.PULL_NOT_FOUND
+        if code == ResponseCode.PULL_OFFSET_MOVED and context.config.is_slave:
+            # Its master has messages that this slave lacks: those before its first file, and the newest ones.
+            context.stats.missed()
+            self._commit(pull)
+            return self._to_the_master(pull, f"this slave has no message there: {status.name}")
         self._note(pull, code, found.next_offset)
         self._commit(pull)
         if code == ResponseCode.PULL_NOT_FOUND and pull.may_hold and header.sys_flag & SUSPEND:
