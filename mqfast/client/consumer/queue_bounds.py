@@ -6,7 +6,7 @@ MQClientAPIImpl, RebalancePushImpl.computePullFromWhere.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from mqfast.client.net.steps import Ask, Steps, checked
@@ -30,6 +30,7 @@ __all__ = [
     "read_place",
     "stored_offset",
     "store_offset",
+    "where_of_new",
 ]
 
 FromWhere = Literal["last", "first"] | datetime
@@ -42,6 +43,20 @@ def check_from_where(given: object) -> FromWhere:
     if given == "last" or given == "first" or isinstance(given, datetime):
         return given
     raise ConfigError(f"from_where: expected 'last', 'first' or a datetime, found {given!r}")
+
+
+def where_of_new(from_where: FromWhere, *, was_lost: bool, since_ms: int | None) -> FromWhere:
+    """Where a queue begins in which the group has no offset.
+
+    Args: was_lost: its topic was deleted and made again: it begins at its first message, whatever a new group begins
+        with. since_ms: since when its topic is read, for a queue that was found later, and that nobody else reads for
+        this member: a message of that time or later is behind the last one.
+    """
+    if was_lost:
+        return "first"
+    if from_where == "last" and since_ms is not None:
+        return datetime.fromtimestamp(since_ms / 1000, UTC)
+    return from_where
 
 
 def read_place(

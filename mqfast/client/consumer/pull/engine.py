@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
 
@@ -19,7 +20,14 @@ from mqfast.client.consumer.pull.requests import PullRequests
 from mqfast.client.consumer.pull.settings import PullSettings
 from mqfast.client.consumer.pull.shares import Shares
 from mqfast.client.consumer.pulls import PullAnswer, TopicGone, pull
-from mqfast.client.consumer.queue_bounds import first_offset, max_offset, min_offset, offset_at, read_place
+from mqfast.client.consumer.queue_bounds import (
+    first_offset,
+    max_offset,
+    min_offset,
+    offset_at,
+    read_place,
+    where_of_new,
+)
 from mqfast.client.consumer.subscription import SQL92, Subscription, new_version
 from mqfast.client.delivery import Source
 from mqfast.client.net.instance import ClientInstance
@@ -42,6 +50,8 @@ __all__ = ["PullEngine", "SeekTo"]
 SeekTo = int | Literal["first", "last"] | Any
 HELD_S: Final = 20.0
 _AFTER_ERROR_S: Final = 1.0
+PLACES_S: Final = 3.0
+"""How long the start of a broadcasting consumer waits at most until it is known where each queue begins."""
 _TRACE_S: Final = 1.0  # for what was not yet traced, at the end
 _AFTER_FLOW_CONTROL_S: Final = 0.02
 _FLOW_CONTROL: Final = 215
@@ -67,6 +77,7 @@ class PullEngine:
         self.shares: Final = Shares(self)
         self._requests: Final = PullRequests(self)
         self._without_lite: set[str] = set()
+        self._since_ms: dict[str, int] = {}  # broadcasting: topic -> since when it is read, once it has begun
         self._arrived = asyncio.Event()
         self.cache.asynchronous = self._arrived.set
 
@@ -79,6 +90,7 @@ class PullEngine:
         self._loop = asyncio.get_running_loop()
         self.instance = ClientInstance.shared(settings.instance, self._loop, consumer_group=self.group)
         await self.instance.acquire()
+        since_ms = int(time.time() * 1000)
         try:
             self.instance.add_consumer(self.group, self)
             self.offsets: Offsets = offsets_of(
@@ -90,6 +102,7 @@ class PullEngine:
             self.instance.routes.on_change.append(self._route_changed)
             await self.instance.heartbeat()
             await self.shares.rebalance_all()
+            await self.wait_for_places(self.subscriptions, since_ms)
         except BaseException:
             await self._leave()
             raise
@@ -263,11 +276,33 @@ class PullEngine:
     async def _find_place(self, one: CachedQueue) -> None:
         kept = await self.offsets.read(one.queue)
         if kept is None:
-            where = "first" if one.was_lost else self.settings.from_where
+            since_ms = self._since_ms.get(one.queue.topic)
+            where = where_of_new(self.settings.from_where, was_lost=one.was_lost, since_ms=since_ms)
             start = await self.run(first_offset(self.instance, one.queue, where))
             one.begin(start, is_new=True)
         else:
             one.begin(kept, is_new=False)
+
+    async def wait_for_places(self, topics: Iterable[str], since_ms: int | None = None) -> None:
+        """Broadcasting: until it is known where each queue of these topics begins; what is sent from then on is read.
+
+        Args: since_ms: when the topics were subscribed.
+        """
+        if not self.settings.is_broadcasting:
+            return
+        topics, until = set(topics), time.monotonic() + PLACES_S
+        while not self.is_closed and time.monotonic() < until and self._lacks_places(topics):
+            await asyncio.sleep(0.002)
+        if since_ms is not None:
+            self._since_ms.update(dict.fromkeys(topics, since_ms))
+
+    def _lacks_places(self, topics: set[str]) -> bool:
+        mine = (one for one in self.cache.all() if one.queue.topic in topics)
+        return any(one.handed_out is None and one.error is None for one in mine)
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic was unsubscribed."""
+        self._since_ms.pop(topic, None)
 
     async def _wait_for_room(self, one: CachedQueue) -> None:
         room = self._room[one.queue]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
@@ -52,6 +53,7 @@ class Shares:
         engine = self._engine
         if self._is_by_hand:
             raise UsageError("subscribe: expected no queues given by assign(), found some; use one of both")
+        since_ms = int(time.time() * 1000)
         before = engine.subscriptions.get(wanted.topic)
         engine.subscriptions[wanted.topic] = wanted
         try:
@@ -66,12 +68,14 @@ class Shares:
             engine.cache.reread(wanted.topic)
         await engine.instance.heartbeat()
         await self.rebalance_all()
+        await engine.wait_for_places([wanted.topic], since_ms)
 
     async def unsubscribe(self, topic: str) -> None:
         """Read a topic no more."""
         engine = self._engine
         if engine.subscriptions.pop(topic, None) is None:
             return
+        engine.forget_topic(topic)
         owned = [one.queue for one in engine.cache.all() if one.queue.topic == topic]
         async with self._one_at_a_time:
             await self._apply(Change(give_up=tuple(owned)))
@@ -89,6 +93,7 @@ class Shares:
             await engine.run(read_place(engine.instance, queue))
         async with self._one_at_a_time:
             await self._apply(Change(tuple(sorted(wanted - owned)), tuple(sorted(owned - wanted))))
+        await engine.wait_for_places({queue.topic for queue in wanted})
 
     async def keep_balanced(self) -> None:
         """Rebalance each 20 s, and when members, routes or trouble ask for it; until it is cancelled."""

@@ -26,7 +26,7 @@ from mqfast.client.consumer.push.locks import RENEW_S, Locks
 from mqfast.client.consumer.push.pull_loop import PullLoop
 from mqfast.client.consumer.push.server_requests import ServerRequests
 from mqfast.client.consumer.push.why import LOOK_S, Why
-from mqfast.client.consumer.queue_bounds import FromWhere, first_offset, max_offset
+from mqfast.client.consumer.queue_bounds import FromWhere, first_offset, max_offset, where_of_new
 from mqfast.client.consumer.rebalance import Change, rebalance, rebalance_broadcast
 from mqfast.client.consumer.subscription import SQL92, Subscription, new_version
 from mqfast.client.delivery import Delivery, Owner, Source
@@ -53,6 +53,8 @@ GRACE_S: Final = 0.4
 """How long a queue that goes waits for its handlers."""
 ORDERLY_GRACE_S: Final = 20.0
 PLACE_AGAIN_S: Final = 1.0
+PLACES_S: Final = 3.0
+"""How long the start of a broadcasting consumer waits at most until it is known where each queue begins."""
 MISSING_S: Final = (0.25, 10.0)
 """First and longest wait between two looks for a topic that does not exist yet."""
 
@@ -138,6 +140,7 @@ class PushEngine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._rebalancing = asyncio.Lock()
         self._rebalance_asked = False
+        self._since_ms: dict[str, int] = {}  # broadcasting: topic -> since when it is read, once it has begun
         self._limited = LogLimit(_log)
         self._missing_task: asyncio.Task[None] | None = None
 
@@ -174,6 +177,7 @@ class PushEngine:
         """
         self.instance.add_consumer(self.group, self)
         await self.instance.acquire()
+        since_ms = int(time.time() * 1000)
         try:
             for topic, wanted in list(self.wanted.items()):
                 await self._look_for(topic)
@@ -186,6 +190,7 @@ class PushEngine:
                 self.requests.register()
                 await self.instance.heartbeat()
                 await self.rebalance()
+                await self._wait_for_places(self.wanted, since_ms)
         except BaseException:
             await self.close(0.0)
             raise
@@ -298,16 +303,19 @@ class PushEngine:
         await self._look_for(topic)
         if wanted.subscription.kind == SQL92:
             await self.instance.shell.run(check_sql(self.instance, self.group, wanted.subscription))
+        since_ms = int(time.time() * 1000)
         self.wanted[topic] = wanted
         for assigned in self.assigned.values():
             if assigned.queue.topic == topic:
                 assigned.wanted = wanted
         await self.instance.heartbeat()
         await self.rebalance()
+        await self._wait_for_places([topic], since_ms)
 
     async def unsubscribe(self, topic: str) -> None:
         """Want a topic no more."""
         if self.wanted.pop(topic, None) is not None:
+            self._since_ms.pop(topic, None)
             self.give_up([one for one in self.assigned.values() if one.queue.topic == topic])
             await self.instance.heartbeat()
 
@@ -481,9 +489,9 @@ class PushEngine:
             try:
                 offset = await self.offsets.read(queue)
                 if offset is None:
-                    # A topic that was deleted and made again begins at 0, whatever a new group begins with.
-                    shell, where = self.instance.shell, "first" if assigned.was_lost else self.settings.from_where
-                    offset = await shell.run(first_offset(self.instance, queue, where))
+                    since_ms = self._since_ms.get(queue.topic)
+                    where = where_of_new(self.settings.from_where, was_lost=assigned.was_lost, since_ms=since_ms)
+                    offset = await self.instance.shell.run(first_offset(self.instance, queue, where))
             except Exception as error:  # of a store of the user's: any
                 assigned.state = f"no place: {error}"
                 self._limited.warning(f"place {queue}", "group %s: no place in %s: %s", self.group, queue, error)
@@ -491,6 +499,22 @@ class PushEngine:
                 continue
             assigned.pq = ProcessQueue(queue, offset)
             assigned.is_placed = True
+
+    async def _wait_for_places(self, topics: Iterable[str], since_ms: int) -> None:
+        """Broadcasting: until it is known where each queue of these topics begins; what is sent from then on is read.
+
+        Nobody else reads it for this member. Clustering: brokers keep the group's place, and 0 for small new queues.
+        """
+        if self.is_clustering:
+            return
+        topics, until = set(topics), time.monotonic() + PLACES_S
+        while not self.is_closing and time.monotonic() < until and self._lacks_places(topics):
+            await asyncio.sleep(0.002)
+        self._since_ms.update(dict.fromkeys(topics, since_ms))
+
+    def _lacks_places(self, topics: set[str]) -> bool:
+        mine = (one for one in self.assigned.values() if one.queue.topic in topics)
+        return any(not one.is_placed and one.state == "starting" for one in mine)
 
     def lose_place(self, assigned: Assigned) -> None:
         """The topic was deleted: what is known of the queue is void, and the group's offset is asked for anew."""
