@@ -136,7 +136,8 @@ def _address_of(fcntl: object, probe: socket.socket, request: int, name: str) ->
 async def check_reached(client: RemotingClient, address: str, timeout_s: float = 3.0) -> bool:
     """Connect to oneself as clients will; say what to do where that fails."""
     try:
-        channel = await asyncio.wait_for(client.channel(address), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            channel = await client.channel(address)
     except (ConnectionLost, TimeoutError, ValueError) as error:
         _log.warning(
             "the announced address %s does not lead back here (%s): clients will not reach this broker; set brokerIP1 "

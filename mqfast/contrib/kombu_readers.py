@@ -21,7 +21,7 @@ from mqfast.client.consumer.queue_bounds import max_offset
 from mqfast.client.delivery import Delivery
 from mqfast.client.net import io_thread
 from mqfast.client.values import Retry
-from mqfast.errors import MqfastError
+from mqfast.errors import ClientClosed, MqfastError
 
 __all__ = ["SharedReader", "TailReader"]
 
@@ -182,6 +182,8 @@ class TailReader:
         while True:
             try:
                 messages = await consumer.poll(30.0)
+            except ClientClosed:
+                return
             except MqfastError as error:
                 _log.warning("topic %s: %s", topic, error)
                 await asyncio.sleep(1.0)

@@ -93,7 +93,8 @@ class FailoverBroker:
             raise
         self._tasks = [asyncio.ensure_future(self._turns()), asyncio.ensure_future(self._watch())]
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._settled.wait(), _SETTLE_S)
+            async with asyncio.timeout(_SETTLE_S):
+                await self._settled.wait()
 
     async def stop(self) -> None:
         """Serve no more. A master stops taking messages, lets its slaves have the rest, and gives its lease back."""

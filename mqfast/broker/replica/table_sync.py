@@ -146,7 +146,8 @@ class TableSync:
             end_s = self._context.loop.time() + _INTERVAL_S
             while not self._changed.is_set() and (left_s := end_s - self._context.loop.time()) > 0:
                 try:
-                    await asyncio.wait_for(self._changed.wait(), left_s if self._delivered is None else _LOOK_S)
+                    async with asyncio.timeout(left_s if self._delivered is None else _LOOK_S):
+                        await self._changed.wait()
                 except TimeoutError:
                     await self._try(self._take_delivered())
 

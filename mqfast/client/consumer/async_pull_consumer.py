@@ -79,7 +79,8 @@ class AsyncPullConsumer(PullArguments):
         elif self._is_started:
             most = self._settings.close_timeout_s if timeout_s is None else timeout_s
             try:
-                await asyncio.wait_for(self._engine.close(all_handed_out=all_handed_out), most)
+                async with asyncio.timeout(most):
+                    await self._engine.close(all_handed_out=all_handed_out)
             except (MqfastError, TimeoutError) as error:
                 _log.warning("group %s: the pull consumer did not end in order in %g s: %s", self.group, most, error)
 

@@ -493,6 +493,28 @@ def test_the_asynchronous_face_is_bound_to_its_loop_and_cancelled_safely(hand: H
     in_loop(flow)
 
 
+@pytest.mark.parametrize("turns", range(8))
+def test_a_poll_that_is_cancelled_while_something_wakes_it_ends(hand: Hand, turns: int) -> None:
+    async def flow() -> None:
+        async with AsyncPullConsumer("cancelled", hand.namesrv) as consumer:
+            await consumer.assign([hand.queue("awake")])
+            waiting = asyncio.create_task(consumer.poll(timeout_s=60))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            wake = consumer._engine.cache.asynchronous  # as an answer does whose messages another poll has taken
+            assert wake is not None
+            wake()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            waiting.cancel()
+            async with asyncio.timeout(30):
+                await asyncio.wait([waiting])
+            assert waiting.cancelled()
+
+    hand.send("awake", b"0", queue_id=1)
+    in_loop(flow)
+
+
 def test_no_route_is_told_with_what_is_missing(hand: Hand) -> None:
     with PullConsumer("routes", hand.namesrv) as consumer:
         with pytest.raises(NoRoute, match="unheard"):

@@ -351,7 +351,8 @@ class PullEngine:
         if self.cache.count:
             return True
         try:
-            await asyncio.wait_for(self._arrived.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._arrived.wait()
         except TimeoutError:
             return False
         return True

@@ -101,7 +101,8 @@ class Shares:
         while True:
             after = _AFTER_TROUBLE_S if self.trouble else REBALANCE_S
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.wake.wait(), after)
+                async with asyncio.timeout(after):
+                    await self.wake.wait()
             self.wake.clear()
             try:
                 await self.rebalance_all()
