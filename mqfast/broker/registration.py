@@ -7,6 +7,7 @@ Source: BrokerController.registerBrokerAll, BrokerOuterAPI.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -27,6 +28,7 @@ __all__ = ["Registration"]
 _log = logging.getLogger("mqfast.broker")
 _SHORTEST_MS, _LONGEST_MS = 10_000, 60_000
 _CHANGE_S: Final = 0.5
+_RETURN_S: Final = 0.5
 
 
 class Registration:
@@ -52,6 +54,7 @@ class Registration:
         self._ha_address: Final = ha_address
         self._limit = LogLimit(_log, 60.0)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._returning: set[asyncio.Task[None]] = set()
         self.tellings = 0
         self.state_version = 0
         self.is_silent = False
@@ -60,6 +63,7 @@ class Registration:
 
     def start(self) -> None:
         """Register now, and from now on by the clock."""
+        self._client.on_closed.append(self._disconnected)
         self._by_the_clock()
 
     def _by_the_clock(self) -> None:
@@ -79,14 +83,27 @@ class Registration:
         whole = self._request() if changed is None else None
         for address in named:
             if whole is not None:
-                self._begin(self._tell_one(address, *whole))
+                _begin(self._tasks, self._tell_one(address, *whole))
             else:
-                self._begin(self._tell_changed(address, changed or ()))
+                _begin(self._tasks, self._tell_changed(address, changed or ()))
 
-    def _begin(self, telling: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(telling)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _disconnected(self, address: str) -> None:
+        """A name server whose connection has ended may have been started anew: it knows no broker then, and answers
+        success to a single topic (217) all the same.
+        """
+        if self.registered.get(address):
+            self.registered[address] = False
+            _begin(self._returning, self._return_to(address))
+
+    async def _return_to(self, address: str) -> None:
+        """Register with a name server again, sooner than by the clock."""
+        after_s = _RETURN_S
+        while after_s < _SHORTEST_MS / 1000:
+            await asyncio.sleep(after_s)
+            if self.is_silent or self.registered.get(address, True):
+                return
+            await self._tell_one(address, *self._request())
+            after_s *= 2
 
     async def _tell_changed(self, address: str, topics: Iterable[str]) -> None:
         """Some topics by 217: a registration (103) of some would be all there are, to a name server that deletes what a
@@ -196,9 +213,11 @@ class Registration:
     def abandon(self) -> None:
         """Tell nobody anything any more."""
         self._ended = True
+        with contextlib.suppress(ValueError):
+            self._client.on_closed.remove(self._disconnected)
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._tasks:
+        for task in (*self._tasks, *self._returning):
             task.cancel()
 
     async def stop(self) -> None:
@@ -212,3 +231,9 @@ class Registration:
         ]
         await asyncio.gather(*leaving, return_exceptions=True)
         self.registered.clear()
+
+
+def _begin(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.ensure_future(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)

@@ -305,13 +305,10 @@ class NamesrvProcessor:
         return request.response()
 
     def register_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """217: one topic of registered brokers. Where RocketMQ answers success, an error lets a broker register
-        everything at once that this name server does not know since its restart.
-        """
+        """217: a topic on brokers that do not tell it themselves."""
         given = decode_body(request.body, _RouteBody, "body").queue_datas
-        if given and not self._tables.add_topic(_field(request, "topic"), given):
-            names = ", ".join(one.broker_name for one in given)
-            return request.response(ResponseCode.SYSTEM_ERROR, remark=f"expected registered brokers, found {names}")
+        if given:
+            self._tables.add_topic(_field(request, "topic"), given)
         return request.response()
 
     # -- admins: values and settings -----------------------------------------------------------------------------------

@@ -36,8 +36,8 @@ class RemotingClient:
         processors: who serves the requests of servers; by default nobody.
         context: for TLS; see ``tls.client_context``.
         connect_timeout_ms: RocketMQ: connectTimeoutMillis.
-        on_closed: is told the address of every connection that is gone, and of one whose server is leaving.
         reached_at: (host, port) to connect to for an address; by default those of the address.
+    Attributes: on_closed: functions that are told the address of every connection that is gone, or whose server leaves.
     Thread: that of the event loop.
     """
 
@@ -48,7 +48,6 @@ class RemotingClient:
         *,
         context: ssl.SSLContext | None = None,
         connect_timeout_ms: int = 3000,
-        on_closed: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         logger: logging.Logger | None = None,
         reached_at: Callable[[str], tuple[str, int]] | None = None,
@@ -59,7 +58,7 @@ class RemotingClient:
         self._channels: dict[str, asyncio.Task[Channel]] = {}
         self._ready: dict[str, Channel] = {}
         self._addresses: dict[Channel, str] = {}
-        self._on_closed = on_closed
+        self.on_closed: list[Callable[[str], object]] = []
         self._end = End(
             processors or Processors(clock=clock),
             settings or RemotingSettings(),
@@ -160,8 +159,8 @@ class RemotingClient:
             self._tell(address)
 
     def _tell(self, address: str) -> None:
-        if self._on_closed is not None:
-            self._on_closed(address)
+        for told in list(self.on_closed):
+            told(address)
 
     async def close(self) -> None:
         """Close all connections; calls that wait end with ConnectionLost."""

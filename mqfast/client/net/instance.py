@@ -94,7 +94,6 @@ class ClientInstance:
         client_id: how brokers know it; routes, name_servers, shell, loop.
         requests: who serves what brokers ask.
         remoting: the connections of the loop.
-        on_disconnect: functions that are told the address of every connection that has ended, or whose broker leaves.
     Thread: that of the event loop, but for ``route``, ``sign``, ``routes``, ``heartbeat_soon``, ``route_failed``: any.
     """
 
@@ -122,10 +121,8 @@ class ClientInstance:
             RemotingSettings(language=LanguageCode.PYTHON),
             context=self._context,
             logger=_log,
-            on_closed=self._disconnected,
             reached_at=self.reached_at,
         )
-        self.on_disconnect: list[Callable[[str], None]] = []
         self.shell = AioShell(self.remoting, self.sign_with, self.explain)
         self.routes.on_change.append(lambda topic, route: self.heartbeat_soon())
 
@@ -237,10 +234,6 @@ class ClientInstance:
         if who is None:
             return fields
         return sign(fields, body, who.access_key, who.secret_key, who.security_token or "")
-
-    def _disconnected(self, address: str) -> None:
-        for told in list(self.on_disconnect):
-            told(address)
 
     # -- addresses -----------------------------------------------------------------------------------------------------
 

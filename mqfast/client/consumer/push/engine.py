@@ -185,7 +185,7 @@ class PushEngine:
                     await self.instance.shell.run(check_sql(self.instance, self.group, wanted.subscription))
             if not self.is_closing:  # else nobody would take back what is begun from here on
                 self.instance.routes.on_change.append(self._route_changed)
-                self.instance.on_disconnect.append(self.locks.disconnected)
+                self.instance.remoting.on_closed.append(self.locks.disconnected)
                 self.instance.serve(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self.group, self._members_changed)
                 self.requests.register()
                 await self.instance.heartbeat()
@@ -228,7 +228,7 @@ class PushEngine:
         with contextlib.suppress(ValueError):
             self.instance.routes.on_change.remove(self._route_changed)
         with contextlib.suppress(ValueError):
-            self.instance.on_disconnect.remove(self.locks.disconnected)
+            self.instance.remoting.on_closed.remove(self.locks.disconnected)
         self.instance.requests.unserve(self.group, self._members_changed)
         self.requests.unregister()
         self.workers.stop()
