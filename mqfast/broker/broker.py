@@ -312,6 +312,7 @@ class Broker:
             is_group_allowed=self._is_group_allowed,
             is_told=self._is_told,
             together=self._together,
+            gives_locks=not context.config.is_slave,
         )
         self._clients.register(self.processors)
         once = OnceWrites(context)

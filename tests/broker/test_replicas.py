@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from pathlib import Path
 
@@ -65,6 +66,23 @@ def test_a_slave_without_the_message_at_an_offset_sends_the_group_back_to_the_ma
                         assert found.ext_fields["nextBeginOffset"] == str(offset)
                 assert (await pull(master, "T", 1)).code == 0
                 assert (await pull(master, "T", end + 5)).code == 21
+
+    run(flow)
+
+
+def test_a_slave_locks_no_queues(tmp_path: Path) -> None:
+    """Else a client that does not know the new master yet reads a queue beside one that does."""
+
+    async def flow() -> None:
+        queue = {"brokerName": "broker-a", "queueId": 0, "topic": "T"}
+        body = json.dumps({"clientId": "c", "consumerGroup": "g", "mqSet": [queue]}).encode()
+        async with name_server(tmp_path) as namesrv, running_broker(tmp_path / "m", namesrvAddr=namesrv) as master:
+            granted = await master.call(RequestCode.LOCK_BATCH_MQ, body)
+            assert (granted.code, json.loads(granted.body)) == (0, {"lockOKMQSet": [queue]})
+            async with running_broker(tmp_path / "s", **as_slave(namesrv)) as slave:
+                refused = await slave.call(RequestCode.LOCK_BATCH_MQ, body)
+                assert (refused.code, "master" in refused.remark) == (1, True)
+                assert (await slave.call(RequestCode.UNLOCK_BATCH_MQ, body)).code == 0
 
     run(flow)
 

@@ -75,6 +75,7 @@ class ClientProcessor:
 
     Args: is_group_allowed: may this group of a heartbeat exist? It may create what the group needs. is_told: are the
     members of a group told of a change (notifyConsumerIdsChangedEnable)? together: around all groups of a heartbeat.
+    gives_locks: False for a slave: two brokers would give one queue to two members.
     Thread: that of the event loop.
     """
 
@@ -87,6 +88,7 @@ class ClientProcessor:
         is_group_allowed: Callable[[ConsumerData], bool] = lambda _: True,
         is_told: Callable[[str], bool] = lambda _: True,
         together: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
+        gives_locks: bool = True,
     ) -> None:
         self._consumers = consumers
         self._producers = producers
@@ -94,6 +96,7 @@ class ClientProcessor:
         self._is_group_allowed = is_group_allowed
         self._is_told = is_told
         self._together = together
+        self._gives_locks: Final = gives_locks
         self._fingerprints: dict[str, int] = {}
 
     def register(self, processors: Processors) -> None:
@@ -153,6 +156,8 @@ class ClientProcessor:
 
     def lock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """41: queues for a consumer in order."""
+        if not self._gives_locks:  # to a client whose route is from before a fail-over
+            return request.response(ResponseCode.SYSTEM_ERROR, remark="queues are locked at the master, not at a slave")
         given = decode_body(request.body, _LockBody, "body")
         granted = self._locks.lock(given.consumer_group, given.client_id, map(_queue, given.mq_set))
         return request.response(body=_Locked([_Queue(q.broker_name, q.queue_id, q.topic) for q in granted]).body())
