@@ -208,6 +208,7 @@ class MessageStore(PutPath):
         self._queues = QueueStore(door, self.paths, config, self.topic_table, log.latch)
         self._letting_go.append(self._queues.close)
         self._queues.load()
+        self._queues.made_anew = self._note_end_of_deleted
         index = self._index = (
             IndexService(door, self.paths.index, config, checkpoint)
             if config.message_index_enable and config.index_file_write_enable
@@ -569,6 +570,12 @@ class MessageStore(PutPath):
     def _mark_deleted(self, queues: list[ConsumeQueue], deleted: bool = True) -> None:
         self.engine.mark_deleted(queues, deleted)
         self.forget_producers()
+
+    def _note_end_of_deleted(self, topic: str, physical_offset: int, size: int) -> None:
+        """The master of this slave deleted the topic behind this record, so that no recovery brings the record back."""
+        known, stored_ms = self._notes.deletions.get(topic), self.log.store_timestamp(physical_offset, size)
+        if stored_ms >= 0 and (known is None or known.end < physical_offset + size):
+            self._notes.note_deletion(topic, Deletion(physical_offset, size, stored_ms))
 
     def _last_of(self, topic: str) -> Deletion | None:
         """The last record of a topic that is being deleted; durable when this returns, so that it can be named."""

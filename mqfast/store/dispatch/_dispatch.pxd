@@ -20,6 +20,7 @@ cdef struct DispatchCursor:
     bint light              # light queues are on: look for INNER_MULTI_DISPATCH
     bint dispatch
     bint odd_blanks_stop
+    bint follows            # the log is a master's: whoever gave its queue offsets may have deleted topics, and made them anew
     int64_t dispatch_from   # records below are only walked over
     int64_t units_from      # records below have their units, or may not get one again
     int64_t index_from      # records below have all their keys in the index
@@ -105,6 +106,7 @@ cdef class Dispatcher:
     cdef bint _is_room_again(self, bint again) except -1
     cdef bint _make_index_room(self) except -1
     cdef int _roll_index(self, DispatchCursor *w) except -1
+    cdef int _begin_anew(self, DispatchCursor *w) except -1
     cdef int64_t _visible(self) except -1
     cdef int _run(self, DispatchCursor *w, progress, Event event) except -1
     cdef int _make_room(self, DispatchCursor *w) except -1

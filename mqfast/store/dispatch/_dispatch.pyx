@@ -21,7 +21,7 @@ from mqfast.store.queues._consume_queue cimport PUT_DONE, UNIT_BYTES, ConsumeQue
 from mqfast.store.log._group_commit cimport commit_up_to, is_behind, readable
 from mqfast.store.log._idle cimport sleep_until_put
 from mqfast.store.index._index_file cimport IndexFile, IndexState, index_put, key_slot_hash
-from mqfast.store.log._log_state cimport LOG_FAILED, WATCH_ARRIVALS, LogState, check_owner, lock_puts, unlock_puts
+from mqfast.store.log._log_state cimport LOG_FAILED, LOG_SLAVE, WATCH_ARRIVALS, LogState, check_owner, lock_puts, unlock_puts
 from mqfast.store.log._watch cimport unit_put
 from mqfast.store.base._mapped_file cimport FilePin, MappedFile, pin_file
 from mqfast.store.base._event cimport Event
@@ -62,6 +62,7 @@ cdef enum DispatchStop:
     AT_PLACE = 9        # a record that says it stands elsewhere
     UNCOMMITTED = 10    # a record that needs more than its unit stands in the pool's buffer alone
     AT_ODD_BLANK = 11   # a blank that does not reach the end of its file: perhaps a damaged record
+    MADE_ANEW = 12      # the first offset of a queue that has units of older records
 
 cdef uint32_t NOTHING_LOST = 0
 cdef int64_t NAP_NS = 1000000           # of a thread that looks whether there is something to dispatch; a few in vain, and the next are longer
@@ -442,6 +443,8 @@ cdef int _records(DispatchCursor *w, QueueTable table, IndexState *x, bint index
                         w.queue = table.find(r.topic, r.topic_bytes, r.queue_id)
                     if w.queue == NULL:
                         return NO_QUEUE
+                if w.follows and r.queue_offset == 0 and w.queue.end > 0 and r.physical_offset >= w.queue.max_physical and not w.queue.waits:
+                    return MADE_ANEW
                 outcome = queue_put(w.queue, r.physical_offset, r.total, w.tags_code, r.queue_offset)
                 if outcome == PUT_DONE:
                     w.queue.last_store_timestamp = r.store_timestamp
@@ -637,6 +640,7 @@ cdef class Dispatcher:
         """What all walks begin with."""
         w.dispatch = True
         w.odd_blanks_stop = False
+        w.follows = mq_load32(&self.log.state.flags) & LOG_SLAVE != 0
         w.watching = NULL
         w.holding = w.keyed = False
         w.mapping = NULL
@@ -811,6 +815,8 @@ cdef class Dispatcher:
                     self._roll_index(w)
                 elif stop == BY_HAND:
                     self._by_hand(w, x, indexing)
+                elif stop == MADE_ANEW:
+                    self._begin_anew(w)
                 else:
                     break
             if progress is not None:
@@ -833,6 +839,14 @@ cdef class Dispatcher:
             queue.make_room(w.record.queue_offset)
         except DiskFull as error:
             self.queues.wait(queue, w.record.queue_offset, error)
+        return 0
+
+    cdef int _begin_anew(self, DispatchCursor *w) except -1:
+        """The master deleted the topic, and made it anew: the units that are there are of what it deleted."""
+        self.queues.begin_anew(bytes(w.queue.topic[:w.queue.topic_bytes]).decode("utf-8", "replace"), w.queue.queue_id, w.at)
+        w.queue.deleted = True
+        if w.watching != NULL:
+            unit_put(w.watching, w.queue)       # who waits for a message there looks again
         return 0
 
     cdef int _roll_index(self, DispatchCursor *w) except -1:

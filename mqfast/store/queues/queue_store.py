@@ -111,6 +111,8 @@ class QueueStore:
         self._waiting: dict[AnyQueue, int] = {}  # queues whose units wait for space, and the place of the first of them
         self.arrived: Callable[[AnyQueue], object] | None = None  # told of each unit that is put by hand
         self.created: Callable[[str], object] | None = None  # told of a topic with another queue; must not call
+        # Told of topic, physical offset and size of the last record of a queue that begins anew, before it does.
+        self.made_anew: Callable[[str, int, int], object] | None = None
         self.full: DiskFull | None = None
         """What a queue last waited for."""
         self.held_back = 0
@@ -640,6 +642,26 @@ class QueueStore:
             self._destroy_gone(topic)
             self._drop_topic_dirs(topic)
             return dropped
+
+    def begin_anew(self, topic: str, queue_id: int, physical_offset: int) -> None:
+        """Drop a queue of a slave: the master deleted the topic, and the queue begins anew at this physical offset.
+
+        RocketMQ's slave keeps the old units, and gives new messages none until it has passed their offsets.
+        """
+        with self._lock:
+            queue = self.table.get(topic, queue_id)
+            if queue is not None:
+                if self.made_anew is not None and queue.max_offset > queue.min_offset:
+                    physical, size, _ = queue.unit(queue.max_offset - 1)
+                    if (physical, size) != (0, _FILLER_SIZE):
+                        self.made_anew(topic, physical, size)
+                _log.warning(
+                    "queue %s/%d: its master deleted the topic and made it anew, so the queue begins anew with the "
+                    "message at physical offset %d, without %d older messages",
+                    topic, queue_id, physical_offset, queue.max_offset - queue.min_offset,
+                )  # fmt: skip
+                self._leave(queue)
+            self._destroy_gone(topic)
 
     def _destroy_gone(self, topic: str) -> None:
         for queue in [queue for queue in self._gone if queue.topic == topic]:
