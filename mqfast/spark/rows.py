@@ -34,7 +34,10 @@ COLUMNS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "topic": (_TEXT, "Topic; the option `topic` is for rows without one."),
     "body": (("binary", "string"), "Body; the only required column."),
     "tags": (_TEXT, "Tag; replaces TAGS among the properties."),
-    "keys": (("string", "array<string>"), "Keys, separated by blanks or as an array; replace KEYS."),
+    "keys": (
+        ("string", "array<string>"),
+        "Keys, separated by blanks or as an array, whose nulls are left out; replace KEYS.",
+    ),
     "properties": (("map<string,string>", "string"), "Other properties, or the string that `properties=raw` returns."),
     "queueId": (_WHOLE, "Queue; otherwise queueSelector decides."),
     "shardingKey": (_TEXT, "Selects the queue, so that equal keys keep their order; stored as __SHARDINGKEY."),
@@ -472,7 +475,8 @@ def _joined(column: pa.Array) -> list[str | None]:
     values = column.to_pylist()
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         return values  # type: ignore[no-any-return]
-    return [" ".join(value) if value else None for value in values]
+    there = [[key for key in value if key is not None] if value else None for value in values]
+    return [" ".join(keys) if keys else None for keys in there]
 
 
 def _int32(values: Iterable[int]) -> np.ndarray[Any, np.dtype[np.int32]]:

@@ -134,10 +134,12 @@ def test_ids_are_kept_when_asked_for(store: mqfast.MessageStore) -> None:
 
 
 def test_raw_properties_and_arrays_of_keys(store: mqfast.MessageStore) -> None:
-    keys = pa.array([["a", "b"], [], None], pa.list_(pa.string()))
-    raw = pa.array(["x\x01y\x02TAGS\x01t\x02", "", None])
-    found = stored(store, writer(topic="t"), batch(body=[b"", b"", b""], keys=keys, properties=raw))
-    assert [m.properties for m in found] == [{"x": "y", "TAGS": "t", "KEYS": "a b"}, {}, {}]
+    keys = pa.array([["a", "b"], [], None, [None, "c", None], [None]], pa.list_(pa.string()))
+    raw = pa.array(["x\x01y\x02TAGS\x01t\x02", "", None, "", "KEYS\x01old\x02"])
+    found = stored(store, writer(topic="t"), batch(body=[b""] * 5, keys=keys, properties=raw))
+    assert [m.properties for m in found] == [
+        {"x": "y", "TAGS": "t", "KEYS": "a b"}, {}, {}, {"KEYS": "c"}, {"KEYS": "old"},
+    ]  # fmt: skip
 
 
 def test_a_copy_of_property_strings_is_left_as_it_is(store: mqfast.MessageStore) -> None:

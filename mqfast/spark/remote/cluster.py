@@ -286,10 +286,19 @@ class Cluster:
             return known[self.wire(topic)]
         route = self.route(topic)
         counts = [data.read_queue_nums for data in route.queue_datas if data.broker_name == broker] if route else []
-        counts = counts or [data.read_queue_nums for data in self.queues_of_all(topic) if data.broker_name == broker]
-        if not counts and not self.brokers().get(broker) and broker not in self.brokers_of_all():
-            raise BrokerAway(f"topic {topic}: the name servers do not name broker {broker}")
+        if not counts:
+            self._check_known(broker)
+            counts = [data.read_queue_nums for data in self.queues_of_all(topic) if data.broker_name == broker]
         return max(counts, default=0)
+
+    def _check_known(self, broker: str) -> None:
+        """Do name servers know a broker now? Only then they know its topics: one that has just started knows neither.
+
+        Raises: BrokerAway.
+        """
+        self._brokers = (_LONG_AGO, self._brokers[1])
+        if not self.brokers().get(broker) and broker not in self.brokers_of_all():
+            raise BrokerAway(f"broker {broker}: the name servers do not name it now")
 
     def topics_of(self, broker: str) -> list[str]:
         """All topics of a broker, as users name them; where it does not tell, those of the cluster."""
@@ -301,6 +310,8 @@ class Cluster:
             except BrokerError as error:
                 if error.code != ResponseCode.NO_PERMISSION:
                     raise
+                if time.monotonic() - self._topics[0] > ROUTE_S:
+                    self._check_known(broker)
                 return self.topics()
             configs = decode_body(bytes(answer.body), TopicsBody, "topics").topic_config_table
             found = self._mine(configs)

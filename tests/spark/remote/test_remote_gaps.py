@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +36,7 @@ from mqfast.testing import Broker
 ALL = ReadAllAvailable()
 SOON = {"brokerTimeout": "1s"}
 _SYS_FLAG_AT, _INNER_BATCH = 36, 1 << 7
+_TOPIC_STATS, _ALL_TOPICS = 202, 21
 
 
 @pytest.fixture
@@ -253,6 +255,30 @@ def test_a_name_server_that_has_just_started_hides_no_broker(two: Place) -> None
             reader = two.stream(subscribe="orders", startingOffsets="earliest", **more)
             assert set(reader.initialOffset()["stores"]) == {"broker-a", "broker-b"}
             reader.stop()
+
+
+@pytest.mark.parametrize("ways", [{"subscribe": "orders"}, {"subscribePattern": "or.*"}])
+def test_a_name_server_that_has_just_started_does_not_delete_a_topic(one: Place, ways: dict[str, str]) -> None:
+    """Who may only read a topic asks name servers for its queues; those of brokers are known for some seconds."""
+    with Broker() as other, one.broker.faults.answer(16, "no permission", only=[_TOPIC_STATS, _ALL_TOPICS]):
+        other.stop("broker-a")
+        name_servers_know(Place(other, "", "broker"))
+        more = {"pullGroup": f"of-{min(ways)}", "brokerAway": "wait", **ways}
+        reader = one.stream(startingOffsets="earliest", **more)
+        batches, end = to_the_end(reader, reader.initialOffset())
+        assert flat(batches) == list(range(60))
+        known = Cluster.shared(reader.options)
+        known._servers.update([other.namesrv_addr])
+        known._brokers = (time.monotonic(), known._brokers[1])
+        known._routes, known._topics = {}, (float("-inf"), known._topics[1])
+        assert reader.latestOffset(end, ALL) == end  # the broker is away, as it would be a moment later
+        known._servers.update([one.broker.namesrv_addr])
+        known.forget()
+        one.broker.send("orders", b"000060", queue_id=0)
+        one.broker.wait_until(lambda: reader.latestOffset(end, ALL) != end, timeout_s=30)
+        batches, _ = to_the_end(reader, end)
+        assert flat(batches) == [60]
+        reader.stop()
 
 
 # --- brokers that are not there now ----------------------------------------------------------------------------------
