@@ -26,7 +26,7 @@ from mqfast.testing.faults import Faults
 from mqfast.testing.host import Host
 from mqfast.testing.places import Place
 from mqfast.testing.steps import TimeSteps
-from mqfast.testing.waits import WAIT_S_MAX, Waits, picture, until_true
+from mqfast.testing.waits import WAIT_S_MAX, Waits, picture, stopped_loop, until_true
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -448,7 +448,8 @@ class Broker:
             self._fail(f"assert_in_order: expected messages of {topic} in order by {by}, found {wrong}")
 
     def _fail(self, text: str) -> None:
-        raise AssertionError(f"{text}\n{self.picture()}")
+        hint = stopped_loop() if text.startswith("wait_") else ""
+        raise AssertionError(f"{text}{hint}\n{self.picture()}")
 
 
 class Wanted:

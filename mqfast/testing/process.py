@@ -44,6 +44,7 @@ class ProcessBroker(Broker):
         self._line: Connection
         self._state: Mapping[str, Any] = {}
         self._one_call = threading.Lock()
+        self._number = 0
 
     # --- the child ---
 
@@ -85,8 +86,11 @@ class ProcessBroker(Broker):
             raise ClientError("the process of the test broker was killed: expected restart() first")
         try:
             with self._one_call:
-                self._line.send((name, args, kwargs))
-                done, value = self._line.recv()
+                self._number = number = self._number + 1
+                self._line.send((number, name, args, kwargs))
+                answered, done, value = self._line.recv()
+                while answered != number:  # of a call whose caller was interrupted, by control-C or a time-out
+                    answered, done, value = self._line.recv()
         except (EOFError, OSError) as error:
             raise ClientError(f"the process of the test broker is gone: {error!r}") from None
         if not done:
@@ -275,17 +279,17 @@ def serve_calls(line: Connection) -> None:
     calls = _Calls()
     while True:
         try:
-            name, args, kwargs = line.recv()
+            number, name, args, kwargs = line.recv()
         except (EOFError, OSError):
             break
         try:
-            answer = True, getattr(calls, name)(*args, **kwargs)
+            done, value = True, getattr(calls, name)(*args, **kwargs)
         except BaseException as error:
-            answer = False, error
+            done, value = False, error
         try:
-            line.send(answer)
+            line.send((number, done, value))
         except (pickle.PicklingError, TypeError, AttributeError):
-            line.send((False, RuntimeError(repr(answer[1]))))
+            line.send((number, False, RuntimeError(repr(value))))
         if name == "close":
             break
     with contextlib.suppress(AttributeError):

@@ -16,7 +16,7 @@ from mqfast.client.delivery import Delivery
 from mqfast.testing import checks, look
 from mqfast.testing.cluster import Cluster
 
-__all__ = ["WAIT_S_MAX", "Waits", "picture", "until_true"]
+__all__ = ["WAIT_S_MAX", "Waits", "picture", "stopped_loop", "until_true"]
 
 _T = TypeVar("_T")
 WAIT_S_MAX: Final = 86_400
@@ -81,6 +81,18 @@ def until_true(condition: Callable[[], object], timeout_s: float) -> bool:
         time.sleep(min(pause_s, left_s))
         pause_s = min(pause_s * 1.5, 0.02)
     return True
+
+
+def stopped_loop() -> str:
+    """For the failure of a wait: what a caller in an event loop should do. Empty elsewhere."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return ""
+    return (
+        "\nThe event loop of this thread stood still meanwhile, with all clients in it: "
+        "await asyncio.to_thread(broker.wait_...)"
+    )
 
 
 def picture(cluster: Cluster) -> str:

@@ -118,6 +118,19 @@ def test_a_failure_shows_what_is_there() -> None:
         broker.wait_until(lambda: True)
 
 
+def test_the_failure_of_a_wait_in_an_event_loop_says_that_the_loop_stood_still() -> None:
+    async def wait(broker: Broker) -> None:
+        broker.wait_for("orders", timeout_s=0.01)
+
+    with Broker() as broker:
+        with pytest.raises(AssertionError, match="expected 1 messages") as caught:
+            asyncio.run(wait(broker))
+        assert "asyncio.to_thread" in str(caught.value)
+        with pytest.raises(AssertionError, match="expected 1 messages") as caught:
+            broker.wait_for("orders", timeout_s=0.01)
+        assert "asyncio.to_thread" not in str(caught.value)
+
+
 def test_a_reset_leaves_only_the_first_topics() -> None:
     with Broker(topics=["orders"], groups=["billing"]) as broker:
         address = broker.addresses["broker-a"]

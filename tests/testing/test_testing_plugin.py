@@ -83,10 +83,20 @@ def test_producer(rocketmq_producer, rocketmq_broker):
     assert "9 passed" in run(tmp_path, text, "--strict-markers")
 
 
+def test_a_test_may_remove_the_variable_of_the_address(tmp_path: Path) -> None:
+    text = """
+import os
+
+def test_removed(rocketmq_namesrv_addr):
+    assert os.environ.pop("NAMESRV_ADDR") == rocketmq_namesrv_addr
+"""
+    assert "1 passed" in run(tmp_path, text)
+
+
 def test_the_tests_of_the_documents_pass(tmp_path: Path) -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert "6 passed" in run(tmp_path, "import pytest\n" + "\n".join(blocks), "--strict-markers")
+    assert "7 passed" in run(tmp_path, "import pytest\n" + "\n".join(blocks), "--strict-markers")
 
 
 def test_the_same_tests_run_against_a_real_cluster(tmp_path: Path) -> None:

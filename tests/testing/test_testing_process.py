@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -60,6 +61,29 @@ def test_time_in_another_process() -> None:
 def test_wrong_arguments_start_no_process() -> None:
     with pytest.raises(ConfigError, match="did you mean"):
         Broker(process=True, config={"maxMesageSize": "1"})
+
+
+class _Interrupt(Exception):
+    pass
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise _Interrupt
+
+
+def test_a_call_after_an_interrupted_one_gets_its_own_answer() -> None:
+    with Broker(topics=["orders"], process=True) as broker, broker.producer() as producer:
+        before = signal.signal(signal.SIGALRM, _interrupt)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(_Interrupt):
+                broker.wait_for("orders", 1, timeout_s=120)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        producer.send("orders", b"42")  # ends the wait in the other process
+        assert broker.addresses.keys() == {"broker-a"}
+        assert [one.body for one in broker.messages("orders")] == [b"42"]
 
 
 def test_threads_ask_side_by_side_and_get_their_own_answers() -> None:
