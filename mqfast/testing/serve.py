@@ -24,6 +24,7 @@ __all__ = ["add_arguments", "broker_of", "main", "run_beside", "serve"]
 
 ADDRESS: Final = "NAMESRV_ADDR"
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_TURN_S: Final = 0.2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,6 +90,27 @@ def serve(broker: Broker) -> None:
         ended.wait()
 
 
+def _in_foreground() -> bool:
+    """Is this the foreground of a terminal, whose control-C goes to the command as well?"""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
+
+
+def _end_of(process: subprocess.Popen[bytes]) -> int:
+    """Wait in short turns: a signal that another thread got first does not end a long one, and is sent on too late."""
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(_TURN_S)
+
+
 def run_beside(broker: Broker, command: Sequence[str]) -> int:
     """Run a command with the address in its environment. Returns: its exit code, 128 and the signal that ended it.
 
@@ -98,12 +120,13 @@ def run_beside(broker: Broker, command: Sequence[str]) -> int:
         process: subprocess.Popen[bytes] | None = None
 
         def forward(number: int, _frame: FrameType | None) -> None:
-            if process is not None and process.poll() is None:
-                process.send_signal(number)
+            if process is None or process.poll() is not None or (number == signal.SIGINT and _in_foreground()):
+                return
+            process.send_signal(number)
 
         with _signals(forward):
             process = subprocess.Popen(command, env={**os.environ, ADDRESS: broker.namesrv_addr})
-            code = process.wait()
+            code = _end_of(process)
     return code if code >= 0 else 128 - code
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import re
+import select
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -52,6 +56,60 @@ def test_wrong_arguments_are_one_line(arguments: list[str], expected: str) -> No
     assert done.returncode == 2
     assert expected in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+COUNTS = """
+import os, signal, sys, time
+
+told = []
+ended = []
+signal.signal(signal.SIGINT, lambda number, frame: told.append(number))
+signal.signal(signal.SIGTERM, lambda number, frame: ended.append(number))
+if sys.argv[1] == "apart":
+    os.setsid()  # the terminal tells this process nothing any more
+print("READY", flush=True)
+until = time.monotonic() + 120
+while not (ended and (told or sys.argv[1] == "apart")) and time.monotonic() < until:
+    time.sleep(0.01)
+print("TOLD", len(told) if ended else "nothing", flush=True)
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/tty"), reason="needs terminals")
+@pytest.mark.parametrize("place, expected", [("beside", b"TOLD 1"), ("apart", b"TOLD 0")])
+def test_control_c_comes_from_the_terminal_and_is_not_sent_a_second_time(
+    tmp_path: Path, place: str, expected: bytes
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(COUNTS)
+    try:
+        child, terminal = pty.fork()
+    except OSError as error:
+        pytest.skip(f"no terminal can be had: {error}")
+    if child == 0:
+        os.execv(TESTING[0], [*TESTING, "--", sys.executable, str(program), place])
+    try:
+        seen = _read_until(terminal, b"", b"READY")
+        os.write(terminal, b"\x03")
+        seen = _read_until(terminal, seen, b"^C")  # the terminal has sent the signal
+        os.kill(child, signal.SIGTERM)  # this one is sent on
+        _read_until(terminal, seen, expected)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(terminal)
+
+
+def _read_until(terminal: int, seen: bytes, wanted: bytes) -> bytes:
+    until = time.monotonic() + 120
+    while wanted not in seen:
+        assert time.monotonic() < until, seen
+        if select.select([terminal], [], [], 1.0)[0]:
+            try:
+                seen += os.read(terminal, 4096)
+            except OSError:  # the other end is gone
+                raise AssertionError(seen) from None
+    return seen
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
