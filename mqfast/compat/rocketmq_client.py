@@ -265,9 +265,10 @@ class _Client:
         self._group = _text(group_id)
         self._arguments: dict[str, Any] = {}
         self._client: Any = None
+        self._runs = False
 
     def _set(self, **arguments: Any) -> None:
-        if self._client is not None:
+        if self._runs:
             raise RocketMQException("expected settings before start(), found a client that is started")
         self._arguments.update(arguments)
 
@@ -301,12 +302,13 @@ class _Client:
         self._set(trace=bool(message_trace))
 
     def start(self) -> None:
-        """Begin."""
+        """Begin; after ``shutdown`` anew."""
         raise NotImplementedError
 
     def shutdown(self) -> None:
         """End. A second call does nothing."""
         if self._client is not None:
+            self._runs = False
             self._client.close()
 
     def __enter__(self) -> Self:
@@ -355,12 +357,14 @@ class Producer(_Client):
         return _Producer(self._group, **self._arguments)
 
     def start(self) -> None:
-        """Begin. A second call does nothing. Raises: ProducerStartFailed."""
-        if self._client is None:
-            try:
-                self._client = self._make().start()
-            except MqfastError as error:
-                raise ProducerStartFailed(str(error)) from error
+        """Begin; after ``shutdown`` anew. A second call does nothing. Raises: ProducerStartFailed."""
+        if self._runs:
+            return
+        try:
+            self._client = self._make().start()
+        except MqfastError as error:
+            raise ProducerStartFailed(str(error)) from error
+        self._runs = True
 
     def _started(self) -> Any:
         if self._client is None:
@@ -473,7 +477,7 @@ class PushConsumer(_Client):
         """Want a topic. A second call for a topic replaces callback and tags. Also while the consumer runs."""
         name = _text(topic)
         self._wanted[name] = callback, _text(expression)
-        if self._client is not None:
+        if self._runs:
             self._client.subscribe(name, self._handler(name), _text(expression))
 
     def _handler(self, topic: str) -> Callable[[Delivery], bool]:
@@ -490,8 +494,8 @@ class PushConsumer(_Client):
         return handle
 
     def start(self) -> None:
-        """Begin. A second call does nothing. Raises: PushConsumerStartFailed."""
-        if self._client is not None:
+        """Begin; after ``shutdown`` anew. A second call does nothing. Raises: PushConsumerStartFailed."""
+        if self._runs:
             return
         try:
             client = _PushConsumer(self._group, **self._arguments)
@@ -500,6 +504,7 @@ class PushConsumer(_Client):
             self._client = client.start()
         except MqfastError as error:
             raise PushConsumerStartFailed(str(error)) from error
+        self._runs = True
 
 
 class _RollBack(Exception):

@@ -295,3 +295,30 @@ def test_errors_are_those_of_the_package(broker: Broker) -> None:
             producer.send_oneway(wrong)
     with pytest.raises(ProducerSendSyncFailed, match="closed"):
         producer.send_sync(message())
+
+
+def test_clients_start_again_after_their_end(broker: Broker) -> None:
+    seen: list[bytes] = []
+
+    def callback(received: ReceivedMessage) -> ConsumeStatus:
+        seen.append(received.body)
+        return ConsumeStatus.CONSUME_SUCCESS
+
+    producer = producer_of(broker)
+    consumer = PushConsumer("again")
+    consumer.set_name_server_address(broker.namesrv_addr)
+    consumer.subscribe("TopicTest", callback)
+    for body in ("first", "second"):
+        producer.start()
+        consumer.start()
+        producer.send_sync(message(body))
+        broker.wait_until(lambda body=body: body.encode() in seen, timeout_s=30)
+        with pytest.raises(RocketMQException, match="before start"):
+            consumer.set_thread_count(2)
+        consumer.shutdown()
+        producer.shutdown()
+        with pytest.raises(ProducerSendSyncFailed):
+            producer.send_sync(message(body))
+    consumer.set_thread_count(2)  # a client that has ended may be set anew
+    consumer.subscribe("TopicTest", callback, "XXX")
+    assert set(seen) == {b"first", b"second"}
