@@ -137,11 +137,13 @@ def resume_queues(
     *,
     every: bool,
     wanted: Callable[[Place], bool],
+    named: bool,
 ) -> Resumed:
     """Where a stream along queues goes on, and what it has lost.
 
     Args: selected: the queues that are read; every: look at the anchor of every queue, not only of those that moved;
-        wanted: do the options still name a queue? All others stay where they are, there or not.
+        wanted: do the options still name a queue? All others stay where they are, there or not; named: topics that
+        the offset does not know were added to the options, and are not new to the store.
     Raises: ConnectError where only the master, which is away, can tell.
     """
     assert offset.queues is not None
@@ -171,13 +173,15 @@ def resume_queues(
             found.first[place] = _resume_queue(queue, at, offset.anchors.get(place), known, snapshot, access, found)
         else:
             found.first[place] = at
+    topics = {topic for topic, _ in offset.queues}
     for queue in selected:
         place = (queue.topic, queue.queue_id)
         if place not in offset.queues:
             if queue.min_offset > 0 and snapshot.may_lag:
                 raise _only_the_master(queue, 0, snapshot)
             found.first[place] = queue.min_offset
-            if queue.min_offset > 0 and not foreign and _was_trimmed(queue, offset, snapshot, access):
+            added = named and queue.topic not in topics
+            if queue.min_offset > 0 and not foreign and not added and _was_trimmed(queue, offset, snapshot, access):
                 found.losses.append(Loss(
                     f"queue {_name(place)}: it is new to the stream and begins at {queue.min_offset}: what was before "
                     "was removed unread", Lost(times=1, messages=queue.min_offset),

@@ -297,14 +297,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _queue_ends(self, start: StreamOffset, snapshot: Snapshot, limit: ReadLimit) -> Spark | None:
         access = self._open()
         selected = selected_queues(snapshot, present(snapshot, self.options))
+        o, every = self.options, not self._checked
         resumed = resume_queues(
-            start,
-            snapshot,
-            selected,
-            access,
-            every=not self._checked,
-            wanted=lambda place: is_wanted(place, self.options),
-        )
+            start, snapshot, selected, access, every=every, wanted=lambda place: is_wanted(place, o),
+            named=every and (o.subscribe is not None or o.assign is not None),
+        )  # fmt: skip
         self._accept(resumed.losses)
         self._checked = not resumed.losses  # of a batch that is not planned in the end they are found again
         first = resumed.first

@@ -348,16 +348,18 @@ def test_bytes_that_are_no_records_are_an_error(one: Place, damage: str) -> None
             one.batch(subscribe="orders", failOnDataLoss="false")
 
 
+REMOVES = {
+    "mappedFileSizeCommitLog": str(64 << 10), "mappedFileSizeConsumeQueue": "2000", "fileReservedTime": "0",
+    "deleteWhen": ";".join(f"{hour:02}" for hour in range(24)),
+}  # fmt: skip
+
+
 def test_retention_during_a_query(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     from mqfast.spark import options as table
     from mqfast.spark.schema import chosen_columns
     from mqfast.spark.source import BatchReader
 
-    small = {
-        "mappedFileSizeCommitLog": str(64 << 10), "mappedFileSizeConsumeQueue": "2000", "fileReservedTime": "0",
-        "deleteWhen": ";".join(f"{hour:02}" for hour in range(24)),
-    }  # fmt: skip
-    with Broker(topics={"orders": 1}, store=tmp_path / "s", config=small) as broker:
+    with Broker(topics={"orders": 1}, store=tmp_path / "s", config=REMOVES) as broker:
         broker.send("orders", *(b"%06d" % n + b"y" * 2000 for n in range(200)), queue_id=0)
         parts = {}
         for fail in ("true", "false"):
@@ -380,6 +382,28 @@ def test_retention_during_a_query(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         assert found == list(range(found[0], 200))
         assert found[0] > 0
         assert "are not there" in caplog.text
+
+
+def test_a_topic_that_is_added_to_the_options_is_read_from_what_retention_left(tmp_path: Path) -> None:
+    with Broker(topics={"orders": 1, "news": 1}, store=tmp_path / "s", config=REMOVES) as broker:
+        place = place_of(broker)
+        broker.send("orders", *(b"%06d" % n + b"y" * 2000 for n in range(200)), queue_id=0)
+        broker.send("news", b"000500", queue_id=0)
+        before = place.stream(subscribe="news", startingOffsets="earliest")
+        batches, end = to_the_end(before, before.initialOffset())
+        assert flat(batches) == [500]
+        before.stop()
+        remove_oldest(broker, tmp_path / "s", 0)
+        queues = {"view": "queues", "subscribe": "orders"}
+        broker.wait_until(lambda: place.batch(**queues)[0]["minOffset"] > 0, timeout_s=60)
+        for added in ({"subscribe": "news,orders"}, {"assign": "orders/0,news/0"}):
+            after = place.stream(**added)
+            [found] = after.latestOffset(end, after.getDefaultReadLimit())["stores"].values()
+            assert 0 < found["from"]["orders/0"] < found["queues"]["orders/0"][0] == 200
+            assert "lost" not in found
+            after.stop()
+        with pytest.raises(DataLoss, match="queue orders/0: it is new to the stream"):
+            place.stream(subscribePattern=".*").latestOffset(end, before.getDefaultReadLimit())
 
 
 def remove_oldest(broker: Broker, store: Path, first: int) -> None:
