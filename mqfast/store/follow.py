@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Follow", "Followers"]
 
+_POLL_S_MAX: Final = 86_400.0  # epoll takes no more than 24 days at once
+
 
 class Followers:
     """All loops that wait for messages of one open store. ``Followers.of(engine)`` is that of a store.
@@ -133,7 +135,7 @@ class Waiter:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return False
-            self._epoll.poll(left)
+            self._epoll.poll(None if left is None else min(left, _POLL_S_MAX))
         return True
 
     def close(self) -> None:

@@ -47,6 +47,15 @@ def test_a_loop_ends_when_nothing_comes_for_so_long(tmp_path: Path) -> None:
         assert consumer.lag() == 0
 
 
+@pytest.mark.parametrize("timeout", [2_147_484, 1e10, float("inf")])
+def test_a_timeout_may_be_longer_than_any_wait_of_the_system(tmp_path: Path, timeout: float) -> None:
+    with opened(tmp_path / "store") as store, ThreadPoolExecutor(1) as pool:
+        came = pool.submit(lambda: bytes(next(store.consumer("g", "T").follow(timeout=timeout)).body))
+        until(lambda: is_waiting(store)() or came.done())
+        store.put("T", b"0")
+        assert came.result(30) == b"0"
+
+
 @pytest.mark.parametrize("dispatch", ["inline", "background"])
 def test_a_thread_that_waits_is_woken_by_every_put_and_new_queue(tmp_path: Path, dispatch: str) -> None:
     """The topic does not even exist when the loop begins."""
