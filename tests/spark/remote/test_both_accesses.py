@@ -160,12 +160,12 @@ def test_the_first_batch_that_runs_again_has_the_rows_that_were_planned(moving: 
     reader = moving.stream(subscribe=TOPIC)
     start = reader.initialOffset()
     fill(moving.broker, 60, 75)
-    moving.broker.wait_until(lambda: len(read(reader, start, reader.latestOffset(start, ALL))) == 15)
+    moving.broker.wait_until(lambda: len(read(reader, start, reader.latestOffset(start, ALL))) == 15, timeout_s=60)
     planned = reader.latestOffset(start, ALL)
     reader.stop()
     fill(moving.broker, 75, 78)
     after = moving.stream(subscribe=TOPIC)  # Spark asks a new process where the stream begins: latest is later now
-    moving.broker.wait_until(lambda: flat(to_the_end(after, planned)[0]) == [75, 76, 77], timeout_s=30)
+    moving.broker.wait_until(lambda: flat(to_the_end(after, planned)[0]) == [75, 76, 77], timeout_s=60)
     begins = moving.stream(subscribe=TOPIC)
     assert read(begins, begins.initialOffset(), planned) == list(range(60, 75))
     assert read(begins, planned, planned) == []
@@ -178,7 +178,7 @@ def test_a_topic_that_is_not_named_any_more_keeps_its_place(moving: Place) -> No
         admin.create_topic(OTHER, queues=2)
     fill(moving.broker, 500, 510, OTHER)
     both = {"subscribe": f"{TOPIC},{OTHER}", "startingOffsets": "earliest"}
-    moving.broker.wait_until(lambda: len(moving.batch(**both)) == 70)
+    moving.broker.wait_until(lambda: len(moving.batch(**both)) == 70, timeout_s=60)
     reader = moving.stream(**both)
     start = reader.initialOffset()
     _, end = to_the_end(reader, start)
@@ -186,7 +186,7 @@ def test_a_topic_that_is_not_named_any_more_keeps_its_place(moving: Place) -> No
     assert read(narrow, start, end) == [*range(60), *range(500, 510)]  # a batch that was planned stays as it is
     fill(moving.broker, 60, 63)
     fill(moving.broker, 510, 514, OTHER)
-    moving.broker.wait_until(lambda: len(moving.batch(**both)) == 77)
+    moving.broker.wait_until(lambda: len(moving.batch(**both)) == 77, timeout_s=60)
     batches, end = to_the_end(narrow, end)
     assert flat(batches) == [60, 61, 62]
     assert flat(to_the_end(moving.stream(assign=f"{TOPIC}/0"), end)[0]) == []
@@ -195,7 +195,7 @@ def test_a_topic_that_is_not_named_any_more_keeps_its_place(moving: Place) -> No
         admin.delete_topic(OTHER)
     fill(moving.broker, 63, 64)
     after = moving.stream(subscribe=TOPIC)
-    moving.broker.wait_until(lambda: flat(to_the_end(after, end)[0]) == [63], timeout_s=30)
+    moving.broker.wait_until(lambda: flat(to_the_end(after, end)[0]) == [63], timeout_s=60)
     with pytest.raises(DataLoss, match=f"queue {OTHER}/0"):
         moving.stream(subscribePattern=".*").latestOffset(end, ALL)
     for each in (reader, narrow, after):
@@ -275,8 +275,9 @@ def test_a_topic_that_was_made_again_with_as_many_messages_is_read_once(moving: 
         admin.create_topic(TOPIC, queues=3)
     for n in range(700, 760):
         moving.broker.send(TOPIC, b"%06d" % n, queue_id=n % 3)
-    moving.broker.wait_until(lambda: numbers(moving.batch(assign=f"{TOPIC}/0,{TOPIC}/1,{TOPIC}/2"))[0] == 700)
-    moving.broker.wait_until(lambda: len(moving.batch(subscribePattern=TOPIC)) == 60)
+    every = {"assign": f"{TOPIC}/0,{TOPIC}/1,{TOPIC}/2"}
+    moving.broker.wait_until(lambda: numbers(moving.batch(**every))[0] == 700, timeout_s=60)
+    moving.broker.wait_until(lambda: len(moving.batch(subscribePattern=TOPIC)) == 60, timeout_s=60)
     lax = moving.stream(subscribe=TOPIC, failOnDataLoss="false", maxOffsetsPerTrigger=most)
     batches, end = to_the_end(lax, end)
     assert flat(batches) == list(range(700, 760))
