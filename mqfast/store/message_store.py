@@ -208,7 +208,7 @@ class MessageStore(PutPath):
         self._queues = QueueStore(door, self.paths, config, self.topic_table, log.latch)
         self._letting_go.append(self._queues.close)
         self._queues.load()
-        self._queues.made_anew = self._note_end_of_deleted
+        self._queues.made_anew = self._begin_queue_anew
         index = self._index = (
             IndexService(door, self.paths.index, config, checkpoint)
             if config.message_index_enable and config.index_file_write_enable
@@ -571,11 +571,14 @@ class MessageStore(PutPath):
         self.engine.mark_deleted(queues, deleted)
         self.forget_producers()
 
-    def _note_end_of_deleted(self, topic: str, physical_offset: int, size: int) -> None:
-        """The master of this slave deleted the topic behind this record, so that no recovery brings the record back."""
-        known, stored_ms = self._notes.deletions.get(topic), self.log.store_timestamp(physical_offset, size)
-        if stored_ms >= 0 and (known is None or known.end < physical_offset + size):
-            self._notes.note_deletion(topic, Deletion(physical_offset, size, stored_ms))
+    def _begin_queue_anew(self, topic: str, queue_id: int, last: tuple[int, int] | None) -> None:
+        """The master of this slave deleted the topic behind this record: no recovery brings the record back, and no
+        group passes over what comes in its place.
+        """
+        self.consumer_offsets.cut(lambda name, number: 0 if (name, number) == (topic, queue_id) else None)
+        known, stored_ms = self._notes.deletions.get(topic), -1 if last is None else self.log.store_timestamp(*last)
+        if last is not None and stored_ms >= 0 and (known is None or known.end < sum(last)):
+            self._notes.note_deletion(topic, Deletion(*last, stored_ms))
 
     def _last_of(self, topic: str) -> Deletion | None:
         """The last record of a topic that is being deleted; durable when this returns, so that it can be named."""

@@ -52,6 +52,8 @@ def test_the_slave_of_a_master_that_made_a_topic_anew(tmp_path: Path, how: str, 
                     if how == "was away":
                         with following(slave, served.port):
                             await level(master, slave)
+                        slave.consumer_offsets.commit("g", "T", 1, 3)
+                        slave.consumer_offsets.commit("g", "other", 0, 3)
                     master.delete_topic("T")
                     put(master, "new", count)
                     with following(slave, served.port):
@@ -60,6 +62,9 @@ def test_the_slave_of_a_master_that_made_a_topic_anew(tmp_path: Path, how: str, 
             assert queues_of(master) == expected
             await until(lambda: slave.max_offset("other", 0) == master.max_offset("other", 0))
             assert queues_of(slave) == expected
+            if how == "was away":
+                offsets = slave.consumer_offsets
+                assert (offsets.get("g", "T", 1), offsets.get("g", "other", 0)) == (0, 3), "nothing new is passed over"
 
     asyncio.run(flow())
     assert verify(str(tmp_path / "s"), config=mqfast.StoreConfig(**SIZES)).state == "clean"

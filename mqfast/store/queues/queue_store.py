@@ -111,8 +111,8 @@ class QueueStore:
         self._waiting: dict[AnyQueue, int] = {}  # queues whose units wait for space, and the place of the first of them
         self.arrived: Callable[[AnyQueue], object] | None = None  # told of each unit that is put by hand
         self.created: Callable[[str], object] | None = None  # told of a topic with another queue; must not call
-        # Told of topic, physical offset and size of the last record of a queue that begins anew, before it does.
-        self.made_anew: Callable[[str, int, int], object] | None = None
+        # Told of topic and queue id, and of physical offset and size of the last record, before the queue begins anew.
+        self.made_anew: Callable[[str, int, tuple[int, int] | None], object] | None = None
         self.full: DiskFull | None = None
         """What a queue last waited for."""
         self.held_back = 0
@@ -651,10 +651,9 @@ class QueueStore:
         with self._lock:
             queue = self.table.get(topic, queue_id)
             if queue is not None:
-                if self.made_anew is not None and queue.max_offset > queue.min_offset:
-                    physical, size, _ = queue.unit(queue.max_offset - 1)
-                    if (physical, size) != (0, _FILLER_SIZE):
-                        self.made_anew(topic, physical, size)
+                last = queue.unit(queue.max_offset - 1)[:2] if queue.max_offset > queue.min_offset else None
+                if self.made_anew is not None:
+                    self.made_anew(topic, queue_id, None if last == (0, _FILLER_SIZE) else last)
                 _log.warning(
                     "queue %s/%d: its master deleted the topic and made it anew, so the queue begins anew with the "
                     "message at physical offset %d, without %d older messages",
