@@ -22,12 +22,16 @@ from mqfast.errors import ConfigError, CorruptFile, FieldError, UsageError
 from mqfast.message import SysFlag
 from mqfast.store.record._record import StoredMessage, decode_record
 
-__all__ = ["Delivery", "Owner", "Source", "decode_deliveries", "decompressed"]
+__all__ = ["Delivery", "MissingPackage", "Owner", "Source", "decode_deliveries", "decompressed"]
 
 _log = logging.getLogger("mqfast.client.consumer")
 _SYS_FLAG_END: Final = 39  # of a record: its last byte
 _BODY_BYTES_MAX: Final = 1 << 30  # of a decompressed body; RocketMQ's own frames end at 16 MiB
 _ZLIB_OR_GZIP: Final = 32 + zlib.MAX_WBITS  # clients of the gRPC proxy send gzip under the flag of zlib
+
+
+class MissingPackage(ConfigError):
+    """The package that decompresses a body is not installed here; the body itself may be whole."""
 
 
 class Owner(Protocol):
@@ -368,5 +372,7 @@ def _zstd(body: memoryview, kind: str) -> bytes | None:
     return found if stream.eof and len(found) <= _BODY_BYTES_MAX else None
 
 
-def _missing(kind: str, package: str) -> ConfigError:
-    return ConfigError(f"body compressed by {kind}: expected the package {package}, found none: pip install {package}")
+def _missing(kind: str, package: str) -> MissingPackage:
+    return MissingPackage(
+        f"body compressed by {kind}: expected the package {package}, found none: pip install {package}"
+    )

@@ -139,7 +139,7 @@ class AsyncPullConsumer(PullArguments):
             if left <= 0:
                 break
             await self._engine.wait(left)
-        refusal = None if found else self._engine.refusal()
+        refusal = None if found else self._engine.refusal(has_waited=timeout_s > 0)
         if refusal is not None:
             raise refusal
         return self._told(found)

@@ -349,7 +349,7 @@ class PullConsumer(PullArguments):
 
         Args: timeout_s: how long to wait for the first message; 0: not at all. max_count: at most so many.
         Returns: an empty list at the end of the time.
-        Raises: OffsetMoved, Refused, ClientClosed, ClientForked.
+        Raises: OffsetMoved, Refused, ClientClosed, ClientForked; UsageError where there is neither a topic nor a queue.
         """
         self._check_poll(timeout_s, max_count)
         self.start()
@@ -363,7 +363,7 @@ class PullConsumer(PullArguments):
                 if found or left <= 0:
                     break
                 cache.arrival.wait(left)
-        refusal = None if found else self._engine.refusal()
+        refusal = None if found else self._engine.refusal(has_waited=timeout_s > 0)
         if refusal is not None:
             raise refusal
         return self._told(found)

@@ -515,6 +515,24 @@ def test_a_poll_that_is_cancelled_while_something_wakes_it_ends(hand: Hand, turn
     in_loop(flow)
 
 
+def test_a_poll_without_a_topic_or_a_queue_says_so(hand: Hand) -> None:
+    words = r"group aimless: expected a topic or queues: topics=, subscribe\(\) or assign\(\), found none"
+
+    async def flow() -> None:
+        async with AsyncPullConsumer("aimless", hand.namesrv) as consumer:
+            with pytest.raises(UsageError, match=words):
+                await consumer.poll(timeout_s=0.01)
+
+    with PullConsumer("aimless", hand.namesrv) as consumer:
+        with pytest.raises(UsageError, match=words):
+            consumer.poll(timeout_s=0.01)
+        with pytest.raises(UsageError, match=words):
+            next(iter(consumer))
+        consumer.assign([])  # on purpose
+        assert consumer.poll(timeout_s=0.01) == []
+    in_loop(flow)
+
+
 def test_no_route_is_told_with_what_is_missing(hand: Hand) -> None:
     with PullConsumer("routes", hand.namesrv) as consumer:
         with pytest.raises(NoRoute, match="unheard"):

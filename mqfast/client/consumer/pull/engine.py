@@ -357,9 +357,16 @@ class PullEngine:
             return False
         return True
 
-    def refusal(self) -> Exception | None:
-        """Why no queue can be read, where waiting does not help: told at the end of a poll without a message."""
+    def refusal(self, *, has_waited: bool = True) -> Exception | None:
+        """Why no queue can be read, where waiting does not help: told at the end of a poll without a message.
+
+        Args: has_waited: False for a poll that only looks, which may come before the first topic.
+        """
         queues = self.cache.all()
+        if has_waited and not queues and self.shares.lacks_topics:
+            return UsageError(
+                f"group {self.settings.group}: expected a topic or queues: topics=, subscribe() or assign(), found none"
+            )
         if not queues:
             return self.shares.refusal
         refused = [one.error for one in queues if isinstance(one.error, (Refused, SubscriptionError))]

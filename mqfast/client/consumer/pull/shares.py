@@ -45,8 +45,14 @@ class Shares:
         self.refusal: Refused | None = None
         self._engine: Final = engine
         self._is_by_hand = False
+        self._has_left = False  # a topic, on purpose
         self._rounds = 0
         self._one_at_a_time: Final = asyncio.Lock()
+
+    @property
+    def lacks_topics(self) -> bool:
+        """Was there never a subscribed topic, nor were queues given by hand?"""
+        return not self._engine.subscriptions and not self._is_by_hand and not self._has_left
 
     async def subscribe(self, wanted: Subscription) -> None:
         """Read a topic with the group. Raises: UsageError after ``assign``; SubscriptionError, ConnectError."""
@@ -75,6 +81,7 @@ class Shares:
         engine = self._engine
         if engine.subscriptions.pop(topic, None) is None:
             return
+        self._has_left = True
         engine.forget_topic(topic)
         owned = [one.queue for one in engine.cache.all() if one.queue.topic == topic]
         async with self._one_at_a_time:

@@ -17,7 +17,7 @@ from mqfast.client.consumer.group_asks import give_back
 from mqfast.client.consumer.push.assigned import Assigned, Handler, Job
 from mqfast.client.consumer.push.outcome import verdict
 from mqfast.client.consumer.push.publish_back import publish_back
-from mqfast.client.delivery import Delivery
+from mqfast.client.delivery import Delivery, MissingPackage
 from mqfast.client.hooks import ConsumeContext, tell
 from mqfast.client.values import ConsumeStatus, Retry
 from mqfast.errors import MqfastError
@@ -29,7 +29,7 @@ __all__ = ["Counts", "Handling", "Workers"]
 
 _log = logging.getLogger("mqfast.client.consumer")
 AGAIN_S: Final = 5.0
-"""How long a message waits that could not be given back."""
+"""How long a message waits that could not be given back, or read."""
 NOT_LOCKED_S: Final = 0.1
 TIMED_OUT_LEVEL: Final = 3
 TIMED_OUT_AT_ONCE: Final = 16
@@ -70,7 +70,7 @@ class Counts:
 class Handling:
     """The messages of one consumer on their way through handlers.
 
-    Attributes: refusal: why the workers take no job, empty while they do.
+    Attributes: refusal: why the workers take no job, or cannot read one, empty while they do.
     Thread: ``begin``, ``end`` and ``leave``: any; the rest: that of the loop.
     """
 
@@ -84,6 +84,7 @@ class Handling:
         self._lock = threading.Lock()
         self.counts: dict[str, Counts] = {}
         self.refusal = ""
+        self._unread: Delivery | None = None  # the last message that cannot be read here
         self._has_stopped = False
 
     # --- hand out ---
@@ -152,6 +153,11 @@ class Handling:
 
     def end(self, job: Job, result: Any, error: BaseException | None) -> None:
         """A handler has ended."""
+        if isinstance(error, MissingPackage):
+            self._wait_for_package(job, error)
+            return
+        if self._unread is not None and self._unread in job.messages:
+            self._unread, self.refusal = None, ""
         handler, assigned = job.handler, job.assigned
         seconds = self._clock() - job.begun_s
         if error is None and (result is None or result is True) and job.context is None and not assigned.is_retry:
@@ -197,6 +203,15 @@ class Handling:
             self._release(job.assigned)
         else:
             self.offer(job.assigned, len(job.messages))
+
+    def _wait_for_package(self, job: Job, error: MissingPackage) -> None:
+        """No message is to blame for a package that is not installed: none goes to the dead letters for it."""
+        self._unread = job.messages[0]
+        text = f"message {self._unread.msg_id} of {self._unread.topic} waits: {error}"
+        if self.refusal != text:
+            self.refusal = text
+            _log.error("group %s: %s", self._engine.group, text)
+        self.leave(job, after_s=AGAIN_S)
 
     def _settle(self, assigned: Assigned, pq: Any, messages: Any) -> None:
         pq.settle(messages)

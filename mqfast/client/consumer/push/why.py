@@ -6,11 +6,14 @@ Room: client. It must never change anything.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
+from mqfast.client.consumer.push.assigned import Wanted
+from mqfast.client.consumer.subscription import SQL92
 from mqfast.client.net.steps import Ask
 from mqfast.errors import FieldError, MqfastError
 from mqfast.remoting.bodies import decode_body
@@ -25,6 +28,8 @@ _log = logging.getLogger("mqfast.client.consumer")
 LOOK_S: Final = 30.0
 STUCK_S: Final = 30.0
 _NAMES: Final = 5
+_OTHER_SIGNS: Final = re.compile(r"[\s,;|&]")
+"""What users write between tags, and brokers take as a part of one tag."""
 
 
 class _Subscription(Struct, rename="camel"):
@@ -111,7 +116,7 @@ class Why:
             filtered = sum(one.filtered for one in mine)
             if filtered and not any(one.pulled for one in mine):
                 what = wanted.subscription.expression
-                found.append(f"topic {topic}: {filtered} messages did not match {what!r}, and none did")
+                found.append(f"topic {topic}: {filtered} messages did not match {what!r}, and none did{_hint(wanted)}")
             for one in mine:
                 if one.state == "flow control" or one.state.startswith(("pull failed", "no place")):
                     found.append(f"{one.queue.topic}/{one.queue.broker_name}/{one.queue.queue_id}: {one.state}")
@@ -133,6 +138,18 @@ class Why:
             f"topic {topic}: this member has none of {queues} queues, which {len(members)} members share ({names}); "
             "a queue has one member at most"
         )
+
+
+def _hint(wanted: Wanted) -> str:
+    """What may be wrong with an expression that matches nothing."""
+    subscription = wanted.subscription
+    if (
+        subscription.kind == SQL92
+        or "||" in subscription.expression
+        or not _OTHER_SIGNS.search(subscription.expression)
+    ):
+        return ""
+    return " (this is one tag; several are joined by ||)"
 
 
 def stats(engine: PushEngine) -> dict[str, Any]:

@@ -190,6 +190,18 @@ def test_a_subscription_that_is_refused_while_it_runs_is_said(cluster: BrokerPro
     asyncio.run(flow())
 
 
+@pytest.mark.parametrize("tags", ["new && paid", "new,paid", "new|paid", "new paid"])
+def test_tags_that_are_joined_by_another_sign_are_said_to_be_one_tag(
+    cluster: BrokerProcess, hand: Hand, tags: str
+) -> None:
+    topic = f"joined-{'-'.join(str(ord(sign)) for sign in tags if not sign.isalpha())}"
+    fill(hand, topic, 4, properties="TAGS\x01new\x02")
+    consumer = PushConsumer(f"{topic}-group", cluster.namesrv, from_where="first", topics={topic: tags})
+    with consumer:
+        words = f"did not match {tags!r}, and none did (this is one tag; several are joined by ||)"
+        until(lambda: any(words in one for one in consumer.stats()["why_nothing"]), "the tags")
+
+
 def test_a_strategy_that_fails_is_said(cluster: BrokerProcess, hand: Hand) -> None:
     fill(hand, "unshared", 4)
     consumer = PushConsumer("unshared-group", cluster.namesrv, allocation=NoSharing())
