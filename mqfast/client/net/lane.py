@@ -20,6 +20,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from mqfast.client.net import fork
 from mqfast.client.net._lane import IDLE_S, Gone, Lane, Socket
+from mqfast.client.net.connect import connect
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.net.steps import Ask, Pause, ReadyAsk, Steps, of_client
 from mqfast.errors import CallTimeout, ConnectError, ConnectionLost
@@ -308,7 +309,7 @@ def _connected(address: str, host: str, port: int, context: ssl.SSLContext | Non
         raise ConnectError(f"{address}: the time was over before a connection was tried")
     begin = time.monotonic()
     try:
-        sock = socket.create_connection((host, port), timeout_s)
+        sock = connect(host, port, timeout_s)
     except (OSError, ValueError) as error:  # ValueError: a name that can be no host's
         took = time.monotonic() - begin
         raise ConnectError(f"{address}: no connection in {took:.2f} s: {error}") from None

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import ast
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import mqfast
+from mqfast import Producer
+from mqfast.client.net.connect import connect
+from mqfast.errors import ConnectError
 
 CLIENT = Path(mqfast.__file__).parent / "client"
 
@@ -103,3 +109,38 @@ def test_without_file_descriptors_a_call_fails_and_the_client_lives_on() -> None
     for kind, in_time, text in ends[4:]:
         assert (kind, in_time) == ("ConnectError", True), run.stdout
         assert "127.0.0.1:1" in text
+
+
+def test_the_name_of_a_host_is_resolved_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's resolver waits as long as its servers let it: here until the send has ended."""
+    ended, real = threading.Event(), socket.getaddrinfo
+
+    def slow(host: Any, *arguments: Any, **settings: Any) -> Any:
+        if host == "name.invalid" and not settings.get("flags", 0):
+            ended.wait(60)
+        return real(host, *arguments, **settings)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    with Producer("g", "name.invalid:9876") as producer:
+        try:
+            with pytest.raises(ConnectError, match=r"the name name\.invalid was not resolved"):
+                producer.send("orders", b"x", timeout_s=0.5)
+            assert not ended.is_set()
+        finally:
+            ended.set()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "name.invalid", "a" * 70 + ".invalid"])
+def test_a_host_is_reached_or_the_reason_is_told(host: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        if host in ("127.0.0.1", "localhost"):
+            try:
+                socket.getaddrinfo(host, port)
+            except socket.gaierror:
+                pytest.skip(f"this system does not know {host}")
+            with connect(host, port, 30.0) as connection:
+                assert connection.getpeername()[1] == port
+        else:
+            with pytest.raises((OSError, ValueError)):
+                connect(host, port, 30.0)

@@ -1,0 +1,64 @@
+"""A TCP connection in a given time, which holds for the name of the host too: the system's resolver has no limit.
+
+Room: client. It must never leave a socket open that the caller does not get.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from typing import Any
+
+__all__ = ["connect"]
+
+_Found = list[tuple[Any, Any, int, str, tuple[Any, ...]]]
+
+
+def connect(host: str, port: int, timeout_s: float) -> socket.socket:
+    """A connection to the first address of a host that takes one. The socket keeps the rest of the time as its timeout.
+
+    Raises: OSError, TimeoutError; ValueError for a name that can be no host's.
+    """
+    deadline = time.monotonic() + timeout_s
+    failure: OSError = OSError(f"{host} has no address")
+    for family, kind, protocol, _, place in _addresses(host, port, timeout_s):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(max(0.001, deadline - time.monotonic()))
+            sock.connect(place)
+            return sock
+        except OSError as error:
+            sock.close()
+            failure = error
+        except BaseException:
+            sock.close()
+            raise
+    raise failure
+
+
+def _addresses(host: str, port: int, timeout_s: float) -> _Found:
+    with contextlib.suppress(socket.gaierror):
+        numeric = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=numeric)
+    answer: list[_Found | Exception] = []
+
+    def ask() -> None:
+        try:
+            answer.append(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except Exception as error:
+            answer.append(error)
+
+    asking = threading.Thread(target=ask, name="mqfast-resolve", daemon=True)
+    try:
+        asking.start()
+    except RuntimeError:  # no thread can be started any more: the interpreter ends, or the system's limit is reached
+        ask()
+    else:
+        asking.join(timeout_s)
+    if not answer:
+        raise TimeoutError(f"the name {host} was not resolved in {timeout_s:.2f} s")
+    if isinstance(answer[0], Exception):
+        raise answer[0]
+    return answer[0]
