@@ -212,9 +212,10 @@ def test_a_sync_beside_one_ahead_waits_for_its_outcome(tmp_path: Path, memory: d
 
     config = StoreConfig(flush_disk_type="SYNC_FLUSH", mapped_file_bytes_commit_log=4 << 20, **memory)
     with store_with(tmp_path / "s", config, told_the_wrong_one, services=True) as store:
-        store.put("T", b"makes the file")
+        with suppress(FlushError):  # the sync ahead may have begun before that of this put
+            store.put("T", b"makes the file")
         assert begun.wait(20)
-        with pytest.raises(FlushError):
+        with pytest.raises((FlushError, StoreFailed)):
             store.put("T", b"never durable")
         assert ended.is_set()
         assert store.state is StoreState.FAILED
