@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mqfast.spark.options import Options
 
 __all__ = [
-    "Access", "LeftOut", "LogAccess", "ReadSettings", "StoreReplaced", "is_away", "known_topics", "log_of",
+    "Access", "LeftOut", "LogAccess", "ReadSettings", "StoreReplaced", "group_row", "is_away", "known_topics", "log_of",
     "look_again", "open_access", "open_local", "stores_of",
 ]  # fmt: skip
 
@@ -262,3 +262,14 @@ def log_of(access: Access) -> LogAccess:
     if access.log is None:
         raise ConfigError("option path: expected a directory: brokers hand out messages by queue, not along their log")
     return access.log
+
+
+def group_row(
+    group: str, topic: str, queue_id: int, offset: int, bounds: tuple[int, int] | None
+) -> dict[str, str | int | None]:
+    """A row of the view ``groups``. Args: bounds: first and next queue offset; None where the queue is not there."""
+    return {
+        "group": group, "topic": topic, "queueId": queue_id, "committedOffset": offset,
+        "minOffset": bounds[0] if bounds else None, "maxOffset": bounds[1] if bounds else None,
+        "lag": max(bounds[1] - max(offset, bounds[0]), 0) if bounds else None,
+    }  # fmt: skip

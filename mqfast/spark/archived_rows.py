@@ -16,13 +16,13 @@ from pyspark.sql.datasource import InputPartition
 
 from mqfast import properties as _properties
 from mqfast.errors import ConfigError, CorruptFile, UsageError
-from mqfast.message import LMQ_PREFIX, encode_message_id
+from mqfast.message import encode_message_id
 from mqfast.spark.bodies import decompressed
 from mqfast.spark.jobs.files import crc_of
 from mqfast.spark.jobs.manifest import ArchivedFile, Manifest, manifests, queue_ends
 from mqfast.spark.options import Options
 from mqfast.spark.schema import STORE, Column, arrow_schema
-from mqfast.spark.selection import is_hidden
+from mqfast.spark.selection import wants_queue
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,19 +51,6 @@ def archive_of(starting_from: str) -> str:
     if not starting_from.startswith(_PREFIX) or len(starting_from) == len(_PREFIX):
         raise ConfigError(f"option startingFrom: expected archive:PATH, found {starting_from!r}")
     return os.path.abspath(starting_from.removeprefix(_PREFIX).removeprefix("file://"))
-
-
-def wants_queue(options: Options, topic: str, queue_id: int | None = None) -> bool:
-    """Does a read with these options return messages of this topic, and of this queue if one is given?"""
-    if options.assign is not None:
-        return any(topic == name and queue_id in (None, number) for name, number in options.assign)
-    if options.subscribe is not None:
-        return topic in options.subscribe
-    if is_hidden(topic) and not options.include_system_topics:
-        return False
-    if options.subscribe_pattern is not None:
-        return options.subscribe_pattern.fullmatch(topic) is not None
-    return not topic.startswith(LMQ_PREFIX)
 
 
 def wanted_files(found: Sequence[Manifest], options: Options) -> list[ArchivedFile]:

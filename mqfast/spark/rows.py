@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["COLUMNS", "PLACES", "RowWriter", "check_columns"]
+__all__ = ["COLUMNS", "PLACES", "RowWriter", "check_columns", "refuse_complete"]
 
 _TEXT: Final = ("string",)
 _WHOLE: Final = ("int", "bigint")
@@ -72,6 +72,15 @@ _MOST_ORDERS: Final = 4096
 _DELAYS: Final = (
     _properties.DELAY, _properties.TIMER_DELAY_MS, _properties.TIMER_DELAY_SEC, _properties.TIMER_DELIVER_MS,
 )  # fmt: skip
+
+
+def refuse_complete(overwrite: bool) -> None:
+    """The sinks append. Raises: ConfigError where a stream is to write its whole result with every batch."""
+    if overwrite:
+        raise ConfigError(
+            "outputMode: expected append, found complete, which would write everything again with every batch; "
+            "write such results by foreachBatch with a txnId of the batch"
+        )
 
 
 def check_columns(schema: StructType, options: Options) -> None:

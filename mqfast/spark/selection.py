@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from mqfast.spark.access import Access
 
 __all__ = [
-    "HIDDEN_TOPICS", "check_names", "check_pattern", "ending_offsets", "is_hidden", "is_wanted", "present", "select",
-    "selected_queues", "starting_offsets",
+    "HIDDEN_TOPICS", "check_names", "check_pattern", "ending_offsets", "is_hidden", "present", "select",
+    "selected_queues", "starting_offsets", "wants_queue",
 ]  # fmt: skip
 
 Key = tuple[str, int]
@@ -119,13 +119,15 @@ def is_hidden(topic: str) -> bool:
     return any(topic == name or (name[-1] == "*" and topic.startswith(name[:-1])) for name in HIDDEN_TOPICS)
 
 
-def is_wanted(place: Key, options: Options) -> bool:
-    """Do the options name this queue, whether it is there or not? See ``selected_queues``."""
-    topic = place[0]
+def wants_queue(options: Options, topic: str, queue_id: int | None = None) -> bool:
+    """Do the options name this topic, and this queue if one is given, whether it is there or not?
+
+    The rule of ``selected_queues``.
+    """
     if options.subscribe is not None:
         return topic in options.subscribe
     if options.assign is not None:
-        return place in options.assign
+        return any(topic == name and queue_id in (None, number) for name, number in options.assign)
     if is_hidden(topic) and not options.include_system_topics:
         return False
     if options.subscribe_pattern is not None:

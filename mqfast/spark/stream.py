@@ -57,7 +57,7 @@ from mqfast.spark.offsets import (
 from mqfast.spark.options import Options
 from mqfast.spark.plan import OffsetRange, Piece, ScanRange, Selection, Snapshot, plan, scan_pieces
 from mqfast.spark.schema import VIEWS, Column
-from mqfast.spark.selection import check_pattern, is_wanted, present, selected_queues, starting_offsets
+from mqfast.spark.selection import check_pattern, present, selected_queues, starting_offsets, wants_queue
 from mqfast.spark.source import ScanPartition, freeze_loaded, parts_of, read_part, read_settings
 from mqfast.store.reader._gather import ANY_QUEUE
 
@@ -299,7 +299,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         selected = selected_queues(snapshot, present(snapshot, self.options))
         o, every = self.options, not self._checked
         resumed = resume_queues(
-            start, snapshot, selected, access, every=every, wanted=lambda place: is_wanted(place, o),
+            start, snapshot, selected, access, every=every, wanted=lambda place: wants_queue(o, *place),
             named=every and (o.subscribe is not None or o.assign is not None),
         )  # fmt: skip
         self._accept(resumed.losses)
@@ -333,7 +333,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for place, at in offsets.items():
             anchor = before.anchors.get(place)
             stays = anchor is not None and before.queues.get(place) == at and not anew
-            if not stays and is_wanted(place, self.options):
+            if not stays and wants_queue(self.options, *place):
                 anchor = anchor_of(place, at, self._open())
             if anchor is not None:
                 found[place] = anchor
@@ -476,7 +476,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._accept(still_there(end, snapshot, access, wanted))
         ranges = []
         for place, (since, until) in wanted.items():
-            if place not in bounds and access.log is None and not is_wanted(place, o):
+            if place not in bounds and access.log is None and not wants_queue(o, *place):
                 ranges.append(OffsetRange(*place, since, until))  # no broker was asked about this topic: its task asks
                 continue
             what = f"offsets of queue {place[0]}/{place[1]}"

@@ -5,7 +5,7 @@ Room: client. It must never answer for a group that is not here. Source: ClientR
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from mqfast.remoting.channel import Channel
@@ -43,6 +43,16 @@ class BrokerRequests:
     def serve(self, code: int, group: str | None, handler: Handler) -> None:
         """Serve a code for a group; with group None each request of that code whose header names no group here."""
         self._handlers.setdefault((int(code), group), []).append(handler)
+
+    def serve_all(self, group: str, handlers: Mapping[int, Handler]) -> None:
+        """Serve these codes for a group."""
+        for code, handler in handlers.items():
+            self.serve(code, group, handler)
+
+    def unserve_all(self, group: str, handlers: Mapping[int, Handler]) -> None:
+        """Serve none of them any more."""
+        for handler in handlers.values():
+            self.unserve(group, handler)
 
     def unserve(self, group: str | None, handler: Handler) -> None:
         """Serve no more with this handler."""

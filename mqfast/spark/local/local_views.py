@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.errors import ConfigError, CorruptFile, OffsetError
+from mqfast.spark.access import group_row
 from mqfast.spark.options import Options, option_name
 from mqfast.spark.plan import OffsetRange, Piece, ScanRange, Snapshot, plan, scan_pieces
 from mqfast.spark.schema import Column, arrow_schema
@@ -228,10 +229,5 @@ def _groups(access: LocalAccess, piece: Piece) -> Rows:
     rows = []
     for group in access.reader.consumer_groups():
         for (topic, queue_id), offset in sorted(access.group_offsets(group).items()):
-            known = bounds.get((topic, queue_id))
-            rows.append({
-                "group": group, "topic": topic, "queueId": queue_id, "committedOffset": offset,
-                "minOffset": known[0] if known else None, "maxOffset": known[1] if known else None,
-                "lag": max(known[1] - max(offset, known[0]), 0) if known else None,
-            })  # fmt: skip
+            rows.append(group_row(group, topic, queue_id, offset, bounds.get((topic, queue_id))))
     yield rows

@@ -22,7 +22,7 @@ from mqfast.errors import ConfigError, UsageError
 from mqfast.spark.local.commit import Transaction, check_target
 from mqfast.spark.local.staging import StagedFile, clean_staging
 from mqfast.spark.options import Options
-from mqfast.spark.rows import RowWriter, check_columns
+from mqfast.spark.rows import RowWriter, check_columns, refuse_complete
 from mqfast.store.base._os import OsDoor
 from mqfast.store.base.paths import StorePaths
 from mqfast.store.meta.metadata import TopicTable
@@ -187,11 +187,7 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         super().__init__(options, schema)
-        if overwrite:
-            raise ConfigError(
-                "outputMode: expected append, found complete, which would write everything again with every batch; "
-                "write such results by foreachBatch with a txnId of the batch"
-            )
+        refuse_complete(overwrite)
         if not os.path.isdir(self.staging):
             check_target(self.store_path)  # later another sink may have it for a moment: commits wait
 

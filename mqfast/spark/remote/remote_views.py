@@ -14,6 +14,7 @@ from mqfast.client.admin.bodies import AllOffsetsBody
 from mqfast.errors import ConfigError
 from mqfast.remoting.bodies import decode_body
 from mqfast.remoting.codes import RequestCode
+from mqfast.spark.access import group_row
 from mqfast.spark.options import Options, option_name
 from mqfast.spark.plan import OffsetRange, Piece, Snapshot
 from mqfast.spark.schema import Column, arrow_schema
@@ -88,10 +89,5 @@ def _groups(access: RemoteAccess, piece: Piece) -> list[dict[str, Any]]:
         topic, at, group = name.partition("@")
         topic, group = cluster.plain(topic), cluster.plain(group)
         for queue_id, offset in queues.items() if at else ():
-            known = bounds.get((topic, queue_id))
-            rows.append({
-                "group": group, "topic": topic, "queueId": queue_id, "committedOffset": offset,
-                "minOffset": known[0] if known else None, "maxOffset": known[1] if known else None,
-                "lag": max(known[1] - max(offset, known[0]), 0) if known else None,
-            })  # fmt: skip
+            rows.append(group_row(group, topic, queue_id, offset, bounds.get((topic, queue_id))))
     return sorted(rows, key=lambda row: (row["group"], row["topic"], row["queueId"]))

@@ -25,7 +25,7 @@ from mqfast.spark.remote._elements import Elements
 from mqfast.spark.remote.asked import Batch, BatchDone
 from mqfast.spark.remote.client import settings_of
 from mqfast.spark.remote.sender import End, How, TaskSender
-from mqfast.spark.rows import RowWriter, check_columns
+from mqfast.spark.rows import RowWriter, check_columns, refuse_complete
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -237,11 +237,7 @@ class RemoteStreamWriter(_RemoteSink, DataSourceStreamArrowWriter):
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         super().__init__(options, schema)
-        if overwrite:
-            raise ConfigError(
-                "outputMode: expected append, found complete, which would write everything again with every batch; "
-                "write such results by foreachBatch with a txnId of the batch"
-            )
+        refuse_complete(overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
         """Send the rows of one task. Raises: UsageError outside of a streaming query."""

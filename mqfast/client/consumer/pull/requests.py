@@ -43,13 +43,11 @@ class PullRequests:
 
     def register(self) -> None:
         """Serve from now on."""
-        for code, handler in self._served.items():
-            self._engine.instance.serve(code, self._engine.group, handler)
+        self._engine.instance.requests.serve_all(self._engine.group, self._served)
 
     def unregister(self) -> None:
         """Serve no more."""
-        for handler in self._served.values():
-            self._engine.instance.requests.unserve(self._engine.group, handler)
+        self._engine.instance.requests.unserve_all(self._engine.group, self._served)
 
     def members_changed(self, channel: Channel, request: RemotingCommand) -> None:
         """40: rebalance at once."""

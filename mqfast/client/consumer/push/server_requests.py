@@ -49,13 +49,11 @@ class ServerRequests:
 
     def register(self) -> None:
         """Serve from now on."""
-        for code, handler in self._served.items():
-            self._engine.instance.serve(code, self._engine.group, handler)
+        self._engine.instance.requests.serve_all(self._engine.group, self._served)
 
     def unregister(self) -> None:
         """Serve no more."""
-        for handler in self._served.values():
-            self._engine.instance.requests.unserve(self._engine.group, handler)
+        self._engine.instance.requests.unserve_all(self._engine.group, self._served)
 
     async def reset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """220: go on at other offsets. Raises: FieldError."""
