@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections import defaultdict
@@ -59,3 +60,25 @@ def test_no_two_members_handle_a_queue_at_once(how: str) -> None:
         assert list(dict.fromkeys(numbers)) == sorted(set(numbers))
         turns = [who for who, _ in groupby(who for who, _ in some)]
         assert len(turns) <= 1 + CHANGES, some
+
+
+def test_locks_at_another_master_do_not_count() -> None:
+    """A route may name another broker as master while the connection to the one before is still there."""
+    seen: list[int] = []
+    with Broker(topics={"orders": 1}) as broker, socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        consumer = broker.consumer("g", orderly=True, suspend_s=0.1)
+        consumer.subscribe("orders", lambda message: seen.append(int(message.text())))
+        consumer.start()
+        broker.send("orders", *map(str, range(10)))
+        broker.wait_until(lambda: len(seen) == 10, timeout_s=60)
+        engine = consumer._engine
+        routes = engine.instance.routes
+        route = routes.get("orders")
+        assert route is not None
+        moved = route.brokers["broker-a"]._replace(addresses={0: f"127.0.0.1:{nobody.getsockname()[1]}"})
+        routes.update("orders", route._replace(brokers={"broker-a": moved}))
+        broker.wait_until(lambda: engine.locks._doubts["broker-a"] > 0, timeout_s=60)
+        broker.send("orders", *map(str, range(10, 20)))  # the route is asked for again where nobody listens
+        broker.wait_until(lambda: len(seen) == 20, timeout_s=60)
+    assert seen == list(range(20))
