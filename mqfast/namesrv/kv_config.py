@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from mqfast.errors import CorruptFile, FieldError
-from mqfast.remoting.bodies import decode_body, encode_body
+from mqfast.remoting.bodies import build_tables, decode_body, encode_body
 
 __all__ = ["ORDER_TOPICS", "KvConfig"]
 
@@ -102,3 +102,6 @@ def write_whole(path: Path, data: bytes) -> None:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+build_tables(__name__)

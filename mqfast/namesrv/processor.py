@@ -24,6 +24,7 @@ from mqfast.remoting.bodies import (
     DataVersion,
     QueueData,
     TopicTable,
+    build_tables,
     decode_body,
     decode_registration,
     encode_body,
@@ -372,3 +373,6 @@ def _field(request: RemotingCommand, name: str) -> str:
 
 def _is_true(text: object) -> bool:
     return isinstance(text, str) and text.lower() == "true"
+
+
+build_tables(__name__)

@@ -6,6 +6,7 @@ Source: the classes of the same names in RocketMQ's remoting.protocol.
 
 from __future__ import annotations
 
+import sys
 import zlib
 from typing import Annotated, Any, Final, TypeVar
 
@@ -25,6 +26,7 @@ __all__ = [
     "TopicConfig",
     "TopicTable",
     "TopicRoute",
+    "build_tables",
     "decode_body",
     "decode_registration",
     "encode_body",
@@ -104,6 +106,17 @@ class TopicRoute(Struct, rename="camel"):
     order_topic_conf: str | UnsetType = UNSET
     queue_datas: list[QueueData] = []
     topic_queue_mapping_by_broker: dict[str, Raw] | UnsetType = UNSET
+
+
+def build_tables(module: str) -> None:
+    """Build msgspec's table of each Struct of a module; the module calls it at its end.
+
+    msgspec builds the table of a Struct at the first decode, and publishes the table before it is whole: a second
+    thread, or a signal handler, that decodes the same Struct meanwhile ends the process with SIGSEGV.
+    """
+    for one in list(vars(sys.modules[module]).values()):
+        if isinstance(one, type) and issubclass(one, Struct) and one.__module__ == module:
+            msgspec.json.Decoder(one)
 
 
 def encode_body(value: Any) -> bytes:
@@ -233,3 +246,6 @@ def _topic_line(line: str) -> TopicConfig:
     except ValueError:
         raise FieldError("body.topic", "a name and three whole numbers", repr(line[:80])) from None
     return TopicConfig(topic_name=name, read_queue_nums=reads, write_queue_nums=writes, perm=perm)
+
+
+build_tables(__name__)

@@ -15,7 +15,7 @@ from msgspec import Struct
 from mqfast.broker.acl.kinds import Action, Kind
 from mqfast.broker.clients.heartbeat import decode_heartbeat
 from mqfast.message import decode_message_id
-from mqfast.remoting.bodies import decode_body
+from mqfast.remoting.bodies import build_tables, decode_body
 from mqfast.remoting.codes import RequestCode as R
 from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.once import ASK_ONCE, END_ONCE
@@ -242,3 +242,6 @@ _CLUSTER_GET: Final = frozenset(
         R.GET_ALL_CONSUMER_OFFSET, R.GET_ALL_DELAY_OFFSET, R.GET_TIMER_CHECK_POINT, R.GET_TIMER_METRICS,
     }
 )  # fmt: skip
+
+
+build_tables(__name__)

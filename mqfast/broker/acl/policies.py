@@ -19,7 +19,7 @@ from mqfast.broker.acl.needs import Need
 from mqfast.broker.acl.plain_files import write_private
 from mqfast.broker.acl.users import denied
 from mqfast.errors import CallRefused, CorruptFile, FieldError
-from mqfast.remoting.bodies import decode_body, encode_body
+from mqfast.remoting.bodies import build_tables, decode_body, encode_body
 
 __all__ = ["Acl", "Entry", "Policies", "Policy", "subject_of"]
 
@@ -244,3 +244,6 @@ def _shown(subject: str, rules: _Rules) -> Acl:
 
 def _entries(rules: Iterable[_Rule]) -> list[Entry]:
     return [rule.shown() for rule in rules]
+
+
+build_tables(__name__)

@@ -15,7 +15,7 @@ from msgspec import Struct
 from mqfast.broker.acl.kinds import UserStatus, UserType
 from mqfast.broker.acl.plain_files import write_private
 from mqfast.errors import CallRefused, CorruptFile, FieldError
-from mqfast.remoting.bodies import decode_body, encode_body
+from mqfast.remoting.bodies import build_tables, decode_body, encode_body
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.signature import ACCESS_KEY, is_signed_with
@@ -123,3 +123,6 @@ class Users:
     def _write(self, users: dict[str, User]) -> None:
         write_private(self._path, encode_body(_File(users)))
         self._users = users
+
+
+build_tables(__name__)

@@ -16,7 +16,7 @@ from msgspec import Struct
 from mqfast.broker.admin.bodies import Queue
 from mqfast.broker.topics import RETRY_PREFIX
 from mqfast.errors import CallRefused
-from mqfast.remoting.bodies import decode_body, encode_body
+from mqfast.remoting.bodies import build_tables, decode_body, encode_body
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
@@ -148,3 +148,6 @@ def _hash(text: str) -> int:
 
 def _text(queue: Queue) -> str:
     return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
+
+
+build_tables(__name__)

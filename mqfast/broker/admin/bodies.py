@@ -14,7 +14,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from mqfast.broker.clients.heartbeat import Subscription
 from mqfast.errors import FieldError
-from mqfast.remoting.bodies import DataVersion, decode_body, encode_body
+from mqfast.remoting.bodies import DataVersion, build_tables, decode_body, encode_body
 from mqfast.remoting.fastjson import object_keys
 
 __all__ = [
@@ -215,3 +215,6 @@ def queue_offsets(body: bytes) -> dict[Queue, int]:
         return {msgspec.json.decode(key, type=Queue, strict=False): offset for key, offset in found.items()}
     except msgspec.MsgspecError as error:
         raise FieldError("body.messageQueueTable", f"queues as keys ({str(error)[:80]})", "another key") from None
+
+
+build_tables(__name__)

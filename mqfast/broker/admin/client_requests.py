@@ -17,7 +17,7 @@ from msgspec import Struct
 from mqfast.broker.admin.bodies import Offsets, ProducerRow, Queue, by_client, by_queue, queue_offsets
 from mqfast.errors import CallRefused, CallTimeout, MqfastError, RemotingError
 from mqfast.message import decode_message_id
-from mqfast.remoting.bodies import encode_body, header_of
+from mqfast.remoting.bodies import build_tables, encode_body, header_of
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import LanguageCode, RequestCode, ResponseCode
 
@@ -272,3 +272,6 @@ def _row(member: Member) -> ProducerRow:
     host, port = member.channel.peer if isinstance(member.channel, Channel) else ("", 0)
     language = LanguageCode(member.language).name
     return ProducerRow(member.client_id, language, member.updated_ms, f"/{host}:{port}", member.version)
+
+
+build_tables(__name__)

@@ -16,7 +16,7 @@ from mqfast.broker.admin.attributes import GROUP_ATTRIBUTES, changed
 from mqfast.broker.admin.bodies import AllGroups, GroupForbidden
 from mqfast.broker.topics import illegal_group
 from mqfast.errors import CallRefused, FieldError
-from mqfast.remoting.bodies import DataVersion, Int32, decode_body, encode_body, header_of
+from mqfast.remoting.bodies import DataVersion, Int32, build_tables, decode_body, encode_body, header_of
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
@@ -167,3 +167,6 @@ class GroupRequests:
             _log.info("group %s, topic %s: readable=%s", header.group, header.topic, header.readable)
         may = groups.may_read(header.group, header.topic)
         return request.response(body=encode_body(GroupForbidden(header.group, may, header.topic)))
+
+
+build_tables(__name__)

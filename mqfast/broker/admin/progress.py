@@ -28,7 +28,7 @@ from mqfast.broker.admin.bodies import (
     by_queue,
 )
 from mqfast.errors import CallRefused
-from mqfast.remoting.bodies import encode_body, header_of
+from mqfast.remoting.bodies import build_tables, encode_body, header_of
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
@@ -265,3 +265,6 @@ async def _queues(count: int) -> AsyncIterator[int]:
         if queue_id % _QUEUES_AT_ONCE == 0:
             await asyncio.sleep(0)
         yield queue_id
+
+
+build_tables(__name__)

@@ -12,7 +12,7 @@ from msgspec import UNSET, Struct
 
 from mqfast.broker.admin.bodies import QueueRow, QueueRows
 from mqfast.errors import CorruptFile, OffsetError, UsageError
-from mqfast.remoting.bodies import encode_body, header_of
+from mqfast.remoting.bodies import build_tables, encode_body, header_of
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
@@ -134,3 +134,6 @@ class Query:
             unit = context.engine.unit_at(header.topic, header.queue_id, offset)
             rows.queue_data.append(QueueRow(False, unit.physical_offset, unit.size, unit.tags_code))
         return request.response(body=encode_body(rows))
+
+
+build_tables(__name__)

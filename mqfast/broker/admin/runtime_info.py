@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from mqfast.broker.admin.bodies import StatsData, StatsItem
 from mqfast.errors import CallRefused, MqfastError
-from mqfast.remoting.bodies import encode_body, header_of
+from mqfast.remoting.bodies import build_tables, encode_body, header_of
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
@@ -272,3 +272,6 @@ def size_text(size: int) -> str:
         scaled /= 1024
         power += 1
     return f"{scaled:.1f} {'KMGTPE'[power - 1]}iB"
+
+
+build_tables(__name__)

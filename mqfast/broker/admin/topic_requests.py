@@ -17,7 +17,7 @@ from mqfast.broker.admin.attributes import TOPIC_ATTRIBUTES, changed, parsed
 from mqfast.broker.admin.bodies import AllTopics, TopicNames
 from mqfast.broker.topics import illegal_topic
 from mqfast.errors import CallRefused
-from mqfast.remoting.bodies import DataVersion, Int32, TopicConfig, decode_body, encode_body, header_of
+from mqfast.remoting.bodies import DataVersion, Int32, TopicConfig, build_tables, decode_body, encode_body, header_of
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
@@ -246,3 +246,6 @@ def _whole(name: str, raw: dict[str, Any]) -> dict[str, Any]:
 
 def _version(raw: dict[str, int]) -> DataVersion:
     return DataVersion(int(raw.get("counter", 0)), int(raw.get("stateVersion", 0)), int(raw.get("timestamp", 0)))
+
+
+build_tables(__name__)

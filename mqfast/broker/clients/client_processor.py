@@ -19,7 +19,7 @@ from mqfast.broker.clients.heartbeat import ConsumerData, Subscription, decode_h
 from mqfast.broker.clients.producer_manager import ProducerManager
 from mqfast.broker.clients.queue_locks import MessageQueue, QueueLocks
 from mqfast.errors import FieldError
-from mqfast.remoting.bodies import decode_body, encode_body
+from mqfast.remoting.bodies import build_tables, decode_body, encode_body
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
@@ -237,3 +237,6 @@ def _field(request: RemotingCommand, name: str) -> str:
     if not value:
         raise FieldError(name, "a value", "none")
     return str(value)
+
+
+build_tables(__name__)

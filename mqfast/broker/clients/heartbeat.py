@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from mqfast.errors import FieldError
-from mqfast.remoting.bodies import decode_body
+from mqfast.remoting.bodies import build_tables, decode_body
 
 __all__ = ["ACTIVELY", "ConsumerData", "Heartbeat", "ProducerData", "Subscription", "decode_heartbeat"]
 
@@ -66,3 +66,6 @@ def decode_heartbeat(body: bytes) -> Heartbeat:
     if not found.client_id:
         raise FieldError("body.clientID", "a name", "an empty one")
     return found
+
+
+build_tables(__name__)

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from mqfast.errors import FieldError, RemotingError
 from mqfast.ha.epochs import NO_EPOCH, EpochEntry, EpochFile, first_wrong
-from mqfast.remoting.bodies import decode_body, encode_body
+from mqfast.remoting.bodies import build_tables, decode_body, encode_body
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.tls import client_context
@@ -169,3 +169,6 @@ class Epochs:
         if theirs:
             self.file.follow(theirs, self._store.engine.raw.end)
         return True
+
+
+build_tables(__name__)

@@ -24,7 +24,7 @@ from mqfast.broker.replica.epochs import epochs_of
 from mqfast.broker.topics import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from mqfast.errors import FieldError, MqfastError, OffsetError, UsageError
 from mqfast.message import LMQ_PREFIX
-from mqfast.remoting.bodies import DataVersion, decode_body
+from mqfast.remoting.bodies import DataVersion, build_tables, decode_body
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.log_limit import LogLimit
 from mqfast.schedule.timer.checkpoint import TimerCheckpoint, load_checkpoint, of_master, write_checkpoint
@@ -314,3 +314,6 @@ def _version(version: DataVersion) -> dict[str, int]:
 
 def _differ(mine: dict[str, int], other: DataVersion) -> bool:
     return (mine.get("counter"), mine.get("timestamp")) != (other.counter, other.timestamp)
+
+
+build_tables(__name__)

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from mqfast.client.values import MessageQueue
 from mqfast.errors import FieldError
-from mqfast.remoting.bodies import TopicConfig, decode_body
+from mqfast.remoting.bodies import TopicConfig, build_tables, decode_body
 
 __all__ = [
     "AllOffsetsBody", "ClusterBody", "ConnectionsBody", "ConsumeStatsBody", "DirectResultBody", "GroupListBody",
@@ -256,3 +256,6 @@ def properties_text(pairs: Mapping[str, str]) -> bytes:
 def _escaped(value: str) -> str:
     text = value.replace("\\", "\\\\")
     return "\\" + text if text.startswith((" ", "\t")) else text
+
+
+build_tables(__name__)

@@ -17,7 +17,7 @@ from mqfast.client.delivery import Delivery
 from mqfast.client.net.steps import Ask, Steps, broker_error, checked
 from mqfast.client.values import MessageQueue
 from mqfast.errors import BrokerError, ClientError, FieldError, NoRoute, SubscriptionError
-from mqfast.remoting.bodies import decode_body, encode_body
+from mqfast.remoting.bodies import build_tables, decode_body, encode_body
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
@@ -127,3 +127,6 @@ def check_sql(
         error: BrokerError = broker_error(answer, address)
         text = f"topic {subscription.topic}, sql {subscription.expression!r}: {error}"
         raise SubscriptionError(text) from error
+
+
+build_tables(__name__)

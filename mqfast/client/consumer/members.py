@@ -14,7 +14,7 @@ from msgspec import Struct
 from mqfast.client.net.steps import Ask, Steps, checked
 from mqfast.client.route.route_table import MASTER_ID
 from mqfast.errors import CallTimeout, ClientError, ConnectionLost, FieldError, NoRoute
-from mqfast.remoting.bodies import decode_body
+from mqfast.remoting.bodies import build_tables, decode_body
 from mqfast.remoting.codes import RequestCode
 
 if TYPE_CHECKING:
@@ -52,3 +52,6 @@ def group_members(instance: ClientInstance, group: str, topic: str, *, timeout_s
         except (ClientError, ConnectionLost, CallTimeout, FieldError) as failure:
             error = failure
     raise error
+
+
+build_tables(__name__)

@@ -15,7 +15,7 @@ from mqfast.client.delivery import Delivery, Source, decode_deliveries
 from mqfast.client.net.steps import Ask, Steps, checked
 from mqfast.client.values import MessageQueue, PullStatus
 from mqfast.errors import ClientError, CorruptFile, FieldError, NoRoute
-from mqfast.remoting.bodies import header_of
+from mqfast.remoting.bodies import build_tables, header_of
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
 __all__ = ["PullAnswer", "RawAnswer", "pull", "raw_pull"]
@@ -211,3 +211,6 @@ def _about(queue: MessageQueue, offset: int) -> str:
 
 def _nonsense(address: str, queue: MessageQueue, offset: int, code: int, error: Exception) -> ClientError:
     return ClientError(f"{_about(queue, offset)}: {address} answered code {code} and what is no answer: {error}")
+
+
+build_tables(__name__)

@@ -13,7 +13,7 @@ from msgspec import Raw, Struct
 
 from mqfast.client.values import MessageQueue
 from mqfast.errors import FieldError
-from mqfast.remoting.bodies import decode_body, encode_body
+from mqfast.remoting.bodies import build_tables, decode_body, encode_body
 from mqfast.remoting.fastjson import object_keys
 
 __all__ = ["by_queue", "offsets_of"]
@@ -56,3 +56,6 @@ def by_queue(table: Mapping[MessageQueue, Any]) -> Raw:
         for queue, value in sorted(table.items())
     )
     return Raw(object_keys((encode_body(queue), encode_body(value)) for queue, value in rows))
+
+
+build_tables(__name__)

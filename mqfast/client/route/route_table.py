@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from mqfast.client.values import MessageQueue
 from mqfast.errors import FieldError
-from mqfast.remoting.bodies import READ, WRITE, QueueData, decode_body
+from mqfast.remoting.bodies import READ, WRITE, QueueData, build_tables, decode_body
 
 __all__ = ["MASTER_ID", "BrokerPlace", "RouteTable", "TopicRoute", "decode_route"]
 
@@ -184,3 +184,6 @@ class RouteTable:
             if one in place.addresses:
                 return one, place.addresses[one]
         return None
+
+
+build_tables(__name__)

@@ -19,7 +19,7 @@ from mqfast.broker.clients.heartbeat import Subscription
 from mqfast.broker.pull.filter.bloom import BloomFilter
 from mqfast.broker.pull.filter.sql import SqlError, SqlExpression, compile_sql
 from mqfast.errors import CallRefused
-from mqfast.remoting.bodies import decode_body
+from mqfast.remoting.bodies import build_tables, decode_body
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
@@ -251,3 +251,6 @@ class Entry:
             "expressionType": self.expression_type,
             "topic": self.topic,
         }
+
+
+build_tables(__name__)

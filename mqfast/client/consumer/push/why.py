@@ -16,7 +16,7 @@ from mqfast.client.consumer.push.assigned import Wanted
 from mqfast.client.consumer.subscription import SQL92
 from mqfast.client.net.steps import Ask
 from mqfast.errors import FieldError, MqfastError
-from mqfast.remoting.bodies import decode_body
+from mqfast.remoting.bodies import build_tables, decode_body
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
@@ -182,3 +182,6 @@ def stats(engine: PushEngine) -> dict[str, Any]:
             for one in assigned
         },
     }
+
+
+build_tables(__name__)
