@@ -2,28 +2,32 @@
 
 An epoch is the time of one master. Its entry says at which physical offset that master began to write. Both numbers
 grow from entry to entry. Text: number of entries; CRC-32 of their lines, 31 bits; one line ``<epoch>-<start>`` each.
+Beside that file stands ``epochHistory``, which RocketMQ ignores: the terms of each epoch (``terms.py``).
 
-Room: ha. It must never forget an epoch by itself, and never give a number twice.
-Source: EpochFileCache, CheckpointFile.
+Room: ha. It must never forget an epoch by itself, never give a number twice, and never let a byte of a term be appended
+before the term is on the disk. Source: EpochFileCache, CheckpointFile.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mqfast.errors import CorruptFile, StoreNotFound, UsageError
+from mqfast.ha.terms import NO_EPOCH, UNKNOWN, Term, new_id, parse_terms, terms_text
 
 if TYPE_CHECKING:
     from mqfast.store.base.paths import Door
 
 __all__ = ["NO_EPOCH", "EpochEntry", "EpochFile", "epochs_text", "first_wrong", "parse_epochs"]
 
-NO_EPOCH: Final = -1
-"""The epoch of a log that no master has begun with an epoch of its own."""
+_log = logging.getLogger("mqfast.ha")
 _NAME: Final = "epochFileCheckpoint"
+_TERMS: Final = "epochHistory"
 _EPOCH_MAX: Final = 2**31 - 1
 
 
@@ -74,26 +78,32 @@ def first_wrong(entries: Iterable[EpochEntry]) -> EpochEntry | None:
 
 
 class EpochFile:
-    """The epochs of one store.
+    """The epochs of one store, with their terms.
 
-    Args: root: of the store.
-    Attributes: ``entries``: oldest first; ``damage``: the file was damaged, so the newest epoch may be missing.
-    Thread: one at a time. Durability: every change is on the disk when the call returns.
+    Args: root: of the store; newest: the highest epoch that the store has known.
+    Attributes: ``terms``: oldest first; ``newest``; ``damage``: the file of epochs was damaged, so the newest epoch may
+        be missing.
+    Thread: any. Durability: every change is on the disk when the call returns.
     """
 
-    def __init__(self, door: Door, root: str, entries: Sequence[EpochEntry] = ()) -> None:
+    def __init__(self, door: Door, root: str, terms: Sequence[Term] = (), newest: int = NO_EPOCH) -> None:
         self.path: Final = os.path.join(root, _NAME)
-        self.entries: list[EpochEntry] = list(entries)
+        self.terms: tuple[Term, ...] = tuple(terms)
+        self.newest = max([newest, *(term.epoch for term in self.terms)])
         self.damage: CorruptFile | None = None
+        self._terms_path: Final = os.path.join(root, _TERMS)
         self._door: Final = door
+        self._lock: Final = threading.RLock()
 
     @classmethod
     def load(cls, door: Door, root: str) -> EpochFile:
-        """The epochs of a store; none where there is no file. Raises: CorruptFile where the file and its ``.bak`` are
-        damaged, StorageError.
+        """The epochs of a store; none where there is no file. A damaged file of terms leaves the epochs without ids.
+
+        Raises: CorruptFile where the file of epochs and its ``.bak`` are damaged, StorageError.
         """
         path = os.path.join(root, _NAME)
         failure: CorruptFile | None = None
+        entries: list[EpochEntry] = []
         for one in (path, path + ".bak"):
             try:
                 entries = parse_epochs(door.read_file(one), one)
@@ -103,51 +113,126 @@ class EpochFile:
                 failure = failure or error
                 continue
             if entries:
-                found = cls(door, root, entries)
-                found.damage = failure
-                return found
-        if failure is not None:
+                break
+        if failure is not None and not entries:
             raise failure
-        return cls(door, root)
+        terms_path = os.path.join(root, _TERMS)
+        terms: tuple[Term, ...] = ()
+        newest = NO_EPOCH
+        try:
+            terms, newest = parse_terms(door.read_file(terms_path), terms_path)
+        except StoreNotFound:
+            pass
+        except CorruptFile as error:
+            _log.warning("%s: epochs are without ids, so whole records are compared", error)
+        found = cls(door, root, _joined(entries, terms), newest)
+        found.damage = failure
+        return found
+
+    @property
+    def entries(self) -> list[EpochEntry]:
+        """The epochs as RocketMQ knows them, oldest first."""
+        return _entries(self.terms)
 
     @property
     def last_epoch(self) -> int:
         """The newest epoch, NO_EPOCH without one."""
-        return self.entries[-1].epoch if self.entries else NO_EPOCH
+        terms = self.terms
+        return terms[-1].epoch if terms else NO_EPOCH
 
-    def begin(self, epoch: int, start: int) -> None:
-        """A master begins to write at ``start``. An epoch that began there before wrote nothing; its entry goes.
+    @property
+    def leaders(self) -> frozenset[int]:
+        """The broker ids of all masters that wrote this log, as far as they are known."""
+        return frozenset(term.leader for term in self.terms if term.leader != UNKNOWN)
 
+    def begin(self, epoch: int, start: int, leader: int = UNKNOWN, *, low: int = 0) -> Term:
+        """A master begins to write at ``start``. A term that began there before wrote nothing, and goes.
+
+        Args: leader: broker id of that master; low: where the log begins; terms that end below are forgotten.
         Raises: UsageError for an epoch that is not above the last one, StorageError.
         """
-        if not self.last_epoch < epoch <= _EPOCH_MAX:
-            raise UsageError(f"epoch: expected more than {self.last_epoch}, at most {_EPOCH_MAX}, found {epoch}")
-        self._write([*(entry for entry in self.entries if entry.start < start), EpochEntry(epoch, start)])
+        with self._lock:
+            if not self.last_epoch < epoch <= _EPOCH_MAX:
+                raise UsageError(f"epoch: expected more than {self.last_epoch}, at most {_EPOCH_MAX}, found {epoch}")
+            return self._begin(Term(epoch, start, leader, new_id()), low)
 
-    def follow(self, entries: Iterable[EpochEntry], end: int) -> bool:
-        """Take the epochs of the master that this log follows, as far as the log goes (``end``).
+    def begin_term(self, start: int, leader: int = UNKNOWN, *, low: int = 0) -> Term:
+        """The master of the newest epoch starts once more, or the first one of a store, which has epoch 0.
 
-        Returns: is the newest epoch of the master among them? Raises: StorageError.
+        Raises: StorageError.
         """
-        theirs = list(entries)
-        mine = [entry for entry in theirs if entry.start <= end]
-        if mine != self.entries:
-            self._write(mine)
-        return mine == theirs
+        with self._lock:
+            return self._begin(Term(max(self.newest, 0), start, leader, new_id()), low)
+
+    def begin_unknown(self, start: int) -> None:
+        """What follows is of a master that tells no epochs. Raises: StorageError."""
+        with self._lock:
+            if self.terms and self.terms[-1].history:
+                self._begin(Term(self.last_epoch, start), 0)
+
+    def follow(self, theirs: Iterable[Term | EpochEntry], end: int) -> bool:
+        """Take the terms of the master that this log follows, as far as the log goes (``end``).
+
+        Returns: is the newest term of the master among them? Raises: StorageError.
+        """
+        with self._lock:
+            known = tuple(Term(*one) for one in theirs)
+            mine = tuple(term for term in known if term.start <= end)
+            if mine != self.terms:
+                self._write(mine)
+            return mine == known
 
     def cut(self, offset: int) -> None:
         """The log was cut: what began there or later goes. Raises: StorageError."""
-        left = [entry for entry in self.entries if entry.start < offset]
-        if left != self.entries:
-            self._write(left)
+        self._keep(lambda term: term.start < offset)
 
-    def _write(self, entries: list[EpochEntry]) -> None:
-        door = self._door
+    def end_at(self, end: int) -> None:
+        """The log was opened, and ends there: a power cut took what began behind. Raises: StorageError."""
+        self._keep(lambda term: term.start <= end)
+
+    def _keep(self, is_kept: Callable[[Term], bool]) -> None:
+        with self._lock:
+            left = tuple(term for term in self.terms if is_kept(term))
+            if left != self.terms:
+                self._write(left)
+
+    def _begin(self, term: Term, low: int) -> Term:
+        before = [one for one in self.terms if one.start < term.start]
+        while len(before) > 1 and before[1].start <= low:
+            del before[0]
+        self._write((*before, term))
+        return term
+
+    def _write(self, terms: tuple[Term, ...]) -> None:
+        """Epochs first: a crash in between leaves an epoch without an id, in which nothing was appended."""
+        door, before, entries = self._door, self.entries, _entries(terms)
         if not entries:  # RocketMQ writes no empty list
             for one in (self.path + ".bak", self.path):
                 door.unlink(one, missing_ok=True)
-        else:
-            if self.entries:
-                door.replace_file(self.path + ".bak", epochs_text(self.entries))
+        elif entries != before:
+            if before:
+                door.replace_file(self.path + ".bak", epochs_text(before))
             door.replace_file(self.path, epochs_text(entries))
-        self.entries = entries
+        newest = max([self.newest, *(term.epoch for term in terms)])
+        door.replace_file(self._terms_path, terms_text(terms, newest))
+        self.terms, self.newest = terms, newest
+
+
+def _entries(terms: Iterable[Term]) -> list[EpochEntry]:
+    entries: list[EpochEntry] = []
+    for term in terms:
+        if not entries or entries[-1].epoch < term.epoch:
+            entries.append(EpochEntry(term.epoch, term.start))
+    return entries
+
+
+def _joined(entries: Sequence[EpochEntry], terms: Sequence[Term]) -> list[Term]:
+    """The terms of the epochs that the file of epochs has; an epoch without terms has one without an id."""
+    joined: list[Term] = []
+    for place, (epoch, start) in enumerate(entries):
+        end = entries[place + 1].start if place + 1 < len(entries) else None
+        found = [one for one in terms if one.epoch == epoch and start <= one.start and (end is None or one.start < end)]
+        if not found or found[0].start != start:
+            found.insert(0, Term(epoch, start))
+        joined += found
+    return joined

@@ -275,7 +275,7 @@ class FailoverBroker:
             context, epoch = self.broker.context, self._leader.epoch
             raw, acks = context.engine.raw, context.replicas.sync_acks
             raw.refuse_puts()
-            context.replicas.epochs.file.begin(epoch, raw.end)
+            context.replicas.epochs.file.begin(epoch, raw.end, self._config["brokerId"], low=raw.min_offset)
             self._set = SyncSet(
                 acks,
                 lambda: raw.end,
