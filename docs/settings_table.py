@@ -1,5 +1,5 @@
-"""Writes the settings table of ``operations.md`` and the types of ``mqfast/settings.py`` from the configuration itself:
-``python docs/settings_table.py``.
+"""Writes the settings table of ``operations.md``, the settings that the network may change in ``broker.md``, and the
+types of ``mqfast/settings.py`` from the configuration itself: ``python docs/settings_table.py``.
 
 It must never hold a fact about a setting of its own: names, units, defaults and texts come from
 ``StoreConfig.describe()``, and whether a setting has an effect from the sources that read it. A test compares the
@@ -15,10 +15,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from mqfast.broker.broker_config import BrokerConfig  # noqa: E402  (the sources beside this file, not an installed package)
 from mqfast.config import FIELD_OF_PROPERTY, StoreConfig  # noqa: E402  (the sources beside this file, not an installed package)
 
 DOCUMENT = ROOT / "docs" / "operations.md"
 TYPES = ROOT / "mqfast" / "settings.py"
+BROKER_PAGE = ROOT / "docs" / "broker.md"
+BEGIN_LIVE, END_LIVE = "<!-- live settings -->", "<!-- end of live settings -->"
 BEGIN_TYPES = "    # Written by docs/settings_table.py."
 HOST_PARTS = {"brokerIP1": "str", "listenPort": "int"}
 BEGIN = "<!-- settings: written by docs/settings_table.py -->"
@@ -66,6 +69,19 @@ def renewed(document: str) -> str:
     return f"{head}{BEGIN}\n\n{table()}\n\n{END}{tail}"
 
 
+def renewed_live(document: str) -> str:
+    """``broker.md`` with its list of settings that the network may change written anew."""
+    config = BrokerConfig()
+    lines = ["| Of | Settings |", "|---|---|"]
+    for owner, names in (("the broker", config.names()), ("the store: what is deleted", FIELD_OF_PROPERTY)):
+        live = sorted((name for name in names if config.is_live(name)), key=str.lower)
+        lines.append(f"| {owner} | {', '.join(f'`{name}`' for name in live)} |")
+    listed = "\n".join(lines)
+    head, _, rest = document.partition(BEGIN_LIVE)
+    _, _, tail = rest.partition(END_LIVE)
+    return f"{head}{BEGIN_LIVE}\n\n{listed}\n\n{END_LIVE}{tail}"
+
+
 def _type_of(name: str) -> str:
     meta = StoreConfig.__dataclass_fields__[name].metadata
     kind = f"Literal[{', '.join(map(repr, meta['choices']))}]".replace("'", '"') if meta["choices"] else meta["kind"]
@@ -85,3 +101,4 @@ def renewed_types(source: str) -> str:
 if __name__ == "__main__":
     TYPES.write_text(renewed_types(TYPES.read_text(encoding="utf-8")), encoding="utf-8")
     DOCUMENT.write_text(renewed(DOCUMENT.read_text(encoding="utf-8")), encoding="utf-8")
+    BROKER_PAGE.write_text(renewed_live(BROKER_PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -21,7 +21,11 @@ _PORTS: Final = ("listenPort", "haListenPort")
 
 
 class Setting(NamedTuple):
-    """One setting: its default, whether it does anything here, and at run time, and the highest number it takes."""
+    """One setting.
+
+    Attributes: ``default``; ``acts``: does it do anything here? ``live``: a change acts at once, and the network may
+        make one; ``most``: the highest number that it takes.
+    """
 
     default: bool | int | str
     acts: bool = True
@@ -77,6 +81,24 @@ class PropertySettings:
         for listener in self.listeners:
             listener()
 
+    def names(self) -> list[str]:
+        """Return all names, sorted."""
+        return sorted(self._known)
+
+    def is_live(self, name: str) -> bool:
+        """Return whether an administrator may change this setting over the network: the change acts at once then."""
+        return name in self._known and self._known[name].live
+
+    def acts(self, name: str) -> bool:
+        """Return whether this key does anything here."""
+        return name in self._known and self._known[name].acts
+
+    def check_values(self, pairs: Mapping[str, str], where: str) -> None:
+        """Raise what ``take`` would raise for these settings, and take nothing. Raises: ConfigError."""
+        for name, text in pairs.items():
+            if name in self._known:
+                self._parsed(name, text, where)
+
     def _parsed(self, name: str, text: str, where: str) -> bool | int | str:
         default = self._known[name].default
         found = java_trim(text)
@@ -95,14 +117,6 @@ class PropertySettings:
     def given(self) -> dict[str, str]:
         """Name -> text of what was taken, secrets as well."""
         return {name: as_text(self._values[name]) for name in self._given}
-
-    def changes(self) -> dict[str, str]:
-        """Name -> text of what differs from its default."""
-        return {
-            name: as_text(value)
-            for name, value in self._values.items()
-            if value != self._known[name].default and name not in self._hidden
-        }
 
     def text(self) -> str:
         """All settings as a property file, sorted; no secrets."""

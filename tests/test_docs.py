@@ -321,6 +321,8 @@ def test_the_settings_table_is_current() -> None:
     spec.loader.exec_module(writer)
     document = text_of(ROOT / "docs" / "operations.md")
     assert writer.renewed(document) == document, "run: python docs/settings_table.py"
+    page = (ROOT / "docs" / "broker.md").read_text(encoding="utf-8")
+    assert writer.renewed_live(page) == page, "run: python docs/settings_table.py"
     for setting in mqfast.StoreConfig().describe():
         assert f"| `{setting.field}`" in document
 

@@ -28,6 +28,8 @@ GROUND = frozenset(
         "retention_rules",
         "settings",
         "property_settings",
+        "property_file",
+        "file_replacement",
     )
 )
 _CYTHON_IMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+c?import\b|c?import\s+([\w.]+(?:\s*,\s*[\w.]+)*))", re.MULTILINE)
@@ -179,7 +181,8 @@ def test_gets_and_puts_know_the_core_and_not_each_other() -> None:
 def test_the_network_knows_nothing_of_the_store(room: str) -> None:
     offending = [e for e in EDGES if is_in(e.importer, room) and is_in(e.imported, "mqfast.store")]
     assert_none(offending, f"{room} imports no store")
-    others = ("mqfast.errors", "mqfast.broker_conf", "mqfast.property_settings", "mqfast.remoting", room)
+    settings = ("mqfast.broker_conf", "mqfast.property_settings", "mqfast.property_file", "mqfast.file_replacement")
+    others = ("mqfast.errors", *settings, "mqfast.remoting", room)
     offending = [
         e
         for e in EDGES

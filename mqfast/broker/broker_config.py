@@ -17,6 +17,7 @@ from mqfast.broker.rocketmq_keys import ROCKETMQ_KEYS
 from mqfast.broker_conf import KNOWN_TO_ROCKETMQ
 from mqfast.config import FIELD_OF_PROPERTY, PROPERTY_OF_FIELD, StoreConfig
 from mqfast.errors import ConfigError
+from mqfast.property_file import escaped
 from mqfast.property_settings import PropertySettings, Setting, as_text
 
 __all__ = ["BrokerConfig"]
@@ -25,6 +26,14 @@ MASTER_ID: Final = 0
 _I64_MAX: Final = 2**63 - 1
 # What the store's parser judges, though it has no setting for it.
 _FOR_THE_STORE: Final = frozenset({*FIELD_OF_PROPERTY, "enableDLegerCommitLog"})
+# Settings of the store that retention follows at once.
+_LIVE_IN_THE_STORE: Final = frozenset(
+    {
+        "fileReservedTime", "deleteWhen", "deleteFileBatchMax", "deleteCommitLogFilesInterval", "cleanResourceInterval",
+        "cleanFileForciblyEnable", "destroyMapedFileIntervalForcibly", "redeleteHangedFileInterval",
+        "diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio", "diskSpaceWarningLevelRatio",
+    }
+)  # fmt: skip
 
 
 def _acting() -> dict[str, Setting]:
@@ -216,29 +225,43 @@ class BrokerConfig(PropertySettings):
         super().__init__(_settings(), "broker", _HIDDEN, also=_FOR_THE_STORE)
         self.store_keys: dict[str, str] = {}
         self.path: str | Path | None = None
+        self._origin: BrokerConfig | None = None
 
     def read_file(self, path: str | Path) -> None:
         """Take the settings of a property file. Raises: ConfigError, OSError."""
         super().read_file(path)
         self.path = path
 
-    def knows(self, name: str) -> bool:
-        """Is this a setting of broker or store?"""
-        return name in self._known or name in FIELD_OF_PROPERTY
-
-    def settings(self) -> list[str]:
-        """All keys but those of the store."""
-        return sorted(self._known)
-
     def acts(self, name: str) -> bool:
-        """Does this key do anything here?"""
-        return name in FIELD_OF_PROPERTY or (name in self._known and self._known[name].acts)
+        """Return whether this key does anything here."""
+        return name in FIELD_OF_PROPERTY or super().acts(name)
+
+    def is_live(self, name: str) -> bool:
+        """Return whether an administrator may change this setting over the network: the change acts at once then.
+
+        On a slave the name servers say whose log is copied, so that the network must not choose them.
+        """
+        if name == "namesrvAddr":
+            return not self.is_slave
+        return name in _LIVE_IN_THE_STORE or super().is_live(name)
+
+    def check_values(self, pairs: Mapping[str, str], where: str) -> None:
+        """Raise what ``take`` would raise for these settings, and take nothing. Raises: ConfigError."""
+        of_store = {name: text for name, text in pairs.items() if name in _FOR_THE_STORE}
+        super().check_values({name: text for name, text in pairs.items() if name not in of_store}, where)
+        if of_store:
+            strange = set(StoreConfig.from_broker_conf(_lines(of_store)).warnings)
+            if strange:
+                raise ConfigError(f"{where}: {'; '.join(sorted(strange))}")
+            StoreConfig.from_broker_conf(_lines({**self.store_keys, **of_store}))
 
     def take(self, pairs: Mapping[str, str], where: str) -> None:
         """Take settings of broker and store. Raises: ConfigError for a value of the wrong kind."""
         of_store = {name: text for name, text in pairs.items() if name in _FOR_THE_STORE}
         super().take({name: text for name, text in pairs.items() if name not in of_store}, where)
         self.store_keys.update(of_store)
+        if self._origin is not None:
+            self._origin.take(pairs, where)
 
     def take_defaults(self, environment: Mapping[str, str]) -> None:
         """The variables that RocketMQ reads as defaults, below a file: NAMESRV_ADDR and ROCKETMQ_HOME."""
@@ -260,7 +283,7 @@ class BrokerConfig(PropertySettings):
         """The settings of the store: what a broker.conf with these lines means. Without a file, and without a setting
         that says what is deleted, nothing is. Raises: ConfigError.
         """
-        lines = "".join(f"{name}={_escaped(text)}\n" for name, text in self.store_keys.items())
+        lines = _lines(self.store_keys)
         config = StoreConfig.from_broker_conf(lines, **overrides)
         if self.path is not None or config.names_retention:
             return config
@@ -306,8 +329,9 @@ class BrokerConfig(PropertySettings):
             )
 
     def in_role(self, *, is_slave: bool) -> BrokerConfig:
-        """The same settings for a broker that is a slave, or the master, for now."""
+        """Return the same settings for a broker that is a slave, or the master, for now; later changes reach both."""
         other = copy.copy(self)
+        other._origin = self
         other._values, other._given = dict(self._values), set(self._given)
         other.store_keys, other.warnings, other.listeners = dict(self.store_keys), [], []
         if is_slave:
@@ -371,8 +395,5 @@ def _plain(name: str) -> str:
     return name.lower().replace("_", "").replace(".", "")
 
 
-def _escaped(text: str) -> str:
-    """A value as a property file writes it, so that Java's rules read the same text."""
-    units = text.replace("\\", "\\\\").encode("utf-16-be", "surrogatepass")
-    numbers = [units[at] << 8 | units[at + 1] for at in range(0, len(units), 2)]
-    return "".join(chr(one) if 32 < one < 127 else f"\\u{one:04x}" for one in numbers)
+def _lines(pairs: Mapping[str, str]) -> str:
+    return "".join(f"{name}={escaped(text)}\n" for name, text in pairs.items())

@@ -6,13 +6,13 @@ place, and the old one stays beside it as ``.bak``. Source: KVConfigManager, Mix
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 
 from mqfast.errors import CorruptFile, FieldError
+from mqfast.file_replacement import replace_file
 from mqfast.remoting.bodies import build_tables, decode_body, encode_body
 
 __all__ = ["ORDER_TOPICS", "KvConfig"]
@@ -61,7 +61,7 @@ class KvConfig:
 
     def _write(self, table: dict[str, dict[str, str]]) -> None:
         if self._path is not None:
-            write_whole(self._path, encode_body(_File(table)))
+            replace_file(self._path, encode_body(_File(table)), mode=0o644, backup=".bak")
         self._table = table
 
 
@@ -82,26 +82,6 @@ def _read(path: Path) -> dict[str, dict[str, str]] | None:
             f"the name server's values cannot be read ({error}); repair the file, or put {backup.name} in its place",
             path=str(path),
         ) from None
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Replace a file by another one that is on disk; what was there stays as ``.bak``."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new, backup = _with(path, ".tmp"), _with(path, ".bak")
-    with open(new, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    if path.exists():
-        # A link, so that there is no moment without a file.
-        backup.unlink(missing_ok=True)
-        os.link(path, backup)
-    os.replace(new, path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 build_tables(__name__)

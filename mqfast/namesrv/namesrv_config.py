@@ -6,7 +6,6 @@ near ones. Source: NamesrvConfig, NettyServerConfig, NamesrvStartup.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -74,8 +73,6 @@ def _settings() -> dict[str, Setting]:
 
 
 _HIDDEN: Final = ("tls.server.keyPassword",)
-# What says where files are, who may connect and how the process is reached is for its owner, never for the network.
-_NEVER_LIVE: Final = ("configBlackList", "configStorePath", "kvConfigPath", "bindAddress", "listenPort")
 
 
 class NamesrvConfig(PropertySettings):
@@ -84,12 +81,11 @@ class NamesrvConfig(PropertySettings):
     def __init__(self) -> None:
         super().__init__(_settings(), "name server", _HIDDEN)
 
-    def update(self, pairs: Mapping[str, str]) -> None:
-        """Take what an admin sends at run time (318).
+    def read_file(self, path: str | Path) -> None:
+        """Take the settings of a property file, which keeps later changes unless it names another file for them.
 
-        Raises: PermissionError for what only the owner of the process may change; ConfigError for a wrong value.
+        Raises: ConfigError, OSError. Source: NamesrvStartup.
         """
-        black = {*_NEVER_LIVE, *str(self["configBlackList"]).split(";")}
-        if not black.isdisjoint(pairs) or any(name.startswith("tls.") for name in pairs):
-            raise PermissionError("Can not update config in black list.")
-        self.take(pairs, "request 318")
+        super().read_file(path)
+        if "configStorePath" not in self._given:
+            self._values["configStorePath"] = str(path)

@@ -9,14 +9,12 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from mqfast.broker_conf import parse_properties
-from mqfast.errors import CallRefused, ConfigError, FieldError
-from mqfast.namesrv.kv_config import ORDER_TOPICS, KvConfig, write_whole
+from mqfast.errors import CallRefused, FieldError
+from mqfast.namesrv.kv_config import ORDER_TOPICS, KvConfig
 from mqfast.namesrv.namesrv_config import NamesrvConfig
 from mqfast.namesrv.tables import Broker, RouteTables, broker_data
 from mqfast.remoting.bodies import (
@@ -35,6 +33,7 @@ from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.fastjson import bare_keys
 from mqfast.remoting.processors import Lane, Processors
+from mqfast.remoting.settings_change import SettingsChange
 
 __all__ = ["NamesrvProcessor"]
 
@@ -112,6 +111,13 @@ class NamesrvProcessor:
         self._config = config
         self._now_ms = now_ms
         self._started_ms = now_ms()
+        self._change = SettingsChange(
+            config,
+            RequestCode.UPDATE_NAMESRV_CONFIG,
+            black=("configBlackList", "configStorePath", "kvConfigPath"),
+            file=lambda: config["configStorePath"],
+            log=log,
+        )
         self.apply_config()
 
     def apply_config(self) -> None:
@@ -344,20 +350,11 @@ class NamesrvProcessor:
             raise CallRefused(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")
         return request.response(body=encode_body(_Table(found)))
 
-    def update_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """318: settings at run time; they are also written to ``configStorePath``."""
-        try:
-            pairs = parse_properties(bytes(request.body).decode("utf-8", "replace"))
-            self._config.update(pairs)
-        except PermissionError as error:
-            return request.response(ResponseCode.NO_PERMISSION, remark=str(error))
-        except ConfigError as error:
-            return request.response(ResponseCode.SYSTEM_ERROR, remark=str(error))
+    async def update_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Serve 318: change settings; ``configStorePath`` keeps them."""
+        changed = await self._change.apply(channel, request)
         self.apply_config()
-        log.warning("settings changed by %s:%d: %s", *channel.peer, pairs)
-        lines = "".join(f"{name}={value}\n" for name, value in sorted(self._config.changes().items()))
-        write_whole(Path(self._config["configStorePath"]), lines.encode("utf-8"))
-        return request.response()
+        return request.response(remark=changed.remark)
 
     def get_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """319."""

@@ -173,10 +173,10 @@ def test_every_key_with_effect_is_read_and_no_other() -> None:
     text = "".join(code for name, code in sources.items() if not name.endswith(tables))
     config = BrokerConfig()
     named = set(re.findall(r'"([\w.]+)"', text.replace('": Setting(', "")))
-    acting = {name for name in config.settings() if config.acts(name)}
+    acting = {name for name in config.names() if config.acts(name)}
     assert sorted(acting - named) == []
     read = set(re.findall(r'config\["([\w.]+)"\]', text))
-    assert sorted(name for name in read if name in config.settings() and not config.acts(name)) == []
+    assert sorted(name for name in read if name in config.names() and not config.acts(name)) == []
 
 
 def test_nothing_is_deleted_unless_a_file_or_a_setting_says_so(tmp_path: Path) -> None:

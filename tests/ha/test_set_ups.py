@@ -284,7 +284,7 @@ def test_fail_over_with_three_members_of_etcd(machines: Machines, status: Callab
 def test_the_settings_of_the_page_are_those_of_the_broker() -> None:
     """Each has an effect, and the default that the page says; no setting of replication is left out."""
     config = BrokerConfig()
-    known: dict[str, object] = {name: config[name] for name in config.settings()}
+    known: dict[str, object] = {name: config[name] for name in config.names()}
     known["brokerRole"] = StoreConfig().broker_role
     computed = {"haListenPort": "`listenPort` + 1", "haMasterAddress": "from the name servers"}
     shown: set[str] = set()
@@ -301,5 +301,5 @@ def test_the_settings_of_the_page_are_those_of_the_broker() -> None:
             expected = "" if value == "none" else value.strip("`")
             found = known[name]
             assert (str(found).lower() if isinstance(found, bool) else str(found)) == expected, name
-    assert {name for name in config.settings() if name.startswith("ha") and config.acts(name)} <= shown
+    assert {name for name in config.names() if name.startswith("ha") and config.acts(name)} <= shown
     assert len(shown) > 20

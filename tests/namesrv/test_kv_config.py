@@ -60,8 +60,8 @@ def test_a_change_that_cannot_be_written_is_not_made(tmp_path: Path) -> None:
     values = KvConfig(path)
     values.put("n", "k", "v")
     before = path.read_bytes()
-    (tmp_path / "kvConfig.json.tmp").mkdir()
-    with pytest.raises(OSError, match=r"kvConfig\.json\.tmp"):
+    (tmp_path / "kvConfig.json.bak").mkdir()
+    with pytest.raises(OSError, match=r"kvConfig\.json\.bak"):
         values.put("n", "k", "other")
     assert values.get("n", "k") == "v"
     assert path.read_bytes() == before

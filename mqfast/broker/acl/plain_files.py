@@ -7,7 +7,6 @@ is on disk before the answer. Source: PlainPermissionManager, AclFileWatchServic
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,9 +15,10 @@ from typing import Any, Final
 from mqfast.broker.acl.needs import TopicAt
 from mqfast.broker.acl.plain import PlainAccounts, account_of
 from mqfast.errors import ConfigError
+from mqfast.file_replacement import replace_file
 from mqfast.remoting.command import RemotingCommand
 
-__all__ = ["PlainFiles", "write_private"]
+__all__ = ["PlainFiles"]
 
 _log = logging.getLogger("mqfast.broker.acl")
 _FIELDS: Final = (
@@ -27,23 +27,6 @@ _FIELDS: Final = (
 )  # fmt: skip
 _TEXTS: Final = ("accessKey", "secretKey", "whiteRemoteAddress", "defaultTopicPerm", "defaultGroupPerm")
 Content = dict[str, Any]
-
-
-def write_private(path: Path, data: bytes) -> None:
-    """Replace a file that only its owner may read; the new one is on disk before it takes the old one's place."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(path.name + ".tmp")
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        os.fchmod(file.fileno(), path.stat().st_mode & 0o777 if path.exists() else 0o600)
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(new, path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 class PlainFiles:
@@ -141,7 +124,7 @@ class PlainFiles:
         accounts = PlainAccounts(changed)  # what cannot be used is refused before it is written
         import yaml
 
-        write_private(path, yaml.safe_dump(content, allow_unicode=True, sort_keys=False).encode())
+        replace_file(path, yaml.safe_dump(content, allow_unicode=True, sort_keys=False).encode())
         self._content, self._accounts, self._seen = changed, accounts, self._times()
 
     # -- what admins ask -----------------------------------------------------------------------------------------------

@@ -16,9 +16,9 @@ from msgspec import Struct
 from mqfast.broker.acl.addresses import is_in_network, is_network
 from mqfast.broker.acl.kinds import Action, Decision, Kind, PolicyType, word
 from mqfast.broker.acl.needs import Need
-from mqfast.broker.acl.plain_files import write_private
 from mqfast.broker.acl.users import denied
 from mqfast.errors import CallRefused, CorruptFile, FieldError
+from mqfast.file_replacement import replace_file
 from mqfast.remoting.bodies import build_tables, decode_body, encode_body
 
 __all__ = ["Acl", "Entry", "Policies", "Policy", "subject_of"]
@@ -234,7 +234,7 @@ class Policies:
                 yield _shown(subject, shown)
 
     def _write(self, rules: dict[str, _Rules]) -> None:
-        write_private(self._path, encode_body(_File({subject: _shown(subject, one) for subject, one in rules.items()})))
+        replace_file(self._path, encode_body(_File({subject: _shown(subject, one) for subject, one in rules.items()})))
         self._rules = rules
 
 

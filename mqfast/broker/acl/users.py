@@ -13,8 +13,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from mqfast.broker.acl.kinds import UserStatus, UserType
-from mqfast.broker.acl.plain_files import write_private
 from mqfast.errors import CallRefused, CorruptFile, FieldError
+from mqfast.file_replacement import replace_file
 from mqfast.remoting.bodies import build_tables, decode_body, encode_body
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import RemotingCommand
@@ -121,7 +121,7 @@ class Users:
         self._write({**self._users, str(user.username): user})
 
     def _write(self, users: dict[str, User]) -> None:
-        write_private(self._path, encode_body(_File(users)))
+        replace_file(self._path, encode_body(_File(users)))
         self._users = users
 
 

@@ -147,7 +147,8 @@ def test_what_protects_the_broker_is_never_changed_over_the_network(tmp_path: Pa
             before = one.broker.config.text()
             for name in names:
                 answer = await one.call(25, f"{name}=x\n".encode())
-                assert (answer.code, answer.remark) == (16, "Can not update config in black list."), name
+                assert answer.code == 16, name
+                assert name in str(answer.remark)
             assert one.broker.config.text() == before
 
     run(flow())

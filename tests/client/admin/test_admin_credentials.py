@@ -28,7 +28,7 @@ def test_only_an_administrator_changes_something(tmp_path: Path) -> None:
             assert list(root.browse("guarded")) == []
             (brokers,) = root.clusters().values()
             ((broker, addresses),) = brokers.items()
-            root.set_broker_config(broker, {"maxMessageSize": "1000000"})
+            root.set_broker_config(broker, {"transactionCheckMax": "9"})
         others = (
             None,
             Credentials("readonly", "readsecret"),
@@ -40,7 +40,7 @@ def test_only_an_administrator_changes_something(tmp_path: Path) -> None:
                 for change in (
                     lambda one=one: one.create_topic("other"),
                     lambda one=one: one.delete_topic("guarded"),
-                    lambda one=one: one.set_broker_config(broker, {"maxMessageSize": "1"}),
+                    lambda one=one: one.set_broker_config(broker, {"transactionCheckMax": "1"}),
                 ):
                     with pytest.raises(BrokerError, match="AclException") as refused:
                         change()
@@ -48,4 +48,4 @@ def test_only_an_administrator_changes_something(tmp_path: Path) -> None:
                     assert "secret" not in str(refused.value)
         with AdminClient(cluster.namesrv, credentials=Credentials("rootroot", "rootsecret")) as root:
             assert ("guarded" in root.topics(), "other" in root.topics()) == (True, False)
-            assert root.broker_config(broker)["maxMessageSize"] == "1000000"
+            assert root.broker_config(broker)["transactionCheckMax"] == "9"

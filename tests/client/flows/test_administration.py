@@ -330,10 +330,10 @@ def test_a_trace_tells_the_way_of_a_message(admin: AdminClient, address: str) ->
 def test_settings_of_brokers_and_name_servers(admin: AdminClient, broker: str, address: str) -> None:
     before = admin.broker_config(broker)
     assert admin.broker_config(address) == before
-    changed = str(int(before["maxMessageSize"]) - 1)
-    admin.set_broker_config(broker, {"maxMessageSize": changed})
-    assert admin.broker_config(broker)["maxMessageSize"] == changed
-    admin.set_broker_config(broker, {"maxMessageSize": before["maxMessageSize"]})
+    changed = str(int(before["transactionCheckMax"]) - 1)
+    admin.set_broker_config(broker, {"transactionCheckMax": changed})
+    assert admin.broker_config(broker)["transactionCheckMax"] == changed
+    admin.set_broker_config(broker, {"transactionCheckMax": before["transactionCheckMax"]})
     with pytest.raises(ConfigError, match="nearest name is 'maxMessageSize'"):
         admin.set_broker_config(broker, {"maxMesageSize": "1"})
     with pytest.raises(ConfigError, match="maxMessageSize: expected a number"):

@@ -1,0 +1,88 @@
+"""The text of a Java property file with some values changed: every other line stays, byte for byte.
+
+It must never move a line that it was not told to change, nor write a line that Java reads in another way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from mqfast.broker_conf import parse_properties
+
+__all__ = ["escaped", "with_settings"]
+
+# Java's line ends. str.splitlines knows more, and some of those are letters of a file in ISO-8859-1.
+_END: Final = re.compile(r"\r\n|\r|\n")
+_LINE: Final = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+
+
+def with_settings(text: str, pairs: Mapping[str, str]) -> str:
+    """Return the text of a property file with other values.
+
+    The last line of a name gets the new value, earlier lines of this name go, and a new name stands at the end.
+    """
+    kept: list[str] = []
+    places: dict[str, int] = {}
+    found = _END.search(text)
+    end_of_line = found[0] if found else "\n"
+    for lines in _logical_lines(text):
+        name = next(iter(parse_properties(lines)), None)
+        if name in pairs:
+            if name in places:
+                kept[places[name]] = ""
+            places[name] = len(kept)
+        kept.append(lines)
+    for name, at in places.items():
+        kept[at] = _line(name, pairs[name], end_of_line)
+    if kept and kept[-1] and not kept[-1].endswith(("\r", "\n")):
+        kept[-1] += end_of_line
+    if kept and _is_open(kept[-1]):
+        # Else the first new line would continue the last old one. A lone \n behind \r would be one line end with it.
+        kept.append("\r" if kept[-1].endswith("\r") else end_of_line)
+    return "".join([*kept, *(_line(name, pairs[name], end_of_line) for name in sorted(pairs.keys() - places.keys()))])
+
+
+def _logical_lines(text: str) -> list[str]:
+    """Natural lines, each with those that continue it."""
+    found: list[str] = []
+    continues = False
+    for line in _LINE.findall(text):
+        if continues:
+            found[-1] += line
+        else:
+            found.append(line)
+        continues = _continues(line, is_first=not continues)
+    return found
+
+
+def _continues(line: str, *, is_first: bool) -> bool:
+    content = line.rstrip("\r\n")
+    if is_first and content.lstrip(" \t\f")[:1] in ("", "#", "!"):
+        return False
+    return (len(content) - len(content.rstrip("\\"))) % 2 == 1
+
+
+def _is_open(lines: str) -> bool:
+    """Does the next line of the file continue this one?"""
+    continues = False
+    for line in _LINE.findall(lines):
+        continues = _continues(line, is_first=not continues)
+    return continues
+
+
+def _line(name: str, value: str, end_of_line: str) -> str:
+    return f"{escaped(name, is_name=True)}={escaped(value)}{end_of_line}"
+
+
+def escaped(text: str, *, is_name: bool = False) -> str:
+    """Return a name or a value as a property file in ISO-8859-1 has it, so that Java reads the same text."""
+    text = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    if is_name:
+        text = re.sub(r"([=: #!])", r"\\\1", text)
+    elif text.startswith(" "):
+        text = "\\" + text
+    units = text.encode("utf-16-be", "surrogatepass")
+    numbers = [units[at] << 8 | units[at + 1] for at in range(0, len(units), 2)]
+    return "".join(chr(one) if 32 <= one < 127 else f"\\u{one:04x}" for one in numbers)
