@@ -209,6 +209,8 @@ _HIDDEN: Final = (
     "tls.client.keyPassword",
     "initAuthenticationUser",
     "innerClientAuthenticationCredentials",
+    "socksProxyConfig",  # user and password of a proxy
+    "metricsGrpcExporterHeader",  # tokens
 )
 _TLS_FILE: Final = "/etc/rocketmq/tls.properties"
 # Variables of RocketMQ's scripts, images and clients that are no settings of a broker.

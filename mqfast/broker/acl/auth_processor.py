@@ -1,6 +1,7 @@
 """The requests by which admins see and change users and rules of ACL 2.0: 3001 to 3010.
 
-Room: broker/acl. It must never check what the guard has checked: only who may make a super user is decided here.
+Room: broker/acl. It must never let a password leave the broker, nor check what the guard has checked: only who may
+make a super user is decided here.
 Source: AdminBrokerProcessor of 5.3.3 and 5.5.0, UserConverter, AclConverter.
 """
 
@@ -87,13 +88,13 @@ class AuthProcessor:
         return request.response()
 
     def get_user(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """3004: one user."""
+        """Serve 3004: one user, without the password."""
         user = self._users.get(_name(request))
-        return request.response(body=b"" if user is None else encode_body(user))
+        return request.response(body=b"" if user is None else encode_body(user.shown))
 
     def list_users(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """3005: users by a part of their names."""
-        users = self._users.listed(request.ext_fields.get("filter"))
+        """Serve 3005: users by a part of their names, without passwords."""
+        users = [user.shown for user in self._users.listed(request.ext_fields.get("filter"))]
         return request.response(body=encode_body(users) if users else b"")
 
     def put_acl(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:

@@ -25,6 +25,7 @@ _FIELDS: Final = (
     "accessKey", "secretKey", "whiteRemoteAddress", "admin", "defaultTopicPerm", "defaultGroupPerm", "topicPerms",
     "groupPerms",
 )  # fmt: skip
+_SHOWN: Final = tuple(name for name in _FIELDS if name != "secretKey")
 _TEXTS: Final = ("accessKey", "secretKey", "whiteRemoteAddress", "defaultTopicPerm", "defaultGroupPerm")
 Content = dict[str, Any]
 
@@ -140,14 +141,14 @@ class PlainFiles:
         return {str(path): self.version_of(content) for path, content in self._content.items()}
 
     def everything(self) -> tuple[list[str], list[Content]]:
-        """The addresses from which everything is allowed, and all accounts (54)."""
+        """Return the addresses from which everything is allowed, and all accounts without their secrets (54)."""
         white = [
             str(one) for content in self._content.values() for one in content.get("globalWhiteRemoteAddresses") or ()
         ]
         accounts: dict[str, Content] = {}
         for content in self._content.values():
             for entry in content.get("accounts") or ():
-                shown = {name: entry[name] for name in _FIELDS if entry.get(name) is not None}
+                shown = {name: entry[name] for name in _SHOWN if entry.get(name) is not None}
                 accounts.setdefault(str(entry["accessKey"]), {"admin": False, **shown})
         return white, list(accounts.values())
 

@@ -1,6 +1,7 @@
 """The requests by which admins see and change the accounts of ACL 1.0: 50 to 54.
 
-Room: broker/acl. It must never check who asks: the guard has done so. Source: AdminBrokerProcessor of 4.9.7.
+Room: broker/acl. It must never let a secret leave the broker, nor check who asks: the guard has done so. Source:
+AdminBrokerProcessor of 4.9.7.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class PlainAclProcessor:
         return request.response(ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED, remark=remark)
 
     def show(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """54: white list and accounts, with their secrets, as mqadmin prints them."""
+        """Serve 54: white list and accounts, without their secrets."""
         white, accounts = self._files.everything()
         return request.response(body=encode_body({"globalWhiteAddrs": white, "plainAccessConfigs": accounts}))
 

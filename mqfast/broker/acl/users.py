@@ -29,12 +29,17 @@ def denied(text: str) -> CallRefused:
 
 
 class User(Struct, rename="camel", omit_defaults=True, frozen=True):
-    """Body of 3001 and 3002, and what 3004 and 3005 answer: UserInfo."""
+    """Body of 3001 and 3002, and without the password of 3004 and 3005: UserInfo."""
 
     username: str | None = None
     password: str | None = None
     user_type: str | None = None
     user_status: str | None = None
+
+    @property
+    def shown(self) -> User:
+        """What leaves the broker: the user without the password."""
+        return User(self.username, None, self.user_type, self.user_status)
 
     def __repr__(self) -> str:
         return f"<user {self.username}, {self.user_type}, {self.user_status}>"

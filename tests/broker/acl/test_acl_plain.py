@@ -305,6 +305,7 @@ def test_admins_change_accounts_and_white_list(files: PlainFiles) -> None:
     assert found[10][1] == "The accesskey[account3] corresponding to accessConfig has been deleted failed."
     assert found[11][1] == "The globalWhiteAddresses[10.1.1.1,10.1.1.2] has been updated failed."
     shown = json.loads(found[14][2])
+    assert not [one for one in CONTENT["accounts"] if one["secretKey"].encode() in found[14][2]], "no secret leaves"
     assert shown["globalWhiteAddrs"] == ["10.1.1.1", "127.0.0.1"]
     assert [one["accessKey"] for one in shown["plainAccessConfigs"]] == ["RocketMQ", "rocketmq2"]
     assert shown["plainAccessConfigs"][0]["topicPerms"] == CONTENT["accounts"][0]["topicPerms"]

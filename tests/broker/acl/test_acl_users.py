@@ -174,7 +174,7 @@ def test_admins_keep_users(auth: Setup) -> None:
         Ask(3001, {"username": " "}, user("x", "y"), ROOT),
     )
     only = "The super user can only be update by super user"
-    carl = {"username": "carl", "password": "carl-password", "userType": "Normal", "userStatus": "enable"}
+    carl = {"username": "carl", "userType": "Normal", "userStatus": "enable"}
     assert [(code, remark) for code, remark, _ in found] == [
         (0, None), (16, "The user is existed"), (16, "password can not be blank"),
         (1, "The super user can only be create by super user"), (16, only), (1, only), (16, only), (0, None), (0, None),
@@ -183,6 +183,7 @@ def test_admins_keep_users(auth: Setup) -> None:
     ]  # fmt: skip
     assert json.loads(found[7][2]) == carl
     assert found[8][2] == b""
+    assert not [body for _, remark, body in found if b"password" in body or "-password" in str(remark)]
     assert json.loads(found[11][2]) == [{**carl, "userStatus": "disable"}]
     assert [one["username"] for one in json.loads(found[12][2])] == ["alice", "carl", "root"]
     again = Users(auth.work / "config" / "authUsers.json")

@@ -38,6 +38,24 @@ def test_all_settings_are_told_without_secrets(tmp_path: Path) -> None:
     serve(tmp_path, flow)
 
 
+def test_no_setting_with_a_secret_is_told(tmp_path: Path) -> None:
+    secrets = {
+        "initAuthenticationUser": '{"username":"root","password":"sesame"}',
+        "innerClientAuthenticationCredentials": '{"accessKey":"inner","secretKey":"sesame"}',
+        "tls.server.keyPassword": "sesame",
+        "tls.client.keyPassword": "sesame",
+        "socksProxyConfig": '{"*":{"addr":"a:1","username":"u","password":"sesame"}}',
+        "metricsGrpcExporterHeader": "token:sesame",
+    }
+
+    async def flow(one: Running) -> None:
+        body = bytes((await one.call(26)).body)
+        assert b"sesame" not in body
+        assert not settings_of(await one.call(26)).keys() & secrets.keys()
+
+    serve(tmp_path, flow, **secrets)
+
+
 def test_a_change_acts_at_once(tmp_path: Path) -> None:
     async def flow(one: Running) -> None:
         assert (await one.send("first", b"x")).code == 0
