@@ -127,6 +127,7 @@ def test_the_text_has_all_values_and_no_secret() -> None:
         "tls.server.keyPassword": "secret-1", "tls.client.keyPassword": "secret-2",
         "initAuthenticationUser": '{"username":"u","password":"secret-3"}',
         "innerClientAuthenticationCredentials": '{"accessKey":"u","secretKey":"secret-4"}',
+        "socksProxyConfig": '{"*":{"password":"secret-5"}}', "metricsGrpcExporterHeader": "token:secret-6",
     }  # fmt: skip
     config.take({**secrets, "fileReservedTime": "9", "brokerName": "b", "storePathRootDir": "/s"}, "test")
     text = config.text()
