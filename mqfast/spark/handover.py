@@ -125,13 +125,17 @@ def starting_at(options: Options, ends: Mapping[tuple[str, str, int], int]) -> O
     for (broker, topic, queue_id), end in ends.items():
         by_store.setdefault(broker, {})[topic, queue_id] = end
     live = dataclasses.replace(options, starting_from=None, state_dir=None)
+
+    def bound(offsets: dict[tuple[str, int], int | str]) -> Bound:
+        return Bound(by_queue=offsets, others="earliest", of_archive=True)
+
     if options.namesrv is None:
         brokers = sorted(set(by_store) - {""})
         if brokers:
             raise ConfigError(
                 f"option startingFrom: expected the archive of a store, found one of the brokers {', '.join(brokers)}"
             )
-        return dataclasses.replace(live, starting_offsets=Bound(by_queue=by_store.get("", {}), others="earliest"))
+        return dataclasses.replace(live, starting_offsets=bound(by_store.get("", {})))
     if "" in by_store:
         names = [name for name, _ in stores_of(live)]
         if len(names) != 1:
@@ -140,7 +144,7 @@ def starting_at(options: Options, ends: Mapping[tuple[str, str, int], int]) -> O
                 f"option brokers, out of {', '.join(names)}"
             )
         by_store = {names[0]: by_store[""]}
-    bounds = {name: Bound(by_queue=offsets, others="earliest") for name, offsets in by_store.items()}
+    bounds = {name: bound(offsets) for name, offsets in by_store.items()}
     return dataclasses.replace(live, starting_offsets=Bound(word="earliest", by_store=bounds))
 
 

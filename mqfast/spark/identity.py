@@ -35,10 +35,15 @@ class Loss:
 
 @dataclass(slots=True)
 class Resumed:
-    """Where a stream along queues goes on; ``gone``: queues that are not there any more."""
+    """Where a stream along queues goes on.
+
+    ``gone``: queues that are missing, with their offsets; ``unread``: those that are not read now, and whose topic is
+    there.
+    """
 
     first: Offsets = field(default_factory=dict)
-    gone: list[Place] = field(default_factory=list)
+    gone: Offsets = field(default_factory=dict)
+    unread: list[Place] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
 
 
@@ -141,6 +146,9 @@ def resume_queues(
 ) -> Resumed:
     """Where a stream along queues goes on, and what it has lost.
 
+    A queue that is missing keeps its offset: a topic may get its queues and permissions back, and a store its queue
+    files. The anchor tells whether a queue that is there again is the same.
+
     Args: selected: the queues that are read; every: look at the anchor of every queue, not only of those that moved;
         wanted: do the options still name a queue? All others stay where they are, there or not; named: topics that
         the offset does not know were added to the options, and are not new to the store.
@@ -155,28 +163,30 @@ def resume_queues(
     foreign = bool(other) and not same
     for place, at in offset.queues.items():
         queue = queues.get(place)
-        if not wanted(place):
+        if not wanted(place) or (queue is None and snapshot.may_lag):
+            found.first[place] = at  # a slave may not have heard of the topic yet
+        elif (queue is None and place[0] in snapshot.topics) or (queue is not None and not queue.is_readable):
             found.first[place] = at
-        elif queue is None and snapshot.may_lag:
-            found.first[place] = at  # the slave may not have heard of the topic yet
+            found.unread.append(place)
         elif queue is None:
-            found.gone.append(place)
-            if not _expired(place, offset, snapshot) and (at > 0 or place in offset.anchors):
+            if _expired(place, offset, snapshot):
+                continue
+            if place in offset.anchors:
+                found.gone[place] = at
+            if at > 0 or place in offset.anchors:
                 found.losses.append(
-                    Loss(
-                        f"queue {_name(place)}: the stream is at {at}, and the queue is gone: its topic was deleted, "
-                        "or has fewer queues now?"
-                    )
+                    Loss(f"queue {_name(place)}: the stream is at {at}, and the queue is gone: was its topic deleted?")
                 )
         elif every or other or at != queue.max_offset:
             known = None if foreign else max(same, default=-1)
             found.first[place] = _resume_queue(queue, at, offset.anchors.get(place), known, snapshot, access, found)
         else:
             found.first[place] = at
+    _come_back(offset, queues, snapshot, access, found, foreign=foreign, wanted=wanted)
     topics = {topic for topic, _ in offset.queues}
     for queue in selected:
         place = (queue.topic, queue.queue_id)
-        if place not in offset.queues:
+        if place not in offset.queues and place not in offset.gone:
             if queue.min_offset > 0 and snapshot.may_lag:
                 raise _only_the_master(queue, 0, snapshot)
             found.first[place] = queue.min_offset
@@ -191,6 +201,29 @@ def resume_queues(
 
 def _name(place: Place) -> str:
     return f"{place[0]}/{place[1]}"
+
+
+def _come_back(
+    offset: StreamOffset,
+    queues: Mapping[Place, Queue],
+    snapshot: Snapshot,
+    access: Access,
+    found: Resumed,
+    *,
+    foreign: bool,
+    wanted: Callable[[Place], bool],
+) -> None:
+    """Queues that were gone: one that is there again goes on, or from its first message on if its anchor says that it
+    is another one. The loss was told when the queue went.
+    """
+    for place, at in offset.gone.items():
+        queue, anchor = queues.get(place), offset.anchors.get(place)
+        if queue is None or not queue.is_readable or not wanted(place) or (snapshot.may_lag and at > queue.max_offset):
+            found.gone[place] = at
+        elif foreign or at > queue.max_offset or (anchor and _is_another(place, anchor, snapshot, access)):
+            found.first[place] = queue.min_offset
+        else:
+            found.first[place] = _resume_queue(queue, at, anchor, -1, snapshot, access, found)
 
 
 def _expired(place: Place, offset: StreamOffset, snapshot: Snapshot) -> bool:

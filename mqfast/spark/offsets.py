@@ -77,7 +77,8 @@ class StreamOffset:
     Exactly one of ``queues`` (next offset of each) and ``position`` (next byte of the log) is not None. ``first`` or
     ``first_position``: where the batch that ends here begins, other than its start says. ``read``: every message below
     this physical offset was read, -1 unknown. ``marks`` and ``anchors``: what was in the store. ``topics``: those that
-    a pattern has found, along the log.
+    a pattern has found, along the log. ``gone``: queues that are missing and whose loss was told, with their
+    last offsets: one that comes back may be the same.
     """
 
     queues: Mapping[Place, int] | None = None
@@ -89,6 +90,7 @@ class StreamOffset:
     anchors: Mapping[Place, Anchor] = field(default_factory=dict)
     topics: tuple[str, ...] = ()
     lost: Lost = Lost()
+    gone: Mapping[Place, int] = field(default_factory=dict)
     version: int = VERSION
 
 
@@ -103,6 +105,8 @@ def encode(offset: StreamOffset) -> Spark:
         found["from"] = dict(sorted((_name(place), n) for place, n in offset.first.items()))
     elif offset.first_position is not None:
         found["from"] = offset.first_position
+    if offset.gone:
+        found["gone"] = _with_anchors(offset.gone, offset.anchors)
     if offset.lost != Lost():
         found["lost"] = {"bytes": offset.lost.bytes, "messages": offset.lost.messages, "times": offset.lost.times}
     if offset.marks:
@@ -110,15 +114,17 @@ def encode(offset: StreamOffset) -> Spark:
     if offset.position is not None:
         found[LOG_KEY] = offset.position
     if offset.queues is not None:
-        found["queues"] = dict(
-            sorted((_name(place), [n, *offset.anchors.get(place, ())]) for place, n in offset.queues.items())
-        )
+        found["queues"] = _with_anchors(offset.queues, offset.anchors)
     if offset.read >= 0:
         found["read"] = offset.read
     if offset.topics:
         found["topics"] = sorted(offset.topics)
     found["version"] = VERSION
     return found
+
+
+def _with_anchors(queues: Mapping[Place, int], anchors: Mapping[Place, Anchor]) -> dict[str, list[int]]:
+    return dict(sorted((_name(place), [n, *anchors.get(place, ())]) for place, n in queues.items()))
 
 
 def live_part(spark: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -178,15 +184,21 @@ def _decode(spark: Mapping[str, Any], by_log: bool) -> StreamOffset:
             first_position=None if start is None else _number("from", start, 0),
             **common,
         )
-    queues: Offsets = {}
     anchors: dict[Place, Anchor] = {}
-    for name, (offset, *anchor) in spark["queues"].items():
+    queues, gone = _parted(spark["queues"], anchors), _parted(spark.get("gone", {}), anchors)
+    return StreamOffset(queues=queues, gone=gone, anchors=anchors, first=_by_queue(start or {}), **common)
+
+
+def _parted(found: Mapping[str, Any], anchors: dict[Place, Anchor]) -> Offsets:
+    """The offsets of queues; their anchors go into ``anchors``."""
+    queues: Offsets = {}
+    for name, (offset, *anchor) in found.items():
         place = _place(name)
         queues[place] = _number(name, offset, 0)
         if anchor:
             at, physical, crc = (_number(name, n, 0) for n in anchor)
             anchors[place] = (at, physical, crc)
-    return StreamOffset(queues=dict(sorted(queues.items())), anchors=anchors, first=_by_queue(start or {}), **common)
+    return dict(sorted(queues.items()))
 
 
 def _place(name: str) -> Place:

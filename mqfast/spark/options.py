@@ -186,7 +186,7 @@ def _one_offset(value: object) -> int | str:
 class Bound:
     """One end of what is read: ``word`` (earliest, latest, group), ``back_count`` messages or ``back_ms`` milliseconds
     before the end, or offsets by queue; exactly one of them, but ``others`` (a word) goes with ``by_queue``. Of several
-    stores, ``by_store`` has those of each.
+    stores, ``by_store`` has those of each. ``of_archive``: offsets by queue are the ends of an archive.
     """
 
     word: str | None = None
@@ -195,6 +195,7 @@ class Bound:
     by_queue: Mapping[tuple[str, int], int | str] | None = None
     others: int | str | None = None
     by_store: Mapping[str, Bound] | None = None
+    of_archive: bool = False
 
 
 def _of_stores(table: dict[str, Any]) -> bool:
@@ -388,6 +389,10 @@ class Options:
     subscribe_pattern: re.Pattern[str] | None = _option(
         _pattern, None, READ, "Topics to read, by a pattern for the whole name."
     )
+    exclude_topics: tuple[str, ...] | None = _option(
+        _names, None, READ, "Topics to leave out of all topics or of subscribePattern, such as those that the account "
+        "may not read; `x*` leaves out all that begin with x.",
+    )  # fmt: skip
     include_system_topics: bool = _option(
         _flag, False, READ, "Also read topics of the broker itself (half messages, delayed messages, state) and "
         "`%RETRY%` topics; otherwise only if subscribe or assign names them.",
@@ -596,6 +601,13 @@ def _check_together(o: Options) -> None:
     chosen = [option_name(name) for name in ways if getattr(o, name) is not None]
     if len(chosen) > 1:
         raise ConfigError(f"options {' and '.join(chosen)}: expected one of them")
+    if o.exclude_topics is not None and chosen and o.subscribe_pattern is None:
+        raise ConfigError(f"options excludeTopics and {chosen[0]}: expected one of them: name the wanted topics alone")
+    if o.exclude_topics is not None and len(o.exclude_topics) > _MOST_EXCLUDED:
+        raise ConfigError(
+            f"option excludeTopics: expected at most {_MOST_EXCLUDED} names, found {len(o.exclude_topics)}; `x*` "
+            "stands for all that begin with x, and subscribe names the wanted topics"
+        )
     for way in ("starting", "ending"):
         names = (f"{way}_offsets", f"{way}_timestamp", f"{way}_offsets_by_timestamp")
         given = [option_name(name) for name in names if getattr(o, name) is not None]
@@ -614,6 +626,8 @@ def _check_together(o: Options) -> None:
         )
 
 
+# What a scan of the log compares each record with is bounded.
+_MOST_EXCLUDED: Final = 50
 # Options that say something of a cluster only, and of directories only.
 _OF_CLUSTERS: Final = (
     "brokers", "namespace", "namespace_v2", "access_key", "secret_key", "security_token", "tls", "tls_ca", "tls_cert",

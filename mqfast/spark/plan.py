@@ -31,13 +31,18 @@ _LOG_SHARE: Final = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """One queue: messages from ``min_offset`` up to, not including, ``max_offset``."""
+    """One queue: messages from ``min_offset`` up to, not including, ``max_offset``.
+
+    ``is_readable``: False for a queue that a broker has and hands out no messages of: the topic has no permission to
+    read, or fewer queues for reading than for writing.
+    """
 
     topic: str
     queue_id: int
     min_offset: int
     max_offset: int
     is_batch: bool = False
+    is_readable: bool = True
 
     @property
     def is_light(self) -> bool:
@@ -57,7 +62,8 @@ class Snapshot:
     ``store_id`` names the store by its content, see ``LocalAccess.check``; ``log_start`` and ``log_end`` are physical
     offsets, ``taken_ms`` is the time. ``dispatched``: every message below this physical offset is in ``queues``;
     ``newest``: the last record that a queue has, -1 for none; ``record_bytes``: about how many bytes a message takes,
-    0 where the log tells; ``may_lag``: a slave says so, which may have fewer messages than its master.
+    0 where the log tells; ``may_lag``: a slave says so, which may have fewer messages than its master; ``topics``:
+    topics that a broker has, also those of which it tells of some queues only: a queue that is missing may come back.
     """
 
     root: str
@@ -70,6 +76,7 @@ class Snapshot:
     newest: int = -1
     record_bytes: float = 0.0
     may_lag: bool = False
+    topics: frozenset[str] = frozenset()
 
     @property
     def message_bytes(self) -> float:

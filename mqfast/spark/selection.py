@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from mqfast.spark.access import Access
 
 __all__ = [
-    "HIDDEN_TOPICS", "check_names", "check_pattern", "ending_offsets", "is_hidden", "present", "select",
-    "selected_queues", "starting_offsets", "wants_queue",
+    "HIDDEN_TOPICS", "check_names", "check_pattern", "ending_offsets", "is_hidden", "is_left_out", "left_out_topics",
+    "present", "readable", "select", "selected_queues", "starting_offsets", "wants_queue",
 ]  # fmt: skip
 
 Key = tuple[str, int]
@@ -32,13 +32,14 @@ HIDDEN_TOPICS: Final = (*SYSTEM_TOPICS, f"{RETRY_PREFIX}*")
 
 def selected_queues(snapshot: Snapshot, options: Options) -> list[Queue]:
     """The queues that subscribe, assign or subscribePattern name; all but light queues without any of them. System
-    topics are among them when they are named, and with includeSystemTopics.
+    topics are among them when they are named, and with includeSystemTopics. Queues that are not read now are among
+    them, see ``readable``.
 
     Raises: ConfigError for a topic or queue that is not there.
     """
     queues = snapshot.queues
     if options.subscribe is not None:
-        topics = sorted({q.topic for q in queues})
+        topics = sorted({q.topic for q in queues} | snapshot.topics)
         for name in options.subscribe:
             if name not in topics:
                 raise ConfigError(f"option subscribe: the store has no topic {name}{nearest_name(name, topics)}")
@@ -51,11 +52,15 @@ def selected_queues(snapshot: Snapshot, options: Options) -> list[Queue]:
                 name = f"{topic}/{queue_id}"
                 raise ConfigError(f"option assign: the store has no queue {name}{nearest_name(name, names)}")
         return [known[key] for key in options.assign]
-    hides = not options.include_system_topics
     if options.subscribe_pattern is not None:
         found = [q for q in queues if options.subscribe_pattern.fullmatch(q.topic)]
-        return [q for q in found if not (hides and is_hidden(q.topic))]
-    return [q for q in queues if not q.is_light and not (hides and is_hidden(q.topic))]
+        return [q for q in found if not is_left_out(options, q.topic)]
+    return [q for q in queues if not q.is_light and not is_left_out(options, q.topic)]
+
+
+def readable(queues: Iterable[Queue]) -> list[Queue]:
+    """Those of which messages can be had now: consumers leave out the others as well."""
+    return [q for q in queues if q.is_readable]
 
 
 def check_names(
@@ -66,14 +71,25 @@ def check_names(
     Args: others: topics that were not looked at, for the nearest name.
     Raises: ConfigError.
     """
-    queues = {(q.topic, q.queue_id): q for snapshot in snapshots for q in snapshot.queues}
-    missing = set(options.subscribe or ()) - {topic for topic, _ in queues}
+    queues: dict[Key, Queue] = {}
+    snapshots = list(snapshots)
+    for queue in (q for snapshot in snapshots for q in snapshot.queues):
+        if queue.is_readable or (queue.topic, queue.queue_id) not in queues:
+            queues[queue.topic, queue.queue_id] = queue
+    topics_there = frozenset[str]().union(*(snapshot.topics for snapshot in snapshots))
+    missing = set(options.subscribe or ()) - {topic for topic, _ in queues} - topics_there
     if missing and others is not None:
         name, topics = sorted(missing)[0], list(others(options))
         if topics and name not in topics:
             raise ConfigError(f"option subscribe: the cluster has no topic {name}{nearest_name(name, topics)}")
-    every = Snapshot("", "", 0, 0, 0, tuple(queues[key] for key in sorted(queues)))
+    every = Snapshot("", "", 0, 0, 0, tuple(queues[key] for key in sorted(queues)), topics=topics_there)
     selected = selected_queues(every, options)
+    for queue in selected:
+        if options.assign is not None and not queue.is_readable and options.view == "messages":
+            raise ConfigError(
+                f"option assign: queue {queue.topic}/{queue.queue_id} cannot be read now: its topic has fewer queues "
+                "for reading, or no permission to read"
+            )
     for way in ("starting", "ending"):
         _check_named(getattr(options, f"{way}_offsets_by_timestamp") or (), selected, f"{way}OffsetsByTimestamp")
     check_pattern(every, options)
@@ -82,7 +98,7 @@ def check_names(
 def present(snapshot: Snapshot, options: Options) -> Options:
     """The options without the topics and queues that they name and a store has not got."""
     known = {(q.topic, q.queue_id) for q in snapshot.queues}
-    topics = {topic for topic, _ in known}
+    topics = {topic for topic, _ in known} | snapshot.topics
     options = replace(
         options,
         starting_offsets_by_timestamp=_present(options.starting_offsets_by_timestamp, known),
@@ -116,7 +132,22 @@ def check_pattern(snapshot: Snapshot, options: Options) -> None:
 
 def is_hidden(topic: str) -> bool:
     """Is a topic one of those that are left out unless they are asked for?"""
-    return any(topic == name or (name[-1] == "*" and topic.startswith(name[:-1])) for name in HIDDEN_TOPICS)
+    return _fits(topic, HIDDEN_TOPICS)
+
+
+def left_out_topics(options: Options) -> tuple[str, ...]:
+    """Topics that are read only if subscribe or assign names them; ``x*`` stands for those that begin with x."""
+    hidden = () if options.include_system_topics else HIDDEN_TOPICS
+    return (*hidden, *(options.exclude_topics or ()))
+
+
+def is_left_out(options: Options, topic: str) -> bool:
+    """Is a topic one of ``left_out_topics``?"""
+    return _fits(topic, left_out_topics(options))
+
+
+def _fits(topic: str, names: Iterable[str]) -> bool:
+    return any(topic == name or (name[-1] == "*" and topic.startswith(name[:-1])) for name in names)
 
 
 def wants_queue(options: Options, topic: str, queue_id: int | None = None) -> bool:
@@ -128,7 +159,7 @@ def wants_queue(options: Options, topic: str, queue_id: int | None = None) -> bo
         return topic in options.subscribe
     if options.assign is not None:
         return any(topic == name and queue_id in (None, number) for name, number in options.assign)
-    if is_hidden(topic) and not options.include_system_topics:
+    if is_left_out(options, topic):
         return False
     if options.subscribe_pattern is not None:
         return options.subscribe_pattern.fullmatch(topic) is not None
@@ -184,7 +215,7 @@ def _resolve(
     # Of queues that JSON does not name, and of those that a group has no offset of, nothing is known to be done.
     rest = "earliest" if way == "starting" else "latest"
     bound = bound or Bound(word=default if timestamps is None else rest)
-    named = {*(bound.by_queue or {}), *(timestamps or {})}
+    named = {*(() if bound.of_archive else bound.by_queue or ()), *(timestamps or ())}
     _check_named(named, queues, f"{way}Offsets" if bound.by_queue else f"{way}OffsetsByTimestamp")
     groups: dict[Key, int] = {}
     if options.group is not None:
@@ -245,9 +276,10 @@ def select(snapshot: Snapshot, options: Options, access: Access) -> Selection:
         options.ending_offsets, options.ending_timestamp, options.ending_offsets_by_timestamp,
     )  # fmt: skip
     if all(value is None for value in given):
-        whole = (OffsetRange(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in queues)
+        whole = (OffsetRange(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in readable(queues))
         return Selection(tuple(whole), whole=True)
     start = starting_offsets(snapshot, queues, options, access, "earliest")
     end = ending_offsets(snapshot, queues, options, access)
-    ranges = (OffsetRange(topic, queue_id, start[topic, queue_id], end[topic, queue_id]) for topic, queue_id in start)
+    places = [(q.topic, q.queue_id) for q in readable(queues)]
+    ranges = (OffsetRange(topic, queue_id, start[topic, queue_id], end[topic, queue_id]) for topic, queue_id in places)
     return Selection(tuple(r for r in ranges if r.start < r.end))

@@ -35,7 +35,7 @@ from mqfast.spark.schema import (
     columns_of_type,
     struct_type,
 )
-from mqfast.spark.selection import HIDDEN_TOPICS, check_names, present, select
+from mqfast.spark.selection import check_names, left_out_topics, present, select
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -224,7 +224,7 @@ def read_settings(options: Options, selection: Selection) -> ReadSettings:
         verify_crc=options.verify_crc,
         fail_on_data_loss=options.fail_on_data_loss,
         queues=bounds,
-        hidden=() if options.include_system_topics else HIDDEN_TOPICS,
+        hidden=left_out_topics(options),
         tags=tags,
         sql=options.sql_filter,
         decompress=options.decompress,

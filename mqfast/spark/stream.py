@@ -54,10 +54,10 @@ from mqfast.spark.offsets import (
     limit_bytes,
     limit_rows,
 )
-from mqfast.spark.options import Options
+from mqfast.spark.options import Bound, Options
 from mqfast.spark.plan import OffsetRange, Piece, ScanRange, Selection, Snapshot, plan, scan_pieces
 from mqfast.spark.schema import VIEWS, Column
-from mqfast.spark.selection import check_pattern, present, selected_queues, starting_offsets, wants_queue
+from mqfast.spark.selection import check_pattern, present, readable, selected_queues, starting_offsets, wants_queue
 from mqfast.spark.source import ScanPartition, freeze_loaded, parts_of, read_part, read_settings
 from mqfast.store.reader._gather import ANY_QUEUE
 
@@ -74,6 +74,7 @@ _STATE: Final = "first-offsets.json"
 _WAIT_S_PER_QUEUE: Final = 20e-6
 _MOST_WAIT_S: Final = 0.2
 _LOOK_S: Final = 0.005
+_MOST_NAMES: Final = 5
 
 _log = logging.getLogger("mqfast.spark")
 
@@ -118,6 +119,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._checked = False  # every queue was compared with the offsets of an earlier run
         self._begins = False  # the batch that is planned is the first one; its end says where it begins
         self._idle: tuple[Snapshot, Spark] | None = None  # nothing new was found of this
+        self._unread: list[Place] = []  # queues that a broker does not hand out, as a line of the log says
         self._last_batch = time.monotonic()
 
     # --- the store ---
@@ -173,10 +175,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self.along_log:
             return self._log_offset(snapshot, self._first_position(self._log(), snapshot))
         first = starting_offsets(snapshot, queues, options, access, "latest")
+        if options.starting_offsets is not None and options.starting_offsets.of_archive:
+            first |= self._archived(options.starting_offsets, set(first), snapshot)
         read = snapshot.dispatched if all(first[q.topic, q.queue_id] == q.max_offset for q in queues) else -1
         return encode(StreamOffset(
-            queues=first, read=read, marks=log_marks(snapshot, access), anchors=self._anchors(first, StreamOffset({})),
+            queues=first, read=read, marks=log_marks(snapshot, access),
+            anchors=self._anchors(first, StreamOffset({}), snapshot),
         ))  # fmt: skip
+
+    def _archived(self, bound: Bound, there: set[Place], snapshot: Snapshot) -> Offsets:
+        """Ends in the archive of queues that the broker does not tell of now. Raises: DataLoss for topics gone."""
+        missing = {place: int(end) for place, end in (bound.by_queue or {}).items() if place not in there}
+        kept = {place: end for place, end in missing.items() if place[0] in snapshot.topics or snapshot.may_lag}
+        gone = sorted(missing.keys() - kept.keys())
+        text = "queue {}/{}: the archive has it up to {}, and the queue is gone: was its topic deleted?"
+        self._accept([Loss(text.format(*place, missing[place])) for place in gone])
+        return kept
 
     def joined(self, *, wait: bool) -> Spark:
         """The offset of a store that joins a stream: everything that is there is new. ``wait``: see Access.look."""
@@ -265,7 +279,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _log.warning("%s; goes on with what is there", loss.what)
 
     def _ends(self, snapshot: Snapshot) -> Offsets:
-        return {(q.topic, q.queue_id): q.max_offset for q in selected_queues(snapshot, present(snapshot, self.options))}
+        queues = readable(selected_queues(snapshot, present(snapshot, self.options)))
+        return {(q.topic, q.queue_id): q.max_offset for q in queues}
 
     def _dispatched(self, snapshot: Snapshot) -> int:
         """The end of the log; when only some topics are wanted, up to where every record's queue is known."""
@@ -296,13 +311,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _queue_ends(self, start: StreamOffset, snapshot: Snapshot, limit: ReadLimit) -> Spark | None:
         access = self._open()
-        selected = selected_queues(snapshot, present(snapshot, self.options))
+        selected = readable(selected_queues(snapshot, present(snapshot, self.options)))
         o, every = self.options, not self._checked
         resumed = resume_queues(
             start, snapshot, selected, access, every=every, wanted=lambda place: wants_queue(o, *place),
             named=every and (o.subscribe is not None or o.assign is not None),
         )  # fmt: skip
         self._accept(resumed.losses)
+        self._say_unread(resumed.unread)
         self._checked = not resumed.losses  # of a batch that is not planned in the end they are found again
         first = resumed.first
         ends = {(q.topic, q.queue_id): q.max_offset for q in selected}
@@ -320,21 +336,39 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             queues=last, first=first if self._begins else moved(first, start),
             read=snapshot.dispatched if done else start.read,
             marks=log_marks(snapshot, access, before=() if resumed.losses else start.marks),
-            anchors=self._anchors(last, start, anew=bool(resumed.losses)), lost=numbered(resumed.losses, start.lost),
+            anchors={
+                **self._anchors(last, start, snapshot, anew=bool(resumed.losses)),
+                **{place: start.anchors[place] for place in resumed.gone},
+            },
+            lost=numbered(resumed.losses, start.lost), gone=resumed.gone,
         ))  # fmt: skip
 
-    def _anchors(self, offsets: Offsets, before: StreamOffset, *, anew: bool = False) -> dict[Place, Anchor]:
+    def _say_unread(self, places: list[Place]) -> None:
+        """Log queues that the broker does not hand out, when they become others."""
+        if places and places != self._unread:
+            names = ", ".join(f"{topic}/{queue_id}" for topic, queue_id in places[:_MOST_NAMES])
+            more = f" and {len(places) - _MOST_NAMES} more" if len(places) > _MOST_NAMES else ""
+            _log.warning(
+                "%s: queues %s%s are not read now: their topics have fewer queues for reading, or no permission to "
+                "read; the stream keeps their offsets", self._seen().root, names, more,
+            )  # fmt: skip
+        self._unread = places
+
+    def _anchors(
+        self, offsets: Offsets, before: StreamOffset, snapshot: Snapshot, *, anew: bool = False
+    ) -> dict[Place, Anchor]:
         """One message of each queue; those of queues that are not read, or did not move, are taken over.
 
         Args: anew: what did not move may be another queue now.
         """
+        there = {(q.topic, q.queue_id): q.max_offset > q.min_offset for q in readable(snapshot.queues)}
         found: dict[Place, Anchor] = {}
         assert before.queues is not None
         for place, at in offsets.items():
             anchor = before.anchors.get(place)
             stays = anchor is not None and before.queues.get(place) == at and not anew
-            if not stays and wants_queue(self.options, *place):
-                anchor = anchor_of(place, at, self._open())
+            if not stays and place in there and wants_queue(self.options, *place):
+                anchor = anchor_of(place, at, self._open()) if there[place] else None
             if anchor is not None:
                 found[place] = anchor
         return found
@@ -476,8 +510,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._accept(still_there(end, snapshot, access, wanted))
         ranges = []
         for place, (since, until) in wanted.items():
-            if place not in bounds and access.log is None and not wants_queue(o, *place):
-                ranges.append(OffsetRange(*place, since, until))  # no broker was asked about this topic: its task asks
+            unknown = place[0] in snapshot.topics or not wants_queue(o, *place)
+            if place not in bounds and access.log is None and unknown:
+                ranges.append(OffsetRange(*place, since, until))  # the broker does not tell of it now: its task asks
                 continue
             what = f"offsets of queue {place[0]}/{place[1]}"
             low, high = bounds.get(place, (0, 0))

@@ -23,6 +23,7 @@ GOOD: list[tuple[str, str, str, Any]] = [
     ("paths", BATCH, "a, b", (("a", "a"), ("b", "b"))),
     ("storePathCommitLog", STREAM, "/x,/y", ("/x", "/y")),
     ("decompress", STREAM, "false", False),
+    ("excludeTopics", STREAM, "secret,internal*", ("secret", "internal*")),
     ("includeSystemTopics", STREAM, "true", True),
     ("properties", BATCH, "raw", "raw"),
     ("subscribe", STREAM, "A,B", ("A", "B")),

@@ -266,6 +266,30 @@ def test_a_topic_that_was_deleted_is_named(base: Path) -> None:
     assert resumed(path, after, subscribe="t,u")[0] == [700, 701, 702]
 
 
+@pytest.mark.parametrize("more", [0, 9])
+def test_queue_files_that_are_away_for_a_time_are_read_once(base: Path, more: int) -> None:
+    """As while an operator has them made again: their loss is told, and the same queues go on where they were."""
+    path = base / "s"
+    fill(path, 0, 60)
+    fill(path, 500, 506, "u")
+    _, offset = read_all(path, subscribe="t,u")
+    (path / "consumequeue" / "u").rename(base / "u")
+    refused(path, offset, "queue u/[012]: .* is gone", subscribe="t,u")
+    found, after = resumed(path, offset, subscribe="t,u")
+    assert found == []
+    assert after["lost"]["times"] == 3
+    (base / "u").rename(path / "consumequeue" / "u")
+    fill(path, 60, 63)
+    fill(path, 506, 506 + more, "u")
+    for start in (offset, after):
+        found, end = resumed(path, start, subscribe="t,u")
+        assert found == [60, 61, 62, *range(506, 506 + more)]
+        assert "gone" not in end
+        assert end.get("lost") == start.get("lost")
+    strict = stream(str(path), subscribe="t,u")
+    assert sorted(flat(to_the_end(strict, offset))) == [60, 61, 62, *range(506, 506 + more)]
+
+
 def test_what_nobody_had_read_of_a_deleted_topic_is_lost_too(base: Path) -> None:
     path = base / "s"
     fill(path, 0, 60)

@@ -35,7 +35,7 @@ from mqfast.spark.jobs.tasks import run_tasks
 from mqfast.spark.options import Options
 from mqfast.spark.plan import OffsetRange, Queue, Selection, Snapshot, plan
 from mqfast.spark.schema import chosen_columns
-from mqfast.spark.selection import check_names, present, selected_queues
+from mqfast.spark.selection import check_names, present, readable, selected_queues
 from mqfast.spark.source import ScanPartition, opened, parts_of, read_settings
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _looked_at(options: Options) -> list[tuple[str, Options, Snapshot, list[Queu
             snapshots.append(access.snapshot())
     check_names(snapshots, options, known_topics)
     return [
-        (name, given, snapshot, selected_queues(snapshot, present(snapshot, given)))
+        (name, given, snapshot, readable(selected_queues(snapshot, present(snapshot, given))))
         for (name, given), snapshot in zip(stores, snapshots, strict=True)
     ]
 
@@ -159,9 +159,10 @@ def _check_known(
     stores: Sequence[tuple[str, Options, Snapshot, list[Queue]]],
 ) -> int:
     """How many queues of the archive are not there any more. Raises: DataLoss, unless losses are allowed."""
-    there = {(name, queue.topic, queue.queue_id) for name, _, _, queues in stores for queue in queues}
+    # A queue that consumers may not read now goes on where the archive ends, when they may again.
+    there = {(name, topic) for name, _, snapshot, _ in stores for topic in snapshot.topics}
     may_lag = {name for name, _, snapshot, _ in stores if snapshot.may_lag}  # a slave may not have heard of a topic
-    gone = sorted(place for place in set(ends) - there if place[0] not in may_lag)
+    gone = sorted(place for place in ends if place[:2] not in there and place[0] not in may_lag)
     if gone and not settings.allow_loss:
         broker, topic, queue_id = gone[0]
         raise DataLoss(

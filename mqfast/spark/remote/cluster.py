@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mqfast.client.admin.bodies import ClusterBody, TopicListBody, TopicsBody, TopicStatsBody, by_queue
-from mqfast.client.consumer.pulls import raw_pull
+from mqfast.client.consumer.pulls import RawAnswer, raw_pull
 from mqfast.client.consumer.subscription import Subscription
 from mqfast.client.net.lane import Lanes
 from mqfast.client.net.steps import Ask, Steps, broker_error, checked
@@ -25,17 +25,26 @@ from mqfast.client.route.namespace import header_fields, namespace_of_address, u
 from mqfast.client.route.route_table import MASTER_ID, TopicRoute, decode_route
 from mqfast.client.settings import instance_settings
 from mqfast.client.values import Credentials, MessageQueue
-from mqfast.errors import BrokerBusy, BrokerError, CallTimeout, ConfigError, ConnectError, ConnectionLost, NoRoute
-from mqfast.remoting.bodies import QueueData, decode_body
+from mqfast.errors import (
+    BrokerBusy,
+    BrokerError,
+    CallTimeout,
+    ConfigError,
+    ConnectError,
+    ConnectionLost,
+    NoRoute,
+    Refused,
+)
+from mqfast.remoting.bodies import READ, QueueData, decode_body
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.signature import sign
-from mqfast.spark.selection import is_hidden
+from mqfast.spark.selection import is_left_out
 
 if TYPE_CHECKING:
     from mqfast.spark.options import Options
 
-__all__ = ["BrokerAway", "Cluster", "brokers_of", "is_away", "tls_context", "wanted_topics"]
+__all__ = ["BrokerAway", "Cluster", "NotReadable", "brokers_of", "is_away", "tls_context", "wanted_topics"]
 
 T = TypeVar("T")
 ASK_S: Final = 5.0
@@ -52,6 +61,12 @@ _log = logging.getLogger("mqfast.spark")
 
 class BrokerAway(ConnectError):
     """A broker that messages are wanted of is not there now."""
+
+
+class NotReadable(BrokerAway):
+    """A queue is there and no consumer may read it now: of a topic without permission to read, or with fewer queues for
+    reading.
+    """
 
 
 def is_away(error: Exception) -> bool:
@@ -93,7 +108,7 @@ class Cluster:
         self._brokers: tuple[float, Mapping[str, Mapping[int, str]]] = (_LONG_AGO, {})
         self._routes: dict[str, tuple[float, TopicRoute | None]] = {}
         self._topics: tuple[float, list[str]] = (_LONG_AGO, [])
-        # Topics, and how many queues for reading each name on the wire has.
+        # Topics, and how many queues for consumers each name on the wire has.
         self._of_broker: dict[str, tuple[float, list[str], Mapping[str, int]]] = {}
 
     @classmethod
@@ -276,20 +291,25 @@ class Cluster:
             for data in decode_route(topic, bytes(answer.body)).queue_datas
         ]
 
-    def _queue_count(self, topic: str, broker: str) -> int:
-        """How many queues of a topic a broker has for reading, as the broker told, or name servers tell.
-
-        Raises: BrokerAway.
+    def readable_queues(self, broker: str, topic: str) -> int | None:
+        """How many queues of a topic consumers may read on a broker, as name servers tell, or else the broker's list of
+        topics; None: neither tells. A name server forgets the topics of a broker that starts again.
         """
-        taken, _, known = self._of_broker.get(broker, _NOTHING)
-        if time.monotonic() - taken <= ROUTE_S and self.wire(topic) in known:
-            return known[self.wire(topic)]
         route = self.route(topic)
-        counts = [data.read_queue_nums for data in route.queue_datas if data.broker_name == broker] if route else []
-        if not counts:
+        counts = _readable(route.queue_datas if route is not None else (), broker)
+        if counts is None:
+            taken, _, known = self._of_broker.get(broker, _NOTHING)
+            if time.monotonic() - taken <= ROUTE_S:
+                return known.get(self.wire(topic))
+        return counts
+
+    def _known_queues(self, broker: str, topic: str) -> int | None:
+        """The same of all name servers, where none may be wrong; None: no such topic. Raises: BrokerAway."""
+        found = self.readable_queues(broker, topic)
+        if found is None:
             self._check_known(broker)
-            counts = [data.read_queue_nums for data in self.queues_of_all(topic) if data.broker_name == broker]
-        return max(counts, default=0)
+            found = _readable(self.queues_of_all(topic), broker)
+        return found
 
     def _check_known(self, broker: str) -> None:
         """Do name servers know a broker now? Only then they know its topics: one that has just started knows neither.
@@ -315,7 +335,7 @@ class Cluster:
                 return self.topics()
             configs = decode_body(bytes(answer.body), TopicsBody, "topics").topic_config_table
             found = self._mine(configs)
-            counts = {name: int(one.get("readQueueNums", 0)) for name, one in configs.items()}
+            counts = {name: _count_of(one) for name, one in configs.items()}
             self._of_broker[broker] = (time.monotonic(), found, counts)
         return found
 
@@ -325,49 +345,112 @@ class Cluster:
 
     # --- brokers ---
 
-    def bounds(self, broker: str, topic: str) -> dict[int, tuple[int, int]]:
-        """Queue id -> (first offset, behind the last one) of a topic on a broker; empty where it has no such topic.
+    def bounds(self, broker: str, topic: str, *, by_pulls: bool = True) -> dict[int, tuple[int, int]] | None:
+        """Queue id -> (first offset, behind the last one) of a topic on a broker, also of queues that may not be read;
+        None where it has no such topic.
 
         The broker is asked itself: name servers forget the topics of a broker that starts again.
+
+        Args: by_pulls: ask by pulls who may not ask for counts; pulls tell of readable queues alone.
+        Raises: Refused, which names the topic.
         """
-        _, address = self.address(broker)
-        about = f"offsets of topic {topic} on broker {broker}"
-        fields = {"topic": self.wire(topic), "bname": broker}
         try:
-            answer = self.ask(address, RequestCode.GET_TOPIC_STATS_INFO, fields, about)
+            table = self.stats(broker, topic)
         except NoRoute:
-            return {}
-        except BrokerError as error:
-            if error.code != ResponseCode.NO_PERMISSION:
-                raise
-            return self._bounds_by_pulls(broker, address, topic, range(self._queue_count(topic, broker)))
-        table = by_queue("body.offsetTable", decode_body(bytes(answer.body), TopicStatsBody, "body").offset_table)
-        found = {queue.queue_id: (max(0, one.min_offset), max(0, one.max_offset)) for queue, one in table.items()}
+            return None
+        except Refused as error:
+            if not by_pulls:
+                raise Refused(
+                    f"topic {topic} of broker {broker}: counts need the right Get on the topic: {error}; excludeTopics "
+                    "leaves a topic out", code=error.code, remark=error.remark, broker=error.broker,
+                ) from error  # fmt: skip
+            count = self._known_queues(broker, topic)
+            return None if count is None else self._bounds_by_pulls(broker, topic, count)
+        found = {queue_id: (low, high) for queue_id, (low, high, _) in table.items()}
         # RocketMQ 4 tells of the queues for writing alone; those that are read to their end have messages too.
-        others = [queue_id for queue_id in range(self._queue_count(topic, broker)) if queue_id not in found]
-        found |= self._bounds_by_pulls(broker, address, topic, others)
+        for queue_id in range(self.readable_queues(broker, topic) or 0):
+            if queue_id not in found:
+                found[queue_id] = self._bounds_by_offsets(broker, topic, queue_id)
         return dict(sorted(found.items()))
 
-    def _bounds_by_pulls(
-        self, broker: str, address: str, topic: str, queue_ids: Iterable[int]
-    ) -> dict[int, tuple[int, int]]:
+    def stats(self, broker: str, topic: str) -> dict[int, tuple[int, int, int]]:
+        """Queue id -> (first offset, behind the last one, when the last message came, ms) of a topic on a broker.
+
+        Raises: NoRoute for a topic that the broker has not.
+        """
+        _, address = self.address(broker)
+        fields = {"topic": self.wire(topic), "bname": broker}
+        about = f"offsets of topic {topic} on broker {broker}"
+        answer = self.ask(address, RequestCode.GET_TOPIC_STATS_INFO, fields, about)
+        table = by_queue("body.offsetTable", decode_body(bytes(answer.body), TopicStatsBody, "body").offset_table)
+        return {
+            queue.queue_id: (max(0, one.min_offset), max(0, one.max_offset), one.last_update_timestamp)
+            for queue, one in table.items()
+        }
+
+    def _bounds_by_offsets(self, broker: str, topic: str, queue_id: int) -> tuple[int, int]:
+        _, address = self.address(broker)
+        fields = {"topic": self.wire(topic), "queueId": queue_id, "bname": broker}
+        about = f"offsets of queue {topic}/{queue_id}"
+        codes = RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET
+        low, high = (max(0, self._number(address, code, fields, about)) for code in codes)
+        return low, max(low, high)
+
+    def _bounds_by_pulls(self, broker: str, topic: str, count: int) -> dict[int, tuple[int, int]]:
         """The same for whoever may read the topic and no more: every answer to a pull has the bounds of its queue."""
+        _, address = self.address(broker)
         found = {}
-        for queue_id in queue_ids:
+        for queue_id in range(count):
             queue = MessageQueue(self.wire(topic), broker, queue_id)
             wanted = Subscription(queue.topic, "*")
-            answer = self.run(raw_pull(address, self._group, queue, 0, wanted, max_count=1, post_subscription=True))
+            asked = raw_pull(address, self._group, queue, 0, wanted, max_count=1, post_subscription=True)
+            try:
+                answer = self.pull(broker, topic, queue_id, asked)
+            except NotReadable:  # since the name server was asked
+                continue
             found[queue_id] = max(0, answer.min_offset), max(0, answer.max_offset)
         return found
 
-    def _number(self, address: str, code: RequestCode, fields: Mapping[str, Any], about: str) -> int:
+    def pull(self, broker: str, topic: str, queue_id: int, steps: Steps[RawAnswer]) -> RawAnswer:
+        """One pull. Raises: NotReadable for a queue that consumers may not read now; Refused, which names the topic."""
+        try:
+            return self.run(steps)
+        except BrokerError as error:
+            if is_away(error):
+                raise
+            self._routes.pop(topic, None)
+            self._of_broker.pop(broker, None)
+            count = self.readable_queues(broker, topic)
+            if count is not None and queue_id >= count:
+                raise NotReadable(
+                    f"queue {topic}/{queue_id} of broker {broker} is not read now, the topic has {count} queues for "
+                    f"consumers: {error}"
+                ) from error
+            if isinstance(error, Refused):
+                raise Refused(
+                    f"topic {topic} of broker {broker}: no permission to read: {error}; the account needs Sub on the "
+                    f"topic and on the group {self.plain(self._group)}, or excludeTopics leaves the topic out",
+                    code=error.code, remark=error.remark, broker=error.broker,
+                ) from error  # fmt: skip
+            raise
+
+    def earliest_time(self, broker: str, topic: str, queue_id: int) -> int:
+        """Store time of the first message of a queue, ms; -1 for none."""
+        _, address = self.address(broker)
+        fields = {"topic": self.wire(topic), "queueId": queue_id, "bname": broker}
+        about = f"first time of {topic}/{queue_id}"
+        return self._number(address, RequestCode.GET_EARLIEST_MSG_STORETIME, fields, about, "timestamp")
+
+    def _number(
+        self, address: str, code: RequestCode, fields: Mapping[str, Any], about: str, name: str = "offset"
+    ) -> int:
         answer = self.ask(address, code, fields, about)
-        text = str(answer.ext_fields.get("offset", ""))
+        text = str(answer.ext_fields.get(name, ""))
         try:
             return int(text)
         except ValueError:
             raise BrokerError(
-                f"{about}: {address}: field offset: expected a whole number, found {text!r}",
+                f"{about}: {address}: field {name}: expected a whole number, found {text!r}",
                 code=answer.code, remark=answer.remark or "", broker=address,
             ) from None  # fmt: skip
 
@@ -419,6 +502,16 @@ def _brokers_in(answer: RemotingCommand) -> dict[str, Mapping[int, str]]:
     return {name: dict(one.broker_addrs) for name, one in body.broker_addr_table.items() if one.broker_addrs}
 
 
+def _readable(datas: Iterable[QueueData], broker: str) -> int | None:
+    """How many queues consumers may read of a broker; None where it is not among them."""
+    counts = [data.read_queue_nums if data.perm & READ else 0 for data in datas if data.broker_name == broker]
+    return max(counts, default=None)
+
+
+def _count_of(config: Mapping[str, Any]) -> int:
+    return int(config.get("readQueueNums", 0)) if int(config.get("perm", READ)) & READ else 0
+
+
 def tls_context(options: Options) -> ssl.SSLContext | None:
     """The TLS context of the options. Raises: ConfigError for files that are no certificates."""
     if not options.tls:
@@ -443,10 +536,11 @@ def wanted_topics(cluster: Cluster, options: Options, broker: str) -> list[str]:
         return list(options.subscribe)
     if options.assign is not None:
         return sorted({topic for topic, _ in options.assign})
-    if options.subscribe_pattern is not None:
-        return [topic for topic in cluster.topics_of(broker) if options.subscribe_pattern.fullmatch(topic)]
-    everything = options.include_system_topics or options.view == "groups"
-    return [topic for topic in cluster.topics_of(broker) if everything or not is_hidden(topic)]
+    pattern = options.subscribe_pattern
+    if pattern is not None or options.view == "groups":  # system topics that fit are told; a group may read any topic
+        options = dataclasses.replace(options, include_system_topics=True)
+    fitting = [topic for topic in cluster.topics_of(broker) if pattern is None or pattern.fullmatch(topic)]
+    return [topic for topic in fitting if not is_left_out(options, topic)]
 
 
 def brokers_of(options: Options, *, begins: bool = False) -> list[str]:

@@ -21,7 +21,7 @@ from mqfast.client.route.route_table import MASTER_ID
 from mqfast.client.values import MessageQueue, PullStatus
 from mqfast.errors import DataLoss, NoRoute
 from mqfast.spark.plan import OffsetRange
-from mqfast.spark.remote.cluster import BrokerAway, Cluster
+from mqfast.spark.remote.cluster import BrokerAway, Cluster, NotReadable
 
 __all__ = ["Counts", "QueuePuller", "Records"]
 
@@ -90,6 +90,7 @@ class QueuePuller:
     ) -> None:
         self._cluster: Final = cluster
         self._broker: Final = broker
+        self._topic: Final = piece.topic
         self._group: Final = cluster.wire(group)
         self._queue: Final = MessageQueue(cluster.wire(piece.topic), broker, piece.queue_id)
         self._name: Final = f"queue {piece.topic}/{piece.queue_id} of broker {broker}"
@@ -115,6 +116,11 @@ class QueuePuller:
             except NoRoute as error:
                 self.lose(self._at, self._end, f"the broker does not have the topic any more ({error})")
                 return
+            except BrokerAway as error:
+                if self._fail or not isinstance(error.__cause__, NotReadable):
+                    raise
+                self.lose(self._at, self._end, str(error))
+                return
             self._counts.waited_s += time.monotonic() - begin
             self._counts.pulls += 1
             at = self._at
@@ -128,12 +134,11 @@ class QueuePuller:
     def _one(self) -> RawAnswer:
         """One pull whose answer can be believed. Raises: BrokerAway for one of a slave that cannot."""
         broker_id, address = self._cluster.address(self._broker, self._broker_id)
-        answer = self._cluster.run(
-            raw_pull(
-                address, self._group, self._queue, self._at, self._subscription,
-                max_count=_count(self._end - self._at), max_bytes=self._most_bytes, post_subscription=True,
-            )
+        asked = raw_pull(
+            address, self._group, self._queue, self._at, self._subscription,
+            max_count=_count(self._end - self._at), max_bytes=self._most_bytes, post_subscription=True,
         )  # fmt: skip
+        answer = self._cluster.pull(self._broker, self._topic, self._queue.queue_id, asked)
         matched = answer.status is PullStatus.NO_MATCHED_MSG and self.is_filtered and answer.remark == _NO_MATCH
         if matched and answer.next_offset <= self._at:
             raise BrokerAway(f"{address} finds nothing at {self._at} and goes on at {answer.next_offset}")

@@ -27,9 +27,10 @@ from mqfast.spark.offsets import Place, decode
 from mqfast.spark.plan import OffsetRange, Piece, Queue, Snapshot
 from mqfast.spark.remote import remote_views
 from mqfast.spark.remote.ahead import Ahead
-from mqfast.spark.remote.cluster import Cluster, wanted_topics
+from mqfast.spark.remote.cluster import Cluster, NotReadable, is_away, wanted_topics
 from mqfast.spark.remote.pulls import Counts, QueuePuller, Records
 from mqfast.spark.schema import Column
+from mqfast.spark.selection import readable
 from mqfast.store.record._record import StoredMessage, decode_record
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ _HEAD_BYTES: Final = 128  # as for files: an offset of a stream knows a record b
 _SAMPLE: Final = 32
 _UNKNOWN_BYTES: Final = 1024.0
 _ANSWERS_AHEAD: Final = 2
+_MOST_NAMES: Final = 5
 
 _log = logging.getLogger("mqfast.spark")
 
@@ -65,6 +67,7 @@ class RemoteAccess:
         self._seen: Snapshot | None = None
         self._sizes: dict[str, float] = {}
         self._committed: dict[Place, int] = {}
+        self._unread: tuple[Place, ...] = ()
 
     @property
     def log(self) -> None:
@@ -92,18 +95,26 @@ class RemoteAccess:
 
     def _look(self) -> Snapshot:
         broker_id, address = self.cluster.address(self.broker)
-        queues = []
+        queues: list[Queue] = []
+        topics = set()
         for topic in wanted_topics(self.cluster, self.options, self.broker):
-            for queue_id, (low, high) in self.cluster.bounds(self.broker, topic).items():
-                queues.append(Queue(topic, queue_id, low, max(low, high)))
+            bounds = self.cluster.bounds(self.broker, topic, by_pulls=self.options.view == "messages")
+            if bounds is None:
+                continue
+            topics.add(topic)
+            count = self.cluster.readable_queues(self.broker, topic)
+            for queue_id, (low, high) in bounds.items():
+                is_readable = count is None or queue_id < count
+                queues.append(Queue(topic, queue_id, low, max(low, high), is_readable=is_readable))
         queues.sort(key=lambda q: (q.topic, q.queue_id))
         found = Snapshot(
             self.root, self.broker, time.time_ns() // 1_000_000, 0, 0, tuple(queues), dispatched=-1,
-            may_lag=broker_id != 0, record_bytes=_UNKNOWN_BYTES,
+            may_lag=broker_id != 0, record_bytes=_UNKNOWN_BYTES, topics=frozenset(topics),
         )  # fmt: skip
         seen = self._seen
-        if seen is not None and (seen.queues, seen.may_lag) == (found.queues, found.may_lag):
+        if seen is not None and _alike(seen) == _alike(found):
             return seen
+        self._say_unread(found)
         if found.may_lag and not (seen is not None and seen.may_lag):
             _log.warning(
                 "broker %s: the master is away; what there is to read is what its slave %s has", self.broker, address
@@ -111,14 +122,27 @@ class RemoteAccess:
         self._seen = found
         return found
 
+    def _say_unread(self, found: Snapshot) -> None:
+        """Log messages that a read leaves out as consumers do, when the queues become others."""
+        unread = tuple((q.topic, q.queue_id) for q in found.queues if not q.is_readable and q.messages)
+        if unread and unread != self._unread and self.options.view == "messages":
+            names = ", ".join(f"{topic}/{queue_id}" for topic, queue_id in unread[:_MOST_NAMES])
+            more = f" and {len(unread) - _MOST_NAMES} more" if len(unread) > _MOST_NAMES else ""
+            _log.warning(
+                "broker %s: queues %s%s have messages and are not read: their topics have fewer queues for reading, or "
+                "no permission to read", self.broker, names, more,
+            )  # fmt: skip
+        self._unread = unread
+
     def _record_bytes(self, snapshot: Snapshot) -> float:
         """About how many bytes a message takes: each topic's by a sample, all of them by their messages."""
         total = messages = 0.0
         largest: dict[str, Queue] = {}
-        for q in snapshot.queues:
+        queues = readable(snapshot.queues) if self.options.view == "messages" else []  # views read no messages
+        for q in queues:
             if q.messages > (largest[q.topic].messages if q.topic in largest else 0):
                 largest[q.topic] = q
-        for q in snapshot.queues:
+        for q in queues:
             if q.messages:
                 if q.topic not in self._sizes:
                     most = largest[q.topic]
@@ -139,11 +163,10 @@ class RemoteAccess:
             queue = MessageQueue(self.cluster.wire(topic), self.broker, queue_id)
             group = self.cluster.wire(self.options.pull_group)
             wanted = Subscription(queue.topic, "*")
+            asked = raw_pull(address, group, queue, offset, wanted, max_count=most, post_subscription=True)
             try:
-                answer = self.cluster.run(
-                    raw_pull(address, group, queue, offset, wanted, max_count=most, post_subscription=True)
-                )
-            except NoRoute:
+                answer = self.cluster.pull(self.broker, topic, queue_id, asked)
+            except (NoRoute, NotReadable):
                 return []
             data, found = bytes(answer.records), []
             at = 0
@@ -182,7 +205,7 @@ class RemoteAccess:
         if agree or topic.startswith(LMQ_PREFIX):  # the records of a light queue lie in other queues
             return named
         bounds = self.cluster.patiently(f"broker {self.broker}", partial(self.cluster.bounds, self.broker, topic))
-        low, high = bounds.get(queue_id, (named, named))
+        low, high = (bounds or {}).get(queue_id, (named, named))
         while low < high:
             middle = (low + high) // 2
             found = self._records(topic, queue_id, middle, 1)
@@ -304,16 +327,23 @@ class RemoteAccess:
         """See Access."""
         queues = decode(offset, along_log=False).queues
         assert queues is not None
-        try:
-            for (topic, queue_id), at in queues.items():
-                place = topic, queue_id
+        failed: MqfastError | None = None
+        for place, at in queues.items():
+            try:
                 if place not in self._committed:
-                    known = self.cluster.group_offset(self.broker, group, topic, queue_id)
+                    known = self.cluster.group_offset(self.broker, group, *place)
                     self._committed[place] = -1 if known is None else known
                 if at > self._committed[place]:
-                    self.cluster.commit(self.broker, group, topic, queue_id, at)
+                    self.cluster.commit(self.broker, group, *place, at)
                     self._committed[place] = at
-        except MqfastError as error:
-            _log.warning("group %s: %s: its offsets are committed with a later batch", group, error)
-            return False
-        return True
+            except MqfastError as error:  # of a queue that the broker does not have now: the others are told
+                failed = error
+                if is_away(error):
+                    break
+        if failed is not None:
+            _log.warning("group %s: %s: its offsets are committed with a later batch", group, failed)
+        return failed is None
+
+
+def _alike(snapshot: Snapshot) -> tuple[object, ...]:
+    return snapshot.queues, snapshot.topics, snapshot.may_lag

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.client.admin.bodies import AllOffsetsBody
-from mqfast.errors import ConfigError
+from mqfast.errors import ConfigError, NoRoute
 from mqfast.remoting.bodies import decode_body
 from mqfast.remoting.codes import RequestCode
 from mqfast.spark.access import group_row
@@ -60,17 +61,31 @@ def view_rows(
 
 
 def _queues(access: RemoteAccess, piece: Piece) -> list[dict[str, Any]]:
+    """By counts alone: a pull needs the right to read, and a queue that consumers may read."""
+    cluster = access.cluster
+    last_ms: dict[str, dict[int, int]] = {}
+
+    def stats(topic: str) -> dict[int, int]:
+        try:
+            return {queue_id: last for queue_id, (_, _, last) in cluster.stats(access.broker, topic).items()}
+        except NoRoute:
+            return {}
+
     rows = []
     for q in piece.queues:
-        first = access.message_at(q.topic, q.queue_id, q.start) if q.start < q.end else None
-        last = access.message_at(q.topic, q.queue_id, q.end - 1) if q.start < q.end else None
+        if q.topic not in last_ms:
+            last_ms[q.topic] = cluster.patiently(f"broker {access.broker}", partial(stats, q.topic))
+        first_ms = 0
+        if q.start < q.end:
+            asked = partial(cluster.earliest_time, access.broker, q.topic, q.queue_id)
+            first_ms = cluster.patiently(f"broker {access.broker}", asked)
+        latest_ms = last_ms[q.topic].get(q.queue_id, 0) if q.start < q.end else 0
         rows.append({
             "topic": q.topic, "queueId": q.queue_id, "minOffset": q.start, "maxOffset": q.end,
             "messages": q.end - q.start,
-            "minTimestamp": first.store_timestamp * 1000 if first is not None else None,
-            "maxTimestamp": last.store_timestamp * 1000 if last is not None else None,
-            "minPhysicalOffset": first.physical_offset if first is not None else None,
-            "maxPhysicalOffset": last.physical_offset if last is not None else None,
+            "minTimestamp": first_ms * 1000 if first_ms > 0 else None,
+            "maxTimestamp": latest_ms * 1000 if latest_ms > 0 else None,
+            "minPhysicalOffset": None, "maxPhysicalOffset": None,
         })  # fmt: skip
     return rows
 
