@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 from mqfast.broker.acl.access import AccessControl
@@ -21,6 +21,7 @@ from mqfast.broker.again.reply import Reply
 from mqfast.broker.again.send_back import SendBack
 from mqfast.broker.again.transactions import Transactions
 from mqfast.broker.broker_config import BrokerConfig
+from mqfast.broker.changes import Changes
 from mqfast.broker.clients.client_processor import ClientProcessor
 from mqfast.broker.clients.consumer_manager import ConsumerManager
 from mqfast.broker.clients.heartbeat import ACTIVELY, ConsumerData
@@ -154,6 +155,7 @@ class Broker:
         if context is not None:
             context.durable.close()
             await context.client.close()
+            await context.changes.close()
         if self._replicas is not None:
             await self._replicas.close()
         store.close()
@@ -198,6 +200,7 @@ class Broker:
             self._servers.append(fast)
         if replicas.was_promoted:
             name_new_topics(self.context, store.engine.raw.master_flushed_offset)
+            await self.context.changes.settled()
         self._start_parts()
         self.context.registration.start()
         self._reached = asyncio.ensure_future(check_reached(self.context.client, self.context.address))
@@ -247,13 +250,6 @@ class Broker:
         config, now_ms = self.config, self._now_ms
         expiry_ms = config["channelExpiredTimeout"]
         engine = store.engine
-        topics = TopicManager(tables.topics, config, len(store.config.delay_levels_ms))
-        groups = GroupManager(tables.groups, config)
-        if topics.ensure_system_topics() or before is None:
-            tables.topics.persist()
-        if groups.ensure_system_groups() or before is None:
-            tables.groups.persist()
-        durable = Durable(engine, store.config.sync_flush_timeout_ms / 1000)
         host = self.announced.host
         address = self.access.address = with_port(host, port)
         if before is None:
@@ -263,6 +259,14 @@ class Broker:
         else:
             client, registration = before.client, before.registration
             registration.follow(tables.topics)
+        changes = self.processors.settling = Changes(registration)
+        topics = TopicManager(tables.topics, config, len(store.config.delay_levels_ms), changes)
+        groups = GroupManager(tables.groups, config, changes)
+        if topics.ensure_system_topics() or before is None:
+            tables.topics.persist()
+        if groups.ensure_system_groups() or before is None:
+            tables.groups.persist()
+        durable = Durable(engine, store.config.sync_flush_timeout_ms / 1000)
         store_host = parse_host(with_port(self.announced.ip, port))
         stats = BrokerStats(config["brokerClusterName"], topics.is_system)
         self.context = BrokerContext(
@@ -272,6 +276,7 @@ class Broker:
             store=store,
             engine=engine,
             tables=tables,
+            changes=changes,
             topics=topics,
             groups=groups,
             offsets=tables.offsets,
@@ -311,7 +316,6 @@ class Broker:
             context.locks,
             is_group_allowed=self._is_group_allowed,
             is_told=self._is_told,
-            together=self._together,
             gives_locks=not context.config.is_slave,
         )
         self._clients.register(self.processors)
@@ -358,9 +362,10 @@ class Broker:
     # --- while it runs ---
 
     def _topics_changed(self, topics: list[str]) -> None:
-        self._send.topics_changed()
+        self._send.topics_changed(topics)
         one_by_one = self.config["enableSingleTopicRegister"] and topics
         self.context.registration.tell(topics if one_by_one else None)
+        self.context.changes.registering()
 
     def _is_group_allowed(self, group: ConsumerData) -> bool:
         """A consumer's heartbeat makes its group, and the topic of its retries. Source: ClientManageProcessor."""
@@ -372,12 +377,6 @@ class Broker:
         queues = int(found.get("retryQueueNums", 1))
         self.context.topics.ensure(retry_topic(group.group_name), queues, READ | WRITE, 2 if group.unit_mode else 0)
         return True
-
-    @contextlib.contextmanager
-    def _together(self) -> Iterator[None]:
-        """What a heartbeat makes is persisted once: many groups are new where a large client starts."""
-        with self.context.topics.together(), self.context.groups.together():
-            yield
 
     def _is_told(self, group: str) -> bool:
         """Are the members of a group told of a change?"""
@@ -437,6 +436,7 @@ class Broker:
         self._stop_timers()
         await self._stop_parts()
         before.durable.close()
+        await before.changes.close()
         del self.config.listeners[self._listeners :]
         replicas = self._replicas = Replicas(self.config, store, self._right)
         port = int(before.address.rpartition(":")[2])
@@ -503,6 +503,7 @@ class Broker:
         context = self.context
         context.durable.close()
         await context.client.close()
+        await context.changes.close()
         await context.loop.run_in_executor(None, self._close_store)
 
     def _close_store(self) -> None:

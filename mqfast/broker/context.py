@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mqfast.broker.admin.http import HttpServer
     from mqfast.broker.again.open_halves import OpenHalves
     from mqfast.broker.broker_config import BrokerConfig
+    from mqfast.broker.changes import Changes
     from mqfast.broker.clients.consumer_manager import ConsumerManager
     from mqfast.broker.clients.producer_manager import ProducerManager
     from mqfast.broker.clients.queue_locks import QueueLocks
@@ -66,6 +67,7 @@ class BrokerContext:
         now_ms: the wall clock, ms since the epoch.
         address: ``host:port`` that clients are told; store_host: the same as 8 or 20 bytes.
         tables: the tables of ``config/``; the broker owns them and persists them.
+        changes: what was changed in the tables of topics and groups, and is not yet on disk.
         replicas: the other brokers of this broker's name.
         timer: the timing wheel, where it is on.
         delays: what delivers messages of delay levels; None on a slave.
@@ -85,6 +87,7 @@ class BrokerContext:
     store: MessageStore
     engine: Engine
     tables: ConfigTables
+    changes: Changes
     topics: TopicManager
     groups: GroupManager
     offsets: ConsumerOffsets

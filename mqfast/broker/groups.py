@@ -5,11 +5,10 @@ Room: broker. It must never do I/O but through the table of the store. Source: S
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any, Final
 
 from mqfast.broker.broker_config import BrokerConfig
+from mqfast.broker.changes import AtOnce, Keeper
 from mqfast.broker.topics import illegal_group
 from mqfast.store.meta.metadata import SubscriptionGroupTable
 
@@ -46,12 +45,16 @@ def is_system_group(group: str) -> bool:
 
 
 class GroupManager:
-    """All groups of a broker, in the table of ``config/subscriptionGroup.json``. Thread: that of the event loop."""
+    """All groups of a broker, in the table of ``config/subscriptionGroup.json``.
 
-    def __init__(self, table: SubscriptionGroupTable, config: BrokerConfig) -> None:
+    Args: changes: puts the table on disk, and lets the answer to the present request wait for that.
+    Thread: that of the event loop.
+    """
+
+    def __init__(self, table: SubscriptionGroupTable, config: BrokerConfig, changes: Keeper | None = None) -> None:
         self.table: Final = table
         self._config = config
-        self._is_held = self._is_late = False
+        self._changes: Final[Keeper] = changes or AtOnce()
 
     def ensure_system_groups(self) -> bool:
         """Make the groups that RocketMQ itself uses where they are not there. Returns: is there one to persist?"""
@@ -67,27 +70,13 @@ class GroupManager:
     def get(self, group: str) -> dict[str, Any] | None:
         """The rules of a group by RocketMQ's names; made where groups may be made at need; None: there is none.
 
-        Raises: StorageError. Source: findSubscriptionGroupConfig.
+        Source: findSubscriptionGroupConfig.
         """
         found = self.table.get(group)
         if found is None and self._may_make(group):
             found = self.table.ensure(group)
-            if self._is_held:
-                self._is_late = True
-            else:
-                self.table.persist()
+            self._changes.made(self.table)
         return found
-
-    @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
-        """Persist the groups that ``get`` makes meanwhile once, at the end. Raises: StorageError."""
-        self._is_held, self._is_late = True, False
-        try:
-            yield
-        finally:
-            self._is_held = False
-            if self._is_late:
-                self.table.persist()
 
     def _may_make(self, group: str) -> bool:
         if illegal_group(group) is not None:
@@ -99,21 +88,18 @@ class GroupManager:
         return not self.table.forbidden(group, topic) & _READ_BIT
 
     def set_may_read(self, group: str, topic: str, may: bool) -> None:
-        """Forbid the group to read the topic, or allow it again; persist the table. Raises: StorageError."""
+        """Forbid the group to read the topic, or allow it again; persist the table soon."""
         bits = self.table.forbidden(group, topic)
         self.table.forbid(group, topic, bits & ~_READ_BIT if may else bits | _READ_BIT)
-        self.table.persist()
+        self._changes.made(self.table)
 
     def put(self, raw: dict[str, Any]) -> None:
-        """Set the rules of a group (200) and persist the table. Raises: StorageError."""
+        """Set the rules of a group (200) and persist the table soon."""
         self.table.put(raw["groupName"], raw)
-        self.table.persist()
+        self._changes.made(self.table)
 
     def delete(self, group: str) -> bool:
-        """Take a group out of the table (207), and what it was forbidden: the next group of this name is another one.
-
-        Raises: StorageError.
-        """
+        """Take a group out of the table (207), and what it was forbidden: the next of this name is another group."""
         found = self.table.delete(group)
-        self.table.persist()
+        self._changes.made(self.table)
         return found

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import zlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any, Final
 
 from mqfast.broker.broker_config import BrokerConfig
@@ -19,7 +19,6 @@ from mqfast.errors import RemotingError
 from mqfast.remoting.bodies import QueueData, encode_body
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode
-from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.log_limit import LogLimit
 from mqfast.store.meta.metadata import TopicTable
 
@@ -27,8 +26,30 @@ __all__ = ["Registration"]
 
 _log = logging.getLogger("mqfast.broker")
 _SHORTEST_MS, _LONGEST_MS = 10_000, 60_000
-_CHANGE_S: Final = 0.5
 _RETURN_S: Final = 0.5
+_AT_ONCE: Final = 8  # of what one name server is told; more is told together
+_CALLS_AT_ONCE: Final = 100
+
+
+class _NameServer:
+    """What one name server is still to be told, and by how many tasks it is being told."""
+
+    __slots__ = ("is_away", "is_told_all", "running", "told", "topics", "wants_all")
+
+    def __init__(self) -> None:
+        self.wants_all = self.is_told_all = False
+        self.topics: dict[str, None] = {}
+        self.told: asyncio.Future[None] | None = None  # when what waits now was told
+        self.running: set[asyncio.Future[None]] = set()
+        self.is_away = False  # no answer waits for it
+
+    def waits(self) -> list[asyncio.Future[None]]:
+        """What this name server is being told, and will be told next."""
+        return [*self.running, *([] if self.told is None else [self.told])]
+
+    @property
+    def may_begin(self) -> bool:
+        return self.told is not None and len(self.running) < _AT_ONCE and not (self.wants_all and self.is_told_all)
 
 
 class Registration:
@@ -53,6 +74,7 @@ class Registration:
         self._address: Final = address
         self._ha_address: Final = ha_address
         self._limit = LogLimit(_log, 60.0)
+        self._servers: dict[str, _NameServer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._returning: set[asyncio.Task[None]] = set()
         self.tellings = 0
@@ -77,15 +99,57 @@ class Registration:
             return
         self.tellings += 1
         named = self._config.name_servers
-        for gone in self.registered.keys() - set(named):  # the settings no longer name it
-            del self.registered[gone]
-        changed = None if topics is None else list(topics)
-        whole = self._request() if changed is None else None
+        for gone in (self.registered.keys() | self._servers.keys()) - set(named):  # the settings no longer name it
+            self.registered.pop(gone, None)
+            self._servers.pop(gone, None)
+        changed = None if topics is None else dict.fromkeys(topics)
         for address in named:
-            if whole is not None:
-                _begin(self._tasks, self._tell_one(address, *whole))
-            else:
-                _begin(self._tasks, self._tell_changed(address, changed or ()))
+            self._want(address, changed)
+
+    def _want(self, address: str, topics: dict[str, None] | None) -> asyncio.Future[None]:
+        """Tell one name server of all topics, or of these. Returns: when it was told, or could not be."""
+        one = self._servers.get(address)
+        if one is None:
+            one = self._servers[address] = _NameServer()
+        if topics is None or not self.registered.get(address):
+            one.wants_all = True
+        else:
+            one.topics.update(topics)
+        if one.told is None:
+            one.told = asyncio.get_running_loop().create_future()
+        told = one.told
+        if one.may_begin:
+            _begin(self._tasks, self._tell_waiting(address, one))
+        return told
+
+    async def _tell_waiting(self, address: str, one: _NameServer) -> None:
+        """Tell a name server what waits for it. A whole registration waits for the one before."""
+        while one.may_begin and self._servers.get(address) is one:
+            told, one.told = one.told, None
+            assert told is not None
+            wants_all, one.wants_all = one.wants_all, False
+            topics, one.topics = one.topics, {}
+            one.running.add(told)
+            one.is_told_all = one.is_told_all or wants_all
+            try:
+                if wants_all or not await self._tell_changed(address, topics):
+                    await self._tell_all(address)
+            finally:
+                one.running.discard(told)
+                one.is_told_all = one.is_told_all and not wants_all
+                one.is_away = not self.registered.get(address)
+                told.set_result(None)
+
+    def under_way(self) -> list[asyncio.Future[None]]:
+        """What name servers that answer are being told, or will be told next."""
+        here = [one for one in self._servers.values() if not one.is_away]
+        return [told for one in here for told in one.waits()]
+
+    def is_late(self, told: Collection[asyncio.Future[None]]) -> None:
+        """These took too long: no answer waits for such a name server until a registration was answered again."""
+        for one in self._servers.values():
+            if told and not one.running.isdisjoint(told):
+                one.is_away = True
 
     def _disconnected(self, address: str) -> None:
         """A name server whose connection has ended may have been started anew: it knows no broker then, and answers
@@ -102,46 +166,47 @@ class Registration:
             await asyncio.sleep(after_s)
             if self.is_silent or self.registered.get(address, True):
                 return
-            await self._tell_one(address, *self._request())
+            await asyncio.wait([self._want(address, None)])
             after_s *= 2
 
-    async def _tell_changed(self, address: str, topics: Iterable[str]) -> None:
+    async def _tell_changed(self, address: str, topics: Iterable[str]) -> bool:
         """Some topics by 217: a registration (103) of some would be all there are, to a name server that deletes what a
-        registration does not name. One that does not know the broker, or 217, is told everything.
+        registration does not name. False: the name server does not know the broker, or 217, and is to be told all.
         """
-        if self.registered.get(address):
-            timeout_ms = self._config["registerBrokerTimeoutMills"]
-            for name, raw in self._table(topics).items():
-                queue_data = QueueData(
-                    self._config["brokerName"],
-                    raw.get("perm", READ | WRITE),
-                    raw.get("readQueueNums", 0),
-                    raw.get("topicSysFlag", 0),
-                    raw.get("writeQueueNums", 0),
-                )
-                body, code = encode_body({"queueDatas": [queue_data]}), RequestCode.REGISTER_TOPIC_IN_NAMESRV
-                try:
-                    answer = await self._client.call(address, code, {"topic": name}, body, timeout_ms=timeout_ms)
-                except (RemotingError, ValueError):
-                    break
-                if answer.code != 0:
-                    break
-            else:
-                return
-        await self._tell_one(address, *self._request())
+        if not self.registered.get(address):
+            return False
+        table = list(self._table(topics).items())
+        for first in range(0, len(table), _CALLS_AT_ONCE):
+            some = table[first : first + _CALLS_AT_ONCE]
+            if not all(await asyncio.gather(*(self._tell_topic(address, name, raw) for name, raw in some))):
+                return False
+        return True
+
+    async def _tell_topic(self, address: str, name: str, raw: dict[str, Any]) -> bool:
+        queue_data = QueueData(
+            self._config["brokerName"],
+            raw.get("perm", READ | WRITE),
+            raw.get("readQueueNums", 0),
+            raw.get("topicSysFlag", 0),
+            raw.get("writeQueueNums", 0),
+        )
+        body, code = encode_body({"queueDatas": [queue_data]}), RequestCode.REGISTER_TOPIC_IN_NAMESRV
+        timeout_ms = self._config["registerBrokerTimeoutMills"]
+        try:
+            answer = await self._client.call(address, code, {"topic": name}, body, timeout_ms=timeout_ms)
+        except (RemotingError, ValueError):
+            return False
+        return answer.code == 0
 
     async def told(self, timeout_s: float = 30.0) -> None:
         """Await the end of all registrations that are under way, but not for longer."""
         deadline = asyncio.get_running_loop().time() + timeout_s
-        while self._tasks and (left_s := deadline - asyncio.get_running_loop().time()) > 0:
-            await asyncio.wait(set(self._tasks), timeout=left_s)
-
-    async def then(self, answer: RemotingCommand | Awaitable[RemotingCommand]) -> RemotingCommand:
-        """The answer to a request that changed topics, once the name servers know, half a second later at the latest:
-        a client that asks for the route next finds it.
-        """
-        await self.told(_CHANGE_S)
-        return answer if isinstance(answer, RemotingCommand) else await answer
+        while waits := {told for one in self._servers.values() for told in one.waits()}:
+            left_s = deadline - asyncio.get_running_loop().time()
+            if left_s <= 0:
+                self.is_late(waits)
+                return
+            await asyncio.wait(waits, timeout=left_s)
 
     def _table(self, topics: Iterable[str]) -> dict[str, dict[str, Any]]:
         """These topics as name servers are told them."""
@@ -189,7 +254,9 @@ class Registration:
             "brokerId": str(self._config["brokerId"]),
         }
 
-    async def _tell_one(self, address: str, fields: dict[str, Any], body: bytes) -> None:
+    async def _tell_all(self, address: str) -> None:
+        """All topics by 103."""
+        fields, body = self._request()
         timeout_ms = self._config["registerBrokerTimeoutMills"]
         try:
             answer = await self._client.call(address, RequestCode.REGISTER_BROKER, fields, body, timeout_ms=timeout_ms)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from time import perf_counter
 from typing import Any, Final
@@ -136,9 +136,12 @@ class SendProcessor:
         self._path.waits = self._writer.must_wait(b"")
         self._path.routes.clear()
 
-    def topics_changed(self) -> None:
-        """What is known of topics is looked up again."""
-        self._path.routes.clear()
+    def topics_changed(self, topics: Collection[str]) -> None:
+        """What is known of these topics is looked up again; of all where none is named."""
+        if not topics:
+            self._path.routes.clear()
+        for topic in topics:
+            self._path.routes.pop(topic, None)
 
     def send(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | Awaitable[RemotingCommand]:
         """10, 310, 320. Raises: FieldError, CallRefused."""
@@ -151,19 +154,13 @@ class SendProcessor:
             refused = self._writer.failed(error)
             return request.response(refused.code, remark=refused.remark)
         if answer is None:
-            return self._with_a_look(channel, request)
+            return self._send(channel, request)
         took_s = perf_counter() - began
         if took_s >= _SLOW_S:
             self._stats.put_took(took_s * 1000)
         if not self._path.waits:
             return answer
         return self._writer.then(_STORED, partial(_with_code, request, answer), self._path.end_offset)
-
-    def _with_a_look(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | Awaitable[RemotingCommand]:
-        registration = self._context.registration
-        before = registration.tellings
-        answer = self._send(channel, request)
-        return answer if registration.tellings == before else registration.then(answer)
 
     def _send(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | Awaitable[RemotingCommand]:
         header = send_header(request)
@@ -235,13 +232,15 @@ class SendProcessor:
         routes = self._path.routes
         if len(routes) >= _KNOWN_MAX:
             routes.clear()
-        route = routes[header.topic] = TopicRoute(
+        route = TopicRoute(
             header.topic,
             max(found.read_queue_nums, found.write_queue_nums),
             found.write_queue_nums,
             _MULTI_TAGS if found.is_multi_tag else 0,
             not (found.is_batch_queue or header.topic.startswith(RETRY_PREFIX)),
         )
+        if self._context.topics.is_written(header.topic):
+            routes[header.topic] = route
         return route
 
     def topic_of(self, header: SendHeader) -> TopicConfig:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Final
 
 from mqfast.broker.broker_config import BrokerConfig
+from mqfast.broker.changes import AtOnce, Keeper
 from mqfast.store.meta.metadata import TopicConfig, TopicTable
 
 __all__ = [
@@ -97,19 +98,22 @@ def illegal_group(group: str) -> str | None:
 class TopicManager:
     """All topics of a broker, in the store's own table (``config/topics.json``).
 
-    Attributes: ``on_change``: called with the topics that came or changed, once they are persisted. ``on_leaving``:
-        called with a topic that is being deleted, once no send finds it and before its queues are gone.
+    Args: changes: puts the table on disk, and lets the answer to the present request wait for that.
+    Attributes: ``on_change``: called with the topics that came or changed. ``on_leaving``: called with a topic that is
+        being deleted, once no send finds it and before its queues are gone.
     Thread: that of the event loop.
     """
 
-    def __init__(self, table: TopicTable, config: BrokerConfig, delay_levels: int) -> None:
+    def __init__(
+        self, table: TopicTable, config: BrokerConfig, delay_levels: int, changes: Keeper | None = None
+    ) -> None:
         self.table: Final = table
+        self._changes: Final[Keeper] = changes or AtOnce()
         self.on_change: Callable[[list[str]], object] = lambda _topics: None
         self.on_leaving: Callable[[str], object] = lambda _topic: None
         self._config = config
         self._delay_levels = delay_levels
         self._leaving: set[str] = set()
-        self._late: list[str] | None = None
 
     def ensure_system_topics(self) -> bool:
         """Make the topics that the broker needs where they are not there. Returns: is there one to persist?"""
@@ -170,13 +174,13 @@ class TopicManager:
         return self.table.get(topic)
 
     def put(self, raw: dict[str, Any]) -> None:
-        """Set a topic (17), persist the table, register the change. Raises: StorageError."""
+        """Set a topic (17), persist the table soon, register the change."""
         self.table.put(raw["topicName"], raw)
         self._changed([raw["topicName"]])
 
-    @contextlib.contextmanager
-    def leaving(self, topic: str) -> Iterator[None]:
-        """Take a topic out of the table (215), persist it, register what is left, while the caller deletes the queues.
+    @contextlib.asynccontextmanager
+    async def leaving(self, topic: str) -> AsyncIterator[None]:
+        """Take a topic out of the table (215), persist it, register what is left; then the caller deletes the queues.
 
         No send makes the topic again until that has ended: its message would be stored in a topic that nobody knows.
         After a failure of the caller the topic is there as before. Raises: StorageError.
@@ -187,6 +191,7 @@ class TopicManager:
         try:
             self._changed([])
             self.on_leaving(topic)
+            await self._changes.settled()
             yield
         except BaseException:
             if found is not None:
@@ -198,10 +203,11 @@ class TopicManager:
     def create_for_send(self, topic: str, template: str, queues: int, sys_flag: int) -> TopicConfig | None:
         """Make a topic that a producer sends to, after its template; None where the template does not allow it.
 
-        Raises: StorageError. Source: createTopicInSendMessageMethod.
+        Source: createTopicInSendMessageMethod.
         """
         found = self.get(topic)
         if found is not None:
+            self._changes.wait_for(topic, self.table)
             return found
         default = self.get(template)
         if topic in self._leaving or default is None or not default.perm & INHERIT:
@@ -221,35 +227,25 @@ class TopicManager:
     def ensure(self, topic: str, queues: int, perm: int = READ | WRITE, sys_flag: int = 0) -> TopicConfig:
         """A topic that the broker itself needs, as %RETRY% and %DLQ%; made where it is not there.
 
-        Raises: StorageError. Source: createTopicInSendMessageBackMethod.
+        Source: createTopicInSendMessageBackMethod.
         """
         found = self.get(topic)
         if found is not None:
+            self._changes.wait_for(topic, self.table)
             return found
         raw = self.raw(topic, queues, perm, sys_flag=sys_flag)
         self.put(raw)
         return TopicConfig(topic, raw)
 
     def permission_changed(self) -> None:
-        """The broker's own permission is another one: register all topics anew. Raises: StorageError."""
+        """The broker's own permission is another one: register all topics anew."""
         self.table.touch()
         self._changed([])
 
-    @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
-        """Persist and register the topics that are made meanwhile once, at the end. Raises: StorageError."""
-        late: list[str] = []
-        self._late = late
-        try:
-            yield
-        finally:
-            self._late = None
-            if late:
-                self._changed(late)
+    def is_written(self, topic: str) -> bool:
+        """Is the topic on disk? Else the answer to the present request waits for that."""
+        return not self._changes.wait_for(topic, self.table)
 
     def _changed(self, topics: list[str]) -> None:
-        if self._late is not None and topics:
-            self._late += topics
-            return
-        self.table.persist()
+        self._changes.made(self.table, topics)
         self.on_change(topics)

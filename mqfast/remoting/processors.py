@@ -10,9 +10,9 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mqfast.errors import CallRefused, FieldError, UsageError
 from mqfast.remoting.codes import ResponseCode
@@ -40,6 +40,33 @@ class _Waiting(NamedTuple):
     channel: Channel
     request: RemotingCommand
     handler: Handler
+
+
+class Settling(Protocol):
+    """What handlers change and their answers wait for.
+
+    Attributes: ``count``: steps with each change. Thread: that of the event loop.
+    """
+
+    count: int
+
+    def then(self, outcome: Outcome | Awaitable[Outcome]) -> Outcome | Awaitable[Outcome]:
+        """The outcome of a handler that has changed something, once the change is safe."""
+
+    def around(self, serve: Awaitable[Outcome]) -> Awaitable[Outcome]:
+        """The outcome of a handler that is a coroutine, once what changed meanwhile is safe."""
+
+
+class _Unsettled:
+    """Nothing changes that an answer waits for."""
+
+    count = 0
+
+    def then(self, outcome: Outcome | Awaitable[Outcome]) -> Outcome | Awaitable[Outcome]:
+        return outcome
+
+    def around(self, serve: Awaitable[Outcome]) -> Awaitable[Outcome]:
+        return serve
 
 
 class Lane:
@@ -71,6 +98,7 @@ class Processors:
 
     Attributes: ``is_leaving``: the server is about to stop: clients that know GO_AWAY are sent to another connection.
         ``is_starting``: it listens, and not every code is registered: unknown ones are answered SYSTEM_BUSY.
+        ``settling``: what answers wait for.
     Thread: that of the event loop.
     """
 
@@ -82,6 +110,7 @@ class Processors:
         self._futures: set[asyncio.Future[Outcome]] = set()
         self.is_leaving = False
         self.is_starting = False
+        self.settling: Settling = _Unsettled()
 
     @property
     def codes(self) -> frozenset[int]:
@@ -132,11 +161,17 @@ class Processors:
             channel.answer(request, request.response(ResponseCode.SYSTEM_BUSY, remark=remark))
 
     def _serve(self, channel: Channel, request: RemotingCommand, handler: Handler, lane: Lane) -> None:
+        settling = self.settling
+        before = settling.count
         try:
             outcome = handler(channel, request)
         except Exception as error:
             channel.answer(request, self._failure(request, error))
             return
+        if settling.count != before:
+            outcome = settling.then(outcome)
+        elif isinstance(outcome, Coroutine):
+            outcome = settling.around(outcome)
         if outcome is None:
             return
         if isinstance(outcome, RemotingCommand):

@@ -57,7 +57,7 @@ class Acts:
         for member in self._cluster.running():
             context = member.context
             context.topics.put({**context.topics.raw(topic, queues, _PERMISSIONS[perm]), "order": order})
-            await context.registration.told(1.0)
+            await context.changes.settled()
 
     # --- send ---
 
@@ -76,7 +76,7 @@ class Acts:
         if known is None:
             remark = f"topic[{topic}] not exist, apply first please!"
             raise BrokerError(code=ResponseCode.TOPIC_NOT_EXIST, remark=remark, broker=member.name)
-        await context.registration.told(1.0)
+        await context.changes.settled()
         queue_id = fields.get("queue_id")
         if queue_id is None:
             queue_id = turn // len(running) % max(1, known.write_queue_nums)

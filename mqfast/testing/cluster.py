@@ -42,7 +42,6 @@ SMALL: Final = {
     "maxHashSlotNum": "5000",
     "maxIndexNum": "20000",
     "flushDiskType": "SYNC_FLUSH",  # what was acknowledged survives a power cut
-    "enableSingleTopicRegister": "false",  # name servers drop topics that a registration leaves out
 }
 AT_ONCE: Final = " ".join(["0s"] * 18)
 
@@ -229,7 +228,7 @@ class Cluster:
             context.groups.table.persist()
         if missing:
             context.topics.permission_changed()
-        await context.registration.told(1.0)
+        await context.changes.settled()
 
     async def close(self) -> None:
         """End everything and remove what was made."""

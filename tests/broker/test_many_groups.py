@@ -19,7 +19,7 @@ def heartbeat(groups: list[str]) -> bytes:
 
 def test_what_a_heartbeat_makes_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
-    persist = ConfigFile.persist
+    persist = ConfigFile.persist_text
 
     def noted(self: ConfigFile, *args: object, **more: object) -> bool:
         done = persist(self, *args, **more)  # type: ignore[arg-type]
@@ -29,7 +29,7 @@ def test_what_a_heartbeat_makes_is_written_once(tmp_path: Path, monkeypatch: pyt
     groups = [f"group-{i}" for i in range(500)]
 
     async def flow(one: Running) -> None:
-        monkeypatch.setattr(ConfigFile, "persist", noted)
+        monkeypatch.setattr(ConfigFile, "persist_text", noted)
         assert (await one.call(RequestCode.HEART_BEAT, heartbeat(groups))).code == 0
         assert sorted(written) == ["subscriptionGroup.json", "topics.json"]
         # It is there before the answer, not with the next write by the clock.

@@ -379,7 +379,7 @@ def test_a_slave_knows_after_a_restart_up_to_where_topics_were_told(tmp_path: Pa
             raw.master_flushed_offset = end = raw.end
         async with running_broker(tmp_path, brokerRole="SLAVE", brokerId=1) as slave:
             assert slave.context.replicas.topics_end == end
-            with slave.context.topics.leaving("T"):
+            async with slave.context.topics.leaving("T"):
                 pass
             name_new_topics(slave.context, end)
             assert slave.context.topics.get("T") is None

@@ -59,7 +59,7 @@ class SettingsRequests:
         answer = request.response(remark=changed.remark)
         if "namesrvAddr" in taken:
             self._context.registration.tell()
-            return await self._context.registration.then(answer)
+            self._context.changes.registering()
         return answer
 
     def settings(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:

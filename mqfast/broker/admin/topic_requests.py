@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import UNSET, Struct
@@ -77,7 +77,7 @@ class TopicRequests:
 
     # --- changes ---
 
-    def update(self, channel: Channel, request: RemotingCommand) -> Awaitable[RemotingCommand]:
+    def update(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """17: make or change a topic."""
         self._check_name(request.ext_fields.get("topic", ""))
         header = header_of(request, _TopicHeader)
@@ -96,9 +96,9 @@ class TopicRequests:
             wanted,
         )
         _log.info("topic %s was set by %s:%d", header.topic, *channel.peer)
-        return self._context.registration.then(request.response())
+        return request.response()
 
-    def update_list(self, channel: Channel, request: RemotingCommand) -> Awaitable[RemotingCommand]:
+    def update_list(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """18: several at once; none where a name is illegal."""
         topics = decode_body(request.body, _TopicListBody, "body").topic_config_list
         for topic in topics:
@@ -118,7 +118,7 @@ class TopicRequests:
                 topic.attributes or {},
             )
         _log.info("%d topics were set by %s:%d", len(topics), *channel.peer)
-        return self._context.registration.then(request.response())
+        return request.response()
 
     def _check_name(self, topic: str) -> None:
         if (wrong := illegal_topic(topic)) is not None:
@@ -178,7 +178,7 @@ class TopicRequests:
     async def _delete(self, topic: str) -> None:
         context = self._context
         found = context.topics.get(topic)
-        with context.topics.leaving(topic):
+        async with context.topics.leaving(topic):
             await context.loop.run_in_executor(None, context.store.delete_topic, topic)
         context.offsets.remove_topic(topic)
         context.pull_offsets.forget_topic(topic)

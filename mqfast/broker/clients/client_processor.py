@@ -7,9 +7,7 @@ ClientManageProcessor, ConsumerManageProcessor, AdminBrokerProcessor, ClientHous
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from typing import Final
 
 from msgspec import Struct
@@ -74,7 +72,7 @@ class ClientProcessor:
     """Serves what concerns connected clients.
 
     Args: is_group_allowed: may this group of a heartbeat exist? It may create what the group needs. is_told: are the
-    members of a group told of a change (notifyConsumerIdsChangedEnable)? together: around all groups of a heartbeat.
+    members of a group told of a change (notifyConsumerIdsChangedEnable)?
     gives_locks: False for a slave: two brokers would give one queue to two members.
     Thread: that of the event loop.
     """
@@ -87,7 +85,6 @@ class ClientProcessor:
         *,
         is_group_allowed: Callable[[ConsumerData], bool] = lambda _: True,
         is_told: Callable[[str], bool] = lambda _: True,
-        together: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
         gives_locks: bool = True,
     ) -> None:
         self._consumers = consumers
@@ -95,7 +92,6 @@ class ClientProcessor:
         self._locks = locks
         self._is_group_allowed = is_group_allowed
         self._is_told = is_told
-        self._together = together
         self._gives_locks: Final = gives_locks
         self._fingerprints: dict[str, int] = {}
 
@@ -119,8 +115,7 @@ class ClientProcessor:
         who = {"language": request.language, "version": request.version}
         fingerprint = given.heartbeat_fingerprint
         changed = False
-        with self._together():
-            allowed = [one for one in given.consumer_data_set or () if self._is_group_allowed(one)]
+        allowed = [one for one in given.consumer_data_set or () if self._is_group_allowed(one)]
         for one in allowed:
             # Source: ClientManageProcessor.heartBeatV2: a client of 5.x leaves its subscriptions out while its
             # fingerprint is the one that the broker has.

@@ -290,22 +290,18 @@ class TableSync:
 
 
 def name_new_topics(context: BrokerContext, since: int) -> None:
-    """Make topics that are in no table for messages at or above a physical offset: their master was lost too early.
-
-    Raises: StorageError.
-    """
+    """Make topics that are in no table for messages at or above a physical offset: their master was lost too early."""
     topics = context.topics
-    with topics.together():
-        for topic, queue_id, first, end in reversed(context.store.queues()):  # the highest queue id first
-            if first >= end or topic.startswith(LMQ_PREFIX) or topics.is_system(topic) or topics.get(topic):
-                continue
-            with contextlib.suppress(OffsetError):  # retention was quicker
-                if context.engine.unit_at(topic, queue_id, end - 1).physical_offset < since:
-                    continue  # it was deleted at the master
-            is_of_group = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
-            least = 1 if is_of_group else context.config["defaultTopicQueueNums"]
-            made = topics.ensure(topic, max(least, queue_id + 1))
-            _log.warning("topic %s was new at the master that was lost: it has %d queues", topic, made.write_queue_nums)
+    for topic, queue_id, first, end in reversed(context.store.queues()):  # the highest queue id first
+        if first >= end or topic.startswith(LMQ_PREFIX) or topics.is_system(topic) or topics.get(topic):
+            continue
+        with contextlib.suppress(OffsetError):  # retention was quicker
+            if context.engine.unit_at(topic, queue_id, end - 1).physical_offset < since:
+                continue  # it was deleted at the master
+        is_of_group = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        least = 1 if is_of_group else context.config["defaultTopicQueueNums"]
+        made = topics.ensure(topic, max(least, queue_id + 1))
+        _log.warning("topic %s was new at the master that was lost: it has %d queues", topic, made.write_queue_nums)
 
 
 def _version(version: DataVersion) -> dict[str, int]:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from mqfast.errors import CorruptFile, InternalError
 
-__all__ = ["MAX_DEPTH", "MAX_FILE_BYTES", "dumps", "loads"]
+__all__ = ["MAX_DEPTH", "MAX_FILE_BYTES", "dumps", "entry", "loads"]
 
 # The deepest file of a broker has five levels.
 MAX_DEPTH: Final = 64
@@ -143,6 +143,10 @@ def _string(text: str) -> str:
     return '"' + _ESCAPE.sub(lambda m: _SHORT.get(m.group()) or f"\\u{ord(m.group()):04X}", text) + '"'
 
 
+def _key(key: str | int) -> str:
+    return _string(key) if isinstance(key, str) else str(int(key))
+
+
 def _write(value: object, depth: int, out: list[str]) -> None:
     if depth > MAX_DEPTH:
         raise InternalError(f"JSON value: expected at most {MAX_DEPTH} levels, found more")
@@ -162,7 +166,7 @@ def _write(value: object, depth: int, out: list[str]) -> None:
         for i, (key, item) in enumerate(value.items()):
             if i:
                 out.append(",")
-            out.append(f"{line}{_string(key)}:" if isinstance(key, str) else f"{line}{int(key)}:")
+            out.append(f"{line}{_key(key)}:")
             _write(item, depth + 1, out)
         out.append("\n" + "\t" * depth + "}" if value else "}")
     elif isinstance(value, (list, tuple)):
@@ -184,4 +188,14 @@ def dumps(value: dict[str, Any] | dict[str | int, Any]) -> bytes:
     """
     out: list[str] = []
     _write(value, 0, out)
+    return "".join(out).encode("utf-8", "surrogatepass")
+
+
+def entry(key: str | int, value: object, depth: int) -> bytes:
+    """One entry of a map that is ``depth`` levels deep, as ``dumps`` writes it, with the line end before it.
+
+    Raises: InternalError for a value that has no JSON form.
+    """
+    out = ["\n" + "\t" * depth + _key(key) + ":"]
+    _write(value, depth, out)
     return "".join(out).encode("utf-8", "surrogatepass")

@@ -128,18 +128,30 @@ class ConfigFile:
         """
         data = fastjson.dumps(value)
         with self._lock:
-            if data == self._written:
-                return False
+            return self._persist(data, before, is_checked=False)
+
+    def persist_text(self, make: Callable[[], bytes]) -> bool:
+        """As ``persist``, for a text whose parts were checked when they were made: the whole is not parsed again.
+
+        Args: make: gives the text; called under the lock of the file, so an older text never replaces a newer one.
+        """
+        with self._lock:
+            return self._persist(make(), None, is_checked=True)
+
+    def _persist(self, data: bytes, before: Callable[[], object] | None, *, is_checked: bool) -> bool:
+        if data == self._written:
+            return False
+        if self._is_as_read or not is_checked:
             new = self._read_back(data)
             if self._is_as_read and self._written is not None and new == self._parse(self._written, self.path):
                 self._written, self._is_as_read = data, False
                 return False
-            if before is not None:
-                before()
-            self._put(data)
-            self._main_is_good = True
-            self._written, self._is_as_read = data, False
-            return True
+        if before is not None:
+            before()
+        self._put(data)
+        self._main_is_good = True
+        self._written, self._is_as_read = data, False
+        return True
 
     def _read_back(self, data: bytes) -> _Json:
         try:
@@ -192,7 +204,10 @@ def _want_objects(root: _Json, table: str) -> None:
 
 
 class _Table:
-    """A file with a ``dataVersion`` and one table in it; changes are in memory until persist."""
+    """A file with a ``dataVersion`` and one table in it; changes are in memory until persist.
+
+    The text of each entry is kept: a file of many entries costs little more to write than one of a few.
+    """
 
     _TABLE: ClassVar[str]
     _VERSIONED: ClassVar[bool] = True
@@ -202,6 +217,7 @@ class _Table:
         self._file: Final = ConfigFile(door, path, self._check)
         self._lock: Final = Mutex()
         self._root: _Json = {}
+        self._texts: dict[str | int, bytes] = {}
 
     @classmethod
     def load(cls, door: Door, path: str) -> Self:
@@ -242,13 +258,20 @@ class _Table:
 
     def put(self, name: str, raw: dict[str, Any]) -> None:
         """Set the object of a name, and step the version. Raises: UsageError for what no file can hold."""
-        try:
-            fastjson.loads(fastjson.dumps({self._TABLE: {name: raw}}))
-        except (CorruptFile, InternalError) as error:
-            raise UsageError(f"{self._TABLE}[{name!r}]: expected what JSON can hold, found: {error}") from None
+        text = self._checked(name, raw)
         with self._lock:
             self._entries[name] = raw
+            self._texts[name] = text
             self._changed()
+
+    def _checked(self, name: str | int, value: object) -> bytes:
+        """The text of an entry. Raises: UsageError for what no file can hold."""
+        try:
+            text = fastjson.entry(name, value, 2)
+            self._check({self._TABLE: fastjson.loads(b"{" + text + b"}")})
+        except (CorruptFile, InternalError) as error:
+            raise UsageError(f"{self._TABLE}[{name!r}]: expected what JSON can hold, found: {error}") from None
+        return text
 
     def delete(self, name: str) -> bool:
         """Take a name out of the table; says whether it was there."""
@@ -256,18 +279,17 @@ class _Table:
             if name not in self:
                 return False
             del self._entries[name]
+            self._texts.pop(name, None)
             self._changed()
             return True
 
     def replace(self, entries: dict[Any, Any], data_version: dict[str, int]) -> None:
         """All entries and the version at once, as another broker's table has them. Raises: UsageError as ``put``."""
-        try:
-            fastjson.loads(fastjson.dumps({self._TABLE: entries}))
-        except (CorruptFile, InternalError) as error:
-            raise UsageError(f"{self._TABLE}: expected what JSON can hold, found: {error}") from None
+        texts = {name: self._checked(name, value) for name, value in entries.items()}
         with self._lock:
             self._entries.clear()
             self._entries.update(entries)
+            self._texts = texts
             if self._VERSIONED:
                 self._root["dataVersion"] = dict(data_version)
 
@@ -286,9 +308,24 @@ class _Table:
 
     def persist(self) -> bool:
         """Put the table on disk if it changed; see ConfigFile.persist."""
+        # An empty table that never was on disk needs no file.
+        return self._file.persist_text(self._text) if self._root else False
+
+    def _text(self) -> bytes:
+        """The whole file; nobody who changes the table waits for the disk meanwhile."""
         with self._lock:
-            # An empty table that never was on disk needs no file.
-            return self._file.persist(self._root) if self._root else False
+            parts: list[bytes] = []
+            for key, value in self._root.items():
+                if key == self._TABLE and value:
+                    texts = self._texts
+                    if len(texts) < len(value):  # there is no text of what is not in the table
+                        for name in value.keys() - texts.keys():
+                            texts[name] = self._checked(name, value[name])
+                    table = b",".join([texts[name] for name in value])
+                    parts.append(fastjson.entry(key, {}, 1)[:-1] + table + b"\n\t}")
+                else:
+                    parts.append(fastjson.entry(key, value, 1))
+            return b"{" + b",".join(parts) + b"\n}"
 
     def __len__(self) -> int:
         return len(self._root.get(self._TABLE, {}))
@@ -410,12 +447,14 @@ class TopicTable(_Table):
                     "topicSysFlag": 0,
                     "writeQueueNums": queue_nums,
                 }
-                entries[topic] = raw
+                text = self._checked(topic, raw)
+                entries[topic], self._texts[topic] = raw, text
                 self._changed()
             config = TopicConfig(topic, raw)
             if min(config.read_queue_nums, config.write_queue_nums) < queue_nums:
                 raw["readQueueNums"] = max(queue_nums, config.read_queue_nums)
                 raw["writeQueueNums"] = max(queue_nums, config.write_queue_nums)
+                self._texts[topic] = self._checked(topic, raw)
                 self._changed()
             return config
 
@@ -482,7 +521,7 @@ class SubscriptionGroupTable(_Table):
                 self._root = {"dataVersion": new_data_version(self._door.now_ms()), "forbiddenTable": {}}
             entries = self._entries
             if group not in entries:
-                entries[group] = {
+                raw = {
                     "attributes": {},
                     "brokerId": 0,
                     "consumeBroadcastEnable": True,
@@ -498,6 +537,8 @@ class SubscriptionGroupTable(_Table):
                     "retryQueueNums": 1,
                     "whichBrokerWhenConsumeSlowly": 1,
                 }
+                text = self._checked(group, raw)
+                entries[group], self._texts[group] = raw, text
                 self._changed()
             return dict(entries[group])
 
@@ -534,6 +575,7 @@ class DelayOffsetTable(_Table):
         with self._lock:
             if self._entries.get(level) != offset:
                 self._entries[level] = offset
+                self._texts.pop(level, None)
                 self._changed()
 
 

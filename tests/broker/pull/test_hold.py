@@ -136,7 +136,7 @@ def test_a_reset_and_a_deletion_reach_pulls_that_wait(tmp_path: Path) -> None:
             answer = await waiting
             assert (answer.code, answer.remark) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET")
             waiting = (await held(one, queueOffset=2))[0]
-            with one.context.topics.leaving("T"):
+            async with one.context.topics.leaving("T"):
                 one.context.store.delete_topic("T")
             assert (await waiting).code == ResponseCode.TOPIC_NOT_EXIST
 
