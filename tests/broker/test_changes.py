@@ -24,10 +24,11 @@ from mqfast.store.meta.metadata import ConfigFile, TopicTable
 
 
 async def make(one: Running, topic: str) -> RemotingCommand:
-    return await one.call(
+    answer: RemotingCommand = await one.call(
         RequestCode.UPDATE_AND_CREATE_TOPIC, topic=topic, readQueueNums=4, writeQueueNums=4, perm=6,
         topicFilterType="SINGLE_TAG",
     )  # fmt: skip
+    return answer
 
 
 def on_disk(path: Path) -> set[str]:
