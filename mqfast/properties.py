@@ -28,6 +28,7 @@ __all__ = [
     "index_key",
     "index_keys",
     "jhash",
+    "light_queues",
     "origin_of",
     "queue_pairs",
     "revived",
@@ -232,6 +233,13 @@ def queue_pairs(properties: Mapping[str, str], queue_id: int) -> Iterator[tuple[
     for name, offset in zip(names, offsets, strict=False):
         if name:
             yield name, 0 if name.startswith("%LMQ%") else queue_id, offset
+
+
+def light_queues(properties: bytes) -> list[str]:
+    """All topics that a property string names for the message besides its own, by any INNER_MULTI_DISPATCH."""
+    head = f"{INNER_MULTI_DISPATCH}{NAME_VALUE_SEPARATOR}".encode()
+    found = [pair.removeprefix(head) for pair in properties.split(PROPERTY_SEPARATOR.encode()) if pair.startswith(head)]
+    return [name for text in found for name in text.decode("utf-8", "replace").split(",") if name]
 
 
 def split_keys(keys: str | None) -> list[str]:

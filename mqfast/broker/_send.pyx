@@ -52,6 +52,9 @@ cdef bint needs_a_look(
         elif at[0] == c'P':
             if begins(at, end, b"POP_CK\x01", 7):
                 return True
+        elif at[0] == c'I':
+            if begins(at, end, b"INNER_MULTI_DISPATCH\x01", 21):
+                return True
         elif at[0] == c'M':
             if begins(at, end, b"MSG_REGION\x01", 11):
                 return True

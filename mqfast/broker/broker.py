@@ -42,7 +42,7 @@ from mqfast.broker.stats import BrokerStats
 from mqfast.broker.timers import Timers
 from mqfast.broker.topics import READ, WRITE, TopicManager, retry_topic
 from mqfast.broker.write import Writer
-from mqfast.errors import ConfigError, CorruptFile, MqfastError, OffsetError, UsageError
+from mqfast.errors import ConfigError, MqfastError, UsageError
 from mqfast.ha.failover.right import Right
 from mqfast.message import parse_host
 from mqfast.remoting.channel import Channel
@@ -169,13 +169,7 @@ class Broker:
     async def _start(self, store: MessageStore, tables: ConfigTables) -> None:
         config = self.config
 
-        def topic_at(physical_offset: int) -> str | None:
-            try:
-                return store.look(physical_offset).topic
-            except (OffsetError, CorruptFile):
-                return None
-
-        self.access = AccessControl(config, topic_at)
+        self.access = AccessControl(config)
         self.processors = self.access.processors()
         self.processors.is_starting = True
         replicas = self._replicas = Replicas(config, store, self._right)
@@ -301,6 +295,7 @@ class Broker:
             address=address,
             store_host=store_host,
             replicas=replicas,
+            rights=self.access.rights,
             latencies=self._latencies,
             started_ms=now_ms(),
         )
@@ -317,6 +312,7 @@ class Broker:
             is_group_allowed=self._is_group_allowed,
             is_told=self._is_told,
             gives_locks=not context.config.is_slave,
+            rights=context.rights,
         )
         self._clients.register(self.processors)
         once = OnceWrites(context)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from mqfast.remoting.processors import Processors
 
 if TYPE_CHECKING:
+    from mqfast.broker.acl.rights import Rights
     from mqfast.broker.admin.assignment import RequestMode
     from mqfast.broker.admin.http import HttpServer
     from mqfast.broker.again.open_halves import OpenHalves
@@ -69,6 +70,7 @@ class BrokerContext:
         tables: the tables of ``config/``; the broker owns them and persists them.
         changes: what was changed in the tables of topics and groups, and is not yet on disk.
         replicas: the other brokers of this broker's name.
+        rights: what callers may do; everything without access control.
         timer: the timing wheel, where it is on.
         delays: what delivers messages of delay levels; None on a slave.
         stopping: the broker takes no new requests.
@@ -102,6 +104,7 @@ class BrokerContext:
     address: str
     store_host: bytes
     replicas: Replicas
+    rights: Rights
     latencies: Latencies | None = None
     timer: TimerService | None = None
     delays: DelayService | None = None

@@ -15,17 +15,18 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
+from mqfast import properties as names
 from mqfast.broker._send import SendPath, TopicRoute
 from mqfast.broker.context import BrokerContext
 from mqfast.broker.once.writes import OnceWrites
 from mqfast.broker.topics import (
     DLQ_PREFIX,
-    NOT_FOR_CLIENTS,
     READ,
     RETRY_PREFIX,
     WRITE,
     dlq_topic,
     illegal_topic,
+    is_of_the_broker,
 )
 from mqfast.broker.write import Record, Stored, Writer
 from mqfast.errors import CallRefused, MqfastError, RemotingError
@@ -50,6 +51,7 @@ _BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _UNIT, _UNIT_SUB = 1, 2
 _SHORT_TOPIC_MAX: Final = 127
 _MARK: Final = STAMP.encode() + b"\x01"
+_LIGHT_QUEUES: Final = names.INNER_MULTI_DISPATCH.encode() + b"\x01"
 _STORED: Final = Stored(0, None, None)
 
 PrepareHook = Callable[[Record], Record]
@@ -186,6 +188,8 @@ class SendProcessor:
         if not unique:
             unique = self._ids.next()
             properties = without(properties, b"UNIQ_KEY") + b"UNIQ_KEY\x01" + unique + b"\x02"
+        if _LIGHT_QUEUES in properties:
+            _check_light_queues(properties)
         record = Record(
             header.topic,
             queue_id,
@@ -258,8 +262,8 @@ class SendProcessor:
             raise CallRefused(ResponseCode.NO_PERMISSION, f"the broker[{self._host}] sending message is forbidden")
         if (wrong := illegal_topic(header.topic)) is not None:
             raise CallRefused(ResponseCode.INVALID_PARAMETER, wrong)
-        if header.topic in NOT_FOR_CLIENTS:
-            raise CallRefused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{header.topic}] is forbidden.")
+        if is_of_the_broker(header.topic):
+            raise _forbidden(header.topic)
         return topic if topic is not None else self._made(header)
 
     def _no_such_queue(self, channel: Channel, header: SendHeader) -> CallRefused:
@@ -352,6 +356,8 @@ class SendProcessor:
                 ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}"
             )
         unique = value_of(properties, b"UNIQ_KEY")
+        if _LIGHT_QUEUES in properties:
+            _check_light_queues(properties)
         if unique and self._has_batch_queues(header.topic):
             count = inner_count(request.body)
             record = Record(
@@ -403,6 +409,8 @@ class SendProcessor:
                 f"{ONCE}: expected a queue of a topic with ConsumeQueues and no transaction, found topic {header.topic}"
                 f", queue {header.queue_id}",
             )
+        if _LIGHT_QUEUES in properties:
+            _check_light_queues(properties)
 
         def put(body: bytes | memoryview) -> Stored:
             host = self._born_host(channel)
@@ -488,6 +496,17 @@ def _with_code(request: RemotingCommand, answer: RemotingCommand, safe: Stored) 
     if safe.remark is not None:  # the store, or the lease, promises nothing any more
         return request.response(safe.code, remark=safe.remark)
     return request.response(safe.code, answer.ext_fields)
+
+
+def _forbidden(topic: str) -> CallRefused:
+    return CallRefused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+
+
+def _check_light_queues(properties: bytes) -> None:
+    """A message is put into every queue that INNER_MULTI_DISPATCH names, %LMQ% or not."""
+    for topic in names.light_queues(properties):
+        if is_of_the_broker(topic):
+            raise _forbidden(topic)
 
 
 def _level(properties: bytes) -> int:

@@ -13,22 +13,23 @@ from typing import Any, Final
 
 from mqfast.broker.broker_config import BrokerConfig
 from mqfast.broker.changes import AtOnce, Keeper
+from mqfast.schedule.delay_levels import BROKER_TOPICS, SCHEDULE_TOPIC
 from mqfast.store.meta.metadata import TopicConfig, TopicTable
+from mqfast.store.reader.timer_files import TIMER_TOPIC
 
 __all__ = [
     "AUTO_CREATE_TOPIC", "DLQ_PREFIX", "HALF_TOPIC", "OP_TOPIC", "RETRY_PREFIX", "SCHEDULE_TOPIC", "TIMER_TOPIC",
-    "CHECK_MAX_TIME_TOPIC", "TopicManager", "illegal_group", "illegal_topic", "is_system_topic",
+    "CHECK_MAX_TIME_TOPIC", "PARKED", "TopicManager", "illegal_group", "illegal_topic", "is_of_the_broker",
+    "is_system_topic",
     "dlq_topic", "retry_topic",
 ]  # fmt: skip
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 AUTO_CREATE_TOPIC: Final = "TBW102"
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
-TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
@@ -44,9 +45,8 @@ _SYSTEM: Final = frozenset(
         SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC, "CHECKPOINT_TOPIC",
     }
 )  # fmt: skip
-NOT_FOR_CLIENTS: Final = frozenset(
-    {SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC, ENDS_TOPIC}
-)
+PARKED: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, CHECK_MAX_TIME_TOPIC})
+"""Messages of other topics wait in these; REAL_TOPIC says whose they are."""
 _LEGAL: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _ALLOWED: Final = "^[%|a-zA-Z0-9_-]+$"
 _TOPIC_MAX, _GROUP_MAX, _RETRY_OR_DLQ_MAX = 127, 120, 255
@@ -60,6 +60,14 @@ def retry_topic(group: str) -> str:
 def dlq_topic(group: str) -> str:
     """The topic of a group's dead letters."""
     return DLQ_PREFIX + group
+
+
+def is_of_the_broker(topic: str) -> bool:
+    """Does the broker alone write this topic? Clients never do: its records say what the broker is to do.
+
+    RocketMQ takes what a client sends to ``rmq_sys_`` topics, the timer's among them.
+    """
+    return topic in BROKER_TOPICS or topic.startswith(SYSTEM_PREFIX)
 
 
 def is_system_topic(topic: str) -> bool:

@@ -13,11 +13,12 @@ from typing import Any, Final
 
 from mqfast.remoting.command import RemotingCommand
 
-__all__ = ["ACCESS_KEY", "SECURITY_TOKEN", "SIGNATURE", "is_signed_with", "sign", "signature_of"]
+__all__ = ["ACCESS_KEY", "OF_THE_SIGNATURE", "SECURITY_TOKEN", "SIGNATURE", "is_signed_with", "sign", "signature_of"]
 
 ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"
 SIGNATURE: Final = "Signature"
+OF_THE_SIGNATURE: Final = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE})
 # Clients up to 4.9.3 sign before they add this field, newer ones after it. It chooses the kind of a query, no more.
 _ADDED_LATE: Final = "_UNIQUE_KEY_QUERY"
 

@@ -12,10 +12,19 @@ from typing import Final, NamedTuple
 from mqfast import properties as names
 from mqfast.broker_conf import java_number
 from mqfast.errors import MessageIllegal
+from mqfast.store.reader.timer_files import TIMER_TOPIC
 
-__all__ = ["SCHEDULE_TOPIC", "DelayLevels", "Place", "real_place"]
+__all__ = ["BROKER_TOPICS", "SCHEDULE_TOPIC", "DelayLevels", "Place", "real_place"]
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+BROKER_TOPICS: Final = frozenset(
+    {
+        SCHEDULE_TOPIC, TIMER_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "rmq_sys_mqfast_writes",
+    }
+)  # fmt: skip
+"""The broker alone writes these, and acts on what their records say. Source: TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET,
+which lacks the topic of the timer."""
 _UNKNOWN_LEVEL_MS: Final = 1000
 _MARK: Final = names.DELAY.encode() + b"\x01"
 _TIMED: Final = (names.TIMER_DELIVER_MS, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS)
@@ -32,9 +41,13 @@ class Place(NamedTuple):
 
 
 def real_place(properties: dict[str, str]) -> tuple[str, int] | None:
-    """The topic and queue that a parked message is for; None where its properties do not say."""
+    """The topic and queue that a parked message is for.
+
+    Returns: None where its properties do not say, or name a topic that the broker alone writes: no message is delivered
+    there, whoever made these properties.
+    """
     topic, queue = properties.get(names.REAL_TOPIC), java_number(properties.get(names.REAL_QID, ""))
-    return None if not topic or queue is None or queue < 0 else (topic, queue)
+    return None if not topic or topic in BROKER_TOPICS or queue is None or queue < 0 else (topic, queue)
 
 
 class DelayLevels:

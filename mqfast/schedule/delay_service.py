@@ -33,7 +33,6 @@ _LEVEL_BATCH: Final = 16  # messages of a level before the next level has its tu
 _IDLE_MS: Final = 1000  # an empty level is looked at again
 _RETRY_MS: Final = 100  # after a failed put
 _NO_TIME: Final = 1 << 32  # below is no time: the hash of tags, as 4.x rebuilds units, or an address of an extension
-_HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 
 
 class _Level:
@@ -211,8 +210,8 @@ class DelayService:
         """Store one message for its readers. Returns: may the level go on behind the message?"""
         try:
             place = real_place(unit.record.properties)
-            if place is None or place[0] == _HALF_TOPIC:
-                self._skip(level, unit, f"expected REAL_TOPIC and REAL_QID of a queue, found {place}")
+            if place is None:
+                self._skip(level, unit, "expected REAL_TOPIC and REAL_QID of a queue that messages are delivered to")
                 return True
             topic, queue_id = place
             result = self._store.engine.put_stored(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import configparser
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 import yaml
 from running import running_broker
 
-from mqfast.broker.acl.needs import _CLUSTER_GET, _CLUSTER_UPDATE, _ROWS, _SPECIAL
+from mqfast.broker.acl.needs import NEEDS
 from mqfast.broker.broker_config import BrokerConfig
 from mqfast.remoting.codes import RequestCode
 
@@ -40,16 +41,18 @@ def test_the_table_has_the_codes_that_the_broker_serves(tmp_path: Path) -> None:
     assert {name for code, name in rows if names.get(int(code), name) != name} == set()
 
 
-# Served for every account that signs: they change nothing, and show neither messages nor secrets.
-FREE = {21, 28, 46, 52, 201, 305, 317, 400, 402, 2003}
-
-
 def test_access_control_knows_every_code_that_is_served(tmp_path: Path) -> None:
-    """A new code is either in the list of needs, or free on purpose."""
-    known = {int(code) for code in (*_CLUSTER_GET, *_CLUSTER_UPDATE, *_ROWS, *_SPECIAL)}
-    codes = served(tmp_path)
-    assert sorted(codes - known - FREE) == []
-    assert sorted(FREE & known) == []
+    assert sorted(served(tmp_path)) == sorted(map(int, NEEDS))
+    assert all(NEEDS.values()), "no code is free"
+
+
+def test_the_table_of_rights_is_that_of_the_code() -> None:
+    spec = importlib.util.spec_from_file_location("rights_table", ROOT / "docs" / "rights_table.py")
+    assert spec is not None
+    assert spec.loader is not None
+    writer = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(writer)
+    assert writer.renewed(PAGE) == PAGE, "run: python docs/rights_table.py"
 
 
 def test_settings_of_the_page_exist_with_these_defaults() -> None:

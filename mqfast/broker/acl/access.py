@@ -10,15 +10,15 @@ import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from mqfast.broker.acl.auth_processor import AuthProcessor
 from mqfast.broker.acl.guard import Guard, GuardedProcessors
 from mqfast.broker.acl.kinds import UserType
-from mqfast.broker.acl.needs import TopicAt
 from mqfast.broker.acl.plain_files import PlainFiles
 from mqfast.broker.acl.plain_processor import PlainAclProcessor
 from mqfast.broker.acl.policies import Policies
+from mqfast.broker.acl.rights import Rights
 from mqfast.broker.acl.users import User, Users
 from mqfast.broker.broker_config import BrokerConfig
 from mqfast.errors import ConfigError
@@ -78,15 +78,15 @@ class AccessControl:
 
     Made once the store is open, since the first users may be written into its ``config/``.
 
-    Args: config: of the broker; topic_at: physical offset -> topic of the message there, None where there is none.
-    Attributes: ``address``: of the broker, for 52; ``policy``: in one sentence, for the banner.
+    Args: config: of the broker.
+    Attributes: ``address``: of the broker, for 52; ``policy``: in one sentence, for the banner; ``rights``: what
+        handlers ask.
     Raises: ConfigError, CorruptFile, OSError where what the settings ask for cannot be had.
     Thread: that of the event loop.
     """
 
-    def __init__(self, config: BrokerConfig, topic_at: TopicAt) -> None:
+    def __init__(self, config: BrokerConfig) -> None:
         self.address = ""
-        self._topic_at = topic_at
         self._config = config
         self._timer: asyncio.TimerHandle | None = None
         directory = Path(config.store_path) / "config"
@@ -98,6 +98,7 @@ class AccessControl:
         self._inner = _pair(config, "innerClientAuthenticationCredentials", "accessKey", "secretKey")
         if self._authenticates:
             self._make_first_users()
+        self.rights: Final[Rights] = self._make_rights()
 
     def _make_first_users(self) -> None:
         first = _pair(self._config, "initAuthenticationUser", "username", "password")
@@ -119,17 +120,18 @@ class AccessControl:
 
     def processors(self) -> Processors:
         """The table for requests: behind a guard where something is to be checked."""
+        return GuardedProcessors(self.rights) if isinstance(self.rights, Guard) else Processors()
+
+    def _make_rights(self) -> Rights:
         if self._plain is None and not self._authenticates:
-            return Processors()
-        return GuardedProcessors(
-            Guard(
-                self._plain,
-                self._users if self._authenticates else None,
-                self._policies if self._config["authorizationEnabled"] else None,
-                authorization_whitelist=_codes(self._config, "authorizationWhitelist"),
-                topic_at=self._topic_at,
-                trusts_proxy=self._config["aclTrustProxyProtocol"],
-            )
+            return Rights()
+        return Guard(
+            self._plain,
+            self._users if self._authenticates else None,
+            self._policies if self._config["authorizationEnabled"] else None,
+            authorization_whitelist=_codes(self._config, "authorizationWhitelist"),
+            cluster=self._config["brokerClusterName"],
+            trusts_proxy=self._config["aclTrustProxyProtocol"],
         )
 
     def client(self, **settings: Any) -> RemotingClient:

@@ -11,9 +11,10 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from mqfast.broker.acl.needs import TopicAt, needs_of
+from mqfast.broker.acl.needs import Need, needs_of
 from mqfast.broker.acl.plain_files import PlainFiles
 from mqfast.broker.acl.policies import Policies
+from mqfast.broker.acl.rights import Caller, Rights
 from mqfast.broker.acl.users import Users, denied
 from mqfast.errors import CallRefused, FieldError
 from mqfast.remoting.channel import Channel
@@ -25,15 +26,15 @@ from mqfast.remoting.signature import ACCESS_KEY
 __all__ = ["Guard", "GuardedProcessors"]
 
 
-class Guard:
-    """What must be true of a request.
+class Guard(Rights):
+    """What must be true of a request, and of what handlers find that it reaches.
 
     Args:
         plain: accounts of ACL 1.0.
         users: those of ACL 2.0, who sign.
         policies: what the users may do; without them every user may do everything. Needs ``users``.
         authorization_whitelist: codes that need no rule.
-        topic_at: physical offset -> topic of the message there.
+        cluster: the broker's.
         trusts_proxy: the address in a PROXY preamble counts, not that of the TCP connection.
     """
 
@@ -44,42 +45,81 @@ class Guard:
         policies: Policies | None = None,
         *,
         authorization_whitelist: Iterable[int] = (),
-        topic_at: TopicAt = lambda _: None,
+        cluster: str = "DefaultCluster",
         trusts_proxy: bool = False,
     ) -> None:
         self._plain = plain
         self._users = users
         self._policies = policies
         self._whitelist: Final = frozenset(authorization_whitelist)
-        self._topic_at = topic_at
+        self._cluster: Final = cluster
         self._trusts_proxy = trusts_proxy
         self._log = LogLimit(logging.getLogger("mqfast.broker.acl"))
 
     def check(self, channel: Channel, request: RemotingCommand) -> None:
         """May this request be served? Raises: CallRefused."""
-        address = (channel.peer if self._trusts_proxy else channel.socket_peer)[0]
+        address = self._address(channel)
         try:
             if self._plain is not None:
-                self._plain.check(request, address, self._topic_at)
+                self._plain.check(request, address, self._cluster)
             if self._users is not None:
-                self._users.authenticate(request)
+                name = self._users.authenticate(request)
                 if self._policies is not None and request.code not in self._whitelist:
-                    self._authorize(self._users, self._policies, request, address)
+                    self._authorize(self._users, self._policies, Caller(name, address), request)
         except CallRefused as error:
-            self._log.warning("refused", "%s: request %d refused: %s", address, request.code, error.remark)
-            raise
+            raise self._logged(request, address, error) from None
 
-    def _authorize(self, users: Users, policies: Policies, request: RemotingCommand, address: str) -> None:
-        name = request.ext_fields.get(ACCESS_KEY, "")
-        user = users.get(name)
-        if user is not None and users.is_super(name):
+    def _address(self, channel: Channel) -> str:
+        return (channel.peer if self._trusts_proxy else channel.socket_peer)[0]
+
+    def _logged(self, request: RemotingCommand, address: str, error: CallRefused) -> CallRefused:
+        self._log.warning("refused", "%s: request %d refused: %s", address, request.code, error.remark)
+        return error
+
+    def _authorize(self, users: Users, policies: Policies, caller: Caller, request: RemotingCommand) -> None:
+        if users.is_super(caller.name):
             return
         try:
-            needs = needs_of(request, self._topic_at)
+            needs = needs_of(request, self._cluster)
         except FieldError:
             raise denied("parse authorization context error.") from None
         for need in needs:
-            policies.authorize(name, need, address)
+            policies.authorize(caller.name, need, caller.address)
+
+    # --- what handlers ask ---
+
+    def caller(self, channel: Channel, request: RemotingCommand) -> Caller:
+        """As ``Rights.caller``."""
+        if self._users is None:
+            name = str(request.ext_fields.get(ACCESS_KEY) or "")
+        else:
+            name = self._users.signer(request)
+        return Caller(name, self._address(channel))
+
+    def may(self, caller: Caller, *needs: Need) -> bool:
+        """As ``Rights.may``."""
+        try:
+            self._compare(caller, needs, 0)
+        except CallRefused:
+            return False
+        return True
+
+    def demand(self, channel: Channel, request: RemotingCommand, *needs: Need) -> None:
+        """As ``Rights.demand``."""
+        caller = self.caller(channel, request)
+        try:
+            self._compare(caller, needs, request.code)
+        except CallRefused as error:
+            raise self._logged(request, caller.address, error) from None
+
+    def _compare(self, caller: Caller, needs: Iterable[Need], code: int) -> None:
+        if self._plain is not None:
+            self._plain.compare(caller, needs, code)
+        if self._users is None or self._policies is None or code in self._whitelist:
+            return
+        if not self._users.is_super(caller.name):
+            for need in needs:
+                self._policies.authorize(caller.name, need, caller.address)
 
 
 class GuardedProcessors(Processors):

@@ -1,31 +1,35 @@
-"""What a request needs: which actions on which topics, groups or the cluster.
+"""What a request needs: which actions on which topics, groups or the cluster. One table for all codes that are served.
 
-Room: broker/acl. It must never decide: ACL 1.0 and 2.0 read the same list. Source: DefaultAuthorizationContextBuilder
-and the annotations of the request headers of 5.5.0, PlainAccessResource of 5.2.0. Codes that both let pass without a
-look, though they change something or show secrets, stand here as well.
+Room: broker/acl. It must never decide: ACL 1.0 and 2.0, and the table of docs/broker.md, read the same list. A code
+without an entry is for administrators. What a request reaches by an offset or a message id is compared where the
+message is found (``Rights.demand``), since a request may name another topic, or none. Source:
+DefaultAuthorizationContextBuilder and the annotations of the request headers of 5.5.0, PlainAccessResource of 5.2.0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple, Protocol
 
 from msgspec import Struct
 
+from mqfast import properties as names
 from mqfast.broker.acl.kinds import Action, Kind
 from mqfast.broker.clients.heartbeat import decode_heartbeat
-from mqfast.message import decode_message_id
+from mqfast.broker.topics import DLQ_PREFIX, PARKED, RETRY_PREFIX, is_of_the_broker
 from mqfast.remoting.bodies import build_tables, decode_body
 from mqfast.remoting.codes import RequestCode as R
 from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.once import ASK_ONCE, END_ONCE
 
-__all__ = ["RETRY", "Need", "TopicAt", "needs_of"]
+__all__ = ["ADMIN_ONLY", "ANY", "NEEDS", "Need", "Part", "of_group", "of_message", "of_topic", "needs_of"]
 
-RETRY: Final = "%RETRY%"
-
-
-TopicAt = Callable[[int], str | None]
+CREATE, DELETE, GET, PUB, SUB, UPDATE = (
+    Action.CREATE, Action.DELETE, Action.GET, Action.PUB, Action.SUB, Action.UPDATE,
+)  # fmt: skip
+ANY: Final = (PUB, SUB, GET)
+"""Who has one of these on a topic or a group may see that it exists."""
+REPLY_TOPIC: Final = "{}_REPLY_TOPIC"
 
 
 class Need(NamedTuple):
@@ -34,6 +38,112 @@ class Need(NamedTuple):
     kind: Kind
     name: str
     actions: tuple[Action, ...]
+
+
+class Message(Protocol):
+    """What is asked of a stored message."""
+
+    @property
+    def topic(self) -> str:
+        """Where the message is stored."""
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """What the message says of itself."""
+
+
+def of_topic(name: str, *actions: Action) -> Need:
+    """What a topic needs. Retries and dead letters are their group's; what the broker alone writes is for
+    administrators, since messages of many topics are in there.
+    """
+    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+        if name.startswith(prefix):
+            return of_group(name.removeprefix(prefix), *(SUB if action is PUB else action for action in actions))
+    if is_of_the_broker(name):
+        return Need(Kind.CLUSTER, "", (GET,) if GET in actions or SUB in actions else (UPDATE,))
+    return Need(Kind.TOPIC, name, actions)
+
+
+def of_group(name: str, *actions: Action) -> Need:
+    """What a group needs, by whichever name."""
+    return Need(Kind.GROUP, name.removeprefix(RETRY_PREFIX), actions)
+
+
+def of_message(message: Message, *actions: Action) -> Need:
+    """What a stored message needs: while it waits, the rights of the topic that it is for."""
+    topic = message.topic
+    return of_topic(message.properties.get(names.REAL_TOPIC) or topic if topic in PARKED else topic, *actions)
+
+
+def needs_of(request: RemotingCommand, cluster: str) -> list[Need]:
+    """All that a request needs by what it names.
+
+    Args: cluster: the broker's. Raises: FieldError for a body that cannot be read.
+    """
+    return [need for part in NEEDS.get(request.code, ADMIN_ONLY) for need in part.find(request, cluster)]
+
+
+class Part(NamedTuple):
+    """One of the things that a code needs.
+
+    Attributes: ``find``: the needs of a request; ``kind``, ``actions``, ``where``: for the table of docs/broker.md.
+    """
+
+    kind: Kind
+    actions: tuple[Action, ...]
+    where: str
+    find: Callable[[RemotingCommand, str], Iterable[Need]]
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _field(fields: Mapping[str, object], name: str) -> str:
+    return str(fields.get(name) or "")
+
+
+def _topic(*actions: Action, field: str = "topic", optional: bool = False) -> Part:
+    def find(request: RemotingCommand, _: str) -> Iterator[Need]:
+        if (name := _field(request.ext_fields, field)) or not optional:
+            yield of_topic(name, *actions)
+
+    return Part(Kind.TOPIC, actions, f"`{field}`" + ", where it is given" * optional, find)
+
+
+def _topics(*actions: Action, field: str, optional: bool = False) -> Part:
+    """Names with ``;`` between them."""
+
+    def find(request: RemotingCommand, _: str) -> Iterator[Need]:
+        given = [name for name in _field(request.ext_fields, field).split(";") if name]
+        for name in given if given or optional else [""]:
+            yield of_topic(name, *actions)
+
+    return Part(Kind.TOPIC, actions, f"each in `{field}`", find)
+
+
+def _group(*actions: Action, field: str = "group", optional: bool = False) -> Part:
+    def find(request: RemotingCommand, _: str) -> Iterator[Need]:
+        if (name := _field(request.ext_fields, field)) or not optional:
+            yield of_group(name, *actions)
+
+    return Part(Kind.GROUP, actions, f"`{field}`" + ", where it is given" * optional, find)
+
+
+def _cluster(*actions: Action) -> Part:
+    return Part(Kind.CLUSTER, actions, "", lambda _request, _cluster: [Need(Kind.CLUSTER, "", actions)])
+
+
+def _reached(kind: Kind, *actions: Action, what: str) -> Part:
+    """Found by the handler, or by the part before this one in the same body."""
+    return Part(kind, actions, what, lambda _request, _cluster: ())
+
+
+def _by_body(find: Callable[[RemotingCommand], Iterable[Need]], *parts: Part) -> tuple[Part, ...]:
+    """Parts that one look into the body finds."""
+    return parts[0]._replace(find=lambda request, _: find(request)), *parts[1:]
+
+
+# --- bodies -----------------------------------------------------------------------------------------------------------
 
 
 class _Named(Struct, rename="camel"):
@@ -45,203 +155,237 @@ class _Lock(Struct, rename="camel"):
     mq_set: list[_Named] | None = None
 
 
-class _Group(Struct, rename="camel"):
+class _GroupBody(Struct, rename="camel"):
     group_name: str = ""
 
 
-class _Groups(Struct, rename="camel"):
-    group_config_list: list[_Group] = []
+class _GroupsBody(Struct, rename="camel"):
+    group_config_list: list[_GroupBody] = []
 
 
-class _Topic(Struct, rename="camel"):
+class _TopicBody(Struct, rename="camel"):
     topic_name: str = ""
 
 
-class _Topics(Struct, rename="camel"):
-    topic_config_list: list[_Topic] = []
+class _TopicsBody(Struct, rename="camel"):
+    topic_config_list: list[_TopicBody] = []
 
 
-def needs_of(request: RemotingCommand, topic_at: TopicAt) -> list[Need]:
-    """All that a request needs.
-
-    Args: topic_at: physical offset -> topic of the message there, None where there is none.
-    Raises: FieldError for a body or a field that cannot be read.
-    """
-    code = request.code
-    if code in _CLUSTER_UPDATE:
-        return [Need(Kind.CLUSTER, "", (Action.UPDATE,))]
-    if code in _CLUSTER_GET:
-        return [Need(Kind.CLUSTER, "", (Action.GET,))]
-    row = _ROWS.get(code)
-    if row is not None:
-        found = list(_of_fields(request.ext_fields, *row))
-        if code in (R.VIEW_MESSAGE_BY_ID, R.CONSUME_MESSAGE_DIRECTLY):
-            found += _of_message(request, topic_at)
-        if not found and not _CHANGES.isdisjoint(row[0]):
-            found.append(Need(Kind.CLUSTER, "", _UPDATE))
-        return found
-    special = _SPECIAL.get(code)
-    return [] if special is None else list(special(request))
+class _Assignment(Struct, rename="camel"):
+    topic: str = ""
+    consumer_group: str = ""
 
 
-def _topic(name: str, *actions: Action) -> Need:
-    """A retry topic belongs to its group."""
-    if name.startswith(RETRY):
-        return Need(Kind.GROUP, name.removeprefix(RETRY), actions)
-    return Need(Kind.TOPIC, name, actions)
-
-
-def _group(name: str, *actions: Action) -> Need:
-    return Need(Kind.GROUP, name.removeprefix(RETRY), actions)
-
-
-def _of_fields(
-    fields: dict[str, Any], actions: tuple[Action, ...], topics: tuple[str, ...], groups: tuple[str, ...]
-) -> Iterator[Need]:
-    for field in topics:
-        for name in str(fields.get(field) or "").split(";"):
-            if name:
-                yield _topic(name, *actions)
-    for field in groups:
-        if name := str(fields.get(field) or ""):
-            yield _group(name, *actions)
-
-
-def _of_message(request: RemotingCommand, topic_at: TopicAt) -> Iterator[Need]:
-    """The topic of the message that is asked for, whatever topic the request names."""
-    fields = request.ext_fields
-    try:
-        if request.code == R.VIEW_MESSAGE_BY_ID:
-            offset = int(fields["offset"])
-        elif not fields.get("msgId"):
-            return
-        else:
-            offset = decode_message_id(fields["msgId"]).physical_offset
-    except (LookupError, ValueError):
-        return  # the handler answers what is wrong
-    topic = topic_at(offset)
-    if topic is not None:
-        yield _topic(topic, Action.SUB, Action.GET)
-
-
-def _send(request: RemotingCommand) -> Iterator[Need]:
-    """The topic's own group counts for a retry topic, not the group that the sender names."""
-    name = str(request.ext_fields.get("topic" if request.code in _LONG_NAMES else "b") or "")
-    need = _topic(name, Action.PUB)
-    yield need._replace(actions=(Action.SUB,)) if need.kind is Kind.GROUP else need
-
-
-def _pull(request: RemotingCommand) -> Iterator[Need]:
-    fields = request.ext_fields
-    yield _topic(str(fields.get("topic") or ""), Action.SUB)
-    yield _group(str(fields.get("consumerGroup") or ""), Action.SUB)
-
-
-def _heartbeat(request: RemotingCommand) -> Iterator[Need]:
-    for consumer in decode_heartbeat(request.body).consumer_data_set or ():
-        yield _group(consumer.group_name, Action.SUB)
-        for subscription in consumer.subscription_data_set or ():
-            if not subscription.topic.startswith(RETRY):
-                yield _topic(subscription.topic, Action.SUB)
+class _Check(Struct, rename="camel"):
+    group: str = ""
+    subscription_data: _Named | None = None
 
 
 def _lock(request: RemotingCommand) -> Iterator[Need]:
     body = decode_body(request.body, _Lock, "body")
-    yield _group(body.consumer_group, Action.SUB)
-    for name in sorted({queue.topic for queue in body.mq_set or ()}):
-        if not name.startswith(RETRY):
-            yield _topic(name, Action.SUB)
+    yield of_group(body.consumer_group, SUB)
+    for topic in sorted({queue.topic for queue in body.mq_set or ()}):
+        yield of_topic(topic, SUB)
 
 
 def _new_group(request: RemotingCommand) -> Iterator[Need]:
-    yield _group(decode_body(request.body, _Group, "body").group_name, Action.CREATE, Action.UPDATE)
+    name = decode_body(request.body, _GroupBody, "body").group_name if request.body else ""
+    yield of_group(name, CREATE, UPDATE)
 
 
 def _new_groups(request: RemotingCommand) -> Iterator[Need]:
-    for one in decode_body(request.body, _Groups, "body").group_config_list:
-        yield _group(one.group_name, Action.CREATE, Action.UPDATE)
+    for one in decode_body(request.body, _GroupsBody, "body").group_config_list:
+        yield of_group(one.group_name, CREATE, UPDATE)
 
 
 def _new_topics(request: RemotingCommand) -> Iterator[Need]:
-    for one in decode_body(request.body, _Topics, "body").topic_config_list:
-        yield _topic(one.topic_name, Action.CREATE)
+    for one in decode_body(request.body, _TopicsBody, "body").topic_config_list:
+        yield of_topic(one.topic_name, CREATE)
 
+
+def _heartbeat(request: RemotingCommand) -> Iterator[Need]:
+    for consumer in decode_heartbeat(request.body).consumer_data_set or ():
+        yield of_group(consumer.group_name, SUB)
+        for subscription in consumer.subscription_data_set or ():
+            yield of_topic(subscription.topic, SUB)
+
+
+def _subscription(request: RemotingCommand) -> Iterator[Need]:
+    body = decode_body(request.body, _Check, "body") if request.body else _Check()
+    yield of_group(body.group, SUB)
+    if body.subscription_data is not None:
+        yield of_topic(body.subscription_data.topic, SUB)
+
+
+def _assignment(request: RemotingCommand) -> Iterator[Need]:
+    body = decode_body(request.body, _Assignment, "body")
+    yield of_topic(body.topic, SUB)
+    yield of_group(body.consumer_group, SUB)
+
+
+def _light_queues(request: RemotingCommand, _: str) -> list[Need]:
+    text = _field(request.ext_fields, "properties" if request.code in _LONG_NAMES else "i")
+    if names.INNER_MULTI_DISPATCH not in text:
+        return []
+    return [of_topic(name, PUB) for name in names.light_queues(text.encode("utf-8", "replace"))]
+
+
+def _reply_topic(_: RemotingCommand, cluster: str) -> list[Need]:
+    return [of_topic(REPLY_TOPIC.format(cluster), PUB)]
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
 
 _LONG_NAMES: Final = frozenset({R.SEND_MESSAGE, R.SEND_REPLY_MESSAGE})
-_SPECIAL: Final[dict[int, Callable[[RemotingCommand], Iterator[Need]]]] = {
-    R.SEND_MESSAGE: _send,
-    R.SEND_MESSAGE_V2: _send,
-    R.SEND_BATCH_MESSAGE: _send,
-    R.SEND_REPLY_MESSAGE: _send,
-    R.SEND_REPLY_MESSAGE_V2: _send,
-    R.PULL_MESSAGE: _pull,
-    R.LITE_PULL_MESSAGE: _pull,
-    R.HEART_BEAT: _heartbeat,
-    R.LOCK_BATCH_MQ: _lock,
-    R.UNLOCK_BATCH_MQ: _lock,
-    R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _new_group,
-    R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _new_groups,
-    R.UPDATE_AND_CREATE_TOPIC_LIST: _new_topics,
+_LIGHTS: Final = Part(Kind.TOPIC, (PUB,), "each that `INNER_MULTI_DISPATCH` names", _light_queues)
+_SEND_LONG: Final = (_topic(PUB), _LIGHTS)
+_SEND_SHORT: Final = (_topic(PUB, field="b"), _LIGHTS)
+_REPLY: Final = Part(Kind.TOPIC, (PUB,), "the cluster's `_REPLY_TOPIC`", _reply_topic)
+_PULL: Final = (_topic(SUB), _group(SUB, field="consumerGroup"))
+_LOCK: Final = _by_body(
+    _lock, _reached(Kind.GROUP, SUB, what="`consumerGroup`"), _reached(Kind.TOPIC, SUB, what="each in `mqSet`")
+)
+_GET_TOPIC: Final = (_topic(GET),)
+_OF_ANY: Final = "the answer names those alone on which the account has any right"
+ADMIN_ONLY: Final = (_cluster(UPDATE),)
+_SEES: Final = (_cluster(GET),)
+_ONCE: Final = (_topics(PUB, field="topic"),)
+_UPDATE_COLD_DATA, _REMOVE_COLD_DATA, _COLD_DATA, _SET_READ_MODE = 2001, 2002, 2003, 2004
+
+NEEDS: Final[Mapping[int, tuple[Part, ...]]] = {
+    R.SEND_MESSAGE: _SEND_LONG,
+    R.PULL_MESSAGE: _PULL,
+    R.QUERY_MESSAGE: (_topic(SUB, GET),),
+    R.QUERY_CONSUMER_OFFSET: (_topic(SUB, GET), _group(SUB, GET, field="consumerGroup")),
+    R.UPDATE_CONSUMER_OFFSET: (_topic(SUB, UPDATE), _group(SUB, UPDATE, field="consumerGroup")),
+    R.UPDATE_AND_CREATE_TOPIC: (_topic(CREATE),),
+    R.UPDATE_AND_CREATE_TOPIC_LIST: _by_body(
+        _new_topics, _reached(Kind.TOPIC, CREATE, what="each in `topicConfigList`")
+    ),
+    R.GET_ALL_TOPIC_CONFIG: _SEES,
+    R.UPDATE_BROKER_CONFIG: ADMIN_ONLY,
+    R.GET_BROKER_CONFIG: _SEES,
+    R.GET_BROKER_RUNTIME_INFO: _SEES,
+    R.SEARCH_OFFSET_BY_TIMESTAMP: _GET_TOPIC,
+    R.GET_MAX_OFFSET: _GET_TOPIC,
+    R.GET_MIN_OFFSET: _GET_TOPIC,
+    R.GET_EARLIEST_MSG_STORETIME: _GET_TOPIC,
+    R.VIEW_MESSAGE_BY_ID: (
+        _topic(GET, optional=True),
+        _reached(Kind.TOPIC, SUB, GET, what="of the message at `offset`"),
+    ),
+    R.HEART_BEAT: _by_body(
+        _heartbeat,
+        _reached(Kind.GROUP, SUB, what="each in `consumerDataSet`"),
+        _reached(Kind.TOPIC, SUB, what="each in their subscriptions"),
+        _reached(Kind.TOPIC, PUB, what="of each half message that a member of `producerDataSet` is asked about (39)"),
+    ),
+    R.UNREGISTER_CLIENT: (_group(SUB, field="consumerGroup", optional=True),),
+    R.CONSUMER_SEND_MSG_BACK: (_group(SUB), _reached(Kind.TOPIC, SUB, what="of the message at `offset`")),
+    R.END_TRANSACTION: (
+        _topic(PUB, optional=True),
+        _reached(Kind.TOPIC, PUB, what="`REAL_TOPIC` of the half message at `commitLogOffset`"),
+    ),
+    R.GET_CONSUMER_LIST_BY_GROUP: (_group(SUB, GET, field="consumerGroup"),),
+    R.LOCK_BATCH_MQ: _LOCK,
+    R.UNLOCK_BATCH_MQ: _LOCK,
+    R.GET_ALL_CONSUMER_OFFSET: _SEES,
+    R.GET_ALL_DELAY_OFFSET: _SEES,
+    R.CHECK_CLIENT_CONFIG: _by_body(
+        _subscription,
+        _reached(Kind.GROUP, SUB, what="`group`"),
+        _reached(Kind.TOPIC, SUB, what="of `subscriptionData`"),
+    ),
+    R.UPDATE_AND_CREATE_ACL_CONFIG: ADMIN_ONLY,
+    R.DELETE_ACL_CONFIG: ADMIN_ONLY,
+    R.GET_BROKER_CLUSTER_ACL_INFO: _SEES,
+    R.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: ADMIN_ONLY,
+    R.GET_BROKER_CLUSTER_ACL_CONFIG: _SEES,
+    R.GET_TIMER_CHECK_POINT: _SEES,
+    R.GET_TIMER_METRICS: _SEES,
+    R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _by_body(
+        _new_group, _reached(Kind.GROUP, CREATE, UPDATE, what="`groupName`")
+    ),
+    R.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _SEES,
+    R.GET_TOPIC_STATS_INFO: _GET_TOPIC,
+    R.GET_CONSUMER_CONNECTION_LIST: (
+        _group(GET, field="consumerGroup"),
+        _reached(Kind.TOPIC, *ANY, what=_OF_ANY),
+    ),
+    R.GET_PRODUCER_CONNECTION_LIST: _SEES,
+    R.DELETE_SUBSCRIPTIONGROUP: (_group(DELETE, field="groupName"),),
+    R.GET_CONSUME_STATS: (
+        _topic(GET, optional=True),
+        _topics(GET, field="topicList", optional=True),
+        _group(GET, field="consumerGroup"),
+        _reached(Kind.TOPIC, *ANY, what=_OF_ANY),
+    ),
+    R.DELETE_TOPIC_IN_BROKER: (_topic(DELETE),),
+    R.INVOKE_BROKER_TO_RESET_OFFSET: (_topic(UPDATE), _group(UPDATE)),
+    R.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: (_topic(GET), _group(GET)),
+    R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _by_body(
+        _new_groups, _reached(Kind.GROUP, CREATE, UPDATE, what="each in `groupConfigList`")
+    ),
+    R.QUERY_TOPIC_CONSUME_BY_WHO: (_topic(GET), _reached(Kind.GROUP, *ANY, what=_OF_ANY)),
+    R.QUERY_CONSUME_TIME_SPAN: (_topic(GET), _group(GET)),
+    R.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: _SEES,
+    R.CLEAN_EXPIRED_CONSUMEQUEUE: ADMIN_ONLY,
+    R.GET_CONSUMER_RUNNING_INFO: (_group(GET, field="consumerGroup"),),
+    R.QUERY_CORRECTION_OFFSET: (_topic(GET), _group(GET, field="compareGroup", optional=True)),
+    R.CONSUME_MESSAGE_DIRECTLY: (
+        _topic(SUB, optional=True),
+        _group(SUB, field="consumerGroup"),
+        _reached(Kind.TOPIC, SUB, what="of the message `msgId`"),
+    ),
+    R.SEND_MESSAGE_V2: _SEND_SHORT,
+    R.CLONE_GROUP_OFFSET: (
+        _topic(UPDATE, optional=True),
+        _group(GET, UPDATE, field="srcGroup"),
+        _group(UPDATE, field="destGroup"),
+        _reached(Kind.TOPIC, UPDATE, what="of each offset that is copied; others stay as they are"),
+    ),
+    R.VIEW_BROKER_STATS_DATA: _SEES,
+    R.CLEAN_UNUSED_TOPIC: ADMIN_ONLY,
+    R.GET_BROKER_CONSUME_STATS: _SEES,
+    R.SEND_BATCH_MESSAGE: _SEND_SHORT,
+    R.QUERY_CONSUME_QUEUE: (_topic(GET), _group(GET, field="consumerGroup", optional=True)),
+    R.RESUME_CHECK_HALF_MESSAGE: ADMIN_ONLY,
+    R.SEND_REPLY_MESSAGE: (*_SEND_LONG, _REPLY),
+    R.SEND_REPLY_MESSAGE_V2: (*_SEND_SHORT, _REPLY),
+    R.GET_ALL_PRODUCER_INFO: _SEES,
+    R.DELETE_EXPIRED_COMMITLOG: ADMIN_ONLY,
+    R.QUERY_TOPICS_BY_CONSUMER: (_group(GET), _reached(Kind.TOPIC, *ANY, what=_OF_ANY)),
+    R.QUERY_SUBSCRIPTION_BY_CONSUMER: (_topic(GET), _group(GET)),
+    R.GET_TOPIC_CONFIG: _GET_TOPIC,
+    R.GET_SUBSCRIPTIONGROUP_CONFIG: (_group(GET),),
+    R.UPDATE_AND_GET_GROUP_FORBIDDEN: (_topic(UPDATE), _group(UPDATE)),
+    R.LITE_PULL_MESSAGE: _PULL,
+    R.RECALL_MESSAGE: (_topic(PUB), _reached(Kind.TOPIC, PUB, what="of the message that the handle names: the same")),
+    R.QUERY_ASSIGNMENT: _by_body(
+        _assignment, _reached(Kind.TOPIC, SUB, what="`topic`"), _reached(Kind.GROUP, SUB, what="`consumerGroup`")
+    ),
+    R.SET_MESSAGE_REQUEST_MODE: ADMIN_ONLY,
+    R.GET_ALL_MESSAGE_REQUEST_MODE: _SEES,
+    R.GET_BROKER_HA_STATUS: _SEES,
+    R.GET_BROKER_EPOCH_CACHE: _SEES,
+    _UPDATE_COLD_DATA: ADMIN_ONLY,
+    _REMOVE_COLD_DATA: ADMIN_ONLY,
+    _COLD_DATA: _SEES,
+    _SET_READ_MODE: ADMIN_ONLY,
+    R.AUTH_CREATE_USER: ADMIN_ONLY,
+    R.AUTH_UPDATE_USER: ADMIN_ONLY,
+    R.AUTH_DELETE_USER: ADMIN_ONLY,
+    R.AUTH_GET_USER: _SEES,
+    R.AUTH_LIST_USER: _SEES,
+    R.AUTH_CREATE_ACL: ADMIN_ONLY,
+    R.AUTH_UPDATE_ACL: ADMIN_ONLY,
+    R.AUTH_DELETE_ACL: ADMIN_ONLY,
+    R.AUTH_GET_ACL: _SEES,
+    R.AUTH_LIST_ACL: _SEES,
+    ASK_ONCE: (*_ONCE, _reached(Kind.TOPIC, *ANY, what=_OF_ANY)),
+    END_ONCE: _ONCE,
 }
-_PUB, _SUB, _GET, _UPDATE = (Action.PUB,), (Action.SUB,), (Action.GET,), (Action.UPDATE,)
-_CHANGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
-_SUB_GET, _SUB_UPDATE, _TOPIC = (Action.SUB, Action.GET), (Action.SUB, Action.UPDATE), ("topic",)
-# Code -> actions, fields with topics, fields with groups.
-_ROWS: Final[dict[int, tuple[tuple[Action, ...], tuple[str, ...], tuple[str, ...]]]] = {
-    R.RECALL_MESSAGE: (_PUB, _TOPIC, ()),
-    R.END_TRANSACTION: (_PUB, _TOPIC, ()),
-    ASK_ONCE: (_PUB, _TOPIC, ()),
-    END_ONCE: (_PUB, _TOPIC, ()),
-    R.CONSUMER_SEND_MSG_BACK: (_SUB, (), ("group",)),
-    R.QUERY_MESSAGE: (_SUB_GET, _TOPIC, ()),
-    R.VIEW_MESSAGE_BY_ID: (_GET, _TOPIC, ()),
-    R.UNREGISTER_CLIENT: (_SUB, (), ("consumerGroup",)),
-    R.GET_CONSUMER_LIST_BY_GROUP: (_SUB_GET, (), ("consumerGroup",)),
-    R.QUERY_CONSUMER_OFFSET: (_SUB_GET, _TOPIC, ("consumerGroup",)),
-    R.UPDATE_CONSUMER_OFFSET: (_SUB_UPDATE, _TOPIC, ("consumerGroup",)),
-    R.SEARCH_OFFSET_BY_TIMESTAMP: (_GET, _TOPIC, ()),
-    R.GET_MAX_OFFSET: (_GET, _TOPIC, ()),
-    R.GET_MIN_OFFSET: (_GET, _TOPIC, ()),
-    R.GET_EARLIEST_MSG_STORETIME: (_GET, _TOPIC, ()),
-    R.GET_TOPIC_STATS_INFO: (_GET, _TOPIC, ()),
-    R.GET_TOPIC_CONFIG: (_GET, _TOPIC, ()),
-    R.QUERY_TOPIC_CONSUME_BY_WHO: (_GET, _TOPIC, ()),
-    R.GET_CONSUMER_CONNECTION_LIST: (_GET, (), ("consumerGroup",)),
-    R.GET_CONSUMER_RUNNING_INFO: (_GET, (), ("consumerGroup",)),
-    R.GET_SUBSCRIPTIONGROUP_CONFIG: (_GET, (), ("group",)),
-    R.QUERY_TOPICS_BY_CONSUMER: (_GET, (), ("group",)),
-    R.QUERY_SUBSCRIPTION_BY_CONSUMER: (_GET, _TOPIC, ("group",)),
-    R.QUERY_CONSUME_TIME_SPAN: (_GET, _TOPIC, ("group",)),
-    R.QUERY_CONSUME_QUEUE: (_GET, _TOPIC, ("consumerGroup",)),
-    R.QUERY_CORRECTION_OFFSET: (_GET, _TOPIC, ("compareGroup",)),
-    R.GET_CONSUME_STATS: (_GET, ("topic", "topicList"), ("consumerGroup",)),
-    R.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: (_GET, _TOPIC, ("group",)),
-    R.CONSUME_MESSAGE_DIRECTLY: (_SUB, _TOPIC, ("consumerGroup",)),
-    R.INVOKE_BROKER_TO_RESET_OFFSET: (_UPDATE, _TOPIC, ("group",)),
-    R.CLONE_GROUP_OFFSET: (_UPDATE, _TOPIC, ("srcGroup", "destGroup")),
-    R.RESUME_CHECK_HALF_MESSAGE: (_UPDATE, _TOPIC, ()),
-    R.UPDATE_AND_GET_GROUP_FORBIDDEN: (_UPDATE, _TOPIC, ("group",)),
-    R.UPDATE_AND_CREATE_TOPIC: ((Action.CREATE,), _TOPIC, ()),
-    R.DELETE_TOPIC_IN_BROKER: ((Action.DELETE,), _TOPIC, ()),
-    R.DELETE_SUBSCRIPTIONGROUP: ((Action.DELETE,), (), ("groupName",)),
-}
-_UPDATE_COLD_DATA, _REMOVE_COLD_DATA, _SET_READ_MODE = 2001, 2002, 2004
-_CLUSTER_UPDATE: Final[frozenset[int]] = frozenset(
-    {
-        R.UPDATE_BROKER_CONFIG, R.UPDATE_AND_CREATE_ACL_CONFIG, R.DELETE_ACL_CONFIG, R.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
-        R.CLEAN_EXPIRED_CONSUMEQUEUE, R.CLEAN_UNUSED_TOPIC, R.DELETE_EXPIRED_COMMITLOG, R.SET_MESSAGE_REQUEST_MODE,
-        R.AUTH_CREATE_USER, R.AUTH_UPDATE_USER, R.AUTH_DELETE_USER, R.AUTH_CREATE_ACL, R.AUTH_UPDATE_ACL,
-        R.AUTH_DELETE_ACL, _UPDATE_COLD_DATA, _REMOVE_COLD_DATA, _SET_READ_MODE,
-    }
-)  # fmt: skip
-_CLUSTER_GET: Final = frozenset(
-    {
-        R.GET_BROKER_HA_STATUS, R.GET_BROKER_EPOCH_CACHE,
-        R.GET_BROKER_CONFIG, R.GET_BROKER_CLUSTER_ACL_CONFIG, R.GET_ALL_PRODUCER_INFO, R.GET_PRODUCER_CONNECTION_LIST,
-        R.VIEW_BROKER_STATS_DATA, R.AUTH_GET_USER, R.AUTH_LIST_USER, R.AUTH_GET_ACL, R.AUTH_LIST_ACL,
-        R.GET_ALL_CONSUMER_OFFSET, R.GET_ALL_DELAY_OFFSET, R.GET_TIMER_CHECK_POINT, R.GET_TIMER_METRICS,
-    }
-)  # fmt: skip
+"""Code -> all that it needs."""
 
 
 build_tables(__name__)

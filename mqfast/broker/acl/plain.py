@@ -7,39 +7,28 @@ at start a broken file is an error. Source: PlainPermissionManager, PlainAccessR
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from mqfast.broker.acl.addresses import Matcher, pattern
 from mqfast.broker.acl.kinds import Action, Kind
-from mqfast.broker.acl.needs import Need, TopicAt, needs_of
+from mqfast.broker.acl.needs import ADMIN_ONLY, NEEDS, Need, needs_of
+from mqfast.broker.acl.rights import Caller
+from mqfast.broker.topics import TRACE_TOPIC
 from mqfast.errors import CallRefused, ConfigError, FieldError
-from mqfast.remoting.codes import RequestCode as R
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.signature import ACCESS_KEY, is_signed_with
 
-__all__ = ["Account", "PlainAccounts", "account_of", "refuse"]
+__all__ = ["Account", "PlainAccounts", "account_of", "is_for_admins", "refuse", "right_of"]
 
 _log = logging.getLogger("mqfast.broker.acl")
-DENY, PUB, SUB = 1, 4, 8
+DENY, ADMIN, PUB, SUB = 1, 2, 4, 8
 _PERMS: Final = {"PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB, "DENY": DENY}
 _TOO_SHORT: Final = 6
-_TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
-# The five of Java, those that Java forgot, and those of ACL 2.0.
-_ADMIN_CODES: Final = frozenset(
-    {
-        R.UPDATE_AND_CREATE_TOPIC, R.UPDATE_BROKER_CONFIG, R.DELETE_TOPIC_IN_BROKER,
-        R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, R.DELETE_SUBSCRIPTIONGROUP,
-        R.UPDATE_AND_CREATE_TOPIC_LIST, R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, R.UPDATE_AND_CREATE_ACL_CONFIG,
-        R.DELETE_ACL_CONFIG, R.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, R.GET_BROKER_CLUSTER_ACL_CONFIG,
-        R.CLEAN_EXPIRED_CONSUMEQUEUE, R.CLEAN_UNUSED_TOPIC, R.DELETE_EXPIRED_COMMITLOG, R.SET_MESSAGE_REQUEST_MODE,
-        R.RESUME_CHECK_HALF_MESSAGE, R.AUTH_CREATE_USER, R.AUTH_UPDATE_USER, R.AUTH_DELETE_USER, R.AUTH_GET_USER,
-        R.AUTH_LIST_USER, R.AUTH_CREATE_ACL, R.AUTH_UPDATE_ACL, R.AUTH_DELETE_ACL, R.AUTH_GET_ACL, R.AUTH_LIST_ACL,
-    }
-)  # fmt: skip
+_TRACE: Final = Need(Kind.TOPIC, TRACE_TOPIC, (Action.PUB,))
 
 
 def refuse(text: str) -> NoReturn:
@@ -108,8 +97,8 @@ class PlainAccounts:
                 self._accounts[account.access_key] = account
                 self.file_of[account.access_key] = path
 
-    def check(self, request: RemotingCommand, address: str, topic_at: TopicAt) -> None:
-        """May this request be served? ``address``: where it comes from. Raises: CallRefused."""
+    def check(self, request: RemotingCommand, address: str, cluster: str) -> None:
+        """May this request be served? Args: address: where it comes from. Raises: CallRefused."""
         if any(is_white(address) for is_white in self._white):
             return
         key = request.ext_fields.get(ACCESS_KEY)
@@ -122,31 +111,59 @@ class PlainAccounts:
             return
         if not is_signed_with(request, account.secret_key):
             refuse(f"Check signature failed for accessKey={key}")
-        if request.code in _ADMIN_CODES:
-            if not account.admin:
-                refuse(f"Need admin permission for request code={request.code}, but accessKey={key} is not")
-        elif account.perms or not account.admin:
-            _check_perms(account, request, topic_at)
+        if account.admin and not account.perms:
+            return
+        if is_for_admins(request.code) and not account.admin:
+            refuse(_not_admin(account, request.code))
+        try:
+            needs = needs_of(request, cluster)
+        except FieldError as error:
+            refuse(str(error))
+        _compare(account, needs, request.code)
+
+    def compare(self, caller: Caller, needs: Iterable[Need], code: int) -> None:
+        """May this caller, whose request was let pass, do that now? Raises: CallRefused."""
+        if any(is_white(caller.address) for is_white in self._white):
+            return
+        account = self._accounts.get(caller.name)
+        if account is None:
+            refuse(f"No acl config for {caller.name}")
+        if not account.is_white(caller.address) and not (account.admin and not account.perms):
+            _compare(account, needs, code)
 
 
-def _check_perms(account: Account, request: RemotingCommand, topic_at: TopicAt) -> None:
-    try:
-        needs = needs_of(request, topic_at)
-    except FieldError as error:
-        refuse(str(error))
-    if any(need.name == _TRACE_TOPIC and need.actions == (Action.PUB,) for need in needs):
-        return
+def is_for_admins(code: int) -> bool:
+    """Does ACL 1.0, which knows PUB and SUB alone, leave this code to administrators?"""
+    return any(right_of(part.kind, part.actions) == ADMIN for part in NEEDS.get(code, ADMIN_ONLY))
+
+
+def right_of(kind: Kind, actions: Collection[Action]) -> int:
+    """The right of ACL 1.0 that one of these actions needs: PUB, SUB, either, or ADMIN.
+
+    What changes offsets counts as SUB; what only asks about a topic or a group needs any right on it. Java lets all
+    accounts ask.
+    """
+    if kind is Kind.CLUSTER or not {Action.CREATE, Action.DELETE}.isdisjoint(actions):
+        return ADMIN
+    if {*actions} == {Action.GET} or {Action.PUB, Action.SUB} <= {*actions}:
+        return PUB | SUB
+    return PUB if Action.PUB in actions else SUB
+
+
+def _not_admin(account: Account, code: int) -> str:
+    return f"Need admin permission for request code={code}, but accessKey={account.access_key} is not"
+
+
+def _compare(account: Account, needs: Iterable[Need], code: int) -> None:
     for need in needs:
-        wanted = _wanted(need)
-        if wanted and need.kind is not Kind.CLUSTER:
-            default = account.default_group if need.kind is Kind.GROUP else account.default_topic
-            owned = account.perms.get((need.kind, need.name), default)
-            if owned & DENY or not owned & wanted:
-                refuse(f"No default permission for {need.kind.lower()}:{need.name}")
-
-
-def _wanted(need: Need) -> int:
-    """ACL 1.0 knows PUB and SUB. What changes a group counts as SUB; what only asks is free, as in Java."""
-    if Action.PUB in need.actions:
-        return PUB
-    return SUB if Action.SUB in need.actions or Action.UPDATE in need.actions else 0
+        if need == _TRACE:
+            continue  # every account may write its traces
+        right = right_of(need.kind, need.actions)
+        if right == ADMIN:
+            if not account.admin:
+                refuse(_not_admin(account, code))
+            continue
+        default = account.default_group if need.kind is Kind.GROUP else account.default_topic
+        owned = account.perms.get((need.kind, need.name), default)
+        if owned & DENY or not owned & right:
+            refuse(f"No default permission for {need.kind.lower()}:{need.name}")

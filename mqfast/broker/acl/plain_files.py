@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from mqfast.broker.acl.needs import TopicAt
+from mqfast.broker.acl.needs import Need
 from mqfast.broker.acl.plain import PlainAccounts, account_of
+from mqfast.broker.acl.rights import Caller
 from mqfast.errors import ConfigError
 from mqfast.file_replacement import replace_file
 from mqfast.remoting.command import RemotingCommand
@@ -47,9 +48,13 @@ class PlainFiles:
         if not self._content:
             raise ConfigError(f"aclEnable: expected accounts in {file} or {self._directory}/*.yml, found no such file")
 
-    def check(self, request: RemotingCommand, address: str, topic_at: TopicAt) -> None:
+    def check(self, request: RemotingCommand, address: str, cluster: str) -> None:
         """May this request be served? Raises: CallRefused."""
-        self._accounts.check(request, address, topic_at)
+        self._accounts.check(request, address, cluster)
+
+    def compare(self, caller: Caller, needs: Iterable[Need], code: int) -> None:
+        """May this caller, whose request was let pass, do that now? Raises: CallRefused."""
+        self._accounts.compare(caller, needs, code)
 
     # -- files ---------------------------------------------------------------------------------------------------------
 

@@ -69,10 +69,20 @@ class Users:
     def __len__(self) -> int:
         return len(self._users)
 
-    def authenticate(self, request: RemotingCommand) -> None:
-        """Did a user sign this request? Raises: CallRefused."""
-        if request.code in self._whitelist:
-            return
+    def authenticate(self, request: RemotingCommand) -> str:
+        """Who signed this request? Empty for a code that needs no user, where nobody did. Raises: CallRefused."""
+        if request.code not in self._whitelist:
+            return self._signed_by(request)
+        try:
+            return self._signed_by(request)
+        except CallRefused:
+            return ""  # a name without a signature says nothing
+
+    def signer(self, request: RemotingCommand) -> str:
+        """Who signed this request, which ``authenticate`` has let pass?"""
+        return self.authenticate(request) if request.code in self._whitelist else str(request.ext_fields[ACCESS_KEY])
+
+    def _signed_by(self, request: RemotingCommand) -> str:
         name = request.ext_fields.get(ACCESS_KEY)
         if not name:
             raise denied("username cannot be null.")
@@ -83,16 +93,19 @@ class Users:
             raise denied(f"User:{name} is disabled.")
         if not is_signed_with(request, user.password or ""):
             raise denied("check signature failed.")
+        return str(name)
 
     def get(self, name: str) -> User | None:
         """One user."""
         return self._users.get(name)
 
     def is_super(self, name: str) -> bool:
-        """May this user do everything? Raises: CallRefused where there is no such user."""
+        """May this user do everything? Raises: CallRefused where there is no such user, or not any more."""
         user = self._users.get(name)
         if user is None:
             raise denied(f"User:{name} is not found")
+        if user.user_status == UserStatus.DISABLE:
+            raise denied(f"User:{name} is disabled.")
         return user.user_type == UserType.SUPER
 
     def listed(self, part: str | None) -> list[User]:

@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
+from mqfast.broker.acl.kinds import Action
+from mqfast.broker.acl.needs import of_message
 from mqfast.broker.admin.bodies import Offsets, ProducerRow, Queue, by_client, by_queue, queue_offsets
 from mqfast.errors import CallRefused, CallTimeout, MqfastError, RemotingError
 from mqfast.message import decode_message_id
 from mqfast.remoting.bodies import build_tables, encode_body, header_of
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import LanguageCode, RequestCode, ResponseCode
+from mqfast.remoting.signature import OF_THE_SIGNATURE
 
 if TYPE_CHECKING:
     from mqfast.broker.clients.consumer_manager import Member
@@ -203,9 +206,11 @@ class ClientRequests:
         if header.consumer_group and (group := context.groups.get(header.consumer_group)) is not None:
             fields["groupSysFlag"] = str(group.get("groupSysFlag", 0))
         try:
-            record = context.engine.record_at(decode_message_id(header.msg_id).physical_offset)
+            found = context.store.look(decode_message_id(header.msg_id).physical_offset)
+            record = context.engine.record_at(found.physical_offset)
         except (MqfastError, ValueError) as error:
             raise CallRefused(ResponseCode.SYSTEM_ERROR, f"msgId {header.msg_id!r}: {error}") from None
+        context.rights.demand(channel, request, of_message(found, Action.SUB))
         return await self._pass_on(request, header.consumer_group, header.client_id, fields, bytes(record))
 
     async def _pass_on(
@@ -220,8 +225,10 @@ class ClientRequests:
                 "V3_1_8_SNAPSHOT"
             )
             raise CallRefused(ResponseCode.SYSTEM_ERROR, remark)
+        # A client could send the admin's signature on, with another code.
+        told = {name: value for name, value in fields.items() if name not in OF_THE_SIGNATURE}
         try:
-            answer = await member.channel.call(request.code, fields, body, timeout_ms=_CALL_MS)
+            answer = await member.channel.call(request.code, told, body, timeout_ms=_CALL_MS)
         except CallTimeout as error:
             remark = f"consumer <{group}> <{client_id}> Timeout: {error}"
             raise CallRefused(ResponseCode.CONSUME_MSG_TIMEOUT, remark) from None

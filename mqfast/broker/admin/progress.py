@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET, Struct
 
+from mqfast.broker.acl.kinds import Action
+from mqfast.broker.acl.needs import ANY, of_group, of_topic
 from mqfast.broker.admin.bodies import (
     ConsumeStats,
     ConsumeStatsList,
@@ -127,6 +129,9 @@ class Progress:
         topic = header_of(request, _Topic).topic
         groups = set(self._context.consumers.groups_of_topic(topic))
         groups |= {group for one, group in self._context.offsets.pairs() if one == topic}
+        rights = self._context.rights
+        caller = rights.caller(channel, request)
+        groups = {group for group in groups if rights.may(caller, of_group(group, *ANY))}
         return request.response(body=encode_body(GroupList(sorted(groups))))
 
     async def time_span(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -160,7 +165,8 @@ class Progress:
         if header.topic_list:
             topics = [one for one in dict.fromkeys(header.topic_list.split(";")) if one]
         else:
-            asked = [header.topic] if header.topic and header.topic.strip() else self._topics_of(group)
+            named = header.topic and header.topic.strip()
+            asked = [str(header.topic)] if named else self._seen(channel, request, self._topics_of(group), *ANY)
             topics = [topic for topic in asked if self._subscribes(group, topic)]
         rows: list[tuple[Queue, OffsetWrapper]] = []
         tps = 0.0
@@ -194,6 +200,12 @@ class Progress:
             lists.append({group: stats})
         return request.response(body=encode_body(ConsumeStatsList(context.address, lists, behind, in_flight)))
 
+    def _seen(self, channel: Channel, request: RemotingCommand, topics: list[str], *actions: Action) -> list[str]:
+        """Those topics on which the caller has one of these rights."""
+        rights = self._context.rights
+        caller = rights.caller(channel, request)
+        return [topic for topic in topics if rights.may(caller, of_topic(topic, *actions))]
+
     def _topics_of(self, group: str) -> list[str]:
         return sorted(self._context.offsets.offsets(group))
 
@@ -219,7 +231,7 @@ class Progress:
 
     def topics_of_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """343: the topics that a group has offsets of."""
-        topics = self._topics_of(header_of(request, _Group).group)
+        topics = self._seen(channel, request, self._topics_of(header_of(request, _Group).group), *ANY)
         return request.response(body=encode_body(TopicNames(self._context.address, topics)))
 
     def subscription(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -237,7 +249,7 @@ class Progress:
         context = self._context
         positions = context.offsets.offsets(header.src_group)
         topics = [header.topic] if header.topic and header.topic.strip() else list(positions)
-        for topic in topics:
+        for topic in self._seen(channel, request, topics, Action.UPDATE):
             if context.topics.get(topic) is None:
                 continue
             if not header.offline and not self._subscribes(header.src_group, topic):

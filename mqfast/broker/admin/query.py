@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET, Struct
 
+from mqfast.broker.acl.kinds import Action
+from mqfast.broker.acl.needs import of_message
 from mqfast.broker.admin.bodies import QueueRow, QueueRows
 from mqfast.errors import CorruptFile, OffsetError, UsageError
 from mqfast.remoting.bodies import build_tables, encode_body, header_of
@@ -102,7 +104,8 @@ class Query:
         """33: the message at a place of the log."""
         header = header_of(request, _ViewHeader)
         try:
-            self._context.store.look(header.offset)  # a body may hold what looks like a record
+            found = self._context.store.look(header.offset)  # a body may hold what looks like a record
+            self._context.rights.demand(channel, request, of_message(found, Action.SUB, Action.GET))
             record = self._context.engine.record_at(header.offset)
         except (OffsetError, CorruptFile):
             remark = f"can not find message by the offset, {header.offset}"

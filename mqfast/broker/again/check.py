@@ -17,7 +17,9 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from mqfast import properties as names
-from mqfast.broker.again.half import check_body, checked, times_checked
+from mqfast.broker.acl.kinds import Action
+from mqfast.broker.acl.needs import Need, of_message
+from mqfast.broker.again.half import check_body, checked, key_of, times_checked
 from mqfast.broker.again.open_halves import OpenHalves
 from mqfast.broker.again.stored_again import Again, put_again
 from mqfast.broker.context import BrokerContext
@@ -139,8 +141,7 @@ class TransactionCheck:
         if first is None or not 0 <= first < half.record_queue_offset:
             return half.store_timestamp
         found = self._halves.read(first)
-        unique = pairs.get(names.UNIQ_KEY)
-        if found is None or found.properties.get(names.UNIQ_KEY) != unique:
+        if found is None or key_of(found.properties) != key_of(pairs):
             return half.born_timestamp
         return found.store_timestamp
 
@@ -149,7 +150,7 @@ class TransactionCheck:
     def _store(self, half: StoredMessage, pairs: dict[str, str]) -> Again:
         again = put_again(self._context, half, HALF_TOPIC, 0, pairs, may_be_parked=False)
         if again.result is not None:
-            self._halves.stored_again(pairs.get(names.UNIQ_KEY), again.result)
+            self._halves.stored_again(key_of(pairs), again.result)
         return again
 
     def _is_left(self, offset: int, status: PutMessageStatus) -> bool:
@@ -184,7 +185,7 @@ class TransactionCheck:
             pairs.get(names.TRANSACTION_CHECK_TIMES, 0), CHECK_MAX_TIME_TOPIC, pairs.get(names.PGROUP),
             pairs.get(names.REAL_TOPIC), pairs.get(names.UNIQ_KEY),
         )  # fmt: skip
-        self._halves.forget(pairs.get(names.UNIQ_KEY), [offset])
+        self._halves.forget(key_of(pairs), [offset])
         done.append(offset)
         return True
 
@@ -200,7 +201,7 @@ class TransactionCheck:
     def _ask(self, question: _Question) -> bool:
         pairs, stored = question.pairs, question.stored
         group = pairs.get(names.PGROUP, "")
-        channel = self._channel(group)
+        channel = self._channel(group, of_message(question.half, Action.PUB))
         if channel is None or real_place(pairs) is None:
             self._log.warning("nobody", "a transaction of group %s is open, and no producer of it can be asked", group)
             return False
@@ -218,9 +219,11 @@ class TransactionCheck:
         channel.oneway(RequestCode.CHECK_TRANSACTION_STATE, fields, body)
         return True
 
-    def _channel(self, group: str) -> Channel | None:
+    def _channel(self, group: str, need: Need) -> Channel | None:
+        """A connection of the group whose account may publish to the topic: others join a group by its name alone."""
+        rights = self._context.rights
         for _ in range(_TRIES):
-            channel = self._context.producers.pick(group)
+            channel = self._context.producers.pick(group, lambda caller: rights.may(caller, need))
             if isinstance(channel, Channel) and not channel.is_closed and channel.unsent_bytes < _UNSENT_MAX:
                 return channel
         return None

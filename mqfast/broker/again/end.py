@@ -12,8 +12,10 @@ from collections.abc import Awaitable
 from typing import Final
 
 from mqfast import properties as names
+from mqfast.broker.acl.kinds import Action
+from mqfast.broker.acl.needs import of_message
 from mqfast.broker.again.fields import flag, text, whole
-from mqfast.broker.again.half import COMMIT, ROLLBACK, TRANSACTION_MASK, committed
+from mqfast.broker.again.half import COMMIT, ROLLBACK, TRANSACTION_MASK, committed, key_of
 from mqfast.broker.again.open_halves import OpenHalves
 from mqfast.broker.again.stored_again import look, put_again
 from mqfast.broker.context import BrokerContext
@@ -78,6 +80,7 @@ class EndTransaction:
         half = look(context, place)
         if half is None or half.topic != HALF_TOPIC:
             raise CallRefused(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
+        context.rights.demand(channel, request, of_message(half, Action.PUB))
         pairs = half.properties
         if not is_from_check and self._is_too_late(half, pairs):
             return request.response(ResponseCode.ILLEGAL_OPERATION)
@@ -95,7 +98,7 @@ class EndTransaction:
             half, pairs = other, other.properties
         if kind == COMMIT:
             self._commit(half, pairs)
-        self._halves.end_all([newest], pairs.get(names.UNIQ_KEY))
+        self._halves.end_all([newest], key_of(pairs))
         context.stats.add("COMMIT_NUMS" if kind == COMMIT else "ROLLBACK_NUMS", pairs.get(names.REAL_TOPIC, ""))
         return request.response()
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mqfast import properties as names
-from mqfast.broker.again.half import COMMIT, TRANSACTION_MASK, ended_offsets, is_move
+from mqfast.broker.again.half import COMMIT, TRANSACTION_MASK, Key, ended_offsets, is_move, key_of
 from mqfast.broker.again.stored_again import look
 from mqfast.broker.context import BrokerContext
-from mqfast.broker.topics import HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from mqfast.broker.topics import HALF_TOPIC, OP_TOPIC, PARKED, SCHEDULE_TOPIC, TIMER_TOPIC
 from mqfast.errors import CorruptFile, OffsetError
 from mqfast.schedule.delay_levels import real_place
 from mqfast.store.record._record import StoredMessage
@@ -40,23 +40,23 @@ class Found:
         open: half queue offset -> half message.
         ended: half queue offsets at or above the progress.
         marks: op queue offset, highest half queue offset that the mark names.
-        again: unique key -> half queue offset of an open half message that was stored once more.
+        again: key -> half queue offset of an open half message that was stored once more.
         unmarked: half queue offset -> half message of transactions that have ended without a mark that says so.
     """
 
     open: dict[int, StoredMessage] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
     marks: deque[tuple[int, int]] = field(default_factory=deque)
-    again: dict[str, int] = field(default_factory=dict)
+    again: dict[Key, int] = field(default_factory=dict)
     unmarked: dict[int, StoredMessage] = field(default_factory=dict)
 
     def end(self, offset: int) -> None:
         """An open one has ended."""
         if (half := self.open.pop(offset, None)) is not None:
             self.unmarked[offset] = half
-            unique = half.properties.get(names.UNIQ_KEY, "")
-            if self.again.get(unique) == offset:
-                del self.again[unique]
+            key = key_of(half.properties)
+            if key is not None and self.again.get(key) == offset:
+                del self.again[key]
 
 
 def read_half(context: BrokerContext, offset: int) -> StoredMessage | None:
@@ -107,7 +107,7 @@ def _mark_at(context: BrokerContext, offset: int) -> StoredMessage | None:
 
 def _read_halves(context: BrokerContext, progress: int, found: Found) -> None:
     """Read the half messages without a mark. Of one transaction only the newest is open."""
-    newest: dict[str, int] = {}
+    newest: dict[Key, int] = {}
     for offset in range(progress, context.store.max_offset(HALF_TOPIC, 0)):
         if offset in found.ended:
             continue
@@ -115,14 +115,14 @@ def _read_halves(context: BrokerContext, progress: int, found: Found) -> None:
         if half is None:
             continue  # the next check looks again, and gives up on it
         pairs = half.properties
-        unique = pairs.get(names.UNIQ_KEY)
-        if unique:
+        key = key_of(pairs)
+        if key is not None:
             if names.TRANSACTION_CHECK_TIMES in pairs or names.TRAN_PREPARED_QUEUE_OFFSET in pairs:
-                if (older := newest.get(unique)) is not None:
+                if (older := newest.get(key)) is not None:
                     found.ended.add(older)
                     found.open.pop(older, None)
-                found.again[unique] = offset
-            newest[unique] = offset
+                found.again[key] = offset
+            newest[key] = offset
         found.open[offset] = half
 
 
@@ -137,27 +137,27 @@ def _end_named(context: BrokerContext, named: list[int], found: Found) -> None:
     """A mark says that the transaction ended, and its half message was stored once more before RocketMQ wrote it."""
     for offset in named:
         half = read_half(context, offset)
-        unique = None if half is None else half.properties.get(names.UNIQ_KEY)
-        newer = None if unique is None else found.again.get(unique)
+        key = None if half is None else key_of(half.properties)
+        newer = None if key is None else found.again.get(key)
         if newer is not None and newer > offset:
             found.end(newer)
 
 
 def _end_committed(context: BrokerContext, earliest_ms: int, found: Found) -> None:
     """The message of a transaction is in its queue, or parked: the transaction was committed."""
-    by_place = {
-        half.physical_offset: (offset, half.properties.get(names.UNIQ_KEY)) for offset, half in found.open.items()
-    }
+    by_place = {half.physical_offset: (offset, key_of(half.properties)) for offset, half in found.open.items()}
     queues = {(SCHEDULE_TOPIC, level) for level in range(len(context.store.config.delay_levels_ms))}
     queues.add((TIMER_TOPIC, 0))
     queues.update(place for half in found.open.values() if (place := real_place(half.properties)) is not None)
     for topic, queue_id in queues:
         for commit in _last_commits(context, topic, queue_id, earliest_ms):
-            unique = commit.properties.get(names.UNIQ_KEY)
+            pairs = commit.properties
+            # Of the message's own topic: whatever another topic holds, ends no transaction of this one.
+            key = key_of(pairs if topic in PARKED else {**pairs, names.REAL_TOPIC: topic})
             offset, prepared = by_place.get(commit.prepared_transaction_offset, (None, None))
             # A committed message that was delayed, or given back, names place 0: there may be another half message.
-            if offset is None or prepared != unique:
-                offset = found.again.get(unique or "")
+            if offset is None or prepared != key:
+                offset = None if key is None else found.again.get(key)
             if offset is not None and offset in found.open:
                 _log.warning("the transaction at half queue offset %d was committed without a mark of it", offset)
                 found.end(offset)

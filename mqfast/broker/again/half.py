@@ -17,8 +17,8 @@ from mqfast.broker_conf import java_number
 from mqfast.store.record._record import StoredMessage
 
 __all__ = [
-    "COMMIT", "OP_MOVE_PROPERTIES", "OP_PROPERTIES", "ROLLBACK", "TRANSACTION_GROUP", "TRANSACTION_MASK", "check_body",
-    "checked", "committed", "ended_offsets", "half_of", "is_move", "op_body", "times_checked",
+    "COMMIT", "Key", "OP_MOVE_PROPERTIES", "OP_PROPERTIES", "ROLLBACK", "TRANSACTION_GROUP", "TRANSACTION_MASK",
+    "check_body", "checked", "committed", "ended_offsets", "half_of", "is_move", "key_of", "op_body", "times_checked",
 ]  # fmt: skip
 
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
@@ -36,6 +36,14 @@ _SHORT_TOPIC_MAX: Final = 127
 _SYS_FLAG_AT: Final = 36
 _BORN_HOST_V6, _STORE_HOST_V6 = 16, 32
 _LONG_MAX: Final = 2**63 - 1
+Key = tuple[str, str]
+"""Of a transaction: its topic, and its unique key, which its producer chose and others may choose as well."""
+
+
+def key_of(pairs: dict[str, str]) -> Key | None:
+    """The key of a half message; None: it has none."""
+    unique = pairs.get(names.UNIQ_KEY)
+    return (pairs.get(names.REAL_TOPIC, ""), unique) if unique else None
 
 
 def half_of(record: Record) -> Record:

@@ -18,7 +18,7 @@ from typing import Final
 
 from mqfast import properties as names
 from mqfast.broker.again.find_open import find_open, read_half
-from mqfast.broker.again.half import OP_MOVE_PROPERTIES, OP_PROPERTIES, TRANSACTION_GROUP, op_body
+from mqfast.broker.again.half import OP_MOVE_PROPERTIES, OP_PROPERTIES, TRANSACTION_GROUP, Key, key_of, op_body
 from mqfast.broker.context import BrokerContext
 from mqfast.broker.topics import HALF_TOPIC, OP_TOPIC
 from mqfast.errors import MqfastError
@@ -43,7 +43,7 @@ class OpenHalves:
         self._context = context
         self._ended: set[int] = set()  # at or above the progress
         self._marks: deque[tuple[int, int]] = deque()  # op queue offset, highest half queue offset that it names
-        self._again: dict[str, int] = {}  # unique key -> offset of a half message that was stored once more
+        self._again: dict[Key, int] = {}  # key -> offset of a half message that was stored once more
         self._unwritten: list[int] = []  # ended, but the mark could not be stored
         self._unwritten_moves: list[int] = []
         self._topics: dict[int, str] = {}  # of open half messages that were counted
@@ -76,7 +76,8 @@ class OpenHalves:
         offset = half.record_queue_offset
         if half.topic == HALF_TOPIC and self.is_open(offset):
             return offset
-        return self._again.get(half.properties.get(names.UNIQ_KEY, ""))
+        key = key_of(half.properties)
+        return None if key is None else self._again.get(key)
 
     def read(self, offset: int) -> StoredMessage | None:
         """The half message at a queue offset; None: it is there no more."""
@@ -98,28 +99,28 @@ class OpenHalves:
 
     # --- what ends ---
 
-    def stored_again(self, unique: str | None, result: PutResult) -> None:
+    def stored_again(self, key: Key | None, result: PutResult) -> None:
         """A half message was stored once more, there."""
         self.stored_again_end = result.physical_offset + result.size
-        if unique:
-            self._again[unique] = result.queue_offset
+        if key is not None:
+            self._again[key] = result.queue_offset
 
-    def end_all(self, offsets: Sequence[int], unique: str | None = None) -> None:
+    def end_all(self, offsets: Sequence[int], key: Key | None = None) -> None:
         """These half messages have ended: mark them, at once.
 
-        Args: unique: the key of a transaction that ended with them.
+        Args: key: of a transaction that ended with them.
         """
-        self.forget(unique, offsets)
+        self.forget(key, offsets)
         self._mark(offsets, self._unwritten)
 
     def moved_all(self, offsets: Sequence[int]) -> None:
         """These half messages were stored once more, or elsewhere: mark them so that nobody takes that for an end."""
         self._mark(offsets, self._unwritten_moves)
 
-    def forget(self, unique: str | None, offsets: Sequence[int]) -> None:
+    def forget(self, key: Key | None, offsets: Sequence[int]) -> None:
         """A transaction ended with one of these: its older half messages lead nowhere."""
-        if unique is not None and self._again.get(unique) in offsets:
-            del self._again[unique]
+        if key is not None and self._again.get(key) in offsets:
+            del self._again[key]
 
     def _mark(self, offsets: Sequence[int], unwritten: list[int]) -> None:
         self._ended.update(offset for offset in offsets if offset >= self.progress)
@@ -169,7 +170,7 @@ class OpenHalves:
         found = find_open(self._context, self.progress, self._op_progress)
         self._ended, self._marks, self._again = found.ended, found.marks, found.again
         for offset, half in found.unmarked.items():
-            self.end_all([offset], half.properties.get(names.UNIQ_KEY))
+            self.end_all([offset], key_of(half.properties))
         self._advance()
         if found.open:
             _log.info("%d transactions are open; the first is at half queue offset %d", len(found.open), self.progress)

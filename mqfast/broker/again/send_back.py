@@ -10,10 +10,12 @@ from collections.abc import Awaitable
 from typing import Final
 
 from mqfast import properties as names
+from mqfast.broker.acl.kinds import Action
+from mqfast.broker.acl.needs import of_message
 from mqfast.broker.again.fields import flag, text, whole
 from mqfast.broker.again.stored_again import look, put_again
 from mqfast.broker.context import BrokerContext
-from mqfast.broker.topics import READ, WRITE, dlq_topic, retry_topic
+from mqfast.broker.topics import DLQ_PREFIX, READ, RETRY_PREFIX, WRITE, dlq_topic, retry_topic
 from mqfast.broker.write import Stored
 from mqfast.errors import CallRefused
 from mqfast.remoting.channel import Channel
@@ -70,6 +72,7 @@ class SendBack:
         message = look(context, offset)
         if message is None:
             raise CallRefused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
+        context.rights.demand(channel, request, of_message(message, Action.SUB))
         most = int(group.get("retryMaxTimes", 16))
         if request.version >= _HONOURS_RECONSUME_MAX:
             most = whole(request, "maxReconsumeTimes", most)
@@ -80,6 +83,8 @@ class SendBack:
         elif level == 0:
             level = _FIRST_LEVEL + message.reconsume_times
         pairs = message.properties
+        if not message.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            pairs[names.RETRY_TOPIC] = message.topic  # whatever its producer says: clients take it for the topic
         origin_topic = pairs.setdefault(names.RETRY_TOPIC, message.topic)
         pairs[names.WAIT] = "false"
         pairs[names.DELAY] = str(level)

@@ -15,7 +15,7 @@ from mqfast import properties as names
 from mqfast.broker.again.check import TransactionCheck
 from mqfast.broker.again.end import EndTransaction
 from mqfast.broker.again.fields import text
-from mqfast.broker.again.half import half_of
+from mqfast.broker.again.half import half_of, key_of
 from mqfast.broker.again.open_halves import OpenHalves
 from mqfast.broker.again.stored_again import look, put_again
 from mqfast.broker.context import BrokerContext
@@ -100,5 +100,5 @@ class Transactions:
         again = put_again(self._context, message, HALF_TOPIC, 0, pairs, may_be_parked=False)
         if again.result is None:
             raise CallRefused(ResponseCode.SYSTEM_ERROR, f"Put message back to {HALF_TOPIC} failed.")
-        self.halves.stored_again(pairs.get(names.UNIQ_KEY), again.result)
+        self.halves.stored_again(key_of(pairs), again.result)
         return request.response()

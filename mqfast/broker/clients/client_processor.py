@@ -12,6 +12,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from mqfast.broker.acl.needs import ANY, of_topic
+from mqfast.broker.acl.rights import Rights
 from mqfast.broker.clients.consumer_manager import ConsumerManager, Member, Notice
 from mqfast.broker.clients.heartbeat import ConsumerData, Subscription, decode_heartbeat
 from mqfast.broker.clients.producer_manager import ProducerManager
@@ -73,7 +75,7 @@ class ClientProcessor:
 
     Args: is_group_allowed: may this group of a heartbeat exist? It may create what the group needs. is_told: are the
     members of a group told of a change (notifyConsumerIdsChangedEnable)?
-    gives_locks: False for a slave: two brokers would give one queue to two members.
+    gives_locks: False for a slave: two brokers would give one queue to two members. rights: what callers may do.
     Thread: that of the event loop.
     """
 
@@ -86,6 +88,7 @@ class ClientProcessor:
         is_group_allowed: Callable[[ConsumerData], bool] = lambda _: True,
         is_told: Callable[[str], bool] = lambda _: True,
         gives_locks: bool = True,
+        rights: Rights | None = None,
     ) -> None:
         self._consumers = consumers
         self._producers = producers
@@ -93,6 +96,7 @@ class ClientProcessor:
         self._is_group_allowed = is_group_allowed
         self._is_told = is_told
         self._gives_locks: Final = gives_locks
+        self._rights: Final = rights or Rights()
         self._fingerprints: dict[str, int] = {}
 
     def register(self, processors: Processors) -> None:
@@ -127,8 +131,9 @@ class ClientProcessor:
             known = self._consumers.group(one.group_name)
             changed = changed or (left_out and (known is None or not known.subscriptions))
             self._tell([self._consumers.register(channel, given.client_id, one, without_subscriptions=left_out, **who)])
+        caller = self._rights.caller(channel, request)
         for producer in given.producer_data_set or ():
-            self._producers.register(channel, given.client_id, producer.group_name, **who)
+            self._producers.register(channel, given.client_id, producer.group_name, caller, **who)
         is_changed = changed if fingerprint else True
         return request.response(0, {_SUPPORTS_V2: "true", _SUBSCRIPTIONS_CHANGED: str(is_changed).lower()})
 
@@ -170,6 +175,10 @@ class ClientProcessor:
         if group is None:
             remark = f"the consumer group[{name}] not online"
             return request.response(ResponseCode.CONSUMER_NOT_ONLINE, remark=remark)
+        caller = self._rights.caller(channel, request)
+        seen = {
+            topic: one for topic, one in group.subscriptions.items() if self._rights.may(caller, of_topic(topic, *ANY))
+        }
         return request.response(
             body=encode_body(
                 _Consumers(
@@ -177,7 +186,7 @@ class ClientProcessor:
                     group.consume_from_where,
                     group.consume_type,
                     group.message_model,
-                    group.subscriptions,
+                    seen,
                 )
             )
         )

@@ -6,10 +6,14 @@ Room: broker. It must never do I/O or read a clock that it was not given. Source
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from typing import Final
 
+from mqfast.broker.acl.rights import Caller
 from mqfast.broker.clients.consumer_manager import EXPIRY_MS, Member
 
 __all__ = ["ProducerManager"]
+
+_ANYBODY: Final = Caller()
 
 
 class ProducerManager:
@@ -26,12 +30,25 @@ class ProducerManager:
         self._groups_of: dict[Hashable, dict[str, None]] = {}  # connection -> its groups
         self._ids_of: dict[Hashable, dict[str, None]] = {}  # connection -> ids of its clients
         self._clients: dict[str, dict[Hashable, None]] = {}  # id -> connections, that of the latest heartbeat last
+        self._callers: dict[Hashable, Caller] = {}  # of the latest heartbeat by a connection
+        self._owners: dict[str, str] = {}  # id -> account that came first with it
         self._turn = 0
 
-    def register(self, channel: Hashable, client_id: str, group: str, *, language: int = 0, version: int = 0) -> None:
-        """A heartbeat."""
+    def register(
+        self,
+        channel: Hashable,
+        client_id: str,
+        group: str,
+        caller: Caller = _ANYBODY,
+        *,
+        language: int = 0,
+        version: int = 0,
+    ) -> None:
+        """A heartbeat. Args: caller: who sent it."""
         members = self._groups.setdefault(group, {})
         members[channel] = Member(channel, client_id, language, version, self._now_ms())
+        self._callers[channel] = caller
+        self._owners.setdefault(client_id, caller.name)
         self._groups_of.setdefault(channel, {})[group] = None
         self._ids_of.setdefault(channel, {})[client_id] = None
         channels = self._clients.setdefault(client_id, {})
@@ -50,11 +67,13 @@ class ProducerManager:
         if groups:
             return
         del self._groups_of[channel]
+        del self._callers[channel]
         for client_id in self._ids_of.pop(channel):
             channels = self._clients[client_id]
             del channels[channel]
             if not channels:
                 del self._clients[client_id]
+                del self._owners[client_id]
 
     def channel_closed(self, channel: Hashable) -> None:
         """A connection is gone, and with it its places in all groups."""
@@ -79,15 +98,21 @@ class ProducerManager:
         """All groups with members (328)."""
         return list(self._groups)
 
-    def pick(self, group: str) -> Hashable | None:
-        """One connection of a group, each in its turn; None where it has none."""
-        channels = list(self._groups.get(group, {}))
+    def pick(self, group: str, may: Callable[[Caller], bool] = lambda _: True) -> Hashable | None:
+        """One connection of a group, each in its turn; None where it has none. Args: may: this caller be asked?"""
+        channels = [channel for channel in self._groups.get(group, {}) if may(self._callers[channel])]
         if not channels:
             return None
         self._turn += 1
         return channels[self._turn % len(channels)]
 
     def channel_of(self, client_id: str) -> Hashable | None:
-        """The connection by which a client came last, of those that are there."""
-        channels = self._clients.get(client_id)
-        return None if channels is None else next(reversed(channels))
+        """The connection by which a client came last, of those that are there.
+
+        While a client is there, the account that came first with its id keeps it: an id is known to many.
+        """
+        owner = self._owners.get(client_id)
+        for channel in reversed(self._clients.get(client_id, {})):
+            if self._callers[channel].name == owner:
+                return channel
+        return None

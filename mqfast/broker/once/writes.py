@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from mqfast.broker.acl.needs import ANY, of_topic
 from mqfast.broker.context import BrokerContext
 from mqfast.broker.once.from_log import WritesFile, last_record, remember
 from mqfast.broker.once.memory import Last, Memory, MemoryFull, OldBatch, OtherDivision
@@ -156,16 +157,22 @@ class OnceWrites:
         ``tasks`` is true.
         """
         key, batch, _, topics = self._asked(request)
-        memory = await self._loaded()
+        memory, rights = await self._loaded(), self._context.rights
+        caller = rights.caller(channel, request)
         newest = memory.newest(key)
+        rows = memory.rows(key, batch) if request.ext_fields.get("tasks") == "true" else []
+
+        def sees(topic: str) -> bool:
+            return rights.may(caller, of_topic(topic, *ANY))
+
         said = {
             "version": VERSION,
             "newest": -1 if newest is None else newest,
-            "divisions": memory.divisions(key, batch),
-            "before": memory.before(key, batch),
-            "rows": memory.rows(key, batch) if request.ext_fields.get("tasks") == "true" else [],
+            "divisions": {topic: one for topic, one in memory.divisions(key, batch).items() if sees(topic)},
+            "before": {topic: one for topic, one in memory.before(key, batch).items() if sees(topic)},
+            "rows": [row for row in rows if sees(row[1])],
             "done": memory.done(key, topics),
-            "ended": memory.ended(key, batch),
+            "ended": [topic for topic in memory.ended(key, batch) if sees(topic)],
         }
         return request.response(ResponseCode.SUCCESS, {ONCE: str(VERSION)}, encode_body(said))
 

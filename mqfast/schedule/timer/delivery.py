@@ -87,7 +87,7 @@ class Delivery:
                 return True  # a delete is never delivered
             place = real_place(fields)
             if place is None:
-                self._give_up(message, "its properties name no place, REAL_TOPIC and REAL_QID")
+                self._give_up(message, "expected REAL_TOPIC and REAL_QID of a queue that messages are delivered to")
                 return True
             topic, queue_id = place
         parked_topic = fields.get(_properties.REAL_TOPIC)

@@ -40,7 +40,7 @@ class DueSlot:
         self._messages: array[int] = array("q")  # newest first
         self._deletes: array[int] = array("q")
         self._read_deletes = 0
-        self._keys: set[str] = set()
+        self._keys: set[tuple[str | None, str]] = set()  # topic of the delete, key
         self.waits = False
 
     @property
@@ -120,15 +120,18 @@ class DueSlot:
         fields = message.properties
         key = fields.get(_properties.TIMER_DEL_UNIQKEY)
         if key is not None:
-            self._keys.add(key)
+            self._keys.add((fields.get(_properties.REAL_TOPIC), key))
             self._count(fields, 1, now_ms)  # until its target is found
 
     def _is_deleted(self, fields: dict[str, str]) -> bool:
+        """Does a delete name the message? One that was sent to another topic does not, whatever key it names."""
         unique = fields.get(_properties.UNIQ_KEY)
         if not self._keys or unique is None:
             return False
-        named = f"{fields.get(_properties.REAL_TOPIC)}+{unique}"  # 5.3 always, 5.5 where it is asked for
-        return named in self._keys or (not self._delivery.settings.append_topic_for_delete_key and unique in self._keys)
+        topic = fields.get(_properties.REAL_TOPIC)
+        if (topic, f"{topic}+{unique}") in self._keys:  # 5.3 always, 5.5 where it is asked for
+            return True
+        return not self._delivery.settings.append_topic_for_delete_key and (topic, unique) in self._keys
 
     def _deliver(self, position: int, now_ms: int) -> bool:
         unit = self.unit(position)

@@ -106,13 +106,17 @@ CASES = [
         Ask(222, {"topic": "topicB", "group": "groupA"}, b"", USER),
         refused("No default permission for group:groupA"),
     ),
-    (Ask(30, {"topic": "topicA"}, b"", USER), PASSED),
+    (Ask(30, {"topic": "topicA"}, b"", USER), refused("No default permission for topic:topicA")),
+    (Ask(30, {"topic": "topicC"}, b"", USER), PASSED),
+    (Ask(30, {"topic": "topicP"}, b"", USER), PASSED),
+    (Ask(30, {"topic": "%DLQ%groupA"}, b"", USER), refused("No default permission for group:groupA")),
+    (Ask(11, {"topic": "%DLQ%groupC", "consumerGroup": "any"}, b"", USER), PASSED),
     *(
         (
             Ask(code, {"topic": "t"}, b"", USER),
             refused(f"Need admin permission for request code={code}, but accessKey=RocketMQ is not"),
         )
-        for code in (17, 25, 215, 200, 207, 50, 51, 53, 54, 18, 225, 306, 316, 329, 3001)
+        for code in (17, 25, 215, 200, 207, 50, 51, 53, 54, 18, 225, 306, 316, 329, 3001, 21, 26, 28, 43, 201, 305, 317)
     ),
     (Ask(17, {"topic": "t"}, b"", ADMIN), PASSED),
     (send("topicB", None), refused("No accessKey is configured")),

@@ -128,7 +128,16 @@ def test_codes_that_need_no_user_or_no_rule(auth: Setup) -> None:
         ),
         ([acl("Topic:a", "Get")], Ask(208, {"topicList": "a;b", "consumerGroup": ""}, b"", ALICE), no_rule("Topic:b")),
         ([], Ask(34, {}, b"no json", ALICE), (16, "parse authorization context error.", b"")),
-        ([], Ask(46, {}, b"{}", ALICE), PASSED),
+        ([], Ask(46, {}, b"{}", ALICE), no_rule("Group:")),
+        ([acl("Topic:*", "All"), acl("Group:*", "All")], Ask(21, {}, b"", ALICE), no_rule("Cluster:cluster-a")),
+        ([acl("Cluster:*", "Get")], Ask(21, {}, b"", ALICE), PASSED),
+        (
+            [acl("Topic:*", "All"), acl("Group:*", "All")],
+            Ask(11, {"topic": "SCHEDULE_TOPIC_XXXX", "consumerGroup": "g"}, b"", ALICE),
+            no_rule("Cluster:cluster-a"),
+        ),
+        ([acl("Topic:*", "All")], Ask(12, {"topic": "%DLQ%g"}, b"", ALICE), no_rule("Group:g")),
+        ([acl("Topic:*", "All")], Ask(990_555, {}, b"", ALICE), no_rule("Cluster:cluster-a")),
     ],
 )  # fmt: skip
 def test_rules(auth: Setup, rules: list[Acl], asked: Ask, wanted: tuple[int, str, bytes]) -> None:

@@ -128,7 +128,7 @@ def test_send_backs_have_javas_bytes(tmp_path: Path, release: str) -> None:
 def test_a_message_that_was_consumed_often_enough_is_a_dead_letter_at_once(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
-            offset = put(one, b"dead", reconsume_times=16, RETRY_TOPIC="first", ORIGIN_MESSAGE_ID="ID", DELAY="18")
+            offset = put(one, b"dead", "%RETRY%g", 16, RETRY_TOPIC="first", ORIGIN_MESSAGE_ID="ID", DELAY="18")
             assert (await give_back(one, offset)).code == 0
             message = last(one, "%DLQ%g")
             assert bytes(message.body) == b"dead"
@@ -139,6 +139,17 @@ def test_a_message_that_was_consumed_often_enough_is_a_dead_letter_at_once(tmp_p
             topic = one.context.topics.get("%DLQ%g")
             assert topic is not None
             assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (1, 1, 6)
+
+    run(flow())
+
+
+def test_the_topic_that_a_producer_makes_up_does_not_come_back(tmp_path: Path) -> None:
+    """Clients take RETRY_TOPIC for the topic of a message of %RETRY%."""
+
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            assert (await give_back(one, put(one, RETRY_TOPIC="orders"), level=-1)).code == 0
+            assert last(one, "%DLQ%g").properties[names.RETRY_TOPIC] == "T"
 
     run(flow())
 

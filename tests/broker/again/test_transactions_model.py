@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mqfast import properties as names
+from mqfast.broker.acl.rights import Rights
 from mqfast.broker.again.check import TransactionCheck
 from mqfast.broker.again.end import EndTransaction
 from mqfast.broker.again.half import COMMIT, ROLLBACK, half_of
@@ -79,7 +80,7 @@ class Broker(Clocked):
             config=config, store=self.store, engine=engine, tables=self.tables, offsets=self.tables.offsets,
             topics=TopicManager(self.tables.topics, config, 18), producers=producers, writer=writer,
             stats=stats, durable=None, store_host=HOST, now_ms=lambda: self.now_ms,
-            stopping=False, address="127.0.0.1:10911",
+            stopping=False, address="127.0.0.1:10911", rights=Rights(),
         )  # fmt: skip
         self.context = cast(BrokerContext, context)
         self.halves = OpenHalves(self.context)

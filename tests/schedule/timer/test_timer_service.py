@@ -125,10 +125,18 @@ def test_with_topics_in_the_key_a_delete_of_another_topic_takes_nothing(tmp_path
     timed.send(b"a", UNIQ_KEY="k", TIMER_DELAY_SEC=10)
     timed.send(b"b", topic="U", UNIQ_KEY="k", TIMER_DELAY_SEC=10)
     timed.send(b"0", TIMER_DEL_UNIQKEY="k", TIMER_DELAY_SEC=10)
-    timed.send(b"0", TIMER_DEL_UNIQKEY=timed.timer.settings.delete_key("U", "k"), TIMER_DELAY_SEC=10)
+    timed.send(b"0", topic="U", TIMER_DEL_UNIQKEY=timed.timer.settings.delete_key("U", "k"), TIMER_DELAY_SEC=10)
     timed.run_until(START_MS + 10_000)
     assert (timed.bodies(), timed.bodies("U")) == ([b"a"], [])
     timed.close()
+
+
+@pytest.mark.parametrize("key", ["k", "U+k"])
+def test_a_delete_that_was_sent_to_another_topic_takes_nothing(timed: Timed, key: str) -> None:
+    timed.send(b"b", topic="U", UNIQ_KEY="k", TIMER_DELAY_SEC=10)
+    timed.send(b"0", topic="T", TIMER_DEL_UNIQKEY=key, TIMER_DELAY_SEC=10)
+    timed.run_until(START_MS + 10_000)
+    assert timed.bodies("U") == [b"b"]
 
 
 def test_deletes_that_roll_still_meet_their_message(timed: Timed) -> None:
