@@ -32,8 +32,39 @@ static int real_close(mq_os *os, int fd) {
     return RESULT(close(fd));
 }
 
+/* glibc gave stat and fstat a symbol of their own in 2.33 only: through them a library that needs no more than 2.28 would
+ * not load there. The kernel's structure is glibc's where long has 64 bits. */
+#if defined(__linux__) && defined(__LP64__) && defined(SYS_fstat) && defined(SYS_newfstatat)
+static int stat_fd(int fd, struct stat *st) { return (int)syscall(SYS_fstat, fd, st); }
+static int stat_path(const char *path, struct stat *st) { return (int)syscall(SYS_newfstatat, AT_FDCWD, path, st, 0); }
+#else
+static int stat_fd(int fd, struct stat *st) { return fstat(fd, st); }
+static int stat_path(const char *path, struct stat *st) { return stat(path, st); }
+#endif
+
+/* What an allocation of so many bytes leaves free besides: room for the filesystem's own records of it, and for others. */
+int64_t mq_os_spared(int64_t bytes);
+int64_t mq_os_spared(int64_t bytes) { return (256 << 10) + bytes / 256; }
+
+/* Is there less free than these bytes need? A filesystem that does not say how large it is has room. */
+static int lacks_room(const struct statvfs *st, int64_t bytes) {
+    return st->f_blocks > 0 && (int64_t)st->f_bavail * (int64_t)st->f_frsize < bytes + mq_os_spared(bytes);
+}
+
+/* The blocks of a range are asked for when all of them are free. An allocation that fails halfway takes every block that there is, and whoever
+ * else writes to the filesystem fails until they are given back. What the file has beyond `offset` bytes, it has behind `offset`. */
+static int range_lacks_room(int fd, int64_t offset, int64_t bytes) {
+    struct statvfs fs;
+    struct stat st;
+    if (fstatvfs(fd, &fs) < 0 || !lacks_room(&fs, bytes) || stat_fd(fd, &st) < 0) return 0;
+    int64_t there = (int64_t)st.st_blocks * 512 - offset;
+    if (there > 0) bytes -= there;
+    return bytes > 0 && lacks_room(&fs, bytes);
+}
+
 static int real_fallocate(mq_os *os, int fd, int64_t offset, int64_t bytes) {
     (void)os;
+    if (range_lacks_room(fd, offset, bytes)) return -ENOSPC;
 #if defined(__linux__)
     int rc;
     do rc = fallocate(fd, 0, offset, bytes);
@@ -68,16 +99,6 @@ static int copy_stat(int rc, const struct stat *st, mq_stat *out) {
 
 /* Without the times. Since Linux 6.13 a file whose times were asked for gets new ones with its next write, and the next sync has the inode to
  * write besides the data: with a look after each sync that was 45 of 160 us. */
-/* glibc gave stat and fstat a symbol of their own in 2.33 only: through them a library that needs no more than 2.28 would
- * not load there. The kernel's structure is glibc's where long has 64 bits. */
-#if defined(__linux__) && defined(__LP64__) && defined(SYS_fstat) && defined(SYS_newfstatat)
-static int stat_fd(int fd, struct stat *st) { return (int)syscall(SYS_fstat, fd, st); }
-static int stat_path(const char *path, struct stat *st) { return (int)syscall(SYS_newfstatat, AT_FDCWD, path, st, 0); }
-#else
-static int stat_fd(int fd, struct stat *st) { return fstat(fd, st); }
-static int stat_path(const char *path, struct stat *st) { return stat(path, st); }
-#endif
-
 static int real_fstat(mq_os *os, int fd, mq_stat *out) {
     (void)os;
 #if defined(__linux__) && defined(STATX_SIZE)
@@ -236,8 +257,21 @@ static int real_unlink(mq_os *os, const char *path) {
     return RESULT(unlink(path));
 }
 
+/* A directory takes a block of its own. */
+static int directory_lacks_room(const char *path) {
+    char parent[4096];
+    struct statvfs fs;
+    const char *slash = strrchr(path, '/');
+    size_t n = slash == NULL ? 0 : slash == path ? 1 : (size_t)(slash - path);
+    if (n >= sizeof parent) return 0;
+    memcpy(parent, path, n);
+    parent[n] = '\0';
+    return statvfs(n ? parent : ".", &fs) == 0 && lacks_room(&fs, (int64_t)fs.f_frsize) && access(path, F_OK) < 0;
+}
+
 static int real_mkdir(mq_os *os, const char *path) {
     (void)os;
+    if (directory_lacks_room(path)) return -ENOSPC;
     return RESULT(mkdir(path, 0755));
 }
 

@@ -271,6 +271,17 @@ def index_hash(text: str) -> int:
     return 0 if h == -0x80000000 else abs(h)
 
 
+# --- timed messages ---
+
+
+def delete_key(topic: str | None, unique_key: str) -> str:
+    """Name the target of a delete message by its topic and its unique key (appendTopicForTimerDeleteKey).
+
+    Source: TimerMessageStore.buildDeleteKey.
+    """
+    return f"{topic}+{unique_key}"
+
+
 # --- dead letters ---
 
 

@@ -146,7 +146,7 @@ class Recall:
         now_ms = self._context.now_ms()
         target = handle.message_id
         if self._context.config["appendTopicForTimerDeleteKey"]:
-            target = f"{handle.topic}+{target}"
+            target = names.delete_key(handle.topic, target)
         fields = {
             names.TAGS: _TAG,
             names.TIMER_DEL_UNIQKEY: target,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mqfast.errors import OffsetError
 from mqfast.store.base.disk_use import DiskUse, disk_use
+from mqfast.store.base.results import LogFlag
 from mqfast.store.core import Core
 from mqfast.store.dispatch._arrival import Arrivals
 from mqfast.store.get._get_records import GetLimits, GetMessageResult, get_records, record_at, unit_at
@@ -29,8 +30,6 @@ __all__ = [
     "DiskUse", "Engine", "GetLimits", "GetMessageResult", "QueueUnit", "TagCodes", "TagFilter",
     "UnitFilter",
 ]  # fmt: skip
-
-_REFUSING = 8  # LogFlag
 
 
 class Engine(Core):
@@ -141,7 +140,7 @@ class Engine(Core):
     @property
     def is_disk_full(self) -> bool:
         """Does the store refuse puts because the disk is above its watermark? Source: RunningFlags.isDiskFull."""
-        return bool(self.log.flags & _REFUSING)
+        return bool(self.log.flags & LogFlag.REFUSING)
 
     def disk_use(self) -> DiskUse:
         """Ask how full the fullest filesystem is that has files of the store. Raises: StorageError."""

@@ -15,6 +15,7 @@ import contextlib
 import copy
 import logging
 import os
+import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -35,7 +36,7 @@ from mqfast.store.base import lock as _lock
 from mqfast.store.base import paths as _paths
 from mqfast.store.base._mapped_file import locked_byte_count, mapping_count
 from mqfast.store.base._os import Mutex, OsDoor, check_not_nested, is_nested
-from mqfast.store.base.results import BoundaryType, StoreState
+from mqfast.store.base.results import BoundaryType, LogFlag, StoreState
 from mqfast.store.base.service import Joinable, Service, start_thread
 from mqfast.store.base.space import Space
 from mqfast.store.check.cut import finish_cut
@@ -80,13 +81,9 @@ _log = logging.getLogger("mqfast.store")
 
 # Texts that stats() shows; of more the oldest go.
 _WARNINGS_KEPT: Final = 100
-_CLOSED: Final = 1
-_FAILED: Final = 2
-_FORKED: Final = 4
-_SLAVE: Final = 16
 _MOST_TRIES: Final = 100  # of an open that failed, to close what it has opened without memory
 _MOST_INTERRUPTIONS: Final = 100  # of a close, before what they raise counts as its failure
-_WAITING: Final = 64
+_ASK_AGAIN_S: Final = 1.0  # of a full disk, what an open left to do
 # The closed ones too: a thread that is about to leave a close has its lock when another one forks.
 _stores: weakref.WeakSet[MessageStore] = weakref.WeakSet()
 
@@ -121,6 +118,8 @@ class MessageStore(PutPath):
         self._warned: list[str] = []
         self._space = Space()
         self._unready: list[Callable[[], None]] = []
+        self._unready_error: DiskFull | None = None
+        self._unready_at = 0.0  # when the disk is asked again
         self._opened_in = os.getpid()
         self.door.makedirs(path)
         self._lock = _lock.StoreLock.acquire(self.door, os.path.join(path, "lock"))
@@ -201,7 +200,7 @@ class MessageStore(PutPath):
             zeros_ahead=config.zeros_ahead_bytes,
         )
         self._letting_go.append(log.close)
-        log.set_flag(_SLAVE, config.broker_role == "SLAVE")
+        log.set_flag(LogFlag.SLAVE, config.broker_role == "SLAVE")
         self._lock.cover(door, self.paths.commit_logs)
         finish_cut(door, log.path, log.file_bytes, self._notes, self._warn)
         log.load()
@@ -256,7 +255,7 @@ class MessageStore(PutPath):
             self._cut_offsets()
         if self._unready:
             log.get_ready = self._get_ready
-            log.set_flag(_WAITING)
+            log.set_flag(LogFlag.WAITING)
         self._allocate = AllocateMappedFileService(door, log, config, self._space)
         log.allocator = self._allocate
         self._pool: Any = None
@@ -305,14 +304,18 @@ class MessageStore(PutPath):
     def _get_ready(self) -> None:
         """Do what is left. Raises: DiskFull, StorageError."""
         with self._dispatcher.locked():
+            if self._unready_error is not None and time.monotonic() < self._unready_at:
+                raise copy.copy(self._unready_error)
             while self._unready:
                 try:
                     self._unready[-1]()
                 except DiskFull as error:
+                    self._unready_error = copy.copy(error)  # without its traceback, which would keep files open
+                    self._unready_at = time.monotonic() + _ASK_AGAIN_S
                     self._space.see("puts", error)
                     raise
                 self._unready.pop()
-            self.log.set_flag(_WAITING, False)
+            self.log.set_flag(LogFlag.WAITING, False)
             self._space.see("puts", None)
 
     def _say_at_work(self) -> None:
@@ -603,9 +606,9 @@ class MessageStore(PutPath):
         is above its watermark; both end by themselves. FAILED: latched by a failed flush or write.
         """
         flags = self.log.flags
-        if self._is_closed or flags & (_CLOSED | _FORKED):
+        if self._is_closed or flags & (LogFlag.CLOSED | LogFlag.FORKED):
             return StoreState.CLOSED
-        if flags & _FAILED:
+        if flags & LogFlag.FAILED:
             return StoreState.FAILED
         if self._retention.refusing or self._allocate.last_error is not None or self._space.waits:
             return StoreState.FULL
@@ -787,7 +790,7 @@ class MessageStore(PutPath):
             self._warn(f"{name} could not be written at close, and is as it was before: {error}")
 
     def _refuse_puts(self) -> None:
-        self.log.set_flag(_CLOSED)
+        self.log.set_flag(LogFlag.CLOSED)
 
     def _end_arrivals(self) -> None:
         self.engine.end_arrivals()
@@ -898,7 +901,7 @@ def _forked() -> None:
     for store in list(_stores):
         store._is_closed = True
         store._close_lock = Mutex(nests=True)  # a thread that is not here may have held it
-        store.log.set_flag(_FORKED)
+        store.log.set_flag(LogFlag.FORKED)
 
 
 atexit.register(_close_all)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import CorruptFile, DiskFull, NotSlave, OffsetError
 from mqfast.store.base.paths import OffsetFile
+from mqfast.store.base.results import LogFlag
 from mqfast.store.check.boundaries import look_behind
 from mqfast.store.check.cut import record_head
 from mqfast.store.check.kept import Keeper, new_folder, no_room
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RawLog", "Rooms"]
 
-_SLAVE: Final = 16  # LogFlag
 _NOTHING: Final = 2**63 - 1  # from which physical offset on a walk dispatches that only looks
 
 
@@ -117,7 +117,7 @@ class RawLog:
 
     def refuse_puts(self, refused: bool = True) -> None:
         """From now on every put raises NotMaster, or no put does any more: another broker is the master."""
-        self._log.set_flag(_SLAVE, refused)
+        self._log.set_flag(LogFlag.SLAVE, refused)
 
     # --- a slave ---
 
@@ -170,7 +170,7 @@ class RawLog:
         rooms, log = self._rooms, self._log
         with rooms.closing, self._raw.held(), rooms.retention.paused():
             log.check_state()
-            if not log.flags & _SLAVE:
+            if not log.flags & LogFlag.SLAVE:
                 raise NotSlave(f"store of {log.path}: expected broker_role SLAVE for a cut of the log, found a master")
             log.flush()
             last_start, last_timestamp = self._boundary(offset)

@@ -6,15 +6,15 @@ Room: testing. It must never touch a file of a store that is open, nor of one th
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from mqfast.store.base.results import LogFlag
 
 if TYPE_CHECKING:
     from mqfast.store.message_store import MessageStore
     from mqfast.testing._door import FaultDoor
 
 __all__ = ["Disk", "cut_power"]
-
-_REFUSING: Final = 8  # of the log's flags: the store takes no message for want of space
 
 
 class Disk:
@@ -59,7 +59,7 @@ class Disk:
         full = self._full > 0
         door.set_disk(full=full, failing=self._failing > 0, slow_ns=int(sum(self._slow_s) * 1e9))
         if store is not None:
-            store.log.set_flag(_REFUSING, full)
+            store.log.set_flag(LogFlag.REFUSING, full)
 
 
 def cut_power(path: str, flushed: int) -> None:

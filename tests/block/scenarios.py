@@ -397,6 +397,61 @@ def churn(mount: Path, options: dict[str, Any]) -> dict[str, Any]:
     return report | {"lost pages": lost_page_count(), "sent": sum(map(len, sent.values()))}
 
 
+NEIGHBOUR = """
+import os, sys
+path, go, size, failed, written = sys.argv[1], sys.argv[2], int(sys.argv[3]), 0, 0
+print("ready", flush=True)
+while os.path.exists(go):
+    try:
+        with open(path, "wb") as file:
+            file.write(bytes(size))
+            file.flush()
+            os.fsync(file.fileno())
+        written += 1
+    except OSError:
+        failed += 1
+    if os.path.exists(path):
+        os.unlink(path)
+print(written, failed, flush=True)
+"""
+
+
+def neighbour(mount: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """Another program writes and removes a file in a loop while everything of a store waits for space."""
+    settings = SETTINGS | {"flushConsumerOffsetInterval": 20, "preallocate_files": 2} | options["settings"]
+    store = mqfast.open(mount / "store", **settings)
+    for number in range(20):
+        store.put("T", BODY, keys=f"k{number}")
+    tries_until(lambda: _want(len(store.query("T", "k19")), 1))
+    fill(mount, leave_bytes=options["leave"])
+    go = mount.with_name("go")
+    go.touch()
+    command = [sys.executable, "-c", NEIGHBOUR, str(mount / "file"), str(go), str(options["bytes"])]
+    other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None
+    assert other.stdout.readline() == "ready\n"
+    until = time.monotonic() + options["seconds"]
+    refused = put = 0
+    while time.monotonic() < until:
+        for topic in ("T", f"New{put % 200}")[: options["topics"]]:
+            try:
+                store.put(topic, BODY, keys=f"n{put}")
+                put += 1
+            except mqfast.errors.DiskFull:
+                refused += 1
+        for number in range(20):
+            store.consumer_offsets.commit(f"group{put}-{number}{'x' * 100}", "T", 0, 1)
+    report: dict[str, Any] = {"put": put, "refused": refused, "waits": store.stats()["waits_for_space"]}
+    go.unlink()
+    report["written"], report["failed"] = map(int, other.stdout.read().split())
+    assert other.wait() == 0
+    free(mount)
+    report["on after"] = tries_until(lambda: store.put("T", BODY))
+    report["state after"] = tries_until(lambda: _want(str(store.state), "open"))
+    store.close()
+    return report | finish(mqfast.open(mount / "store", **settings), mount, settings)
+
+
 def main() -> None:
     """Run the scenario that the arguments name on a mounted filesystem."""
     print(json.dumps(globals()[sys.argv[1]](Path(sys.argv[2]), json.loads(sys.argv[3]))), flush=True)

@@ -65,6 +65,18 @@ def until(found: Callable[[], Any], expected: Any, limit_s: float = 20.0) -> Non
     assert found() == expected
 
 
+def put_again(store: MessageStore, topic: str, body: bytes, limit_s: float = 60.0) -> int:
+    """Put once the store takes a put: it asks a disk that was full once a second. Returns: the queue offset."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        try:
+            return store.put(topic, body).queue_offset
+        except DiskFull:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
 def hits(store: MessageStore, key: str, topic: str = "T") -> list[bytes]:
     return [bytes(message.body) for message in store.query(topic, key)]
 
@@ -187,7 +199,7 @@ def test_a_queue_without_room_holds_up_no_other(sim: Sim) -> None:
     assert [text.split(":")[0] for text in store.stats()["waits_for_space"]] == ["queues"]
     assert store.state is StoreState.FULL
     sim.heal()
-    store.put("New", b"6")
+    put_again(store, "New", b"6")
     dispatch(store)
     store.put("New", b"7")
     assert bodies(store, "New") == [b"%d" % n for n in range(1, 8)]
@@ -243,7 +255,7 @@ def test_after_an_open_puts_wait_until_every_queue_has_its_units(sim: Sim, kille
     store = opened(sim)
     assert bodies(store) == [b"0"]
     sim.heal()
-    assert store.put("New", b"5").queue_offset == 5
+    assert put_again(store, "New", b"5") == 5
     assert bodies(store, "New") == [b"%d" % n for n in range(6)]
     assert store.state is StoreState.OPEN
     check_whole(store)
@@ -266,7 +278,7 @@ def test_offsets_of_a_group_stay_while_units_wait(sim: Sim) -> None:
     consumer = store.consumer("group", "T")
     assert list(consumer) == []
     sim.heal()
-    store.put("T", b"25")
+    put_again(store, "T", b"25")
     assert len(bodies(store)) == 26
     assert [message.body for message in consumer] == [b"25"]
     assert store.consumer_offsets.get("group", "T", 0) == 26
@@ -325,7 +337,7 @@ def test_a_store_that_cannot_note_its_writer_reads_and_refuses_puts(sim: Sim) ->
     assert not os.path.exists(os.path.join(store.path, "abort")), "nothing was written: it is as clean as before"
     store = opened(sim)
     sim.heal()
-    store.put("T", b"1")
+    put_again(store, "T", b"1")
     assert os.path.exists(os.path.join(store.path, "abort"))
     check_whole(store)
 
@@ -452,7 +464,7 @@ def test_a_log_file_with_holes_gets_its_blocks_ahead_of_the_puts(tmp_path: Path,
         assert len(bodies(store)) == 51
         sim.heal()
         for number in range(2000):
-            store.put("T", bytes(9_000) + b"%d" % number)
+            put_again(store, "T", bytes(9_000) + b"%d" % number)
         blocks = log.stat().st_blocks * 512
         assert store.log.written < blocks <= store.log.written + (18 << 20), "step by step, not all at once"
         until(lambda: len(bodies(store)), 2051)
@@ -488,6 +500,26 @@ def test_queue_and_index_files_with_holes_wait(tmp_path: Path) -> None:
     finally:
         sim.free()
     assert lost_page_count() == lost, "a write met a hole"
+
+
+def test_a_full_disk_is_asked_once_a_second_however_many_puts_there_are(sim: Sim) -> None:
+    store = opened(sim, threads=True)
+    store.put("T", b"first")
+    until(lambda: bodies(store), [b"first"])
+    sim.fill()
+    began, refused = time.monotonic(), 0
+    while refused < 5000 and time.monotonic() < began + 20:
+        try:
+            store.put("T", bytes(900))
+        except DiskFull:
+            refused += 1
+    seconds = time.monotonic() - began
+    assert refused > 0
+    # the log, a queue, the index, two tables and the checkpoint, each once a second, with some calls for a file
+    assert sim.asked_for_space <= 30 * (seconds + 2)
+    sim.heal()
+    put_again(store, "T", b"last")
+    check_whole(store)
 
 
 # --- every call that asks for space ---

@@ -37,7 +37,3 @@ class TimerSettings(NamedTuple):
         """How many steps ahead a message is parked at most; one that is due later is parked again then."""
         most = min(SLOTS // 2 - _BLANK_SLOTS, (2**31 - 1) // self.precision_ms)  # the delay of a unit is an i32 of ms
         return self.roll_window_slots if 2 <= self.roll_window_slots <= most else most
-
-    def delete_key(self, topic: str, unique_key: str) -> str:
-        """What a delete message names its target by. Source: TimerMessageStore.buildDeleteKey."""
-        return f"{topic}+{unique_key}" if self.append_topic_for_delete_key else unique_key

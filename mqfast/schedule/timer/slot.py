@@ -129,7 +129,7 @@ class DueSlot:
         if not self._keys or unique is None:
             return False
         topic = fields.get(_properties.REAL_TOPIC)
-        if (topic, f"{topic}+{unique}") in self._keys:  # 5.3 always, 5.5 where it is asked for
+        if (topic, _properties.delete_key(topic, unique)) in self._keys:  # 5.3 always, 5.5 where it is asked for
             return True
         return not self._delivery.settings.append_topic_for_delete_key and (topic, unique) in self._keys
 

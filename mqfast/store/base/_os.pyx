@@ -52,6 +52,12 @@ cdef extern from "os_door.h" nogil:
     int mq_os_allocate(mq_os *os, int fd, int64_t offset, int64_t n)
     int mq_os_allocate_empty(mq_os *os, int fd, int64_t offset, int64_t n)
 
+cdef extern from *:
+    """
+    int64_t mq_os_spared(int64_t bytes);
+    """
+    int64_t mq_os_spared(int64_t n) nogil
+
 cdef extern from "sigbus_guard.h" nogil:
     mq_guarded *mq_guard_add(void *address, int64_t n, const char *path, mq_damage *damage, mq_latch *latch)
     void mq_guard_watch(mq_guarded *guarded, mq_latch *latch)
@@ -257,7 +263,9 @@ cdef int check_room(OsDoor door, int64_t rc, str what, object path, int64_t want
     error = os_error(rc, what, path)
     free = f"{available} are free" if available >= 0 else "it is not known how many are free"
     text = f"{error.strerror}: wanted {wanted} bytes, {free} on the file system of {_mount_of(directory)}"
-    if available >= wanted:
+    if wanted <= available < wanted + mq_os_spared(wanted):
+        text += f", {mq_os_spared(wanted)} of them are left to others"
+    elif available >= wanted:
         text += ", perhaps for root only, above a quota, or without inodes (df -i)"
     if setting is not None:
         text += f"; ask for less with a smaller {setting}"
@@ -493,7 +501,8 @@ def _is_directory(entry) -> bool:
         return False
 
 
-cdef int NO_FILE = 2       # ENOENT
+cdef int NO_FILE = 2, NO_SPACE = 28, OVER_QUOTA = 122       # ENOENT, ENOSPC, EDQUOT of Linux
+cdef int64_t ONE_BLOCK = 4096
 _STEPS = ("open", "write", "fsync", "stat", "rename", "fsync of directory")
 cdef enum:
     OPEN = 0
@@ -514,14 +523,19 @@ cdef int _check_step(OsDoor door, int rc, int step, object path, int64_t n) exce
 
 
 cdef int _write_whole(mq_os *os, const char *name, const char *data, int64_t n, int *step) noexcept nogil:
-    """Create or overwrite a file and fsync it. 0, or -errno of ``step``."""
+    """Create or overwrite a file and fsync it. 0, or -errno of ``step``.
+
+    A write that fails halfway would take the last blocks of a full disk: more than one block is asked for before.
+    """
     cdef int rc, fd
     step[0] = OPEN
     fd = os.open(os, name, MQ_OPEN_WRITE | MQ_OPEN_CREATE | MQ_OPEN_TRUNCATE)
     if fd < 0:
         return fd
     step[0] = WRITE
-    rc = mq_os_write_all(os, fd, data, n, 0)
+    rc = os.fallocate(os, fd, 0, n) if n > ONE_BLOCK else 0
+    if rc != -NO_SPACE and rc != -OVER_QUOTA:       # a system that cannot allocate can write
+        rc = mq_os_write_all(os, fd, data, n, 0)
     if rc >= 0:
         step[0] = FSYNC
         rc = os.fsync(os, fd)

@@ -6,9 +6,9 @@ must never do so.
 
 from __future__ import annotations
 
-from enum import IntEnum, StrEnum
+from enum import IntEnum, IntFlag, StrEnum
 
-__all__ = ["BoundaryType", "GetMessageStatus", "PutMessageStatus", "StoreState"]
+__all__ = ["BoundaryType", "GetMessageStatus", "LogFlag", "PutMessageStatus", "StoreState"]
 
 
 class PutMessageStatus(IntEnum):
@@ -66,6 +66,17 @@ class BoundaryType(IntEnum):
 
     LOWER = 0
     UPPER = 1
+
+
+class LogFlag(IntFlag):
+    """Why a log takes no append. The numbers are those of ``LogFlag`` in store/log/_log_state.pxd."""
+
+    CLOSED = 1
+    FAILED = 2
+    FORKED = 4
+    REFUSING = 8
+    SLAVE = 16
+    WAITING = 64
 
 
 class StoreState(StrEnum):

@@ -10,6 +10,7 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import DiskFull
+from mqfast.store.base.results import LogFlag
 from mqfast.store.base.service import Service
 from mqfast.store.log._loops import keep_prefaulted
 
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["PrefaultService", "ReputMessageService"]
 
 _NO_LIMIT: Final = -1.0
-_RETRY_S: Final = 0.25  # while something waits for space on the disk
-_WAITING: Final = 64  # LogFlag: see CommitLog.get_ready
+_RETRY_S: Final = 1.0  # while something waits for space on the disk
 
 
 class ReputMessageService:
@@ -37,11 +37,11 @@ class ReputMessageService:
 
     def _turn(self, event: Event) -> None:
         log, dispatcher = self._log, self._dispatcher
-        waits = dispatcher.waits or log.flags & _WAITING
+        waits = dispatcher.waits or log.flags & LogFlag.WAITING
         wanted = dispatcher.wait_for_records(event, _RETRY_S if waits else _NO_LIMIT) or dispatcher.waits
         if wanted and not self.service.is_stopping:  # that wait may have taken the event of a stop: no second one then
             dispatcher.follow(event)
-        if log.flags & _WAITING:
+        if log.flags & LogFlag.WAITING:
             with contextlib.suppress(DiskFull):
                 log.get_ready()
 

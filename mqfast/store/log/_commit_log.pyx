@@ -389,7 +389,7 @@ cdef class CommitLog:
 
     @property
     def flags(self) -> int:
-        """LogFlag bits: 1 closed, 2 failed, 4 forked, 8 refusing, 16 slave, 64 waiting."""
+        """The bits of ``LogFlag`` (store/base/results.py)."""
         return mq_load32(&self.state.flags) & ~<uint32_t> LOG_ASLEEP
 
     def set_flag(self, uint32_t flag, bint on=True) -> None:
@@ -530,6 +530,7 @@ cdef class CommitLog:
             if s.file_bytes == 0 or mq_load64(&s.written) - s.file_start + needed + BLANK_BYTES > s.whole_bytes:
                 self._roll_over()
             elif mq_load64(&s.written) - s.file_start + needed + BLANK_BYTES > s.file_bytes:
+                self.allocator.check_blocks(needed)
                 try:
                     self._give_blocks(needed, BLOCKS_STEP)
                 except DiskFull as error:

@@ -380,6 +380,7 @@ cdef class RawEnd:
             if s.file_bytes == 0 or mq_load64(&s.written) >= s.file_start + s.whole_bytes:
                 log._roll_over()
             if mq_load64(&s.written) - s.file_start + n > s.file_bytes:
+                log.allocator.check_blocks(n)
                 try:
                     log._give_blocks(n, BLOCKS_STEP)
                 except DiskFull as error:

@@ -1,13 +1,14 @@
 """AllocateMappedFileService: makes log files ahead of need, so that a roll is a pointer swap (RocketMQ:
 AllocateMappedFileService).
 
-It must never leave a half file behind, never try again without a bound, and never give out a file of another offset
-than asked for. A full disk shows here, as DiskFull, before a byte of a message is written.
+It must never leave a half file behind, never ask a full disk more than once a second, and never give out a file of
+another offset than asked for. A full disk shows here, as DiskFull, before a byte of a message is written.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import os
 import time
@@ -65,6 +66,7 @@ class AllocateMappedFileService:
         self._retry_at = 0.0
         self._blocks_at = 0.0
         self._blocks_wanted = 0  # bytes of a put that was refused for want of them
+        self._blocks_error: DiskFull | None = None  # what the put heard
         self._closed = False
         self._memory: MemoryRoom | None = None
         self.pool: TransientStorePool | None = None
@@ -114,6 +116,8 @@ class AllocateMappedFileService:
             error = self._failed.pop(start, None)
             if error is not None:
                 raise error
+            if isinstance(self.last_error, DiskFull) and time.monotonic() < self._retry_at:
+                raise copy.copy(self.last_error)
             self._urgent = start
             return False
 
@@ -195,8 +199,8 @@ class AllocateMappedFileService:
             file = self._make(start, urgent)
         except MqfastError as error:
             self.failed += 1
-            self._note(error)
             self._retry_at = time.monotonic() + _RETRY_S
+            self._note(error)
             with self._guard:
                 if urgent:
                     self._failed[start] = error
@@ -217,16 +221,32 @@ class AllocateMappedFileService:
             return
         try:
             self._log.give_blocks_ahead(self._blocks_wanted)
-        except MqfastError:
+        except MqfastError as error:
+            self._blocks_error = error if isinstance(error, DiskFull) else None
             self._blocks_at = time.monotonic() + _RETRY_S  # a put that needs them asks again, and hears why
         else:
             self._blocks_wanted = 0
+            self._blocks_error = None
             self._space.see("blocks", None)
+
+    def check_blocks(self, needed: int) -> None:
+        """Refuse a put of so many bytes that needs blocks, where the disk was asked for some less than a second ago."""
+        if self._blocks_error is not None and time.monotonic() < self._blocks_at:
+            self._blocks_wanted = max(self._blocks_wanted, needed)
+            self._space.see("blocks", self._blocks_error)
+            raise copy.copy(self._blocks_error)
 
     def wait_for_blocks(self, needed: int, error: DiskFull) -> None:
         """A put of so many bytes was refused: the present file has holes, and the disk no blocks for them."""
         self._blocks_wanted = needed
+        self._blocks_error = copy.copy(error)  # without its traceback, which would keep files open
+        self._blocks_at = time.monotonic() + _RETRY_S
         self._space.see("blocks", error)
+        self.service.wake()
+
+    def look_again(self) -> None:
+        """Space was made: ask the disk now."""
+        self._retry_at = self._blocks_at = 0.0
         self.service.wake()
 
     def _note(self, error: MqfastError | None) -> None:

@@ -18,6 +18,7 @@ from mqfast.errors import MqfastError
 from mqfast.store.base._event import Event
 from mqfast.store.base._os import Mutex
 from mqfast.store.base.disk_use import DiskUse, disk_use
+from mqfast.store.base.results import LogFlag
 from mqfast.store.base.service import Service
 from mqfast.store.meta.leases import least_leased
 
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
 __all__ = ["RetentionService"]
 
 _log = logging.getLogger("mqfast.store")
-
-REFUSING: Final = 8  # LogFlag: puts raise DiskFull
-
 
 _TELL_MS: Final = 60_000  # pause between two warnings of one kind
 _NAMED_MAX: Final = 8  # groups that one warning names
@@ -205,6 +203,8 @@ class RetentionService:
             _log.info("removed log file %s", file.path)
         self._look_after_held(now_ms)
         if removed:
+            if log.allocator is not None:
+                log.allocator.look_again()
             self._count_unread(log.min_offset)  # once a pass: the bounds of the queues move only below
             self._tell_forced(young, use, now_ms)
         self._tell_unread(now_ms)
@@ -261,7 +261,7 @@ class RetentionService:
     def _refuse(self, on: bool) -> None:
         if on != self.refusing:
             self.refusing = on
-            self._commit_log.set_flag(REFUSING, on)
+            self._commit_log.set_flag(LogFlag.REFUSING, on)
             _log.warning(
                 "disk use is above %d %%: %s",
                 self._config.disk_space_warning_level_percent,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["MetadataService"]
 
 _MANY_QUEUES: Final = 1024  # of one topic: more than users ask for, so an id behind it may be a mistake
-_RETRY_S: Final = 0.5  # while something waits for space on the disk
+_RETRY_S: Final = 1.0  # while something waits for space on the disk
 
 
 class MetadataService:
@@ -68,7 +68,7 @@ class MetadataService:
 
     def _turn(self, event: Event) -> None:
         pause = self._config.flush_consumer_offset_interval_ms / 1000
-        event.wait(min(pause, _RETRY_S) if self._space.waits else pause)
+        event.wait(_RETRY_S if self._space.waits else pause)
         if self.service.is_stopping:
             return  # a close writes what is left
         if self._owns_tables and not self._log.error_number:

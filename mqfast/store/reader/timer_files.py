@@ -264,7 +264,7 @@ class TimerFiles:
             if not unit.magic & DELETE:
                 # 5.5 names a message by its key alone, unless appendTopicForTimerDeleteKey is on.
                 key = fields.get(_properties.UNIQ_KEY, "")
-                parked |= {key, f"{fields.get(_properties.REAL_TOPIC)}+{key}"}
+                parked |= {key, _properties.delete_key(fields.get(_properties.REAL_TOPIC), key)}
             elif not unit.magic & ROLL:
                 deletes.append((unit, fields.get(_properties.TIMER_DEL_UNIQKEY, "")))
         for unit, target in deletes:

@@ -125,7 +125,7 @@ def test_with_topics_in_the_key_a_delete_of_another_topic_takes_nothing(tmp_path
     timed.send(b"a", UNIQ_KEY="k", TIMER_DELAY_SEC=10)
     timed.send(b"b", topic="U", UNIQ_KEY="k", TIMER_DELAY_SEC=10)
     timed.send(b"0", TIMER_DEL_UNIQKEY="k", TIMER_DELAY_SEC=10)
-    timed.send(b"0", topic="U", TIMER_DEL_UNIQKEY=timed.timer.settings.delete_key("U", "k"), TIMER_DELAY_SEC=10)
+    timed.send(b"0", topic="U", TIMER_DEL_UNIQKEY=names.delete_key("U", "k"), TIMER_DELAY_SEC=10)
     timed.run_until(START_MS + 10_000)
     assert (timed.bodies(), timed.bodies("U")) == ([b"a"], [])
     timed.close()
