@@ -83,6 +83,7 @@ def _acting() -> dict[str, Setting]:
         "haEtcdKeyFile": Setting(""),
         "haLeaseSeconds": Setting(3),
         "haLeaseMarginMs": Setting(500),
+        "haBrokerIds": Setting(""),
         "inSyncReplicas": Setting(1),
         "slaveTimeout": Setting(3000),
         # topics and groups
@@ -329,6 +330,13 @@ class BrokerConfig(PropertySettings):
                 "brokerRole: expected ASYNC_MASTER or SYNC_MASTER with haEtcdEndpoints, found SLAVE: etcd says which "
                 "broker is the master, and all have the same settings but brokerId"
             )
+
+    def broker_ids(self) -> frozenset[int]:
+        """The brokers of this name that haBrokerIds names. Raises: ConfigError."""
+        words = [one.strip() for one in self["haBrokerIds"].replace(",", ";").split(";") if one.strip()]
+        if wrong := [one for one in words if not (one.isascii() and one.isdigit() and int(one) >= 1)]:
+            raise ConfigError(f"haBrokerIds: expected broker ids of at least 1 between semicolons, found {wrong[0]!r}")
+        return frozenset(int(one) for one in words)
 
     def in_role(self, *, is_slave: bool) -> BrokerConfig:
         """Return the same settings for a broker that is a slave, or the master, for now; later changes reach both."""

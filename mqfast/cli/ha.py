@@ -1,4 +1,4 @@
-"""``mqfast ha status``: how far slaves are behind their masters, in words and as JSON.
+"""``mqfast ha``: how far slaves are behind their masters, in words and as JSON; ``bootstrap`` has a file of its own.
 
 It must never change anything, nor import the client before a command runs.
 """
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.cli.admin import AdminCommands, print_table
 from mqfast.cli.arguments import Parser
+from mqfast.cli.bootstrap import add_bootstrap
 from mqfast.cli.exit_codes import EXIT_CODES, ExitCode
 from mqfast.cli.output import Output
 from mqfast.errors import BrokerError, CallTimeout, ConfigError, ConnectionLost
@@ -38,11 +39,13 @@ def add_commands(rooms: argparse._SubParsersAction[Parser]) -> None:
     room = rooms.add_parser(
         "ha",
         help="replication of a running cluster",
-        description="Replication of a running cluster. Needs the extra mqfast[client].",
+        description="Replication of a running cluster. 'status' needs the extra mqfast[client].",
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = AdminCommands(room.add_subparsers(title="commands", metavar="COMMAND", required=True), "ha ")
+    both = room.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    add_bootstrap(both)
+    commands = AdminCommands(both, "ha ")
     sub = commands.add(
         "status",
         status,

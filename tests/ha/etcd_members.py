@@ -65,6 +65,7 @@ class EtcdMember:
             "--initial-cluster", ",".join(f"{one}=http://{at}:{peer}" for one, at in hosts.items()),
             "--log-level", "error", *(() if tls is None else ("--cert-file", tls[0], "--key-file", tls[1])),
         ]  # fmt: skip
+        self.data = work / f"etcd-{name}"
         self._log = work / f"etcd-{name}.log"
         self.process: subprocess.Popen[bytes]
         self.start()
@@ -72,6 +73,20 @@ class EtcdMember:
     def start(self) -> None:
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(self._command, stdout=log, stderr=log)
+
+    def lose_its_data(self, other: Path | None = None) -> None:
+        """End, and start again without data, or with a copy that was made before."""
+        self.end()
+        shutil.rmtree(self.data)
+        if other is not None:
+            shutil.copytree(other, self.data)
+        self.start()
+
+    def copy_its_data(self, to: Path) -> None:
+        """End, copy the data, and start again."""
+        self.end()
+        shutil.copytree(self.data, to)
+        self.start()
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)

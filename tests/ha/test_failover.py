@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import errno
 import shutil
 import subprocess
@@ -160,34 +159,6 @@ def test_a_broker_that_takes_over_can_be_ended(tmp_path: Path, monkeypatch: pyte
             asyncio.get_running_loop().call_later(0.3, goes_on.set)
             await asyncio.wait_for(both.stop(2), 30)
             await both.start(2)  # its store was closed
-
-    asyncio.run(flow())
-
-
-@NEEDS_ETCD
-def test_without_its_only_member_an_operator_begins_anew(tmp_path: Path) -> None:
-    """As docs/ha.md says: the state is deleted at etcd, and another store leads as broker 1, in a newer epoch."""
-
-    async def flow() -> None:
-        async with pair(tmp_path) as both:
-            one, _ = await both.start(1), await both.start(2)
-            await until(lambda: in_sync(one) == {1, 2})
-            assert await both.send(1, b"x") == ResponseCode.SUCCESS
-            await until(lambda: len(both.bodies(2)) == 1)
-            await both.stop(2)
-            await until(lambda: in_sync(one) == {1})
-            await both.stop(1)
-            shutil.rmtree(tmp_path / "b1")
-            etcd = Etcd([both.etcd.endpoint], 2.0)
-            key = base64.b64encode(one.state_key.encode()).decode()
-            etcd._call("/v3/kv/deleterange", {"key": key}, lambda _answer: None, is_write=True)
-            etcd.close()
-            (tmp_path / "b2").rename(tmp_path / "b1")
-            new = await both.start(1)
-            await until(new.right.holds)
-            assert await both.send(1, b"y") == ResponseCode.SUCCESS
-            assert both.bodies(1) == [b"x", b"y"]
-            assert new.broker.context.replicas.epochs.last > 1
 
     asyncio.run(flow())
 

@@ -60,6 +60,8 @@ class Health:
             found.append("a write or sync of the store failed; it needs a restart")
         if state is StoreState.FULL:
             found.append("the disk is full")
+        if context.replicas.no_master is not None:
+            found.append(context.replicas.no_master)
         if context.config["startAcceptSendRequestTimeStamp"] > context.now_ms():
             found.append("startAcceptSendRequestTimeStamp lies ahead")
         return found

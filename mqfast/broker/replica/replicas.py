@@ -64,7 +64,8 @@ class Replicas:
 
     Args: right: under fail-over, to take messages; then nobody else says who the master is.
     Attributes: ``port``: where slaves connect; 0 where nobody can; ``epochs``: of the log; ``fenced``: why this master
-        takes no messages, None where it does.
+        takes no messages, None where it does; ``no_master``: under fail-over, why nobody is master, and what is waited
+        for.
     Thread: that of the event loop.
     """
 
@@ -73,6 +74,7 @@ class Replicas:
         self._right: Final = right
         self.epochs: Final = Epochs(config, store)
         self.fenced: str | None = None
+        self.no_master: str | None = None
         self._context: BrokerContext | None = None
         self._looking: asyncio.Task[None] | None = None
         self._config: Final = config
@@ -303,7 +305,10 @@ class Replicas:
     @property
     def following(self) -> FollowStatus | None:
         """How a slave follows; None for a master."""
-        return None if self._slave is None else self._slave.status
+        if self._slave is None:
+            return None
+        status = self._slave.status
+        return status if self.no_master is None else status._replace(error=self.no_master)
 
     @property
     def topics_end(self) -> int:

@@ -14,13 +14,13 @@ import contextlib
 import http.client
 import json
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from mqfast.errors import ConfigError, MqfastError
 
-__all__ = ["Compare", "Etcd", "EtcdUnreachable", "Value", "endpoints_of"]
+__all__ = ["Compare", "Etcd", "EtcdUnreachable", "Value", "endpoints_of", "tls_context"]
 
 T = TypeVar("T")
 _PORT: Final = 2379
@@ -74,6 +74,16 @@ def endpoints_of(text: str) -> list[str]:
     return found
 
 
+def tls_context(ca: str, certificate: str, key: str) -> ssl.SSLContext | None:
+    """For members that are reached by https, from the names of files; None for the system's signers alone."""
+    if not ca and not certificate:
+        return None
+    context = ssl.create_default_context(cafile=ca or None)
+    if certificate:
+        context.load_cert_chain(certificate, key or None)
+    return context
+
+
 def _text(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
@@ -108,6 +118,19 @@ class Etcd:
             {"compare": [], "success": wanted},
             lambda answer: [_value(one["response_range"]) for one in answer["responses"]],
         )
+
+    def look(self, keys: Sequence[str], prefix: str) -> tuple[list[Value | None], dict[str, Value]]:
+        """Some keys, and all keys that begin with a prefix, as ``read``. Raises: EtcdUnreachable."""
+        wanted = [{"request_range": {"key": _text(key.encode())}} for key in keys]
+        begin = prefix.encode()
+        end = begin[:-1] + bytes([begin[-1] + 1])
+        wanted.append({"request_range": {"key": _text(begin), "range_end": _text(end)}})
+
+        def take(answer: dict[str, Any]) -> tuple[list[Value | None], dict[str, Value]]:
+            ranges = [one["response_range"] for one in answer["responses"]]
+            return [_value(one) for one in ranges[:-1]], dict(_values(ranges[-1]))
+
+        return self._call("/v3/kv/txn", {"compare": [], "success": wanted}, take)
 
     def read_at(self, key: str, revision: int) -> Value | None:
         """A key as it was at a revision that etcd still has. Raises: EtcdUnreachable."""
@@ -230,11 +253,17 @@ class Etcd:
 
 
 def _value(found: dict[str, Any]) -> Value | None:
+    return next((value for _, value in _values(found)), None)
+
+
+def _values(found: dict[str, Any]) -> Iterator[tuple[str, Value]]:
     for one in found.get("kvs", ()):
-        return Value(
-            base64.b64decode(one.get("value", "")),
-            int(one["create_revision"]),
-            int(one["mod_revision"]),
-            int(one.get("lease", 0)),
+        yield (
+            base64.b64decode(one["key"]).decode(),
+            Value(
+                base64.b64decode(one.get("value", "")),
+                int(one["create_revision"]),
+                int(one["mod_revision"]),
+                int(one.get("lease", 0)),
+            ),
         )
-    return None

@@ -15,7 +15,21 @@ from typing import Any, NamedTuple
 from mqfast.errors import CorruptFile
 from mqfast.ha.failover.etcd import Value
 
-__all__ = ["Leader", "Member", "State", "View"]
+__all__ = ["Keys", "Leader", "Member", "State"]
+
+
+class Keys(NamedTuple):
+    """The keys of one broker name. ``copies``: what the keys of brokers without a master begin with."""
+
+    leader: str
+    state: str
+    copies: str
+
+    @classmethod
+    def of(cls, prefix: str, cluster: str, name: str) -> Keys:
+        """Args: prefix: haEtcdPrefix; cluster, name: of the brokers."""
+        root = f"{prefix.rstrip('/')}/{cluster}/{name}"
+        return cls(f"{root}/leader", f"{root}/state", f"{root}/copies/")
 
 
 class Member(NamedTuple):
@@ -65,7 +79,9 @@ class State:
     """What outlives masters.
 
     Attributes: epoch: the newest that was given away; master: to whom; in_sync: brokers that have every acknowledged
-        message; set_epoch: the epoch in which the master made ``in_sync``; revision: of etcd, 0: not there yet.
+        message; set_epoch: the epoch in which the master made ``in_sync``; released: that master has said that it takes
+        no more messages; since: the epoch with which this record began, where none was there before; revision: of etcd,
+        0: not there yet.
     """
 
     epoch: int
@@ -73,10 +89,18 @@ class State:
     in_sync: frozenset[int]
     set_epoch: int
     revision: int = 0
+    released: bool = False
+    since: int = 0
 
     def encoded(self) -> bytes:
         """As etcd keeps it."""
-        value = {"epoch": self.epoch, "master": self.master, "inSync": sorted(self.in_sync), "setEpoch": self.set_epoch}
+        value: dict[str, Any] = {
+            "epoch": self.epoch, "master": self.master, "inSync": sorted(self.in_sync), "setEpoch": self.set_epoch
+        }  # fmt: skip
+        if self.released:
+            value["released"] = True
+        if self.since:
+            value["since"] = self.since
         return json.dumps(value).encode()
 
     @classmethod
@@ -85,7 +109,9 @@ class State:
         found = _decoded(value, "state")
         try:
             members = frozenset(int(one) for one in found["inSync"])
-            return cls(int(found["epoch"]), int(found["master"]), members, int(found["setEpoch"]), value.modified)
+            epoch, master, set_epoch = (int(found[name]) for name in ("epoch", "master", "setEpoch"))
+            is_released, since = found.get("released") is True, int(found.get("since", 0))
+            return cls(epoch, master, members, set_epoch, value.modified, is_released, since)
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptFile("etcd: state is damaged", expected="epoch, master, inSync", found=repr(error)) from None
 
@@ -96,10 +122,3 @@ class State:
     def with_members(self, members: frozenset[int]) -> State:
         """The same with another set."""
         return replace(self, in_sync=members)
-
-
-class View(NamedTuple):
-    """Both keys at one moment."""
-
-    leader: Leader | None
-    state: State | None

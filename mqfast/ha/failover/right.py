@@ -1,9 +1,12 @@
-"""The right of a master to take messages, which ends by its own clock before its lease can end at etcd.
+"""The right of a master to take messages, which ends by its own clock before another broker can be master.
 
-etcd counts a lease from the moment at which a renewal reaches it. The master counts from the moment at which it sent
-that renewal, which is earlier, and stops a margin before the end. The clock goes on while the machine sleeps.
+The right is renewed by a linearizable read that shows the master's own key, which a majority of etcd confirms. The
+master counts from the moment at which it sent the read, and stops a margin before the end. The next master counts as
+long a time from the moment at which it saw that there was no key, and so begins later. The lease of etcd only removes
+the key of a master that is gone. No time that etcd counts is trusted: a leader of etcd that stood still renews leases
+that its cluster has ended, and ends leases that its cluster has renewed (etcd before 3.4.31 and 3.5.13).
 
-Room: ha/failover. It must never be longer than the lease, and never ask anybody.
+Room: ha/failover. It must never last beyond the time that the next master waits, and never ask anybody.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ class Right:
         self._deadline_s = float("-inf")
 
     def holds(self) -> bool:
-        """Is the lease this broker's, for sure?"""
+        """Is this broker the master, for sure?"""
         return self._is_active and self.clock() < self._deadline_s
 
     @property
@@ -66,7 +69,7 @@ class Right:
         return "this broker is not the master now; ask a name server for the route again"
 
     def extend(self, deadline_s: float) -> None:
-        """A lease was granted or renewed."""
+        """etcd has confirmed that this broker is the master."""
         self._deadline_s = max(self._deadline_s, deadline_s)
 
     def activate(self, epoch: int) -> None:
@@ -79,20 +82,26 @@ class Right:
 
 
 class LeaseKeeper:
-    """Renews a lease in a thread of its own, as long as the event loop of the broker turns.
+    """Renews a lease and the right in a thread of its own, as long as the event loop of the broker turns.
 
-    Args: pulse_s: a loop that did not turn for so long loses its lease, so that another broker takes over.
+    Args: key: what is there as long as the lease; interval_s: between renewals; right_s: so long may messages be taken
+        after a confirmation was asked for; pulse_s: a loop that did not turn for so long loses its lease, so that
+        another broker takes over.
     Attributes: ``patience_s``: for so long more while the loop is known to be busy.
     Thread: any.
     """
 
-    def __init__(self, etcd: Etcd, right: Right, *, ttl_s: int, margin_s: float, pulse_s: float) -> None:
+    def __init__(
+        self, etcd: Etcd, right: Right, *, key: str, interval_s: float, right_s: float, pulse_s: float
+    ) -> None:
         self._etcd: Final = etcd
         self._right: Final = right
-        self._ttl_s: Final = ttl_s
-        self._margin_s: Final = margin_s
+        self._key: Final = key
+        self._interval_s: Final = interval_s
+        self._right_s: Final = right_s
         self._pulse_s: Final = pulse_s
         self._lease = 0
+        self._created = 0
         self.patience_s = 0.0
         self._beat_s = 0.0
         self._stopping = threading.Event()
@@ -105,11 +114,11 @@ class LeaseKeeper:
         """The lease that is kept, 0: none."""
         return self._lease
 
-    def keep(self, lease: int, granted_s: float) -> None:
-        """Keep this lease, which was asked for at ``granted_s``."""
-        self._right.extend(granted_s + self._ttl_s - self._margin_s)
+    def keep(self, lease: int, created: int, asked_s: float) -> None:
+        """Keep this lease, and the key of this revision, whose write was asked for at ``asked_s``."""
+        self._right.extend(asked_s + self._right_s)
         self.beat()
-        self._lease = lease
+        self._created, self._lease = created, lease
         self._wake.set()
 
     def beat(self) -> None:
@@ -130,27 +139,42 @@ class LeaseKeeper:
         self._etcd.close()
 
     def _main(self) -> None:
-        interval_s = self._ttl_s / 6
         while not self._stopping.is_set():
-            lease = self._lease
+            lease, created = self._lease, self._created
             if not lease:
                 self._wake.wait(1.0)
                 self._wake.clear()
                 continue
             if self._right.clock() - self._beat_s <= self._pulse_s + self.patience_s:
+                self._confirm(lease, created)
                 self._renew(lease)
-            self._stopping.wait(interval_s)
+            self._stopping.wait(self._interval_s)
 
-    def _renew(self, lease: int) -> None:
+    def _confirm(self, lease: int, created: int) -> None:
+        """The right, by a read: its answer is of a moment behind ``sent_s``, whichever member gives it."""
         sent_s = self._right.clock()
         try:
-            ttl_s = self._etcd.keep_alive(lease)
+            value = self._etcd.read(self._key)[0]
         except EtcdUnreachable:
             return  # the right ends by the clock
         if lease != self._lease:
             return
-        if ttl_s > 0:
-            self._right.extend(sent_s + ttl_s - self._margin_s)
+        if value is not None and value.created == created:
+            self._right.extend(sent_s + self._right_s)
         else:
-            self._lease = 0
-            self._right.end()
+            self._end()
+
+    def _renew(self, lease: int) -> None:
+        """The lease, which extends no right."""
+        if lease != self._lease:
+            return
+        try:
+            ttl_s = self._etcd.keep_alive(lease)
+        except EtcdUnreachable:
+            return
+        if lease == self._lease and ttl_s <= 0:
+            self._end()
+
+    def _end(self) -> None:
+        self._lease = 0
+        self._right.end()

@@ -116,6 +116,11 @@ class SyncSet:
         """As etcd said last, this broker included."""
         return self._members
 
+    @property
+    def possible(self) -> frozenset[int]:
+        """As etcd may have it: of a write without an answer the set is one or the other."""
+        return self._members | self._doubtful
+
     def begin(self, epoch: int) -> None:
         """A new epoch: only this broker is in sync."""
         self._acks.epoch = epoch
