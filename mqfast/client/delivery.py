@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import zlib
 from collections.abc import Sequence
 from typing import Any, Final, Protocol, final
 
@@ -17,21 +16,16 @@ from mqfast import properties as names
 from mqfast.client._delivery import Received
 from mqfast.client.inner_batch import INNER, InnerRecord, inner_records
 from mqfast.client.route.namespace import unwrap
+from mqfast.client.unpack import BODY_BYTES_MAX, decompressed
 from mqfast.client.values import Body, MessageQueue, SendResult
 from mqfast.errors import ConfigError, CorruptFile, FieldError, UsageError
-from mqfast.message import SysFlag
+from mqfast.remoting.log_limit import LogLimit
 from mqfast.store.record._record import StoredMessage, decode_record
 
-__all__ = ["Delivery", "MissingPackage", "Owner", "Source", "decode_deliveries", "decompressed"]
+__all__ = ["Delivery", "Owner", "Source", "decode_deliveries", "decode_pulled", "decompressed"]
 
-_log = logging.getLogger("mqfast.client.consumer")
+_limit = LogLimit(logging.getLogger("mqfast.client.consumer"))
 _SYS_FLAG_END: Final = 39  # of a record: its last byte
-_BODY_BYTES_MAX: Final = 1 << 30  # of a decompressed body; RocketMQ's own frames end at 16 MiB
-_ZLIB_OR_GZIP: Final = 32 + zlib.MAX_WBITS  # clients of the gRPC proxy send gzip under the flag of zlib
-
-
-class MissingPackage(ConfigError):
-    """The package that decompresses a body is not installed here; the body itself may be whole."""
 
 
 class Owner(Protocol):
@@ -52,9 +46,10 @@ class Source:
         retry_topic: retry topic of the group: a message of that topic shows the topic that it was sent to at first.
         namespace: of the client; a topic is shown without that prefix.
         owner: carries out ``ack``, ``retry`` and ``reply``; None: they are not possible.
+        body_bytes_max: of a body that is decompressed.
     """
 
-    __slots__ = ("broker_name", "namespace", "owner", "queue", "retry_topic")
+    __slots__ = ("body_bytes_max", "broker_name", "namespace", "owner", "queue", "retry_topic")
 
     def __init__(
         self,
@@ -64,7 +59,9 @@ class Source:
         retry_topic: str = "",
         namespace: str = "",
         owner: Owner | None = None,
+        body_bytes_max: int = BODY_BYTES_MAX,
     ) -> None:
+        self.body_bytes_max = body_bytes_max
         self.broker_name = broker_name
         self.queue = queue
         self.retry_topic = retry_topic
@@ -72,11 +69,13 @@ class Source:
         self.owner = owner
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _plain_source, (self.broker_name, self.queue, self.retry_topic, self.namespace)
+        return _plain_source, (self.broker_name, self.queue, self.retry_topic, self.namespace, self.body_bytes_max)
 
 
-def _plain_source(broker_name: str, queue: MessageQueue | None, retry_topic: str, namespace: str) -> Source:
-    return Source(broker_name, queue, retry_topic=retry_topic, namespace=namespace)
+def _plain_source(
+    broker_name: str, queue: MessageQueue | None, retry_topic: str, namespace: str, body_bytes_max: int
+) -> Source:
+    return Source(broker_name, queue, retry_topic=retry_topic, namespace=namespace, body_bytes_max=body_bytes_max)
 
 
 @final
@@ -123,13 +122,13 @@ class Delivery(Received):
     def body(self) -> bytes:
         """The body as the producer gave it.
 
-        Raises: FieldError when a compressed body is damaged, ConfigError when the library for its compression is not
-        installed.
+        Raises: FieldError when a compressed body is damaged or larger than ``max_body_bytes`` of the client,
+        ConfigError when the library for its compression is not installed.
         """
         try:
             return self._body
         except AttributeError:
-            self._body: bytes = decompressed(self._record.body, self._record.sys_flag)
+            self._body: bytes = decompressed(self._record.body, self._record.sys_flag, self._source.body_bytes_max)
             return self._body
 
     @property
@@ -300,79 +299,46 @@ def decode_deliveries(body: bytes | bytearray | memoryview, source: Source, *, u
     Args: unwrap: take records apart that hold several messages.
     Raises: CorruptFile when the bytes are no records, or a checksum differs.
     """
+    return _decoded(body, source, unwrap, None)[0]
+
+
+def decode_pulled(body: bytes | bytearray | memoryview, source: Source) -> tuple[list[Delivery], int | None]:
+    """The messages of an answer to a pull; records that hold several messages are taken apart.
+
+    Returns: the messages, and the queue offset of the first record that was left: records of an answer are taken apart
+        up to ``body_bytes_max`` together, and the next pull brings the others. None: none was left.
+    Raises: as ``decode_deliveries``.
+    """
+    return _decoded(body, source, True, source.body_bytes_max)
+
+
+def _decoded(
+    body: bytes | bytearray | memoryview, source: Source, unwrap: bool, bytes_max: int | None
+) -> tuple[list[Delivery], int | None]:
     data = bytes(body)  # of bytes no copy
     found: list[Delivery] = []
-    at, end = 0, len(data)
+    at, end, unpacked = 0, len(data), 0
     while at < end:
         record = decode_record(data, at)
         size = record.size
         if size <= 0:
             raise CorruptFile("no record", offset=at, expected="a positive size", found=size)
         if unwrap and data[at + _SYS_FLAG_END] & INNER == INNER:
-            found += _taken_apart(record, source)
+            parts = _taken_apart(record, source)
+            unpacked += sum(one.store_size for one in parts)
+            if bytes_max is not None and found and unpacked > bytes_max:
+                return found, record.queue_offset
+            found += parts
         else:
             found.append(Delivery(record, source))
         at += size
-    return found
+    return found, None
 
 
 def _taken_apart(record: StoredMessage, source: Source) -> list[Delivery]:
     try:
-        body = decompressed(record.body, record.sys_flag)
+        body = decompressed(record.body, record.sys_flag, source.body_bytes_max)
         return [Delivery(one, source) for one in inner_records(record, body)]
     except (FieldError, ConfigError) as error:  # as RocketMQ's clients: the record is handed out as it is
-        _log.warning("queue %s, offset %d: %s", source.queue, record.queue_offset, error)
+        _limit.warning("inner batch", "queue %s, offset %d: %s", source.queue, record.queue_offset, error)
         return [Delivery(record, source)]
-
-
-def decompressed(body: memoryview, sys_flag: int) -> bytes:
-    """The body that the producer gave. Raises: FieldError, ConfigError."""
-    kind = SysFlag.compression(sys_flag)
-    if kind is None:
-        return bytes(body)
-    try:
-        found = _inflated(body) if kind == "zlib" else _lz4(body) if kind == "lz4" else _zstd(body, kind)
-    except ConfigError:  # a ValueError too, but not of the body
-        raise
-    except (zlib.error, RuntimeError, EOFError, ValueError) as error:  # RuntimeError: lz4's own
-        raise FieldError("body", f"whole {kind} ({error})", f"{len(body)} bytes: {bytes(body[:16])!r}") from None
-    if found is None:
-        raise FieldError("body", f"{kind} of at most {_BODY_BYTES_MAX} bytes, to its end", f"{len(body)} bytes")
-    return found
-
-
-def _inflated(body: memoryview) -> bytes | None:
-    stream = zlib.decompressobj(_ZLIB_OR_GZIP)
-    found = stream.decompress(body, _BODY_BYTES_MAX)
-    return found if stream.eof else None
-
-
-def _lz4(body: memoryview) -> bytes | None:
-    try:
-        from lz4.frame import LZ4FrameDecompressor
-    except ImportError:
-        raise _missing("lz4", "lz4") from None
-    stream = LZ4FrameDecompressor()
-    found: bytes = stream.decompress(body, _BODY_BYTES_MAX)
-    return found if stream.eof else None
-
-
-def _zstd(body: memoryview, kind: str) -> bytes | None:
-    if kind != "zstd":
-        raise FieldError("sysFlag", "compression zlib, lz4 or zstd", "another type")
-    try:
-        from zstandard import ZstdDecompressor, ZstdError
-    except ImportError:
-        raise _missing("zstd", "zstandard") from None
-    stream = ZstdDecompressor().decompressobj()
-    try:
-        found = stream.decompress(body)
-    except ZstdError as error:
-        raise ValueError(str(error)) from None
-    return found if stream.eof and len(found) <= _BODY_BYTES_MAX else None
-
-
-def _missing(kind: str, package: str) -> MissingPackage:
-    return MissingPackage(
-        f"body compressed by {kind}: expected the package {package}, found none: pip install {package}"
-    )

@@ -21,6 +21,8 @@ __all__ = ["INNER", "InnerRecord", "inner_records"]
 INNER: Final = SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH
 """Both bits: the body is several messages."""
 _HEAD: Final = struct.Struct(">iiiii")  # size, magic, CRC, flag, bytes of the body; clients write 0 for magic and CRC
+_MESSAGES_MAX: Final = 100_000
+"""Messages of one record: each takes hundreds of bytes as an object, and as few as 22 in the record."""
 _NOT_OF_ONE: Final = ~(INNER | SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK)
 
 
@@ -72,6 +74,8 @@ def inner_records(outer: StoredMessage, body: bytes) -> list[InnerRecord]:
     at, end = 0, len(body)
     first = outer.queue_offset
     while at < end:
+        if len(found) >= _MESSAGES_MAX:
+            raise FieldError("body", f"at most {_MESSAGES_MAX} messages of an inner batch", "more")
         try:
             _, _, _, flag, body_bytes = _HEAD.unpack_from(body, at)
             begin = at + _HEAD.size

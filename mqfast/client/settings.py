@@ -86,6 +86,7 @@ CONSUMER_RULES: Final[Mapping[str, Rule]] = {
     "max_cached_messages": Rule(int, 1, 65_535, "messages"),
     "max_cached_bytes": Rule(int, 1, 1 << 40, "bytes"),
     "max_span": Rule(int, 1, 65_535, "queue offsets"),
+    "max_body_bytes": Rule(int, 1, 1 << 30, "bytes"),
     "consume_timeout_s": Rule("number", 0.001, 86_400 * 30, "seconds"),
     "max_reconsume_times": Rule(int, -1, 1 << 30, "deliveries"),
     "suspend_s": Rule("number", 0.01, 30, "seconds"),

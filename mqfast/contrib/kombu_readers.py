@@ -81,6 +81,7 @@ class SharedReader:
         self._io.call(self._consumer.start(), _START_S)
 
     async def _take(self, message: Delivery) -> None:
+        _ = message.body  # one that cannot be decompressed is refused here, and never reaches a worker
         outcome: Outcome = asyncio.get_running_loop().create_future()
         handler = asyncio.current_task()
         assert handler is not None
@@ -191,6 +192,11 @@ class TailReader:
             for message in messages:
                 key = message.tags or ""
                 if any(accepts(key) for accepts in self._accepts[topic]):
+                    try:
+                        _ = message.body
+                    except MqfastError as error:
+                        _log.warning("topic %s: message %s is left out: %s", topic, message.msg_id, error)
+                        continue
                     self._inbox.append(message)
                     self._arrived()
 

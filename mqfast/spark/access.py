@@ -39,7 +39,7 @@ class ReadSettings:
     all of a topic); ``hidden``: where ``queues`` names none, all topics but these, ``x*`` for those that begin with x;
     ``tags``: only messages with one of these; ``sql``: only those for which a broker finds this expression true;
     ``stored_from``, ``stored_before``: store times, ms; ``queued_only``: only what consumers can see, no half and no
-    rolled back messages of transactions; ``decompress``: see ``bodies.py``.
+    rolled back messages of transactions; ``decompress``, ``max_body_bytes``: see ``bodies.py``.
     """
 
     batch_bytes: int = 1 << 20
@@ -53,6 +53,7 @@ class ReadSettings:
     stored_before: int | None = None
     queued_only: bool = True
     decompress: bool = False
+    max_body_bytes: int = 32 << 20
 
 
 @dataclass

@@ -140,7 +140,7 @@ def _rows_of(path: str, file: ArchivedFile, options: Options, columns: tuple[Col
     )
     made = (_made(batch, file, options, columns) for batch in batches if batch.num_rows)
     if options.decompress and any(column.name == "body" for column in columns):
-        yield from decompressed(made, columns, options.verify_crc, path)
+        yield from decompressed(made, columns, options.verify_crc, path, options.max_body_bytes)
         return
     for batch in made:
         yield batch.select(range(2, batch.num_columns))

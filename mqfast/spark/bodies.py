@@ -28,30 +28,38 @@ _log = logging.getLogger("mqfast.spark")
 NEEDED: Final = ("sys_flag", "physical_offset")
 """What the scanner is asked for before the columns of the read."""
 _CLEAR: Final = ~(SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK)
-# A batch is cut when its bodies have become so many bytes; one body may become so many.
+# A batch is cut when its bodies have become so many bytes.
 _BATCH_BYTES: Final = 64 << 20
-_MOST_BODY: Final = 1 << 30
 # A stream is read in pieces: pyarrow takes memory for as many bytes as it is asked for.
 _LEAST_PIECE: Final = 64 << 10
 _MOST_PIECE: Final = 4 << 20
 
+_Codec = Callable[[bytes, int], bytes]
+"""Decompresses a body of at most so many bytes. Raises: _Damaged."""
+
 
 class _Damaged(Exception):
-    """A body is not what its sysFlag says."""
+    """A body is not what its sysFlag says, or too large."""
 
 
-def _inflate(data: bytes) -> bytes:
+def _too_large(bytes_max: int) -> _Damaged:
+    return _Damaged(f"more than {bytes_max} bytes when it is decompressed (option maxBodyBytes)")
+
+
+def _inflate(data: bytes, bytes_max: int) -> bytes:
     stream = zlib.decompressobj()
     try:
-        found = stream.decompress(data, _MOST_BODY)
+        found = stream.decompress(data, bytes_max + 1)
     except zlib.error as error:
         raise _Damaged(str(error)) from None
+    if len(found) > bytes_max:
+        raise _too_large(bytes_max)
     if not stream.eof:
-        raise _Damaged(f"more than {_MOST_BODY} bytes" if len(found) >= _MOST_BODY else "it is cut short")
+        raise _Damaged("it is cut short")
     return found
 
 
-def _stream(codec: str) -> Callable[[bytes], bytes]:
+def _stream(codec: str) -> _Codec:
     import pyarrow as pa
 
     if not pa.Codec.is_available(codec):
@@ -60,7 +68,7 @@ def _stream(codec: str) -> Callable[[bytes], bytes]:
             "has (pip install 'mqfast[spark]'), or set decompress=false to read bodies as they are stored"
         )
 
-    def read(data: bytes) -> bytes:
+    def read(data: bytes, bytes_max: int) -> bytes:
         pieces: list[bytes] = []
         size, most = 0, min(max(_LEAST_PIECE, 4 * len(data)), _MOST_PIECE)
         try:
@@ -68,8 +76,8 @@ def _stream(codec: str) -> Callable[[bytes], bytes]:
             while piece := stream.read(most):
                 pieces.append(piece)
                 size += len(piece)
-                if size > _MOST_BODY:
-                    raise _Damaged(f"more than {_MOST_BODY} bytes")
+                if size > bytes_max:
+                    raise _too_large(bytes_max)
         except OSError as error:
             raise _Damaged(str(error)) from None
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -77,7 +85,7 @@ def _stream(codec: str) -> Callable[[bytes], bytes]:
     return read
 
 
-def _codec(name: str | None, known: dict[str, Callable[[bytes], bytes]]) -> Callable[[bytes], bytes]:
+def _codec(name: str | None, known: dict[str, _Codec]) -> _Codec:
     if name is None or name == "unknown":
         raise _Damaged("its sysFlag names no compression that RocketMQ has")
     if name not in known:
@@ -86,22 +94,23 @@ def _codec(name: str | None, known: dict[str, Callable[[bytes], bytes]]) -> Call
 
 
 def decompressed(
-    batches: Iterator[pa.RecordBatch], columns: Sequence[Column], verify_crc: str, root: str
+    batches: Iterator[pa.RecordBatch], columns: Sequence[Column], verify_crc: str, root: str, bytes_max: int
 ) -> Iterator[pa.RecordBatch]:
     """Batches that begin with NEEDED, without those two and with their bodies decompressed; ``sysFlag`` of such a row
     has no bits of compression any more.
 
-    Raises: CorruptFile with verifyCrc=fail for a body that is not what its sysFlag says (skip leaves the row out, mark
-        says so in ``crcOk``, off leaves the body as it is stored); ConfigError where a codec is missing.
+    Args: bytes_max: of a body that is decompressed.
+    Raises: CorruptFile with verifyCrc=fail for a body that is not what its sysFlag says, or is larger (skip leaves the
+        row out, mark says so in ``crcOk``, off leaves the body as it is stored); ConfigError where a codec is missing.
     """
     import pyarrow.compute as pc
 
-    known: dict[str, Callable[[bytes], bytes]] = {}
+    known: dict[str, _Codec] = {}
     for batch in batches:
         flags = batch.column(0)
         rows = batch.select(range(len(NEEDED), batch.num_columns))
         if pc.any(pc.not_equal(pc.bit_wise_and(flags, SysFlag.COMPRESSED), 0)).as_py():
-            yield from _opened(rows, flags.to_pylist(), batch.column(1), columns, verify_crc, root, known)
+            yield from _opened(rows, flags.to_pylist(), batch.column(1), columns, verify_crc, root, known, bytes_max)
         else:
             yield rows
 
@@ -113,7 +122,8 @@ def _opened(
     columns: Sequence[Column],
     verify_crc: str,
     root: str,
-    known: dict[str, Callable[[bytes], bytes]],
+    known: dict[str, _Codec],
+    bytes_max: int,
 ) -> Iterator[pa.RecordBatch]:
     names = [column.name for column in columns]
     body = rows.column(names.index("body"))
@@ -130,7 +140,7 @@ def _opened(
         fine = True
         if flag & SysFlag.COMPRESSED:
             try:
-                data = _codec(SysFlag.compression(flag), known)(data)
+                data = _codec(SysFlag.compression(flag), known)(data, bytes_max)
                 flags[i] = flag & _CLEAR
             except _Damaged as error:
                 what = f"the body of the record at physical offset {places[i].as_py()} is not what its sysFlag says"

@@ -375,6 +375,11 @@ class Options:
     decompress: bool = _option(
         _flag, True, READ, "Decompress bodies that a client compressed (zlib, lz4, zstd); false: return stored bodies."
     )
+    max_body_bytes: int = _option(
+        size, 32 << 20, READ,
+        "Bytes of a decompressed body. A larger one is treated as a damaged one: it stays as it is stored, or as "
+        "`verifyCrc` says.", shown="32m",
+    )  # fmt: skip
     properties: str = _option(
         _choice("map", "raw", "none"), "map", READ,
         "Properties as a map, as the stored string, or none.",

@@ -228,6 +228,7 @@ def read_settings(options: Options, selection: Selection) -> ReadSettings:
         tags=tags,
         sql=options.sql_filter,
         decompress=options.decompress,
+        max_body_bytes=options.max_body_bytes,
     )
 
 

@@ -256,3 +256,22 @@ def test_queues_that_json_does_not_name_begin_at_earliest(tmp_path: Path) -> Non
         assert batch == sorted(flat(to_the_end(reader, reader.initialOffset()))) == [n for n in range(30) if n % 3]
     ends = rows(tmp_path, endingOffsets='{"t/0": 3}')
     assert len(ends) == 23
+
+
+# --- the limit -------------------------------------------------------------------------------------------------------
+
+
+@ORDERS
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_body_above_the_limit_is_treated_as_a_damaged_one(tmp_path: Path, order: str, codec: str) -> None:
+    flag = SysFlag.COMPRESSED | CODECS[codec]
+    large, small_one = packed(codec, bytes(50_000)), packed(codec, bytes(1000))
+    with small(str(tmp_path)) as store:
+        for body in (small_one, large, small_one):
+            store.put("t", body, 0, sys_flag=flag)
+    found = rows(tmp_path, order=order, maxBodyBytes="10k")
+    assert [row["body"] for row in found] == [bytes(1000), large, bytes(1000)]
+    assert [SysFlag.compression(row["sysFlag"]) for row in found] == [None, SysFlag.compression(flag), None]
+    with pytest.raises(CorruptFile, match="maxBodyBytes"):
+        rows(tmp_path, order=order, maxBodyBytes="10k", verifyCrc="fail")
+    assert [len(row["body"]) for row in rows(tmp_path, order=order, maxBodyBytes="50000")] == [1000, 50_000, 1000]

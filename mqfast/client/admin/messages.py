@@ -8,6 +8,7 @@ MessageDecoder, MsgTraceDecodeUtil.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -22,12 +23,22 @@ from mqfast.client.admin.trace_data import TRACE_TOPIC, trace_rows
 from mqfast.client.delivery import Delivery, Source, decode_deliveries
 from mqfast.client.net.steps import Steps
 from mqfast.client.values import MessageQueue, SendResult, SendStatus, When
-from mqfast.errors import CallTimeout, ConfigError, ConnectionLost, NoRoute, OffsetError, SendTimeout, UsageError
+from mqfast.errors import (
+    CallTimeout,
+    ConfigError,
+    ConnectionLost,
+    FieldError,
+    NoRoute,
+    OffsetError,
+    SendTimeout,
+    UsageError,
+)
 from mqfast.message import DLQ_PREFIX, RETRY_PREFIX, SysFlag, decode_message_id
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
 __all__ = ["MessageCalls"]
 
+_log = logging.getLogger("mqfast.client.admin")
 _I64_MAX: Final = 2**63 - 1
 _COUNT_MAX: Final = 1 << 20
 _SENDER: Final = "CLIENT_INNER_PRODUCER"
@@ -132,7 +143,12 @@ class MessageCalls(Asking):
         found = yield from _by_key(self, trace_topic, _word("msg_id", msg_id), Span(None, None), 64)
         rows = []
         for message in found:
-            rows += [{"client_host": message.born_host, **one} for one in trace_rows(message.body)]
+            try:
+                body = message.body
+            except FieldError as error:  # of the message that cannot be read, not of the trace
+                _log.warning("topic %s, message %s is left out: %s", trace_topic, message.offset_msg_id, error)
+                continue
+            rows += [{"client_host": message.born_host, **one} for one in trace_rows(body)]
         rows = [one for one in rows if one.get("msg_id") == msg_id]
         # The end of a consumption has the time of its begin where its client does not write one.
         begun = {one["request_id"]: one["timestamp"] for one in rows if one["type"] == "SubBefore"}

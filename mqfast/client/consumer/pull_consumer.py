@@ -36,6 +36,7 @@ from mqfast.client.hooks import ClientHook, ConsumeContext, tell
 from mqfast.client.net import fork, io_thread
 from mqfast.client.net.exit import close_at_exit
 from mqfast.client.route.namespace import plain_queue, wrap
+from mqfast.client.unpack import BODY_BYTES_MAX
 from mqfast.client.values import Address, Credentials, MessageQueue, When, milliseconds
 from mqfast.errors import ClientClosed, ClientForked, MqfastError, UsageError
 
@@ -67,6 +68,7 @@ class PullArguments:
         offset_reset: what happens where messages were deleted before the group has read them: ``"error"`` raises
             OffsetMoved until ``seek``; ``"earliest"`` and ``"latest"`` go on there, with a warning.
         max_cached_messages, max_cached_bytes: pulled ahead of one queue; max_cached_total: of all queues.
+        max_body_bytes: of a body that is decompressed; reading a larger one is an error, as of a damaged one.
         trace: write what is handed out into the trace topic, or into the topic of this name.
         hooks: ``before_consume`` and ``after_consume`` are called when messages are handed out.
         close_timeout_s: bound of ``close()``.
@@ -97,6 +99,7 @@ class PullArguments:
         max_cached_messages: int = 1000,
         max_cached_bytes: int = 100 << 20,
         max_cached_total: int = 10_000,
+        max_body_bytes: int = BODY_BYTES_MAX,
         trace: bool | str = False,
         hooks: Sequence[ClientHook] = (),
         close_timeout_s: float = 5.0,
@@ -128,6 +131,7 @@ class PullArguments:
                 "max_cached_messages": max_cached_messages,
                 "max_cached_bytes": max_cached_bytes,
                 "max_cached_total": max_cached_total,
+                "max_body_bytes": max_body_bytes,
                 "close_timeout_s": close_timeout_s,
             },
             unknown=unknown,

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import Struct
 
 from mqfast.client.consumer.subscription import Subscription
-from mqfast.client.delivery import Delivery, Source, decode_deliveries
+from mqfast.client.delivery import Delivery, Source, decode_pulled
 from mqfast.client.net.steps import Ask, Steps, checked
 from mqfast.client.values import MessageQueue, PullStatus
 from mqfast.errors import ClientError, CorruptFile, FieldError, NoRoute
@@ -125,7 +125,8 @@ def pull(
         commit_offset=commit_offset, post_subscription=post_subscription, is_lite=is_lite, timeout_s=timeout_s,
     )  # fmt: skip
     try:
-        messages = decode_deliveries(found.records, source, unwrap=True) if found.status is PullStatus.FOUND else []
+        is_found = found.status is PullStatus.FOUND
+        messages, rest = decode_pulled(found.records, source) if is_found else ([], None)
     except (FieldError, CorruptFile) as error:
         raise _nonsense(address, queue, offset, 0, error) from error
     if messages and messages[0].is_part:  # the pull began within a record of several messages
@@ -134,7 +135,7 @@ def pull(
     return PullAnswer(
         found.status,
         wanted,
-        found.next_offset,
+        found.next_offset if rest is None else rest,
         found.min_offset,
         found.max_offset,
         found.broker_id,

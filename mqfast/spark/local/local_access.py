@@ -298,7 +298,9 @@ class LocalAccess:
     def _plain(
         self, batches: Iterator[pa.RecordBatch], columns: Sequence[Column], settings: ReadSettings
     ) -> Iterator[pa.RecordBatch]:
-        return decompressed(batches, columns, settings.verify_crc, self.root) if opens(columns, settings) else batches
+        if not opens(columns, settings):
+            return batches
+        return decompressed(batches, columns, settings.verify_crc, self.root, settings.max_body_bytes)
 
     def gather(self, piece: OffsetRange, columns: Sequence[Column], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
         """Messages along a queue; see Access."""

@@ -237,7 +237,7 @@ class RemoteAccess:
         """Messages along a queue; see Access."""
         found = self._batches(piece, gather_of(columns, settings), settings)
         if opens(columns, settings):
-            found = decompressed(found, columns, settings.verify_crc, self.root)
+            found = decompressed(found, columns, settings.verify_crc, self.root, settings.max_body_bytes)
         return found
 
     def _batches(self, piece: OffsetRange, gather: Gather, settings: ReadSettings) -> Iterator[pa.RecordBatch]:

@@ -7,6 +7,8 @@ import pickle
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from asking import call
@@ -156,3 +158,26 @@ def test_a_body_that_is_no_batch_stays_one_message(broker: Broker) -> None:
     forged = whole[:8] + crc.to_bytes(4, "big") + whole[12:at] + broken + whole[at + len(body) :]
     (kept,) = decode_deliveries(forged, Source("broker-a", QUEUE), unwrap=True)
     assert kept.body == broken
+
+
+def test_records_of_an_answer_are_taken_apart_up_to_a_limit_together(broker: Broker) -> None:
+    bodies = fill(broker, 50, 50, 50, 50)
+    pulled: list[int] = []
+    with PullConsumer("readers", broker.namesrv_addr, max_body_bytes=4000) as consumer:
+        found: list[Delivery] = []
+        offset = 0
+        while offset < len(bodies):
+            answer = consumer.pull(QUEUE, offset)
+            assert answer.next_offset > offset
+            offset = answer.next_offset
+            found += answer.messages
+            pulled.append(len(answer.messages))
+    assert [one.body for one in found] == bodies
+    assert len(pulled) > 1
+
+
+def test_a_record_of_too_many_messages_is_handed_out_whole() -> None:
+    body = b"".join(bytes(16) + bytes(4) + bytes(2) for _ in range(100_001))
+    outer: Any = SimpleNamespace(queue_offset=0)
+    with pytest.raises(FieldError, match="at most 100000 messages"):
+        inner_records(outer, body)

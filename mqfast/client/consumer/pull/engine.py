@@ -193,6 +193,7 @@ class PullEngine:
             plain,
             retry_topic=retry_topic(self.settings.namespace, self.settings.group),
             namespace=self.settings.namespace or "",
+            body_bytes_max=self.settings.max_body_bytes,
         )
         self._room[queue] = asyncio.Event()
         one = self.cache.add(queue, plain)
@@ -403,7 +404,10 @@ class PullEngine:
         """One pull of any queue; nothing of this consumer changes."""
         wanted = Subscription(queue.topic, tags, sql=sql, version=new_version())
         plain = plain_queue(self.settings.namespace, queue)
-        source = Source(queue.broker_name, plain, namespace=self.settings.namespace or "")
+        source = Source(
+            queue.broker_name, plain, namespace=self.settings.namespace or "",
+            body_bytes_max=self.settings.max_body_bytes,
+        )  # fmt: skip
         _, address = await self.run(read_place(self.instance, queue))
         steps = pull(
             address, self.group, queue, offset, wanted, source, max_count=max_count, suspend_s=wait_s,

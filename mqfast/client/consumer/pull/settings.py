@@ -39,7 +39,7 @@ _RULES: Final[Mapping[str, Rule]] = {
         name: CONSUMER_RULES[name]
         for name in (
             "model", "auto_commit_s", "pull_batch", "pull_interval_s", "max_cached_messages", "max_cached_bytes",
-            "close_timeout_s",
+            "max_body_bytes", "close_timeout_s",
         )
     },
     "max_cached_total": Rule(int, 1, 1 << 31, "messages"),
@@ -68,6 +68,7 @@ class PullSettings(NamedTuple):
     offset_reset: OffsetReset
     close_timeout_s: float
     hooks: tuple[ClientHook, ...]
+    max_body_bytes: int
     tracer: Tracer | None = None
 
 
@@ -117,6 +118,7 @@ def pull_settings(
         offset_reset,
         numbers["close_timeout_s"],
         (*check_hooks(hooks), *(() if tracer is None else (tracer,))),
+        numbers["max_body_bytes"],
         tracer,
     )
 

@@ -36,6 +36,7 @@ from mqfast.client.net.user_errors import is_passed_on
 from mqfast.client.producer.trace import Tracer
 from mqfast.client.route.namespace import plain_queue, retry_topic, unwrap
 from mqfast.client.route.route_table import TopicRoute
+from mqfast.client.unpack import BODY_BYTES_MAX
 from mqfast.client.values import MessageQueue
 from mqfast.errors import ClientError, MqfastError, NoRoute
 from mqfast.remoting.codes import RequestCode
@@ -77,6 +78,7 @@ class PushSettings:
     max_reconsume_times: int = -1
     suspend_s: float = 1.0
     close_timeout_s: float = 5.0
+    max_body_bytes: int = BODY_BYTES_MAX
 
 
 class PushEngine:
@@ -458,7 +460,7 @@ class PushEngine:
             source = Source(
                 queue.broker_name, plain_queue(self.namespace, queue),
                 retry_topic=self.retry_topic if topic == self.retry_topic else "",
-                namespace=self.namespace, owner=self.owner,
+                namespace=self.namespace, owner=self.owner, body_bytes_max=self.settings.max_body_bytes,
             )  # fmt: skip
             assigned = Assigned(queue, self.wanted[topic], source, topic == self.retry_topic)
             assigned.locked_until_s = until.get(queue, 0.0)

@@ -38,6 +38,7 @@ from mqfast.client.settings import (
     instance_settings,
     is_coroutine_function,
 )
+from mqfast.client.unpack import BODY_BYTES_MAX
 from mqfast.client.values import Credentials, MessageQueue
 from mqfast.errors import ClientClosed, ClientForked, ConfigError, UsageError
 
@@ -63,6 +64,8 @@ class PushFace(NamedArguments):
         allocation: how members share queues; all members must use the same one.
         threads: handlers at once: threads, tasks, or jobs of ``executor``.
         max_cached_messages, max_cached_bytes, max_span: limits of each queue; pulls wait beyond.
+        max_body_bytes: of a body that is decompressed; reading a larger one is an error, as of a damaged one, so the
+            message comes again as any that its handler refused, and goes to the dead letters at last.
         consume_timeout_s: a message whose handler takes longer comes again.
         trace: write what is consumed into the trace topic, or into the topic of this name.
         hooks: hear of every call of a handler.
@@ -99,6 +102,7 @@ class PushFace(NamedArguments):
         max_cached_messages: int = 1000,
         max_cached_bytes: int = 100 << 20,
         max_span: int = 2000,
+        max_body_bytes: int = BODY_BYTES_MAX,
         consume_timeout_s: float = 900.0,
         max_reconsume_times: int = -1,
         suspend_s: float = 1.0,
@@ -129,7 +133,7 @@ class PushFace(NamedArguments):
         self._settings = PushSettings(
             wrap(namespace, group), is_broadcasting, orderly, check_from_where(from_where), threads, pull_batch,
             pull_interval_s, max_cached_messages, max_cached_bytes, max_span, consume_timeout_s, max_reconsume_times,
-            suspend_s, close_timeout_s,
+            suspend_s, close_timeout_s, max_body_bytes,
         )  # fmt: skip
         self._allocation = allocation_of(allocation)
         self._offset_store = check_offset_store(offset_store)

@@ -17,8 +17,9 @@ from mqfast.client.consumer.group_asks import give_back
 from mqfast.client.consumer.push.assigned import Assigned, Handler, Job
 from mqfast.client.consumer.push.outcome import verdict
 from mqfast.client.consumer.push.publish_back import publish_back
-from mqfast.client.delivery import Delivery, MissingPackage
+from mqfast.client.delivery import Delivery
 from mqfast.client.hooks import ConsumeContext, tell
+from mqfast.client.unpack import MissingPackage
 from mqfast.client.values import ConsumeStatus, Retry
 from mqfast.errors import MqfastError
 

@@ -131,7 +131,10 @@ class ServerRequests:
         """
         engine = self._engine
         fields = request.ext_fields
-        source = Source(str(fields.get("brokerName", "")), retry_topic=engine.retry_topic, namespace=engine.namespace)
+        source = Source(
+            str(fields.get("brokerName", "")), retry_topic=engine.retry_topic, namespace=engine.namespace,
+            body_bytes_max=engine.settings.max_body_bytes,
+        )  # fmt: skip
         try:
             messages = decode_deliveries(bytes(request.body), source)
         except CorruptFile as error:
