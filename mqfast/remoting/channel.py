@@ -28,6 +28,10 @@ from mqfast.remoting.tls import CLIENT_HELLO, TlsMode, TlsStream
 __all__ = ["Channel", "End"]
 
 _FLUSH_BYTES = 256 * 1024
+# One connection is served for so long, and read for so much, between two looks at the others.
+_TURN_S = 0.004
+_TURN_BYTES = 64 * 1024
+_LOOKS_AT_THE_CLOCK = 8  # requests between two looks; a power of 2
 
 
 class End:
@@ -119,6 +123,7 @@ class Channel(asyncio.Protocol):
         self._timer_s = math.inf  # when it ends, by the clock of the end
         self._flushing = False
         self._working = False
+        self._resting = False  # it is the turn of other connections
         self._leaving = False
         self._ending = False
         self._buffered = 0
@@ -198,6 +203,8 @@ class Channel(asyncio.Protocol):
         if data:
             self._events.extend(self._connection.receive(data))
             self._count_buffered()
+            if len(data) >= _TURN_BYTES:  # uvloop would read on at once, 8 MB in all
+                self._rest()
             self._work()
 
     def eof_received(self) -> bool:
@@ -284,7 +291,13 @@ class Channel(asyncio.Protocol):
         self._working = True
         try:
             connection, events = self._connection, self._events
+            served, clock = 0, self._end.clock
+            until_s = clock() + _TURN_S
             while events and not connection.blocked and not self.is_closed:
+                served += 1
+                if not served % _LOOKS_AT_THE_CLOCK and clock() > until_s:
+                    self._rest()
+                    break
                 event = events.popleft()
                 if type(event) is Request:
                     if self._end.latencies is not None:
@@ -303,6 +316,16 @@ class Channel(asyncio.Protocol):
         if self._leaving:
             self._leave()
 
+    def _rest(self) -> None:
+        """Let the loop look at the other connections before this one is served or read again."""
+        if not self._resting:
+            self._resting = True
+            self._loop.call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._resting = False
+        self._work()
+
     def _break(self, error: FrameError) -> None:
         self._broken = self._broken or str(error)
         self._end.log.warning("broken", "%s:%d: closed: %s", *self.peer, error)
@@ -313,7 +336,7 @@ class Channel(asyncio.Protocol):
         transport = self._transport
         if transport is None or self.is_closed or transport.is_closing():
             return
-        wanted = self._connection.wants_to_read and not self._events
+        wanted = self._connection.wants_to_read and not self._events and not self._resting
         if wanted != transport.is_reading():
             if wanted:
                 transport.resume_reading()

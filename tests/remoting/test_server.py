@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import shutil
 import socket
 import ssl
 import struct
 import subprocess
+import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
@@ -337,6 +339,43 @@ def test_a_slow_reader_is_not_read_and_the_others_are_served(play: Callable[...,
             found += len(decoder.feed(data))
         await rest
         slow.close()
+
+    play(main)
+
+
+def test_a_client_that_does_not_wait_takes_its_turn(play: Callable[..., None]) -> None:
+    async def main(world: World) -> None:
+        served: list[int] = []
+        has_sent = threading.Event()
+
+        def work(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+            if not served:
+                assert has_sent.wait(60)  # the loop stands still until both have sent
+            served.append(request.code)
+            until = time.perf_counter() + 0.0001
+            while time.perf_counter() < until:
+                pass
+            return request.response()
+
+        world.processors.register([8, 9], work, Lane("work"))
+        flood, calm = socket.create_connection(world.server.address), socket.create_connection(world.server.address)
+        await eventually(lambda: len(world.server.channels) == 2, "both are there")
+        flood.settimeout(0.5)
+
+        def send() -> None:
+            data = b"".join(encode(RemotingCommand(8, opaque=i)) for i in range(10_000))
+            with contextlib.suppress(TimeoutError):
+                flood.sendall(data)  # as much as the system takes: the server reads nothing meanwhile
+            calm.sendall(encode(RemotingCommand(9)))
+            has_sent.set()
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        await eventually(lambda: 9 in served, "the other was served")
+        thread.join()
+        assert served.index(9) < 1000
+        flood.close()
+        calm.close()
 
     play(main)
 
