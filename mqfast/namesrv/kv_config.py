@@ -21,6 +21,9 @@ ORDER_TOPICS: Final = "ORDER_TOPIC_CONFIG"
 """Namespace of the ordered topics: topic -> ``broker:queues;...``."""
 
 
+_BYTES_MAX: Final = 1 << 20  # each change writes all of it
+
+
 class _File(Struct, rename="camel"):
     config_table: dict[str, dict[str, str]] = {}
 
@@ -60,8 +63,11 @@ class KvConfig:
             self._write({**self._table, namespace: left})
 
     def _write(self, table: dict[str, dict[str, str]]) -> None:
+        data = encode_body(_File(table))
+        if len(data) > _BYTES_MAX:
+            raise FieldError("value", f"at most {_BYTES_MAX} bytes of all values", str(len(data)))
         if self._path is not None:
-            replace_file(self._path, encode_body(_File(table)), mode=0o644, backup=".bak")
+            replace_file(self._path, data, mode=0o644, backup=".bak")
         self._table = table
 
 

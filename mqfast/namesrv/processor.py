@@ -6,9 +6,10 @@ Source: DefaultRequestProcessor, ClientRequestProcessor, ZoneRouteRPCHook.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import zlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -21,10 +22,10 @@ from mqfast.remoting.bodies import (
     BrokerData,
     DataVersion,
     QueueData,
+    RegisterBody,
     TopicTable,
     build_tables,
-    decode_body,
-    decode_registration,
+    decode_request,
     encode_body,
     header_of,
 )
@@ -32,13 +33,17 @@ from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.fastjson import bare_keys
-from mqfast.remoting.processors import Lane, Processors
+from mqfast.remoting.processors import Handler, Lane, Processors
+from mqfast.remoting.registrations import RegistrationLimits, Steps, at_once, registration_steps
 from mqfast.remoting.settings_change import SettingsChange
 
 __all__ = ["NamesrvProcessor"]
 
 log = logging.getLogger("mqfast.namesrv")
 
+_SHORT_BYTES: Final = 256 * 1024  # a registration that is read at once
+_NAME_MAX: Final = 255
+_Now = Callable[[Channel, RemotingCommand], RemotingCommand]
 STANDARD_JSON_SINCE: Final = 401  # V4_9_4
 _FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
@@ -111,6 +116,7 @@ class NamesrvProcessor:
         self._config = config
         self._now_ms = now_ms
         self._started_ms = now_ms()
+        self._registering: dict[Channel, asyncio.Task[RemotingCommand]] = {}
         self._change = SettingsChange(
             config,
             RequestCode.UPDATE_NAMESRV_CONFIG,
@@ -124,6 +130,8 @@ class NamesrvProcessor:
         """Let the tables follow the settings."""
         self._tables.delete_topics = self._config["deleteTopicWithBrokerRegistration"]
         self._tables.acting_master = self._config["supportActingMaster"]
+        self._tables.topics_max, self._tables.brokers_max = self._config["topicsMax"], self._config["brokersMax"]
+        self._limits = RegistrationLimits(self._config["registrationTopicsMax"], self._config["registrationBytesMax"])
 
     def register(self, processors: Processors) -> None:
         """Put all codes into a server's table; routes have a lane of their own."""
@@ -135,16 +143,16 @@ class NamesrvProcessor:
             RequestCode.DELETE_KV_CONFIG: self.delete_value,
             RequestCode.GET_KVLIST_BY_NAMESPACE: self.values,
             RequestCode.REGISTER_BROKER: self.register_broker,
-            RequestCode.UNREGISTER_BROKER: self.unregister_broker,
-            RequestCode.QUERY_DATA_VERSION: self.data_version,
-            RequestCode.BROKER_HEARTBEAT: self.heartbeat,
+            RequestCode.UNREGISTER_BROKER: self._in_order(self.unregister_broker),
+            RequestCode.QUERY_DATA_VERSION: self._in_order(self.data_version),
+            RequestCode.BROKER_HEARTBEAT: self._in_order(self.heartbeat),
             RequestCode.GET_BROKER_MEMBER_GROUP: self.member_group,
             RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster_info,
             RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_permission,
             RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write_permission,
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.all_topics,
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
-            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self._in_order(self.register_topic),
             RequestCode.GET_TOPICS_BY_CLUSTER: self.topics_of_cluster,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
             RequestCode.GET_UNIT_TOPIC_LIST: self.unit_topics,
@@ -175,13 +183,58 @@ class NamesrvProcessor:
 
     # -- brokers -------------------------------------------------------------------------------------------------------
 
-    def register_broker(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def register_broker(
+        self, channel: Channel, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
         """103: a broker tells where it is and which topics it has."""
         header = header_of(request, _RegisterHeader)
         body: bytes = request.body
+        for what in (header.cluster_name, header.broker_name, header.broker_addr, header.ha_server_addr):
+            if len(what) > _NAME_MAX:
+                raise FieldError("a name or address", f"at most {_NAME_MAX} characters", repr(what[:40]))
         if header.body_crc32 and zlib.crc32(body) & 0x7FFFFFFF != header.body_crc32:
             return request.response(ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
-        given = decode_registration(body, compressed=header.compressed, version=request.version)
+        steps = registration_steps(body, compressed=header.compressed, version=request.version, limits=self._limits)
+        before = self._registering.get(channel)
+        if before is None and len(body) <= _SHORT_BYTES and not header.compressed:
+            return self._registered(channel, request, header, at_once(steps))
+        work = _after(before, self._register_in_steps(channel, request, header, steps))
+        self._registering[channel] = task = asyncio.ensure_future(work)
+        task.add_done_callback(lambda _: self._ended(channel, task))
+        return task
+
+    async def _register_in_steps(
+        self, channel: Channel, request: RemotingCommand, header: _RegisterHeader, steps: Steps
+    ) -> RemotingCommand:
+        """A large registration: others are served between its steps."""
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                if channel.is_closed:  # nobody would ever say that this broker is gone
+                    return request.response(ResponseCode.SYSTEM_ERROR, remark="the connection has ended")
+                return self._registered(channel, request, header, end.value)
+            await asyncio.sleep(0)
+
+    def _ended(self, channel: Channel, task: asyncio.Task[RemotingCommand]) -> None:
+        if self._registering.get(channel) is task:
+            del self._registering[channel]
+
+    def _in_order(self, handler: _Now) -> Handler:
+        """A handler that waits for the registration of its own connection."""
+
+        async def later(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+            return handler(channel, request)
+
+        def serve(channel: Channel, request: RemotingCommand) -> RemotingCommand | Awaitable[RemotingCommand]:
+            before = self._registering.get(channel)
+            return handler(channel, request) if before is None else _after(before, later(channel, request))
+
+        return serve
+
+    def _registered(
+        self, channel: Channel, request: RemotingCommand, header: _RegisterHeader, given: RegisterBody
+    ) -> RemotingCommand:
         told = self._tables.register(
             Broker(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr),
             given.topic_config_serialize_wrapper or TopicTable(),
@@ -212,7 +265,7 @@ class NamesrvProcessor:
         """322: a broker asks whether its topics are known in this version."""
         header = header_of(request, _BrokerHeader)
         key = (header.cluster_name, header.broker_addr)
-        changed = self._tables.is_changed(*key, decode_body(request.body, DataVersion, "body"))
+        changed = self._tables.is_changed(*key, decode_request(request.body, DataVersion, "body"))
         if not changed:
             self._tables.touch(*key)
         known = self._tables.data_version(*key)
@@ -313,7 +366,7 @@ class NamesrvProcessor:
 
     def register_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """217: a topic on brokers that do not tell it themselves."""
-        given = decode_body(request.body, _RouteBody, "body").queue_datas
+        given = decode_request(request.body, _RouteBody, "body").queue_datas
         if given:
             self._tables.add_topic(_field(request, "topic"), given)
         return request.response()
@@ -359,6 +412,13 @@ class NamesrvProcessor:
     def get_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """319."""
         return request.response(body=self._config.text().encode("utf-8"))
+
+
+async def _after(before: asyncio.Task[RemotingCommand] | None, work: Awaitable[RemotingCommand]) -> RemotingCommand:
+    """What a connection asks behind a registration that is being read is done behind it."""
+    if before is not None:
+        await asyncio.wait([before])
+    return await work
 
 
 def _field(request: RemotingCommand, name: str) -> str:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from msgspec import UNSET, Raw
 
+from mqfast.errors import CallRefused
 from mqfast.remoting.bodies import (
     READ,
     WRITE,
@@ -23,7 +24,9 @@ from mqfast.remoting.bodies import (
     TopicTable,
     encode_body,
 )
+from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.fastjson import bare_keys
+from mqfast.remoting.log_limit import LogLimit
 
 __all__ = ["MASTER_ID", "Broker", "BrokerGroup", "MinBrokerChanged", "Registered", "RouteTables"]
 
@@ -95,7 +98,8 @@ class RouteTables:
         now_ms: the time in ms; brokers expire by it.
         delete_topics: a registration also removes what it does not name (RocketMQ: deleteTopicWithBrokerRegistration).
         acting_master: a group without a master shows its smallest id as one (RocketMQ: supportActingMaster).
-    Attributes: the two switches may be changed at any time.
+    Attributes: the two switches may be changed at any time. ``brokers_max``, ``topics_max``: brokers, and topics of all
+        broker names together; more are refused.
     Thread: one at a time.
     """
 
@@ -103,6 +107,10 @@ class RouteTables:
         self._now_ms = now_ms
         self.delete_topics = delete_topics
         self.acting_master = acting_master
+        self.brokers_max = 2000
+        self.topics_max = 500_000
+        self._count = 0  # of queues of a topic on a broker name
+        self._limit = LogLimit(log, burst=20)
         self._topics: dict[str, dict[str, QueueData]] = {}
         self._groups: dict[str, BrokerGroup] = {}
         self._clusters: dict[str, dict[str, None]] = {}
@@ -130,8 +138,12 @@ class RouteTables:
         Args: acting_master: None for a broker that does not know of it (before 5.0).
         """
         key = (broker.cluster, broker.address)
-        self._clusters.setdefault(broker.cluster, {})[broker.name] = None
         group = self._groups.get(broker.name)
+        if len(table.topic_config_table) == 1 and (group is None or broker.broker_id not in group.addresses):
+            self._limit.warning("one", "broker %s: refused, its first registration has one topic only", broker)
+            return None
+        self._check_room(key, broker, table)
+        self._clusters.setdefault(broker.cluster, {})[broker.name] = None
         first = group is None
         if group is None:
             group = self._groups[broker.name] = BrokerGroup(broker.cluster, broker.name)
@@ -147,12 +159,9 @@ class RouteTables:
         if before is not None and before != broker.address:
             alive = self._alive.get((broker.cluster, before))
             if alive is not None and alive.data_version.state_version > version.state_version:
-                log.warning("broker %s: ignored, %s has its id and a newer state", broker, before)
+                self._limit.warning("older", "broker %s: ignored, %s has its id and a newer state", broker, before)
                 self._alive.pop(key, None)
                 return Registered()
-        if before is None and len(table.topic_config_table) == 1:
-            log.warning("broker %s: refused, its first registration has one topic only", broker)
-            return None
         addresses[broker.broker_id] = broker.address
         first = first or not before
         is_master = broker.broker_id == MASTER_ID
@@ -160,7 +169,7 @@ class RouteTables:
         if is_master or is_prime:
             self._take_topics(key, group, table, version, first, read_only=is_prime and group.enable_acting_master)
         if key not in self._alive:
-            log.info("broker %s: registered, HA %s", broker, ha_address)
+            self._limit.info("in", "broker %s: registered, HA %s", broker, ha_address)
         self._alive[key] = _Alive(self._now_ms(), timeout_ms or EXPIRY_MS, version, channel, ha_address)
         if filter_servers is not None:
             if filter_servers:
@@ -177,10 +186,25 @@ class RouteTables:
             self._min_changed(group, None, alive.ha_address if alive else None)
         return told
 
+    def _check_room(self, key: tuple[str, str], broker: Broker, table: TopicTable) -> None:
+        """Refuse what there is no room for; what is known of the broker stays. Raises: CallRefused."""
+        if key not in self._alive and max(len(self._alive), len(self._groups)) >= self.brokers_max:
+            raise self._full(f"brokers (brokersMax={self.brokers_max})", broker)
+        names = table.topic_config_table
+        if self._count + len(names) > self.topics_max:
+            new = sum(broker.name not in self._topics.get(name, ()) for name in names)
+            if self._count + new > self.topics_max:
+                raise self._full(f"topics on brokers (topicsMax={self.topics_max})", broker)
+
+    def _full(self, what: str, who: object) -> CallRefused:
+        self._limit.warning("full", "broker %s: refused, there is no room for more %s", who, what)
+        return CallRefused(ResponseCode.SYSTEM_ERROR, f"the name server has no room for more {what}")
+
     def _warn_of_shared_address(self, broker: Broker) -> None:
         for other in self._groups.values():
             if other.name != broker.name and broker.address in other.addresses.values():
-                log.warning(
+                self._limit.warning(
+                    "shared",
                     "brokers %s and %s announce one address, %s: clients reach only one of them (see brokerIP1)",
                     other.name, broker.name, broker.address,
                 )  # fmt: skip
@@ -204,10 +228,10 @@ class RouteTables:
         for name, config in topics.items():
             topic = config.topic_name or name
             if changed or group.name not in self._topics.get(topic, {}):
-                self._topics.setdefault(topic, {})[group.name] = _queues(group.name, config, read_only)
+                self._set_queues(topic, _queues(group.name, config, read_only))
         if changed:
             for topic, mapping in table.topic_queue_mapping_info_map.items():
-                self._mappings.setdefault(topic, {})[group.name] = mapping
+                self._mappings.setdefault(topic, {})[group.name] = Raw(bytes(mapping))  # not the whole registration
 
     def unregister(self, brokers: Iterable[Broker]) -> None:
         """Brokers leave, all of them in one pass over the topics."""
@@ -216,7 +240,7 @@ class RouteTables:
         for broker in brokers:
             key = (broker.cluster, broker.address)
             if self._alive.pop(key, None) is not None:
-                log.info("broker %s: unregistered", broker)
+                self._limit.info("out", "broker %s: unregistered", broker)
             self._filters.pop(key, None)
             group = self._groups.get(broker.name)
             if group is None:
@@ -253,9 +277,14 @@ class RouteTables:
                 if name in queues:
                     queues[name].perm &= ~WRITE
 
+    def _set_queues(self, topic: str, queues: QueueData) -> None:
+        on_brokers = self._topics.setdefault(topic, {})
+        self._count += queues.broker_name not in on_brokers
+        on_brokers[queues.broker_name] = queues
+
     def _remove_queues(self, topic: str, name: str) -> None:
         queues = self._topics[topic]
-        queues.pop(name, None)
+        self._count -= queues.pop(name, None) is not None
         if not queues:
             del self._topics[topic]
 
@@ -269,7 +298,7 @@ class RouteTables:
         late = [key for key, alive in self._alive.items() if alive.updated_ms + alive.timeout_ms < now]
         channels = [self._alive[key].channel for key in late]
         for key in late:
-            log.warning("broker %s of cluster %s: expired, silent for too long", key[1], key[0])
+            self._limit.warning("expired", "broker %s of cluster %s: expired, silent for too long", key[1], key[0])
         self._drop(late)
         return channels
 
@@ -325,26 +354,22 @@ class RouteTables:
         known = True
         for one in queues:
             if one.broker_name not in self._groups:
-                log.warning("topic %s: broker %s is not known", topic, one.broker_name)
+                self._limit.warning("unknown", "topic %s: broker %s is not known", topic, one.broker_name)
                 known = False
                 break
             taken[one.broker_name] = one
-        if topic in self._topics:
-            self._topics[topic].update(taken)
-        elif known and taken:
-            self._topics[topic] = taken
+        if topic in self._topics or (known and taken):
+            if self._count + len(taken) > self.topics_max:
+                raise self._full(f"topics on brokers (topicsMax={self.topics_max})", topic)
+            for one in taken.values():
+                self._set_queues(topic, one)
         return known
 
     def delete_topic(self, topic: str, cluster: str | None) -> None:
         """Forget a topic, everywhere or in one cluster (216)."""
-        if cluster is None:
-            self._topics.pop(topic, None)
-        elif topic in self._topics:
-            for name in list(self._topics[topic]):
-                if name in self._clusters.get(cluster, ()):
-                    self._topics[topic].pop(name)
-            if not self._topics[topic]:
-                del self._topics[topic]
+        for name in list(self._topics.get(topic, ())):
+            if cluster is None or name in self._clusters.get(cluster, ()):
+                self._remove_queues(topic, name)
 
     def set_write_permission(self, broker_name: str, allowed: bool) -> int:
         """205 and 327. Returns: the number of topics on that broker."""

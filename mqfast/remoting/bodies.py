@@ -7,7 +7,6 @@ Source: the classes of the same names in RocketMQ's remoting.protocol.
 from __future__ import annotations
 
 import sys
-import zlib
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -28,15 +27,15 @@ __all__ = [
     "TopicRoute",
     "build_tables",
     "decode_body",
-    "decode_registration",
+    "decode_request",
     "encode_body",
     "header_of",
-    "inflate",
 ]
 
 T = TypeVar("T")
-INFLATED_BYTES_MAX: Final = 64 * 1024 * 1024
 _REPAIRED_BYTES_MAX: Final = 4 * 1024 * 1024  # the loop stands still meanwhile: some 2 s for so much
+REQUEST_BYTES_MAX: Final = 1 << 20
+_REQUEST_REPAIRED_BYTES_MAX: Final = 64 * 1024
 READ, WRITE = 4, 2
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 """A number of 32 bits, as Java's int: no Java broker could read a table with another one."""
@@ -124,14 +123,21 @@ def encode_body(value: Any) -> bytes:
     return msgspec.json.encode(value)
 
 
-def decode_body(data: bytes, kind: type[T], what: str) -> T:
+def decode_request(data: bytes, kind: type[T], what: str, *, bytes_max: int = REQUEST_BYTES_MAX) -> T:
+    """The body of a request: as ``decode_body``, with limits by which no peer stops the loop. Raises: FieldError."""
+    if len(data) > bytes_max:
+        raise FieldError(what, f"at most {bytes_max} bytes", str(len(data)))
+    return decode_body(data, kind, what, repaired_bytes_max=_REQUEST_REPAIRED_BYTES_MAX)
+
+
+def decode_body(data: bytes, kind: type[T], what: str, *, repaired_bytes_max: int = _REPAIRED_BYTES_MAX) -> T:
     """A body, in standard JSON or in fastjson's. Raises: FieldError, that names ``what`` and the place in it."""
     try:
         return msgspec.json.decode(data, type=kind, strict=False)
     except msgspec.ValidationError as error:
         raise _field_error(what, error) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        if len(data) > _REPAIRED_BYTES_MAX:
+        if len(data) > repaired_bytes_max:
             raise FieldError(what, f"JSON ({str(error)[:100]})", f"{len(data)} bytes") from None
     try:
         return msgspec.json.decode(standard(data), type=kind, strict=False)
@@ -165,87 +171,6 @@ def header_of(command: RemotingCommand, kind: type[T]) -> T:
             raise FieldError(expected.removeprefix("the field "), "a value", "none") from None
         name = place.strip("`").removeprefix("$.")
         raise FieldError(name, expected, repr(command.ext_fields.get(name, found))[:60]) from None
-
-
-# --- registrations ----------------------------------------------------------------------------------------------------
-
-
-def decode_registration(body: bytes, *, compressed: bool, version: int) -> RegisterBody:
-    """The body of 103 in any of its forms; none at all is an empty table. Raises: FieldError."""
-    if not body:
-        return RegisterBody(topic_config_serialize_wrapper=TopicTable(data_version=DataVersion()))
-    if compressed:
-        return _unpacked(inflate(body))
-    if version < 37:  # before V3_0_11 the table stood alone
-        table = decode_body(body, TopicTable, "body")
-        return RegisterBody(topic_config_serialize_wrapper=table)
-    found = decode_body(body, RegisterBody, "body")
-    if found.topic_config_serialize_wrapper is None:
-        raise FieldError("body.topicConfigSerializeWrapper", "a table of topics", "none")
-    return found
-
-
-def inflate(data: bytes) -> bytes:
-    """zlib, but no more than 64 MiB. Raises: FieldError."""
-    stream = zlib.decompressobj()
-    try:
-        found = stream.decompress(data, INFLATED_BYTES_MAX)
-    except zlib.error as error:
-        raise FieldError("body", f"zlib ({error})", repr(bytes(data[:20]))) from None
-    if not stream.eof:
-        raise FieldError("body", f"zlib of at most {INFLATED_BYTES_MAX} bytes, to its end", f"{len(found)} bytes")
-    return found
-
-
-class _Pieces:
-    """Texts behind their lengths."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    @property
-    def left(self) -> bool:
-        return self._at < len(self._data)
-
-    def number(self, what: str) -> int:
-        raw = self._data[self._at : self._at + 4]
-        if len(raw) < 4:
-            raise FieldError(f"body.{what}", "four bytes", f"{len(raw)}")
-        self._at += 4
-        return int.from_bytes(raw, "big", signed=True)
-
-    def text(self, what: str) -> bytes:
-        size = self.number(what)
-        if not 0 <= size <= len(self._data) - self._at:
-            raise FieldError(f"body.{what}", f"a length of at most {len(self._data) - self._at}", str(size))
-        self._at += size
-        return self._data[self._at - size : self._at]
-
-
-def _unpacked(data: bytes) -> RegisterBody:
-    pieces = _Pieces(data)
-    table = TopicTable(data_version=decode_body(pieces.text("dataVersion"), DataVersion, "body.dataVersion"))
-    for _ in range(pieces.number("count")):
-        topic = _topic_line(pieces.text("topic").decode("utf-8", "replace"))
-        table.topic_config_table[str(topic.topic_name)] = topic
-    filters = decode_body(pieces.text("filterServerList"), list[str] | None, "body.filterServerList")  # type: ignore[arg-type]
-    if pieces.left:  # since 5.0
-        for _ in range(pieces.number("mappings")):
-            raw = pieces.text("mapping")
-            named = decode_body(raw, dict[str, Any], "body.mapping")
-            table.topic_queue_mapping_info_map[str(named.get("topic", ""))] = Raw(standard(raw))
-    return RegisterBody(filter_server_list=filters, topic_config_serialize_wrapper=table)
-
-
-def _topic_line(line: str) -> TopicConfig:
-    """``name readQueues writeQueues perm filterType {attributes}``."""
-    words = line.split(" ", 5)
-    try:
-        name, reads, writes, perm = words[0], *map(int, words[1:4])
-    except ValueError:
-        raise FieldError("body.topic", "a name and three whole numbers", repr(line[:80])) from None
-    return TopicConfig(topic_name=name, read_queue_nums=reads, write_queue_nums=writes, perm=perm)
 
 
 build_tables(__name__)

@@ -1,4 +1,4 @@
-"""Log lines that a peer can cause: one of a kind in a while, and how many were left out.
+"""Log lines that a peer can cause: a few of a kind in a while, and how many were left out.
 
 Room: remoting. It must never keep what it logs.
 """
@@ -13,15 +13,21 @@ __all__ = ["LogLimit"]
 
 
 class LogLimit:
-    """A logger that says the same kind of thing at most once every ``interval_s`` seconds."""
+    """A logger that says the same kind of thing at most ``burst`` times every ``interval_s`` seconds."""
 
     def __init__(
-        self, logger: logging.Logger, interval_s: float = 10.0, clock: Callable[[], float] = time.monotonic
+        self,
+        logger: logging.Logger,
+        interval_s: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        burst: int = 1,
     ) -> None:
         self._logger = logger
         self._interval_s = interval_s
         self._clock = clock
-        self._kinds: dict[str, tuple[float, int]] = {}
+        self._burst = burst
+        self._kinds: dict[str, tuple[float, int, int]] = {}
 
     def warning(self, kind: str, message: str, *args: object, exc_info: bool | BaseException = False) -> None:
         """Log, unless a line of this kind was logged a moment ago. Args: kind: one of a few fixed texts."""
@@ -35,10 +41,13 @@ class LogLimit:
         self, level: int, kind: str, message: str, args: tuple[object, ...], exc_info: bool | BaseException
     ) -> None:
         now = self._clock()
-        since, left_out = self._kinds.get(kind, (float("-inf"), 0))
-        if now - since < self._interval_s:
-            self._kinds[kind] = (since, left_out + 1)
+        since, said, left_out = self._kinds.get(kind, (float("-inf"), 0, 0))
+        if now - since >= self._interval_s:
+            self._kinds[kind] = (now, 1, 0)
+        elif said < self._burst:
+            self._kinds[kind] = (since, said + 1, 0)
+        else:
+            self._kinds[kind] = (since, said, left_out + 1)
             return
-        self._kinds[kind] = (now, 0)
         more = f" ({left_out} more of this kind since the last line)" if left_out else ""
         self._logger.log(level, message + more, *args, exc_info=exc_info)

@@ -16,8 +16,8 @@ from typing import Final
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import FieldError, InternalError, MqfastError
-from mqfast.remoting.bodies import decode_registration
 from mqfast.remoting.command import FrameDecoder, encode, offset_header, pull_header, send_header
+from mqfast.remoting.registrations import RegistrationLimits, at_once, registration_steps
 from mqfast.store.base import fastjson
 from mqfast.store.base._os import OsDoor
 from mqfast.store.check.verify import verify
@@ -170,7 +170,10 @@ def _frames(data: bytes, root: str) -> None:
 
 def _registration(data: bytes, root: str) -> None:
     # The first byte says whether it is packed, and how old its sender is.
-    decode_registration(data[1:], compressed=data[:1] < b"\x80", version=data[0] if data else 0)
+    steps = registration_steps(
+        data[1:], compressed=data[:1] < b"\x80", version=data[0] if data else 0, limits=RegistrationLimits()
+    )
+    at_once(steps)
 
 
 def _conf(data: bytes, root: str) -> None:

@@ -14,9 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqfast.errors import FieldError
-from mqfast.remoting.bodies import DataVersion, RegisterBody, decode_body, decode_registration, header_of, inflate
+from mqfast.remoting.bodies import DataVersion, RegisterBody, decode_body, decode_request, header_of
 from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.fastjson import bare_keys, object_keys, quoted, standard
+from mqfast.remoting.registrations import RegistrationLimits, at_once, registration_steps
+
+NO_LIMITS = RegistrationLimits()
+
+
+def decode_registration(
+    body: bytes, *, compressed: bool, version: int, limits: RegistrationLimits = NO_LIMITS
+) -> RegisterBody:
+    return at_once(registration_steps(body, compressed=compressed, version=version, limits=limits))
 
 
 @pytest.mark.parametrize(
@@ -125,8 +134,58 @@ def test_packed_registrations_that_are_none(body: bytes, said: str) -> None:
 
 
 def test_a_packed_body_that_would_fill_the_memory_is_refused() -> None:
-    with pytest.raises(FieldError, match="at most 67108864 bytes"):
-        inflate(zlib.compress(b"\0" * (65 * 1024 * 1024)))
+    body = zlib.compress(b"\0" * (65 << 20))
+    with pytest.raises(FieldError, match=r"at most 33554432 bytes when unpacked \(registrationBytesMax\)"):
+        decode_registration(body, compressed=True, version=479)
+
+
+def json_of(count: int, more: str = "") -> bytes:
+    topic = (
+        '{"attributes":{},"order":false,"perm":6,"readQueueNums":8,"topicFilterType":"SINGLE_TAG","topicName":"t%d"}'
+    )
+    table = ",".join(f'"t{i}":{topic % i}' for i in range(count))
+    return f'{{"filterServerList":[],"topicConfigSerializeWrapper":{{"topicConfigTable":{{{table}}}{more}}}}}'.encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "compressed"),
+    [
+        (json_of(101), False),
+        (packed(VERSION, [b"t%d 1 1 6 SINGLE_TAG" % i for i in range(101)], b"[]"), True),
+        (packed(VERSION, [LINE], b"[]", 101, *[b'{"topic":"T1"}'] * 101), True),
+        (json_of(1, ',"more":{' + ",".join(f'"a{i}":{{}}' for i in range(50_000)) + "}"), False),
+        (b'{"topicConfigSerializeWrapper":{"topicConfigTable":{' + b'"a":1,' * 50_000 + b'"b":1}}}', False),
+    ],
+)
+def test_a_registration_of_too_many_topics_is_refused(body: bytes, compressed: bool) -> None:
+    with pytest.raises(FieldError, match=r"at most 100 topics \(registrationTopicsMax\)"):
+        decode_registration(body, compressed=compressed, version=479, limits=RegistrationLimits(topics=100))
+
+
+def test_a_registration_of_many_topics_is_whole() -> None:
+    for body, compressed in (
+        (json_of(20_000), False),
+        (packed(VERSION, [b"t%d 1 1 6 SINGLE_TAG" % i for i in range(20_000)], b"[]"), True),
+    ):
+        steps = registration_steps(body, compressed=compressed, version=479, limits=RegistrationLimits())
+        count = 0
+        try:
+            while True:
+                next(steps)
+                count += 1
+        except StopIteration as end:
+            table = end.value.topic_config_serialize_wrapper.topic_config_table
+        assert list(table) == [f"t{i}" for i in range(20_000)]
+        assert count >= 20  # others are served between them
+
+
+def test_a_request_has_fewer_bytes_than_an_answer() -> None:
+    bare = b"{" + b",".join(b"%d:1" % i for i in range(20_000)) + b"}"
+    assert len(decode_body(bare, dict[str, int], "body")) == 20_000
+    with pytest.raises(FieldError, match="body: expected JSON"):
+        decode_request(bare, dict[str, int], "body")
+    with pytest.raises(FieldError, match="body: expected at most 1048576 bytes, found 1048577"):
+        decode_request(bytes((1 << 20) + 1), dict[str, int], "body")
 
 
 def test_registrations_of_old_brokers_and_without_a_body() -> None:
@@ -139,7 +198,7 @@ def test_registrations_of_old_brokers_and_without_a_body() -> None:
     assert (empty.data_version, empty.topic_config_table) == (DataVersion(), {})
     with pytest.raises(FieldError, match=r"field body\.topicConfigSerializeWrapper: expected a table of topics"):
         decode_registration(b"{}", compressed=False, version=479)
-    with pytest.raises(FieldError, match=r"field body\.topicConfigSerializeWrapper\.topicConfigTable\[\.\.\.\]\.perm"):
+    with pytest.raises(FieldError, match=r"field body\.topicConfigTable\['.*'\]\.perm"):
         body = b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":{"perm":"x"}}}}'
         decode_registration(body, compressed=False, version=479)
 
