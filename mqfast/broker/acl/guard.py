@@ -110,7 +110,9 @@ class Guard(Rights):
         try:
             self._compare(caller, needs, request.code)
         except CallRefused as error:
-            raise self._logged(request, caller.address, error) from None
+            self._logged(request, caller.address, error)
+            # Its own words would name what the caller may not know.
+            raise CallRefused(error.code, f"{caller.name} has no permission for what is asked for") from None
 
     def _compare(self, caller: Caller, needs: Iterable[Need], code: int) -> None:
         if self._plain is not None:

@@ -1,0 +1,333 @@
+"""What clients make up: properties, keys, groups and client ids of others reach nothing past the rights."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.append(str(Path(__file__).resolve().parent))
+
+from accounts import ACCOUNTS, Kind, Signing, guarded_broker
+from running import Running, running_broker
+
+from mqfast import properties as names
+from mqfast.broker.again.transactions import Transactions
+from mqfast.broker.context import BrokerContext
+from mqfast.message import decode_message_id
+from mqfast.remoting.client import RemotingClient
+from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.processors import Lane, Processors
+from mqfast.remoting.signature import sign
+from mqfast.schedule.delay_levels import BROKER_TOPICS
+
+KINDS = pytest.mark.parametrize("kind", ["1.0", "2.0"])
+OF_THE_BROKER = sorted(BROKER_TOPICS | {"rmq_sys_REVIVE_LOG_DefaultCluster", "rmq_sys_anything"})
+HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
+REPLIES = "DefaultCluster_REPLY_TOPIC"
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 60))
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    while not is_so():
+        await asyncio.sleep(0.005)
+
+
+def place(answer: RemotingCommand) -> int:
+    return decode_message_id(answer.ext_fields["msgId"]).physical_offset
+
+
+def transactions(one: Signing) -> Transactions:
+    return next(part for part in one.running.broker.parts if isinstance(part, Transactions))
+
+
+@contextlib.asynccontextmanager
+async def client(one: Signing, who: str, name: str, producers: str) -> AsyncIterator[list[RemotingCommand]]:
+    """A client of an account in a producer group. Yields: what the broker asks it."""
+    asked: list[RemotingCommand] = []
+    processors = Processors()
+
+    def note(_: object, request: RemotingCommand) -> RemotingCommand:
+        asked.append(request)
+        return request.response(body=b"{}")
+
+    processors.register_default(note, Lane("all"))
+    remoting = RemotingClient(processors)
+    beat = {
+        "clientID": name,
+        "producerDataSet": [{"groupName": producers}],
+        "consumerDataSet": [{"groupName": "g", "subscriptionDataSet": []}] if who == "owner" else [],
+    }
+    body = json.dumps(beat).encode()
+    answer = await remoting.call(one.running.address, 34, sign({}, body, *ACCOUNTS[who]), body)
+    assert answer.code == 0, answer.remark
+    yield asked
+    await remoting.close()
+
+
+async def half_message(one: Signing, who: str, topic: str, key: str = "K", **more: Any) -> dict[str, Any]:
+    """Returns: the fields of 37 that end it."""
+    properties = names.encode({"TRAN_MSG": True, "PGROUP": "pg", "UNIQ_KEY": key, **more}).decode()
+    sent = await one.send(who, topic, b"body", properties, g=one.context.now_ms())
+    assert sent.code == 0, sent.remark
+    return {
+        "producerGroup": "pg", "commitLogOffset": place(sent), "tranStateTableOffset": sent.ext_fields["queueOffset"],
+        "commitOrRollback": 12, "topic": topic,
+    }  # fmt: skip
+
+
+# --- topics of the broker ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("topic", OF_THE_BROKER)
+def test_no_client_sends_to_a_topic_of_the_broker(tmp_path: Path, topic: str) -> None:
+    """Without access control as well: the records there say what the broker is to do."""
+
+    async def flow(one: Running) -> None:
+        context = one.context
+        before = context.store.max_physical_offset
+        long = {
+            "producerGroup": "p", "topic": topic, "defaultTopic": "TBW102", "defaultTopicQueueNums": 1, "queueId": 0,
+            "sysFlag": 0, "bornTimestamp": 1, "flag": 0, "properties": "UNIQ_KEY\x01U\x02", "reconsumeTimes": 0,
+        }  # fmt: skip
+        letters = {
+            "a": "p",
+            "b": topic,
+            "c": "TBW102",
+            "d": 1,
+            "e": 0,
+            "f": 0,
+            "g": 1,
+            "h": 0,
+            "i": "UNIQ_KEY\x01U\x02",
+            "j": 0,
+        }
+        for code, fields in ((10, long), (310, letters), (320, letters), (324, long), (325, letters)):
+            answer = await one.call(code, b"forged", **fields)
+            assert (answer.code, answer.remark) == (16, f"Sending message to topic[{topic}] is forbidden."), code
+        for pairs in ({}, {"DELAY": 1}, {"TRAN_MSG": True}):
+            lights = names.encode({"UNIQ_KEY": "U", "INNER_MULTI_DISPATCH": f"%LMQ%a,{topic}", **pairs}).decode()
+            assert (await one.send("T", b"forged", properties=lights)).code == 16
+        assert context.store.max_physical_offset == before
+
+    async def main() -> None:
+        async with running_broker(tmp_path, enableLmq=True, enableMultiDispatch=True) as one:
+            await flow(one)
+
+    run(main())
+
+
+def put(context: BrokerContext, topic: str, queue_id: int, pairs: dict[str, Any]) -> None:
+    context.topics.ensure(topic, queue_id + 1)
+    context.engine.put_encoded(
+        topic.encode(), queue_id, b"forged", names.encode(pairs), 0, 0, 1, None, context.store_host, 0, wait=False
+    )
+
+
+@pytest.mark.parametrize("target", sorted(BROKER_TOPICS))
+def test_nothing_is_delivered_to_a_topic_of_the_broker(tmp_path: Path, target: str) -> None:
+    """As where an older version took such a record from a client."""
+
+    async def main() -> None:
+        async with running_broker(tmp_path) as one:
+            context = one.context
+            due = {"REAL_QID": 7, "TIMER_OUT_MS": context.now_ms() - 1000, "TIMER_ENQUEUE_MS": 1}
+            for topic in (target, "T"):  # the second one shows that the first has had its turn
+                put(context, "SCHEDULE_TOPIC_XXXX", 0, {"REAL_TOPIC": topic, "DELAY": 1, **due})
+                put(context, "rmq_sys_wheel_timer", 0, {"REAL_TOPIC": topic, **due})
+            assert context.timer is not None
+            context.timer.wake()
+            await one.send("T", b"later", properties="TIMER_DELAY_MS\x011000\x02")  # wakes the timer
+            await until(lambda: context.store.max_offset("T", 7) == 2)
+            assert context.store.max_offset(target, 7) == 0
+
+    run(main())
+
+
+# --- light queues -----------------------------------------------------------------------------------------------------
+
+
+@KINDS
+def test_a_light_queue_needs_pub_on_its_own_name(tmp_path: Path, kind: Kind) -> None:
+    async def main() -> None:
+        async with guarded_broker(tmp_path, kind, enableLmq=True, enableMultiDispatch=True) as one:
+            for pairs in ("secret_topic", "%LMQ%a,secret_topic", "%LMQ%a\x02INNER_MULTI_DISPATCH\x01secret_topic"):
+                refused = await one.send(
+                    "other", "t", properties=f"UNIQ_KEY\x01U\x02INNER_MULTI_DISPATCH\x01{pairs}\x02"
+                )
+                assert refused.code in (1, 16)
+            assert one.context.store.max_offset("secret_topic", 0) == 0
+            sent = await one.send("other", "t", properties="UNIQ_KEY\x01U\x02INNER_MULTI_DISPATCH\x01%LMQ%a\x02")
+            assert sent.code == 0, sent.remark
+            await until(lambda: one.context.store.max_offset("%LMQ%a", 0) == 1)
+
+    run(main())
+
+
+# --- transactions -----------------------------------------------------------------------------------------------------
+
+
+@KINDS
+def test_a_transaction_with_the_key_of_another_does_not_end_it(tmp_path: Path, kind: Kind) -> None:
+    """A check stores a half message once more, and its key leads to the newest one: for its own topic."""
+
+    async def main() -> None:
+        async with guarded_broker(tmp_path, kind, transactionTimeOut=1) as one:
+            open_one = await half_message(one, "owner", "secret_topic")
+            await asyncio.sleep(0.01)  # older than transactionTimeOut
+            await transactions(one).check.round()
+            assert one.context.store.max_offset(HALF, 0) == 2
+            forged = await half_message(one, "other", "t")
+            for _ in range(2):  # the second one: the half message has ended, and only its key is left
+                await one.call("other", 37, **forged)
+            await transactions(one).check.round()
+            ended = await one.call("owner", 37, **{**open_one, "commitOrRollback": 8})
+            assert (ended.code, ended.remark) == (0, None)
+            await until(lambda: one.context.store.max_offset("secret_topic", 0) == 1)
+
+    run(main())
+
+
+@KINDS
+@pytest.mark.parametrize("how", ["delayed", "checked"])
+def test_a_forged_message_ends_no_transaction_at_the_next_start(tmp_path: Path, kind: Kind, how: str) -> None:
+    async def first() -> dict[str, Any]:
+        async with guarded_broker(tmp_path, kind, transactionTimeOut=1) as one:
+            open_one = await half_message(one, "owner", "secret_topic")
+            await asyncio.sleep(0.01)
+            await transactions(one).check.round()
+            if how == "delayed":  # 8: the bits of a committed transaction
+                sent = await one.send(
+                    "other", "t", b"x", "UNIQ_KEY\x01K\x02DELAY\x0118\x02", f=8, g=one.context.now_ms()
+                )
+                assert sent.code == 0, sent.remark
+            else:
+                await half_message(one, "other", "t", TRANSACTION_CHECK_TIMES=1)
+            return open_one
+
+    async def second(open_one: dict[str, Any]) -> None:
+        settings: dict[str, Any] = {"aclEnable": True, "aclFile": str(tmp_path / "plain_acl.yml")}
+        if kind == "2.0":
+            settings = {"authorizationEnabled": True}
+        async with running_broker(tmp_path / "store", **settings) as running:
+            ended = await Signing(running).call("owner", 37, **{**open_one, "commitOrRollback": 8})
+            assert (ended.code, ended.remark) == (0, None)
+
+    async def main() -> None:
+        await second(await first())
+
+    run(main())
+
+
+@KINDS
+def test_a_producer_is_asked_only_about_what_its_account_may_publish(tmp_path: Path, kind: Kind) -> None:
+    async def main() -> None:
+        async with guarded_broker(tmp_path, kind, transactionTimeOut=1) as one:
+            async with client(one, "nobody", "n", "pg") as stranger, client(one, "other", "o", "pg") as other:
+                await half_message(one, "owner", "secret_topic")
+                await asyncio.sleep(0.01)
+                for _ in range(3):
+                    assert await transactions(one).check.round() == 0
+                async with client(one, "owner", "w", "pg") as owner:
+                    assert await transactions(one).check.round() == 1
+                    await until(lambda: any(request.code == 39 for request in owner))
+                    assert stranger == other == []
+
+    run(main())
+
+
+# --- recalls ----------------------------------------------------------------------------------------------------------
+
+
+@KINDS
+def test_a_delete_of_another_topic_takes_no_message(tmp_path: Path, kind: Kind) -> None:
+    async def main() -> None:
+        async with guarded_broker(tmp_path, kind, recallMessageEnable=True) as one:
+            due = (one.context.now_ms() // 1000 + 3) * 1000
+            kept = await one.send("owner", "secret_topic", b"kept", f"UNIQ_KEY\x01K\x02TIMER_DELIVER_MS\x01{due}\x02")
+            for number, key in enumerate(("K", "secret_topic+K")):
+                forged = f"UNIQ_KEY\x01F{number}\x02TIMER_DELIVER_MS\x01{due}\x02TIMER_DEL_UNIQKEY\x01{key}\x02"
+                assert (await one.send("other", "t", b"0", forged)).code == 0
+            handle = kept.ext_fields["recallHandle"]
+            for topic in ("t", "secret_topic"):
+                assert (await one.call("other", 370, topic=topic, recallHandle=handle, producerGroup="p")).code != 0
+            await until(lambda: one.context.store.max_offset("secret_topic", 0) == 1)
+
+    run(main())
+
+
+# --- clients ----------------------------------------------------------------------------------------------------------
+
+
+@KINDS
+def test_a_reply_goes_to_the_account_that_asked(tmp_path: Path, kind: Kind) -> None:
+    async def main() -> None:
+        async with guarded_broker(tmp_path, kind) as one:
+            letters = {"a": "p", "b": REPLIES, "c": "TBW102", "d": 1, "e": 0, "f": 0, "g": 1, "h": 0, "j": 0}
+            async with client(one, "owner", "asker", "pg") as owner, client(one, "other", "asker", "pg") as thief:
+                answer = await one.call("owner", 325, b"for the asker", **letters, i="REPLY_TO_CLIENT\x01asker\x02")
+                assert (answer.code, answer.remark) == (0, None)
+                assert [request.code for request in owner if request.code != 40] == [326]
+                assert thief == []
+            refused = await one.call("nobody", 325, b"x", **letters, i="REPLY_TO_CLIENT\x01asker\x02")
+            assert refused.code in (1, 16)
+
+    run(main())
+
+
+@KINDS
+def test_what_is_passed_on_to_a_client_has_no_signature(tmp_path: Path, kind: Kind) -> None:
+    """A signature is good for every code: the client could send it back with another one."""
+
+    async def main() -> None:
+        async with guarded_broker(tmp_path, kind) as one, client(one, "owner", "c", "pg") as asked:
+            answer = await one.call("owner", 307, consumerGroup="g", clientId="c", jstackEnable="false")
+            assert answer.code == 0, answer.remark
+            (told,) = [request.ext_fields for request in asked if request.code == 307]
+            assert told == {"consumerGroup": "g", "clientId": "c", "jstackEnable": "false"}
+
+    run(main())
+
+
+def test_a_name_without_a_signature_has_no_rights(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with guarded_broker(tmp_path, "2.0", authenticationWhitelist="310,33") as one:
+            letters = {
+                "a": "p",
+                "b": "secret_topic",
+                "c": "TBW102",
+                "d": 1,
+                "e": 0,
+                "f": 0,
+                "g": 1,
+                "h": 0,
+                "i": "",
+                "j": 0,
+            }
+            forged = await one.running.call(310, b"x", **letters, AccessKey=ACCOUNTS["owner"][0])
+            assert forged.code == 16
+            sent = await one.send("owner", "secret_topic")
+            assert sent.code == 0, sent.remark
+            assert (await one.running.call(33, offset=place(sent), AccessKey=ACCOUNTS["owner"][0])).code == 16
+
+    run(main())
+
+
+@pytest.mark.parametrize("hidden", ["RMQ_SYS_TRACE_TOPIC;secret_topic", "secret_topic;RMQ_SYS_TRACE_TOPIC"])
+def test_the_trace_topic_excuses_itself_alone(tmp_path: Path, hidden: str) -> None:
+    async def main() -> None:
+        async with guarded_broker(tmp_path, "1.0") as one:
+            assert (await one.send("nobody", "RMQ_SYS_TRACE_TOPIC")).code == 0
+            refused = await one.call("nobody", 990_002, topic=hidden, key="K", batch=0, rows=1, tasks=1)
+            assert str(refused.remark).endswith("No default permission for topic:secret_topic")
+
+    run(main())
