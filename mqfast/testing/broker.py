@@ -110,6 +110,8 @@ class Broker:
         self._cluster: Cluster
         self._clients: list[Any] = []
         self._started = False
+        self._namesrv_addr = ""
+        self._addresses: Mapping[str, str] = {}
 
     # --- start and end ---
 
@@ -144,6 +146,8 @@ class Broker:
             )
             self._cluster.take_state(state)
             self._host.run(self._cluster.start())
+            self._namesrv_addr = self._cluster.namesrv_addr
+            self._addresses = {one.name: f"127.0.0.1:{one.port}" for one in self._cluster.members.values()}
         except BaseException:
             self._host.end()
             raise
@@ -201,33 +205,38 @@ class Broker:
     ) -> None:
         self.close()
 
-    def _call(self, function: Callable[..., _T], /, *args: Any, **kwargs: Any) -> _T:
+    def _check_started(self) -> None:
         if not self._started:
             raise UsageError("expected a broker that is started, found one that is not: use it by `with`")
+
+    def _call(self, function: Callable[..., _T], /, *args: Any, **kwargs: Any) -> _T:
+        self._check_started()
         return self._host.call(function, *args, **kwargs)
 
     @property
     def namesrv_addr(self) -> str:
-        """The name servers, as ``127.0.0.1:40001;127.0.0.1:40002``."""
-        return self._call(lambda: self._cluster.namesrv_addr)
+        """The name servers, as ``127.0.0.1:40001;127.0.0.1:40002``; a forked child may read it, too."""
+        self._check_started()
+        return self._namesrv_addr
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """Name -> host:port of every broker."""
-        return self._call(lambda: {one.name: f"127.0.0.1:{one.port}" for one in self._cluster.members.values()})
+        """Name -> host:port of every broker; a forked child may read it, too."""
+        self._check_started()
+        return dict(self._addresses)
 
     # --- what happens to servers ---
 
     def reset(self) -> None:
-        """Empty everything: messages, offsets, groups, faults, requests, clock; clients that were made here are closed.
+        """Empty everything: messages, offsets, groups, faults, requests, clock.
 
-        Ports, other connections and the topics of the constructor stay; servers that were ended serve again.
+        Clients go on, also those that were made here; ports and the topics of the constructor stay; servers that were
+        ended serve again.
         Raises: UsageError where the store is one that is kept.
         """
         if self._store is not None:
             raise UsageError("reset: expected a store that is not kept, found store=...; start a new Broker")
         self._call(lambda: None)
-        self.close_clients()
         self._host.run(self._cluster.reset())
         self._steps.reset()
 

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 from mqfast.broker.admin.bodies import Offsets, Queue, by_queue
 from mqfast.broker.broker import Broker
 from mqfast.broker.broker_config import BrokerConfig
+from mqfast.broker.clients.heartbeat import PASSIVELY
 from mqfast.broker.context import BrokerContext
 from mqfast.broker.groups import GroupManager
 from mqfast.broker.topics import READ, WRITE, TopicManager
@@ -23,12 +24,14 @@ from mqfast.errors import ConfigError, MqfastError, UsageError
 from mqfast.namesrv.namesrv_config import NamesrvConfig
 from mqfast.namesrv.server import NameServer
 from mqfast.remoting.bodies import encode_body
+from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode
 from mqfast.store.message_store import MessageStore, open_store
 from mqfast.store.meta.tables import ConfigTables
 from mqfast.testing._door import FaultDoor
 from mqfast.testing.clock import Time
 from mqfast.testing.disk_faults import Disk, cut_power
+from mqfast.testing.duplicates import Place, Reader
 from mqfast.testing.gate import Gate
 from mqfast.testing.places import remove_tree
 
@@ -147,6 +150,7 @@ class Cluster:
             name: Member(name, path, {**own, "brokerName": name, **config}) for name, path in stores.items()
         }
         time_.on_change = self._clock_moved
+        self.gate.reader = self._reader
 
     # --- start and end ---
 
@@ -342,10 +346,12 @@ class Cluster:
         self.gate.forget()
         self.disk.heal()
         self.time.reset()
-        for name, server in self.name_servers.items():
-            if server is None:
-                await self._start_name_server(name)
-        await asyncio.gather(*map(self._reset_member, self.members.values()))
+        ending = {one.name for one in self.members.values() if not (one.is_running and one.broker.is_renewable)}
+        with self.gate.restart(ending):
+            for name, server in self.name_servers.items():
+                if server is None:
+                    await self._start_name_server(name)
+            await asyncio.gather(*map(self._reset_member, self.members.values()))
 
     async def _reset_member(self, member: Member) -> None:
         if not member.is_running or not member.broker.is_renewable:
@@ -439,11 +445,11 @@ class Cluster:
                     )
 
     def restart_offsets(self, member: Member) -> None:
-        """Tell consumers that are still there that their queues begin at 0 again (220)."""
+        """Tell push consumers that are still there that their queues begin at 0 again (220)."""
         for group in member.context.consumers.groups():
             for topic in group.subscriptions:
                 found = member.context.topics.get(topic)
-                if found is None or not group.members:
+                if found is None or not group.members or group.consume_type != PASSIVELY:
                     continue
                 queues = [Queue(member.name, queue_id, topic) for queue_id in range(found.read_queue_nums)]
                 body = encode_body(Offsets(by_queue((queue, 0) for queue in queues)))
@@ -452,6 +458,11 @@ class Cluster:
                     channel.oneway(  # type: ignore[attr-defined]
                         RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body
                     )
+
+    def _reader(self, place: Place, channel: Channel) -> Reader:
+        member = self.members.get(place.broker)
+        group = member.context.consumers.group(place.group) if member is not None and member.is_running else None
+        return Reader.of(group, channel)
 
     def disk_changed(self) -> None:
         """Let all brokers feel the disk as it is now."""

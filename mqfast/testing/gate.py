@@ -1,34 +1,28 @@
 """The door of a test's servers at their connections: it notes what is asked, and does what the faults that are on say.
 
-Room: testing. It must never change a request or an answer that no fault is for; a duplicate delivery alone is an answer
-that is changed.
+Faults of one request act in this order: ``slow`` (all that are for it, one after the other), ``lose requests``,
+``answer``; then the request is served, and ``lose answers`` acts on any answer. Room: testing. It must never change a
+request or an answer that no fault is for; a duplicate delivery alone is an answer that is changed (``duplicates.py``).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Container, Iterator, Mapping
+from typing import Any, Final
 
 from mqfast.remoting.channel import Channel, End
-from mqfast.remoting.codes import RequestCode
-from mqfast.remoting.command import RemotingCommand, pull_header
+from mqfast.remoting.codes import RequestCode, ResponseCode
+from mqfast.remoting.command import RemotingCommand
+from mqfast.testing.duplicates import POLL_S, Duplicates, Place, Reader, place_of
 
 __all__ = ["Asked", "Fault", "Gate", "GatedChannel", "Place"]
 
 _NOTED_MAX: Final = 10_000
 _BODY_MAX: Final = 4096  # of a request that is noted
 _PULLS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
-
-
-class Place(NamedTuple):
-    """A queue of a broker, as a group reads it."""
-
-    broker: str
-    group: str
-    topic: str
-    queue_id: int
 
 
 class Asked:
@@ -115,7 +109,8 @@ class Gate:
     Attributes: ``faults``: those that are on, the oldest first; ``refuses``: are new connections refused?
         ``starting``: how many brokers start now; ``channels``: all connections; ``asked``: requests, the last ones;
         ``arrived``: called after each answer and each closed connection; ``counts``: how many of each code ever came;
-        ``first_pulls``: where a group began with a queue; ``delivered``: the offsets that it got, pull by pull.
+        ``first_pulls``: where a group began with a queue; ``delivered``: the offsets that it got, pull by pull;
+        ``reader``: who pulls; ``is_restarting``, ``anew``: see ``restart``.
     Thread: that of the event loop.
     """
 
@@ -130,8 +125,10 @@ class Gate:
         self._now_ms = now_ms
         self.first_pulls: dict[Place, int] = {}
         self.delivered: dict[Place, list[tuple[int, int]]] = {}
-        self._duplicates: dict[tuple[Place, int], None] = {}
-        self._pulls = 0
+        self.is_restarting = False
+        self.anew: set[Place] = set()
+        self.reader: Callable[[Place, Channel], Reader] = lambda _place, _channel: Reader()
+        self.duplicates = Duplicates(self._every, lambda place, channel: self.reader(place, channel))
 
     def maker(self, server: str, *, of_brokers: bool = False) -> Callable[..., Channel]:
         """What makes the connections of a server. Args: of_brokers: do brokers connect to it, too?"""
@@ -148,7 +145,25 @@ class Gate:
         self.asked.clear()
         self.first_pulls.clear()
         self.delivered.clear()
-        self._duplicates.clear()
+        self.duplicates.forget()
+
+    @contextlib.contextmanager
+    def restart(self, ending: Container[str]) -> Iterator[None]:
+        """While brokers are emptied: pulls wait; behind it pull consumers that are there begin their queues at 0 again.
+
+        Args: ending: brokers that end and start again, to which all consumers connect anew.
+        """
+        self.is_restarting = True
+        for channel in self.channels:
+            channel.restarts |= {place for place in channel.places if not self.reader(place, channel).patience_s}
+            self.anew |= {place for place in channel.places if place.broker in ending}
+        try:
+            yield
+        finally:
+            self.is_restarting = False
+
+    def _every(self) -> int:
+        return next((int(one.seconds) for one in self.faults if one.kind == "duplicate deliveries"), 0)
 
     def note(self, channel: GatedChannel, request: RemotingCommand) -> Asked:
         """A request has come."""
@@ -157,35 +172,30 @@ class Gate:
         self.counts[request.code] += 1
         return asked
 
-    def fault_for(self, code: int, *kinds: str) -> Fault | None:
-        """The first fault of these kinds that is for this request."""
-        return next((one for one in self.faults if one.kind in kinds and one.takes(code)), None)
+    def fault_for(self, code: int, kind: str) -> Fault | None:
+        """The first fault of this kind that is for this request."""
+        return next((one for one in self.faults if one.kind == kind and one.takes(code)), None)
 
-    def pulled(self, server: str, request: RemotingCommand) -> None:
+    def late_s(self, code: int) -> float:
+        """How much later a request is served: by all faults of this kind together."""
+        return sum(one.seconds for one in self.faults if one.kind == "slow" and one.takes(code))
+
+    def pulled(self, channel: GatedChannel, request: RemotingCommand) -> None:
         """A group asks for messages."""
-        place, offset = _place(server, request)
+        place, offset = place_of(channel.server, request)
         self.first_pulls.setdefault(place, offset)
+        channel.places.add(place)
 
-    def delivery(self, server: str, request: RemotingCommand, answer: RemotingCommand) -> RemotingCommand:
-        """The answer to a pull; with the fault of duplicates every n-th says to pull the same messages once more."""
+    def delivery(self, channel: GatedChannel, request: RemotingCommand, answer: RemotingCommand) -> RemotingCommand:
+        """The answer to a pull, noted; with the fault of duplicates it may end earlier, or go on before itself."""
         if answer.code != 0:
             return answer
-        place, offset = _place(server, request)
-        self.delivered.setdefault(place, []).append((offset, int(answer.ext_fields["nextBeginOffset"])))
-        every = next((int(one.seconds) for one in self.faults if one.kind == "duplicate deliveries"), 0)
-        if not every or (place, offset) in self._duplicates:
-            return answer
-        self._pulls += 1
-        if self._pulls % every:
-            return answer
-        self._duplicates[place, offset] = None
-        changed = {**answer.ext_fields, "nextBeginOffset": str(offset)}
-        return request.response(answer.code, changed, answer.body, remark=answer.remark)
-
-
-def _place(server: str, request: RemotingCommand) -> tuple[Place, int]:
-    header = pull_header(request)
-    return Place(server, header.consumer_group, header.topic, header.queue_id), header.queue_offset
+        place, offset = place_of(channel.server, request)
+        behind = int(answer.ext_fields["nextBeginOffset"])
+        changed = self.duplicates.of(channel.server, request, answer, channel)
+        after = int(changed.ext_fields["nextBeginOffset"])
+        self.delivered.setdefault(place, []).append((offset, after if after > offset else behind))
+        return changed
 
 
 class GatedChannel(Channel):
@@ -197,6 +207,8 @@ class GatedChannel(Channel):
         self.is_broker = False
         self._gate = gate
         self._of_brokers = of_brokers
+        self.places: set[Place] = set()  # that were pulled by this connection
+        self.restarts: set[Place] = set()  # whose reader begins at 0 again
         self._serve = self._dispatch
         self._dispatch = self._pass
         self._open: dict[int, tuple[Asked, bool]] = {}  # opaque -> what was noted, is its answer lost?
@@ -227,38 +239,81 @@ class GatedChannel(Channel):
             return
         asked = gate.note(self, request)
         if code in _PULLS:
-            gate.pulled(self.server, request)
-        if gate.faults and self._is_stopped(asked, request):
-            return
-        lost = gate.fault_for(code, "lose answers") is not None if gate.faults else False
-        if lost:
-            asked.fault = "the answer is lost"
+            gate.pulled(self, request)
+            if (gate.is_restarting or self.restarts or gate.anew) and self._restarted(asked, request):
+                return
+        if gate.faults:
+            self._act(asked, request)
+        else:
+            self._take(asked, request, lost=False)
+
+    def _take(self, asked: Asked, request: RemotingCommand, *, lost: bool) -> None:
         if not request.is_oneway:
             self._open[request.opaque] = asked, lost
-        slow = gate.fault_for(code, "slow") if gate.faults else None
-        if slow is None:
-            self._serve(self, request)
-        else:
-            asked.fault = asked.fault or f"{slow.seconds:g} s late"
-            self._loop.call_later(slow.seconds, self._serve_late, request)
+        self._serve(self, request)
 
-    def _is_stopped(self, asked: Asked, request: RemotingCommand) -> bool:
-        fault = self._gate.fault_for(request.code, "lose requests", "answer")
-        if fault is None:
-            return False
-        if fault.kind == "answer":
-            asked.fault = "answered by a fault"
-            if not request.is_oneway:
-                self._open[request.opaque] = asked, False
-            self.answer(request, request.response(fault.answer, remark=fault.remark or None))
+    def _act(self, asked: Asked, request: RemotingCommand) -> None:
+        """Do what the faults that are on now say; see the head of this file for their order."""
+        gate, code = self._gate, request.code
+        late_s = gate.late_s(code)
+        is_lost = gate.fault_for(code, "lose requests") is not None
+        own = None if is_lost else gate.fault_for(code, "answer")
+        is_answer_lost = not is_lost and gate.fault_for(code, "lose answers") is not None
+        asked.fault = ", ".join([
+            *([f"{late_s:g} s late"] if late_s else []), *(["lost"] if is_lost else []),
+            *(["answered by a fault"] if own is not None else []), *(["the answer is lost"] if is_answer_lost else []),
+        ])  # fmt: skip
+
+        def act() -> None:
+            if self.is_closed:
+                return
+            if is_lost:
+                super(GatedChannel, self).answer(request, None)
+            elif own is None:
+                self._serve_or_repeat(asked, request, is_answer_lost)
+            else:
+                if not request.is_oneway:
+                    self._open[request.opaque] = asked, is_answer_lost
+                self.answer(request, request.response(own.answer, remark=own.remark or None))
+
+        if late_s:
+            self._loop.call_later(late_s, act)
         else:
-            asked.fault = "lost"
-            super().answer(request, None)
+            act()
+
+    def _restarted(self, asked: Asked, request: RemotingCommand) -> bool:
+        """Is this pull one of a consumer that was there before a reset? It is told to begin at 0 again then."""
+        place, offset = place_of(self.server, request)
+        gate, is_anew = self._gate, place in self._gate.anew and offset > 0
+        code, after = ResponseCode.PULL_NOT_FOUND, offset
+        if not gate.is_restarting:
+            gate.anew.discard(place)
+            if place not in self.restarts and not is_anew:
+                return False
+            self.restarts.discard(place)
+            code, after = ResponseCode.PULL_OFFSET_MOVED, 0
+        fields = {
+            "suggestWhichBrokerId": "0", "nextBeginOffset": str(after), "minOffset": "0", "maxOffset": str(after),
+        }  # fmt: skip
+        self._answer_later(asked, request, request.response(code, fields, remark="OFFSET_RESET"), lost=False)
         return True
 
-    def _serve_late(self, request: RemotingCommand) -> None:
-        if not self.is_closed:
-            self._serve(self, request)
+    def _answer_later(self, asked: Asked, request: RemotingCommand, answer: RemotingCommand, *, lost: bool) -> None:
+        self._open[request.opaque] = asked, lost
+
+        def act() -> None:
+            if not self.is_closed:
+                self.answer(request, answer)
+
+        self._loop.call_later(POLL_S, act)
+
+    def _serve_or_repeat(self, asked: Asked, request: RemotingCommand, lost: bool) -> None:
+        """Serve a request, unless it is a pull before which messages come again."""
+        instead = self._gate.duplicates.instead(self.server, request, self) if request.code in _PULLS else None
+        if instead is None:
+            self._take(asked, request, lost=lost)
+        else:
+            self._answer_later(asked, request, instead, lost=lost)
 
     def answer(self, request: RemotingCommand, answer: RemotingCommand | None) -> None:
         """Answer a request, unless a fault loses the answer."""
@@ -268,7 +323,7 @@ class GatedChannel(Channel):
                 answer = None
             else:
                 if request.code in _PULLS:
-                    answer = self._gate.delivery(self.server, request, answer)
+                    answer = self._gate.delivery(self, request, answer)
                 asked.answer, asked.remark = answer.code, answer.remark
         super().answer(request, answer)
         self._gate.arrived()

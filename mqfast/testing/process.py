@@ -78,6 +78,7 @@ class ProcessBroker(Broker):
             self._started = False
             raise
         self._state = self._ask("state")
+        self._namesrv_addr, self._addresses = self._ask("namesrv_addr"), self._ask("addresses")
 
     def _ask(self, name: str, *args: Any, **kwargs: Any) -> Any:
         if not self._started or self._pid != os.getpid():
@@ -147,7 +148,6 @@ class ProcessBroker(Broker):
         """As ``Broker.reset``."""
         if self._child is None and self._started:
             self._begin()
-        self.close_clients()
         self._ask("reset")
         self._state = self._ask("state")
 
@@ -156,17 +156,6 @@ class ProcessBroker(Broker):
         if not until_true(condition, timeout_s):
             name = getattr(condition, "__name__", repr(condition))
             self._fail(f"wait_until: expected {name} to be true within {timeout_s:g} s")
-
-    @property
-    def namesrv_addr(self) -> str:
-        """As ``Broker.namesrv_addr``."""
-        return str(self._ask("namesrv_addr"))
-
-    @property
-    def addresses(self) -> Mapping[str, str]:
-        """As ``Broker.addresses``."""
-        found: Mapping[str, str] = self._ask("addresses")
-        return found
 
 
 def _forwarded(name: str) -> Callable[..., Any]:

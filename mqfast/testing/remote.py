@@ -62,7 +62,6 @@ class RemoteBroker:
 
     def reset(self) -> None:
         """What is in the topics now is not seen any more."""
-        self.close_clients()
         self._begins.clear()
         for topic in self._admin.topics():
             try:

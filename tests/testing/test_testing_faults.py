@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 
 import pytest
@@ -123,6 +124,25 @@ def test_a_reset_ends_faults(broker: Broker) -> None:
         assert sent(broker).code == 0
 
 
+def test_faults_of_one_request_act_together_and_in_order(broker: Broker) -> None:
+    with broker.faults.slow(0.1), broker.faults.busy(times=1), broker.faults.slow(0.2, only=[SEND]):
+        began = time.monotonic()
+        assert sent(broker).code == ResponseCode.SYSTEM_BUSY
+        assert time.monotonic() - began >= 0.3
+        assert sent(broker, b"43").code == 0
+    with broker.faults.lose_answers(), broker.faults.answer(1, "no"), pytest.raises(CallTimeout):
+        sent(broker, timeout_ms=200)
+    with broker.faults.busy(), broker.faults.lose_requests(times=1), broker.faults.slow(0.01):
+        with pytest.raises(CallTimeout):
+            sent(broker, timeout_ms=200)
+        assert sent(broker).code == ResponseCode.SYSTEM_BUSY
+    assert [one.fault for one in broker.requests(SEND)] == [
+        "0.3 s late, answered by a fault", "0.3 s late", "answered by a fault, the answer is lost", "0.01 s late, lost",
+        "0.01 s late, answered by a fault",
+    ]  # fmt: skip
+    broker.assert_sent("orders", body=b"42", times=0)
+
+
 def test_a_pull_comes_twice(broker: Broker) -> None:
     broker.send("orders", "42", queue_id=0)
     fields = {
@@ -151,6 +171,19 @@ def test_a_slow_disk_makes_acknowledged_sends_slow(broker: Broker) -> None:
         began = time.monotonic()
         assert sent(broker).code == 0
         assert time.monotonic() - began >= 0.2
+
+
+def test_a_slow_disk_ends_with_its_block(broker: Broker) -> None:
+    """Also for the sync that is under way: else the sends behind the block would wait for it."""
+    done: list[int] = []
+    assert sent(broker, b"before").code == 0  # the log has its file
+    with broker.faults.slow_disk(600):
+        thread = threading.Thread(target=lambda: done.append(sent(broker, b"slow", timeout_ms=300_000).code))
+        thread.start()
+        broker.wait_until(lambda: len(broker.requests(SEND)) == 2, timeout_s=60)
+    assert sent(broker, b"after", timeout_ms=120_000).code == 0
+    thread.join(120)
+    assert done == [0]
 
 
 def test_a_failed_flush_is_no_acknowledgement_and_needs_a_restart() -> None:

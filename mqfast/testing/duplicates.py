@@ -1,0 +1,147 @@
+"""The fault of duplicates: the messages of every n-th pull come a second time, each of them once more and no more.
+
+A push consumer leaves out what its handler still has, so the messages come again when the group has done them: until
+then its next pull is answered as one that found nothing. One that broadcasts does not tell what is done, and gets the
+messages a moment later; pull consumers get them with the next pull. Room: testing. It must never repeat a message
+twice, nor change an answer that the fault is not for. Thread: that of the event loop.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from mqfast.broker.clients.consumer_manager import ConsumerGroup
+from mqfast.broker.clients.heartbeat import CLUSTERING, PASSIVELY
+from mqfast.remoting.channel import Channel
+from mqfast.remoting.codes import ResponseCode
+from mqfast.remoting.command import RemotingCommand, pull_header
+
+__all__ = ["POLL_S", "Duplicates", "Place", "Reader", "place_of"]
+
+POLL_S: Final = 0.02
+_PATIENCE_S: Final = 5.0  # for a group that keeps its offsets itself, and so tells nothing
+_MOMENT_S: Final = 0.1
+_COMMITS: Final = 1  # bit of a pull's sysFlag
+_OFFSET_AT: Final = 20  # of a record
+
+
+class Place(NamedTuple):
+    """A queue of a broker, as a group reads it."""
+
+    broker: str
+    group: str
+    topic: str
+    queue_id: int
+
+
+def place_of(server: str, request: RemotingCommand) -> tuple[Place, int]:
+    """The queue and the offset of a pull."""
+    header = pull_header(request)
+    return Place(server, header.consumer_group, header.topic, header.queue_id), header.queue_offset
+
+
+class Reader(NamedTuple):
+    """Who pulls. Attributes: ``client``: the id of a client that reads alone, empty for a group that shares its queues;
+    ``patience_s``: how long what comes again waits to be done.
+    """
+
+    client: str = ""
+    patience_s: float = 0.0
+
+    @classmethod
+    def of(cls, group: ConsumerGroup | None, channel: Channel) -> Reader:
+        """As the group's heartbeats say."""
+        if group is None or group.consume_type != PASSIVELY:
+            return cls()
+        if group.message_model == CLUSTERING:
+            return cls(patience_s=_PATIENCE_S)
+        found = group.members.get(channel)
+        return cls(found.client_id if found is not None else "", _MOMENT_S)
+
+
+class _Range:
+    """Messages that come a second time. Attributes: ``waits``: until they are done, or for ``until_s``."""
+
+    __slots__ = ("begin", "end", "until_s", "waits")
+
+    def __init__(self, begin: int, end: int, patience_s: float) -> None:
+        self.begin, self.end, self.waits = begin, end, patience_s > 0
+        self.until_s = time.monotonic() + patience_s
+
+
+class Duplicates:
+    """Which messages come again, and when.
+
+    Args: every: every how manieth pull; 0: none, the fault is off; reader: who pulls.
+    """
+
+    def __init__(self, every: Callable[[], int], reader: Callable[[Place, Channel], Reader]) -> None:
+        self._every: Final = every
+        self._reader: Final = reader
+        self._ranges: dict[tuple[Place, str], _Range] = {}
+        self._done: dict[tuple[Place, str], int] = {}  # offsets below came twice
+        self._pulls = 0
+
+    def forget(self) -> None:
+        """Nothing comes again."""
+        self._ranges.clear()
+        self._done.clear()
+
+    def instead(self, server: str, request: RemotingCommand, channel: Channel) -> RemotingCommand | None:
+        """The answer to a pull that is not served, because messages before it come again first; None: serve it."""
+        place, offset = place_of(server, request)
+        found = self._ranges.get((place, self._reader(place, channel).client))
+        if found is None or not found.waits or offset != found.end or not self._every():
+            return None
+        header = pull_header(request)
+        told = header.sys_flag & _COMMITS and header.commit_offset >= found.end
+        if told or time.monotonic() > found.until_s:
+            found.waits = False
+        after = found.end if found.waits else found.begin
+        fields = {
+            "suggestWhichBrokerId": "0", "nextBeginOffset": str(after), "minOffset": "0", "maxOffset": str(found.end),
+        }  # fmt: skip
+        return request.response(ResponseCode.PULL_NOT_FOUND, fields, remark="messages come again")
+
+    def of(self, server: str, request: RemotingCommand, answer: RemotingCommand, channel: Channel) -> RemotingCommand:
+        """The answer to a pull that was served, with an end where what comes again ends."""
+        every = self._every()
+        if not every:
+            return answer
+        place, offset = place_of(server, request)
+        reader, behind = self._reader(place, channel), int(answer.ext_fields["nextBeginOffset"])
+        key = place, reader.client
+        found = self._ranges.get(key)
+        if found is not None and offset < found.end:
+            if not found.waits and behind >= found.end:
+                del self._ranges[key]
+                self._done[key] = found.end
+            return _cut(request, answer, found.end)
+        if offset < self._done.get(key, 0):
+            return _cut(request, answer, self._done[key])
+        self._pulls += 1
+        if self._pulls % every:
+            return answer
+        self._ranges[key] = _Range(offset, behind, reader.patience_s)
+        return answer if reader.patience_s else _going_on_at(request, answer, offset)
+
+
+def _going_on_at(
+    request: RemotingCommand, answer: RemotingCommand, offset: int, body: bytes | None = None
+) -> RemotingCommand:
+    fields = {**answer.ext_fields, "nextBeginOffset": str(offset)}
+    return request.response(answer.code, fields, answer.body if body is None else body, remark=answer.remark)
+
+
+def _cut(request: RemotingCommand, answer: RemotingCommand, end: int) -> RemotingCommand:
+    """The answer without messages from an offset on."""
+    if int(answer.ext_fields["nextBeginOffset"]) <= end:
+        return answer
+    body = answer.body if isinstance(answer.body, (bytes, bytearray, memoryview)) else b"".join(answer.body)
+    at = 0
+    while at < len(body) and struct.unpack_from(">q", body, at + _OFFSET_AT)[0] < end:
+        at += struct.unpack_from(">i", body, at)[0]
+    return _going_on_at(request, answer, end, bytes(body[:at]))
