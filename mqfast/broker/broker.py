@@ -42,7 +42,7 @@ from mqfast.broker.stats import BrokerStats
 from mqfast.broker.timers import Timers
 from mqfast.broker.topics import READ, WRITE, TopicManager, retry_topic
 from mqfast.broker.write import Writer
-from mqfast.errors import ConfigError, MqfastError, UsageError
+from mqfast.errors import MqfastError, UsageError
 from mqfast.ha.failover.right import Right
 from mqfast.message import parse_host
 from mqfast.remoting.channel import Channel
@@ -180,6 +180,12 @@ class Broker:
             finally:
                 await client.close()
         self._certificates = ServerCertificates(config.tls("server"), _log)
+        if config.is_guarded and self.tls in ("off", "permissive"):
+            _log.warning(
+                "access control is on and TLS is %s: a signature hides no message, covers neither the code nor the "
+                "time of a request, and can be sent again; tls.server.mode=enforcing encrypts all connections",
+                self.tls,
+            )
         main = self._server(self.processors)
         await main.start(config["bindAddress"], config["listenPort"] if self._port is None else self._port)
         self._servers.append(main)
@@ -219,7 +225,7 @@ class Broker:
                 frame_bytes_max=config["frameMaxLength"],
                 idle_timeout_s=config["serverChannelMaxIdleTimeSeconds"],
                 proxy_protocol=config["proxyProtocolEnable"],
-                tls_mode=_tls_mode(config.tls("server").get("tls.server.mode", config["tls.server.mode"])),
+                tls_mode=self._tls_mode,
             ),
             context=self._certificates.context,
             on_closed=self._channel_closed,
@@ -227,6 +233,15 @@ class Broker:
             logger=logging.getLogger("mqfast.broker"),
             latencies=self._latencies,
         )
+
+    @property
+    def _tls_mode(self) -> TlsMode:
+        return TlsMode.of(self.config.tls("server").get("tls.server.mode", self.config["tls.server.mode"]))
+
+    @property
+    def tls(self) -> str:
+        """TLS at the broker's port: off, permissive or enforcing."""
+        return self._tls_mode.in_words(has_certificate=self._certificates.context is not None)
 
     def _client(self) -> RemotingClient:
         config = self.config
@@ -399,6 +414,7 @@ class Broker:
     def _scan(self) -> None:
         self._clients.scan()
         self._pull.scan()
+        self.context.replicas.look()
         if self._certificates.look():
             for server in self._servers:
                 server.context = self._certificates.context
@@ -514,10 +530,3 @@ class Broker:
 def _say_failure(future: asyncio.Future[None]) -> None:
     if not future.cancelled() and (error := future.exception()) is not None:
         _log.warning("config tables were not persisted, the next turn tries again: %s", error)
-
-
-def _tls_mode(text: str) -> TlsMode:
-    try:
-        return TlsMode(text.lower())
-    except ValueError:
-        raise ConfigError(f"tls.server.mode: expected disabled, permissive or enforcing, found {text!r}") from None

@@ -65,6 +65,11 @@ def _acting() -> dict[str, Setting]:
         "enableSingleTopicRegister": Setting(True, **live),
         # replication
         "haListenPort": Setting(10912),
+        "haBindAddress": Setting(""),
+        "haAllowedAddresses": Setting(""),
+        "haTlsCaFile": Setting(""),
+        "haTlsCertFile": Setting(""),
+        "haTlsKeyFile": Setting(""),
         "haMasterAddress": Setting(""),
         "haSendHeartbeatInterval": Setting(5000),
         "haHousekeepingInterval": Setting(20_000),
@@ -311,6 +316,11 @@ class BrokerConfig(PropertySettings):
         """Does the broker follow a master (RocketMQ: brokerRole)?"""
         return self.store_keys.get("brokerRole", "").strip() == "SLAVE"
 
+    @property
+    def is_guarded(self) -> bool:
+        """Return whether access control of any kind is on."""
+        return any(self[name] for name in ("aclEnable", "authenticationEnabled", "authorizationEnabled"))
+
     def check_failover(self) -> None:
         """Refuse settings with which a fail-over is not possible. Raises: ConfigError."""
         for name, least in (("brokerId", 1), ("haLeaseSeconds", 2), ("listenPort", 1), ("minInSyncReplicas", 1)):
@@ -319,6 +329,12 @@ class BrokerConfig(PropertySettings):
         if not 0 < self["haLeaseMarginMs"] < self["haLeaseSeconds"] * 500:
             raise ConfigError(
                 f"haLeaseMarginMs: expected 1 to less than half of haLeaseSeconds, found {self['haLeaseMarginMs']}"
+            )
+        if self.is_guarded and not self["haAllowedAddresses"] and not self["haTlsCertFile"]:
+            raise ConfigError(
+                "haAllowedAddresses: expected the addresses of the other brokers, or haTlsCertFile, with "
+                "haEtcdEndpoints and access control: the port of replication lets in nobody else, so that no slave "
+                "could follow"
             )
         if self["haMasterAddress"]:
             raise ConfigError(

@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 
     server = NameServer(config)
     with runner() as loop:
-        loop.run(serve(server, lambda: _banner(*server.address)))
+        loop.run(serve(server, lambda: _banner(*server.address, server.tls)))
     return ExitCode.OK
 
 
@@ -84,7 +84,7 @@ def _log_to_stderr() -> None:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
 
 
-def _banner(host: str, port: int) -> str:
+def _banner(host: str, port: int, tls: str) -> str:
     from mqfast import __version__
 
     shown = f"[{host}]" if ":" in host else host
@@ -95,4 +95,4 @@ def _banner(host: str, port: int) -> str:
         shown = "127.0.0.1"
     else:
         reach = "there is no access control"
-    return f"mqfast namesrv {__version__} listens on {host}:{port} ({reach}): NAMESRV_ADDR={shown}:{port}"
+    return f"mqfast namesrv {__version__} listens on {host}:{port} ({reach}; TLS: {tls}): NAMESRV_ADDR={shown}:{port}"

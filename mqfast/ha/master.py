@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, cast
 
 from mqfast.errors import MqfastError, OffsetError, StorageError, StoreClosed
@@ -27,6 +28,10 @@ _POLLS_WITHOUT_DATA: Final = 20
 _SLEEP_S: Final = 0.5
 _WRITE_HIGH_BYTES: Final = 1 << 20
 _PARTS_A_WRITE: Final = 32
+_HANDSHAKE_S: Final = 10.0
+_REFUSED_S: Final = 10.0
+_EARLY_BYTES: Final = 4096
+_END_S: Final = 1.0
 _BYTES_A_TURN: Final = 1 << 20  # then the loop has other work
 
 
@@ -55,7 +60,10 @@ class _Follower(asyncio.Protocol):
         self._reports = Reports()
         self._paused = False
         self._transport: asyncio.Transport | None = None
+        self._asking: asyncio.Task[None] | None = None
         self.address = ""
+        self.is_admitted = False
+        self._early: bytes | None = None  # what came before the peer was admitted
         self.identity: tuple[int, int] | None = None
         self.position = -1  # nothing is sent before the first report
         self.acknowledged = -1
@@ -69,11 +77,50 @@ class _Follower(asyncio.Protocol):
         self._transport.set_write_buffer_limits(_WRITE_HIGH_BYTES, _WRITE_HIGH_BYTES // 4)
         peer = transport.get_extra_info("peername") or ("", 0)
         self.address = f"{peer[0]}:{peer[1]}"
+        verdict = self._master.admits(str(peer[0]))
+        if isinstance(verdict, bool):
+            self._admit(verdict)
+        else:
+            self._early = b""
+            self._asking = asyncio.ensure_future(self._ask(verdict))
+
+    async def _ask(self, verdict: Awaitable[bool]) -> None:
+        try:
+            is_admitted = await verdict
+        except Exception as error:  # nobody is let in by an error
+            _log.warning("slave %s: may it follow? %s", self.address, error)
+            is_admitted = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._admit(is_admitted)
+            early, self._early = self._early, None
+            if is_admitted and early:
+                self.data_received(early)
+
+    def _admit(self, is_admitted: bool) -> None:
+        assert self._transport is not None
+        if not is_admitted:
+            self._master.refused(self.address)
+            self._end_orderly()
+            return
+        self.is_admitted = True
         self._master.connected(self)
         _log.info("slave %s: connected", self.address)
 
+    def _end_orderly(self) -> None:
+        """Let the peer read an end of file, not a reset: bytes of a report may still wait to be read here."""
+        assert self._transport is not None
+        if not self._transport.can_write_eof():
+            self._transport.close()
+            return
+        self._transport.write_eof()
+        asyncio.get_running_loop().call_later(_END_S, self._transport.abort)
+
     def data_received(self, data: bytes) -> None:
         """Reports of the slave."""
+        if not self.is_admitted:
+            if self._early is not None:  # not every loop pauses a connection before its first bytes
+                self._early = (self._early + data)[:_EARLY_BYTES]
+            return
         self.read_s = self._master.clock()
         offset = self._reports.feed(data)
         self.identity = self._reports.identity
@@ -176,6 +223,8 @@ class _Follower(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """The slave is gone."""
+        if not self.is_admitted:
+            return
         self._master.followers.discard(self)
         self._master.acks.remove(self)
         _log.info("slave %s: gone at %d of %d", self.address, self.acknowledged, self._master.raw.end)
@@ -190,7 +239,8 @@ class _Follower(asyncio.Protocol):
 class HaMaster:
     """The replication port of a master in the running event loop.
 
-    Args: file_bytes: size of a log file; acks: told what slaves have.
+    Args: file_bytes: size of a log file; acks: told what slaves have; admits: may a peer of this address follow? tls:
+        slaves show a certificate, and the log is encrypted.
     Attributes: ``followers``: the connections.
     Thread: that of the event loop.
     """
@@ -203,7 +253,12 @@ class HaMaster:
         *,
         file_bytes: int,
         clock: Callable[[], float] = time.monotonic,
+        admits: Callable[[str], bool | Awaitable[bool]] = lambda _: True,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        self.admits: Final = admits
+        self._tls: Final = tls
+        self._refused_s = float("-inf")
         self.raw: Final = raw
         self.acks: Final = acks
         self.settings: Final = settings
@@ -218,7 +273,19 @@ class HaMaster:
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises: OSError where the address cannot be had."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Follower(self), host, port)
+        patience_s = None if self._tls is None else _HANDSHAKE_S
+        self._server = await loop.create_server(
+            lambda: _Follower(self), host, port, ssl=self._tls, ssl_handshake_timeout=patience_s
+        )
+
+    def refused(self, address: str) -> None:
+        """Log that a peer may not follow, once in a while."""
+        if self.clock() - self._refused_s >= _REFUSED_S:
+            self._refused_s = self.clock()
+            _log.warning(
+                "%s may not follow: expected a slave that haAllowedAddresses, a certificate or the name servers name",
+                address,
+            )
 
     def connected(self, one: _Follower) -> None:
         """A slave is here: what runs by the clock runs while there is one."""

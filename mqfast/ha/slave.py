@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -29,6 +30,10 @@ __all__ = ["Diverged", "FollowState", "FollowStatus", "HaSlave"]
 _log = logging.getLogger("mqfast.ha")
 _BUFFER_BYTES: Final = 1 << 20
 _TURN_S: Final = 1.0
+_REFUSED: Final = (
+    " before it sent a byte: where this goes on, the master's haAllowedAddresses does not name this host, or only one "
+    "of them has haTlsCertFile"
+)
 
 
 class FollowState(StrEnum):
@@ -92,6 +97,7 @@ class HaSlave:
         new end; identity: broker id and newest epoch of the store, told to a master of a fail-over; bounds: first byte
         and end of the master's log, where another way than this connection tells them, None while it does not: a Java
         master says nothing of bytes that it does not have, and a master may pause. Without that way silence is an end.
+        tls: makes the context of each connection; None for plain ones.
     Thread: ``start``, ``stop`` and ``status``: any.
     """
 
@@ -105,6 +111,7 @@ class HaSlave:
         bounds: Callable[[], tuple[int, int] | None] | None = None,
         on_cut: Callable[[int], object] | None = None,
         identity: Callable[[], tuple[int, int] | None] = lambda: None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._raw: Final = raw
@@ -114,6 +121,7 @@ class HaSlave:
         self._on_append = on_append
         self._on_cut = on_cut
         self._identity = identity
+        self._tls = tls
         self._clock = clock
         self._compared_bytes = settings.compared_bytes
         self._master_first = 0  # of the next comparison
@@ -198,8 +206,7 @@ class HaSlave:
         self._error = text
 
     def _follow(self, address: tuple[str, int]) -> None:
-        with socket.create_connection(address, self._settings.connect_timeout_s) as one:
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with self._connection(address) as one:
             one.settimeout(min(_TURN_S, self._settings.heartbeat_s))
             self._socket = one
             self._connected_s = self._clock()
@@ -211,6 +218,21 @@ class HaSlave:
                 if self._state is FollowState.TRANSFER:
                     self._state = FollowState.READY
 
+    def _connection(self, address: tuple[str, int]) -> socket.socket:
+        """A connection, encrypted where the settings ask for that."""
+        one = socket.create_connection(address, self._settings.connect_timeout_s)
+        try:
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is None:
+                return one
+            return self._tls().wrap_socket(one)
+        except ssl.SSLError as error:
+            one.close()
+            raise ConnectionError(f"expected TLS and a certificate of the same CA at the master: {error}") from None
+        except BaseException:
+            one.close()
+            raise
+
     def _transfer(self, one: socket.socket) -> None:
         raw, settings, clock = self._raw, self._settings, self._clock
         frames, buffer = Frames(), memoryview(bytearray(_BUFFER_BYTES))
@@ -220,6 +242,7 @@ class HaSlave:
         one.sendall(report(reported))
         self._wrote_s = wrote_s = read_s = clock()
         told: tuple[int, int] | None = None
+        before = self._received
         while not self._stopping.is_set():
             try:
                 size = one.recv_into(buffer)
@@ -227,7 +250,7 @@ class HaSlave:
                 size = -1
             now_s = clock()
             if size == 0:
-                raise ConnectionError("the master ended the connection")
+                raise ConnectionError(f"the master ended the connection{_REFUSED if self._received == before else ''}")
             if size > 0:
                 self._read_s = read_s = now_s
                 self._received += size

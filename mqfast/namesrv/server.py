@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from mqfast.errors import ConfigError
 from mqfast.namesrv.kv_config import KvConfig
 from mqfast.namesrv.namesrv_config import NamesrvConfig
 from mqfast.namesrv.processor import NamesrvProcessor
@@ -57,7 +56,7 @@ class NameServer:
                 connections_max=config["connectionsMax"],
                 idle_timeout_s=config["serverChannelMaxIdleTimeSeconds"],
                 proxy_protocol=config["proxyProtocolEnable"],
-                tls_mode=_tls_mode(config["tls.server.mode"]),
+                tls_mode=TlsMode.of(config["tls.server.mode"]),
             ),
             context=self._certificates.context,
             on_closed=self._processor.channel_closed,
@@ -74,6 +73,12 @@ class NameServer:
     def address(self) -> tuple[str, int]:
         """(host, port) where it listens."""
         return self._server.address
+
+    @property
+    def tls(self) -> str:
+        """TLS at the port: off, permissive or enforcing."""
+        mode = TlsMode.of(self.config["tls.server.mode"])
+        return mode.in_words(has_certificate=self._certificates.context is not None)
 
     def _wait_for_scan(self) -> None:
         interval_s = max(self.config["scanNotActiveBrokerInterval"], 10) / 1000
@@ -99,10 +104,3 @@ _TLS_NAMES = (
     "tls.server.trustCertPath",
     "tls.server.need.client.auth",
 )
-
-
-def _tls_mode(text: str) -> TlsMode:
-    try:
-        return TlsMode(text.lower())
-    except ValueError:
-        raise ConfigError(f"tls.server.mode: expected disabled, permissive or enforcing, found {text!r}") from None

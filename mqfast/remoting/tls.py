@@ -33,6 +33,22 @@ class TlsMode(StrEnum):
     ENFORCING = "enforcing"
     """A plain connection is closed."""
 
+    @classmethod
+    def of(cls, text: str) -> TlsMode:
+        """The mode of a setting. Raises: ConfigError."""
+        try:
+            return cls(text.strip().lower())
+        except ValueError:
+            raise ConfigError(f"tls.server.mode: expected disabled, permissive or enforcing, found {text!r}") from None
+
+    def in_words(self, *, has_certificate: bool) -> str:
+        """What the mode means for clients: off, permissive or enforcing."""
+        if self is TlsMode.ENFORCING:
+            return "enforcing" if has_certificate else "enforcing without a certificate: nothing can connect"
+        if self is TlsMode.PERMISSIVE and has_certificate:
+            return "permissive"
+        return "off"
+
 
 class TlsStream:
     """One connection's TLS, the records in memory.

@@ -15,6 +15,8 @@ from mqfast.broker.broker import Broker
 from mqfast.errors import ConfigError
 from mqfast.remoting.codes import RequestCode
 
+KNOWN = {"haAllowedAddresses": "127.0.0.1"}  # no name server names the slaves of these tests
+
 
 def test_a_slave_has_messages_topics_groups_and_offsets(tmp_path: Path) -> None:
     async def flow() -> None:
@@ -126,7 +128,7 @@ def test_every_answer_of_a_sync_master_waits_also_for_plain_messages_to_known_to
     """Those have a short way through the broker."""
 
     async def flow() -> None:
-        settings = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "slaveTimeout": 50}
+        settings = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "slaveTimeout": 50, **KNOWN}
         async with running_broker(tmp_path / "m", **settings) as master:
             codes = [(await master.send("T", b"x", properties=f"UNIQ_KEY\x01{n:032X}\x02")).code for n in range(4)]
             assert codes == [11] * 4
@@ -145,7 +147,7 @@ def test_every_answer_of_a_sync_master_waits_also_for_plain_messages_to_known_to
 
 def test_a_slave_that_does_not_confirm_in_time(tmp_path: Path) -> None:
     async def flow() -> None:
-        settings = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "slaveTimeout": 50}
+        settings = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "slaveTimeout": 50, **KNOWN}
         async with running_broker(tmp_path / "m", **settings) as master:
             _, writer = await asyncio.open_connection("127.0.0.1", master.context.replicas.port)
             writer.write(bytes(8))  # a slave that reports once, and never again

@@ -114,6 +114,7 @@ def test_up_is_a_whole_rocketmq_for_this_machine(start: Callable[..., Process], 
         r"\(this machine only; bindAddress=0\.0\.0\.0 opens it\)\n"
         rf"  announced: 127\.0\.0\.1:\d+ \(bindAddress\); name servers: {re.escape(found[1])}\n"
         r"  store: \S+; ASYNC_FLUSH; messages: kept for ever\n"
+        r"  TLS: off; replication: 127\.0\.0\.1:\d+, lets in slaves that the name servers name\n"
         r"  automatic topics: on, groups: on; access control: none: everybody who connects may do everything\n",
         one.banner,
     ), one.banner  # fmt: skip

@@ -81,7 +81,7 @@ HEADER = {"brokerName": "b", "brokerAddr": "h:1", "clusterName": "c", "haServerA
 def test_it_serves_this_machine_and_says_so(started: type[Process]) -> None:
     server = started("-p", "0")  # type: ignore[call-arg, arg-type]
     assert re.fullmatch(
-        r"mqfast namesrv \S+ listens on 127\.0\.0\.1:\d+ \(this machine only; --host 0\.0\.0\.0 opens it\): "
+        r"mqfast namesrv \S+ listens on 127\.0\.0\.1:\d+ \(this machine only; --host 0\.0\.0\.0 opens it; TLS: off\): "
         r"NAMESRV_ADDR=127\.0\.0\.1:\d+\n",
         server.banner,
     )

@@ -286,7 +286,12 @@ def test_the_settings_of_the_page_are_those_of_the_broker() -> None:
     config = BrokerConfig()
     known: dict[str, object] = {name: config[name] for name in config.names()}
     known["brokerRole"] = StoreConfig().broker_role
-    computed = {"haListenPort": "`listenPort` + 1", "haMasterAddress": "from the name servers"}
+    computed = {
+        "haListenPort": "`listenPort` + 1",
+        "haMasterAddress": "from the name servers",
+        "haBindAddress": "as `bindAddress`",
+        "haAllowedAddresses": "by the rules [above](#who-may-follow)",
+    }
     shown: set[str] = set()
     for names, default in re.findall(r"^\| (`\w.*?) \| (.+?) \| ", section("Settings"), re.MULTILINE):
         cells = re.findall(r"`(\w+)`", names)

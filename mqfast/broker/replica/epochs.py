@@ -10,6 +10,7 @@ AdminBrokerProcessor.getBrokerEpochCache, ReplicasManager.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -67,22 +68,40 @@ class Rival(NamedTuple):
     epoch: int
 
 
-async def masters_of(client: RemotingClient, config: BrokerConfig) -> list[str]:
-    """The addresses that the name servers give for the master of this broker's name; none where nobody answers."""
+async def brokers_of(client: RemotingClient, config: BrokerConfig) -> list[dict[int, str]]:
+    """Broker id -> address of this broker's name, as each name server that answers gives them."""
 
-    async def ask(name_server: str) -> str | None:
+    async def ask(name_server: str) -> dict[int, str]:
         try:
             answer = await client.call(name_server, RequestCode.GET_BROKER_CLUSTER_INFO, timeout_ms=_TIMEOUT_MS)
             if answer.code != ResponseCode.SUCCESS:
-                return None
+                return {}
             table = decode_body(bytes(answer.body), _Cluster, "cluster").broker_addr_table
         except (RemotingError, FieldError, ValueError):
-            return None
+            return {}
         broker = table.get(config["brokerName"])
-        return None if broker is None else broker.broker_addrs.get(_MASTER)
+        return {} if broker is None else broker.broker_addrs
 
-    found = await asyncio.gather(*(ask(one) for one in config.name_servers))
-    return sorted({address for address in found if address})
+    return list(await asyncio.gather(*(ask(one) for one in config.name_servers)))
+
+
+async def masters_of(client: RemotingClient, config: BrokerConfig) -> list[str]:
+    """The addresses that the name servers give for the master of this broker's name; none where nobody answers."""
+    found = await brokers_of(client, config)
+    return sorted({address for one in found if (address := one.get(_MASTER))})
+
+
+async def slave_hosts_of(client: RemotingClient, config: BrokerConfig) -> set[str]:
+    """The addresses of machines with slaves of this broker's name, as the name servers give them."""
+    found: set[str] = set()
+    for addresses in await brokers_of(client, config):
+        for number, address in addresses.items():
+            if number != _MASTER:
+                host = address.rpartition(":")[0].strip("[]")
+                with contextlib.suppress(OSError):  # a name that nobody resolves
+                    known = await asyncio.get_running_loop().getaddrinfo(host, None)
+                    found |= {str(one[4][0]) for one in known}
+    return found
 
 
 async def epochs_of(client: RemotingClient, address: str) -> list[EpochEntry] | None:

@@ -13,8 +13,10 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from mqfast.broker.address import with_port
 from mqfast.broker.durable import Replicated
-from mqfast.broker.replica.epochs import Epochs, Rival, newer_master
+from mqfast.broker.replica.admission import Admission, HaTls
+from mqfast.broker.replica.epochs import Epochs, Rival, newer_master, slave_hosts_of
 from mqfast.broker.replica.table_sync import TableSync
 from mqfast.errors import ConfigError
 from mqfast.ha.failover.sync_set import SyncAcks
@@ -63,9 +65,9 @@ class Replicas:
     """Serves slaves, or follows a master.
 
     Args: right: under fail-over, to take messages; then nobody else says who the master is.
-    Attributes: ``port``: where slaves connect; 0 where nobody can; ``epochs``: of the log; ``fenced``: why this master
-        takes no messages, None where it does; ``no_master``: under fail-over, why nobody is master, and what is waited
-        for.
+    Attributes: ``host``, ``port``: where slaves connect; port 0 where nobody can; ``admission``: which slaves may;
+        ``epochs``: of the log; ``fenced``: why this master takes no messages, None where it does; ``no_master``: under
+        fail-over, why nobody is master, and what is waited for.
     Thread: that of the event loop.
     """
 
@@ -85,6 +87,9 @@ class Replicas:
         self._slave: HaSlave | None = None
         self._sync: TableSync | None = None
         self._replicated: Replicated | None = None
+        self.host: Final = str(config["haBindAddress"] or config["bindAddress"])
+        self._tls: Final = HaTls.of(config)
+        self.admission: Final = Admission(config, has_tls=self._tls is not None)
         self._master_ha: tuple[str, int] | None = None
         self._loop: asyncio.AbstractEventLoop
         if config["haMasterAddress"]:
@@ -113,16 +118,50 @@ class Replicas:
             self._acks,
             self._settings,
             file_bytes=self._store.config.mapped_file_bytes_commit_log,
+            admits=self.admission,
+            tls=None if self._tls is None else self._tls.server,
         )
         asked = config["haListenPort"] if "haListenPort" in config.given() else 0
         try:
-            await master.start(config["bindAddress"], asked or (broker_port + 1 if config["listenPort"] else 0))
+            await master.start(self.host, asked or (broker_port + 1 if config["listenPort"] else 0))
         except OSError as error:
             if asked:
                 raise
             _log.warning("slaves cannot connect: %s; haListenPort names another port", error)
             return
         self._master, self.port = master, master.port
+        _log.info("replication: %s", self.policy)
+        for line in self._warnings():
+            _log.warning("%s", line)
+
+    def _warnings(self) -> list[str]:
+        """What an operator should know of the port."""
+        found, config = [], self._config
+        where = f"the port of replication ({with_port(self.host, self.port)})"
+        wants_slaves = self._store.config.broker_role == _SYNC_MASTER or "haListenPort" in config.given()
+        if config.is_guarded and not self.admission.is_open and (wants_slaves or config["haBindAddress"]):
+            found.append(f"slaves cannot connect: {where} lets in {self.admission.who}")
+        is_local = self.host in ("127.0.0.1", "::1", "localhost")
+        if config.is_guarded and self.admission.is_open and self._tls is None and not is_local:
+            found.append(
+                f"access control is on, and {where} hands out all messages without a signature and in clear to "
+                f"{self.admission.who}; haTlsCertFile asks for certificates"
+            )
+        return found
+
+    @property
+    def policy(self) -> str:
+        """Where slaves connect and which may, in words."""
+        if self._config.is_slave:
+            return "this broker follows its master"
+        if not self.port:
+            return "no port, slaves cannot connect"
+        return f"{with_port(self.host, self.port)}{' with TLS' if self._tls else ''}, lets in {self.admission.who}"
+
+    def look(self) -> None:
+        """Take renewed certificates."""
+        if self._tls is not None:
+            self._tls.look()
 
     async def look_for_newer_master(self, client: RemotingClient, own: str = "") -> None:
         """Ask the name servers for a master of this broker's name, and that one for its epoch, for a second at most.
@@ -162,6 +201,7 @@ class Replicas:
     def bind(self, context: BrokerContext) -> None:
         """Get to know the other parts."""
         self._context = context
+        self.admission.slave_hosts = lambda: slave_hosts_of(context.client, self._config)
         context.registration.state_version = max(0, self.epochs.last)
         if self.fenced is not None:
             self._tell_fenced(context)
@@ -185,6 +225,7 @@ class Replicas:
                 bounds=(lambda: sync.bounds) if self._right is not None or self._config.name_servers else None,
                 on_cut=self._count_cut,
                 identity=self._identity,
+                tls=None if self._tls is None else self._tls.client,
             )
             if self._right is None:
                 context.registration.on_registered = self._hear_of_master

@@ -397,7 +397,7 @@ def test_every_metric_and_label_that_is_named_is_exposed(tmp_path: Path, express
                 used = set(re.findall(r"(\w+)=", inner))
                 assert used <= labels[name], (name, used - labels[name])
 
-    serve(tmp_path, flow, **PROM)
+    serve(tmp_path, flow, haAllowedAddresses="127.0.0.1", **PROM)
 
 
 def test_every_metric_has_a_name_of_its_family(tmp_path: Path) -> None:

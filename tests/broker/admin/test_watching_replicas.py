@@ -100,7 +100,7 @@ def test_metrics_of_both_sides(tmp_path: Path) -> None:
 
 def test_a_slave_that_lags(tmp_path: Path) -> None:
     async def flow() -> None:
-        async with running_broker(tmp_path / "m", **METRICS) as master:
+        async with running_broker(tmp_path / "m", haAllowedAddresses="127.0.0.1", **METRICS) as master:
             _, writer = await asyncio.open_connection("127.0.0.1", master.context.replicas.port)
             writer.write(bytes(8))  # a slave that reports once, and never again
             await until(lambda: master.context.replicas.slaves)
