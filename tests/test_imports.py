@@ -25,6 +25,7 @@ GROUND = frozenset(
         "message",
         "properties",
         "broker_conf",
+        "offset_words",
         "retention_rules",
         "settings",
         "property_settings",

@@ -244,7 +244,7 @@ def lag(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> ExitC
 def reset(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> ExitCode:
     """Show a plan, or carry it out."""
     queue = _queue(admin, arguments)
-    to: Any = "first" if arguments.to_earliest else "last"
+    to: Any = "earliest" if arguments.to_earliest else "latest"
     if arguments.to_time is not None:
         to = datetime.fromtimestamp(arguments.to_time / 1000, UTC)
     elif arguments.to_offset is not None:

@@ -308,8 +308,8 @@ _CONSUMER_JAVA: Final = {
     "awaitTerminationMillisWhenShutdown": _Java("close_timeout_s", "ms"),
 }
 _WHERE: Final = {
-    "CONSUME_FROM_LAST_OFFSET": "last",
-    "CONSUME_FROM_FIRST_OFFSET": "first",
+    "CONSUME_FROM_LAST_OFFSET": "latest",
+    "CONSUME_FROM_FIRST_OFFSET": "earliest",
     "CONSUME_FROM_TIMESTAMP": "moment",
 }
 _MOMENT: Final = "%Y%m%d%H%M%S"

@@ -338,7 +338,7 @@ class Transport(virtual.Transport):
         if count:
             if name not in self.admin.groups():
                 self.admin.create_group(name)
-            self.admin.reset_offset(name, name, "last", dry_run=False)
+            self.admin.reset_offset(name, name, "latest", dry_run=False)
         return count
 
     # --- readers ---

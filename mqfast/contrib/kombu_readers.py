@@ -70,7 +70,7 @@ class SharedReader:
         self._io = io_thread.shared()
         self._consumer = _Member(
             name,
-            from_where="first",
+            from_where="earliest",
             threads=10_000,
             max_span=65_535,
             close_timeout_s=_CLOSE_S,

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from mqfast.errors import ConfigError
+from mqfast.offset_words import end_word
 
 __all__ = ["BATCH", "SINK", "STREAM", "Options", "check_brokers", "describe", "of_broker", "parse", "stores_of"]
 
@@ -173,8 +174,8 @@ _NUMBERS: Final = {-2: "earliest", -1: "latest"}
 
 
 def _one_offset(value: object) -> int | str:
-    if isinstance(value, str) and value in _WORDS:
-        return value
+    if isinstance(value, str) and end_word(value) in _WORDS:
+        return str(end_word(value))
     if type(value) is int and value in _NUMBERS:
         return _NUMBERS[value]
     if type(value) is int and value >= 0:
@@ -223,8 +224,8 @@ def _by_queue(table: dict[str, Any], one: Callable[[object], Any]) -> tuple[dict
 
 def _bound(text: str) -> Bound:
     word = text.strip()
-    if word.lower() in _WORDS:
-        return Bound(word=word.lower())
+    if (plain := end_word(word.lower())) in _WORDS:
+        return Bound(word=plain)
     if word.startswith("{"):
         table = _json_object(word)
         if not _of_stores(table):

@@ -15,6 +15,7 @@ from operator import index
 from typing import TYPE_CHECKING, Final, Literal, NoReturn, Protocol
 
 from mqfast.errors import NestedCall, OffsetMoved, UsageError
+from mqfast.offset_words import end_word
 from mqfast.store.base.results import GetMessageStatus
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ __all__ = ["Consumer", "OffsetReset"]
 
 _log = logging.getLogger("mqfast.store")
 
-OffsetReset = Literal["error", "earliest", "latest"]
+OffsetReset = Literal["error", "earliest", "latest", "first", "last"]
 _NESTED: Final = (
     "another call of this consumer is under way, as where a signal handler interrupted it: nothing was done; call "
     "again when it has returned"
@@ -89,6 +90,7 @@ class Consumer:
             _check_name(what, name)
         if _integer("batch", batch) < 1:
             raise UsageError(f"batch: expected at least 1, found {batch}")
+        offset_reset = end_word(offset_reset)
         if offset_reset not in _RESETS:
             raise UsageError(f"offset_reset: expected one of {', '.join(_RESETS)}, found {offset_reset!r}")
         self._store: Final = store

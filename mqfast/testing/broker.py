@@ -281,7 +281,7 @@ class Broker:
         """
         from mqfast.client import PushConsumer
 
-        return self._keep(PushConsumer(group, self.namesrv_addr, **{"from_where": "first", **arguments}))
+        return self._keep(PushConsumer(group, self.namesrv_addr, **{"from_where": "earliest", **arguments}))
 
     def puller(self, group: str = "test-puller", **arguments: Any) -> PullConsumer:
         """A pull consumer of this cluster that begins with the first message.
@@ -290,7 +290,7 @@ class Broker:
         """
         from mqfast.client import PullConsumer
 
-        return self._keep(PullConsumer(group, self.namesrv_addr, **{"from_where": "first", **arguments}))
+        return self._keep(PullConsumer(group, self.namesrv_addr, **{"from_where": "earliest", **arguments}))
 
     def admin(self, **arguments: Any) -> AdminClient:
         """An admin of this cluster. Args: as those of ``mqfast.client.AdminClient``."""

@@ -81,11 +81,11 @@ class RemoteBroker:
 
     def consumer(self, group: str = "test-consumer", **arguments: Any) -> PushConsumer:
         """As ``Broker.consumer``."""
-        return self._keep(PushConsumer(group, self.namesrv_addr, **{"from_where": "first", **arguments}))
+        return self._keep(PushConsumer(group, self.namesrv_addr, **{"from_where": "earliest", **arguments}))
 
     def puller(self, group: str = "test-puller", **arguments: Any) -> PullConsumer:
         """As ``Broker.puller``."""
-        return self._keep(PullConsumer(group, self.namesrv_addr, **{"from_where": "first", **arguments}))
+        return self._keep(PullConsumer(group, self.namesrv_addr, **{"from_where": "earliest", **arguments}))
 
     def admin(self, **arguments: Any) -> AdminClient:
         """As ``Broker.admin``."""

@@ -159,7 +159,7 @@ def test_the_table_of_defaults_is_what_the_classes_have() -> None:
     made = {**inspect.signature(Producer.__init__).parameters, **inspect.signature(PullConsumer.__init__).parameters}
     expected = {
         "send_timeout_s": 3.0, "retries": 2, "max_message_bytes": 4 << 20, "latency_fault": False, "linger_ms": 0,
-        "max_in_flight": 16_384, "max_in_flight_bytes": 64 << 20, "pull_batch": 10, "from_where": "last",
+        "max_in_flight": 16_384, "max_in_flight_bytes": 64 << 20, "pull_batch": 10, "from_where": "latest",
         "max_cached_messages": 1000, "max_cached_bytes": 100 << 20, "tls": False, "close_timeout_s": 5.0,
         "auto_commit_s": 5.0, "compress_over_bytes": 4096, "compression": "zlib", "compress_level": 5,
     }  # fmt: skip

@@ -114,7 +114,7 @@ BAD = [
     ("assign", BATCH, '{"A": 0}', "queues such as"),
     ("assign", BATCH, "A/0,A/0", "each name once"),
     ("subscribePattern", BATCH, "(", "a regular expression"),
-    ("startingOffsets", BATCH, "first", "earliest, latest, group, -1000"),
+    ("startingOffsets", BATCH, "frist", "earliest, latest, group, -1000"),
     ("startingOffsets", BATCH, '{"A/0": -3}', "a number from 0 on"),
     ("startingOffsets", BATCH, '{"A": 5}', "JSON by queue"),
     ("startingOffsets", BATCH, '{"A/0": 1', "a JSON object"),

@@ -75,7 +75,7 @@ class OffsetCalls(Asking):
         """Set where a group goes on in a topic, running or not, forward or back. Returns the plan, one row a queue.
 
         Args:
-            to: ``"first"``, ``"last"``, a time (datetime, or ms since the epoch), or, with ``queue``, an offset.
+            to: ``"earliest"``, ``"latest"``, a time (datetime, or ms since the epoch), or, with ``queue``, an offset.
             queue: only this one.
             dry_run: True (the default): only the plan, nothing is changed.
         Raises: ConfigError before anything is changed; BrokerError where a broker refuses.

@@ -185,7 +185,9 @@ class AsyncPullConsumer(PullArguments):
 
     # --- offsets ---
 
-    async def seek(self, queue: MessageQueue, offset: int | Literal["first", "last"] | datetime) -> None:
+    async def seek(
+        self, queue: MessageQueue, offset: int | Literal["earliest", "latest", "first", "last"] | datetime
+    ) -> None:
         """Go on elsewhere. Raises: UsageError."""
         self._check_seek(offset)
         on_wire = self._wire(queue)

@@ -39,6 +39,7 @@ from mqfast.client.route.namespace import plain_queue, wrap
 from mqfast.client.unpack import BODY_BYTES_MAX
 from mqfast.client.values import Address, Credentials, MessageQueue, When, milliseconds
 from mqfast.errors import ClientClosed, ClientForked, MqfastError, UsageError
+from mqfast.offset_words import end_word
 
 __all__ = ["PullArguments", "PullConsumer"]
 
@@ -91,7 +92,7 @@ class PullArguments:
         unit_name: str | None = None,
         address_map: Mapping[str, str] | None = None,
         model: Literal["clustering", "broadcasting"] = "clustering",
-        from_where: Literal["last", "first"] | datetime = "last",
+        from_where: Literal["latest", "earliest", "last", "first"] | datetime = "latest",
         allocation: Allocation | str = "AVG",
         offset_store: OffsetStore | None = None,
         offset_reset: OffsetReset = "error",
@@ -214,8 +215,8 @@ class PullArguments:
     def _check_seek(to: object) -> None:
         if isinstance(to, (datetime, int)) and not isinstance(to, bool):
             return
-        if to not in ("first", "last"):
-            raise UsageError(f"seek: expected an offset, 'first', 'last' or a datetime, found {to!r}")
+        if end_word(to) not in ("earliest", "latest"):
+            raise UsageError(f"seek: expected an offset, 'earliest', 'latest' or a datetime, found {to!r}")
 
     @staticmethod
     def _check_pull(offset: Any, max_count: Any, wait_s: Any) -> None:
@@ -428,7 +429,9 @@ class PullConsumer(PullArguments):
 
     # --- offsets ---
 
-    def seek(self, queue: MessageQueue, offset: int | Literal["first", "last"] | datetime) -> None:
+    def seek(
+        self, queue: MessageQueue, offset: int | Literal["earliest", "latest", "first", "last"] | datetime
+    ) -> None:
         """Go on at an offset, the first message, behind the last one, or at a time; what is cached is dropped.
 
         Raises: UsageError: the queue is not assigned to this consumer, or has no such offset.

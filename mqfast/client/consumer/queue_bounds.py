@@ -13,6 +13,7 @@ from mqfast.client.net.steps import Ask, Steps, checked
 from mqfast.client.route.namespace import RETRY_PREFIX
 from mqfast.client.values import MessageQueue, milliseconds
 from mqfast.errors import BrokerError, ConfigError, NoRoute
+from mqfast.offset_words import end_word
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
 
@@ -33,16 +34,20 @@ __all__ = [
     "where_of_new",
 ]
 
-FromWhere = Literal["last", "first"] | datetime
+FromWhere = Literal["latest", "earliest"] | datetime
 """Where a group begins that has no offset: behind the last message, at the first one, or at a time."""
 TIMEOUT_S: Final = 5.0
 
 
 def check_from_where(given: object) -> FromWhere:
-    """The value itself. Raises: ConfigError."""
-    if given == "last" or given == "first" or isinstance(given, datetime):
-        return given
-    raise ConfigError(f"from_where: expected 'last', 'first' or a datetime, found {given!r}")
+    """Check an argument ``from_where``; the words ``last`` and ``first`` mean ``latest`` and ``earliest``.
+
+    Raises: ConfigError.
+    """
+    where = end_word(given)
+    if where == "latest" or where == "earliest" or isinstance(where, datetime):
+        return where
+    raise ConfigError(f"from_where: expected 'latest', 'earliest' or a datetime, found {given!r}")
 
 
 def where_of_new(from_where: FromWhere, *, was_lost: bool, since_ms: int | None) -> FromWhere:
@@ -53,8 +58,8 @@ def where_of_new(from_where: FromWhere, *, was_lost: bool, since_ms: int | None)
         this member: a message of that time or later is behind the last one.
     """
     if was_lost:
-        return "first"
-    if from_where == "last" and since_ms is not None:
+        return "earliest"
+    if from_where == "latest" and since_ms is not None:
         return datetime.fromtimestamp(since_ms / 1000, UTC)
     return from_where
 
@@ -158,13 +163,13 @@ def first_offset(
 ) -> Steps[int]:
     """Where a group without an offset begins in a queue, by RocketMQ's rules.
 
-    ``"last"``: behind the last message, but at 0 in a retry topic; ``"first"``: at 0; a datetime: at the first message
-    of that time, but behind the last message in a retry topic.
+    ``"latest"``: behind the last message, but at 0 in a retry topic; ``"earliest"``: at 0; a datetime: at the first
+    message of that time, but behind the last message in a retry topic.
     """
     is_retry = queue.topic.startswith(RETRY_PREFIX)
-    if from_where == "first" or (from_where == "last" and is_retry):
+    if from_where == "earliest" or (from_where == "latest" and is_retry):
         return 0
-    if from_where == "last" or is_retry:
+    if from_where == "latest" or is_retry:
         return (yield from max_offset(instance, queue, timeout_s=timeout_s))
     assert isinstance(from_where, datetime)
     return (yield from offset_at(instance, queue, milliseconds(from_where), timeout_s=timeout_s))

@@ -43,7 +43,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "setting": (lambda a: a.create_group("g", settings={"retryQueueNum": 1}), "nearest name is 'retryQueueNums'"),
     "offsets": (lambda a: a.delete_group("g", offsets=1), "offsets: expected True or False"),
     "system group": (lambda a: a.delete_group("TOOLS_CONSUMER"), "one of RocketMQ's own"),
-    "to": (lambda a: a.reset_offset("g", "T", "frist"), "to: expected 'first', 'last'"),
+    "to": (lambda a: a.reset_offset("g", "T", "frist"), "to: expected 'earliest', 'latest'"),
     "offset of all": (lambda a: a.reset_offset("g", "T", 5), "found 5; an offset needs queue="),
     "time of one": (lambda a: a.reset_offset("g", "T", 1_700_000_000_000, queue=QUEUE), "give a time as a datetime"),
     "negative": (lambda a: a.reset_offset("g", "T", -1, queue=QUEUE), "expected an offset of the queue, found -1"),

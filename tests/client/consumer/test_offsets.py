@@ -137,8 +137,8 @@ def test_where_a_group_without_an_offset_begins(hand: Hand) -> None:
             return await instance.shell.run(first_offset(instance, of, where))
 
         await instance.shell.run(instance.route("begin"))
-        assert [await first(queue, where) for where in ("last", "first", long_ago, far)] == [2, 0, 0, 2]
-        assert [await first(retry, where) for where in ("last", "first", long_ago)] == [0, 0, 0]
+        assert [await first(queue, where) for where in ("latest", "earliest", long_ago, far)] == [2, 0, 0, 2]
+        assert [await first(retry, where) for where in ("latest", "earliest", long_ago)] == [0, 0, 0]
         run = instance.shell.run
         assert (await run(min_offset(instance, queue)), await run(max_offset(instance, queue))) == (0, 2)
         assert await run(offset_at(instance, queue, 0)) == 0
@@ -149,7 +149,7 @@ def test_where_a_group_without_an_offset_begins(hand: Hand) -> None:
 
 @pytest.mark.parametrize("given", ["LAST", None, 7, "timestamp"])
 def test_a_beginning_that_there_is_not_is_refused(given: object) -> None:
-    with pytest.raises(ConfigError, match="from_where: expected 'last', 'first' or a datetime"):
+    with pytest.raises(ConfigError, match="from_where: expected 'latest', 'earliest' or a datetime"):
         check_from_where(given)
 
 

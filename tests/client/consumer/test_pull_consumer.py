@@ -101,7 +101,7 @@ def test_java_s_settings_are_taken_by_name() -> None:
     made = PullConsumer.from_java(settings)._settings
     assert made.instance.name_servers == ("a:1", "b:2")
     assert (made.group, made.pull_batch, made.auto_commit_s, made.is_broadcasting) == ("g", 20, 2.5, True)
-    assert (made.from_where, made.limits.messages, made.limits.total) == ("first", 9, 77)
+    assert (made.from_where, made.limits.messages, made.limits.total) == ("earliest", 9, 77)
     assert PullConsumer.from_java({"consumerGroup": "g", "namesrvAddr": "a:1", "autoCommit": "false"})._settings
     for name, value in (("pullBatchSiez", 3), ("autoCommit", "maybe"), ("consumeThreadMax", 3)):
         with pytest.raises(ConfigError, match="threads" if name == "consumeThreadMax" else name):
@@ -132,7 +132,7 @@ def test_numbers_that_are_none_are_refused() -> None:
         (lambda: consumer.poll(1, 0), "max_count: expected a whole number from 1 on, found 0"),
         (lambda: consumer.pull(queue, -1), "offset: expected a whole number from 0 on, found -1"),
         (lambda: consumer.pull(queue, 0, wait_s=100), "wait_s: expected seconds from 0 to 60"),
-        (lambda: consumer.seek(queue, "begin"), "seek: expected an offset, 'first', 'last' or a datetime"),
+        (lambda: consumer.seek(queue, "begin"), "seek: expected an offset, 'earliest', 'latest' or a datetime"),
         (lambda: consumer.offset_at(queue, "now"), "moment: expected a datetime"),
         (lambda: consumer.commit({queue: "3"}), "expected an offset, found '3'"),
         (lambda: consumer.commit({queue: True}), "expected an offset, found True"),

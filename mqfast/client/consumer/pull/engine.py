@@ -43,11 +43,12 @@ from mqfast.errors import (
     SubscriptionError,
     UsageError,
 )
+from mqfast.offset_words import end_word
 from mqfast.remoting.codes import ResponseCode
 
 __all__ = ["PullEngine", "SeekTo"]
 
-SeekTo = int | Literal["first", "last"] | Any
+SeekTo = int | Literal["earliest", "latest", "first", "last"] | Any
 HELD_S: Final = 20.0
 _AFTER_ERROR_S: Final = 1.0
 PLACES_S: Final = 3.0
@@ -165,7 +166,7 @@ class PullEngine:
     def heartbeat(self) -> Mapping[str, Any]:
         """Its part of a heartbeat."""
         settings = self.settings
-        where = {"last": "CONSUME_FROM_LAST_OFFSET", "first": "CONSUME_FROM_FIRST_OFFSET"}
+        where = {"latest": "CONSUME_FROM_LAST_OFFSET", "earliest": "CONSUME_FROM_FIRST_OFFSET"}
         return {
             "consumeFromWhere": where.get(str(settings.from_where), "CONSUME_FROM_TIMESTAMP"),
             "consumeType": "CONSUME_ACTIVELY",
@@ -385,9 +386,10 @@ class PullEngine:
                 f"seek: {queue} is not assigned to this consumer; expected one of {sorted(self.positions())}"
             )
         instance = self.instance
-        if to == "first":
+        to = end_word(to)
+        if to == "earliest":
             offset = await self.run(min_offset(instance, queue))
-        elif to == "last":
+        elif to == "latest":
             offset = await self.run(max_offset(instance, queue))
         elif isinstance(to, bool) or not isinstance(to, int):
             offset = await self.run(offset_at(instance, queue, milliseconds(to)))

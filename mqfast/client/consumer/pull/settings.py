@@ -30,10 +30,11 @@ from mqfast.client.settings import (
 )
 from mqfast.client.values import Address
 from mqfast.errors import ConfigError
+from mqfast.offset_words import end_word
 
 __all__ = ["OffsetReset", "PullSettings", "pull_arguments", "pull_settings", "subscriptions_of"]
 
-OffsetReset = Literal["error", "earliest", "latest"]
+OffsetReset = Literal["error", "earliest", "latest", "first", "last"]
 _RULES: Final[Mapping[str, Rule]] = {
     **{
         name: CONSUMER_RULES[name]
@@ -76,7 +77,7 @@ def pull_settings(
     group: str,
     namesrv_addr: Address | None,
     *,
-    from_where: Literal["last", "first"] | datetime,
+    from_where: Literal["latest", "earliest", "last", "first"] | datetime,
     allocation: Allocation | str,
     offset_store: OffsetStore | None,
     offset_reset: OffsetReset,
@@ -93,6 +94,7 @@ def pull_settings(
     """
     check_names("PullConsumer", unknown, (*shared, *numbers, *_OTHERS))
     name = check_group(group)
+    offset_reset = end_word(offset_reset)
     check(_RULES, {**numbers, "offset_reset": offset_reset})
     trace_to = trace_topic(trace)
     tracer = None if trace_to is None else Tracer(name, trace_to, "CONSUME")

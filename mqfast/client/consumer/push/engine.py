@@ -67,7 +67,7 @@ class PushSettings:
     group: str
     is_broadcasting: bool = False
     orderly: bool = False
-    from_where: FromWhere = "last"
+    from_where: FromWhere = "latest"
     threads: int = 20
     pull_batch: int = 32
     pull_interval_s: float = 0.0
@@ -159,7 +159,7 @@ class PushEngine:
 
     def heartbeat(self) -> Mapping[str, Any]:
         """RocketMQ's ConsumerData."""
-        wheres = {"last": "CONSUME_FROM_LAST_OFFSET", "first": "CONSUME_FROM_FIRST_OFFSET"}
+        wheres = {"latest": "CONSUME_FROM_LAST_OFFSET", "earliest": "CONSUME_FROM_FIRST_OFFSET"}
         where = self.settings.from_where
         return {
             "consumeFromWhere": wheres[where] if isinstance(where, str) else "CONSUME_FROM_TIMESTAMP",

@@ -92,7 +92,7 @@ class PushFace(NamedArguments):
         address_map: Mapping[str, str] | None = None,
         model: Literal["clustering", "broadcasting"] = "clustering",
         orderly: bool = False,
-        from_where: Literal["last", "first"] | datetime = "last",
+        from_where: Literal["latest", "earliest", "last", "first"] | datetime = "latest",
         allocation: Allocation | str = "AVG",
         offset_store: OffsetStore | None = None,
         threads: int = 20,
