@@ -18,7 +18,6 @@ from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.processors import Lane, Processors
-from mqfast.remoting.signature import ACCESS_KEY
 
 __all__ = ["AuthProcessor"]
 
@@ -54,7 +53,7 @@ class AuthProcessor:
             processors.register([code], handler, lane)
 
     def _by_super(self, request: RemotingCommand) -> bool:
-        return not self._is_checked or self._users.is_super(request.ext_fields.get(ACCESS_KEY, ""))
+        return not self._is_checked or self._users.is_super(self._users.signer(request))
 
     def create_user(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """3001: a new user."""

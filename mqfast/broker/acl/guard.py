@@ -38,6 +38,8 @@ class Guard(Rights):
         trusts_proxy: the address in a PROXY preamble counts, not that of the TCP connection.
     """
 
+    compares = True
+
     def __init__(
         self,
         plain: PlainFiles | None = None,

@@ -24,7 +24,13 @@ class Caller(NamedTuple):
 
 
 class Rights:
-    """What callers may do: everything. Thread: that of the event loop."""
+    """What callers may do: everything.
+
+    Attributes: ``compares``: False here, so that hot paths need not even ask.
+    Thread: that of the event loop.
+    """
+
+    compares = False
 
     def caller(self, channel: Channel, request: RemotingCommand) -> Caller:
         """Who sent a request that the guard has let pass."""

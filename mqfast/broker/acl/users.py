@@ -80,7 +80,9 @@ class Users:
 
     def signer(self, request: RemotingCommand) -> str:
         """Who signed this request, which ``authenticate`` has let pass?"""
-        return self.authenticate(request) if request.code in self._whitelist else str(request.ext_fields[ACCESS_KEY])
+        if request.code in self._whitelist:
+            return self.authenticate(request)
+        return str(request.ext_fields.get(ACCESS_KEY) or "")
 
     def _signed_by(self, request: RemotingCommand) -> str:
         name = request.ext_fields.get(ACCESS_KEY)

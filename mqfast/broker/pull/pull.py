@@ -14,6 +14,8 @@ import logging
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from mqfast.broker.acl.kinds import Action
+from mqfast.broker.acl.needs import of_group, of_topic
 from mqfast.broker.groups import is_system_group
 from mqfast.broker.pull.broadcast import BroadcastOffsets
 from mqfast.broker.pull.filter.consumer_filters import SQL92, ConsumerFilters, check_supported, is_tag_type
@@ -152,6 +154,9 @@ class PullProcessor:
         self, channel: Channel, request: RemotingCommand, may_hold: bool
     ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
         header = pull_header(request)
+        if not may_hold and (rights := self._context.rights).compares:  # it waited, and rights may be gone since then
+            needs = of_topic(header.topic, Action.SUB), of_group(header.consumer_group, Action.SUB)
+            rights.demand(channel, request, *needs)
         try:
             group, topic = self._permitted(channel, request, header)
             wanted = self._wanted(channel, header, group)
@@ -428,6 +433,8 @@ class PullProcessor:
         """Answer a pull that has waited, whatever happens."""
         try:
             answer = self._serve(channel, request, False)
+        except CallRefused as refused:
+            answer = request.response(refused.code, remark=refused.remark)
         except Exception as error:
             answer = self._failure(request, error)
         if answer is None or isinstance(answer, RemotingCommand):

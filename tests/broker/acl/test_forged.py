@@ -245,6 +245,24 @@ def test_a_producer_is_asked_only_about_what_its_account_may_publish(tmp_path: P
     run(main())
 
 
+@KINDS
+def test_the_answer_to_a_check_ends_the_transaction(tmp_path: Path, kind: Kind) -> None:
+    async def main() -> None:
+        settings = {"transactionTimeOut": 1}
+        async with guarded_broker(tmp_path, kind, **settings) as one, client(one, "other", "o", "pg") as asked:
+            await half_message(one, "other", "t")
+            await asyncio.sleep(0.01)
+            assert await transactions(one).check.round() == 1
+            await until(lambda: bool(asked))
+            fields = {name: asked[0].ext_fields[name] for name in ("tranStateTableOffset", "commitLogOffset", "topic")}
+            assert fields["topic"] == HALF
+            answer = {**fields, "producerGroup": "pg", "commitOrRollback": 8, "fromTransactionCheck": "true"}
+            assert (await one.call("other", 37, **answer)).code == 0
+            await until(lambda: one.context.store.max_offset("t", 0) == 1)
+
+    run(main())
+
+
 # --- recalls ----------------------------------------------------------------------------------------------------------
 
 
@@ -261,6 +279,43 @@ def test_a_delete_of_another_topic_takes_no_message(tmp_path: Path, kind: Kind) 
             for topic in ("t", "secret_topic"):
                 assert (await one.call("other", 370, topic=topic, recallHandle=handle, producerGroup="p")).code != 0
             await until(lambda: one.context.store.max_offset("secret_topic", 0) == 1)
+
+    run(main())
+
+
+# --- rights that are taken away ---------------------------------------------------------------------------------------
+
+
+async def take_away(one: Signing, kind: Kind) -> None:
+    """``other`` may not read t any more."""
+    if kind == "1.0":
+        fields = {"topicPerms": "t=DENY,secret_topic=DENY", "accessKey": "other-key", "secretKey": "other-password"}
+        assert (await one.call("owner", 50, **fields)).code == 0
+    else:
+        entry = {"resource": "Topic:t", "actions": ["All"], "decision": "Deny"}
+        body = json.dumps({"policies": [{"entries": [entry]}]}).encode()
+        assert (await one.call("owner", 3006, body, subject="User:other-key")).code == 0
+
+
+@KINDS
+def test_a_pull_that_waits_gets_nothing_once_the_right_is_gone(tmp_path: Path, kind: Kind) -> None:
+    async def main() -> None:
+        async with guarded_broker(tmp_path, kind) as one:
+            fields = {
+                "consumerGroup": "g", "topic": "t", "queueId": 0, "queueOffset": 1, "maxMsgNums": 32, "sysFlag": 2 | 4,
+                "commitOffset": 0, "suspendTimeoutMillis": 50_000, "subscription": "*", "subVersion": 0,
+            }  # fmt: skip
+            assert (await one.send("owner", "t")).code == 0
+            for body in (b"one", b"two"):
+                waiting = asyncio.ensure_future(one.call("other", 11, **fields))
+                await until(lambda: len(one.context.hold) == 1)
+                if body == b"two":
+                    await take_away(one, kind)
+                assert (await one.send("owner", "t", body)).code == 0
+                answer = await waiting
+                assert (answer.code == 0) == (body == b"one"), answer.remark
+                assert b"two" not in bytes(answer.body)
+                fields["queueOffset"] = 2
 
     run(main())
 
