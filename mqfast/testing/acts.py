@@ -15,9 +15,9 @@ from mqfast.broker.send import UniqueIds
 from mqfast.broker.topics import AUTO_CREATE_TOPIC, READ, WRITE, illegal_topic, retry_topic
 from mqfast.broker.write import Record, Stored
 from mqfast.client.delivery import Delivery
-from mqfast.client.values import Body, MessageQueue, SendResult, SendStatus, milliseconds
+from mqfast.client.values import Body, MessageQueue, SendResult, SendStatus
 from mqfast.errors import BrokerError, UsageError
-from mqfast.message import join_keys, parse_host
+from mqfast.message import Message, parse_host
 from mqfast.remoting.codes import ResponseCode
 from mqfast.testing import checks, look
 from mqfast.testing.cluster import Cluster, Member
@@ -66,9 +66,16 @@ class Acts:
         unknown = fields.keys() - set(_FIELDS)
         if unknown:
             raise UsageError(f"send: expected {', '.join(_FIELDS)}, found {', '.join(sorted(unknown))}")
-        return [await self._send_one(topic, body, fields) for body in bodies]
+        given: object = topic
+        wrong = illegal_topic(topic) if isinstance(given, str) else f"expected the name of a topic, found {topic!r}"
+        if wrong:
+            raise UsageError(f"send: {wrong}")
+        pairs = self._properties(topic, fields)
+        return [await self._send_one(topic, data, fields, pairs) for data in [_bytes_of(body) for body in bodies]]
 
-    async def _send_one(self, topic: str, body: Body, fields: Mapping[str, Any]) -> SendResult:
+    async def _send_one(
+        self, topic: str, data: bytes, fields: Mapping[str, Any], pairs: Mapping[str, Any]
+    ) -> SendResult:
         turn, running = next(self._turns), self._cluster.running()
         member = self._member(running, fields.get("broker"), turn)
         context = member.context
@@ -83,8 +90,6 @@ class Acts:
         else:
             checks.whole("queue_id", queue_id, 0, known.write_queue_nums - 1)
         unique = self._ids.next().decode()
-        pairs = _properties(fields, self._cluster.time.now_ms())
-        data = body.encode() if isinstance(body, str) else bytes(body)
         record = Record(
             topic,
             queue_id,
@@ -94,6 +99,15 @@ class Acts:
             born_host=_BORN_HOST,
         )
         return self._result(member, record, unique, await context.writer.stored(record))
+
+    def _properties(self, topic: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Properties as a client makes them of its arguments; delays are by the cluster's time. Raises: UsageError."""
+        given = {name: value for name, value in fields.items() if name not in ("broker", "queue_id")}
+        pairs = Message(topic, b"", **given).merged_properties(fields.get("properties") or {})
+        delay_ms = pairs.pop(names.TIMER_DELAY_MS, None) if fields.get("delay_s") is not None else None
+        if delay_ms is not None:
+            pairs[names.TIMER_DELIVER_MS] = str(self._cluster.time.now_ms() + int(delay_ms))
+        return pairs
 
     @staticmethod
     def _member(running: list[Member], name: str | None, turn: int) -> Member:
@@ -164,19 +178,11 @@ def _origin(message: Delivery) -> str | None:
     return message.properties.get(names.RETRY_TOPIC)
 
 
-def _properties(fields: Mapping[str, Any], now_ms: int) -> dict[str, str]:
-    """Properties as a client makes them of its arguments."""
-    pairs = {str(name): str(value) for name, value in (fields.get("properties") or {}).items()}
-    if fields.get("tags") is not None:
-        pairs[names.TAGS] = str(fields["tags"])
-    if fields.get("keys") is not None:
-        pairs[names.KEYS] = join_keys(fields["keys"])
-    if fields.get("sharding_key") is not None:
-        pairs[names.SHARDINGKEY] = str(fields["sharding_key"])
-    if fields.get("delay_level") is not None:
-        pairs[names.DELAY] = str(fields["delay_level"])
-    if fields.get("delay_s") is not None:
-        pairs[names.TIMER_DELIVER_MS] = str(now_ms + round(fields["delay_s"] * 1000))
-    if fields.get("deliver_at") is not None:
-        pairs[names.TIMER_DELIVER_MS] = str(milliseconds(fields["deliver_at"]))
-    return pairs
+def _bytes_of(body: Body) -> bytes:
+    """Raises: UsageError."""
+    if isinstance(body, str):
+        return body.encode()
+    try:
+        return bytes(memoryview(body))  # bytes() of a number would be so many zeros
+    except TypeError:
+        raise UsageError(f"body: expected bytes or text, found {body!r}") from None

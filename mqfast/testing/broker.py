@@ -205,6 +205,11 @@ class Broker:
     ) -> None:
         self.close()
 
+    def __getattr__(self, name: str) -> Any:
+        if name in ("clock", "faults"):
+            raise UsageError(f"{name}: expected a broker that is started, found one that is not: use it by `with`")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def _check_started(self) -> None:
         if not self._started:
             raise UsageError("expected a broker that is started, found one that is not: use it by `with`")

@@ -305,7 +305,10 @@ class Cluster:
 
     async def kill(self, name: str, *, power_loss: bool) -> None:
         """End servers as SIGKILL does; power_loss: what no sync covered is gone as well."""
-        for one in self.named(name):
+        ends = [one for one in self.named(name) if name or self.members[one].is_running]
+        if power_loss and not ends:
+            raise UsageError("kill: expected a running broker for power_loss, found none")
+        for one in ends:
             if one in self.members:
                 await self._kill_member(self.members[one], power_loss=power_loss)
             else:

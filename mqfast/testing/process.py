@@ -22,8 +22,9 @@ from typing import Any, Final, Self
 from mqfast.errors import ClientError, UsageError
 from mqfast.testing.broker import Broker
 from mqfast.testing.disk_faults import cut_power
+from mqfast.testing.faults import Faults
 from mqfast.testing.places import Place
-from mqfast.testing.waits import until_true
+from mqfast.testing.waits import stopped_loop, until_true
 
 __all__ = ["ProcessBroker", "serve_calls"]
 
@@ -158,9 +159,23 @@ class ProcessBroker(Broker):
             self._fail(f"wait_until: expected {name} to be true within {timeout_s:g} s")
 
 
+def _plain(value: object) -> object:
+    """What goes over the line: a view of bytes does not."""
+    return bytes(value) if isinstance(value, memoryview) else value
+
+
 def _forwarded(name: str) -> Callable[..., Any]:
     def method(self: ProcessBroker, *args: Any, **kwargs: Any) -> Any:
-        return self._ask(name, *args, **kwargs)
+        args = tuple(map(_plain, args))
+        kwargs = {key: _plain(value) for key, value in kwargs.items()}
+        try:
+            return self._ask(name, *args, **kwargs)
+        except AssertionError as error:
+            hint = stopped_loop() if name.startswith("wait_") else ""
+            if not hint:
+                raise
+            text, _, rest = str(error).partition("\n")
+            raise AssertionError(f"{text}{hint}\n{rest}") from None
 
     method.__name__, method.__doc__ = name, f"As ``Broker.{name}``."
     return method
@@ -181,21 +196,24 @@ class _Faults:
         self._ask = ask
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name.startswith("_"):
-            raise AttributeError(name)
+        if name.startswith("_") or not hasattr(Faults, name):
+            raise AttributeError(f"'Faults' object has no attribute {name!r}")
         if name in _AT_ONCE:
             return lambda: self._ask("fault", name)
 
-        @contextlib.contextmanager
-        def fault(*args: Any, **kwargs: Any) -> Iterator[None]:
-            number = self._ask("fault", name, *args, **kwargs)
-            try:
-                yield
-            finally:
-                with contextlib.suppress(ClientError):  # a killed process has no faults
-                    self._ask("end_fault", number)
+        def fault(*args: Any, **kwargs: Any) -> contextlib.AbstractContextManager[None]:
+            return self._on(self._ask("fault", name, *args, **kwargs))  # wrong arguments are told here
 
         return fault
+
+    @contextlib.contextmanager
+    def _on(self, number: int) -> Iterator[None]:
+        self._ask("begin_fault", number)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(ClientError):  # a killed process has no faults
+                self._ask("end_fault", number)
 
 
 class _Clock:
@@ -240,13 +258,16 @@ class _Calls:
         self._broker.start_at(root, state)
 
     def fault(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Switch a fault on. Returns: its number, or what one without an end returns."""
+        """Make a fault. Returns: its number, or what one without an end returns."""
         found = getattr(self._broker.faults, name)(*args, **kwargs)
         if name in _AT_ONCE:
             return found
-        found.__enter__()
         self._faults[id(found)] = found
         return id(found)
+
+    def begin_fault(self, number: int) -> None:
+        """Switch it on."""
+        self._faults[number].__enter__()
 
     def end_fault(self, number: int) -> None:
         """Switch it off."""

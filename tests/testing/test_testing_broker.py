@@ -158,6 +158,32 @@ def test_a_reset_leaves_only_the_first_topics() -> None:
             broker.reset()
 
 
+@pytest.mark.parametrize(
+    "topic, body, fields, expected",
+    [
+        ("bad topic", "42", {}, "illegal characters"), (5, "42", {}, "expected the name of a topic, found 5"),
+        ("orders", 5, {}, "body: expected bytes or text, found 5"), ("orders", None, {}, "found None"),
+        ("orders", "42", {"delay_s": -1}, "delay_s: expected seconds"),
+        ("orders", "42", {"delay_level": -3}, "delay_level: expected a level"),
+        ("orders", "42", {"delay_s": 1, "delay_level": 1}, "expected one delay"),
+        ("orders", "42", {"tag": "new"}, "send: expected .* found tag"),
+        ("orders", "42", {"keys": 5}, "keys: expected"),
+    ],
+)  # fmt: skip
+def test_what_no_client_could_send_is_refused(topic: Any, body: Any, fields: dict[str, Any], expected: str) -> None:
+    with Broker(topics=["orders"]) as broker:
+        with pytest.raises(UsageError, match=expected):
+            broker.send(topic, body, **fields)
+        broker.assert_nothing_sent("orders")
+
+
+def test_what_a_broker_has_when_it_runs_is_an_error_before() -> None:
+    broker = Broker()
+    for name in ("faults", "clock", "namesrv_addr", "addresses"):
+        with pytest.raises(UsageError, match="a broker that is started"):
+            getattr(broker, name)
+
+
 def test_a_reset_keeps_connections() -> None:
     with Broker(topics=["orders"]) as broker:
         address = broker.addresses["broker-a"]

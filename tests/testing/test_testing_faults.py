@@ -199,6 +199,20 @@ def test_a_failed_flush_is_no_acknowledgement_and_needs_a_restart() -> None:
 
 
 @pytest.mark.parametrize("power_loss", [False, True])
+def test_a_power_cut_of_all_takes_those_that_run(power_loss: bool) -> None:
+    with Broker(topics=["orders"], brokers=2) as broker:
+        broker.kill("broker-a", power_loss=power_loss)
+        broker.kill(power_loss=power_loss)
+        assert "broker-b: killed" in broker.picture()
+        if power_loss:
+            with pytest.raises(UsageError, match="expected a running broker for power_loss, found none"):
+                broker.kill(power_loss=True)
+        broker.restart()
+        broker.send("orders", "42")
+        broker.assert_sent("orders", body="42", times=1)
+
+
+@pytest.mark.parametrize("power_loss", [False, True])
 def test_what_was_acknowledged_survives(power_loss: bool) -> None:
     with Broker(topics=["orders"]) as broker:
         address = broker.addresses["broker-a"]

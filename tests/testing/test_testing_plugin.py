@@ -95,8 +95,11 @@ def test_removed(rocketmq_namesrv_addr):
 
 def test_the_tests_of_the_documents_pass(tmp_path: Path) -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "testing.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert "7 passed" in run(tmp_path, "import pytest\n" + "\n".join(blocks), "--strict-markers")
+    names = []
+    for number, block in enumerate(re.findall(r"```python\n(.*?)```", page, re.DOTALL)):
+        names.append(f"test_block_{number}.py")  # a file of its own: each block runs as it is printed
+        (tmp_path / names[-1]).write_text(block)
+    assert "7 passed" in run(tmp_path, "", *names, "--strict-markers")
 
 
 def test_the_same_tests_run_against_a_real_cluster(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -56,6 +57,22 @@ def test_time_in_another_process() -> None:
         assert broker.clock.advance_to_next() == timedelta(hours=2)
         assert broker.clock.now() - before == timedelta(hours=2)
         broker.assert_sent("orders", body="42", times=1)
+
+
+def test_calls_over_the_line_mean_what_they_mean_in_this_process() -> None:
+    with Broker(topics=["orders"], process=True) as broker:
+        broker.send("orders", memoryview(b"42"), bytearray(b"43"))
+        broker.assert_sent("orders", body=memoryview(b"42"), times=1)
+        with pytest.raises(UsageError, match="slow: expected 0 to 3600 seconds, found -1"):
+            broker.faults.slow(-1)
+        with pytest.raises(AttributeError, match="no attribute 'slo'"):
+            broker.faults.slo(1)  # type: ignore[attr-defined]
+
+        async def in_a_loop() -> None:
+            broker.wait_for("orders", 3, timeout_s=0.01)
+
+        with pytest.raises(AssertionError, match=r"(?s)expected 3 messages .* asyncio.to_thread.* the brokers at"):
+            asyncio.run(in_a_loop())
 
 
 def test_wrong_arguments_start_no_process() -> None:
