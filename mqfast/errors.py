@@ -20,6 +20,7 @@ __all__ = [
     "ClientClosed",
     "ClientError",
     "ClientForked",
+    "ClientNested",
     "ConfigError",
     "ConnectError",
     "ConnectionLost",
@@ -453,6 +454,12 @@ class ClientClosed(ClientError):
 
 class ClientForked(ClientClosed):
     """The client was started in another process; a child makes its own consumer."""
+
+
+class ClientNested(ClientError, NestedCall):
+    """A signal handler, a finalizer or a callback called a client inside of another call of the same thread, for which
+    the new call would have to wait. Nothing was done.
+    """
 
 
 class SubscriptionError(ClientError, ValueError):

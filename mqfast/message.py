@@ -339,10 +339,19 @@ def join_keys(keys: str | Iterable[str]) -> str:
     return " ".join(parts)
 
 
+_OLDEST_MOMENT_MS: Final = 946_684_800_000
+"""The year 2000, before RocketMQ: an earlier delivery time is a number of seconds, or no time at all."""
+
+
 def _moment_ms(when: When) -> int:
     moment: object = round(when.timestamp() * 1000) if isinstance(when, datetime) else when
     if isinstance(moment, bool) or not isinstance(moment, int) or not 0 <= moment < 1 << 63:
         raise MessageIllegal(f"deliver_at: expected a datetime or milliseconds since the epoch, found {when!r}")
+    if moment < _OLDEST_MOMENT_MS:
+        hint = "; the number looks like seconds: multiply by 1000" if moment >= 10**9 else ""
+        raise MessageIllegal(
+            f"deliver_at: expected a time from the year 2000 on, found {when!r} ms, which is earlier{hint}"
+        )
     return moment
 
 

@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import base64
 import os
-import threading
 import time
 from datetime import UTC, datetime
-from queue import Empty
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 try:
@@ -225,6 +224,34 @@ class Channel(virtual.Channel):
         return super().drain_events(timeout=timeout, callback=callback)
 
 
+class _Flag:
+    """An event whose ``set`` never waits for a thread that a signal handler interrupted within ``wait``."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[None] = SimpleQueue()
+
+    def set(self) -> None:
+        """Wake the one thread that waits. Thread: any."""
+        if self._queue.empty():
+            self._queue.put(None)
+
+    def is_set(self) -> bool:
+        """Would ``wait`` return at once?"""
+        return not self._queue.empty()
+
+    def clear(self) -> None:
+        """Forget it."""
+        self.wait(0.0)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Was it set in time? It is clear then."""
+        try:
+            self._queue.get(timeout=timeout_s)
+        except Empty:
+            return False
+        return True
+
+
 class Transport(virtual.Transport):
     """A connection to a cluster.
 
@@ -262,7 +289,7 @@ class Transport(virtual.Transport):
             "max_reconsume_times": options.get("max_retries", 1 << 30),
             "max_cached_messages": options.get("prefetch", 64),
         }
-        self.arrived = threading.Event()
+        self.arrived = _Flag()
         self.passing: set[str] = set()
         """Queues that end with their consumer."""
         self.readers: dict[str, SharedReader | TailReader] = {}

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from mqfast.client.net import fork
+from mqfast.client.net._guard import Guard
 from mqfast.client.producer.encode import checked_topic
 from mqfast.client.producer.producer import Producer
 from mqfast.client.values import Address, SendResult
@@ -109,7 +110,7 @@ class RocketMQHandler(logging.Handler):
     def _begin_counts(self) -> None:
         self._lines: queue.SimpleQueue[tuple[str, str] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(Guard())
         self._accepted = self._sent = self._dropped = self._failed = 0
 
     def after_fork(self) -> None:

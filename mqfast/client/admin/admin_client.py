@@ -7,7 +7,6 @@ subjects beside this one.
 from __future__ import annotations
 
 import ssl
-import threading
 from collections.abc import Mapping
 from typing import Self, TypeVar
 
@@ -18,6 +17,7 @@ from mqfast.client.admin.messages import MessageCalls
 from mqfast.client.admin.offsets import OffsetCalls
 from mqfast.client.admin.topics import TopicCalls
 from mqfast.client.net import io_thread
+from mqfast.client.net._guard import Guard, check_may_wait
 from mqfast.client.net.exit import close_at_exit
 from mqfast.client.net.fork import watch
 from mqfast.client.net.instance import ClientInstance
@@ -95,7 +95,7 @@ class AdminClient(AdminCalls, SyncFace):
             timeout_s=timeout_s,
         )
         self._closed = False
-        self._starting = threading.Lock()
+        self._starting = Guard(brief=False)
         self._io: io_thread.IoThread | None = None
         self._lanes: Lanes | None = None
         watch(self)
@@ -108,15 +108,19 @@ class AdminClient(AdminCalls, SyncFace):
 
     def close(self, timeout_s: float | None = None) -> None:
         """End it; calls after that raise ClientClosed. The second call does nothing. Args: timeout_s: at most."""
-        with self._starting:
-            self._closed = True
-            lanes, self._lanes, io = self._lanes, None, self._io
-        if lanes is not None and io is not None and io.is_alive:
-            io.call(self._instance.release(), _CLOSE_S if timeout_s is None else timeout_s)
+        check_may_wait()
+        self._closed = True
+        if self._lanes is not None and self._io is not None and self._io.is_alive:
+            self._io.call(self._end(), _CLOSE_S if timeout_s is None else timeout_s)
+
+    async def _end(self) -> None:
+        lanes, self._lanes = self._lanes, None
+        if lanes is not None:
+            await self._instance.release()
 
     def after_fork(self) -> None:
         """In a child: begin anew at the next call."""
-        self._starting = threading.Lock()
+        self._starting = Guard(brief=False)
         self._io = self._lanes = None
 
     def _run(self, steps: Steps[T]) -> T:
@@ -131,11 +135,16 @@ class AdminClient(AdminCalls, SyncFace):
                 raise ClientClosed("the AdminClient is closed")
             if self._lanes is None:
                 self._io = io_thread.shared()
-                self._lanes = self._io.call(self._begin(self._io), _START_S)
+                lanes = self._io.call(self._begin(self._io), _START_S)
                 close_at_exit(self)
+                return lanes
             return self._lanes
 
     async def _begin(self, io: io_thread.IoThread) -> Lanes:
         self._instance = ClientInstance.shared(self._settings, io.loop)
         await self._instance.acquire()
-        return lanes_of(self._instance)
+        if self._closed:  # meanwhile, by a signal handler or another thread
+            await self._instance.release()
+            raise ClientClosed("the AdminClient is closed")
+        self._lanes = lanes_of(self._instance)
+        return self._lanes

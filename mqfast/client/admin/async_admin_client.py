@@ -6,11 +6,11 @@ one.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Self, TypeVar
 
 from mqfast.client.admin.admin_client import AdminCalls
 from mqfast.client.admin.call import AsyncFace
+from mqfast.client.net.green import loop_of_caller
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.net.steps import Steps
 from mqfast.errors import ClientClosed
@@ -52,7 +52,7 @@ class AsyncAdminClient(AdminCalls, AsyncFace):
         if self._closed:
             raise ClientClosed("the AsyncAdminClient is closed")
         if not self._is_open:
-            instance = ClientInstance.shared(self._settings, asyncio.get_running_loop())
+            instance = ClientInstance.shared(self._settings, loop_of_caller())
             await instance.acquire()
             if self._has_changed():  # another task was here meanwhile
                 await instance.release()

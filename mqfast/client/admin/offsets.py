@@ -37,12 +37,14 @@ class Lag(NamedTuple):
     """How far a group is in one queue.
 
     Attributes: committed: its next offset, 0 also where it has committed nothing; behind: messages that it has still to
-    read; age: how long ago the first of them was stored.
+    read; age: how long ago the first of them was stored; beyond: how far its offset is beyond the end of the queue, as
+    after a store was replaced: what comes into the queue until then is not read.
     """
 
     committed: int
     behind: int
     age: timedelta
+    beyond: int = 0
 
 
 class OffsetCalls(Asking):
@@ -161,7 +163,8 @@ def _lag_at(asking: Asking, address: str, group: str, topic: str | None) -> Step
         if behind and one.consumer_offset < first:  # a Java broker asks for the time of a message that is gone
             oldest = yield from _oldest_ms(asking, address, queue)
             age_ms = max(0, round(time.time() * 1000) - oldest) if oldest > 0 else 0
-        found[queue] = Lag(max(0, one.consumer_offset), behind, timedelta(milliseconds=age_ms))
+        beyond = max(0, one.consumer_offset - one.broker_offset)
+        found[queue] = Lag(max(0, one.consumer_offset), behind, timedelta(milliseconds=age_ms), beyond)
     return found
 
 

@@ -74,7 +74,7 @@ class AsyncPullConsumer(PullArguments):
         if self._is_closed:
             return
         self._is_closed = True
-        if self._is_started and self._loop is not asyncio.get_running_loop():
+        if self._is_started and self._loop is not asyncio._get_running_loop():
             _log.warning("group %s: closed outside of its event loop: messages may come again", self._settings.group)
         elif self._is_started:
             most = self._settings.close_timeout_s if timeout_s is None else timeout_s

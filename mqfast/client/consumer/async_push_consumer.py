@@ -23,6 +23,7 @@ from mqfast.client.consumer.push.engine import PushEngine
 from mqfast.client.consumer.push.face import PushFace, close_quietly
 from mqfast.client.consumer.push.handling import Workers
 from mqfast.client.consumer.push.workers import ExecutorWorkers, TaskWorkers
+from mqfast.client.net.green import loop_of_caller
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.producer.async_producer import AsyncProducer
 from mqfast.client.values import MessageQueue, SendResult
@@ -80,7 +81,7 @@ class AsyncPushConsumer(PushFace):
                 return await method(message)
 
             self._in_hand.answer = answer_async
-            loop = asyncio.get_running_loop()
+            loop = loop_of_caller()
             instance = ClientInstance.shared(self._instance_settings, loop, consumer_group=self._settings.group)
             engine = self._make_engine(instance, self._make_workers)
             self._engine = engine
@@ -115,9 +116,9 @@ class AsyncPushConsumer(PushFace):
     async def unsubscribe(self, topic: str) -> None:
         """Want a topic no more."""
         self._check_usable()
-        found = [name for name, one in self._wanted.items() if one.plain_topic == topic]
+        found = [name for name, one in list(self._wanted.items()) if one.plain_topic == topic]
         for name in found:
-            del self._wanted[name]
+            self._wanted.pop(name, None)
             if self._engine is not None:
                 await self._engine.unsubscribe(name)
 
@@ -129,7 +130,7 @@ class AsyncPushConsumer(PushFace):
         Raises: as ``start``.
         """
         self._warn_of_no_handler("on(), or `async for` in another task")
-        loop = asyncio.get_running_loop()
+        loop = loop_of_caller()
         told = asyncio.Event()
         before: dict[int, Any] = {}
 

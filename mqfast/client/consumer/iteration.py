@@ -19,9 +19,10 @@ from mqfast.client.consumer.push.assigned import Assigned, Handler, Job
 from mqfast.client.consumer.push.handling import Handling
 from mqfast.client.consumer.push.ready import Ready
 from mqfast.client.delivery import Delivery
+from mqfast.client.net._guard import check_may_wait, nested, refuse_nested
 from mqfast.client.producer.request_reply import reply_message
 from mqfast.client.values import Body, Retry, SendResult
-from mqfast.errors import UsageError
+from mqfast.errors import ClientNested, UsageError
 from mqfast.message import Message
 
 __all__ = ["AsyncLoop", "AsyncLoopWorkers", "InHand", "Loop", "LoopWorkers"]
@@ -69,6 +70,7 @@ class InHand:
         return self.answer_sync(reply_message(delivery, body))
 
     def _end(self, delivery: Delivery, error: Exception | None) -> None:
+        refuse_nested()
         job = self._jobs.pop(delivery, None)
         if job is None or self.handling is None:
             raise UsageError(
@@ -86,7 +88,10 @@ class InHand:
         """The loop is gone: the message waits again."""
         if delivery is not None and (job := self._jobs.pop(delivery, None)) is not None and self.handling is not None:
             self._left[threading.get_ident()] = job
-            self.handling.leave(job)
+            try:
+                self.handling.leave(job)
+            except ClientNested:  # the garbage collector ends the loop inside of another call
+                self.handling.leave_soon(job)
 
     def failed(self, error: BaseException | None) -> None:
         """An exception left the ``with`` block: the last message of this thread's loop is sent back."""
@@ -138,14 +143,26 @@ class Loop:
         self._check = check
         self._lock = threading.Lock()
         self._lock.acquire()
+        self._is_asked = False
         self._message: Delivery | None = None
 
     def __iter__(self) -> Loop:
         return self
 
     def __next__(self) -> Delivery:
-        message, self._message = self._message, None
-        self._in_hand.asked_past(message)
+        check_may_wait()
+        if self._is_asked:
+            raise nested()
+        self._is_asked = True
+        try:
+            message, self._message = self._message, None
+            self._in_hand.asked_past(message)
+            self._message = self._next()
+            return self._message
+        finally:
+            self._is_asked = False
+
+    def _next(self) -> Delivery:
         handling = self._in_hand.handling
         assert handling is not None
         while True:
@@ -157,8 +174,7 @@ class Loop:
                 continue
             job = handling.begin(assigned)
             if job is not None:
-                self._message = self._in_hand.add(job)
-                return self._message
+                return self._in_hand.add(job)
 
     def __del__(self) -> None:
         self._in_hand.left(self._message)

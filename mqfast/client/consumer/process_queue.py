@@ -6,11 +6,11 @@ oldest message that is not settled: what lies below was consumed, given back or 
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 
 from mqfast.client.delivery import Delivery
+from mqfast.client.net._guard import Guard
 from mqfast.client.values import MessageQueue
 
 __all__ = ["ProcessQueue"]
@@ -36,7 +36,7 @@ class ProcessQueue:
         self.dropped = False
         self.count = 0
         self.bytes = 0
-        self._lock = threading.Lock()
+        self._lock = Guard()
         self._order: deque[int] = deque()  # offsets; those of settled messages leave when they come to the front
         self._open: dict[int, Delivery] = {}
         self._waiting: deque[Delivery] = deque()

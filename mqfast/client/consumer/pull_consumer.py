@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import ssl
-import threading
 import time
 import warnings
 import weakref
@@ -34,6 +33,7 @@ from mqfast.client.consumer.subscription import checked_name
 from mqfast.client.delivery import Delivery
 from mqfast.client.hooks import ClientHook, ConsumeContext, tell
 from mqfast.client.net import fork, io_thread
+from mqfast.client.net._guard import Guard, check_may_wait
 from mqfast.client.net.exit import close_at_exit
 from mqfast.client.route.namespace import plain_queue, wrap
 from mqfast.client.unpack import BODY_BYTES_MAX
@@ -247,12 +247,12 @@ class PullConsumer(PullArguments):
     """
 
     def _set_up(self) -> None:
-        self._starting = threading.RLock()
+        self._starting = Guard(brief=False)
 
     def after_fork(self) -> None:
         """In a child: see ``PullArguments``."""
         super().after_fork()
-        self._starting = threading.RLock()
+        self._starting = Guard(brief=False)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -268,10 +268,16 @@ class PullConsumer(PullArguments):
         Raises: ConnectError, SubscriptionError, ClientClosed.
         """
         self._check_open()
+        check_may_wait()
+        if self._is_started:
+            return self
         with self._starting:
             if not self._is_started:
                 self._io = io_thread.shared()
                 self._io.call(self._engine.start(), START_S)
+                if self._is_closed:  # meanwhile, by a signal handler or another thread
+                    self._io.call(self._engine.close(all_handed_out=False), self._settings.close_timeout_s)
+                    self._check_open()
                 self._is_started = True
                 self._at_exit = _AtExit(self)
                 close_at_exit(self._at_exit)
@@ -287,6 +293,7 @@ class PullConsumer(PullArguments):
     def _close(self, timeout_s: float | None, *, all_handed_out: bool) -> None:
         if self._is_closed or self._pid != os.getpid():
             return
+        check_may_wait()
         self._is_closed = True
         if not self._is_started or not self._io.is_alive:
             return
@@ -321,6 +328,7 @@ class PullConsumer(PullArguments):
         Raises: UsageError, SubscriptionError (the broker refuses the SQL), ConnectError.
         """
         self._check_open()
+        check_may_wait()
         wanted = new_subscription(topic, tags, sql, self._settings.namespace)
         if self._is_started:
             self._call(self._engine.shares.subscribe(wanted))
@@ -385,6 +393,7 @@ class PullConsumer(PullArguments):
 
     def _next(self, before: Delivery | None) -> Delivery | None:
         cache = self._engine.cache
+        check_may_wait()
         while True:
             self._check_fork()
             try:
@@ -473,6 +482,7 @@ class PullConsumer(PullArguments):
     def stats(self) -> Mapping[str, Any]:
         """What this consumer does: queues, offsets, what is cached, and why nothing comes."""
         self._check_fork()
+        check_may_wait()
         return self._engine.stats() if self._is_started else {"group": self.group}
 
 

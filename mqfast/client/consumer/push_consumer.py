@@ -23,6 +23,7 @@ from mqfast.client.consumer.push.face import PushFace, close_quietly
 from mqfast.client.consumer.push.handling import Workers
 from mqfast.client.consumer.push.workers import ExecutorWorkers, ThreadWorkers
 from mqfast.client.net import io_thread
+from mqfast.client.net._guard import Guard, check_may_wait
 from mqfast.client.net.exit import close_at_exit
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.producer.producer import Producer
@@ -90,7 +91,7 @@ class PushConsumer(PushFace):
         if self._engine is None:
             self._ended = threading.Event()
             self._pid = os.getpid()
-            self._replier_lock = threading.Lock()
+            self._replier_lock = Guard(brief=False)
             answer, group = weakref.WeakMethod(self._answer), self.group  # the engine must not keep its face alive
 
             def answer_sync(message: Message) -> SendResult:
@@ -104,6 +105,7 @@ class PushConsumer(PushFace):
             io_thread.shared().call(self._begin(), START_S)
 
     async def _begin(self) -> None:
+        self._check_usable()  # it may be closed meanwhile, by a signal handler or another thread
         loop = io_thread.shared().loop
         instance = ClientInstance.shared(self._instance_settings, loop, consumer_group=self._settings.group)
         engine = self._engine = self._make_engine(instance, self._make_workers)
@@ -128,9 +130,10 @@ class PushConsumer(PushFace):
     def unsubscribe(self, topic: str) -> None:
         """Want a topic no more; what is cached of it comes to other members."""
         self._check_usable()
-        found = [name for name, one in self._wanted.items() if one.plain_topic == topic]
+        check_may_wait()
+        found = [name for name, one in list(self._wanted.items()) if one.plain_topic == topic]
         for name in found:
-            del self._wanted[name]
+            self._wanted.pop(name, None)
             if self._engine is not None:
                 io_thread.shared().call(self._engine.unsubscribe(name), ASK_S)
 
@@ -186,11 +189,14 @@ class PushConsumer(PushFace):
         if self._is_closed or engine is None or self._pid != os.getpid():  # a child has nothing to close
             self._is_closed = True
             return
+        workers = engine.workers
+        is_handler = isinstance(workers, ThreadWorkers) and workers.is_current
+        if not is_handler:
+            check_may_wait()
         self._is_closed = True
         io = io_thread.shared()
         limit = self._settings.close_timeout_s if timeout_s is None else timeout_s
-        workers = engine.workers
-        if isinstance(workers, ThreadWorkers) and workers.is_current:
+        if is_handler:
             io.submit(self._end(engine, limit))
             return
         try:

@@ -21,6 +21,7 @@ from time import monotonic
 cimport cython
 from mqfast.remoting._codec cimport RemotingCommand
 
+from mqfast.client.net._guard import Guard
 from mqfast.errors import CallTimeout, ConnectionLost, RemotingError
 from mqfast.remoting._codec import FrameDecoder, encode
 from mqfast.remoting._connection import gets_stuck
@@ -174,7 +175,7 @@ cdef class Lane:
         self._opaque = count()
         self._writing = allocate_lock()
         self._reading = allocate_lock()
-        self._hand = allocate_lock()
+        self._hand = Guard()
         self._decoder = FrameDecoder()
         self._buffer = bytearray(BUFFER_BYTES)
         self._view = memoryview(self._buffer)

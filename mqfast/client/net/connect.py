@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import threading
 import time
+from _thread import allocate_lock, start_new_thread
 from typing import Any
 
 __all__ = ["connect"]
@@ -50,13 +50,19 @@ def _addresses(host: str, port: int, timeout_s: float) -> _Found:
         except Exception as error:
             answer.append(error)
 
-    asking = threading.Thread(target=ask, name="mqfast-resolve", daemon=True)
-    try:
-        asking.start()
+    ended = allocate_lock()
+    ended.acquire()
+
+    def ask_and_tell() -> None:
+        ask()
+        ended.release()
+
+    try:  # not by threading.Thread, whose own locks a signal handler may have interrupted
+        start_new_thread(ask_and_tell, ())
     except RuntimeError:  # no thread can be started any more: the interpreter ends, or the system's limit is reached
         ask()
     else:
-        asking.join(timeout_s)
+        ended.acquire(timeout=timeout_s)
     if not answer:
         raise TimeoutError(f"the name {host} was not resolved in {timeout_s:.2f} s")
     if isinstance(answer[0], Exception):

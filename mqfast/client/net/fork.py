@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from mqfast.client.net._guard import begin_anew
+
 __all__ = ["Inherited", "leave_sockets", "watch"]
 
 
@@ -31,6 +33,7 @@ def watch(one: Inherited) -> None:
 
 
 def _in_child() -> None:
+    begin_anew()
     # Modules that were never loaded have nothing to forget. Their objects are kept: a loop that is deleted would tell
     # the kernel to watch the parent's sockets no more, since parent and child share one epoll instance.
     instance, io_thread = (sys.modules.get(f"mqfast.client.net.{name}") for name in ("instance", "io_thread"))

@@ -12,12 +12,12 @@ import os
 import secrets
 import socket
 import ssl
-import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
+from mqfast.client.net._guard import Guard
 from mqfast.client.net.aio_shell import AioShell, Sign
 from mqfast.client.net.fork import leave_sockets
 from mqfast.client.net.requests import BrokerRequests, Handler
@@ -468,7 +468,7 @@ class ClientInstance:
         self.requests.serve(code, group, handler)
 
 
-_registry_lock = threading.Lock()
+_registry_lock = Guard()
 _registry: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[InstanceSettings, list[ClientInstance]]] = (
     weakref.WeakKeyDictionary()
 )
@@ -477,7 +477,7 @@ _registry: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[InstanceSet
 def forget() -> list[Any]:
     """In a child process: no instance came along, and its copies of their sockets are closed. Returns: what to keep."""
     global _registry_lock
-    _registry_lock = threading.Lock()
+    _registry_lock = Guard()
     inherited: list[Any] = []
     for loop, by_settings in list(_registry.items()):
         inherited.append(loop)

@@ -11,8 +11,10 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
+from mqfast.client.net._guard import Guard, check_may_wait, serve_here
+from mqfast.client.net.green import refuse_green_threads
 from mqfast.errors import ClientError
 from mqfast.remoting.loop import runner
 
@@ -40,6 +42,7 @@ class IoThread:
             raise ClientError(f"the event loop of sync clients could not be made: {self._failure}") from self._failure
 
     def _main(self) -> None:
+        serve_here()
         try:
             with contextlib.suppress(asyncio.CancelledError), runner() as one:
                 self.loop = one.get_loop()
@@ -60,34 +63,33 @@ class IoThread:
         """Does it run, in this process?"""
         return self.pid == os.getpid() and self._thread.is_alive()
 
-    @property
-    def is_current(self) -> bool:
-        """Is the caller this very thread?"""
-        return threading.current_thread() is self._thread
-
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine in the loop."""
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
-    def call(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
+    def call(self, work: Coroutine[Any, Any, T], timeout_s: float | None) -> T:
         """Run a coroutine in the loop and wait for it; a caller that is interrupted (Ctrl-C) ends it.
 
-        Raises: what it raises; ClientError when the time is over.
+        Args: timeout_s: None: without end. Raises: what it raises; ClientError when the time is over, or where this
+        thread may not wait (``check_may_wait``).
         """
-        if self.is_current:
-            work.close()
-            raise ClientError("a sync client was called in the thread that serves sync clients: it would wait for ever")
-        future = self.submit(work)
+        call = _Call(work)
         try:
-            return future.result(timeout_s)
-        except TimeoutError:
-            if future.done():
-                raise
-            future.cancel()
-            raise ClientError(f"expected an end within {timeout_s:g} s, found none") from None
+            check_may_wait()
+            self.loop.call_soon_threadsafe(call.begin, self.loop)
         except BaseException:
-            future.cancel()  # nothing where the work has ended
+            work.close()
             raise
+        try:
+            has_ended = call.ended.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s))
+        except BaseException:
+            self.soon(call.cancel)
+            raise
+        if not has_ended and call.ended.acquire(blocking=False) is False:
+            self.soon(call.cancel)
+            raise ClientError(f"expected an end within {timeout_s:g} s, found none")
+        assert call.task is not None
+        return call.task.result()
 
     def soon(self, work: Callable[[], object]) -> None:
         """Call a function in the loop; nothing once the loop has ended."""
@@ -101,13 +103,40 @@ class IoThread:
             self._thread.join(timeout_s)
 
 
-_lock = threading.Lock()
+class _Call(Generic[T]):
+    """One call: its end releases a lock that nobody else takes, so that the loop waits for no caller."""
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._work = work
+        self.ended = threading.Lock()
+        self.ended.acquire()
+        self.task: asyncio.Task[T] | None = None
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """In the loop."""
+        self.task = loop.create_task(self._work)
+        self.task.add_done_callback(lambda task: self.ended.release())
+
+    def cancel(self) -> None:
+        """In the loop, behind ``begin``."""
+        assert self.task is not None
+        self.task.cancel()
+
+
+_lock = Guard()
 _shared: IoThread | None = None
 
 
 def shared() -> IoThread:
-    """The thread of this process, started at the first call and after a fork."""
+    """The thread of this process, started at the first call and after a fork.
+
+    Raises: ClientError, also under gevent or eventlet with their threads.
+    """
     global _shared
+    one = _shared
+    if one is not None and one.is_alive:
+        return one
+    refuse_green_threads()
     with _lock:
         if _shared is None or not _shared.is_alive:
             _shared = IoThread()
@@ -117,5 +146,5 @@ def shared() -> IoThread:
 def forget() -> IoThread | None:
     """In a child process: the thread did not come along, and its lock may have been held. Returns: what is to stay."""
     global _lock, _shared
-    inherited, _lock, _shared = _shared, threading.Lock(), None
+    inherited, _lock, _shared = _shared, Guard(), None
     return inherited

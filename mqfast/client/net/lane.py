@@ -16,9 +16,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Generator
+from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeAlias, TypeVar
 
 from mqfast.client.net import fork
+from mqfast.client.net._guard import ASKING
 from mqfast.client.net._lane import IDLE_S, Gone, Lane, Socket
 from mqfast.client.net.connect import connect
 from mqfast.client.net.instance import ClientInstance
@@ -45,14 +47,19 @@ class _Single:
         self._connect = connect
         self._address = address
         self._free: list[Lane] = []
-        self._slots = threading.BoundedSemaphore(TLS_SOCKETS)
+        self._slots: SimpleQueue[None] = SimpleQueue()  # a semaphore that a signal handler may use, too
+        for _ in range(TLS_SOCKETS):
+            self._slots.put(None)
         self._closed = False
         self._generation = 0  # of connections: those of an older one are used no more
 
     def call(self, frame: Callable[[int], bytes], code: int, oneway: bool, deadline: float) -> RemotingCommand | None:
         """One request. Raises: ConnectError, ConnectionLost, CallTimeout."""
-        if not self._slots.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise ConnectError(f"{self._address}: all {TLS_SOCKETS} connections were in use until the deadline")
+        try:
+            self._slots.get(timeout=max(0.0, deadline - time.monotonic()))
+        except Empty:
+            text = f"{self._address}: all {TLS_SOCKETS} connections were in use until the deadline"
+            raise ConnectError(text) from None
         lane: Lane | None = None
         generation = self._generation
         try:
@@ -76,7 +83,7 @@ class _Single:
                     lane.end("the client is closed, or the broker is leaving")
                 else:
                     self._free.append(lane)
-            self._slots.release()
+            self._slots.put(None)
 
     def leave(self) -> None:
         """The next request makes a new connection; those on their way get their answers over the old ones."""
@@ -213,12 +220,15 @@ class Lanes:
             frame = ask.frame  # type: ignore[union-attr]
         else:
             frame = self._framed(ask)
-        place = self._places.get(ask.address) or self._place(ask.address)
-        answer = place.call(frame, ask.code, ask.oneway, deadline)
-        if answer is not None and answer.code == ResponseCode.GO_AWAY:
-            place.leave()  # whoever listens there now is asked once more
+        with ASKING as inside:
+            if inside:  # the interrupted request may be writing to its socket, or reading it for all
+                return _once(self._connection(ask.address), ask.address, frame, ask.code, ask.oneway, deadline)
+            place = self._places.get(ask.address) or self._place(ask.address)
             answer = place.call(frame, ask.code, ask.oneway, deadline)
-        return answer
+            if answer is not None and answer.code == ResponseCode.GO_AWAY:
+                place.leave()  # whoever listens there now is asked once more
+                answer = place.call(frame, ask.code, ask.oneway, deadline)
+            return answer
 
     def _framed(self, ask: AnyAsk) -> Callable[[int], bytes]:
         fields = ask.ext_fields
@@ -241,6 +251,12 @@ class Lanes:
         return frame
 
     def _place(self, address: str) -> _Shared | _Single:
+        connect = self._connection(address)
+        place = _Shared(connect, address) if self._context is None else _Single(connect, address)
+        return self._places.setdefault(address, place)
+
+    def _connection(self, address: str) -> Callable[[float], Socket]:
+        """What connects to an address until a deadline. Raises: ConnectError for what is no address."""
         try:
             host, port = self._reached_at(address)
         except ValueError as error:
@@ -255,8 +271,7 @@ class Lanes:
                 more = self._explain(address) if self._explain is not None else ""
                 raise (ConnectError(f"{error}{more}") if more else error) from None
 
-        place = _Shared(connect, address) if self._context is None else _Single(connect, address)
-        return self._places.setdefault(address, place)
+        return connect
 
     def close(self) -> None:
         """Close every socket; callers that wait hear ConnectionLost."""
@@ -275,6 +290,24 @@ class Lanes:
         for place in places.values():
             for one in place.abandon():
                 one.close()
+
+
+def _once(
+    connect: Callable[[float], Socket],
+    address: str,
+    frame: Callable[[int], bytes],
+    code: int,
+    oneway: bool,
+    deadline: float,
+) -> RemotingCommand | None:
+    """One request over a connection of its own. Raises: ConnectError, ConnectionLost, CallTimeout."""
+    lane = Lane(connect(deadline))
+    try:
+        return lane.call(frame, code, oneway, deadline)
+    except Gone as gone:
+        raise ConnectError(f"{address}: {gone}") from None
+    finally:
+        lane.end("its request is done")
 
 
 _by_instance: weakref.WeakKeyDictionary[ClientInstance, Lanes] = weakref.WeakKeyDictionary()

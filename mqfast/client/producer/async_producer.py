@@ -14,6 +14,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from mqfast.client.net import fork
+from mqfast.client.net._guard import Guard
+from mqfast.client.net.green import loop_of_caller
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.net.user_errors import is_passed_on
 from mqfast.client.producer._encode import Outgoing
@@ -23,7 +25,7 @@ from mqfast.client.producer.encode import batch_of, check_several, prepared
 from mqfast.client.producer.send import Sending
 from mqfast.client.route.select import Selector
 from mqfast.client.values import Body, MessageQueue, SendResult, When
-from mqfast.errors import Backlog, ClientError, ClientForked, MqfastError, SendTimeout
+from mqfast.errors import Backlog, ClientError, ClientForked, ClientNested, MqfastError, SendTimeout
 from mqfast.message import Message
 
 __all__ = ["AsyncProducer"]
@@ -50,6 +52,7 @@ class AsyncProducer(ProducerBase):
         self._pipeline: Pipeline | None = None
         self._linger: Linger | None = None
         self._forked = False
+        self._one_start = Guard()
         fork.watch(self)
 
     # -- life ----------------------------------------------------------------------------------------------------------
@@ -75,7 +78,7 @@ class AsyncProducer(ProducerBase):
         async with self._starting:
             if self._instance is None:
                 self._check_usable()
-                instance = ClientInstance.shared(self._settings, asyncio.get_running_loop())
+                instance = ClientInstance.shared(self._settings, loop_of_caller())
                 await instance.acquire()
                 instance.add_producer(self._wire.group, self._owner)
                 self._pipeline = Pipeline(instance, self._sender)
@@ -242,10 +245,11 @@ class AsyncProducer(ProducerBase):
         pipeline, linger = self._pipeline, self._linger
         assert pipeline is not None
         assert linger is not None
-        if self._linger_s and self._waits_for_others(out, how) and self._has_route(out):
-            linger.add(out, done)
-        else:
-            pipeline.start(out, how, done)
+        with self._one_start:  # a signal handler must not begin a send in the middle of another one
+            if self._linger_s and self._waits_for_others(out, how) and self._has_route(out):
+                linger.add(out, done)
+            else:
+                pipeline.start(out, how, done)
 
     def send_nowait(
         self, message: Message, /, *, on_done: Callable[[SendResult | ClientError], None] | None = None
@@ -278,9 +282,19 @@ class AsyncProducer(ProducerBase):
             if contexts is not None:
                 self._after(contexts, () if result is None else (result,), error, time.monotonic() - begin)
             if on_done is not None:
-                _tell(on_done, result if error is None else _as_client_error(error))
+                outcome = result if error is None else _as_client_error(error)
+                if is_begun:
+                    _tell(on_done, outcome)
+                else:  # it ended within its start, and on_done may begin another send
+                    loop.call_soon(_tell, on_done, outcome)
 
-        self._start(out, self._usual, ended)
+        loop, is_begun = self._instance.loop, False
+        try:
+            self._start(out, self._usual, ended)
+        except ClientNested:
+            self._pressure.give(1, size)
+            raise
+        is_begun = True
 
     async def send_oneway(self, message: Message, /) -> str:
         """Send without an answer: whether it arrives is not known. Returns: its msg_id."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 from mqfast.client.net.instance import ClientInstance
-from mqfast.client.net.steps import Steps
+from mqfast.client.net.steps import Pause, Steps
 from mqfast.client.producer._encode import FirstAttempt, Outgoing, SendAsk, results_of
 from mqfast.client.producer.encode import joined
 from mqfast.client.producer.send import Sender, Sending
@@ -111,7 +111,10 @@ class _Flight:
         answer: RemotingCommand | None = None
         error: Exception | None = None
         try:
-            answer = await self._instance.shell.ask(step)
+            if isinstance(step, Pause):
+                await asyncio.sleep(step.seconds)
+            else:
+                answer = await self._instance.shell.ask(step)
         except asyncio.CancelledError:
             self._pipeline.closed = True  # the instance has ended, and its tasks with it
         except Exception as failure:  # whatever it is: nobody may wait for ever
@@ -168,9 +171,9 @@ class Pipeline:
 
     def connect(self, address: str, flight: _Flight) -> None:
         """Make a connection for this send and for all that want it meanwhile: many sends, one task."""
-        waiting = self._connecting.setdefault(address, [])
-        waiting.append(flight)
-        if len(waiting) == 1:
+        is_first = address not in self._connecting
+        self._connecting.setdefault(address, []).append(flight)
+        if is_first:  # a send that interrupts this one may be first as well
             self.instance.spawn(self._connect(address), "mqfast connect")
 
     async def _connect(self, address: str) -> None:
@@ -179,15 +182,15 @@ class Pipeline:
             error = await self.instance.shell.connect(address)
         except asyncio.CancelledError:
             self.closed = True  # the instance has ended, and its tasks with it
-        for flight in self._connecting.pop(address):
+        for flight in self._connecting.pop(address, ()):
             flight.connected(error)
 
     def _wait_for_route(self, out: Outgoing, how: Sending, done: Done) -> None:
         """Ask for a route, once for all sends that want it meanwhile and have as much time."""
         key = out.topic, how.timeout_s
-        waiting = self._without_route.setdefault(key, [])
-        waiting.append((out, how, done, self.instance.loop.time()))
-        if len(waiting) == 1:
+        is_first = key not in self._without_route
+        self._without_route.setdefault(key, []).append((out, how, done, self.instance.loop.time()))
+        if is_first:  # a send that interrupts this one may be first as well
             self.instance.spawn(self._find_route(key), "mqfast route")
 
     async def _find_route(self, key: tuple[str, float]) -> None:
@@ -200,7 +203,7 @@ class Pipeline:
         except Exception as failure:  # whatever it is: nobody may wait for ever
             error = failure
         now_s = self.instance.loop.time()
-        for out, how, done, begun_s in self._without_route.pop(key):
+        for out, how, done, begun_s in self._without_route.pop(key, ()):
             if error is not None:
                 done(None, error_of(error, out))
                 continue

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +15,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from mqfast import properties as names
+from mqfast.client.net._guard import Guard
 from mqfast.client.producer._encode import Outgoing, SendHead, UniqueIds, encode_batch, plain
 from mqfast.errors import ConfigError, MessageIllegal, MessageTooLarge
 from mqfast.message import DLQ_PREFIX, RETRY_PREFIX, Message, SysFlag, broker_accepts_topic
@@ -78,7 +78,7 @@ def new_ids(address: str | None = None, *, clock: Callable[[], float] = time.tim
 
 
 _ids: UniqueIds | None = None
-_making = threading.Lock()
+_making = Guard()
 
 
 def _own_ids() -> UniqueIds:
@@ -97,7 +97,7 @@ def new_id() -> str:
 def forget_ids() -> None:
     """In a child of a fork: its ids begin with its own process id."""
     global _ids, _making
-    _ids, _making = None, threading.Lock()
+    _ids, _making = None, Guard()
 
 
 # -- compression -------------------------------------------------------------------------------------------------------

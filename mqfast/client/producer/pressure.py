@@ -11,6 +11,8 @@ import time
 from collections import deque
 from typing import Final
 
+from mqfast.client.net._guard import Guard
+
 __all__ = ["OWN_BYTES", "Pressure"]
 
 OWN_BYTES: Final = 2048
@@ -30,7 +32,8 @@ class Pressure:
         self._bytes_max = size
         self.messages = 0
         self.bytes = 0
-        self._lock = threading.Lock()
+        self._held = 0
+        self._lock = Guard()
         self._changed = threading.Condition(self._lock)
         self._sleepers = 0
         self._tasks: deque[tuple[asyncio.Future[None], int, int]] = deque()
@@ -42,17 +45,22 @@ class Pressure:
             and self.bytes + size + messages * OWN_BYTES <= self._bytes_max
         )
 
-    def try_take(self, messages: int, size: int) -> bool:
-        """Take room at once. Returns: was there room?"""
+    def try_take(self, messages: int, size: int, *, is_held: bool = False) -> bool:
+        """Take room at once. Args: is_held: as ``take``. Returns: was there room?"""
         with self._lock:
             if self._tasks or not self._fits(messages, size):
                 return False
+            if is_held:
+                self._held += messages
             self.messages += messages
             self.bytes += size + messages * OWN_BYTES
             return True
 
     def take(self, messages: int, size: int, timeout_s: float) -> bool:
-        """Take room, on a thread that may wait. Returns: was there room in time?"""
+        """Take room, on a thread that may wait, for messages that the thread holds until ``hand_over``.
+
+        Returns: was there room in time?
+        """
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while not self._fits(messages, size):
@@ -63,9 +71,15 @@ class Pressure:
                         return False
                 finally:
                     self._sleepers -= 1
+            self._held += messages
             self.messages += messages
             self.bytes += size + messages * OWN_BYTES
             return True
+
+    def hand_over(self, messages: int) -> None:
+        """Messages that a thread held are with the loop: from now on ``wait_empty`` waits for them."""
+        with self._lock:
+            self._held -= messages
 
     async def take_async(self, messages: int, size: int, timeout_s: float) -> bool:
         """Take room, in the event loop; those that wait get room in their order. Returns: was there room in time?"""
@@ -114,10 +128,12 @@ class Pressure:
             self._tasks.popleft()
 
     def wait_empty(self, timeout_s: float) -> int:
-        """Wait, on a thread, until nothing is on its way. Returns: how many messages still are."""
+        """Wait, on a thread, until nothing is on its way but what a thread still holds: it may be a frame that the
+        caller interrupted. Returns: how many messages still are on their way.
+        """
         deadline = time.monotonic() + timeout_s
         with self._changed:
-            while self.messages:
+            while self.messages > self._held:
                 left = deadline - time.monotonic()
                 self._sleepers += 1
                 try:

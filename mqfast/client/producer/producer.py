@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, overload
 
 from mqfast.client.net import fork, io_thread
+from mqfast.client.net._guard import HALF_DONE, Guard, check_may_wait, refuse_nested, serves_here
 from mqfast.client.net.exit import close_at_exit
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.net.lane import Lanes, lanes_of
@@ -54,7 +55,7 @@ class Producer(ProducerBase):
     """ + (ProducerBase.__doc__ or "")
 
     def _set_up(self) -> None:
-        self._starting = threading.Lock()
+        self._starting = Guard(brief=False)
         self._lanes: Lanes | None = None
         self._pipeline: Pipeline | None = None
         self._linger: Linger | None = None
@@ -84,16 +85,19 @@ class Producer(ProducerBase):
             return instance
         with self._starting:
             self._check_open()
-            if self._instance is None:
+            instance = self._instance
+            if instance is None:
                 io = self._io = io_thread.shared()
-                io.call(self._begin(io), _START_S)
+                instance = io.call(self._begin(io), _START_S)
                 close_at_exit(self)
-            assert self._instance is not None
-            return self._instance
+            return instance
 
-    async def _begin(self, io: io_thread.IoThread) -> None:
+    async def _begin(self, io: io_thread.IoThread) -> ClientInstance:
         instance = ClientInstance.shared(self._settings, io.loop)
         await instance.acquire()
+        if self._closed:  # meanwhile, by a signal handler or another thread
+            await instance.release()
+            self._check_open()
         instance.add_producer(self._wire.group, self._owner)
         self._pipeline = Pipeline(instance, self._sender)
         self._linger = Linger(self._pipeline, self._batch_bytes, self._linger_s, self._timeout_s)
@@ -101,6 +105,7 @@ class Producer(ProducerBase):
         if self._tracer is not None:
             self._tracer.begin(instance)
         self._instance = instance
+        return instance
 
     def close(self, timeout_s: float | None = None) -> None:
         """Send what waits, wait for what is out, say goodbye to the brokers; a second call does nothing.
@@ -110,6 +115,7 @@ class Producer(ProducerBase):
         if self._closed:
             return
         self._check_close(timeout_s)
+        check_may_wait()
         self._closed = True
         deadline = time.monotonic() + (self._close_timeout_s if timeout_s is None else timeout_s)
         try:
@@ -123,22 +129,25 @@ class Producer(ProducerBase):
             self._leave(deadline)
 
     def _leave(self, deadline: float) -> None:
-        with self._starting:
-            instance, self._instance = self._instance, None
-            io = self._io
-        if instance is None or io is None or not io.is_alive:
-            return
-        assert self._pipeline is not None
-        self._pipeline.closed = True
+        io = self._io
+        if self._instance is None or io is None or not io.is_alive:
+            return  # one that is about to start finds that it is closed
         try:
             left_s = max(0.1, deadline - time.monotonic())
-            io.call(_end(instance, self._wire.group, self._owner, self._tracer, left_s * 0.8), left_s)
+            io.call(self._say_goodbye(left_s * 0.8), left_s)
         except (MqfastError, RuntimeError) as error:
             _log.warning("producer of group %s: closed without a word to the brokers: %s", self.group, error)
 
+    async def _say_goodbye(self, trace_s: float) -> None:
+        instance, self._instance = self._instance, None
+        if instance is None or self._pipeline is None:
+            return
+        self._pipeline.closed = True
+        await _end(instance, self._wire.group, self._owner, self._tracer, trace_s)
+
     def after_fork(self) -> None:
         """In a child: begin anew at the next send; what was on its way is the parent's."""
-        self._starting = threading.Lock()
+        self._starting = Guard(brief=False)
         self._instance = self._lanes = self._pipeline = self._linger = self._io = None
         self._inbox = deque()
         self._called = False
@@ -263,7 +272,8 @@ class Producer(ProducerBase):
         return result
 
     def _send_with_others(self, out: Outgoing, how: Sending) -> SendResult:
-        future: Future[SendResult] = Future()
+        check_may_wait()
+        future: Future[SendResult] = SendFuture()
         self._start_async(out, how, _into(future))
         try:
             return future.result(how.timeout_s + self._linger_s + 1.0)
@@ -278,6 +288,7 @@ class Producer(ProducerBase):
             ) from None
 
     def _warn(self) -> None:
+        check_may_wait()
         self._warned = True
         warnings.warn(
             "Producer.send blocks the event loop of this thread; use AsyncProducer", RuntimeWarning, stacklevel=3
@@ -345,7 +356,7 @@ class Producer(ProducerBase):
         check_call("on_done", on_done)
         contexts = self._contexts([message]) if self._hooks else []
         out = prepared(contexts[0].message if contexts else message, self._wire)
-        future: Future[SendResult] = Future()
+        future: Future[SendResult] = SendFuture()
         if on_done is not None:
             future.add_done_callback(partial(_tell, on_done))
         self._start_async(out, self._usual, self._hooked(contexts, _into(future)))
@@ -354,10 +365,14 @@ class Producer(ProducerBase):
     def _start_async(self, out: Outgoing, how: Sending, done: Done) -> None:
         size = out.size
         pressure = self._pressure
-        if not pressure.take(1, size, self._timeout_s):
+        limit_s = 0.0
+        if not serves_here():  # that thread has to make the room
+            refuse_nested()
+            limit_s = self._timeout_s
+        if not pressure.take(1, size, limit_s):
             raise Backlog(
                 f"{out.message.topic}: {pressure.messages} messages with {pressure.bytes} bytes are on their way for "
-                f"{self._timeout_s:g} s (max_in_flight {self._limits[0]}, max_in_flight_bytes {self._limits[1]}); "
+                f"{limit_s:g} s (max_in_flight {self._limits[0]}, max_in_flight_bytes {self._limits[1]}); "
                 "nothing was sent",
                 msg_id=out.msg_id,
             )
@@ -367,14 +382,17 @@ class Producer(ProducerBase):
             pressure.give(1, size)
             done(result, error)
 
-        self._to_loop(out, how, ended)
-
-    def _to_loop(self, out: Outgoing, how: Sending, done: Done) -> None:
-        self._inbox.append((out, how, done))
-        if not self._called:
-            self._called = True
-            assert self._io is not None
-            self._io.soon(self._take_inbox)
+        with HALF_DONE:
+            self._inbox.append((out, how, ended))
+            if not self._called:
+                self._called = True
+                try:
+                    assert self._io is not None
+                    self._io.soon(self._take_inbox)
+                except BaseException:  # of a signal handler: the next send tells the loop
+                    self._called = False
+                    raise
+            pressure.hand_over(1)
 
     def _take_inbox(self) -> None:
         self._called = False
@@ -399,10 +417,11 @@ class Producer(ProducerBase):
         before it.
         """
         instance = self._begun()
+        check_may_wait()
         check_several(messages)
         grouping = Grouping(self._sender, self._batch_bytes, self._selector)
         ends: deque[list[Any]] = deque()  # [ended, result or error, does the reader wait, bytes, hooks' end], in order
-        changed = threading.Condition()
+        changed = threading.Condition(Guard())
         pressure = self._pressure
 
         def done(slots: list[list[Any]], found: Sequence[SendResult | Exception]) -> None:
@@ -423,6 +442,7 @@ class Producer(ProducerBase):
             assert self._io is not None
             if groups:
                 self._io.soon(lambda: self._start_groups(groups, done))
+                pressure.hand_over(sum(len(group.many) for group in groups))
 
         def wait(slot: list[Any]) -> Any:
             if not slot[0]:
@@ -451,7 +471,7 @@ class Producer(ProducerBase):
                     bad = error
                     break
                 size = out.size
-                while not pressure.try_take(1, size):
+                while not pressure.try_take(1, size, is_held=True):
                     start(grouping.rest())
                     if ends:
                         yield wait(ends.popleft())
@@ -511,8 +531,12 @@ class Producer(ProducerBase):
         )
 
     def flush(self, timeout_s: float | None = None) -> int:
-        """Send what waits and wait for what is on its way. Returns: how many messages still are."""
+        """Send what waits and wait for what is on its way. Returns: how many messages still are.
+
+        Raises: ClientNested, ClientError where this thread may not wait, as in ``on_done``.
+        """
         self._check_close(timeout_s)
+        check_may_wait()
         return self._wait_for_all(self._close_timeout_s if timeout_s is None else timeout_s)
 
     def _wait_for_all(self, timeout_s: float) -> int:
@@ -550,6 +574,16 @@ def _tell(on_done: Callable[[Future[SendResult]], None], future: Future[SendResu
         on_done(future)
     except BaseException:
         _log.exception("on_done of a send failed")
+
+
+class SendFuture(Future[SendResult]):
+    """The future of a send. Its lock is a guard: a call in a signal handler that interrupts a call of the future knows
+    that the loop may wait for this lock.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._condition = threading.Condition(Guard())
 
 
 def _into(future: Future[SendResult]) -> Done:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from mqfast.client.net.instance import ClientInstance
-from mqfast.client.net.steps import Steps, broker_error
+from mqfast.client.net.steps import Pause, Steps, broker_error
 from mqfast.client.producer._encode import Outgoing, SendAsk, SendHead, result_of
 from mqfast.client.producer.encode import Wire, head_of
 from mqfast.client.route.fault import FaultTable
@@ -45,6 +46,8 @@ _STORED: Final = {
     int(ResponseCode.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
 }
 _HEADS_MAX: Final = 10_000
+_LEAVING_S: Final = (0.1, 0.5)
+"""First and longest pause before another attempt at a broker that leaves, where no other one has the topic."""
 
 
 class Sending:
@@ -200,7 +203,10 @@ class Sender:
         maybe_stored = False
         stored: SendResult | None = None
         last_broker: str | None = None
-        for attempt in range(attempts_max):
+        pause_s, _ = _LEAVING_S
+        is_leaving = False  # a broker has said so: until it is back, an attempt that stored nothing does not count
+        attempt = counted = 0
+        while counted < attempts_max:
             ask, first = first, None
             attempt_begin = self._clock() if ask is None else begin
             if ask is None:
@@ -215,6 +221,7 @@ class Sender:
                     yield from instance.route(out.topic, timeout_s=left, refresh=True)
                     address = instance.routes.address(last_broker)
                     if address is None:
+                        attempt, counted = attempt + 1, counted + 1
                         nowhere = ConnectError(
                             f"no known route names the master of broker {last_broker}; topic {out.message.topic} is on "
                             f"{', '.join(sorted({one.broker_name for one in queues}))}",
@@ -228,6 +235,7 @@ class Sender:
                 born = round(self._now() * 1000) if out.born_ms is None else out.born_ms
                 ask = SendAsk(address, self._head(out, queue), out, born, left, how.oneway, attempt_begin)
             address, last_broker = ask.address, ask.head.queue.broker_name
+            attempt, counted = attempt + 1, counted + 1
             try:
                 answer = yield ask
             except (ConnectError, ConnectionLost, CallTimeout, TooManyCalls) as error:
@@ -238,6 +246,10 @@ class Sender:
                     instance.route_failed(out.topic)
                 if self.faults is not None:
                     self.faults.update(last_broker, seconds, isolated=True, reachable=False)
+                if is_leaving and isinstance(error, ConnectError):
+                    counted -= 1
+                    queues = yield from self._elsewhere(instance, out, last_broker, deadline, pause_s)
+                    pause_s = min(pause_s * 2, _LEAVING_S[1])
                 continue
             if how.oneway:
                 return None
@@ -258,9 +270,28 @@ class Sender:
                 if stored is not None:
                     return stored
                 raise refusal
+            if answer.code == ResponseCode.GO_AWAY and not how.oneway:
+                is_leaving = True
+                counted -= 1 if self.retries else 0
+                queues = yield from self._elsewhere(instance, out, last_broker, deadline, pause_s)
+                pause_s = min(pause_s * 2, _LEAVING_S[1])
         if stored is not None:
             return stored
         raise _failed(out, failures, self._clock() - begin, maybe_stored)
+
+    def _elsewhere(
+        self, instance: ClientInstance, out: Outgoing, leaving: str, deadline: float, pause_s: float
+    ) -> Steps[Sequence[MessageQueue]]:
+        """Look where else a topic is by now, since a broker of it leaves; wait a little where it is nowhere else."""
+        left = deadline - self._clock()
+        if left > _LEAST_S:
+            with suppress(ClientError):  # the route that is known stays
+                yield from instance.route(out.topic, timeout_s=left, refresh=True)
+        queues = instance.routes.publish_queues(out.topic)
+        left = deadline - self._clock()
+        if left > _LEAST_S and not any(one.broker_name != leaving for one in queues):
+            yield Pause(min(pause_s, left))
+        return queues
 
     def _result(self, status: SendStatus, answer: RemotingCommand, ask: SendAsk) -> SendResult:
         try:

@@ -18,6 +18,7 @@ from typing import Any, Final
 from mqfast import properties as names
 from mqfast.client.delivery import Delivery, Source
 from mqfast.client.net import io_thread
+from mqfast.client.net._guard import check_may_wait
 from mqfast.client.net.instance import ROUTE_S, ClientInstance
 from mqfast.client.net.steps import Ask, Steps, checked
 from mqfast.client.net.user_errors import is_passed_on
@@ -273,15 +274,15 @@ class TransactionProducer(Producer):
         self._checks = None
         self._todo, self._workers = queue.SimpleQueue(), 0
 
-    async def _begin(self, io: io_thread.IoThread) -> None:
-        await super()._begin(io)
-        assert self._instance is not None
-        self._checks = Checks(
-            self._instance, self._wire.group, self._settings.namespace, self._check_later, self._tracer
-        )
+    async def _begin(self, io: io_thread.IoThread) -> ClientInstance:
+        instance = await super()._begin(io)
+        self._checks = Checks(instance, self._wire.group, self._settings.namespace, self._check_later, self._tracer)
+        return instance
 
     def close(self, timeout_s: float | None = None) -> None:
         """As a producer's; brokers then ask another member of the group."""
+        if not self._closed:
+            check_may_wait()
         checks, io = self._checks, self._io
         if checks is not None and io is not None and io.is_alive:
             io.soon(checks.stop)

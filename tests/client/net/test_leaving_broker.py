@@ -23,6 +23,7 @@ from mqfast.client.net.aio_shell import AioShell
 from mqfast.client.net.lane import Lanes
 from mqfast.client.net.steps import Ask
 from mqfast.client.producer.async_producer import AsyncProducer
+from mqfast.client.producer.producer import Producer
 from mqfast.message import Message
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import ResponseCode
@@ -212,3 +213,50 @@ def test_sends_whose_answers_come_with_that_of_one_sent_away_have_their_ends(cou
         assert len(server.requests) == 1 + count + 1
         assert len(server.connections) == 2
     assert all(end.ok for end in ends)
+
+
+class Rolling:
+    """Two brokers: the one that is named in the route answers 1500 to every send, until the route names the other."""
+
+    def __init__(self) -> None:
+        self.stored: list[tuple[str, bytes]] = []
+        self.names = RawServer(lambda one, request: one.answer(request))
+        self.names.__enter__()
+        self.brokers = [RawServer(lambda one, request, name=name: self._serve(name, one, request)) for name in "ab"]
+        for broker in self.brokers:
+            broker.__enter__()
+        self.leaves = "a"
+        self.names.broker = self.brokers[0].address
+
+    def _serve(self, name: str, one: Connection, request: RemotingCommand) -> None:
+        if request.code not in (10, 310, 320):
+            one.answer(request)
+        elif name == self.leaves:
+            self.names.broker = self.brokers[1].address  # it has said goodbye to the name server
+            one.send(encode(request.response(ResponseCode.GO_AWAY)))
+        else:
+            self.stored.append((name, bytes(request.body)))
+            one.answer(request)
+
+    def close(self) -> None:
+        for server in (self.names, *self.brokers):
+            server.__exit__(None, None, None)
+
+
+def test_a_send_follows_the_route_away_from_a_broker_that_leaves() -> None:
+    """The known route names that broker alone: three attempts at it, within 0.1 s, were all that a send tried."""
+    rolling = Rolling()
+    try:
+        with Producer("g", rolling.names.address, send_timeout_s=20) as producer:
+            assert producer.send("T", b"1").ok
+            assert producer.send_future(Message("T", b"2")).result(20).ok
+        rolling.leaves, rolling.names.broker = "a", rolling.brokers[0].address
+
+        async def main() -> None:
+            async with AsyncProducer("h", rolling.names.address, send_timeout_s=20) as one:
+                assert (await one.send("T", b"3")).ok
+
+        asyncio.run(main())
+    finally:
+        rolling.close()
+    assert rolling.stored == [("b", b"1"), ("b", b"2"), ("b", b"3")]

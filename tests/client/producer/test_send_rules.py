@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mqfast.client.net.steps import Ask, Steps
+from mqfast.client.net.steps import Ask, Pause, Steps
 from mqfast.client.producer.encode import Compressor, Wire, prepared
 from mqfast.client.producer.send import RETRIED, SendAsk, Sender, Sending
 from mqfast.client.route.fault import FaultTable
@@ -53,6 +53,8 @@ class Cluster:
         self.now = 100.0
         self.asked: list[SendAsk] = []
         self.refreshed = 0
+        self.moves_to: tuple[int, Sequence[str]] | None = None  # after so many looks the topic is at these brokers
+        self.paused_s: list[float] = []
         self.failed: list[str] = []
 
     def clock(self) -> float:
@@ -61,6 +63,8 @@ class Cluster:
     def route(self, topic: str, **_: Any) -> Steps[Any]:
         self.refreshed += 1
         yield Ask("ns", 105)
+        if self.moves_to is not None and self.refreshed >= self.moves_to[0]:
+            self.routes = Routes(self.moves_to[1])
 
     def route_failed(self, topic: str) -> None:
         self.failed.append(topic)
@@ -78,6 +82,10 @@ class Cluster:
                 return end.value  # type: ignore[no-any-return]
             answer = error = None
             if isinstance(step, Ask):
+                continue
+            if isinstance(step, Pause):
+                self.now += step.seconds
+                self.paused_s.append(step.seconds)
                 continue
             self.asked.append(step)
             self.now += self.takes_s
@@ -105,6 +113,39 @@ def test_a_broker_that_does_not_serve_has_the_route_asked_for(answer: Any, faile
     cluster = Cluster(answer, 0)
     cluster.run(sender(cluster), MESSAGE)
     assert cluster.failed == ["T"] * failed
+
+
+def test_a_broker_that_leaves_has_the_route_looked_for_before_the_next_attempt() -> None:
+    cluster = Cluster(1500, 0, brokers=["a"])
+    cluster.moves_to = (1, ["b"])
+    assert cluster.run(sender(cluster), MESSAGE) is not None
+    assert [one.address for one in cluster.asked] == ["a:10911", "b:10911"]
+    assert cluster.paused_s == []
+
+
+def test_where_no_other_broker_has_the_topic_a_send_waits_for_one() -> None:
+    """Neither "go away" nor a connection that is not made meanwhile uses up an attempt: nothing was stored."""
+    cluster = Cluster(1500, NOBODY, NOBODY, NOBODY, 0, brokers=["a"])
+    cluster.moves_to = (4, ["b"])
+    assert cluster.run(sender(cluster), MESSAGE) is not None
+    assert [one.address for one in cluster.asked] == ["a:10911"] * 4 + ["b:10911"]
+    assert cluster.paused_s == pytest.approx([0.1, 0.2, 0.4])
+    assert cluster.now - 100.0 < 3.0
+
+
+def test_a_broker_that_leaves_for_good_ends_the_send_at_its_deadline() -> None:
+    cluster = Cluster(*[1500] * 20, brokers=["a"])
+    with pytest.raises(SendFailed, match="nothing was stored") as caught:
+        cluster.run(sender(cluster), MESSAGE)
+    assert 2.9 < cluster.now - 100.0 <= 3.0
+    assert not caught.value.maybe_stored
+
+
+def test_a_send_to_one_queue_waits_for_its_broker_that_leaves() -> None:
+    cluster = Cluster(1500, 1500, 0)
+    queue = MessageQueue("T", "a", 1)
+    assert cluster.run(sender(cluster), MESSAGE, Sending(3.0, queue)) is not None
+    assert [one.address for one in cluster.asked] == ["a:10911"] * 3
 
 
 @pytest.mark.parametrize("code, status", [(0, 0), (10, 1), (12, 2), (11, 3)])

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from mqfast.client.consumer.pulls import PullAnswer
 from mqfast.client.delivery import Delivery
+from mqfast.client.net._guard import Guard
 from mqfast.client.values import MessageQueue, PullStatus
 from mqfast.errors import ClientClosed, OffsetMoved, UsageError
 
@@ -96,7 +97,7 @@ class PullCache:
     def __init__(
         self, group: str, offset_reset: str, limits: CacheLimits, changed: Callable[[MessageQueue, bool], None]
     ) -> None:
-        self.arrival: Final = threading.Condition(threading.RLock())
+        self.arrival: Final = threading.Condition(Guard(nests=True))
         self.asynchronous: Callable[[], None] | None = None
         self._closed = ""
         self._group: Final = group

@@ -30,6 +30,7 @@ from mqfast.client.consumer.queue_bounds import (
 )
 from mqfast.client.consumer.subscription import SQL92, Subscription, new_version
 from mqfast.client.delivery import Source
+from mqfast.client.net.green import loop_of_caller
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.route.namespace import plain_queue, retry_topic, unwrap, wrap, wrap_queue
 from mqfast.client.values import MessageQueue, When, milliseconds
@@ -88,7 +89,7 @@ class PullEngine:
         """Make the consumer known and give it its queues. Raises: ConnectError, SubscriptionError, ClientError."""
         settings = self.settings
         self.is_closed = False
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop_of_caller()
         self.instance = ClientInstance.shared(settings.instance, self._loop, consumer_group=self.group)
         await self.instance.acquire()
         since_ms = int(time.time() * 1000)
@@ -97,7 +98,7 @@ class PullEngine:
             self.offsets: Offsets = offsets_of(
                 self.instance, self.group, broadcasting=settings.is_broadcasting, own=settings.offset_store
             )
-            for topic in self.subscriptions:
+            for topic in list(self.subscriptions):
                 await self.look_up(topic)
             self._requests.register()
             self.instance.routes.on_change.append(self._route_changed)
@@ -172,13 +173,13 @@ class PullEngine:
             "consumeType": "CONSUME_ACTIVELY",
             "groupName": self.group,
             "messageModel": "BROADCASTING" if settings.is_broadcasting else "CLUSTERING",
-            "subscriptionDataSet": [one.as_json() for one in self.subscriptions.values()],
+            "subscriptionDataSet": [one.as_json() for one in list(self.subscriptions.values())],
             "unitMode": False,
         }
 
     def topics(self) -> Iterable[str]:
         """The topics whose routes are kept fresh."""
-        return {*self.subscriptions, *(one.queue.topic for one in self.cache.all())}
+        return {*list(self.subscriptions), *(one.queue.topic for one in self.cache.all())}
 
     def _route_changed(self, topic: str, route: object) -> None:
         if topic in self.subscriptions:
@@ -466,7 +467,7 @@ class PullEngine:
         return {
             "group": self.settings.group,
             "client_id": self.instance.client_id,
-            "topics": sorted(unwrap(self.settings.namespace, topic) for topic in self.subscriptions),
+            "topics": sorted(unwrap(self.settings.namespace, topic) for topic in list(self.subscriptions)),
             "queues": {
                 one.plain: {
                     "next_offset": one.handed_out,

@@ -91,7 +91,7 @@ class PullRequests:
                 "pullThresholdForQueue": str(settings.limits.messages),
             },
             "statusTable": {},
-            "subscriptionSet": [one.as_json() for one in engine.subscriptions.values()],
+            "subscriptionSet": [one.as_json() for one in list(engine.subscriptions.values())],
             "userConsumerInfo": {},
         }
         return request.response(body=encode_body(body))

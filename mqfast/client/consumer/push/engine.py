@@ -355,7 +355,7 @@ class PushEngine:
     def handler_of(self, message: Delivery) -> Handler | None:
         """The handler of the topic that a message was sent to; with a single handler that one."""
         plain = message.topic
-        handlers = [one for one in self.wanted.values() if one.handler is not None]
+        handlers = [one for one in list(self.wanted.values()) if one.handler is not None]
         for one in handlers:
             if one.plain_topic == plain:
                 return one.handler
@@ -364,7 +364,7 @@ class PushEngine:
     def handler_of_retried(self, message: Delivery) -> Handler | None:
         """Who gets a message of the retry topic; None: a loop."""
         found = self.handler_of(message)
-        if found is None and any(one.handler is not None for one in self.wanted.values()):
+        if found is None and any(one.handler is not None for one in list(self.wanted.values())):
             return _NO_HANDLER
         return found
 

@@ -9,7 +9,6 @@ import logging
 import os
 import pickle
 import ssl
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from datetime import datetime
@@ -25,6 +24,7 @@ from mqfast.client.consumer.push.why import stats
 from mqfast.client.consumer.queue_bounds import check_from_where
 from mqfast.client.consumer.subscription import Subscription, checked_name, new_version, tags_of
 from mqfast.client.hooks import ClientHook
+from mqfast.client.net._guard import Guard, refuse_nested
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.producer.trace import Tracer, trace_topic
 from mqfast.client.route.namespace import wrap
@@ -119,7 +119,7 @@ class PushFace(NamedArguments):
         if is_broadcasting and instance_name is None:
             instance_name = "DEFAULT"  # as Java: the file of the offsets is found again
         self.group = group
-        self._start_lock = threading.Lock()
+        self._start_lock = Guard(brief=False)
         self._namespace = namespace
         self._instance_settings = instance_settings(
             namesrv_addr, credentials=credentials, tls=tls, namespace=namespace, instance_name=instance_name,
@@ -186,6 +186,7 @@ class PushFace(NamedArguments):
 
     def _want(self, topic: str, function: Callable[..., Any] | None, tags: str, sql: str | None, batch: int) -> None:
         self._check_usable()
+        refuse_nested()
         checked_name(topic)
         if type(batch) is not int or not 1 <= batch <= BATCH_MAX:
             raise UsageError(f"topic {topic}, batch: expected 1 to {BATCH_MAX}, found {batch!r}")
@@ -194,7 +195,7 @@ class PushFace(NamedArguments):
         handler = None if function is None else Handler(function, batch)
         wanted = Wanted(subscription, handler, topic)
         before = self._wanted.get(on_wire)
-        others = [one for name, one in self._wanted.items() if name != on_wire]
+        others = [one for name, one in list(self._wanted.items()) if name != on_wire]
         if any((one.handler is None) != (handler is None) for one in others):
             raise UsageError(f"topic {topic}: expected a handler for every topic, or a loop for all, found both")
         if before is not None and before.handler is not None and self._engine is None:
@@ -205,7 +206,7 @@ class PushFace(NamedArguments):
 
     def _warn_of_no_handler(self, hint: str) -> None:
         if self._is_loop and self._wanted:
-            names = ", ".join(one.plain_topic for one in self._wanted.values())
+            names = ", ".join(one.plain_topic for one in list(self._wanted.values()))
             text = "group %s: run: no handler for %s, so its messages wait for a loop: use %s"
             _log.warning(text, self.group, names, hint)
 
@@ -228,7 +229,7 @@ class PushFace(NamedArguments):
 
     @property
     def _is_loop(self) -> bool:
-        return all(one.handler is None for one in self._wanted.values())
+        return all(one.handler is None for one in list(self._wanted.values()))
 
     def _make_engine(self, instance: ClientInstance, workers: Callable[[PushEngine], Workers]) -> PushEngine:
         if not self._wanted:
@@ -250,7 +251,7 @@ class PushFace(NamedArguments):
     def _check_picklable(self, executor: Executor) -> None:
         from concurrent.futures import ProcessPoolExecutor  # loads multiprocessing
 
-        for one in self._wanted.values():
+        for one in list(self._wanted.values()):
             if one.handler is None or not isinstance(executor, ProcessPoolExecutor):
                 continue
             try:

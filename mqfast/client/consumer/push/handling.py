@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -19,6 +18,7 @@ from mqfast.client.consumer.push.outcome import verdict
 from mqfast.client.consumer.push.publish_back import publish_back
 from mqfast.client.delivery import Delivery
 from mqfast.client.hooks import ConsumeContext, tell
+from mqfast.client.net._guard import Guard
 from mqfast.client.unpack import MissingPackage
 from mqfast.client.values import ConsumeStatus, Retry
 from mqfast.errors import MqfastError
@@ -82,7 +82,7 @@ class Handling:
         self._given_back: set[asyncio.Task[None]] = set()
         self._gate = asyncio.Semaphore(GIVE_BACK_AT_ONCE)
         self._told: set[tuple[str, str, str]] = set()
-        self._lock = threading.Lock()
+        self._lock = Guard()
         self.counts: dict[str, Counts] = {}
         self.refusal = ""
         self._unread: Delivery | None = None  # the last message that cannot be read here
@@ -204,6 +204,10 @@ class Handling:
             self._release(job.assigned)
         else:
             self.offer(job.assigned, len(job.messages))
+
+    def leave_soon(self, job: Job) -> None:
+        """``leave``, in the loop. Thread: any, also within a call that has a lock of the consumer."""
+        self._engine.soon(lambda: self.leave(job))
 
     def _wait_for_package(self, job: Job, error: MissingPackage) -> None:
         """No message is to blame for a package that is not installed: none goes to the dead letters for it."""
@@ -406,7 +410,7 @@ class Handling:
     def longest_s(self) -> tuple[float, Delivery | None]:
         """How long the longest handler runs now, and its message."""
         now, found, longest = self._clock(), None, 0.0
-        for assigned in self._engine.assigned.values():
+        for assigned in list(self._engine.assigned.values()):
             for message in assigned.pq.open_messages():
                 if message.begun_s and now - message.begun_s > longest:
                     longest, found = now - message.begun_s, message

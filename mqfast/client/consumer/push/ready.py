@@ -78,10 +78,18 @@ class Ready(Generic[T]):
             self._idle.append(lock)
             if self._items or self.closed:
                 self._withdraw(lock)
-            elif lock.acquire(timeout=timeout_s):
+            elif self._sleep(lock, timeout_s):
                 self._waking = False
             elif self._withdraw(lock):
                 return None
+
+    def _sleep(self, lock: threading.Lock, timeout_s: float) -> bool:
+        try:
+            return lock.acquire(timeout=timeout_s)
+        except BaseException:  # of a signal handler
+            if not self._withdraw(lock) and self._items:
+                self._wake()  # it was to wake the next one
+            raise
 
     def _withdraw(self, lock: threading.Lock) -> bool:
         """Not idle any more. Returns: False when somebody is waking the thread; the lock is then held again."""

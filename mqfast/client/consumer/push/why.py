@@ -101,8 +101,12 @@ class Why:
         engine = self._engine
         if engine.is_closing:
             return ["the consumer is closed"]
-        found = [f"topic {topic}: no name server knows it" for topic in engine.missing if topic != engine.retry_topic]
-        found += [f"topic {topic}: the last subscription was refused: {why}" for topic, why in engine.refused.items()]
+        found = [
+            f"topic {topic}: no name server knows it" for topic in list(engine.missing) if topic != engine.retry_topic
+        ]
+        found += [
+            f"topic {topic}: the last subscription was refused: {why}" for topic, why in list(engine.refused.items())
+        ]
         found += self._disagreements
         if not engine.pulls.resumed.is_set():
             found.append("the consumer is paused")
@@ -156,18 +160,18 @@ def stats(engine: PushEngine) -> dict[str, Any]:
     """Counts and states of a consumer. Thread: any."""
     longest_s, _ = engine.handling.longest_s()
     assigned = list(engine.assigned.values())
-    counts = engine.handling.counts
+    counts = list(engine.handling.counts.values())
     return {
         "why_nothing": engine.why.reasons(),
-        "done": sum(one.done for one in counts.values()),
-        "failed": sum(one.failed for one in counts.values()),
-        "given_back": sum(one.given_back for one in counts.values()),
-        "timed_out": sum(one.timed_out for one in counts.values()),
+        "done": sum(one.done for one in counts),
+        "failed": sum(one.failed for one in counts),
+        "given_back": sum(one.given_back for one in counts),
+        "timed_out": sum(one.timed_out for one in counts),
         "cached_messages": sum(one.pq.count for one in assigned),
         "cached_bytes": sum(one.pq.bytes for one in assigned),
         "running": engine.workers.busy,
         "longest_running_s": longest_s,
-        "members": {engine.plain(topic): list(ids) for topic, ids in engine.members.items()},
+        "members": {engine.plain(topic): list(ids) for topic, ids in list(engine.members.items())},
         "queues": {
             one.queue: {
                 "state": one.state,

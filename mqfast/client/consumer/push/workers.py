@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.client.consumer.push.assigned import Assigned, Handler, Job
 from mqfast.client.consumer.push.ready import Ready
+from mqfast.client.net._guard import Guard
 
 if TYPE_CHECKING:
     from mqfast.client.consumer.push.handling import Handling
@@ -43,7 +44,7 @@ class ThreadWorkers(Ready[Assigned]):
         self._most = most
         self._name = name
         self._threads: set[threading.Thread] = set()
-        self._grow = threading.Lock()
+        self._grow = Guard()
         self._running: dict[threading.Thread, Job | None] = {}
 
     def offer(self, assigned: Assigned) -> None:
@@ -143,7 +144,7 @@ class ExecutorWorkers:
         self._most = most
         self._name = name
         self._items: deque[Assigned] = deque()
-        self._lock = threading.Lock()
+        self._lock = Guard()
         self._out: dict[Future[Any], Job] = {}
         self._reserved = 0
         self._closed = False
