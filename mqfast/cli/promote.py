@@ -26,7 +26,7 @@ def add_options(sub: argparse.ArgumentParser) -> None:
     how.add_argument("--dry-run", action="store_true", help="with --promote: only say what would be done, and end")
     sub.add_argument(
         "--accept-loss", action="store_true",
-        help="with --promote: also if the log ends before its master's; what is missing is lost",
+        help="with --promote: also if the log lacks bytes of its master, or is of another history; they are lost",
     )  # fmt: skip
 
 

@@ -66,8 +66,8 @@ def load_divergence(door: Door, root: str) -> Divergence | None:
         return None
     try:
         found = json.loads(data)
-        numbers = (int(found[name]) for name in ("common", "end", "masterEnd"))
-        return Divergence(*numbers, str(found["master"]), int(found["foundMs"]))
+        common, end, master_end = (int(found[name]) for name in ("common", "end", "masterEnd"))
+        return Divergence(common, end, master_end, str(found["master"]), int(found["foundMs"]))
     except (ValueError, TypeError, LookupError):
         expected = "an object with common, end, masterEnd, master and foundMs"
         raise CorruptFile("mark of another history", path=path, expected=expected, found=repr(data[:60])) from None

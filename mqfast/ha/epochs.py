@@ -23,7 +23,7 @@ from mqfast.ha.terms import NO_EPOCH, UNKNOWN, Term, new_id, parse_terms, terms_
 if TYPE_CHECKING:
     from mqfast.store.base.paths import Door
 
-__all__ = ["NO_EPOCH", "EpochEntry", "EpochFile", "epochs_text", "first_wrong", "parse_epochs"]
+__all__ = ["EpochEntry", "EpochFile", "epochs_text", "first_wrong", "parse_epochs"]
 
 _log = logging.getLogger("mqfast.ha")
 _NAME: Final = "epochFileCheckpoint"
@@ -81,8 +81,8 @@ class EpochFile:
     """The epochs of one store, with their terms.
 
     Args: root: of the store; newest: the highest epoch that the store has known.
-    Attributes: ``terms``: oldest first; ``newest``; ``damage``: the file of epochs was damaged, so the newest epoch may
-        be missing.
+    Attributes: ``root``; ``terms``: oldest first; ``newest``; ``damage``: the file of epochs was damaged, so the newest
+        epoch may be missing.
     Thread: any. Durability: every change is on the disk when the call returns.
     """
 
@@ -92,7 +92,8 @@ class EpochFile:
         self.newest = max([newest, *(term.epoch for term in self.terms)])
         self.damage: CorruptFile | None = None
         self._terms_path: Final = os.path.join(root, _TERMS)
-        self._door: Final = door
+        self.door: Final = door
+        self.root: Final = root
         self._lock: Final = threading.RLock()
 
     @classmethod
@@ -205,7 +206,7 @@ class EpochFile:
 
     def _write(self, terms: tuple[Term, ...]) -> None:
         """Epochs first: a crash in between leaves an epoch without an id, in which nothing was appended."""
-        door, before, entries = self._door, self.entries, _entries(terms)
+        door, before, entries = self.door, self.entries, _entries(terms)
         if not entries:  # RocketMQ writes no empty list
             for one in (self.path + ".bak", self.path):
                 door.unlink(one, missing_ok=True)

@@ -15,8 +15,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, cast
 
 from mqfast.errors import MqfastError, OffsetError, StorageError, StoreClosed
+from mqfast.ha.epochs import EpochFile
 from mqfast.ha.settings import HaSettings
-from mqfast.ha.wire import Reports, frame_head
+from mqfast.ha.terms import new_id
+from mqfast.ha.wire import MasterHistory, Reports, frame_head
 from mqfast.store.log.acks import AckTable
 from mqfast.store.raw_log import RawLog
 
@@ -58,6 +60,7 @@ class _Follower(asyncio.Protocol):
     def __init__(self, master: HaMaster) -> None:
         self._master = master
         self._reports = Reports()
+        self._knows_history = False
         self._paused = False
         self._transport: asyncio.Transport | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -124,6 +127,9 @@ class _Follower(asyncio.Protocol):
         self.read_s = self._master.clock()
         offset = self._reports.feed(data)
         self.identity = self._reports.identity
+        if self._reports.asks_history and not self._knows_history:
+            self._knows_history = True
+            self.tell_history()
         if offset is None:
             return
         first, end = max(self._master.raw.min_offset, 0), self._master.raw.end
@@ -141,6 +147,11 @@ class _Follower(asyncio.Protocol):
         self.acknowledged = offset
         self._master.acks.report(self, offset)
         self.send()
+
+    def tell_history(self) -> None:
+        """Say whose log this is, to a slave that asked; before the first byte of a term it hears of that term."""
+        if self._knows_history and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(self._master.history().frame())
 
     def _name_bound(self, offset: int, first: int, end: int) -> None:
         """The slave asks for bytes that are not there: it hears where this log begins or ends, and the connection ends.
@@ -239,9 +250,9 @@ class _Follower(asyncio.Protocol):
 class HaMaster:
     """The replication port of a master in the running event loop.
 
-    Args: file_bytes: size of a log file; acks: told what slaves have; admits: may a peer of this address follow? tls:
-        slaves show a certificate, and the log is encrypted.
-    Attributes: ``followers``: the connections.
+    Args: file_bytes: size of a log file; acks: told what slaves have; epochs: of the store; admits: may a peer of this
+        address follow? tls: slaves show a certificate, and the log is encrypted.
+    Attributes: ``followers``: the connections; ``session``: random id of this start.
     Thread: that of the event loop.
     """
 
@@ -252,6 +263,7 @@ class HaMaster:
         settings: HaSettings,
         *,
         file_bytes: int,
+        epochs: EpochFile | None = None,
         clock: Callable[[], float] = time.monotonic,
         admits: Callable[[str], bool | Awaitable[bool]] = lambda _: True,
         tls: ssl.SSLContext | None = None,
@@ -260,6 +272,8 @@ class HaMaster:
         self._tls: Final = tls
         self._refused_s = float("-inf")
         self.raw: Final = raw
+        self.session: Final = new_id()
+        self._epochs: Final = epochs
         self.acks: Final = acks
         self.settings: Final = settings
         self.clock: Final = clock
@@ -305,6 +319,16 @@ class HaMaster:
         """Where a slave without a log begins."""
         end, first = self.raw.end, max(self.raw.min_offset, 0)
         return first if self.settings.whole_log else max(end - end % self._file_bytes, first)
+
+    def history(self) -> MasterHistory:
+        """Whose log this is."""
+        terms = () if self._epochs is None else self._epochs.terms
+        return MasterHistory(self.session, max(self.raw.min_offset, 0), self.raw.end, self._file_bytes, terms)
+
+    def tell_history(self) -> None:
+        """A term began."""
+        for one in tuple(self.followers):
+            one.tell_history()
 
     def wake(self) -> None:
         """Somebody waits for slaves: send at once what there is."""

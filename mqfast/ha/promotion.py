@@ -1,7 +1,8 @@
 """From the store of a slave to that of a master: what is checked, what would be done, and doing it.
 
-A plan is made without a write. A store is promoted only if its log is whole and goes as far as its master's was known
-to go. The new epoch is on the disk before the store takes its first message, so that the old master can be told.
+A plan is made without a write. A store is promoted only if its log is whole, goes as far as its master's was known to
+go, and was not found to be of another history. The new epoch is on the disk before the store takes its first message,
+so that the old master can be told.
 
 Room: ha. It must never promote a damaged store, and never cut anything. Source: AutoSwitchHAService.changeToMaster.
 """
@@ -13,7 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mqfast.errors import CorruptFile, DataLoss, StorageError, StoreLocked, StoreNotFound, UsageError
-from mqfast.ha.epochs import NO_EPOCH, EpochFile
+from mqfast.ha.divergence import forget_divergence, load_divergence
+from mqfast.ha.epochs import EpochFile
+from mqfast.ha.terms import NO_EPOCH
 from mqfast.store.base._os import OsDoor
 from mqfast.store.base.lock import StoreLock
 from mqfast.store.check.verify import Severity, verify
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["PromotionPlan", "carry_out", "plan_promotion"]
 
 _SHOWN = 5
+_MASTER = 0  # broker id of every master without fail-over
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ def plan_promotion(
 ) -> PromotionPlan:
     """Look at a store that nobody has open; nothing is written but its lock file.
 
-    Args: accept_loss: a log that ends before its master's is no reason to refuse.
+    Args: accept_loss: a log that ends before its master's, or is of another history, is no reason to refuse.
     Raises: StorageError.
     """
     door = door or OsDoor()
@@ -120,10 +124,21 @@ def _looked_at(
             warnings.append(f"{text}: what is missing is lost (--accept-loss)")
         else:
             refusals.append(f"{text}; start the master, or promote another slave, or lose them with --accept-loss")
-    old = NO_EPOCH
+    try:
+        mark = load_divergence(door, path)
+    except CorruptFile as error:
+        refusals.append(f"{error}; the log may be of another history than its master's: compare the two yourself")
+        mark = None
+    if mark is not None:
+        text = f"{mark}: a promotion loses the master's {mark.missing_bytes} bytes from {mark.common} on"
+        if accept_loss:
+            warnings.append(f"{text} (--accept-loss)")
+        else:
+            refusals.append(f"{text}; promote the master's store or another slave, or lose them with --accept-loss")
+    old = newest = NO_EPOCH
     try:
         epochs = EpochFile.load(door, path)
-        old = epochs.last_epoch
+        old, newest = epochs.last_epoch, epochs.newest
         if epochs.damage is not None:  # the file before this one may lack an epoch, whose number would be given twice
             raise epochs.damage
         if epochs.entries and epochs.entries[-1].start > end:
@@ -131,7 +146,7 @@ def _looked_at(
             refusals.append(f"epoch {last.epoch} begins at {last.start}, behind the end of the log at {end}")
     except CorruptFile as error:
         refusals.append(f"{error}; remove the file only if you know that no newer epoch began elsewhere")
-    return replace(plan, end=end, master_end=known, old_epoch=old, new_epoch=max(0, old) + 1)
+    return replace(plan, end=end, master_end=known, old_epoch=old, new_epoch=max(0, newest) + 1)
 
 
 def carry_out(plan: PromotionPlan, config: StoreConfig, *, door: OsDoor | None = None) -> None:
@@ -148,4 +163,5 @@ def carry_out(plan: PromotionPlan, config: StoreConfig, *, door: OsDoor | None =
         end = store.engine.raw.end
     if end < plan.end:
         raise DataLoss(f"promotion of {plan.path}: expected a log up to {plan.end}, found {end}; no epoch was written")
-    EpochFile.load(door, plan.path).begin(plan.new_epoch, end)
+    EpochFile.load(door, plan.path).begin(plan.new_epoch, end, _MASTER)
+    forget_divergence(door, plan.path)

@@ -23,8 +23,6 @@ class HaSettings:
             (maxHaTransferByteInSecond, with haFlowControlEnable).
         reconnect_s: how long a slave waits after a connection ended.
         connect_timeout_s: how long a connection may take.
-        compared_bytes: at the start of a connection a slave compares the last so many bytes of its log with its
-            master's.
         whole_log: a slave without a log begins with the master's first file, not with the last one.
         truncate_diverged: a slave cuts off what its master does not have (haTruncateDiverged); else it stops there.
     """
@@ -35,6 +33,5 @@ class HaSettings:
     flow_bytes_per_s: int | None = None
     reconnect_s: float = 5.0
     connect_timeout_s: float = 3.0
-    compared_bytes: int = 64 * 1024
     whole_log: bool = False
     truncate_diverged: bool = False

@@ -1,11 +1,11 @@
 """A slave: appends what its master sends, at the same offsets, each record checked before it lands.
 
 A plain master sends whatever follows the offset that a slave reports, also to a log of another history. So the slave
-reports a little less than it has, and compares what comes with its own bytes before it appends the first new one. Where
-its master has those bytes no more, it compares from the master's first byte on.
+first compares the two (``comparison.py``). A slave that finds another history leaves a mark in its store, which goes
+when the slave follows again, or was cut.
 
-Room: ha. It must never cut its log unless it is told to, and never append behind bytes that differ from the master's.
-Source: DefaultHAClient; the comparison is our own.
+Room: ha. It must never cut its log unless it is told to, never append behind bytes that differ from the master's, and
+never append the first byte of a term before the term is on the disk. Source: DefaultHAClient, AutoSwitchHAClient.
 """
 
 from __future__ import annotations
@@ -14,18 +14,22 @@ import contextlib
 import logging
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from mqfast.errors import DataLoss, FrameError, StoreClosed, StoreFailed
+from mqfast.errors import ConfigError, CorruptFile, FrameError, StoreClosed, StoreFailed
+from mqfast.ha.comparison import Comparison, Diverged, Search, ahead, begins_behind
+from mqfast.ha.divergence import Divergence, forget_divergence, load_divergence, note_divergence
+from mqfast.ha.epochs import EpochFile
 from mqfast.ha.settings import HaSettings
-from mqfast.ha.wire import Frames, identity_report, report
+from mqfast.ha.wire import ASKS_HISTORY, HISTORY, Frames, MasterHistory, identity_report, report
 from mqfast.store.raw_log import RawLog
 
-__all__ = ["Diverged", "FollowState", "FollowStatus", "HaSlave"]
+__all__ = ["Diverged", "FollowState", "FollowStatus", "Followed", "HaSlave"]
 
 _log = logging.getLogger("mqfast.ha")
 _BUFFER_BYTES: Final = 1 << 20
@@ -34,6 +38,10 @@ _REFUSED: Final = (
     " before it sent a byte: where this goes on, the master's haAllowedAddresses does not name this host, or only one "
     "of them has haTlsCertFile"
 )
+_HEAD_BYTES: Final = 36  # of a record, up to its physical offset
+_HEAD: Final = struct.Struct(">II")
+_RECORD_MAGICS: Final = (0xDAA320A7, 0xDAA320AB)
+_END_MARK_MAGIC: Final = 0xCBD43194
 
 
 class FollowState(StrEnum):
@@ -47,19 +55,6 @@ class FollowState(StrEnum):
     """It was stopped, or its store failed."""
     DIVERGED = "DIVERGED"
     """Its log does not go on in its master's: an operator decides."""
-
-
-class Diverged(DataLoss):
-    """The log of a slave does not go on in its master's log.
-
-    Attributes: ``end``: where the slave's log ends; ``master``: the first physical offset that differs; where the
-        master's log ends if that is before; where the master's log begins if that is behind ``end``.
-    """
-
-    def __init__(self, end: int, master: int, text: str) -> None:
-        super().__init__(text)
-        self.end = end
-        self.master = master
 
 
 class FollowStatus(NamedTuple):
@@ -89,14 +84,29 @@ class FollowStatus(NamedTuple):
         return max(0, self.master_end - self.end)
 
 
+class Followed(NamedTuple):
+    """The connection whose log is appended. ``number``: of the connection; ``session``: of the master, empty where it
+    tells none.
+    """
+
+    number: int
+    session: str
+
+
+class _Again(ConnectionError):
+    """The next connection goes on at once."""
+
+
 class HaSlave:
     """Follows a master in a thread of its own, which works without the GIL where bytes move.
 
     Args: raw: of a store with broker_role SLAVE; master: asked for ``(host, port)`` before each connection, None while
         nobody knows; on_append: called in the thread after bytes were appended; on_cut: after the log was cut, with its
-        new end; identity: broker id and newest epoch of the store, told to a master of a fail-over; bounds: first byte
-        and end of the master's log, where another way than this connection tells them, None while it does not: a Java
-        master says nothing of bytes that it does not have, and a master may pause. Without that way silence is an end.
+        new end; on_follow: when a comparison has found both logs equal; epochs: of the store, whose root gets the mark;
+        tells_history: asked after ``master``: is that one of mqfast? identity: broker id and newest epoch of the store,
+        told to a master of a fail-over; bounds: first byte and end of the master's log, where another way than this
+        connection tells them, None while it does not: a Java master says nothing of bytes that it does not have, and a
+        master may pause. Without that way silence is an end.
         tls: makes the context of each connection; None for plain ones.
     Thread: ``start``, ``stop`` and ``status``: any.
     """
@@ -110,6 +120,9 @@ class HaSlave:
         on_append: Callable[[], object] | None = None,
         bounds: Callable[[], tuple[int, int] | None] | None = None,
         on_cut: Callable[[int], object] | None = None,
+        on_follow: Callable[[], object] | None = None,
+        epochs: EpochFile | None = None,
+        tells_history: Callable[[], bool] = lambda: False,
         identity: Callable[[], tuple[int, int] | None] = lambda: None,
         tls: Callable[[], ssl.SSLContext] | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -120,10 +133,17 @@ class HaSlave:
         self._bounds = bounds
         self._on_append = on_append
         self._on_cut = on_cut
+        self._on_follow = on_follow
+        self._epochs = epochs
+        self._tells_history = tells_history
         self._identity = identity
         self._tls = tls
         self._clock = clock
-        self._compared_bytes = settings.compared_bytes
+        self._search = Search()
+        self._history: MasterHistory | None = None  # of the master of this connection
+        self._number = 0
+        self._reconnects = 0
+        self._followed: Followed | None = None
         self._master_first = 0  # of the next comparison
         self._stopping = threading.Event()
         self._socket: socket.socket | None = None
@@ -137,6 +157,7 @@ class HaSlave:
         self._wrote_s: float | None = None
         self._whole_s = clock()  # when it had all that it had heard of
         self._rate = (0.0, 0, 0)  # since when, bytes received before, bytes a second in the second before
+        self._look_for_mark()
         self._thread = threading.Thread(target=self._main, name="mqfast-ha-slave", daemon=True)
 
     def start(self) -> None:
@@ -152,10 +173,27 @@ class HaSlave:
         self._state = FollowState.SHUTDOWN
 
     def reconnect(self) -> None:
-        """End the connection that there is: the master is another one, say."""
+        """End the connection that there is, or is being made: the master is another one, say."""
+        self._reconnects += 1
         with contextlib.suppress(OSError):
             if (one := self._socket) is not None:
                 one.shutdown(socket.SHUT_RDWR)
+
+    def _look_for_mark(self) -> None:
+        if self._epochs is None:
+            return
+        try:
+            mark = load_divergence(self._epochs.door, self._epochs.root)
+        except CorruptFile as error:
+            _log.warning("%s", error)
+            return
+        if mark is not None:
+            self._state, self._error = FollowState.DIVERGED, str(mark)
+
+    @property
+    def followed(self) -> Followed | None:
+        """Whose log is appended now; None while a comparison is not done, or found another history."""
+        return self._followed
 
     @property
     def status(self) -> FollowStatus:
@@ -179,14 +217,20 @@ class HaSlave:
 
     def _main(self) -> None:
         while not self._stopping.is_set():
+            reconnects = self._reconnects
             address = self._master()
             if address is None:
                 self._stopping.wait(min(_TURN_S, self._settings.reconnect_s))
                 continue
-            self._address = f"{address[0]}:{address[1]}"
+            if self._address != (text := f"{address[0]}:{address[1]}"):
+                self._address, self._search, self._master_first = text, Search(), 0
             try:
-                self._follow(address)
+                self._follow(address, reconnects)
+            except _Again as error:
+                _log.info("master %s: %s", self._address, error)
+                continue
             except Diverged as error:
+                self._search = Search()
                 self._say(FollowState.DIVERGED, error)
             except (StoreFailed, StoreClosed) as error:
                 self._say(FollowState.SHUTDOWN, error)
@@ -205,15 +249,17 @@ class HaSlave:
             _log.log(level, "master %s: %s", self._address, text)
         self._error = text
 
-    def _follow(self, address: tuple[str, int]) -> None:
+    def _follow(self, address: tuple[str, int], reconnects: int) -> None:
         with self._connection(address) as one:
             one.settimeout(min(_TURN_S, self._settings.heartbeat_s))
             self._socket = one
+            if self._reconnects != reconnects:
+                raise _Again("the master is another one")
             self._connected_s = self._clock()
             try:
                 self._transfer(one)
             finally:
-                self._socket = None
+                self._socket = self._followed = None
                 self._raw.forget_part()
                 if self._state is FollowState.TRANSFER:
                     self._state = FollowState.READY
@@ -235,12 +281,17 @@ class HaSlave:
 
     def _transfer(self, one: socket.socket) -> None:
         raw, settings, clock = self._raw, self._settings, self._clock
-        frames, buffer = Frames(), memoryview(bytearray(_BUFFER_BYTES))
-        comparison = _Comparison(raw, self._compared_bytes, self._master_first)
-        self._master_first = 0
-        reported = comparison.start
-        one.sendall(report(reported))
-        self._wrote_s = wrote_s = read_s = clock()
+        asks = self._tells_history()
+        frames, buffer = Frames(with_history=asks), memoryview(bytearray(_BUFFER_BYTES))
+        self._number, self._history = self._number + 1, None
+        comparison: Comparison | None = None
+        wrote_s = read_s = clock()
+        if asks:
+            one.sendall(report(ASKS_HISTORY))
+            self._wrote_s = wrote_s
+        else:
+            comparison = self._begin_comparison(one)
+        reported = -1
         told: tuple[int, int] | None = None
         before = self._received
         while not self._stopping.is_set():
@@ -254,9 +305,13 @@ class HaSlave:
             if size > 0:
                 self._read_s = read_s = now_s
                 self._received += size
-                self._take(frames, buffer[:size], comparison)
+                comparison = self._take(one, frames, buffer[:size], comparison)
             elif now_s - read_s > settings.housekeeping_s:
                 raise ConnectionError(f"expected a frame within {settings.housekeeping_s:g} s, found none")
+            if comparison is None:
+                continue
+            if reported < 0:
+                reported, wrote_s = comparison.start, self._wrote_s or now_s
             if comparison.is_done and (identity := self._identity()) != told and identity is not None:
                 one.sendall(identity_report(*identity))
                 told = identity
@@ -270,9 +325,49 @@ class HaSlave:
             if now_s - since_s >= _TURN_S:
                 self._rate = (now_s, self._received, round((self._received - before) / (now_s - since_s)))
 
-    def _take(self, frames: Frames, data: memoryview, comparison: _Comparison) -> None:
-        raw = self._raw
+    def _begin_comparison(self, one: socket.socket) -> Comparison:
+        """Tell the master from where on it sends. Raises: Diverged, _Again."""
+        mine = () if self._epochs is None else self._epochs.terms
+        try:
+            comparison = Comparison(self._raw, self._search, self._master_first, mine, self._history)
+        except Diverged as error:
+            self._note(error, error.end)
+            raise
+        self._master_first = 0
+        if comparison.is_at_limit:
+            self._decide(comparison.ends_at_limit(), comparison)
+        one.sendall(report(comparison.start))
+        self._wrote_s = self._clock()
+        if comparison.is_done and self._history is not None:
+            self._begin_to_follow()
+        return comparison
+
+    def _hear_history(self, one: socket.socket, data: bytes, comparison: Comparison | None) -> Comparison:
+        """The master says whose log it sends. Raises: ConfigError, ConnectionError, Diverged, FrameError."""
+        history = MasterHistory.parsed(data)
+        if history.file_bytes != self._raw.file_bytes:
+            raise ConfigError(_other_size(self._raw.file_bytes, f"its master {history.file_bytes}"))
+        own = -1 if self._epochs is None else self._epochs.last_epoch
+        newest = history.terms[-1].epoch if history.terms else -1
+        if newest < own:
+            raise ConnectionError(f"epoch of the master, which was replaced: expected at least {own}, found {newest}")
+        self._history = history
+        if comparison is None:
+            self._master_end = history.end
+            return self._begin_comparison(one)
+        if self._followed is not None and self._epochs is not None:
+            self._epochs.follow(history.terms, self._raw.end)
+        return comparison
+
+    def _take(
+        self, one: socket.socket, frames: Frames, data: memoryview, comparison: Comparison | None
+    ) -> Comparison | None:
         for start, piece in frames.feed(data):
+            if start == HISTORY:
+                comparison = self._hear_history(one, bytes(piece), comparison)
+                continue
+            if comparison is None:
+                raise FrameError(f"frame: expected the history of the master, found offset {start}")
             offset = start
             if piece or comparison.is_done:
                 self._master_end = max(self._master_end, offset + len(piece))
@@ -283,31 +378,72 @@ class HaSlave:
                         continue
                     piece = comparison.compare(offset, piece)
                 except Diverged as error:
-                    self._cut(error, comparison)
-                    raise ConnectionError("the log was cut; it goes on with a new connection") from None
+                    self._decide(error, comparison)
                 offset = comparison.position
                 if not comparison.is_done:
                     continue
-            if self._state is not FollowState.TRANSFER:
-                self._state, self._error = FollowState.TRANSFER, None
-                self._compared_bytes = self._settings.compared_bytes
-                _log.info("master %s: followed from %d on", self._address, raw.end)
+            if self._followed is None:
+                self._begin_to_follow()
             if not piece:
-                if offset != raw.next_offset:
-                    raise FrameError(f"heartbeat: expected offset {raw.next_offset}, found {offset}")
+                if offset != self._raw.next_offset:
+                    raise FrameError(f"heartbeat: expected offset {self._raw.next_offset}, found {offset}")
                 continue
-            raw.append(offset, piece)
+            self._append(offset, piece)
             if self._on_append is not None:
                 self._on_append()
+        return comparison
 
-    def _hear_nothing(self, offset: int, comparison: _Comparison) -> None:
+    def _begin_to_follow(self) -> None:
+        """Both logs are one, as far as this one goes. Raises: StorageError."""
+        history, end = self._history, self._raw.end
+        if self._epochs is not None:
+            forget_divergence(self._epochs.door, self._epochs.root)
+            if history is None:
+                self._epochs.begin_unknown(end)
+            elif history.terms:
+                self._epochs.follow(history.terms, end)
+        self._state, self._error, self._search = FollowState.TRANSFER, None, Search()
+        self._followed = Followed(self._number, "" if history is None else history.session)
+        _log.info("master %s: followed from %d on", self._address, end)
+        if self._on_follow is not None:
+            self._on_follow()
+
+    def _append(self, offset: int, piece: memoryview) -> None:
+        """Append; a term is on the disk before its first byte is appended."""
+        raw, epochs, history = self._raw, self._epochs, self._history
+        if epochs is not None and history is not None:
+            known = epochs.terms[-1].start if epochs.terms else -1
+            for start in [term.start for term in history.terms if known < term.start < offset + len(piece)]:
+                before = max(0, start - offset)
+                if before:
+                    self._land(offset, piece[:before])
+                offset, piece = offset + before, piece[before:]
+                epochs.follow(history.terms, start)
+        if not raw.end and raw.min_offset < 0 and offset % raw.file_bytes:
+            raise ConfigError(_other_size(raw.file_bytes, f"a log file of its master begins at {offset}"))
+        self._land(offset, piece)
+
+    def _land(self, offset: int, piece: memoryview) -> None:
+        try:
+            self._raw.append(offset, piece)
+        except CorruptFile as error:
+            at = -1 if error.offset is None else error.offset
+            if offset <= at and (why := _file_end(bytes(piece[at - offset : at - offset + _HEAD_BYTES]), at)):
+                master_end, is_certain = why
+                file_end = at - at % self._raw.file_bytes + self._raw.file_bytes
+                if master_end > file_end or (is_certain and master_end % self._raw.file_bytes):
+                    text = f"a log file of its master goes to {master_end} at least"
+                    raise ConfigError(_other_size(self._raw.file_bytes, text)) from error
+            raise
+
+    def _hear_nothing(self, offset: int, comparison: Comparison) -> None:
         """A heartbeat before everything was compared: the master may not have what was asked for.
 
         Raises: Diverged; ConnectionError where the comparison begins anew elsewhere; FrameError.
         """
         asked, end = comparison.position, comparison.end
         if offset == asked:
-            if not comparison.is_quiet(self._clock(), self._settings.heartbeat_s / 2):
+            if self._history is not None or not comparison.is_quiet(self._clock(), self._settings.heartbeat_s / 2):
                 return  # a master that stood still for a while sends one before it goes on
             bounds = (0, asked) if self._bounds is None else self._bounds()
             if bounds is None:
@@ -321,89 +457,74 @@ class HaSlave:
             raise FrameError(f"heartbeat: expected offset {asked}, found {offset}")
         if offset <= asked:
             self._master_end = offset
-            raise Diverged(
-                end, offset, f"the log of this slave ends at {end}, its master's at {offset}: the slave is ahead"
-            )
+            raise ahead(end, offset)
         if offset > end:
-            raise Diverged(
-                end,
-                offset,
-                f"the log of this slave ends at {end}, its master's begins at {offset}: what is between is gone; a "
-                "slave with an empty store begins anew",
-            )
+            raise begins_behind(end, offset)
         self._master_first = offset
-        raise ConnectionError(f"its log begins at {offset}: the next connection compares from there on")
+        raise _Again(f"its log begins at {offset}: the next connection compares from there on")
 
-    def _cut(self, error: Diverged, comparison: _Comparison) -> None:
-        """Cut off what the master does not have, where that is allowed. Raises: the error, where it is not."""
-        if not self._settings.truncate_diverged or error.master > error.end:
+    def _decide(self, error: Diverged, comparison: Comparison) -> None:
+        """Another history: leave a mark, and cut off what the master does not have where that is allowed.
+
+        Raises: always: Diverged, where the log stays as it is; _Again, where the next connection goes on.
+        """
+        if error.master > error.end:
+            self._note(error, error.end)
             raise error
-        end = self._raw.last_boundary(error.master) if error.master >= comparison.lowest else 0
-        if end <= comparison.start:
-            if comparison.start <= comparison.lowest:
-                raise Diverged(error.end, error.master, f"{error}; nothing is common to both, so nothing was cut")
-            wanted = error.end - error.master + self._settings.compared_bytes
-            self._compared_bytes = max(self._compared_bytes * 16, wanted)
-            raise ConnectionError(f"{error}; more is compared with a new connection")
-        kept = self._raw.keep_from(end)
+        common = comparison.common_below(error.master)
+        if common is None:
+            if not comparison.is_lowest:
+                self._search.go_back(comparison.start, error.master)
+                raise _Again(f"{error}; an earlier record is compared")
+            self._note(error, comparison.lowest)
+            text = "nothing is common to both"
+            raise Diverged(
+                error.end,
+                error.master,
+                f"{error}; {text}, so nothing was cut" if self._settings.truncate_diverged else f"{error}; {text}",
+            )
+        self._note(error, common)
+        if not self._settings.truncate_diverged:
+            raise error
+        kept = self._raw.keep_from(common)
         _log.warning(
             "%s; haTruncateDiverged is set: the log is cut from %d to %d, what is cut is kept in %s",
-            error, error.end, end, kept,
+            error, error.end, common, kept,
         )  # fmt: skip
-        self._raw.truncate_to(end)
+        self._raw.truncate_to(common)
+        self._search = Search()
+        if self._epochs is not None:
+            self._epochs.cut(common)
+            forget_divergence(self._epochs.door, self._epochs.root)
         if self._on_cut is not None:
-            self._on_cut(end)
+            self._on_cut(common)
+        raise _Again("the log was cut; it goes on with a new connection")
+
+    def _note(self, error: Diverged, common: int) -> None:
+        """The store says so itself, also when this process is gone."""
+        if self._epochs is not None:
+            master_end = max(self._master_end, error.master)
+            mark = Divergence(common, error.end, master_end, str(self._address), round(time.time() * 1000))
+            note_divergence(self._epochs.door, self._epochs.root, mark)
 
 
-class _Comparison:
-    """The last bytes of a slave's log beside what its master sends for the same place.
+def _other_size(mine: int, found: str) -> str:
+    return (
+        f"mappedFileSizeCommitLog: expected the same size at slave and master, this slave has {mine}, {found}; give "
+        "this slave the setting of its master, with an empty store"
+    )
 
-    Args: first: where the master's log begins, 0 where nobody knows.
-    Attributes: lowest: below it there is nothing to compare; start, position, end: physical offsets.
+
+def _file_end(head: bytes, at: int) -> tuple[int, bool] | None:
+    """As far as the master's log file goes at least, as the record or the end mark at a place says, and whether the
+    file ends there; None where the bytes are neither.
     """
-
-    def __init__(self, raw: RawLog, compared_bytes: int, first: int) -> None:
-        self._raw = raw
-        self._quiet_s: float | None = None
-        self.end = raw.end
-        # A report of 0 means "nothing"; a master would begin with its last file.
-        self.lowest = max(raw.min_offset, first, 1)
-        self.start = min(self.end, max(self.lowest, self.end - compared_bytes))
-        self.position = self.start
-        if 0 < self.end == self.start:
-            _log.warning("the master's log begins where this one ends, at %d: nothing can be compared", self.end)
-
-    @property
-    def is_done(self) -> bool:
-        """Was everything compared?"""
-        return self.position >= self.end
-
-    def is_quiet(self, now_s: float, seconds: float) -> bool:
-        """Called with each heartbeat: did nothing else come for so long?"""
-        if self._quiet_s is None:
-            self._quiet_s = now_s
-        return now_s - self._quiet_s >= seconds
-
-    def compare(self, offset: int, piece: memoryview) -> memoryview:
-        """Compare the next bytes. Returns: what is behind the slave's end. Raises: Diverged, FrameError."""
-        if offset != self.position:
-            raise FrameError(f"frame: expected offset {self.position}, found {offset}")
-        self._quiet_s = None
-        mine = min(len(piece), self.end - self.position)
-        done = 0
-        while done < mine:
-            for view in self._raw.read(self.position, mine - done, unflushed=True):
-                other = piece[done : done + len(view)]
-                if view != other:
-                    at = next(i for i in range(len(view)) if view[i] != other[i])
-                    self.position += at
-                    raise Diverged(
-                        self.end,
-                        self.position,
-                        f"the log of this slave, which ends at {self.end}, differs from its master's at "
-                        f"{self.position}",
-                    )
-                done += len(view)
-                self.position += len(view)
-                view.release()
-        return piece[mine:]
+    if len(head) < _HEAD_BYTES:
+        return None
+    size, magic = _HEAD.unpack_from(head)
+    if size < 8:
+        return None
+    if magic == _END_MARK_MAGIC:
+        return at + size, True
+    is_record = magic in _RECORD_MAGICS and int.from_bytes(head[28:36], "big") == at
+    return (at + size, False) if is_record else None

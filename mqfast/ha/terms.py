@@ -60,18 +60,25 @@ def first_wrong_term(terms: Iterable[Term]) -> Term | None:
 def common_end(mine: Sequence[Term], my_end: int, theirs: Sequence[Term], their_end: int) -> int | None:
     """Up to which physical offset two logs are of one history: the smaller end of the newest term that both have.
 
-    Args: my_end, their_end: of the logs. Returns: None where no term is common; the records must be compared then.
+    Args: my_end, their_end: of the logs. Returns: None where no term is common, or nobody knows whether what follows
+        that term in one log is what follows in the other; the records must be compared then.
     """
     places = {term: place for place, term in enumerate(theirs) if term.history}
     for place, term in reversed(list(enumerate(mine))):
         other = places.get(term)
-        if other is not None:
-            return min(_end(mine, place, my_end), _end(theirs, other, their_end))
+        if other is None:
+            continue
+        ends = (_end(mine, place, my_end), _end(theirs, other, their_end))
+        common = min(end for end, _ in ends)
+        return common if all(is_known for end, is_known in ends if end == common) else None
     return None
 
 
-def _end(terms: Sequence[Term], place: int, end: int) -> int:
-    return min(end, terms[place + 1].start) if place + 1 < len(terms) else end
+def _end(terms: Sequence[Term], place: int, end: int) -> tuple[int, bool]:
+    """Where a term ends, and whether it is known who wrote what follows."""
+    if place + 1 < len(terms) and terms[place + 1].start < end:
+        return terms[place + 1].start, bool(terms[place + 1].history)
+    return end, True
 
 
 def terms_of(rows: Any) -> tuple[Term, ...]:

@@ -68,6 +68,7 @@ class RawLog:
         self._log: Final = rooms.log
         self._raw: Final = RawEnd(rooms.log)
         self._confirmed = confirmed  # what the checkpoint said when the store was opened
+        self._known_start = -1  # of a record, from which a walk may begin
 
     # --- both sides ---
 
@@ -75,6 +76,11 @@ class RawLog:
     def min_offset(self) -> int:
         """First byte of the log; -1 when it has no file."""
         return self._log.min_offset
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of a log file (RocketMQ: mappedFileSizeCommitLog)."""
+        return self._log.file_bytes
 
     @property
     def end(self) -> int:
@@ -196,6 +202,7 @@ class RawLog:
                     log.fail(getattr(error, "errno", None) or EIO)
                     raise
             rooms.flush.waiters.cut(offset)
+            self._known_start = -1
         self.forget_part()
         return removed
 
@@ -241,6 +248,27 @@ class RawLog:
             raise OffsetError(f"physical offset {offset} is outside the log: expected {low} to {end}")
         at = log.file_start_of(max(offset - 1, low))
         return self._walk(at, offset)[0]
+
+    def record_before(self, offset: int) -> tuple[int, int] | None:
+        """Start and end of the last whole record that ends at ``offset`` or before it; None where the log has none.
+
+        Raises: OffsetError for an offset outside the log. GIL: released while it walks through the file.
+        """
+        log = self._log
+        low, end = max(log.min_offset, 0), log.written
+        if not low <= offset <= end:
+            raise OffsetError(f"physical offset {offset} is outside the log: expected {low} to {end}")
+        while offset > low:
+            file_start = max(log.file_start_of(offset - 1), low)
+            start = self._walk(max(file_start, self._known_start), offset)[1] if self._known_start < offset else -1
+            if start < 0:
+                start = self._walk(file_start, offset)[1]
+            if start >= 0:
+                self._known_start = start
+                size = int.from_bytes(b"".join(self.read(start, 4, unflushed=True)), "big")
+                return start, start + size
+            offset = file_start
+        return None
 
     def _walk(self, at: int, offset: int) -> tuple[int, int, int, int, str, int]:
         """Look at the records from a file's start up to an offset; nothing is dispatched."""

@@ -42,7 +42,7 @@ SIZES: dict[str, Any] = {
     "max_hash_slot_num": 100,
     "max_index_num": 400,
 }
-QUICK = HaSettings(heartbeat_s=0.2, housekeeping_s=5.0, reconnect_s=0.05, compared_bytes=4096)
+QUICK = HaSettings(heartbeat_s=0.2, housekeeping_s=5.0, reconnect_s=0.05)
 
 
 def fill(store: mqfast.MessageStore, count: int, seed: int = 0, topic: str = "T") -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from mqfast.errors import CorruptFile, UsageError
-from mqfast.ha.epochs import NO_EPOCH, EpochEntry, EpochFile, epochs_text, parse_epochs
+from mqfast.ha.epochs import EpochEntry, EpochFile, epochs_text, parse_epochs
+from mqfast.ha.terms import NO_EPOCH
 from mqfast.store.base._os import OsDoor
 
 EXAMPLE = b"2\n773307083\n7-7000\n8-8000\n"  # of RocketMQ's CheckpointFile

@@ -238,12 +238,15 @@ def test_epochs_are_told_by_1007(tmp_path: Path) -> None:
     put(tmp_path, 4)
     config = broker_config(tmp_path).store_config()
 
-    async def ask() -> tuple[int, bytes]:
-        async with running_broker(tmp_path) as one:
+    async def ask(**settings: Any) -> tuple[int, bytes]:
+        async with running_broker(tmp_path, **settings) as one:
             answer = await one.call(RequestCode.GET_BROKER_EPOCH_CACHE)
             return answer.code, bytes(answer.body or b"")
 
-    assert asyncio.run(ask())[0] == ResponseCode.SYSTEM_ERROR
+    assert asyncio.run(ask(brokerRole="SLAVE", brokerId=1))[0] == ResponseCode.SYSTEM_ERROR
+    code, body = asyncio.run(ask())
+    assert code == ResponseCode.SUCCESS
+    assert b'"epoch":0' in body, "the first start of a master"
     carry_out(plan_promotion(str(tmp_path), config), config)
     code, body = asyncio.run(ask())
     assert code == ResponseCode.SUCCESS

@@ -105,7 +105,7 @@ def test_a_connection_that_is_cut_anywhere_costs_nothing(tmp_path: Path) -> None
                 serving(ours, batch_bytes=batch) as master,
                 Cutter(("127.0.0.1", master.port), cuts).listening() as cutter,
             ):
-                with following(theirs, cutter.port, reconnect_s=0.001, compared_bytes=100):
+                with following(theirs, cutter.port, reconnect_s=0.001):
                     async with asyncio.timeout(100 + len(cuts)):
                         seed = 0
                         while cutter.left:  # each of them needs bytes that come
@@ -159,7 +159,7 @@ def test_a_log_of_another_history_is_kept_unless_a_cut_is_asked_for(tmp_path: Pa
                         await until(lambda: theirs.engine.raw.end == ours.engine.raw.end)
                 before = log_of(theirs)
                 async with serving(other) as master:
-                    with following(theirs, master.port, truncate_diverged=truncates, compared_bytes=512) as slave:
+                    with following(theirs, master.port, truncate_diverged=truncates) as slave:
                         if truncates:
                             await until(lambda: theirs.engine.raw.end == other.engine.raw.end)
                             assert log_of(theirs) == log_of(other)[-len(log_of(theirs)) :]

@@ -306,7 +306,7 @@ def test_a_connection_to_a_java_master_that_is_cut_anywhere_costs_nothing(releas
         client, address = RemotingClient(), f"127.0.0.1:{port}"
         with as_slave(tmp_path / "ours") as ours:
             async with Cutter(("127.0.0.1", port + 1), range(12 + batch + 12 + 1)).listening() as cutter:
-                with following(ours, cutter.port, reconnect_s=0.001, compared_bytes=100):
+                with following(ours, cutter.port, reconnect_s=0.001):
                     async with asyncio.timeout(600):
                         while cutter.left:  # each of them needs bytes that come
                             if ours.engine.raw.end == await log_end(address):

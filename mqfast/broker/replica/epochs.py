@@ -3,7 +3,9 @@
 A master that comes back while another broker of its name has a newer epoch was replaced: it takes no messages, and its
 log says what to do. Where no name server knows the other one, nobody can tell.
 
-Room: broker/replica. It must never write an epoch of its own: a promotion does, or a fail-over. Source:
+Each start of a master begins a term of its epoch; a promotion or a fail-over begins an epoch.
+
+Room: broker/replica. It must never let a message be stored before its term is on the disk. Source:
 AdminBrokerProcessor.getBrokerEpochCache, ReplicasManager.
 """
 
@@ -17,21 +19,21 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec import Struct
 
 from mqfast.errors import FieldError, RemotingError
-from mqfast.ha.epochs import NO_EPOCH, EpochEntry, EpochFile, first_wrong
+from mqfast.ha.epochs import EpochEntry, EpochFile, first_wrong
 from mqfast.remoting.bodies import build_tables, decode_body, encode_body
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.tls import client_context
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from mqfast.broker.broker_config import BrokerConfig
     from mqfast.remoting.channel import Channel
     from mqfast.remoting.command import RemotingCommand
     from mqfast.store.message_store import MessageStore
 
-__all__ = ["Epochs", "Rival", "epochs_of", "living_masters", "newer_master"]
+__all__ = ["Epochs", "Rival", "Told", "epochs_of", "living_masters", "newer_master"]
 
 _log = logging.getLogger("mqfast.broker")
 _TIMEOUT_MS: Final = 1000
@@ -51,6 +53,7 @@ class _EpochCache(Struct, rename="camel"):
     cluster_name: str = ""
     epoch_list: list[_Epoch] = []
     max_offset: int = 0
+    mqfast_session: str = ""  # RocketMQ ignores it
 
 
 class _Broker(Struct, rename="camel"):
@@ -66,6 +69,13 @@ class Rival(NamedTuple):
 
     address: str
     epoch: int
+
+
+class Told(NamedTuple):
+    """What another broker tells of its epochs. ``session``: of a master of mqfast, empty of every other broker."""
+
+    entries: list[EpochEntry]
+    session: str = ""
 
 
 async def brokers_of(client: RemotingClient, config: BrokerConfig) -> list[dict[int, str]]:
@@ -104,16 +114,16 @@ async def slave_hosts_of(client: RemotingClient, config: BrokerConfig) -> set[st
     return found
 
 
-async def epochs_of(client: RemotingClient, address: str) -> list[EpochEntry] | None:
+async def epochs_of(client: RemotingClient, address: str) -> Told | None:
     """The epochs of another broker; none where the broker has no epochs. Returns: None where nobody answers there."""
     try:
         answer = await client.call(address, RequestCode.GET_BROKER_EPOCH_CACHE, timeout_ms=_TIMEOUT_MS)
         if answer.code != ResponseCode.SUCCESS:
-            return []  # RocketMQ without a controller
+            return Told([])  # RocketMQ without a controller
         found = decode_body(bytes(answer.body), _EpochCache, f"epochs of {address}")
     except (RemotingError, FieldError, ValueError):
         return None
-    return [EpochEntry(one.epoch, one.start_offset) for one in found.epoch_list]
+    return Told([EpochEntry(one.epoch, one.start_offset) for one in found.epoch_list], found.mqfast_session)
 
 
 async def newer_master(client: RemotingClient, config: BrokerConfig, epoch: int, own: str = "") -> Rival | None:
@@ -124,9 +134,9 @@ async def newer_master(client: RemotingClient, config: BrokerConfig, epoch: int,
     for address in await masters_of(client, config):
         if address == own:
             continue
-        entries = await epochs_of(client, address)
-        if entries and entries[-1].epoch > epoch:
-            return Rival(address, entries[-1].epoch)
+        told = await epochs_of(client, address)
+        if told is not None and told.entries and told.entries[-1].epoch > epoch:
+            return Rival(address, told.entries[-1].epoch)
     return None
 
 
@@ -146,10 +156,17 @@ def living_masters(config: BrokerConfig) -> list[str]:
 
 
 class Epochs:
-    """The epochs of an open store. Thread: that of the event loop."""
+    """The epochs of an open store.
+
+    Attributes: ``session``: random id of this start of a master that serves slaves, else empty.
+    Thread: that of the event loop.
+    Raises: CorruptFile, StorageError.
+    """
 
     def __init__(self, config: BrokerConfig, store: MessageStore) -> None:
         self.file: Final = EpochFile.load(store.door, store.path)
+        self.file.end_at(max(0, store.engine.raw.end))
+        self.session = ""
         self._config: Final = config
         self._store: Final = store
 
@@ -158,36 +175,39 @@ class Epochs:
         """The newest epoch."""
         return self.file.last_epoch
 
+    def begin(self, epoch: int | None = None) -> None:
+        """This broker stores messages from now on: in an epoch, without one in the newest. Raises: StorageError."""
+        raw, own = self._store.engine.raw, self._config["brokerId"]
+        start, low = max(0, raw.end), max(0, raw.min_offset)
+        if epoch is None:
+            self.file.begin_term(start, own, low=low)
+        else:
+            self.file.begin(epoch, start, own, low=low)
+
     def answer(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """1007: all epochs."""
-        if self.last == NO_EPOCH:
-            return request.response(ResponseCode.SYSTEM_ERROR, remark="this broker has no epochs")
         entries, config = self.file.entries, self._config
+        if not entries and not self.session:
+            return request.response(ResponseCode.SYSTEM_ERROR, remark="this broker has no epochs")
         ends = [*(entry.start for entry in entries[1:]), _FOR_EVER]
         body = _EpochCache(
             config["brokerId"],
             config["brokerName"],
             config["brokerClusterName"],
-            [_Epoch(one.epoch, one.start, end) for one, end in zip(entries, ends, strict=True)],
+            [_Epoch(one.epoch, one.start, end) for one, end in zip(entries, ends, strict=False)],
             self._store.engine.raw.end,
+            self.session,
         )
         return request.response(body=encode_body(body))
 
-    def follow(self, master: str, entries: Iterable[EpochEntry]) -> bool:
-        """Take the epochs of the master, as far as this slave's log goes.
+    def is_replaced(self, theirs: Sequence[EpochEntry]) -> bool:
+        """Is the master's epoch older than this slave's? A broker of RocketMQ tells no epochs: the records say.
 
-        Returns: False where the master's epoch is older than this slave's: that master was replaced. Raises: FieldError
-        for epochs that no file can hold, StorageError.
+        Raises: FieldError for epochs that no file can hold.
         """
-        theirs = list(entries)
         if (wrong := first_wrong(theirs)) is not None:
             raise FieldError("epochs of the master", "numbers that grow", f"{wrong}")
-        newest = theirs[-1].epoch if theirs else NO_EPOCH
-        if newest < self.last:
-            return False
-        if theirs:
-            self.file.follow(theirs, self._store.engine.raw.end)
-        return True
+        return bool(theirs) and theirs[-1].epoch < self.last
 
 
 build_tables(__name__)

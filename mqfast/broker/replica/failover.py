@@ -385,7 +385,7 @@ class FailoverBroker:
             context, epoch = self.broker.context, self._leader.epoch
             raw, acks = context.engine.raw, context.replicas.sync_acks
             raw.refuse_puts()
-            context.replicas.epochs.file.begin(epoch, raw.end, self._config["brokerId"], low=raw.min_offset)
+            context.replicas.begin_epoch(epoch)
             self._set = SyncSet(
                 acks,
                 lambda: raw.end,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.broker.address import with_port
@@ -18,11 +19,12 @@ from mqfast.broker.durable import Replicated
 from mqfast.broker.replica.admission import Admission, HaTls
 from mqfast.broker.replica.epochs import Epochs, Rival, newer_master, slave_hosts_of
 from mqfast.broker.replica.table_sync import TableSync
-from mqfast.errors import ConfigError
+from mqfast.errors import ConfigError, CorruptFile, MqfastError
+from mqfast.ha.divergence import load_divergence
 from mqfast.ha.failover.sync_set import SyncAcks
 from mqfast.ha.master import HaMaster, SlaveStatus
 from mqfast.ha.settings import HaSettings
-from mqfast.ha.slave import FollowStatus, HaSlave
+from mqfast.ha.slave import Followed, FollowStatus, HaSlave
 from mqfast.remoting.client import split_address
 from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.processors import Lane
@@ -43,6 +45,7 @@ __all__ = ["Replicas"]
 _log = logging.getLogger("mqfast.broker")
 _SYNC_MASTER: Final = "SYNC_MASTER"
 _LOOK_S: Final = 1.0
+_ASK_S: Final = 3.0
 
 
 def settings_of(config: BrokerConfig) -> HaSettings:
@@ -86,6 +89,7 @@ class Replicas:
         self._master: HaMaster | None = None
         self._slave: HaSlave | None = None
         self._sync: TableSync | None = None
+        self._tells_history = False
         self._replicated: Replicated | None = None
         self.host: Final = str(config["haBindAddress"] or config["bindAddress"])
         self._tls: Final = HaTls.of(config)
@@ -120,7 +124,12 @@ class Replicas:
             file_bytes=self._store.config.mapped_file_bytes_commit_log,
             admits=self.admission,
             tls=None if self._tls is None else self._tls.server,
+            epochs=self.epochs.file,
         )
+        self.epochs.session = master.session
+        if self._right is None and self.fenced is None:
+            self.epochs.begin()
+            self._warn_of_divergence()
         asked = config["haListenPort"] if "haListenPort" in config.given() else 0
         try:
             await master.start(self.host, asked or (broker_port + 1 if config["listenPort"] else 0))
@@ -162,6 +171,19 @@ class Replicas:
         """Take renewed certificates."""
         if self._tls is not None:
             self._tls.look()
+
+    def _warn_of_divergence(self) -> None:
+        """A store that was not promoted, and is a master's now by its settings alone."""
+        with contextlib.suppress(CorruptFile):
+            mark = load_divergence(self._store.door, self._store.path)
+            if mark is not None:
+                _log.warning("%s; this broker serves as a master without a promotion", mark)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """A fail-over made this broker the master of an epoch. Raises: UsageError, StorageError."""
+        self.epochs.begin(epoch)
+        if self._master is not None:
+            self._master.tell_history()
 
     async def look_for_newer_master(self, client: RemotingClient, own: str = "") -> None:
         """Ask the name servers for a master of this broker's name, and that one for its epoch, for a second at most.
@@ -216,7 +238,7 @@ class Replicas:
             self._replicated = Replicated(self._acks, master.wake if master is not None else lambda: None)
             writer.replicated = self._replicated
         if self._config.is_slave:
-            self._sync = sync = TableSync(context, self.epochs)
+            self._sync = sync = TableSync(context, self.epochs, self._whose_log)
             self._loop = context.loop
             self._slave = HaSlave(
                 context.engine.raw,
@@ -224,6 +246,9 @@ class Replicas:
                 self._ask_for_master,
                 bounds=(lambda: sync.bounds) if self._right is not None or self._config.name_servers else None,
                 on_cut=self._count_cut,
+                on_follow=self._look_at_tables,
+                epochs=self.epochs.file,
+                tells_history=lambda: self._tells_history,
                 identity=self._identity,
                 tls=None if self._tls is None else self._tls.client,
             )
@@ -240,8 +265,16 @@ class Replicas:
 
     def _was_cut(self, end: int) -> None:
         assert self._sync is not None
-        self.epochs.file.cut(end)
         self._sync.was_cut(end)
+
+    def _whose_log(self) -> Followed | None:
+        return None if self._slave is None else self._slave.followed
+
+    def _look_at_tables(self) -> None:
+        """In the slave's thread, when it begins to follow."""
+        assert self._sync is not None
+        with contextlib.suppress(RuntimeError):  # the loop ends
+            self._loop.call_soon_threadsafe(self._sync.ask_now)
 
     def _identity(self) -> tuple[int, int] | None:
         """In the slave's thread. Without a master's tables this broker must not lead: groups would skip messages."""
@@ -252,10 +285,22 @@ class Replicas:
     def _ask_for_master(self) -> tuple[str, int] | None:
         """In the slave's thread, before each connection."""
         assert self._sync is not None
-        with contextlib.suppress(RuntimeError):  # the loop ends
-            self._loop.call_soon_threadsafe(self._sync.ask_bounds)
         address = self._master_ha  # first: another master is set before its address
-        return address if self._sync.is_followed else None
+        self._tells_history = False
+        if address is None or self._sync.master is None:
+            return address
+        asked = self._sync.ask_epochs()
+        try:
+            told = asyncio.run_coroutine_threadsafe(asked, self._loop).result(_ASK_S)
+        except RuntimeError:  # the loop ends
+            asked.close()
+            return None
+        except (TimeoutError, CancelledError, MqfastError):
+            return None
+        if told is None:
+            return None
+        self._tells_history = bool(told.session)
+        return address
 
     def _hear_of_master(self, fields: Mapping[str, Any]) -> None:
         """What a name server says of the master when the slave registers."""
@@ -263,8 +308,8 @@ class Replicas:
 
     def follow(self, broker: str, ha: str) -> None:
         """A slave's master is this one: its address for clients, and where slaves connect; empty where nobody knows."""
-        if self._sync is not None and broker:
-            self._sync.set_master(broker)
+        if self._sync is not None and broker and self._sync.set_master(broker) and self._config["haMasterAddress"]:
+            self.reconnect()  # its kind is known now
         if not ha or self._config["haMasterAddress"]:
             return
         try:
@@ -274,8 +319,12 @@ class Replicas:
         if found != self._master_ha:
             _log.info("master: %s, its log from %s", broker, ha)
             self._master_ha = found
-            if self._slave is not None:
-                self._slave.reconnect()
+            self.reconnect()
+
+    def reconnect(self) -> None:
+        """A slave ends its connection: the next one asks anew who the master is."""
+        if self._slave is not None:
+            self._slave.reconnect()
 
     def register(self, processors: Processors) -> None:
         """1007; the log goes over a port of its own."""
@@ -317,7 +366,7 @@ class Replicas:
     def was_promoted(self) -> bool:
         """Is this a master, by its settings, whose store was a slave's? A fail-over looks after its own masters."""
         known_end = self._store.engine.raw.master_flushed_offset
-        return not self._config.is_slave and self._right is None and (self.epochs.last >= 0 or known_end > 0)
+        return not self._config.is_slave and self._right is None and (self.epochs.last > 0 or known_end > 0)
 
     def wake(self) -> None:
         """Send to slaves at once what there is."""

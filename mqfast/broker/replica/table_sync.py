@@ -1,7 +1,8 @@
 """A slave's tables: topics, groups, offsets, delay offsets, modes and the timer's checkpoint as its master has them.
 
 Before all that the master is asked for its epochs: one with older epochs than this slave's was replaced, and is not
-followed.
+followed. Tables come from the master whose log is appended, and from no other: not while the two logs are compared, nor
+where the slave found another history.
 
 Room: broker/replica. It must never send a change to the master, nor claim for this log what is only in the master's: a
 group's offset ends where the queue does, and what the master delivered counts when the log has it. All tables come
@@ -30,10 +31,11 @@ from mqfast.remoting.log_limit import LogLimit
 from mqfast.schedule.timer.checkpoint import TimerCheckpoint, load_checkpoint, of_master, write_checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from mqfast.broker.context import BrokerContext
-    from mqfast.broker.replica.epochs import Epochs
+    from mqfast.broker.replica.epochs import Epochs, Told
+    from mqfast.ha.slave import Followed
 
 __all__ = ["TableSync", "name_new_topics"]
 
@@ -79,11 +81,13 @@ class _Delivered(NamedTuple):
     delays: _Delays
     timer: TimerCheckpoint | None
     ended: dict[str, dict[str, int]]  # offsets of the transactions' group: what is below has ended
+    followed: Followed | None
 
 
 class TableSync:
     """Asks the master for its tables by the clock.
 
+    Args: followed: whose log is appended now, None while there is none.
     Attributes: ``master``: its address for clients, as the name servers tell it; None while nobody knows; ``bounds``:
         first byte and end of its log, as it said when ``ask_bounds`` was called last, None until the answer;
         ``topics_end``: a message below, in the log, is of a topic that the master told, or that was deleted there;
@@ -91,7 +95,8 @@ class TableSync:
     Thread: that of the event loop; ``is_followed`` and ``is_whole``: any.
     """
 
-    def __init__(self, context: BrokerContext, epochs: Epochs) -> None:
+    def __init__(self, context: BrokerContext, epochs: Epochs, followed: Callable[[], Followed | None]) -> None:
+        self.followed = followed
         self.master: str | None = None
         self.bounds: tuple[int, int] | None = None
         self.synced_ms = 0
@@ -121,11 +126,32 @@ class TableSync:
         """
         return self._whole is not None and self._whole == (self.master, self.cuts)
 
-    def set_master(self, address: str) -> None:
-        """The master is this one; it is asked at once where it is another one than before."""
-        if address != self.master:
-            self.master, self._has_old_epoch = address, None
-            self._changed.set()
+    def set_master(self, address: str) -> bool:
+        """The master is this one; it is asked at once where it is another one than before. Returns: is it?"""
+        if address == self.master:
+            return False
+        self.master, self._has_old_epoch = address, None
+        self._changed.set()
+        return True
+
+    def ask_now(self) -> None:
+        """The log of the master is followed from now on."""
+        self._changed.set()
+
+    async def ask_epochs(self) -> Told | None:
+        """Before a connection for the log: what the master tells of its epochs.
+
+        Returns: None where the master says nothing, or was replaced: it is not followed. Raises: FieldError.
+        """
+        master = self.master
+        if master is None:
+            return None
+        self.ask_bounds()
+        told = await epochs_of(self._context.client, master)
+        if told is None or master != self.master:  # another one by now, which is asked next
+            return None
+        self._has_old_epoch = self._epochs.is_replaced(told.entries)
+        return None if self._has_old_epoch else told
 
     def start(self) -> None:
         """Ask from now on."""
@@ -199,19 +225,26 @@ class TableSync:
 
     async def ask_once(self, master: str) -> None:
         """All tables once. Raises: RemotingError, FieldError, StorageError."""
-        entries = await epochs_of(self._context.client, master)
-        if entries is None:
+        told = await epochs_of(self._context.client, master)
+        if told is None:
             raise FieldError("epochs of the master", "an answer", "none")
         if master != self.master:
             return  # another one by now, which is asked next
-        self._has_old_epoch = not self._epochs.follow(master, entries)
+        self._has_old_epoch = self._epochs.is_replaced(told.entries)
         if self._has_old_epoch:
-            theirs = f"{entries[-1].epoch}" if entries else "none"
+            theirs = f"{told.entries[-1].epoch}"
             raise FieldError("epoch of the master, which was replaced", f"at least {self._epochs.last}", theirs)
+        followed = self.followed()
+        if followed is None:
+            return
+        if followed.session != told.session:
+            raise FieldError("master whose tables are taken", "the one whose log is followed", master)
         end = (await self._bounds(master))[1]
         topics = await self._ask(master, RequestCode.GET_ALL_TOPIC_CONFIG, _Topics)
         groups = await self._ask(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, _Groups)
         offsets = await self._ask(master, RequestCode.GET_ALL_CONSUMER_OFFSET, _Offsets)
+        if self.followed() != followed:
+            return  # another log by now
         tables, context = self._context.tables, self._context
         if _differ(tables.topics.data_version, topics.data_version):
             tables.topics.replace(topics.topic_config_table, _version(topics.data_version))
@@ -230,6 +263,8 @@ class TableSync:
                 self._commit(group, topic, queues)
         await self._sync_delivered(master, ended)
         modes = await self._ask(master, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, _Modes, or_none=True)
+        if self.followed() != followed:
+            return
         if modes is not None:
             context.request_modes.clear()
             context.request_modes.update(modes.message_request_mode_map)
@@ -249,15 +284,18 @@ class TableSync:
         """Delay offsets, the timer's checkpoint, ends of transactions: what is before was delivered, into the log of
         the master.
         """
-        if self._delivered is None or self._delivered.master != master:
+        followed = self.followed()
+        if self._delivered is None or self._delivered.master != master or self._delivered.followed != followed:
             delays = await self._ask(master, RequestCode.GET_ALL_DELAY_OFFSET, _Delays)
             timer = await self._ask_timer(master) if self._context.config["timerWheelEnable"] else None
-            self._delivered = _Delivered(master, (await self._bounds(master))[1], delays, timer, ended)
+            self._delivered = _Delivered(master, (await self._bounds(master))[1], delays, timer, ended, followed)
         await self._take_delivered()
 
     async def _take_delivered(self) -> None:
         """Note what was delivered, once the log has come so far. Raises: StorageError."""
         held, cuts = self._delivered, self.cuts
+        if held is not None and held.followed != self.followed():
+            held = self._delivered = None  # of a log that is not followed any more
         if held is None or self._context.engine.raw.end < held.end:
             return
         self._delivered = None
