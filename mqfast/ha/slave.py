@@ -419,7 +419,7 @@ class HaSlave:
                     self._land(offset, piece[:before])
                 offset, piece = offset + before, piece[before:]
                 epochs.follow(history.terms, start)
-        if not raw.end and raw.min_offset < 0 and offset % raw.file_bytes:
+        if not raw.next_offset and raw.min_offset < 0 and offset % raw.file_bytes:
             raise ConfigError(_other_size(raw.file_bytes, f"a log file of its master begins at {offset}"))
         self._land(offset, piece)
 
