@@ -159,10 +159,9 @@ def small_disk(path: Path, size: str) -> Iterator[Path]:
 def filled(disk: Path) -> Path:
     """Take every byte of it. Returns: the file that has them."""
     ballast = disk / "ballast"
-    with ballast.open("wb") as file, contextlib.suppress(OSError):
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(bytes(1 << 16))
-            file.flush()
     return ballast
 
 

@@ -211,7 +211,7 @@ def test_master_and_slave_then_a_promotion_by_hand(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "3. start as master" in done.stderr
-    assert not (tmp_path / "b" / "epochFileCheckpoint").exists()
+    assert (tmp_path / "b" / "epochFileCheckpoint").read_text().endswith("\n0-0\n"), "a plan begins no epoch"
     promoted = machines.start("s", promote, f"{host}:10921")
     send(namesrv, "second")
     machines.end(promoted)
