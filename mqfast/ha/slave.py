@@ -14,7 +14,6 @@ import contextlib
 import logging
 import socket
 import ssl
-import struct
 import threading
 import time
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from mqfast.errors import ConfigError, CorruptFile, FrameError, StoreClosed, Sto
 from mqfast.ha.comparison import Comparison, Diverged, Search, ahead, begins_behind
 from mqfast.ha.divergence import Divergence, forget_divergence, load_divergence, note_divergence
 from mqfast.ha.epochs import EpochFile
+from mqfast.ha.file_size import other_file_size, other_size
 from mqfast.ha.settings import HaSettings
 from mqfast.ha.wire import ASKS_HISTORY, HISTORY, Frames, MasterHistory, identity_report, report
 from mqfast.store.raw_log import RawLog
@@ -38,10 +38,6 @@ _REFUSED: Final = (
     " before it sent a byte: where this goes on, the master's haAllowedAddresses does not name this host, or only one "
     "of them has haTlsCertFile"
 )
-_HEAD_BYTES: Final = 36  # of a record, up to its physical offset
-_HEAD: Final = struct.Struct(">II")
-_RECORD_MAGICS: Final = (0xDAA320A7, 0xDAA320AB)
-_END_MARK_MAGIC: Final = 0xCBD43194
 
 
 class FollowState(StrEnum):
@@ -293,7 +289,7 @@ class HaSlave:
             comparison = self._begin_comparison(one)
         reported = -1
         told: tuple[int, int] | None = None
-        before = self._received
+        at_first = self._received
         while not self._stopping.is_set():
             try:
                 size = one.recv_into(buffer)
@@ -301,7 +297,9 @@ class HaSlave:
                 size = -1
             now_s = clock()
             if size == 0:
-                raise ConnectionError(f"the master ended the connection{_REFUSED if self._received == before else ''}")
+                raise ConnectionError(
+                    f"the master ended the connection{_REFUSED if self._received == at_first else ''}"
+                )
             if size > 0:
                 self._read_s = read_s = now_s
                 self._received += size
@@ -346,7 +344,7 @@ class HaSlave:
         """The master says whose log it sends. Raises: ConfigError, ConnectionError, Diverged, FrameError."""
         history = MasterHistory.parsed(data)
         if history.file_bytes != self._raw.file_bytes:
-            raise ConfigError(_other_size(self._raw.file_bytes, f"its master {history.file_bytes}"))
+            raise ConfigError(other_size(self._raw.file_bytes, f"its master {history.file_bytes}"))
         own = -1 if self._epochs is None else self._epochs.last_epoch
         newest = history.terms[-1].epoch if history.terms else -1
         if newest < own:
@@ -420,20 +418,16 @@ class HaSlave:
                 offset, piece = offset + before, piece[before:]
                 epochs.follow(history.terms, start)
         if not raw.next_offset and raw.min_offset < 0 and offset % raw.file_bytes:
-            raise ConfigError(_other_size(raw.file_bytes, f"a log file of its master begins at {offset}"))
+            raise ConfigError(other_size(raw.file_bytes, f"a log file of its master begins at {offset}"))
         self._land(offset, piece)
 
     def _land(self, offset: int, piece: memoryview) -> None:
         try:
             self._raw.append(offset, piece)
         except CorruptFile as error:
-            at = -1 if error.offset is None else error.offset
-            if offset <= at and (why := _file_end(bytes(piece[at - offset : at - offset + _HEAD_BYTES]), at)):
-                master_end, is_certain = why
-                file_end = at - at % self._raw.file_bytes + self._raw.file_bytes
-                if master_end > file_end or (is_certain and master_end % self._raw.file_bytes):
-                    text = f"a log file of its master goes to {master_end} at least"
-                    raise ConfigError(_other_size(self._raw.file_bytes, text)) from error
+            at = offset if error.offset is None else error.offset
+            if offset <= at and (why := other_file_size(bytes(piece[at - offset :][:64]), at, self._raw.file_bytes)):
+                raise ConfigError(why) from error
             raise
 
     def _hear_nothing(self, offset: int, comparison: Comparison) -> None:
@@ -506,25 +500,3 @@ class HaSlave:
             master_end = max(self._master_end, error.master)
             mark = Divergence(common, error.end, master_end, str(self._address), round(time.time() * 1000))
             note_divergence(self._epochs.door, self._epochs.root, mark)
-
-
-def _other_size(mine: int, found: str) -> str:
-    return (
-        f"mappedFileSizeCommitLog: expected the same size at slave and master, this slave has {mine}, {found}; give "
-        "this slave the setting of its master, with an empty store"
-    )
-
-
-def _file_end(head: bytes, at: int) -> tuple[int, bool] | None:
-    """As far as the master's log file goes at least, as the record or the end mark at a place says, and whether the
-    file ends there; None where the bytes are neither.
-    """
-    if len(head) < _HEAD_BYTES:
-        return None
-    size, magic = _HEAD.unpack_from(head)
-    if size < 8:
-        return None
-    if magic == _END_MARK_MAGIC:
-        return at + size, True
-    is_record = magic in _RECORD_MAGICS and int.from_bytes(head[28:36], "big") == at
-    return (at + size, False) if is_record else None

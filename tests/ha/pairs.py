@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import mqfast
+from mqfast.ha.epochs import EpochFile
 from mqfast.ha.master import HaMaster
 from mqfast.ha.settings import HaSettings
 from mqfast.ha.slave import HaSlave
@@ -63,9 +64,12 @@ async def until(condition: Callable[[], object], seconds: float = 100) -> None:
 
 
 @contextlib.asynccontextmanager
-async def serving(store: mqfast.MessageStore, needed: int = 0, **changes: Any) -> AsyncIterator[HaMaster]:
+async def serving(
+    store: mqfast.MessageStore, needed: int = 0, epochs: EpochFile | None = None, **changes: Any
+) -> AsyncIterator[HaMaster]:
     settings = HaSettings(**{**{f: getattr(QUICK, f) for f in QUICK.__slots__}, **changes})
-    master = HaMaster(store.engine.raw, AckTable(needed), settings, file_bytes=FILE)
+    raw = store.engine.raw
+    master = HaMaster(raw, AckTable(needed), settings, file_bytes=raw.file_bytes, epochs=epochs)
     await master.start("127.0.0.1", 0)
     try:
         yield master
@@ -125,10 +129,22 @@ class Cutter:
 
 @contextlib.contextmanager
 def following(
-    store: mqfast.MessageStore, port: int, bounds: Callable[[], tuple[int, int] | None] | None = None, **changes: Any
+    store: mqfast.MessageStore,
+    port: int,
+    bounds: Callable[[], tuple[int, int] | None] | None = None,
+    epochs: EpochFile | None = None,
+    asks: bool = False,
+    **changes: Any,
 ) -> Iterator[HaSlave]:
     settings = HaSettings(**{**{f: getattr(QUICK, f) for f in QUICK.__slots__}, **changes})
-    slave = HaSlave(store.engine.raw, settings, lambda: ("127.0.0.1", port), bounds=bounds)
+    slave = HaSlave(
+        store.engine.raw,
+        settings,
+        lambda: ("127.0.0.1", port),
+        bounds=bounds,
+        epochs=epochs,
+        tells_history=lambda: asks,
+    )
     slave.start()
     try:
         yield slave
