@@ -78,10 +78,10 @@ class Told(NamedTuple):
     session: str = ""
 
 
-async def brokers_of(client: RemotingClient, config: BrokerConfig) -> list[dict[int, str]]:
+async def brokers_of(client: RemotingClient, config: BrokerConfig) -> list[dict[str, str]]:
     """Broker id -> address of this broker's name, as each name server that answers gives them."""
 
-    async def ask(name_server: str) -> dict[int, str]:
+    async def ask(name_server: str) -> dict[str, str]:
         try:
             answer = await client.call(name_server, RequestCode.GET_BROKER_CLUSTER_INFO, timeout_ms=_TIMEOUT_MS)
             if answer.code != ResponseCode.SUCCESS:
