@@ -34,6 +34,7 @@ from mqfast.testing.disk_faults import Disk, cut_power
 from mqfast.testing.duplicates import Place, Reader
 from mqfast.testing.gate import Gate
 from mqfast.testing.places import remove_tree
+from mqfast.testing.ports import HeldPorts
 
 __all__ = ["AT_ONCE", "RUNNING", "Cluster", "Member", "check_settings"]
 
@@ -141,6 +142,7 @@ class Cluster:
         self.disk = Disk()
         self.name_servers: dict[str, NameServer | None] = {f"namesrv-{i + 1}": None for i in range(name_servers)}
         self._ports: dict[str, int] = {}
+        self._held = HeldPorts()
         own = {"brokerIP1": "127.0.0.1", "listenPort": "0", **SMALL}
         # One certificate for all servers; brokers speak TLS with name servers then.
         self._tls = {name: value for name, value in config.items() if name.startswith("tls.server.")}
@@ -181,6 +183,7 @@ class Cluster:
             },
             "mqfast.testing",
         )
+        self._held.release([self._ports.get(name, 0)])
         server = NameServer(config, make_channel=self.gate.maker(name, of_brokers=True))
         await server.start()
         self.name_servers[name] = server
@@ -200,6 +203,7 @@ class Cluster:
             make_channel=self.gate.maker(member.name),
         )
         self.disk.apply(member.door, None)
+        self._held.release([member.port or 0])
         self.gate.starting += 1
         try:
             await member.broker.start()
@@ -242,6 +246,7 @@ class Cluster:
             vars(member).pop("broker", None)  # holds descriptors of its store
         for name in self.name_servers:
             await self.stop_name_server(name)
+        self._held.release()
         self.time.on_change = lambda _ahead_ms, _stands_ms: None
 
     def state(self) -> dict[str, Any]:
@@ -296,12 +301,14 @@ class Cluster:
                 await member.broker.stop()
             except MqfastError as error:
                 _log.warning("%s did not end in order: %s", member.name, error)
+            self._held.hold([member.port or 0])
 
     async def stop_name_server(self, name: str) -> None:
         """End a name server."""
         server, self.name_servers[name] = self.name_servers[name], None
         if server is not None:
             await server.stop()
+            self._held.hold([self._ports[name]])
 
     async def kill(self, name: str, *, power_loss: bool) -> None:
         """End servers as SIGKILL does; power_loss: what no sync covered is gone as well."""
@@ -326,6 +333,7 @@ class Cluster:
             await member.broker.abandon()
         except MqfastError as error:
             _log.debug("%s was killed: %s", member.name, error)  # a store that had failed before says so
+        self._held.hold([member.port or 0])
         if power_loss:
             await asyncio.get_running_loop().run_in_executor(None, cut_power, member.store_path, flushed)
 

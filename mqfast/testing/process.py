@@ -24,6 +24,7 @@ from mqfast.testing.broker import Broker
 from mqfast.testing.disk_faults import cut_power
 from mqfast.testing.faults import Faults
 from mqfast.testing.places import Place
+from mqfast.testing.ports import HeldPorts
 from mqfast.testing.waits import stopped_loop, until_true
 
 __all__ = ["ProcessBroker", "serve_calls"]
@@ -46,6 +47,7 @@ class ProcessBroker(Broker):
         self._state: Mapping[str, Any] = {}
         self._one_call = threading.Lock()
         self._number = 0
+        self._held = HeldPorts()
 
     # --- the child ---
 
@@ -66,6 +68,7 @@ class ProcessBroker(Broker):
 
     def _begin(self) -> None:
         assert self._place is not None
+        self._held.release()
         mine, its = socket.socketpair()
         with its:
             self._child = subprocess.Popen(
@@ -122,6 +125,7 @@ class ProcessBroker(Broker):
                     self._ask("close")
         finally:
             self._started = False
+            self._held.release()
             self._end_child(signal.SIGTERM)
             if self._place is not None:
                 self._place.remove()
@@ -134,6 +138,8 @@ class ProcessBroker(Broker):
         self._state = self._ask("state")
         flushed: Mapping[str, int] = self._ask("flushed")
         self._end_child(signal.SIGKILL)
+        addresses = [*self._addresses.values(), *self._namesrv_addr.split(";")]
+        self._held.hold(int(address.rpartition(":")[2]) for address in addresses)
         if power_loss:
             for path, offset in flushed.items():
                 cut_power(path, offset)

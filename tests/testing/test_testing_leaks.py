@@ -121,7 +121,7 @@ def test_a_cluster_goes_on_without_one_of_each() -> None:
         assert {one.queue.broker_name for one in cluster.messages("orders")} == {"broker-b"}
         cluster.restart("namesrv-1")
         cluster.restart("broker-a")
-        cluster.wait_for("orders", 9)
+        cluster.wait_for("orders", 9, timeout_s=60)
         cluster.reset()
         assert cluster.messages("orders") == []
         assert len(call(first, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders").body) > 0
@@ -158,7 +158,7 @@ def test_a_process_that_ends_without_a_close_leaves_no_directory() -> None:
         "print(broker._place.path)\n"
     )
     with child(text) as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
     assert process.returncode == 0
     assert err == ""
     assert out.startswith(_parent())

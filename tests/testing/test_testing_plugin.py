@@ -78,7 +78,7 @@ def test_address(rocketmq_namesrv_addr):
 def test_producer(rocketmq_producer, rocketmq_broker):
     producer = rocketmq_producer("order-service")
     producer.send("orders", b"42")
-    rocketmq_broker.wait_for("orders", body=b"42")
+    rocketmq_broker.wait_for("orders", body=b"42", timeout_s=60)
 """
     assert "9 passed" in run(tmp_path, text, "--strict-markers")
 
@@ -112,7 +112,7 @@ def test_sent(rocketmq_broker, rocketmq_producer, number):
     rocketmq_broker.assert_nothing_sent("orders")
     rocketmq_broker.send("orders", "42", tags="new", queue_id=3)
     rocketmq_producer("order-service").send("orders", b"43", keys="k")
-    rocketmq_broker.wait_for("orders", 2)
+    rocketmq_broker.wait_for("orders", 2, timeout_s=60)
     rocketmq_broker.assert_sent("orders", body="42", tags="new", times=1)
     rocketmq_broker.assert_sent("orders", body="43", key="k", times=1)
     with pytest.raises(AssertionError, match="expected 3 messages in orders"):
@@ -124,9 +124,9 @@ def test_consumed(rocketmq_broker, rocketmq_consumer):
     consumer.subscribe("bills", lambda message: seen.append(message.body))
     rocketmq_broker.send("bills", "42")
     with consumer:
-        rocketmq_broker.wait_members("billing", 1, timeout_s=20)
+        rocketmq_broker.wait_members("billing", 1, timeout_s=60)
         rocketmq_broker.send("bills", "43")
-        rocketmq_broker.wait_until(lambda: b"43" in seen, timeout_s=20)
+        rocketmq_broker.wait_until(lambda: b"43" in seen, timeout_s=60)
         rocketmq_broker.wait_consumed("billing", "bills", timeout_s=30)
 
 def test_faults(rocketmq_broker):

@@ -21,7 +21,7 @@ TESTING = [sys.executable, "-m", "mqfast.testing"]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*TESTING, *arguments], capture_output=True, text=True, timeout=60)
+    return subprocess.run([*TESTING, *arguments], capture_output=True, text=True, timeout=300)
 
 
 def test_a_command_runs_beside_a_broker_and_its_exit_code_counts(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def running(base: Path) -> Iterator[tuple[Broker, str]]:
         fill(broker, 500, 520, OTHER)
         with broker.admin() as admin:
             admin.reset_offset("readers", TOPIC, "first", dry_run=False)
-        broker.wait_until(lambda: len(Place(broker, root, "files").batch()) == 110)
+        broker.wait_until(lambda: len(Place(broker, root, "files").batch()) == 110, timeout_s=60)
         yield broker, root
 
 
@@ -55,7 +55,9 @@ def moving(request: pytest.FixtureRequest, tmp_path: Path, base: Path) -> Iterat
     with Broker(topics={TOPIC: 3}, store=root) as broker:
         fill(broker, 0, 60)
         place = Place(broker, root, request.param)
-        broker.wait_until(lambda: len(place.batch(subscribePattern=TOPIC)) == 60)  # queues are written behind the log
+        broker.wait_until(
+            lambda: len(place.batch(subscribePattern=TOPIC)) == 60, timeout_s=60
+        )  # queues are written behind the log
         yield place
 
 
@@ -140,7 +142,7 @@ def test_a_stream_reads_everything_once(moving: Place) -> None:
     batches, end = to_the_end(reader, start)
     assert flat(batches) == list(range(60))
     fill(moving.broker, 60, 75)
-    moving.broker.wait_until(lambda: len(moving.broker.messages(TOPIC)) == 75)
+    moving.broker.wait_until(lambda: len(moving.broker.messages(TOPIC)) == 75, timeout_s=60)
     more, end = to_the_end(moving.stream(subscribe=TOPIC), end)  # as after a restart
     assert flat(more) == list(range(60, 75))
     assert read(reader, start, end) == list(range(75))
@@ -152,8 +154,8 @@ def test_latest_is_the_end_at_the_start(moving: Place) -> None:
     reader = moving.stream(subscribe=TOPIC)
     start = reader.initialOffset()
     fill(moving.broker, 60, 63)
-    moving.broker.wait_until(lambda: reader.latestOffset(start, ALL) != start)
-    moving.broker.wait_until(lambda: flat(to_the_end(reader, start)[0]) == [60, 61, 62])
+    moving.broker.wait_until(lambda: reader.latestOffset(start, ALL) != start, timeout_s=60)
+    moving.broker.wait_until(lambda: flat(to_the_end(reader, start)[0]) == [60, 61, 62], timeout_s=60)
     reader.stop()
 
 
@@ -241,7 +243,7 @@ def test_a_queue_and_a_topic_that_are_added(moving: Place) -> None:
         found.extend(flat(batches))
         return len(found) >= 35
 
-    moving.broker.wait_until(all_are_there, timeout_s=20)
+    moving.broker.wait_until(all_are_there, timeout_s=60)
     assert sorted(found) == list(range(60, 95))
     reader.stop()
 

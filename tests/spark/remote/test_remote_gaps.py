@@ -65,7 +65,7 @@ def send_to(broker: Broker, name: str, first: int, end: int, topic: str = "order
 def name_servers_know(place: Place, *names: str) -> None:
     """Wait until the name servers know these brokers and no others."""
     options = table.parse(place.options, table.BATCH)
-    place.broker.wait_until(lambda: sorted(Cluster(options).brokers()) == sorted(names), timeout_s=20)
+    place.broker.wait_until(lambda: sorted(Cluster(options).brokers()) == sorted(names), timeout_s=60)
 
 
 def answered(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any], first: int | None = None) -> None:
@@ -344,9 +344,9 @@ def test_nobody_waits_for_a_broker_behind_the_end_of_a_task(one: Place, caplog: 
     [puller] = [thread for thread in set(threading.enumerate()) - before if thread.name == "mqfast-pull"]
     one.broker.kill()
     next(rows)
-    one.broker.wait_until(lambda: "it is asked again" in caplog.text, timeout_s=20)
+    one.broker.wait_until(lambda: "it is asked again" in caplog.text, timeout_s=60)
     rows.close()  # type: ignore[attr-defined]
-    puller.join(20)
+    puller.join(120)
     assert not puller.is_alive()
 
 

@@ -116,7 +116,7 @@ def test_a_broker_that_joins_is_read_from_its_first_message() -> None:
             found.extend(flat(more))
             return len(found) >= 10
 
-        broker.wait_until(all_are_there, timeout_s=20)
+        broker.wait_until(all_are_there, timeout_s=60)
         assert found == list(range(10, 20))
         reader.stop()
 
@@ -202,7 +202,7 @@ def test_a_stream_goes_on_without_a_broker_that_is_away_and_then_with_it(two: Pl
     two.broker.restart("broker-b")
     two.broker.send("orders", b"%06d" % 3000, broker="broker-b", queue_id=1)
     for one_reader in (reader, again):
-        two.broker.wait_until(lambda: one_reader.latestOffset(end, ALL) != end, timeout_s=20)  # noqa: B023
+        two.broker.wait_until(lambda: one_reader.latestOffset(end, ALL) != end, timeout_s=60)  # noqa: B023
         assert flat(to_the_end(one_reader, end)[0]) == [3000]
         one_reader.stop()
 
@@ -221,7 +221,7 @@ def test_a_broker_that_the_options_name_may_be_away_as_well(two: Place, more: di
     assert flat(batches) == [2000]
     two.broker.restart("broker-b")
     two.broker.send("orders", b"%06d" % 3000, broker="broker-b", queue_id=0)
-    two.broker.wait_until(lambda: reader.latestOffset(end, ALL) != end, timeout_s=20)
+    two.broker.wait_until(lambda: reader.latestOffset(end, ALL) != end, timeout_s=60)
     assert flat(to_the_end(reader, end)[0]) == [3000]
     reader.stop()
 
@@ -240,7 +240,7 @@ def test_a_stream_fails_or_waits_for_a_broker_that_stays_away(two: Place) -> Non
             return "broker-b" in str(error)
         return False
 
-    two.broker.wait_until(has_failed, timeout_s=20)
+    two.broker.wait_until(has_failed, timeout_s=60)
     assert waits.latestOffset(end, ALL) == end
     for reader in (fails, waits):
         reader.stop()
@@ -462,7 +462,9 @@ def test_golden_stores_behind_a_broker_have_the_rows_of_their_files(name: str, t
         given = {"columns": EVERY, "verifyCrc": "fail", "decompress": "false"}
         by_files = Place(broker, str(path), "files").batch(**given)
         assert by_files
-        broker.wait_until(lambda: len(place_of(broker).batch(**given)) >= len(by_files))  # it recovers first
+        broker.wait_until(
+            lambda: len(place_of(broker).batch(**given)) >= len(by_files), timeout_s=60
+        )  # it recovers first
         assert place_of(broker).batch(**given) == by_files
 
 

@@ -45,7 +45,7 @@ def broker(shared: Broker) -> Broker:
 
 
 def writer(broker: Broker, columns: pa.RecordBatch, **options: str) -> RemoteBatchWriter:
-    given = {"namesrv": broker.namesrv_addr, "topic": "t", "brokerTimeout": "5s", **options}
+    given = {"namesrv": broker.namesrv_addr, "topic": "t", "brokerTimeout": "60s", **options}
     return RemoteBatchWriter(table.parse(given, table.SINK), from_arrow_schema(columns.schema), False)
 
 
