@@ -19,7 +19,7 @@ from mqfast.broker.clients.heartbeat import decode_heartbeat
 from mqfast.broker.topics import DLQ_PREFIX, PARKED, RETRY_PREFIX, is_of_the_broker
 from mqfast.remoting.bodies import build_tables, decode_body
 from mqfast.remoting.codes import RequestCode as R
-from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.command import RemotingCommand, pull_header, send_header
 from mqfast.remoting.once import ASK_ONCE, END_ONCE
 
 __all__ = ["ADMIN_ONLY", "ANY", "NEEDS", "Need", "Part", "of_group", "of_message", "of_topic", "needs_of"]
@@ -30,6 +30,7 @@ CREATE, DELETE, GET, PUB, SUB, UPDATE = (
 ANY: Final = (PUB, SUB, GET)
 """Who has one of these on a topic or a group may see that it exists."""
 REPLY_TOPIC: Final = "{}_REPLY_TOPIC"
+_LIGHTS: Final = names.INNER_MULTI_DISPATCH.encode()
 
 
 class Need(NamedTuple):
@@ -223,25 +224,36 @@ def _assignment(request: RemotingCommand) -> Iterator[Need]:
     yield of_group(body.consumer_group, SUB)
 
 
-def _light_queues(request: RemotingCommand, _: str) -> list[Need]:
-    text = _field(request.ext_fields, "properties" if request.code in _LONG_NAMES else "i")
-    if names.INNER_MULTI_DISPATCH not in text:
-        return []
-    return [of_topic(name, PUB) for name in names.light_queues(text.encode("utf-8", "replace"))]
+def _send(request: RemotingCommand, _: str) -> list[Need]:
+    """By the reader of the handler, as in ``_pull``: a name that stands twice means one topic to both."""
+    header = send_header(request)
+    found = [of_topic(header.topic, PUB)]
+    if _LIGHTS in header.properties:
+        found += [of_topic(name, PUB) for name in names.light_queues(header.properties)]
+    return found
 
 
-def _reply_topic(_: RemotingCommand, cluster: str) -> list[Need]:
-    return [of_topic(REPLY_TOPIC.format(cluster), PUB)]
+def _reply(request: RemotingCommand, cluster: str) -> list[Need]:
+    return [*_send(request, cluster), of_topic(REPLY_TOPIC.format(cluster), PUB)]
+
+
+def _pull(request: RemotingCommand, _: str) -> list[Need]:
+    header = pull_header(request)
+    return [of_topic(header.topic, SUB), of_group(header.consumer_group, SUB)]
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
 
-_LONG_NAMES: Final = frozenset({R.SEND_MESSAGE, R.SEND_REPLY_MESSAGE})
-_LIGHTS: Final = Part(Kind.TOPIC, (PUB,), "each that `INNER_MULTI_DISPATCH` names", _light_queues)
-_SEND_LONG: Final = (_topic(PUB), _LIGHTS)
-_SEND_SHORT: Final = (_topic(PUB, field="b"), _LIGHTS)
-_REPLY: Final = Part(Kind.TOPIC, (PUB,), "the cluster's `_REPLY_TOPIC`", _reply_topic)
-_PULL: Final = (_topic(SUB), _group(SUB, field="consumerGroup"))
+_SEND_LONG: Final = (
+    Part(Kind.TOPIC, (PUB,), "`topic`", _send),
+    _reached(Kind.TOPIC, PUB, what="each that `INNER_MULTI_DISPATCH` names"),
+)
+_SEND_SHORT: Final = (_SEND_LONG[0]._replace(where="`b`"), *_SEND_LONG[1:])
+_TO_REPLY: Final = _reached(Kind.TOPIC, PUB, what="the cluster's `_REPLY_TOPIC`")
+_PULL: Final = (
+    Part(Kind.TOPIC, (SUB,), "`topic`", _pull),
+    _reached(Kind.GROUP, SUB, what="`consumerGroup`"),
+)
 _LOCK: Final = _by_body(
     _lock, _reached(Kind.GROUP, SUB, what="`consumerGroup`"), _reached(Kind.TOPIC, SUB, what="each in `mqSet`")
 )
@@ -349,8 +361,8 @@ NEEDS: Final[Mapping[int, tuple[Part, ...]]] = {
     R.SEND_BATCH_MESSAGE: _SEND_SHORT,
     R.QUERY_CONSUME_QUEUE: (_topic(GET), _group(GET, field="consumerGroup", optional=True)),
     R.RESUME_CHECK_HALF_MESSAGE: ADMIN_ONLY,
-    R.SEND_REPLY_MESSAGE: (*_SEND_LONG, _REPLY),
-    R.SEND_REPLY_MESSAGE_V2: (*_SEND_SHORT, _REPLY),
+    R.SEND_REPLY_MESSAGE: (_SEND_LONG[0]._replace(find=_reply), *_SEND_LONG[1:], _TO_REPLY),
+    R.SEND_REPLY_MESSAGE_V2: (_SEND_SHORT[0]._replace(find=_reply), *_SEND_SHORT[1:], _TO_REPLY),
     R.GET_ALL_PRODUCER_INFO: _SEES,
     R.DELETE_EXPIRED_COMMITLOG: ADMIN_ONLY,
     R.QUERY_TOPICS_BY_CONSUMER: (_group(GET), _reached(Kind.TOPIC, *ANY, what=_OF_ANY)),

@@ -12,7 +12,7 @@ import yaml
 
 sys.path.append(str(Path(__file__).resolve().parent))
 
-from acl_server import Ask, answers, raw_answer
+from acl_server import LETTERS, Ask, answers, raw_answer
 
 from mqfast.broker.acl.guard import Guard
 from mqfast.broker.acl.plain_files import PlainFiles
@@ -137,7 +137,7 @@ def test_who_may_do_what(files: PlainFiles) -> None:
 
 
 def test_a_changed_field_or_body_breaks_the_signature(files: PlainFiles) -> None:
-    signed = {"b": "topicB", "AccessKey": "RocketMQ"}
+    signed = {**{name: str(value) for name, value in LETTERS.items()}, "b": "topicB", "AccessKey": "RocketMQ"}
     signed["Signature"] = signature_of(signed, b"body", "12345678")
     found = answers(
         Guard(files),

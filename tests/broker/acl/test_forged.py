@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import struct
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
@@ -22,7 +23,7 @@ from mqfast.broker.again.transactions import Transactions
 from mqfast.broker.context import BrokerContext
 from mqfast.message import decode_message_id
 from mqfast.remoting.client import RemotingClient
-from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.command import FrameDecoder, RemotingCommand
 from mqfast.remoting.processors import Lane, Processors
 from mqfast.remoting.signature import sign
 from mqfast.schedule.delay_levels import BROKER_TOPICS
@@ -149,6 +150,78 @@ def test_nothing_is_delivered_to_a_topic_of_the_broker(tmp_path: Path, target: s
             await one.send("T", b"later", properties="TIMER_DELAY_MS\x011000\x02")  # wakes the timer
             await until(lambda: context.store.max_offset("T", 7) == 2)
             assert context.store.max_offset(target, 7) == 0
+
+    run(main())
+
+
+# --- fields -----------------------------------------------------------------------------------------------------------
+
+
+def frame(code: int, fields: str, body: bytes = b"") -> bytes:
+    """A request whose fields are this JSON, as no client writes them."""
+    head = f'{{"code":{code},"flag":0,"language":"JAVA","opaque":7,"version":477,"extFields":{fields}}}'.encode()
+    return struct.pack(">ii", 4 + len(head) + len(body), len(head)) + head + body
+
+
+async def raw(one: Signing, sent: bytes) -> RemotingCommand:
+    reader, writer = await asyncio.open_connection(*one.running.broker.address)
+    writer.write(sent)
+    decoder, found = FrameDecoder(), []
+    while not found:
+        found = decoder.feed(await reader.read(65536))
+    writer.close()
+    return found[0]
+
+
+LETTERS = {
+    "a": "p", "b": "own", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "1", "h": "0", "i": "UNIQ_KEY\x01U\x02",
+    "j": "0",
+}  # fmt: skip
+PULL = {
+    "consumerGroup": "g", "topic": "own", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32", "sysFlag": "4",
+    "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0",
+}  # fmt: skip
+
+
+@KINDS
+@pytest.mark.parametrize("code", [310, 320, 325, 10, 324, 11, 361, 33, 15])
+@pytest.mark.parametrize("how", ["null", "escaped", "twice"])
+def test_a_field_that_is_there_twice_has_one_value_for_guard_and_handler(
+    tmp_path: Path, kind: Kind, code: int, how: str
+) -> None:
+    long = {
+        "producerGroup": "p", "topic": "own", "defaultTopic": "TBW102", "defaultTopicQueueNums": "1", "queueId": "0",
+        "sysFlag": "0", "bornTimestamp": "1", "flag": "0", "properties": "UNIQ_KEY\x01U\x02", "reconsumeTimes": "0",
+    }  # fmt: skip
+
+    async def main() -> None:
+        async with guarded_broker(tmp_path, kind) as one:
+            sent = await one.send("owner", "secret_topic", b"secret body", "UNIQ_KEY\x01U\x02")
+            (await one.send("owner", "own"))
+            offset = {"topic": "own", "consumerGroup": "g", "queueId": "0", "commitOffset": "5"}
+            fields = {11: PULL, 361: PULL, 10: long, 324: long, 33: {"offset": "7"}, 15: offset}.get(code, LETTERS)
+            name = "b" if fields is LETTERS else "offset" if code == 33 else "topic"
+            secret = str(place(sent)) if code == 33 else "secret_topic"
+            before = one.context.store.max_offset("secret_topic", 0)
+            for first in (False, True):
+                signed = sign(fields, b"", *ACCOUNTS["other"])
+                if how == "null":  # as the signature is made: with the value, or without
+                    variants = [signed, sign({k: v for k, v in fields.items() if k != name}, b"", *ACCOUNTS["other"])]
+                else:
+                    variants = [signed, sign({**fields, name: secret}, b"", *ACCOUNTS["other"])]
+                for variant in variants:
+                    pairs = [f"{json.dumps(k)}:{json.dumps(v)}" for k, v in variant.items() if k != name]
+                    own = {
+                        "null": f'"{name}":null',
+                        "escaped": f'"\\u{ord(name[0]):04x}{name[1:]}":{json.dumps(fields[name])}',
+                        "twice": f'"{name}":{json.dumps(fields[name])}',
+                    }[how]
+                    other = f'"{name}":{json.dumps(secret)}'
+                    pairs += [own, other] if first else [other, own]
+                    answer = await raw(one, frame(code, "{" + ",".join(pairs) + "}"))
+                    assert b"secret" not in bytes(answer.body)
+            assert one.context.store.max_offset("secret_topic", 0) == before
+            assert one.context.offsets.get("g", "secret_topic", 0) == -1
 
     run(main())
 
