@@ -644,6 +644,28 @@ cdef dict _all_pairs(RemotingCommand command):
     return found
 
 
+cpdef object repeated_name(RemotingCommand command):
+    """The name of a field that stands twice in a received header: readers may differ in which of the two counts.
+
+    Returns: None where each name stands once, and for a command that was made here.
+    """
+    cdef Span key
+    cdef Span value
+    cdef set seen = set()
+    cdef Text t
+    if command is None:
+        raise TypeError("expected a command, found None")
+    if command._header is None or not command._has_fields:
+        return None
+    t = fields_of(command)
+    while take_pair(&t, &key, &value) if command.serialize == 0 else take_binary_pair(&t, &key, &value):
+        name = text_of(&key)
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
+
+
 cdef class FrameDecoder:
     """A stream of bytes, in pieces of any size, into commands; each byte is copied once.
 

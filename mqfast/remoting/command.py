@@ -14,6 +14,7 @@ from mqfast.remoting._codec import (
     FrameDecoder,
     RemotingCommand,
     encode,
+    repeated_name,
 )
 from mqfast.remoting._headers import (
     OffsetHeader,
@@ -44,6 +45,7 @@ __all__ = [
     "encode",
     "offset_header",
     "pull_header",
+    "repeated_name",
     "send_answer",
     "send_header",
 ]

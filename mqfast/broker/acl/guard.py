@@ -18,7 +18,7 @@ from mqfast.broker.acl.rights import Caller, Rights
 from mqfast.broker.acl.users import Users, denied
 from mqfast.errors import CallRefused, FieldError
 from mqfast.remoting.channel import Channel
-from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.command import RemotingCommand, repeated_name
 from mqfast.remoting.log_limit import LogLimit
 from mqfast.remoting.processors import Processors
 from mqfast.remoting.signature import ACCESS_KEY
@@ -62,6 +62,8 @@ class Guard(Rights):
         """May this request be served? Raises: CallRefused."""
         address = self._address(channel)
         try:
+            if (name := repeated_name(request)) is not None:  # the signature may be of the other value
+                raise denied(f"field {name[:40]}: expected once, found twice")
             if self._plain is not None:
                 self._plain.check(request, address, self._cluster)
             if self._users is not None:
