@@ -80,12 +80,15 @@ interop: $(TESTING)
 	MQFAST_WHOLE=1 $(BIN)/python -m pytest tests/interop tests/client/flows -o faulthandler_timeout=0 $(PYTEST_ARGS)
 
 # Masters and slaves of ours and of Java: the long form of what make test has in short. HA_KILLS: of our pair;
-# HA_JAVA_KILLS: of each of the six pairs with a broker of Java; HA_SCHEDULES: random schedules of partitions.
+# HA_JAVA_KILLS: of each of the six pairs with a broker of Java; HA_SCHEDULES: random schedules of partitions; HA_ROUNDS:
+# faults beside bodies up to 4 MiB that are sent to old and new masters.
 HA_KILLS ?= 200
 HA_JAVA_KILLS ?= 50
 HA_SCHEDULES ?= 100
+HA_ROUNDS ?= 200
 ha: $(TESTING)
-	MQFAST_WHOLE=1 MQFAST_HA_KILLS=$(HA_KILLS) MQFAST_HA_JAVA_KILLS=$(HA_JAVA_KILLS) MQFAST_SCHEDULES=$(HA_SCHEDULES) $(BIN)/python \
+	MQFAST_WHOLE=1 MQFAST_HA_KILLS=$(HA_KILLS) MQFAST_HA_JAVA_KILLS=$(HA_JAVA_KILLS) MQFAST_SCHEDULES=$(HA_SCHEDULES) \
+		MQFAST_HISTORY_ROUNDS=$(HA_ROUNDS) $(BIN)/python \
 		-m pytest tests/interop/test_promotion_java.py tests/interop/test_replicas_java.py tests/ha tests/broker/test_replicas.py \
 		tests/broker/test_replica_tables.py tests/interop/test_replica_kills_java.py \
 		-o faulthandler_timeout=0 $(PYTEST_ARGS)

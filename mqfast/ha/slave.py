@@ -34,6 +34,7 @@ __all__ = ["Diverged", "FollowState", "FollowStatus", "Followed", "HaSlave"]
 _log = logging.getLogger("mqfast.ha")
 _BUFFER_BYTES: Final = 1 << 20
 _TURN_S: Final = 1.0
+_AGAIN_S: Final = 0.01
 _REFUSED: Final = (
     " before it sent a byte: where this goes on, the master's haAllowedAddresses does not name this host, or only one "
     "of them has haTlsCertFile"
@@ -153,6 +154,7 @@ class HaSlave:
         self._wrote_s: float | None = None
         self._whole_s = clock()  # when it had all that it had heard of
         self._rate = (0.0, 0, 0)  # since when, bytes received before, bytes a second in the second before
+        self._mark: Divergence | None = None  # as the store has it
         self._look_for_mark()
         self._thread = threading.Thread(target=self._main, name="mqfast-ha-slave", daemon=True)
 
@@ -179,12 +181,11 @@ class HaSlave:
         if self._epochs is None:
             return
         try:
-            mark = load_divergence(self._epochs.door, self._epochs.root)
+            self._mark = load_divergence(self._epochs.door, self._epochs.root)
         except CorruptFile as error:
             _log.warning("%s", error)
-            return
-        if mark is not None:
-            self._state, self._error = FollowState.DIVERGED, str(mark)
+        if self._mark is not None:
+            self._state, self._error = FollowState.DIVERGED, str(self._mark)
 
     @property
     def followed(self) -> Followed | None:
@@ -224,6 +225,7 @@ class HaSlave:
                 self._follow(address, reconnects)
             except _Again as error:
                 _log.info("master %s: %s", self._address, error)
+                self._stopping.wait(_AGAIN_S)
                 continue
             except Diverged as error:
                 self._search = Search()
@@ -238,8 +240,10 @@ class HaSlave:
     def _say(self, state: FollowState, error: Exception) -> None:
         if self._stopping.is_set():
             return
-        self._state = state
         text = str(error) or type(error).__name__
+        if state is FollowState.READY and self._mark is not None:  # a master that is away changes nothing of that
+            state, text = FollowState.DIVERGED, f"{self._mark}; now: {text}"
+        self._state = state
         level = logging.ERROR if state in (FollowState.DIVERGED, FollowState.SHUTDOWN) else logging.WARNING
         if text != self._error:  # once, not with every attempt
             _log.log(level, "master %s: %s", self._address, text)
@@ -395,7 +399,7 @@ class HaSlave:
         """Both logs are one, as far as this one goes. Raises: StorageError."""
         history, end = self._history, self._raw.end
         if self._epochs is not None:
-            forget_divergence(self._epochs.door, self._epochs.root)
+            self._forget(self._epochs)
             if history is None:
                 self._epochs.begin_unknown(end)
             elif history.terms:
@@ -489,14 +493,20 @@ class HaSlave:
         self._search = Search()
         if self._epochs is not None:
             self._epochs.cut(common)
-            forget_divergence(self._epochs.door, self._epochs.root)
+            self._forget(self._epochs)
         if self._on_cut is not None:
             self._on_cut(common)
         raise _Again("the log was cut; it goes on with a new connection")
 
     def _note(self, error: Diverged, common: int) -> None:
         """The store says so itself, also when this process is gone."""
-        if self._epochs is not None:
-            master_end = max(self._master_end, error.master)
-            mark = Divergence(common, error.end, master_end, str(self._address), round(time.time() * 1000))
-            note_divergence(self._epochs.door, self._epochs.root, mark)
+        if self._epochs is None:
+            return
+        mark = Divergence(common, error.end, max(self._master_end, error.master), str(self._address))
+        if self._mark is None or self._mark._replace(found_ms=0) != mark:
+            self._mark = mark._replace(found_ms=round(time.time() * 1000))
+            note_divergence(self._epochs.door, self._epochs.root, self._mark)
+
+    def _forget(self, epochs: EpochFile) -> None:
+        self._mark = None
+        forget_divergence(epochs.door, epochs.root)

@@ -37,7 +37,9 @@ class Side:
         self.path = path
 
     @contextlib.contextmanager
-    def opened(self, role: Literal["ASYNC_MASTER", "SLAVE"] = "ASYNC_MASTER") -> Iterator[tuple[mqfast.MessageStore, EpochFile]]:
+    def opened(
+        self, role: Literal["ASYNC_MASTER", "SLAVE"] = "ASYNC_MASTER"
+    ) -> Iterator[tuple[mqfast.MessageStore, EpochFile]]:
         with mqfast.open(self.path, broker_role=role, **SIZES) as store:
             yield store, EpochFile.load(OsDoor(), str(self.path))
 

@@ -18,6 +18,7 @@ import pytest
 from running import Running, broker_config, running_broker
 
 import mqfast
+from mqfast.ha.divergence import Divergence, load_divergence, note_divergence
 from mqfast.ha.epochs import EpochFile
 from mqfast.ha.promotion import carry_out, plan_promotion
 from mqfast.ha.slave import FollowState
@@ -112,6 +113,49 @@ def test_a_store_that_lags_is_refused_unless_the_loss_is_accepted(tmp_path: Path
     plan = plan_promotion(str(tmp_path), config, accept_loss=True)
     assert not plan.refusals
     assert "1234 bytes" in str(plan)
+
+
+def test_a_store_of_another_history_is_refused_unless_the_loss_is_accepted(tmp_path: Path) -> None:
+    end = put(tmp_path, 10)
+    config = broker_config(tmp_path).store_config()
+    note_divergence(OsDoor(), str(tmp_path), Divergence(100, end, end + 900, "10.0.0.1:10912", 1))
+    plan = plan_promotion(str(tmp_path), config)
+    (text,) = plan.refusals
+    assert "another history than that of its master 10.0.0.1:10912" in text
+    assert f"loses the master's {end + 800} bytes from 100 on" in text
+    plan = plan_promotion(str(tmp_path), config, accept_loss=True)
+    assert not plan.refusals
+    assert f"{end + 800} bytes" in str(plan)
+    carry_out(plan, config)
+    assert load_divergence(OsDoor(), str(tmp_path)) is None, "its history is the one that counts from now on"
+    (tmp_path / "divergedFromMaster").write_bytes(b"?")
+    assert "divergedFromMaster" in plan_promotion(str(tmp_path), config).refusals[0]
+
+
+def test_a_slave_of_another_history_says_so_also_while_its_master_is_away(tmp_path: Path) -> None:
+    """And takes no table of the master whose log it does not follow; here an empty one."""
+
+    async def flow() -> None:
+        async with name_server(tmp_path) as namesrv:
+            async with master(tmp_path / "a", namesrv) as old:
+                await fill(old, "x", 4)
+                async with slave(tmp_path / "b", namesrv) as one:
+                    await is_level(old, one)
+                    await until(lambda: one.context.topics.get("T") is not None)
+            async with master(tmp_path / "empty", namesrv) as wrong, slave(tmp_path / "b", namesrv) as one:
+                following = lambda: one.context.replicas.following  # noqa: E731
+                await until(lambda: following().state is FollowState.DIVERGED)
+                sync = one.context.replicas._sync
+                assert sync is not None
+                await sync.ask_once(wrong.address)
+                assert one.context.topics.get("T") is not None
+            async with slave(tmp_path / "b", namesrv) as one:
+                assert following().state is FollowState.DIVERGED
+                assert "of another history" in str(following().error)
+            plan = plan_promotion(str(tmp_path / "b"), broker_config(tmp_path / "b").store_config())
+            assert any("of another history" in text for text in plan.refusals)
+
+    asyncio.run(flow())
 
 
 def test_a_damaged_store_is_refused_and_left_as_it_is(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ class TableSync:
         first byte and end of its log, as it said when ``ask_bounds`` was called last, None until the answer;
         ``topics_end``: a message below, in the log, is of a topic that the master told, or that was deleted there;
         ``cuts``: of this slave's log, counted by the thread that cuts.
-    Thread: that of the event loop; ``is_followed`` and ``is_whole``: any.
+    Thread: that of the event loop; ``is_whole``: any.
     """
 
     def __init__(self, context: BrokerContext, epochs: Epochs, followed: Callable[[], Followed | None]) -> None:
@@ -112,11 +112,6 @@ class TableSync:
         self._delivered: _Delivered | None = None
         self._whole: tuple[str, int] | None = None  # whose deliveries the tables tell, behind which cut
         self._checkpoint: TimerCheckpoint | None = None
-
-    @property
-    def is_followed(self) -> bool:
-        """May the log of the master be followed? Not before the master has told its epochs."""
-        return self.master is None or self._has_old_epoch is False
 
     @property
     def is_whole(self) -> bool:
