@@ -37,7 +37,7 @@ _CYTHON_IMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+c?import\b|c?import\s+([\
 
 # What the network needs beyond the standard library, and in which rooms: the extra mqfast[broker].
 OF_THE_NETWORK = {
-    "msgspec": ("mqfast.broker", "mqfast.client", "mqfast.namesrv", "mqfast.remoting"),
+    "msgspec": ("mqfast.broker", "mqfast.cli.importing", "mqfast.client", "mqfast.namesrv", "mqfast.remoting"),
     "lark": ("mqfast.broker.pull.filter",),
     "yaml": ("mqfast.broker.acl",),
     "lz4.frame": ("mqfast.client.delivery", "mqfast.client.producer.encode"),

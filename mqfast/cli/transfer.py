@@ -9,25 +9,23 @@ from __future__ import annotations
 
 import argparse
 import base64
-import binascii
 import contextlib
 import csv
 import io
-import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Final, Self
 
 from mqfast.cli.arguments import Commands, argument_bytes, name_value, system_path, tag_expression, whole
 from mqfast.cli.exit_codes import ExitCode
+from mqfast.cli.importing import Import, runs
 from mqfast.cli.output import Output, visible
 from mqfast.cli.rows import ROW_COLUMNS, json_lines, matching
 from mqfast.cli.stores import gather_of, known_queues, lists_of, near, ranges, reader_of, tags_of
 from mqfast.errors import MqfastError, UsageError
 from mqfast.message import LMQ_PREFIX
-from mqfast.properties import encode
 
 if TYPE_CHECKING:
     from mqfast.store.message_store import MessageStore
@@ -52,6 +50,7 @@ def add_commands(commands: Commands) -> None:
         "body", metavar="BODY", nargs="?", help="text of the message (default: all of standard input, as it is)"
     )
     one.add_argument("--queue", type=whole, default=0, metavar="N", help="queue of the topic (default: 0)")
+    one.add_argument("--empty", action="store_true", help="store a message without a body")
     _message_arguments(one)
 
     give = commands.add(
@@ -120,9 +119,15 @@ def put(arguments: argparse.Namespace) -> ExitCode:
     import mqfast
 
     out = Output(arguments.json)
+    if arguments.empty and arguments.body:
+        raise UsageError("--empty: expected no BODY, found one")
+    if arguments.empty and arguments.body is None:
+        arguments.body = ""
     if arguments.body is None and sys.stdin is None:
         raise UsageError("BODY: expected a text, or an open standard input; found neither")
     body = sys.stdin.buffer.read() if arguments.body is None else argument_bytes(arguments.body)
+    if not body and not arguments.empty:
+        raise UsageError("BODY: expected a text, found an empty one; --empty stores a message without a body")
     with out.progress("recovering") as progress:
         store = mqfast.open(arguments.path, broker_conf=arguments.conf, create=arguments.create, progress=progress)
     with store:
@@ -370,77 +375,6 @@ def export(arguments: argparse.Namespace) -> ExitCode:
 # --- import ---
 
 
-def _input_lines(files: list[str], progress: Callable[[int, int], None] | None) -> Iterator[tuple[str, bytes]]:
-    """(where it stands, line) of all files, without the line ends."""
-    sizes = [os.path.getsize(name) if os.path.isfile(name) else 0 for name in files]
-    before = 0
-    for name, size in zip(files, sizes, strict=True):
-        done = before
-        with open(0 if name == "-" else name, "rb", closefd=name != "-") as file:
-            for number, line in enumerate(file, 1):
-                done += len(line)
-                if progress is not None and number % 256 == 0:
-                    progress(done, sum(sizes))
-                yield f"line {number} of {'standard input' if name == '-' else name}", line.removesuffix(b"\n")
-        before += size
-
-
-_OPTIONS: Final = {
-    "flag": "flag",
-    "sysFlag": "sys_flag",
-    "bornTimestamp": "born_timestamp",
-    "reconsumeTimes": "reconsume_times",
-    "preparedTransactionOffset": "prepared_transaction_offset",
-}
-_PUT: Final = ("topic", "queueId", "tags", "keys", "properties", "body", "bodyBase64", "bornHost", *_OPTIONS)
-_TOLD: Final = (
-    "queueOffset",
-    "physicalOffset",
-    "size",
-    "storeTimestamp",
-    "storeHost",
-    "bodyCRC",
-    "bodySha256",
-    "msgId",
-)
-
-
-def _json_message(line: bytes, where: str) -> dict[str, Any]:
-    """The arguments of the put that a JSON line stands for. Raises: UsageError."""
-
-    def wrong(expected: str, found: object) -> UsageError:
-        return UsageError(f"{where}: expected {expected}, found {found!r:.200}")
-
-    try:
-        row = json.loads(line)
-    except ValueError:  # of text that is no UTF-8 as well
-        raise wrong("a JSON object (--lines takes text)", line) from None
-    if not isinstance(row, dict):
-        raise wrong("a JSON object (--lines takes text)", row)
-    unknown = [name for name in row if name not in (*_PUT, *_TOLD)]
-    if unknown:
-        raise wrong(f"only the fields {', '.join(_PUT)}, and those that are not kept: {', '.join(_TOLD)}", unknown[0])
-    for name, kind in (("topic", str), ("queueId", int), ("properties", dict), *((name, int) for name in _OPTIONS)):
-        if not isinstance(row.get(name, kind()), kind) or isinstance(row.get(name), bool):
-            raise wrong(
-                f"{name} to be {'a number' if kind is int else 'text' if kind is str else 'an object'}", row[name]
-            )
-    if ("body" in row) == ("bodyBase64" in row):
-        raise wrong("either body or bodyBase64", sorted(row))
-    try:
-        body = row["body"].encode("utf-8") if "body" in row else base64.b64decode(row["bodyBase64"], validate=True)
-    except (AttributeError, TypeError, UnicodeEncodeError, binascii.Error) as error:
-        raise wrong("a text as body, or base64 as bodyBase64", str(error)) from None
-    message = {"topic": row.get("topic"), "body": body, "queue_id": row.get("queueId", 0)}
-    message |= {name: row[field] for field, name in _OPTIONS.items() if field in row}
-    if "bornHost" in row:
-        address, _, port = str(row["bornHost"]).rpartition("|")
-        message["born_host"] = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-    if "tags" in row or "keys" in row:
-        return {**message, "tags": row.get("tags"), "keys": row.get("keys"), "properties": row.get("properties")}
-    return {**message, "properties": encode(row.get("properties", {}))}
-
-
 def import_(arguments: argparse.Namespace) -> ExitCode:
     """Store the messages of files."""
     import mqfast
@@ -456,31 +390,19 @@ def import_(arguments: argparse.Namespace) -> ExitCode:
     for name in files:
         if name != "-" and not os.path.exists(name):
             raise UsageError(f"FILE: expected a file to read, found none: {name}")
-    fixed = {"tags": arguments.tags, "keys": arguments.keys, "properties": dict(arguments.property) or None}
     with out.progress("recovering") as progress:
         store = mqfast.open(arguments.path, broker_conf=arguments.conf, create=arguments.create, progress=progress)
-    count, where = 0, "the first line"
+    work = Import(store, arguments)
     with store, out.progress("importing") as progress:
         try:
-            for number, (where, line) in enumerate(_input_lines(files, progress)):
-                if number < arguments.skip or not (line or arguments.lines):
-                    continue
-                if arguments.lines:
-                    message = {"topic": arguments.topic, "body": line, "queue_id": 0, **fixed}
-                else:
-                    message = _json_message(line, where)
-                if arguments.topic is not None:
-                    message["topic"] = arguments.topic
-                if arguments.queue is not None:
-                    message["queue_id"] = arguments.queue
-                store.put(**message)
-                count += 1
+            for run in runs(files, progress):
+                work.take(run)
             store.flush()
         except (MqfastError, OSError):
-            out.note(f"{count:,} messages were stored, none from {where} on")
+            out.note(f"{work.count:,} messages were stored, none from {work.where} on")
             raise
     if out.as_json:
-        out.json({"imported": count})
+        out.json({"imported": work.count})
     else:
-        out.line(f"{count:,} messages imported into {visible(arguments.path)}")
+        out.line(f"{work.count:,} messages imported into {visible(arguments.path)}")
     return ExitCode.OK

@@ -5,10 +5,13 @@ Room: tests of the command line.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import pytest
 from conftest import Case, golden_cases
 
 import mqfast
+from mqfast.cli import importing
 from mqfast.cli.exit_codes import ExitCode
 from mqfast.cli.main import main
 
@@ -255,3 +259,73 @@ def test_an_import_needs_a_store_and_files(tmp_path: Path, capsys: pytest.Captur
     with mqfast.open(tmp_path / "store"):
         assert run(capsys, "import", tmp_path / "store", file)[0] == ExitCode.LOCKED
     assert run(capsys, "import", tmp_path / "store", file, "--tags", "a")[0] == ExitCode.USAGE
+
+
+@pytest.mark.parametrize("way", ["msgspec", "json", "line by line"])
+def test_an_import_stores_the_same_by_each_of_its_ways(
+    way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with mqfast.open(tmp_path / "from") as store:
+        for n in range(300):
+            store.put(
+                f"T{n % 3}",
+                b"\xff\n" * n if n % 7 == 0 else f"body {n} \N{SNOWMAN}".encode(),
+                n % 4,
+                tags="a" if n % 2 else None,
+                keys=f"k{n}" if n % 5 else None,
+                properties={f"p{n % 9}": "v\u2028", "flag": str(n)} if n % 3 else None,
+                flag=n,
+                born_timestamp=1_700_000_000_000 + n,
+                born_host=f"10.0.0.{n % 200}:{n}",
+                reconsume_times=n % 3,
+            )
+    assert run(capsys, "export", tmp_path / "from", tmp_path / "all.jsonl")[0] == ExitCode.OK
+    if way != "msgspec":
+        monkeypatch.setitem(sys.modules, "msgspec", None)
+    if way == "line by line":
+        monkeypatch.setattr(importing.RowPutter, "put", lambda self, lines: setattr(self, "passed", 0))
+    else:
+        monkeypatch.setattr(importing, "json_message", None)  # no line is left to the slow way
+    code, text, _ = run(capsys, "import", tmp_path / "to", tmp_path / "all.jsonl", "--create")
+    assert (code, text) == (ExitCode.OK, f"300 messages imported into {tmp_path / 'to'}\n")
+
+    def content(path: Path) -> list[tuple[Any, ...]]:
+        with mqfast.StoreReader(path) as reader:
+            return [
+                (m.topic, m.queue_id, m.queue_offset, bytes(m.body), m.properties_bytes, m.flag, m.born_timestamp,
+                 m.born_host, m.reconsume_times, m.sys_flag)
+                for queue in reader.queues() for m in reader.get(queue.topic, queue.queue_id, 0, 1000)
+            ]  # fmt: skip
+
+    assert content(tmp_path / "to") == content(tmp_path / "from")
+
+
+def test_lines_of_a_pipe_are_stored_before_it_ends(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mqfast.cli", "store", "import", str(tmp_path / "store"), "--create"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write(b'{"topic":"T","body":"early"}\n')
+        process.stdin.flush()
+        until = time.monotonic() + 60
+        found: list[bytes] = []
+        while not found and time.monotonic() < until:
+            with contextlib.suppress(mqfast.errors.MqfastError), mqfast.StoreReader(tmp_path / "store") as reader:
+                found = reader.get("T", 0, 0).bodies()
+            time.sleep(0.05)
+        assert found == [b"early"]
+        process.stdin.close()
+        assert process.wait(60) == 0
+
+
+def test_an_empty_message_is_stored_when_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = tmp_path / "store"
+    command = [sys.executable, "-m", "mqfast.cli", "store", "put", str(store), "T", "--create"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert done.returncode == ExitCode.USAGE
+    assert "--empty" in done.stderr
+    assert run(capsys, "put", store, "T", "", "--create")[0] == ExitCode.USAGE
+    assert run(capsys, "put", store, "T", "text", "--empty", "--create")[0] == ExitCode.USAGE
+    assert not store.exists()
+    assert run(capsys, "put", store, "T", "--empty", "--create")[0] == ExitCode.OK
+    with mqfast.StoreReader(store) as reader:
+        assert reader.get("T", 0, 0).bodies() == [b""]

@@ -1,0 +1,296 @@
+"""``mqfast store import``: lines of files become messages, in runs of lines that are parsed and put together.
+
+A line that is not what an export writes is left to the slow way, one line at a time, which says what is wrong with it.
+It must never store a message behind a line that is none, nor count one that is not stored.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import binascii
+import functools
+import json
+import os
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from mqfast.errors import MessageIllegal, UsageError
+from mqfast.message import check_topic, parse_host
+from mqfast.properties import encode
+
+if TYPE_CHECKING:
+    from mqfast.store.message_store import MessageStore
+    from mqfast.store.put._put_result import PutResult
+
+__all__ = ["Import", "runs"]
+
+_RUN_BYTES: Final = 1 << 20
+_MOST_ORDERS: Final = 1024  # more names of properties are data, not names
+_OPTIONS: Final = {
+    "flag": "flag",
+    "sysFlag": "sys_flag",
+    "bornTimestamp": "born_timestamp",
+    "reconsumeTimes": "reconsume_times",
+    "preparedTransactionOffset": "prepared_transaction_offset",
+}
+_PUT: Final = ("topic", "queueId", "tags", "keys", "properties", "body", "bodyBase64", "bornHost", *_OPTIONS)
+_TOLD: Final = (
+    "queueOffset",
+    "physicalOffset",
+    "size",
+    "storeTimestamp",
+    "storeHost",
+    "bodyCRC",
+    "bodySha256",
+    "msgId",
+)
+_PLAIN: Final = {*_PUT, *_TOLD} - {"tags", "keys"}
+
+
+class Run(NamedTuple):
+    """Lines that follow each other: the file, the number of the first line there, the texts without line ends."""
+
+    file: str
+    first: int
+    lines: list[bytes]
+
+    def where(self, index: int) -> str:
+        """The place of a line, for an error."""
+        return f"line {self.first + index} of {'standard input' if self.file == '-' else self.file}"
+
+
+def runs(files: list[str], progress: Callable[[int, int], None] | None) -> Iterator[Run]:
+    """Yield the lines of all files in order; of a pipe those that are there, without a wait for more."""
+    sizes = [os.path.getsize(name) if os.path.isfile(name) else 0 for name in files]
+    done = 0
+    for name, size in zip(files, sizes, strict=True):
+        before, first, held = done, 1, [b""]
+        with open(0 if name == "-" else name, "rb", closefd=name != "-") as file:
+            while data := file.read1(_RUN_BYTES):
+                done += len(data)
+                if b"\n" in data:
+                    lines = b"".join([*held, data]).split(b"\n")
+                    held = [lines.pop()]
+                    yield Run(name, first, lines)
+                    first += len(lines)
+                else:
+                    held.append(data)
+                if progress is not None:
+                    progress(done, sum(sizes))
+        last = b"".join(held)
+        if last:
+            yield Run(name, first, [last])
+        done = before + size
+
+
+class Import:
+    """Stores the lines of an import, as the arguments of the command say.
+
+    Attributes: ``count`` of the messages that were stored; ``where``: the line that comes next. Thread: one.
+    """
+
+    def __init__(self, store: MessageStore, arguments: argparse.Namespace) -> None:
+        self.count = 0
+        self.where = "the first line"
+        self._store = store
+        self._arguments = arguments
+        self._skip: int = arguments.skip
+        self._rows = RowPutter(store, arguments.topic, arguments.queue)
+        if arguments.lines:
+            given = {"tags": arguments.tags, "keys": arguments.keys, "properties": dict(arguments.property) or None}
+            self._text = {"topic": arguments.topic, "queue_id": arguments.queue or 0, **given}
+
+    def take(self, run: Run) -> None:
+        """Store the messages of a run. Raises: UsageError for a line that is none; what a put raises."""
+        index, self._skip = min(self._skip, len(run.lines)), max(0, self._skip - len(run.lines))
+        while index < len(run.lines):
+            if not self._arguments.lines:
+                try:
+                    self._rows.put(run.lines[index:] if index else run.lines)
+                finally:
+                    self.count += self._rows.stored
+                    index += self._rows.passed
+                    if index < len(run.lines):
+                        self.where = run.where(index)
+                if index == len(run.lines):
+                    break
+            self.where = run.where(index)
+            self._put_one(run, index)
+            index += 1
+
+    def _put_one(self, run: Run, index: int) -> None:
+        line = run.lines[index]
+        if self._arguments.lines:
+            self._store.put(body=line, **self._text)
+        elif line:
+            message = json_message(line, run.where(index))
+            if self._arguments.topic is not None:
+                message["topic"] = self._arguments.topic
+            if self._arguments.queue is not None:
+                message["queue_id"] = self._arguments.queue
+            self._store.put(**message)
+        else:
+            return
+        self.count += 1
+
+
+class RowPutter:
+    """Puts runs of JSON lines. ``topic`` and ``queue_id`` replace those of the lines.
+
+    Attributes: of the last run, how many lines were ``passed``, and how many messages of them ``stored``. Thread: one.
+    """
+
+    def __init__(self, store: MessageStore, topic: str | None, queue_id: int | None) -> None:
+        self.passed = self.stored = 0
+        self._decode = _decoder()
+        self._result: PutResult | None = None  # filled again and again: nobody looks at it
+        self._engine = store.engine
+        self._topic = topic
+        self._queue_id = queue_id
+        self._topics: dict[str, bytes] = {}
+        self._hosts: dict[str | None, bytes | None] = {None: None}
+        self._orders: dict[tuple[str, ...], tuple[str, ...]] = {}
+
+    def put(self, lines: list[bytes]) -> None:
+        """Put the messages of JSON lines, without waiting for the disk, up to one that may be wrong."""
+        self.passed = self.stored = 0
+        try:
+            # A text of JSON has no line end, so that a line can be no part of another one's message.
+            rows = self._decode(b"[" + b",\n".join([line or b"{}" for line in lines]) + b"]")
+            if len(rows) != len(lines):
+                return
+            texts = self._property_texts([row.properties for row in rows])
+        except (ValueError, TypeError, MessageIllegal):
+            return
+        for line, row, text in zip(lines, rows, texts, strict=True):
+            if line:
+                try:
+                    self._put_row(row, text)
+                except (ValueError, TypeError, MessageIllegal):
+                    return  # before any byte was written
+                self.stored += 1
+            self.passed += 1
+
+    def _put_row(self, row: Any, properties: bytes) -> None:
+        text, coded = row.body, row.bodyBase64
+        if (text is None) == (coded is None):
+            raise ValueError
+        topic = self._topic or row.topic
+        self._result = self._engine.put_encoded(
+            self._topics.get(topic) or self._new_topic(topic),
+            row.queueId if self._queue_id is None else self._queue_id,
+            base64.b64decode(coded, validate=True) if text is None else text.encode("utf-8"),
+            properties,
+            row.flag,
+            row.sysFlag,
+            row.bornTimestamp,
+            self._hosts[row.bornHost] if row.bornHost in self._hosts else self._new_host(row.bornHost),
+            None,
+            row.reconsumeTimes,
+            row.preparedTransactionOffset,
+            False,
+            self._result,
+        )
+
+    def _new_topic(self, topic: str) -> bytes:
+        text = self._topics[topic] = check_topic(topic)
+        return text
+
+    def _new_host(self, host: str) -> bytes:
+        parsed = self._hosts[host] = parse_host(_host_text(host))
+        return parsed
+
+    def _property_texts(self, rows: list[dict[str, str]]) -> list[bytes]:
+        from mqfast.store.put._staged import property_texts
+
+        if len(self._orders) > _MOST_ORDERS:
+            self._orders = {}
+        return property_texts(rows, self._orders, _stored_order, lambda _, row: encode(row))
+
+
+def _decoder() -> Callable[[bytes], list[Any]]:
+    """What reads a list of rows, each with an attribute for each field; by msgspec, in a third of the time, where it is
+    installed. It raises ValueError or TypeError for a row that no export wrote.
+    """
+    fields: dict[str, tuple[type, Any]] = {
+        "topic": (str, ""), "properties": (dict, {}), "queueId": (int, 0), "flag": (int, 0), "sysFlag": (int, 0),
+        "bornTimestamp": (int, None), "reconsumeTimes": (int, 0), "preparedTransactionOffset": (int, 0),
+        "body": (str, None), "bodyBase64": (str, None), "bornHost": (str, None),
+    }  # fmt: skip
+    try:
+        import msgspec
+    except ImportError:
+        return functools.partial(_rows_of_json, fields)
+    raw = [(name, msgspec.Raw, msgspec.Raw()) for name in _TOLD]
+    known = [(name, kind, default) for name, (kind, default) in fields.items()]
+    row = msgspec.defstruct("Row", [*known, *raw], forbid_unknown_fields=True, gc=False)
+    decoder = msgspec.json.Decoder(list[row])  # type: ignore[valid-type]
+
+    def decode(text: bytes) -> list[Any]:
+        try:
+            return decoder.decode(text)
+        except msgspec.MsgspecError as error:
+            raise ValueError from error
+
+    return decode
+
+
+def _rows_of_json(fields: Mapping[str, tuple[type, Any]], text: bytes) -> list[Any]:
+    defaults = {name: default for name, (_, default) in fields.items()}
+    rows = []
+    for given in json.loads(text):
+        if type(given) is not dict or not given.keys() <= _PLAIN:
+            raise TypeError
+        for name, (kind, _) in fields.items():
+            if name in given and type(given[name]) is not kind:
+                raise TypeError
+        rows.append(types.SimpleNamespace(**(defaults | given)))
+    return rows
+
+
+def _stored_order(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of properties in the order in which a store has them."""
+    return tuple(pair.partition("\x01")[0] for pair in encode(dict.fromkeys(names, "1")).decode().split("\x02") if pair)
+
+
+def _host_text(host: str) -> str:
+    """An address as a put takes it, of one as an export writes it."""
+    address, _, port = host.rpartition("|")
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def json_message(line: bytes, where: str) -> dict[str, Any]:
+    """The arguments of the put that a JSON line stands for. Raises: UsageError that says what is wrong with it."""
+
+    def wrong(expected: str, found: object) -> UsageError:
+        return UsageError(f"{where}: expected {expected}, found {found!r:.200}")
+
+    try:
+        row = json.loads(line)
+    except ValueError:  # of text that is no UTF-8 as well
+        raise wrong("a JSON object (--lines takes text)", line) from None
+    if not isinstance(row, dict):
+        raise wrong("a JSON object (--lines takes text)", row)
+    unknown = [name for name in row if name not in (*_PUT, *_TOLD)]
+    if unknown:
+        raise wrong(f"only the fields {', '.join(_PUT)}, and those that are not kept: {', '.join(_TOLD)}", unknown[0])
+    for name, kind in (("topic", str), ("queueId", int), ("properties", dict), *((name, int) for name in _OPTIONS)):
+        if not isinstance(row.get(name, kind()), kind) or isinstance(row.get(name), bool):
+            raise wrong(
+                f"{name} to be {'a number' if kind is int else 'text' if kind is str else 'an object'}", row[name]
+            )
+    if ("body" in row) == ("bodyBase64" in row):
+        raise wrong("either body or bodyBase64", sorted(row))
+    try:
+        body = row["body"].encode("utf-8") if "body" in row else base64.b64decode(row["bodyBase64"], validate=True)
+    except (AttributeError, TypeError, UnicodeEncodeError, binascii.Error) as error:
+        raise wrong("a text as body, or base64 as bodyBase64", str(error)) from None
+    message = {"topic": row.get("topic"), "body": body, "queue_id": row.get("queueId", 0)}
+    message |= {name: row[field] for field, name in _OPTIONS.items() if field in row}
+    if "bornHost" in row:
+        message["born_host"] = _host_text(str(row["bornHost"]))
+    if "tags" in row or "keys" in row:
+        return {**message, "tags": row.get("tags"), "keys": row.get("keys"), "properties": row.get("properties")}
+    return {**message, "properties": encode(row.get("properties", {}))}
