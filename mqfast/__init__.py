@@ -82,48 +82,84 @@ if TYPE_CHECKING:
     from mqfast.store.reader.store_reader import LogScan, ReadResult, StoreReader
     from mqfast.store.record._record import StoredMessage
 
-__all__ = [
-    "BatchResult",
-    "Bodies",
-    "Body",
-    "BoundProducer",
-    "BoundaryType",
-    "Consumer",
-    "Damage",
-    "GetMessageStatus",
-    "GetResult",
-    "Keys",
-    "LogScan",
-    "LogTail",
-    "Message",
-    "MessageId",
-    "MessageStore",
-    "OffsetReset",
-    "Properties",
-    "PutMessageStatus",
-    "PutOptions",
-    "PutResult",
-    "QueueRange",
-    "ReadResult",
-    "RecordColumns",
-    "RecoveryReport",
-    "RepairReport",
-    "Report",
-    "Setting",
-    "Severity",
-    "StoreConfig",
-    "StoreReader",
-    "StoreSettings",
-    "StoreState",
-    "StoredMessage",
-    "SysFlag",
-    "Ticket",
-    "__version__",
-    "errors",
-    "open",
-    "repair",
-    "verify",
-]
+    # At run time those of clients are in it where msgspec is installed: see __getattr__.
+    __all__ = [
+        "AdminClient",
+        "AsyncAdminClient",
+        "AsyncProducer",
+        "AsyncPullConsumer",
+        "AsyncPushConsumer",
+        "AsyncTransactionProducer",
+        "Backlog",
+        "BatchResult",
+        "Bodies",
+        "Body",
+        "BoundProducer",
+        "BoundaryType",
+        "BrokerBusy",
+        "BrokerError",
+        "ClientClosed",
+        "ClientError",
+        "ClientForked",
+        "ClientHook",
+        "ConnectError",
+        "ConsumeContext",
+        "ConsumeStatus",
+        "Consumer",
+        "Credentials",
+        "Damage",
+        "Delivery",
+        "GetMessageStatus",
+        "GetResult",
+        "Keys",
+        "LogScan",
+        "LogTail",
+        "Message",
+        "MessageId",
+        "MessageQueue",
+        "MessageStore",
+        "NoRoute",
+        "OffsetReset",
+        "Producer",
+        "Properties",
+        "PullConsumer",
+        "PullStatus",
+        "PushConsumer",
+        "PutMessageStatus",
+        "PutOptions",
+        "PutResult",
+        "QueueRange",
+        "ReadResult",
+        "RecordColumns",
+        "RecoveryReport",
+        "Refused",
+        "RepairReport",
+        "Report",
+        "ResetPlan",
+        "Retry",
+        "SendContext",
+        "SendFailed",
+        "SendResult",
+        "SendStatus",
+        "SendTimeout",
+        "Setting",
+        "Severity",
+        "StoreConfig",
+        "StoreReader",
+        "StoreSettings",
+        "StoreState",
+        "StoredMessage",
+        "SubscriptionError",
+        "SysFlag",
+        "Ticket",
+        "TransactionProducer",
+        "TransactionStatus",
+        "__version__",
+        "errors",
+        "open",
+        "repair",
+        "verify",
+    ]
 
 __version__ = "0.1.0"
 
@@ -168,7 +204,7 @@ _HOMES = {
     "repair": "mqfast.store.check.repair",
     "verify": "mqfast.store.check.verify",
 }
-# Clients of brokers, which need the extra mqfast[client]; therefore they are left out of ``from mqfast import *``.
+# Clients of brokers, which need the extra mqfast[client].
 _OF_CLIENTS = frozenset(
     {
         "AdminClient",
@@ -217,6 +253,8 @@ _MODULES = frozenset({"client", "config", "errors", "message", "properties", "se
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":
+        return _public_names()
     if name in _MODULES:
         return import_module(f"mqfast.{name}")
     if name in _OF_CLIENTS or name in _OF_ERRORS:
@@ -239,5 +277,14 @@ def _of_client(name: str) -> Any:
     return value
 
 
+def _public_names() -> list[str]:
+    """The names of ``from mqfast import *``: without clients where they cannot be imported."""
+    from importlib.machinery import PathFinder
+
+    clients = _OF_CLIENTS if PathFinder.find_spec("msgspec") is not None else ()
+    return sorted({*_HOMES, *_OF_ERRORS, *clients, "__version__", "errors"})
+
+
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_OF_CLIENTS, *_OF_ERRORS})
+    own = (name for name in globals() if name.startswith("__") and name.endswith("__"))
+    return sorted({*own, *_HOMES, *_OF_CLIENTS, *_OF_ERRORS, *_MODULES} - {"__getattr__", "__dir__"})

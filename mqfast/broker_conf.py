@@ -19,6 +19,7 @@ __all__ = [
     "decode_conf",
     "java_number",
     "java_trim",
+    "java_whole",
     "parse_properties",
     "read_conf",
 ]
@@ -52,6 +53,14 @@ def java_number(text: str, most: int = _I32_MAX) -> int | None:
         return None
     number = int(text)
     return number if -most - 1 <= number <= most else None
+
+
+def java_whole(text: str, most: int = _I64_MAX) -> int:
+    """Convert a text as ``java_number`` does, of 64 bits unless told. Raises: ValueError where Java throws."""
+    number = java_number(text, most)
+    if number is None:
+        raise ValueError(f"expected a whole number as Java reads it, found {text!r:.80}")
+    return number
 
 
 def decode_conf(data: bytes) -> tuple[str, list[str]]:

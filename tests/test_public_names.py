@@ -22,6 +22,22 @@ def test_every_public_name_is_there_and_in_dir() -> None:
     assert len(set(mqfast.__all__)) == len(mqfast.__all__)
 
 
+def test_nothing_but_public_names_is_listed() -> None:
+    modules = {"client", "config", "errors", "message", "properties", "settings", "store"}
+    names = {name for name in dir(mqfast) if not name.startswith("__")}
+    assert names == set(mqfast.__all__) - {"__version__"} | modules
+    assert {"Producer", "PushConsumer", "SendFailed", "MessageStore"} <= set(mqfast.__all__)
+
+
+def test_without_msgspec_everything_but_the_clients_is_imported() -> None:
+    root = str(Path(mqfast.__file__).parents[1])
+    script = f"import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p] + [{root!r}]\n"
+    script += "from mqfast import *\nprint('Message' in globals(), 'Producer' in globals())"
+    assert subprocess.run(
+        [sys.executable, "-S", "-c", script], capture_output=True, text=True, check=True
+    ).stdout.split() == ["True", "False"]
+
+
 def fresh(script: str, *arguments: str) -> list[str]:
     """The words that a script prints in a process that has imported nothing yet."""
     root = str(Path(mqfast.__file__).parents[1])
@@ -79,8 +95,9 @@ def test_type_checkers_read_the_same_homes_as_the_package_looks_into() -> None:
         for alias in node.names
     }
     of_clients = mqfast._OF_CLIENTS | mqfast._OF_ERRORS
-    assert not of_clients & set(mqfast.__all__), "from mqfast import * needs no extra"
     assert typed.keys() | {"__version__"} == {*mqfast.__all__, *of_clients}
+    listed = next(node.value for node in block.body if isinstance(node, ast.Assign))
+    assert sorted(ast.literal_eval(listed)) == sorted(mqfast.__all__)
     for name, (module, inner) in typed.items():
         if module != "mqfast":
             assert getattr(mqfast, name) is getattr(sys.modules[module], inner), name

@@ -29,6 +29,7 @@ from mqfast.broker.topics import (
     is_of_the_broker,
 )
 from mqfast.broker.write import Record, Stored, Writer
+from mqfast.broker_conf import java_number
 from mqfast.errors import CallRefused, MqfastError, RemotingError
 from mqfast.message import parse_host
 from mqfast.remoting.channel import Channel
@@ -511,7 +512,7 @@ def _check_light_queues(properties: bytes) -> None:
 
 def _level(properties: bytes) -> int:
     text = value_of(properties, b"DELAY") or b"0"
-    return int(text) if text.isdigit() else 0
+    return max(0, java_number(text.decode("utf-8", "replace")) or 0)
 
 
 def host_bytes(channel: Channel) -> bytes:

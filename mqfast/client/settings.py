@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, Self
 
+from mqfast.broker_conf import java_trim, java_whole
 from mqfast.client.hooks import ClientHook
 from mqfast.client.net.instance import InstanceSettings
 from mqfast.client.route.address_map import checked_map
@@ -386,7 +387,7 @@ def _converted(name: str, kind: str, value: Any) -> Any:
             return _WHERE[text]
         return text.lower() if kind == "lower" or name == "compressType" else text
     try:
-        number = int(str(value).strip())
+        number = java_whole(java_trim(str(value)))
     except ValueError:
         raise ConfigError(f"{name}: expected a whole number, found {value!r}") from None
     if kind == "ms":

@@ -20,6 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from mqfast.broker_conf import java_whole
+
 __all__ = [
     "ASK_ONCE", "END_ONCE", "KEY_MAX", "NUMBER_MAX", "ONCE", "STAMP", "VERSION",
     "Mark", "Span", "ended", "end_text", "gone", "gone_text",
@@ -66,7 +68,7 @@ class Mark(NamedTuple):
         queues, _, brokers = parts[5].partition(".")
         try:
             found = cls(
-                parts[0], int(parts[1]), int(parts[2]), int(parts[3]), int(parts[4], 16), int(queues), int(brokers)
+                parts[0], *map(java_whole, parts[1:4]), int(parts[4], 16), java_whole(queues), java_whole(brokers)
             )
         except ValueError:
             return None
@@ -91,7 +93,7 @@ class Span(NamedTuple):
             return None
         last = Mark.parse(":".join((*parts[:3], *parts[4:])))
         try:
-            previous = int(parts[3])
+            previous = java_whole(parts[3])
         except ValueError:
             return None
         return cls(previous, last) if last is not None and -1 <= previous < last.row else None

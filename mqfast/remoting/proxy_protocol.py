@@ -10,6 +10,7 @@ import ipaddress
 import struct
 from typing import Final
 
+from mqfast.broker_conf import java_whole
 from mqfast.errors import FrameError
 
 __all__ = ["Preamble"]
@@ -59,13 +60,13 @@ class Preamble:
         try:
             kind, source, _, port, _ = (word.decode("ascii") for word in words[1:])
             address = ipaddress.IPv4Address(source) if kind == "TCP4" else ipaddress.IPv6Address(source)
-            if kind not in ("TCP4", "TCP6") or not 0 <= int(port) <= 65535:
+            if kind not in ("TCP4", "TCP6") or not 0 <= java_whole(port) <= 65535:
                 raise ValueError
         except ValueError:
             raise FrameError(
                 f"PROXY preamble: expected TCP4 or TCP6, two addresses, two ports, found {line!r}"
             ) from None
-        self.peer = (str(address), int(port))
+        self.peer = (str(address), java_whole(port))
         return rest
 
     def _binary(self, held: bytes) -> bytes | None:

@@ -395,8 +395,8 @@ class MessageStore(PutPath):
         """The message at a physical offset, or of an offset message id.
 
         Use ``get`` for a queue offset, and ``query`` for a client's unique key, which has the form of a message id.
-        Raises: OffsetError for an offset outside the log or within a record, also if bytes of a body look like a record
-        there; CorruptFile if no record begins there or its CRC is wrong.
+        Raises: OffsetError for an offset outside the log, or where no whole record begins, also if bytes of a body look
+        like a record there; CorruptFile if the record does not agree with its checksum.
         """
         self._check_open()
         offset = decode_message_id(where).physical_offset if isinstance(where, str) else _offset(where)
@@ -405,9 +405,16 @@ class MessageStore(PutPath):
         try:
             return check_start(self, self.log.message(offset, True))
         except (OffsetError, CorruptFile) as error:
-            if isinstance(where, str) and not is_damage(error):
+            if is_damage(error):
+                raise
+            if isinstance(where, str):
                 raise OffsetError(f"{not_a_message_id(where)} ({error})") from None
-            raise
+            if isinstance(error, OffsetError):
+                raise
+            raise OffsetError(
+                f"physical offset {offset} (of the log; a queue offset is another number): expected a record, found "
+                f"other bytes ({error.found})"
+            ) from None
 
     # A method in C: a frame of Python costs as much as the look into the index.
     query = query

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from mqfast.broker_conf import java_whole
 from mqfast.errors import CallRefused
 from mqfast.remoting.codes import ResponseCode
 
@@ -105,7 +106,7 @@ def _check(known: Mapping[str, _Attribute], key: str, value: str, *, is_new: boo
         raise _refused(f"value is not in set: [{', '.join(attribute.values)}]")
     if attribute.least is not None:
         try:
-            number = int(value)
+            number = java_whole(value)
         except ValueError:
             raise _refused(f'For input string: "{value}"') from None
         if not attribute.least <= number <= attribute.most:

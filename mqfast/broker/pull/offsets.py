@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from mqfast.broker.again.fields import text, whole
 from mqfast.broker.pull.limits import Limits
 from mqfast.errors import CallRefused, FieldError, OffsetError
 from mqfast.remoting.bodies import encode_body
@@ -117,7 +118,7 @@ class OffsetProcessor:
 
     def query(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """14: where does the group go on? Raises: FieldError."""
-        group, topic, queue_id = _text(request, "consumerGroup"), _text(request, "topic"), _number(request, "queueId")
+        group, topic, queue_id = text(request, "consumerGroup"), text(request, "topic"), whole(request, "queueId")
         offset = self.position(group, topic, queue_id)
         if offset < 0:
             asked = request.ext_fields.get("setZeroIfNotFound")
@@ -154,7 +155,7 @@ class OffsetProcessor:
 
     def update(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """15: the group has come so far. Raises: CallRefused with RocketMQ's codes and words."""
-        group, topic = _text(request, "consumerGroup"), _text(request, "topic")
+        group, topic = text(request, "consumerGroup"), text(request, "topic")
         context = self._context
         if group not in context.groups.table:
             raise CallRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
@@ -163,7 +164,7 @@ class OffsetProcessor:
         for name, words in (("queueId", "QueueId"), ("commitOffset", "Offset")):
             if request.ext_fields.get(name) in (None, ""):
                 raise CallRefused(ResponseCode.INVALID_PARAMETER, f"{words} is null, topic is {topic}")
-        queue_id, offset = _number(request, "queueId"), _number(request, "commitOffset")
+        queue_id, offset = whole(request, "queueId"), whole(request, "commitOffset")
         if context.config["useServerSideResetOffset"] and context.reset_offsets.get(group, topic, queue_id) is not None:
             return request.response(remark="Offset has been previously reset")
         self.commit(group, topic, queue_id, offset)
@@ -178,24 +179,24 @@ class OffsetProcessor:
 
     def search(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """29: the offset of a time. LOWER: the first message at or behind it; UPPER: the last at or before it."""
-        topic, queue_id, time_ms = _text(request, "topic"), _queue_id(request), _number(request, "timestamp")
+        topic, queue_id, time_ms = text(request, "topic"), _queue_id(request), whole(request, "timestamp")
         boundary = "UPPER" if str(request.ext_fields.get("boundaryType", "")).upper() == "UPPER" else "LOWER"
         offset = self._context.store.offset_by_time(topic, queue_id, max(0, time_ms), boundary)
         return request.response(0, {"offset": str(offset)})
 
     def max_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """30: the offset behind the last message."""
-        offset = self._context.store.max_offset(_text(request, "topic"), _queue_id(request))
+        offset = self._context.store.max_offset(text(request, "topic"), _queue_id(request))
         return request.response(0, {"offset": str(offset)})
 
     def min_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """31: the first offset that can be read."""
-        offset = self._context.store.min_offset(_text(request, "topic"), _queue_id(request))
+        offset = self._context.store.min_offset(text(request, "topic"), _queue_id(request))
         return request.response(0, {"offset": str(offset)})
 
     def earliest(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """32: when the first message was stored; -1: there is none."""
-        time_ms = self._context.engine.earliest_message_time(_text(request, "topic"), _queue_id(request))
+        time_ms = self._context.engine.earliest_message_time(text(request, "topic"), _queue_id(request))
         return request.response(0, {"timestamp": str(time_ms)})
 
     # --- 43, 308 ---
@@ -209,7 +210,7 @@ class OffsetProcessor:
 
         Groups to filter are left out of the answer. RocketMQ deletes their offsets, which is not done here.
         """
-        topic, compared = _text(request, "topic"), str(request.ext_fields.get("compareGroup") or "")
+        topic, compared = text(request, "topic"), str(request.ext_fields.get("compareGroup") or "")
         left_out = {name for name in str(request.ext_fields.get("filterGroups") or "").split(",") if name}
         lowest: dict[int, int] = {}
         store, positions = self._context.store, self._context.offsets.positions().get(topic, {})
@@ -223,26 +224,8 @@ class OffsetProcessor:
         return request.response(body=encode_body({"correctionOffsets": lowest}))
 
 
-def _text(request: RemotingCommand, name: str) -> str:
-    value = request.ext_fields.get(name)
-    if value is None or value == "":
-        raise FieldError(name, "a value", "none")
-    return str(value)
-
-
-def _number(request: RemotingCommand, name: str) -> int:
-    value = request.ext_fields.get(name)
-    try:
-        number = int(str(value))
-    except ValueError:
-        raise FieldError(name, "a whole number", repr(value)[:80]) from None
-    if not -_I64 - 1 <= number <= _I64:
-        raise FieldError(name, "a number of 64 bits", repr(value)[:80])
-    return number
-
-
 def _queue_id(request: RemotingCommand) -> int:
-    number = _number(request, "queueId")
+    number = whole(request, "queueId")
     if not 0 <= number <= _I32:
         raise FieldError("queueId", f"0 to {_I32}", str(number))
     return number

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from mqfast.broker_conf import java_number
 from mqfast.client.admin.bodies import ClusterBody, TopicListBody
 from mqfast.client.admin.checks import checked_text, known_name, nearest
 from mqfast.client.net.steps import Ask, Steps, checked
@@ -220,9 +221,10 @@ def read_field(answer: RemotingCommand, address: str, name: str) -> int:
 
     def read(_: bytes) -> int:
         text = str(answer.ext_fields.get(name, ""))
-        if text.isascii() and text.removeprefix("-").isdigit():
-            return int(text)
-        raise FieldError(name, "a whole number", repr(text))
+        number = java_number(text, 2**63 - 1)
+        if number is None:
+            raise FieldError(name, "a whole number", repr(text))
+        return number
 
     return read_answer(answer, address, read)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from mqfast.broker_conf import java_whole
 from mqfast.client.net.steps import Ask, Steps, checked
 from mqfast.client.route.namespace import RETRY_PREFIX
 from mqfast.client.values import MessageQueue, milliseconds
@@ -85,7 +86,7 @@ def number_field(answer: RemotingCommand, name: str, address: str) -> int:
     """A whole number in the header of an answer. Raises: BrokerError."""
     value = answer.ext_fields.get(name)
     try:
-        return int(str(value))
+        return java_whole(str(value))
     except ValueError:
         text = f"{address} answered code {answer.code}: field {name}: expected a whole number, found {value!r}"
         raise BrokerError(text, code=answer.code, remark=answer.remark or "", broker=address) from None

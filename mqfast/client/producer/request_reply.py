@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from mqfast import properties as names
+from mqfast.broker_conf import java_whole
 from mqfast.client.delivery import Delivery, Source
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.producer._encode import Outgoing
@@ -128,6 +129,10 @@ def _host(text: object, default: str) -> bytes:
     return socket.inet_pton(family, host) + struct.pack(">i", port)
 
 
+def _number(fields: Mapping[str, Any], name: str) -> int:
+    return java_whole(str(fields.get(name) or 0))
+
+
 def _delivery(fields: Mapping[str, Any], body: bytes) -> Delivery:
     """The message of an answer, as the record that no store has."""
     topic = str(fields["topic"]).encode()
@@ -135,7 +140,7 @@ def _delivery(fields: Mapping[str, Any], body: bytes) -> Delivery:
     if properties and not properties.endswith("\x02"):
         properties += "\x02"
     pairs = (properties + f"ARRIVE_TIME\x01{round(time.time() * 1000)}\x02").encode()
-    sys_flag = int(fields.get("sysFlag") or 0) & ~0x30
+    sys_flag = _number(fields, "sysFlag") & ~0x30
     born, stored = _host(fields.get("bornHost"), "0.0.0.0:0"), _host(fields.get("storeHost"), "0.0.0.0:0")
     sys_flag |= (0x10 if len(born) == 20 else 0) | (0x20 if len(stored) == 20 else 0)
     record = b"".join(
@@ -143,17 +148,17 @@ def _delivery(fields: Mapping[str, Any], body: bytes) -> Delivery:
             struct.pack(
                 ">iiiqqiq",
                 zlib.crc32(body) & 0x7FFFFFFF,
-                int(fields.get("queueId") or 0),
-                int(fields.get("flag") or 0),
+                _number(fields, "queueId"),
+                _number(fields, "flag"),
                 0,
                 0,
                 sys_flag,
-                int(fields.get("bornTimestamp") or 0),
+                _number(fields, "bornTimestamp"),
             ),
             born,
-            struct.pack(">q", int(fields.get("storeTimestamp") or 0)),
+            struct.pack(">q", _number(fields, "storeTimestamp")),
             stored,
-            struct.pack(">iq", int(fields.get("reconsumeTimes") or 0), 0),
+            struct.pack(">iq", _number(fields, "reconsumeTimes"), 0),
             struct.pack(">i", len(body)),
             body,
             struct.pack(">B", len(topic)),

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from mqfast.broker_conf import java_whole
 from mqfast.errors import CorruptFile, DiskFull, OffsetError, StoreClosed
 from mqfast.store.base import paths as _paths
 from mqfast.store.base._mapped_file import MappedFile
@@ -67,8 +68,8 @@ def places_in(properties: Mapping[str, str], record_queue_offset: int) -> tuple[
     """The same of the properties and the queue offset of a record."""
     base, count = properties.get("INNER_BASE"), properties.get("INNER_NUM")
     try:
-        first = record_queue_offset if base is None else int(base)
-        messages = 1 if count is None else int(count)
+        first = record_queue_offset if base is None else java_whole(base)
+        messages = 1 if count is None else java_whole(count, 2**31 - 1)
     except ValueError:
         return record_queue_offset, 1
     return first, max(1, min(messages, 32767))

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple, Protocol
 
 from mqfast import properties as _properties
+from mqfast.broker_conf import java_number
 from mqfast.properties import jhash
 from mqfast.store.base._os import OsDoor
 from mqfast.store.base.paths import OffsetFile, StorePaths, list_offset_files
@@ -225,7 +226,8 @@ class TimerFiles:
             found.append(Finding("timer.unit", path, at, f"hash {jhash(real)} of {real}", unit.topic_hash, "damage"))
         out = fields.get(_properties.TIMER_OUT_MS, "")
         # A message beyond the wheel's window is due earlier, to be parked once more then.
-        if out.isdecimal() and (unit.due_ms >= int(out) if unit.magic & ROLL else unit.due_ms != int(out)):
+        due_ms = java_number(out, 2**63 - 1)
+        if due_ms is not None and (unit.due_ms >= due_ms if unit.magic & ROLL else unit.due_ms != due_ms):
             found.append(Finding("timer.unit", path, at, f"due at {out}", unit.due_ms, "damage"))
 
     def _precision(self, slots: list[Slot]) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
+from mqfast.broker_conf import java_trim, java_whole
 from mqfast.client.consumer.allocation import Allocation, allocation_of
 from mqfast.client.consumer.offsets import OffsetStore, check_offset_store
 from mqfast.client.consumer.pull.cache import CacheLimits
@@ -145,7 +146,7 @@ def pull_arguments(settings: Mapping[str, str | int | bool]) -> dict[str, Any]:
 
 def _whole(name: str, value: Any) -> int:
     try:
-        return int(str(value).strip())
+        return java_whole(java_trim(str(value)))
     except ValueError:
         raise ConfigError(f"{name}: expected a whole number, found {value!r}") from None
 
