@@ -236,7 +236,7 @@ def queue_pairs(properties: Mapping[str, str], queue_id: int) -> Iterator[tuple[
 
 
 def light_queues(properties: bytes) -> list[str]:
-    """All topics that a property string names for the message besides its own, by any INNER_MULTI_DISPATCH."""
+    """Return all topics that a property string names besides the message's own, by any INNER_MULTI_DISPATCH."""
     head = f"{INNER_MULTI_DISPATCH}{NAME_VALUE_SEPARATOR}".encode()
     found = [pair.removeprefix(head) for pair in properties.split(PROPERTY_SEPARATOR.encode()) if pair.startswith(head)]
     return [name for text in found for name in text.decode("utf-8", "replace").split(",") if name]

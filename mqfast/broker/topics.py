@@ -63,7 +63,7 @@ def dlq_topic(group: str) -> str:
 
 
 def is_of_the_broker(topic: str) -> bool:
-    """Does the broker alone write this topic? Clients never do: its records say what the broker is to do.
+    """Say whether the broker alone writes this topic. Clients never do: the records say what the broker is to do.
 
     RocketMQ takes what a client sends to ``rmq_sys_`` topics, the timer's among them.
     """

@@ -41,7 +41,7 @@ class Place(NamedTuple):
 
 
 def real_place(properties: dict[str, str]) -> tuple[str, int] | None:
-    """The topic and queue that a parked message is for.
+    """Return the topic and queue that a parked message is for.
 
     Returns: None where its properties do not say, or name a topic that the broker alone writes: no message is delivered
     there, whoever made these properties.

@@ -27,7 +27,7 @@ __all__ = ["Guard", "GuardedProcessors"]
 
 
 class Guard(Rights):
-    """What must be true of a request, and of what handlers find that it reaches.
+    """Compares requests, and what handlers find that a request reaches, with accounts and rules.
 
     Args:
         plain: accounts of ACL 1.0.
@@ -59,7 +59,7 @@ class Guard(Rights):
         self._log = LogLimit(logging.getLogger("mqfast.broker.acl"))
 
     def check(self, channel: Channel, request: RemotingCommand) -> None:
-        """May this request be served? Raises: CallRefused."""
+        """Let a request pass, or raise CallRefused with the answer."""
         address = self._address(channel)
         try:
             if (name := repeated_name(request)) is not None:  # the signature may be of the other value

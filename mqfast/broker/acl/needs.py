@@ -1,4 +1,4 @@
-"""What a request needs: which actions on which topics, groups or the cluster. One table for all codes that are served.
+"""Lists what each request needs: which actions on which topics, groups or the cluster, in one table for all codes.
 
 Room: broker/acl. It must never decide: ACL 1.0 and 2.0, and the table of docs/broker.md, read the same list. A code
 without an entry is for administrators. What a request reaches by an offset or a message id is compared where the
@@ -42,19 +42,19 @@ class Need(NamedTuple):
 
 
 class Message(Protocol):
-    """What is asked of a stored message."""
+    """Lists what is asked of a stored message."""
 
     @property
     def topic(self) -> str:
-        """Where the message is stored."""
+        """Return the topic in which the message is stored."""
 
     @property
     def properties(self) -> dict[str, str]:
-        """What the message says of itself."""
+        """Return what the message says of itself."""
 
 
 def of_topic(name: str, *actions: Action) -> Need:
-    """What a topic needs. Retries and dead letters are their group's; what the broker alone writes is for
+    """Return what a topic needs. Retries and dead letters are their group's; what the broker alone writes is for
     administrators, since messages of many topics are in there.
     """
     for prefix in (RETRY_PREFIX, DLQ_PREFIX):
@@ -66,18 +66,18 @@ def of_topic(name: str, *actions: Action) -> Need:
 
 
 def of_group(name: str, *actions: Action) -> Need:
-    """What a group needs, by whichever name."""
+    """Return what a group needs, by whichever name."""
     return Need(Kind.GROUP, name.removeprefix(RETRY_PREFIX), actions)
 
 
 def of_message(message: Message, *actions: Action) -> Need:
-    """What a stored message needs: while it waits, the rights of the topic that it is for."""
+    """Return what a stored message needs: while the message waits, the rights of the topic that it is for."""
     topic = message.topic
     return of_topic(message.properties.get(names.REAL_TOPIC) or topic if topic in PARKED else topic, *actions)
 
 
 def needs_of(request: RemotingCommand, cluster: str) -> list[Need]:
-    """All that a request needs by what it names.
+    """Return all that a request needs by what it names.
 
     Args: cluster: the broker's. Raises: FieldError for a body that cannot be read.
     """
@@ -85,7 +85,7 @@ def needs_of(request: RemotingCommand, cluster: str) -> list[Need]:
 
 
 class Part(NamedTuple):
-    """One of the things that a code needs.
+    """Describes one of the things that a code needs.
 
     Attributes: ``find``: the needs of a request; ``kind``, ``actions``, ``where``: for the table of docs/broker.md.
     """

@@ -122,7 +122,7 @@ class PlainAccounts:
         _compare(account, needs, request.code)
 
     def compare(self, caller: Caller, needs: Iterable[Need], code: int) -> None:
-        """May this caller, whose request was let pass, do that now? Raises: CallRefused."""
+        """Compare what a caller, whose request was let pass, wants to do now. Raises: CallRefused."""
         if any(is_white(caller.address) for is_white in self._white):
             return
         account = self._accounts.get(caller.name)
@@ -133,12 +133,12 @@ class PlainAccounts:
 
 
 def is_for_admins(code: int) -> bool:
-    """Does ACL 1.0, which knows PUB and SUB alone, leave this code to administrators?"""
+    """Say whether ACL 1.0, which knows PUB and SUB alone, leaves this code to administrators."""
     return any(right_of(part.kind, part.actions) == ADMIN for part in NEEDS.get(code, ADMIN_ONLY))
 
 
 def right_of(kind: Kind, actions: Collection[Action]) -> int:
-    """The right of ACL 1.0 that one of these actions needs: PUB, SUB, either, or ADMIN.
+    """Return the right of ACL 1.0 that one of these actions needs: PUB, SUB, either, or ADMIN.
 
     What changes offsets counts as SUB; what only asks about a topic or a group needs any right on it. Java lets all
     accounts ask.

@@ -53,7 +53,7 @@ class PlainFiles:
         self._accounts.check(request, address, cluster)
 
     def compare(self, caller: Caller, needs: Iterable[Need], code: int) -> None:
-        """May this caller, whose request was let pass, do that now? Raises: CallRefused."""
+        """Compare what a caller, whose request was let pass, wants to do now. Raises: CallRefused."""
         self._accounts.compare(caller, needs, code)
 
     # -- files ---------------------------------------------------------------------------------------------------------

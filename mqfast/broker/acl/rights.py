@@ -1,4 +1,4 @@
-"""May the caller do that? What handlers ask where they find out what a request reaches.
+"""Answers handlers that ask what a caller may do, where they find out what a request reaches.
 
 Room: broker/acl. It must never be a cost where no access control is configured: ``Rights`` itself allows everything,
 and the guard of a broker with access control is one that compares.
@@ -17,14 +17,14 @@ __all__ = ["Caller", "Rights"]
 
 
 class Caller(NamedTuple):
-    """Who sent a request, as its signature proved; ``name`` is empty where none did."""
+    """Names the sender of a request, as the signature proved; ``name`` is empty where there was no signature."""
 
     name: str = ""
     address: str = ""
 
 
 class Rights:
-    """What callers may do: everything.
+    """Allows every caller everything.
 
     Attributes: ``compares``: False here, so that hot paths need not even ask.
     Thread: that of the event loop.
@@ -33,11 +33,11 @@ class Rights:
     compares = False
 
     def caller(self, channel: Channel, request: RemotingCommand) -> Caller:
-        """Who sent a request that the guard has let pass."""
+        """Name the sender of a request that the guard has let pass."""
         return Caller()
 
     def may(self, caller: Caller, *needs: Need) -> bool:
-        """May this caller do all of it now? Accounts and rules may have changed since its request."""
+        """Say whether a caller may do all of this now: accounts and rules may have changed since the request."""
         return True
 
     def demand(self, channel: Channel, request: RemotingCommand, *needs: Need) -> None:

@@ -70,7 +70,7 @@ class Users:
         return len(self._users)
 
     def authenticate(self, request: RemotingCommand) -> str:
-        """Who signed this request? Empty for a code that needs no user, where nobody did. Raises: CallRefused."""
+        """Name the user that signed this request; empty for a code that needs none. Raises: CallRefused."""
         if request.code not in self._whitelist:
             return self._signed_by(request)
         try:
@@ -79,7 +79,7 @@ class Users:
             return ""  # a name without a signature says nothing
 
     def signer(self, request: RemotingCommand) -> str:
-        """Who signed this request, which ``authenticate`` has let pass?"""
+        """Name the user that signed this request, which ``authenticate`` has let pass."""
         if request.code in self._whitelist:
             return self.authenticate(request)
         return str(request.ext_fields.get(ACCESS_KEY) or "")

@@ -41,7 +41,7 @@ Key = tuple[str, str]
 
 
 def key_of(pairs: dict[str, str]) -> Key | None:
-    """The key of a half message; None: it has none."""
+    """Return the key of a half message; None: the message has none."""
     unique = pairs.get(names.UNIQ_KEY)
     return (pairs.get(names.REAL_TOPIC, ""), unique) if unique else None
 

@@ -124,7 +124,7 @@ class DueSlot:
             self._count(fields, 1, now_ms)  # until its target is found
 
     def _is_deleted(self, fields: dict[str, str]) -> bool:
-        """Does a delete name the message? One that was sent to another topic does not, whatever key it names."""
+        """Say whether a delete names the message. A delete of another topic does not, whatever its key."""
         unique = fields.get(_properties.UNIQ_KEY)
         if not self._keys or unique is None:
             return False
