@@ -40,8 +40,8 @@ OF_THE_NETWORK = {
     "msgspec": ("mqfast.broker", "mqfast.cli.importing", "mqfast.client", "mqfast.namesrv", "mqfast.remoting"),
     "lark": ("mqfast.broker.pull.filter",),
     "yaml": ("mqfast.broker.acl",),
-    "lz4.frame": ("mqfast.client.delivery", "mqfast.client.producer.encode"),
-    "zstandard": ("mqfast.client.delivery", "mqfast.client.producer.encode"),
+    "lz4.frame": ("mqfast.client.unpack", "mqfast.client.producer.encode"),
+    "zstandard": ("mqfast.client.unpack", "mqfast.client.producer.encode"),
 }
 
 # Adapters: the library that each one is for, and what an adapter of several files imports of itself.

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from mqfast.broker.acl.access import AccessControl
@@ -24,13 +24,15 @@ from mqfast.broker.broker_config import BrokerConfig
 from mqfast.broker.changes import Changes
 from mqfast.broker.clients.client_processor import ClientProcessor
 from mqfast.broker.clients.consumer_manager import ConsumerManager
-from mqfast.broker.clients.heartbeat import ACTIVELY, ConsumerData
+from mqfast.broker.clients.heartbeat import ACTIVELY, ConsumerData, Subscription
+from mqfast.broker.clients.limits import ClientLimits
 from mqfast.broker.clients.producer_manager import ProducerManager
-from mqfast.broker.clients.queue_locks import QueueLocks
+from mqfast.broker.clients.queue_locks import MessageQueue, QueueLocks
 from mqfast.broker.context import BrokerContext, Part
 from mqfast.broker.durable import Durable
 from mqfast.broker.groups import GroupManager
 from mqfast.broker.once.writes import OnceWrites
+from mqfast.broker.pull.filter.consumer_filters import expressions
 from mqfast.broker.pull.offsets import OffsetProcessor
 from mqfast.broker.pull.pull import PullProcessor
 from mqfast.broker.recall import Recall
@@ -47,6 +49,7 @@ from mqfast.ha.failover.right import Right
 from mqfast.message import parse_host
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.client import RemotingClient
+from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.latency import Latencies
 from mqfast.remoting.processors import Processors
 from mqfast.remoting.server import RemotingServer
@@ -257,6 +260,7 @@ class Broker:
         before: BrokerContext | None = None,
     ) -> None:
         config, now_ms = self.config, self._now_ms
+        limits = _client_limits(config)
         expiry_ms = config["channelExpiredTimeout"]
         engine = store.engine
         host = self.announced.host
@@ -289,9 +293,11 @@ class Broker:
             topics=topics,
             groups=groups,
             offsets=tables.offsets,
-            consumers=before.consumers if before else ConsumerManager(self._client_ms, expiry_ms=expiry_ms),
-            producers=before.producers if before else ProducerManager(self._client_ms),
-            locks=QueueLocks(self._steady_ms),
+            consumers=(
+                before.consumers if before else ConsumerManager(self._client_ms, expiry_ms=expiry_ms, limits=limits)
+            ),
+            producers=before.producers if before else ProducerManager(self._client_ms, limits=limits),
+            locks=QueueLocks(self._steady_ms, most=limits.locks),
             writer=Writer(
                 engine,
                 durable,
@@ -326,6 +332,9 @@ class Broker:
             context.locks,
             is_group_allowed=self._is_group_allowed,
             is_told=self._is_told,
+            has_queue=self._has_queue,
+            compiled=self._compiled,
+            limits=_client_limits(context.config),
             gives_locks=not context.config.is_slave,
             rights=context.rights,
         )
@@ -389,6 +398,18 @@ class Broker:
         self.context.topics.ensure(retry_topic(group.group_name), queues, READ | WRITE, 2 if group.unit_mode else 0)
         return True
 
+    def _has_queue(self, group: str, queue: MessageQueue) -> bool:
+        """Is this a queue of this broker, and the group a known one?"""
+        topic = self.context.topics.get(queue.topic)
+        most = 0 if topic is None else max(topic.read_queue_nums, topic.write_queue_nums)
+        is_here = 0 <= queue.queue_id < most and queue.broker_name == self.config["brokerName"]
+        return is_here and (group in self.context.groups.table or self.context.consumers.group(group) is not None)
+
+    def _compiled(
+        self, channel: Channel, subscriptions: Sequence[Subscription], serve: Callable[[], RemotingCommand]
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        return self.context.filters.compiling.then(channel, expressions(subscriptions), serve)
+
     def _is_told(self, group: str) -> bool:
         """Are the members of a group told of a change?"""
         found = self.context.groups.table.get(group)
@@ -427,6 +448,7 @@ class Broker:
 
     def _persist_tables(self) -> None:
         context = self.context
+        context.filters.write()
         context.tables.persist(before_offsets=context.store.flush)
 
     # --- all anew ---
@@ -522,6 +544,7 @@ class Broker:
         context = self.context
         try:
             context.store.flush()
+            context.filters.write()
             context.tables.persist()
         finally:
             context.store.close()
@@ -530,3 +553,12 @@ class Broker:
 def _say_failure(future: asyncio.Future[None]) -> None:
     if not future.cancelled() and (error := future.exception()) is not None:
         _log.warning("config tables were not persisted, the next turn tries again: %s", error)
+
+
+def _client_limits(config: BrokerConfig) -> ClientLimits:
+    return ClientLimits(
+        config["clientGroupsMax"],
+        config["groupMembersMax"],
+        config["subscriptionBytesMax"],
+        config["queueLocksMax"],
+    )

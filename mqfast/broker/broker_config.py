@@ -94,6 +94,12 @@ def _acting() -> dict[str, Setting]:
         # topics and groups
         "autoCreateTopicEnable": Setting(True, **live),
         "autoCreateSubscriptionGroup": Setting(True, **live),
+        "maxAutoCreatedTopics": Setting(50_000, **live),
+        "maxAutoCreatedGroups": Setting(50_000, **live),
+        "clientGroupsMax": Setting(2000),
+        "groupMembersMax": Setting(500_000),
+        "subscriptionBytesMax": Setting(64 << 20),
+        "queueLocksMax": Setting(500_000),
         "defaultTopicQueueNums": Setting(8),
         "clusterTopicEnable": Setting(True),
         "brokerTopicEnable": Setting(True),

@@ -81,7 +81,8 @@ class GroupManager:
     def _may_make(self, group: str) -> bool:
         if illegal_group(group) is not None:
             return False
-        return bool(self._config["autoCreateSubscriptionGroup"]) or is_system_group(group)
+        has_room = len(self.table) < self._config["maxAutoCreatedGroups"]
+        return (bool(self._config["autoCreateSubscriptionGroup"]) and has_room) or is_system_group(group)
 
     def may_read(self, group: str, topic: str) -> bool:
         """May the group read the topic? No: an admin has forbidden it (353)."""

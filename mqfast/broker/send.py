@@ -286,7 +286,10 @@ class SendProcessor:
         if made is None and is_retry:
             made = topics.ensure(header.topic, 1, READ | WRITE, sys_flag)
         if made is None:
-            raise CallRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!")
+            remark = f"topic[{header.topic}] not exist, apply first please!"
+            if topics.is_full:
+                remark += f" The broker has {len(topics.table)} topics, and no send makes more (maxAutoCreatedTopics)."
+            raise CallRefused(ResponseCode.TOPIC_NOT_EXIST, remark)
         return made
 
     def _as_dead_letter(self, request: RemotingCommand, header: SendHeader, record: Record) -> None:

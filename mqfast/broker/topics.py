@@ -208,6 +208,11 @@ class TopicManager:
         finally:
             self._leaving.discard(topic)
 
+    @property
+    def is_full(self) -> bool:
+        """Are there so many topics that no send makes another one?"""
+        return len(self.table) >= self._config["maxAutoCreatedTopics"]
+
     def create_for_send(self, topic: str, template: str, queues: int, sys_flag: int) -> TopicConfig | None:
         """Make a topic that a producer sends to, after its template; None where the template does not allow it.
 
@@ -218,7 +223,7 @@ class TopicManager:
             self._changes.wait_for(topic, self.table)
             return found
         default = self.get(template)
-        if topic in self._leaving or default is None or not default.perm & INHERIT:
+        if topic in self._leaving or default is None or not default.perm & INHERIT or self.is_full:
             return None
         if template == AUTO_CREATE_TOPIC and not self._config["autoCreateTopicEnable"]:
             return None

@@ -110,7 +110,7 @@ def test_large_bodies_are_handed_out_in_several_batches(tmp_path: Path) -> None:
     with small(str(tmp_path)) as store:
         for n in range(5):
             store.put("t", zlib.compress(b"%d " % n + body), sys_flag=SysFlag.COMPRESSED)
-    found = batches(tmp_path, columns="queueOffset,body")
+    found = batches(tmp_path, columns="queueOffset,body", maxBodyBytes="64m")
     assert [row for batch in found for row in batch.column("queueOffset").to_pylist()] == list(range(5))
     assert max(batch.nbytes for batch in found) < 100 << 20
     assert {len(row) for batch in found for row in batch.column("body").to_pylist()} == {len(body) + 2}

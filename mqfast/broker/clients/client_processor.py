@@ -7,7 +7,8 @@ ClientManageProcessor, ConsumerManageProcessor, AdminBrokerProcessor, ClientHous
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from msgspec import Struct
@@ -15,11 +16,12 @@ from msgspec import Struct
 from mqfast.broker.acl.needs import ANY, of_topic
 from mqfast.broker.acl.rights import Rights
 from mqfast.broker.clients.consumer_manager import ConsumerManager, Member, Notice
-from mqfast.broker.clients.heartbeat import ConsumerData, Subscription, decode_heartbeat
+from mqfast.broker.clients.heartbeat import ConsumerData, Heartbeat, Subscription, decode_heartbeat
+from mqfast.broker.clients.limits import ClientLimits
 from mqfast.broker.clients.producer_manager import ProducerManager
 from mqfast.broker.clients.queue_locks import MessageQueue, QueueLocks
 from mqfast.errors import FieldError
-from mqfast.remoting.bodies import build_tables, decode_body, encode_body
+from mqfast.remoting.bodies import build_tables, decode_request, encode_body
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
@@ -30,6 +32,8 @@ __all__ = ["ClientProcessor"]
 # The second version of heartbeats: a fingerprint in place of subscriptions.
 _SUPPORTS_V2: Final = "IS_SUPPORT_HEART_BEAT_V2"
 _SUBSCRIPTIONS_CHANGED: Final = "IS_SUB_CHANGE"
+_SQL92: Final = "SQL92"
+_LIMITS: Final = ClientLimits()
 
 
 class _Queue(Struct, rename="camel", frozen=True):
@@ -70,12 +74,25 @@ class _Consumers(Struct, rename="camel"):
     subscription_table: dict[str, Subscription]
 
 
+Compiled = Callable[
+    [Channel, Sequence[Subscription], Callable[[], RemotingCommand]], RemotingCommand | Awaitable[RemotingCommand]
+]
+
+
+def _at_once(
+    channel: Channel, subscriptions: Sequence[Subscription], serve: Callable[[], RemotingCommand]
+) -> RemotingCommand:
+    return serve()
+
+
 class ClientProcessor:
     """Serves what concerns connected clients.
 
     Args: is_group_allowed: may this group of a heartbeat exist? It may create what the group needs. is_told: are the
-    members of a group told of a change (notifyConsumerIdsChangedEnable)?
-    gives_locks: False for a slave: two brokers would give one queue to two members. rights: what callers may do.
+    members of a group told of a change (notifyConsumerIdsChangedEnable)? has_queue: is this a queue of the broker, and
+    the group a known one? Others are not locked. compiled: serves a heartbeat once its SQL92 expressions are compiled.
+    limits: of what clients may tell. gives_locks: False for a slave: two brokers would give one queue to two members.
+    rights: what callers may do.
     Thread: that of the event loop.
     """
 
@@ -87,6 +104,9 @@ class ClientProcessor:
         *,
         is_group_allowed: Callable[[ConsumerData], bool] = lambda _: True,
         is_told: Callable[[str], bool] = lambda _: True,
+        has_queue: Callable[[str, MessageQueue], bool] = lambda _group, _queue: True,
+        compiled: Compiled = _at_once,
+        limits: ClientLimits = _LIMITS,
         gives_locks: bool = True,
         rights: Rights | None = None,
     ) -> None:
@@ -95,13 +115,17 @@ class ClientProcessor:
         self._locks = locks
         self._is_group_allowed = is_group_allowed
         self._is_told = is_told
+        self._has_queue = has_queue
+        self._compiled = compiled
+        self._limits: Final = limits
         self._gives_locks: Final = gives_locks
         self._rights: Final = rights or Rights()
         self._fingerprints: dict[str, int] = {}
 
     def register(self, processors: Processors) -> None:
         """Put the codes into a server's table."""
-        heartbeats, clients, others = Lane("heartbeat", queue_max=50_000), Lane("client"), Lane("admin")
+        heartbeats = Lane("heartbeat", concurrency=50_000, queue_max=50_000)  # what is awaited takes no time of others
+        clients, others = Lane("client"), Lane("admin")
         processors.register([RequestCode.HEART_BEAT], self.heartbeat, heartbeats)
         processors.register([RequestCode.UNREGISTER_CLIENT], self.unregister, clients)
         processors.register([RequestCode.GET_CONSUMER_LIST_BY_GROUP], self.consumer_ids, clients)
@@ -113,9 +137,18 @@ class ClientProcessor:
         }.items():
             processors.register([code], handler, others)
 
-    def heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """34: a client is there, with these groups."""
+    def heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | Awaitable[RemotingCommand]:
+        """34: a client is there, with these groups. Raises: FieldError, CallRefused."""
         given = decode_heartbeat(request.body)
+        self._limits.check_names(given)
+        subscriptions = [one for group in given.consumer_data_set or () for one in group.subscription_data_set or ()]
+        if any(one.expression_type == _SQL92 for one in subscriptions):
+            return self._compiled(channel, subscriptions, partial(self._heartbeat, channel, request, given))
+        return self._heartbeat(channel, request, given)
+
+    def _heartbeat(self, channel: Channel, request: RemotingCommand, given: Heartbeat) -> RemotingCommand:
+        if channel.is_closed:  # while its expressions were compiled: nobody would ever say that it is gone
+            return request.response(ResponseCode.SYSTEM_ERROR, remark="the connection has ended")
         who = {"language": request.language, "version": request.version}
         fingerprint = given.heartbeat_fingerprint
         changed = False
@@ -158,13 +191,15 @@ class ClientProcessor:
         """41: queues for a consumer in order."""
         if not self._gives_locks:  # to a client whose route is from before a fail-over
             return request.response(ResponseCode.SYSTEM_ERROR, remark="queues are locked at the master, not at a slave")
-        given = decode_body(request.body, _LockBody, "body")
-        granted = self._locks.lock(given.consumer_group, given.client_id, map(_queue, given.mq_set))
+        given = decode_request(request.body, _LockBody, "body")
+        group = given.consumer_group
+        there = [queue for queue in map(_queue, given.mq_set) if self._has_queue(group, queue)]
+        granted = self._locks.lock(group, given.client_id, there)
         return request.response(body=_Locked([_Queue(q.broker_name, q.queue_id, q.topic) for q in granted]).body())
 
     def unlock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """42: queues are given back."""
-        given = decode_body(request.body, _LockBody, "body")
+        given = decode_request(request.body, _LockBody, "body")
         self._locks.unlock(given.consumer_group, given.client_id, map(_queue, given.mq_set))
         return request.response()
 

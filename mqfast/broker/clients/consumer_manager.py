@@ -13,10 +13,12 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Final, NamedTuple
 
 from mqfast.broker.clients.heartbeat import ConsumerData, Subscription
+from mqfast.broker.clients.limits import ClientLimits, text_of
 
 __all__ = ["ConsumerGroup", "ConsumerManager", "Member", "Notice"]
 
 EXPIRY_MS: Final = 120_000
+_LIMITS: Final = ClientLimits()
 
 
 class Member:
@@ -42,12 +44,13 @@ class Notice(NamedTuple):
 class ConsumerGroup:
     """One group while it has members."""
 
-    __slots__ = ("consume_from_where", "consume_type", "members", "message_model", "name", "subscriptions")
+    __slots__ = ("consume_from_where", "consume_type", "members", "message_model", "name", "subscriptions", "text")
 
     def __init__(self, data: ConsumerData) -> None:
         self.name = data.group_name
         self.members: dict[Hashable, Member] = {}
         self.subscriptions: dict[str, Subscription] = {}
+        self.text = 0
         self.follow(data)
 
     def follow(self, data: ConsumerData) -> None:
@@ -94,9 +97,13 @@ class ConsumerManager:
     Thread: one at a time.
     """
 
-    def __init__(self, now_ms: Callable[[], int], *, expiry_ms: int = EXPIRY_MS) -> None:
+    def __init__(
+        self, now_ms: Callable[[], int], *, expiry_ms: int = EXPIRY_MS, limits: ClientLimits = _LIMITS
+    ) -> None:
         self._now_ms = now_ms
         self._expiry_ms = expiry_ms
+        self._limits = limits
+        self._members = self._text = 0
         self._groups: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[Hashable, dict[str, None]] = {}  # connection -> its groups
         self.on_register: Callable[[str, Iterable[Subscription]], object] = lambda _group, _subscriptions: None
@@ -132,12 +139,21 @@ class ConsumerManager:
         """A heartbeat. Returns: who is to be told, the newcomer too; None where nothing changed.
 
         Args: without_subscriptions: the client left them out, since they are the same.
+        Raises: CallRefused above a limit.
         """
         group = self._groups.get(data.group_name)
+        if group is None or channel not in group.members:
+            self._limits.check_member(len(self._groups_of.get(channel, ())), self._members)
+        if not without_subscriptions:
+            text = self._text + text_of(data) - (0 if group is None else group.text)
+            self._limits.check_text(text)
         if group is None:
             group = self._groups[data.group_name] = ConsumerGroup(data)
+        if not without_subscriptions:
+            self._text, group.text = text, text_of(data)
         group.follow(data)
         member = group.members.get(channel)
+        self._members += member is None
         changed = member is None or member.client_id != client_id
         group.members[channel] = Member(channel, client_id, language, version, self._now_ms())
         self._groups_of.setdefault(channel, {})[group.name] = None
@@ -154,12 +170,17 @@ class ConsumerManager:
             return None
         self._left(channel, group)
         if not found.members:
-            del self._groups[group]
-            self.on_end(group)
+            self._end(found)
             return None
         return found.notice()
 
+    def _end(self, group: ConsumerGroup) -> None:
+        del self._groups[group.name]
+        self._text -= group.text
+        self.on_end(group.name)
+
     def _left(self, channel: Hashable, group: str) -> None:
+        self._members -= 1
         groups = self._groups_of[channel]
         del groups[group]
         if not groups:
@@ -182,8 +203,7 @@ class ConsumerManager:
                 self._left(channel, group.name)
                 late[channel] = None
             if not group.members:
-                del self._groups[group.name]
-                self.on_end(group.name)
+                self._end(group)
             elif gone:
                 notices.append(group.notice())
         return list(late), notices

@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from mqfast.errors import FieldError
-from mqfast.remoting.bodies import build_tables, decode_body
+from mqfast.remoting.bodies import build_tables, decode_request
 
 __all__ = ["ACTIVELY", "ConsumerData", "Heartbeat", "ProducerData", "Subscription", "decode_heartbeat"]
 
@@ -62,7 +62,7 @@ class Heartbeat(Struct, rename="camel"):
 
 def decode_heartbeat(body: bytes) -> Heartbeat:
     """The body of 34. Raises: FieldError."""
-    found = decode_body(body, Heartbeat, "body")
+    found = decode_request(body, Heartbeat, "body")
     if not found.client_id:
         raise FieldError("body.clientID", "a name", "an empty one")
     return found

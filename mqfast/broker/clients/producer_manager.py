@@ -10,9 +10,11 @@ from typing import Final
 
 from mqfast.broker.acl.rights import Caller
 from mqfast.broker.clients.consumer_manager import EXPIRY_MS, Member
+from mqfast.broker.clients.limits import ClientLimits
 
 __all__ = ["ProducerManager"]
 
+_LIMITS: Final = ClientLimits()
 _ANYBODY: Final = Caller()
 
 
@@ -23,9 +25,13 @@ class ProducerManager:
     Thread: one at a time.
     """
 
-    def __init__(self, now_ms: Callable[[], int], *, expiry_ms: int = EXPIRY_MS) -> None:
+    def __init__(
+        self, now_ms: Callable[[], int], *, expiry_ms: int = EXPIRY_MS, limits: ClientLimits = _LIMITS
+    ) -> None:
         self._now_ms = now_ms
         self._expiry_ms = expiry_ms
+        self._limits = limits
+        self._count = 0
         self._groups: dict[str, dict[Hashable, Member]] = {}
         self._groups_of: dict[Hashable, dict[str, None]] = {}  # connection -> its groups
         self._ids_of: dict[Hashable, dict[str, None]] = {}  # connection -> ids of its clients
@@ -44,7 +50,12 @@ class ProducerManager:
         language: int = 0,
         version: int = 0,
     ) -> None:
-        """A heartbeat. Args: caller: who sent it."""
+        """A heartbeat. Args: caller: who sent it. Raises: CallRefused above a limit."""
+        is_new = channel not in self._groups.get(group, ())
+        if is_new or client_id not in self._ids_of[channel]:
+            groups, ids = self._groups_of.get(channel, ()), self._ids_of.get(channel, ())
+            self._limits.check_member(max(len(groups) if is_new else 0, len(ids)), self._count)
+        self._count += is_new
         members = self._groups.setdefault(group, {})
         members[channel] = Member(channel, client_id, language, version, self._now_ms())
         self._callers[channel] = caller
@@ -60,6 +71,7 @@ class ProducerManager:
         members = self._groups.get(group)
         if members is None or members.pop(channel, None) is None:
             return
+        self._count -= 1
         if not members:
             del self._groups[group]
         groups = self._groups_of[channel]

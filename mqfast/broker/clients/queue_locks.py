@@ -34,13 +34,16 @@ class _Lock:
 class QueueLocks:
     """The locks of all groups.
 
-    Args: now_ms: the time in ms; lock_ms: how long a lock holds (RocketMQ: rocketmq.broker.rebalance.lockMaxLiveTime).
+    Args: now_ms: the time in ms; lock_ms: how long a lock holds (RocketMQ: rocketmq.broker.rebalance.lockMaxLiveTime);
+    most: locks of all groups; more are not granted.
     Thread: one at a time.
     """
 
-    def __init__(self, now_ms: Callable[[], int], *, lock_ms: int = LOCK_MS) -> None:
+    def __init__(self, now_ms: Callable[[], int], *, lock_ms: int = LOCK_MS, most: int = 500_000) -> None:
         self._now_ms = now_ms
         self._lock_ms = lock_ms
+        self._most = most
+        self._count = 0
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
@@ -50,7 +53,10 @@ class QueueLocks:
         granted = []
         for queue in dict.fromkeys(queues):
             held = locks.get(queue)
+            if held is None and self._count >= self._most:
+                continue
             if held is None or held.client_id == client_id or self._is_over(held, now):
+                self._count += held is None
                 locks[queue] = _Lock(client_id, now)
                 granted.append(queue)
         if not locks:
@@ -64,6 +70,7 @@ class QueueLocks:
             held = locks.get(queue)
             if held is not None and held.client_id == client_id:
                 del locks[queue]
+                self._count -= 1
         if not locks:
             self._groups.pop(group, None)
 
@@ -83,6 +90,7 @@ class QueueLocks:
         for group, locks in list(self._groups.items()):
             for queue in [queue for queue, held in locks.items() if self._is_over(held, now)]:
                 del locks[queue]
+                self._count -= 1
             if not locks:
                 del self._groups[group]
 

@@ -165,10 +165,21 @@ class OffsetProcessor:
             if request.ext_fields.get(name) in (None, ""):
                 raise CallRefused(ResponseCode.INVALID_PARAMETER, f"{words} is null, topic is {topic}")
         queue_id, offset = whole(request, "queueId"), whole(request, "commitOffset")
+        if 0 <= queue_id <= _I32 and not self._has_queue(topic, queue_id):
+            raise CallRefused(
+                ResponseCode.INVALID_PARAMETER, f"queueId[{queue_id}] is illegal, topic {topic} has no such queue"
+            )
         if context.config["useServerSideResetOffset"] and context.reset_offsets.get(group, topic, queue_id) is not None:
             return request.response(remark="Offset has been previously reset")
         self.commit(group, topic, queue_id, offset)
         return request.response()
+
+    def _has_queue(self, topic: str, queue_id: int) -> bool:
+        """Has the topic the queue, or had it when the topic had more?"""
+        found = self._context.topics.get(topic)
+        if found is not None and queue_id < max(found.read_queue_nums, found.write_queue_nums):
+            return True
+        return self._context.store.max_offset(topic, queue_id) > 0
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Note how far a group has come. Numbers below 0 say nothing: ali-ons sends -1 where it means 0."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mqfast.broker.acl.kinds import Action
@@ -100,7 +101,7 @@ class PullProcessor:
     def __init__(self, context: BrokerContext, offsets: OffsetProcessor) -> None:
         self._context = context
         self._offsets = offsets
-        self._log = LogLimit(_log)
+        self._log = LogLimit(_log, burst=5)
         self._filters = context.filters = ConsumerFilters(context.tables.filters, context.config, context.now_ms)
         context.consumers.on_register = self._filters.registered
         context.consumers.on_end = self._filters.unregistered
@@ -118,8 +119,9 @@ class PullProcessor:
     def register(self, processors: Processors) -> None:
         """Put the codes into the table of the server."""
         config = self._context.config
-        pulls = Lane("pull", queue_max=config["pullThreadPoolQueueCapacity"])
-        lite = Lane("litePull", queue_max=config["litePullThreadPoolQueueCapacity"])
+        most, lite_most = config["pullThreadPoolQueueCapacity"], config["litePullThreadPoolQueueCapacity"]
+        pulls = Lane("pull", concurrency=most, queue_max=most)  # what is awaited takes no time of others
+        lite = Lane("litePull", concurrency=lite_most, queue_max=lite_most)
         processors.register([RequestCode.PULL_MESSAGE], self.pull, pulls)
         processors.register([RequestCode.LITE_PULL_MESSAGE], self.pull, lite)
         self._filters.register(processors)
@@ -130,6 +132,7 @@ class PullProcessor:
     async def stop(self) -> None:
         """Answer all pulls that wait."""
         self._hold.stop()
+        self._filters.compiling.close()
         if self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -157,6 +160,10 @@ class PullProcessor:
         if not may_hold and (rights := self._context.rights).compares:  # it waited, and rights may be gone since then
             needs = of_topic(header.topic, Action.SUB), of_group(header.consumer_group, Action.SUB)
             rights.demand(channel, request, *needs)
+        if header.expression_type == SQL92 and header.sys_flag & SUBSCRIPTION and header.subscription:
+            compiling, text = self._filters.compiling, header.subscription
+            if compiling.takes_long([text]):
+                return compiling.then(channel, [text], partial(self._serve, channel, request, may_hold))
         try:
             group, topic = self._permitted(channel, request, header)
             wanted = self._wanted(channel, header, group)
@@ -365,7 +372,7 @@ class PullProcessor:
             context.stats.missed()
             if code == ResponseCode.PULL_OFFSET_MOVED:
                 self._log.info(
-                    f"moved {group} {topic}", "group %s, topic %s, queue %d: offset %d is moved to %d: %s",
+                    "moved", "group %s, topic %s, queue %d: offset %d is moved to %d: %s",
                     group, topic, header.queue_id, header.queue_offset, found.next_offset, status.name,
                 )  # fmt: skip
         fields = self._fields(pull, found.next_offset, found.min_offset, found.max_offset)

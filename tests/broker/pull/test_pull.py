@@ -393,7 +393,7 @@ def test_a_reader_that_does_not_read_holds_up_nobody_and_loses_nothing(tmp_path:
             decoder, answers = FrameDecoder(), []
             while len(answers) < count:
                 answers += decoder.feed(await reader.read(1 << 20))
-            assert [answer.opaque for answer in answers] == list(range(count))
+            assert sorted(answer.opaque for answer in answers) == list(range(count))  # the first one made the group
             assert all(bodies(answer) == [bytes([i]) * 30_000 for i in range(8)] for answer in answers)
             writer.close()
 

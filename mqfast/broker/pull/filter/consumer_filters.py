@@ -9,7 +9,8 @@ ConsumerFilterManager, ClientManageProcessor.checkClientConfig.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 from msgspec import Struct
@@ -17,16 +18,18 @@ from msgspec import Struct
 from mqfast.broker.broker_config import BrokerConfig
 from mqfast.broker.clients.heartbeat import Subscription
 from mqfast.broker.pull.filter.bloom import BloomFilter
+from mqfast.broker.pull.filter.compiling import Compiling
 from mqfast.broker.pull.filter.sql import SqlError, SqlExpression, compile_sql
 from mqfast.errors import CallRefused
-from mqfast.remoting.bodies import build_tables, decode_body
+from mqfast.remoting.bodies import build_tables, decode_request
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.log_limit import LogLimit
 from mqfast.remoting.processors import Lane, Processors
 from mqfast.store.meta.metadata import ConsumerFilterTable
 
-__all__ = ["SQL92", "ConsumerFilters", "check_supported", "is_tag_type"]
+__all__ = ["SQL92", "ConsumerFilters", "check_supported", "expressions", "is_tag_type"]
 
 _log = logging.getLogger("mqfast.broker")
 
@@ -69,7 +72,11 @@ class ConsumerFilters:
         self._now_ms: Final = now_ms
         self._bloom: Final = BloomFilter(config["maxErrorRateOfBloomFilter"], config["expectConsumerNumUseFilter"])
         self._entries: dict[str, dict[str, Entry]] = {}
+        self._topics_of: dict[str, dict[str, None]] = {}  # group -> topics of its filters
+        self._changed: set[str] = set()
+        self.compiling: Final = Compiling()
         self._count = self._chars = 0
+        self._limit = LogLimit(_log, burst=5)
         self._load()
 
     def _load(self) -> None:
@@ -94,19 +101,19 @@ class ConsumerFilters:
         for topic, one in wanted.items():
             if not is_tag_type(one.expression_type) and one.sub_string:
                 self._register(topic, group, one)
-        for topic, groups in list(self._entries.items()):
-            entry = groups.get(group)
-            if entry is not None and topic not in wanted and not entry.is_dead:
+        for topic in self._topics_of.get(group, ()):
+            entry = self._entries[topic][group]
+            if topic not in wanted and not entry.is_dead:
                 entry.dead_ms = self._now_ms()
-                self._store(topic)
+                self._changed.add(topic)
 
     def unregistered(self, group: str) -> None:
         """The last member of a group has gone."""
-        for topic, groups in self._entries.items():
-            entry = groups.get(group)
-            if entry is not None and not entry.is_dead:
+        for topic in self._topics_of.get(group, ()):
+            entry = self._entries[topic][group]
+            if not entry.is_dead:
                 entry.dead_ms = self._now_ms()
-                self._store(topic)
+                self._changed.add(topic)
 
     def _register(self, topic: str, group: str, one: Subscription) -> None:
         old = self.get(topic, group)
@@ -120,11 +127,11 @@ class ConsumerFilters:
                 self._check_room(one.sub_string)
                 compiled = _compiled(one.sub_string, kind)
             except SqlError as error:
-                _log.warning("group %s, topic %s: the filter is refused: %s", group, topic, error)
+                self._limit.warning("filter", "group %s, topic %s: the filter is refused: %s", group, topic, error)
                 self._drop(topic, group)  # its pulls are told (27)
             else:
                 self._put(Entry(topic, group, one.sub_string, kind, one.sub_version, self._now_ms(), compiled))
-        self._store(topic)
+        self._changed.add(topic)
 
     def _check_room(self, text: str) -> None:
         if self._count >= ENTRIES_MAX or self._chars + len(text) > CHARS_MAX:
@@ -133,12 +140,17 @@ class ConsumerFilters:
     def _put(self, entry: Entry) -> None:
         self._drop(entry.topic, entry.group)
         self._entries.setdefault(entry.topic, {})[entry.group] = entry
+        self._topics_of.setdefault(entry.group, {})[entry.topic] = None
         self._count += 1
         self._chars += len(entry.expression)
 
     def _drop(self, topic: str, group: str) -> None:
         gone = self._entries.get(topic, {}).pop(group, None)
         if gone is not None:
+            topics = self._topics_of[group]
+            del topics[topic]
+            if not topics:
+                del self._topics_of[group]
             self._count -= 1
             self._chars -= len(gone.expression)
 
@@ -154,7 +166,12 @@ class ConsumerFilters:
             for group in late:
                 self._drop(topic, group)
             if late:
-                self._store(topic)
+                self._changed.add(topic)
+
+    def write(self) -> None:
+        """Put what has changed into the table, which the caller persists."""
+        while self._changed:
+            self._store(self._changed.pop())
 
     def _store(self, topic: str) -> None:
         groups = self._entries.get(topic)
@@ -171,16 +188,26 @@ class ConsumerFilters:
         """Serve 46."""
         processors.register([RequestCode.CHECK_CLIENT_CONFIG], self.check_client, Lane("client"))
 
-    def check_client(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def check_client(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | Awaitable[RemotingCommand]:
         """46: would the broker take this subscription? Raises: CallRefused."""
-        given = decode_body(request.body, _CheckBody, "body").subscription_data if request.body else None
-        if given is not None and not is_tag_type(given.expression_type):
-            check_supported(given.expression_type, self._config)
-            try:
-                _compiled(given.sub_string, str(given.expression_type))
-            except SqlError as error:
-                raise CallRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
-        return request.response()
+        given = decode_request(request.body, _CheckBody, "body").subscription_data if request.body else None
+        if given is None or is_tag_type(given.expression_type):
+            return request.response()
+        check_supported(given.expression_type, self._config)
+        return self.compiling.then(channel, expressions([given]), partial(_checked, request, given))
+
+
+def expressions(subscriptions: Iterable[Subscription]) -> list[str]:
+    """The SQL92 expressions of some subscriptions."""
+    return [one.sub_string for one in subscriptions if one.expression_type == SQL92 and one.sub_string]
+
+
+def _checked(request: RemotingCommand, given: Subscription) -> RemotingCommand:
+    try:
+        _compiled(given.sub_string, str(given.expression_type))
+    except SqlError as error:
+        raise CallRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
+    return request.response()
 
 
 def _compiled(text: str, expression_type: str) -> SqlExpression:

@@ -14,7 +14,7 @@ import functools
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +26,7 @@ from mqfast.broker.pull.filter.sql_nodes import Node, SqlError
 if TYPE_CHECKING:
     from lark import Lark
 
-__all__ = ["SQL_CHARS_MAX", "SqlError", "SqlExpression", "compile_sql"]
+__all__ = ["SQL_CHARS_MAX", "SqlError", "SqlExpression", "compile_sql", "uncompiled"]
 
 SQL_CHARS_MAX: Final = 32_768
 KEPT_CHARS_MAX: Final = 512 * 1024
@@ -120,7 +120,7 @@ class SqlExpression:
         return self.evaluate(_properties.decode(properties)) is True
 
 
-_kept: OrderedDict[str, SqlExpression] = OrderedDict()
+_kept: OrderedDict[str, SqlExpression | SqlError] = OrderedDict()
 _kept_chars = 0
 _lock = threading.Lock()
 
@@ -131,23 +131,36 @@ def compile_sql(text: str) -> SqlExpression:
     Raises: SqlError for one that RocketMQ refuses, or that is too long or too deep. Thread: any.
     """
     global _kept_chars
+    if len(text) > SQL_CHARS_MAX:
+        raise SqlError(f"expected an expression of at most {SQL_CHARS_MAX} characters, found {len(text)}")
     with _lock:
         found = _kept.get(text)
         if found is not None:
             _kept.move_to_end(text)
-            return found
-        found = _kept[text] = _compiled(text)
-        _kept_chars += len(text)
-        while _kept_chars > KEPT_CHARS_MAX:
-            _kept_chars -= len(_kept.popitem(last=False)[0])
-        return found
+    if found is None:
+        try:
+            found = _compiled(text)
+        except SqlError as error:
+            found = error
+        with _lock:
+            _kept_chars += 0 if text in _kept else len(text)
+            _kept[text] = found
+            while _kept_chars > KEPT_CHARS_MAX:
+                _kept_chars -= len(_kept.popitem(last=False)[0])
+    if isinstance(found, SqlError):
+        raise SqlError(*found.args)
+    return found
+
+
+def uncompiled(texts: Iterable[str]) -> list[str]:
+    """Those of some expressions that are not kept; one that is too long is refused without work. Thread: any."""
+    with _lock:
+        return [text for text in texts if len(text) <= SQL_CHARS_MAX and text not in _kept]
 
 
 def _compiled(text: str) -> SqlExpression:
     from lark import Token, UnexpectedInput
 
-    if len(text) > SQL_CHARS_MAX:
-        raise SqlError(f"expected an expression of at most {SQL_CHARS_MAX} characters, found {len(text)}")
     parser, count = _parser().parse_interactive(), 0
     try:
         for kind, value in _tokens(text):
