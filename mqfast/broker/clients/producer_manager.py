@@ -52,9 +52,10 @@ class ProducerManager:
     ) -> None:
         """A heartbeat. Args: caller: who sent it. Raises: CallRefused above a limit."""
         is_new = channel not in self._groups.get(group, ())
-        if is_new or client_id not in self._ids_of[channel]:
-            groups, ids = self._groups_of.get(channel, ()), self._ids_of.get(channel, ())
-            self._limits.check_member(max(len(groups) if is_new else 0, len(ids)), self._count)
+        if is_new:
+            self._limits.check_member(len(self._groups_of.get(channel, ())), self._count)
+        if client_id not in self._ids_of.get(channel, ()):
+            self._limits.check_member(len(self._ids_of.get(channel, ())), 0)
         self._count += is_new
         members = self._groups.setdefault(group, {})
         members[channel] = Member(channel, client_id, language, version, self._now_ms())
