@@ -21,6 +21,7 @@ GROUND = frozenset(
     f"mqfast.{name}"
     for name in (
         "errors",
+        "log_limit",
         "config",
         "message",
         "properties",
@@ -182,7 +183,13 @@ def test_gets_and_puts_know_the_core_and_not_each_other() -> None:
 def test_the_network_knows_nothing_of_the_store(room: str) -> None:
     offending = [e for e in EDGES if is_in(e.importer, room) and is_in(e.imported, "mqfast.store")]
     assert_none(offending, f"{room} imports no store")
-    settings = ("mqfast.broker_conf", "mqfast.property_settings", "mqfast.property_file", "mqfast.file_replacement")
+    settings = (
+        "mqfast.broker_conf",
+        "mqfast.property_settings",
+        "mqfast.property_file",
+        "mqfast.file_replacement",
+        "mqfast.log_limit",
+    )
     others = ("mqfast.errors", *settings, "mqfast.remoting", room)
     offending = [
         e

@@ -19,6 +19,7 @@ from mqfast.ha.epochs import EpochFile
 from mqfast.ha.settings import HaSettings
 from mqfast.ha.terms import new_id
 from mqfast.ha.wire import MasterHistory, Reports, frame_head
+from mqfast.log_limit import LogLimit
 from mqfast.store.log.acks import AckTable
 from mqfast.store.raw_log import RawLog
 
@@ -91,7 +92,7 @@ class _Follower(asyncio.Protocol):
         try:
             is_admitted = await verdict
         except Exception as error:  # nobody is let in by an error
-            _log.warning("slave %s: may it follow? %s", self.address, error)
+            self._master.limit.warning("may it", "slave %s: may it follow? %s", self.address, error)
             is_admitted = False
         if self._transport is not None and not self._transport.is_closing():
             self._admit(is_admitted)
@@ -107,7 +108,7 @@ class _Follower(asyncio.Protocol):
             return
         self.is_admitted = True
         self._master.connected(self)
-        _log.info("slave %s: connected", self.address)
+        self._master.limit.info("connected", "slave %s: connected", self.address)
 
     def _end_orderly(self) -> None:
         """Let the peer read an end of file, not a reset: bytes of a report may still wait to be read here."""
@@ -142,7 +143,7 @@ class _Follower(asyncio.Protocol):
         if self.position < 0:
             # Where the slave wants to go on. Its log may be of another history, so this acknowledges nothing yet.
             self.position = offset or self._master.start_of_empty_slave()
-            _log.info("slave %s: gets the log from %d to %d", self.address, self.position, end)
+            self._master.limit.info("gets", "slave %s: gets the log from %d to %d", self.address, self.position, end)
             offset = 0
         self.acknowledged = offset
         self._master.acks.report(self, offset)
@@ -160,7 +161,9 @@ class _Follower(asyncio.Protocol):
         """
         assert self._transport is not None
         bound = first if offset < first else end
-        _log.warning("slave %s: asks for %d, this log has %d to %d; it was told so", self.address, offset, first, end)
+        self._master.limit.warning(
+            "asks", "slave %s: asks for %d, this log has %d to %d; it was told so", self.address, offset, first, end
+        )
         self._transport.write(frame_head(bound, 0))
         self._transport.close()
 
@@ -238,12 +241,14 @@ class _Follower(asyncio.Protocol):
             return
         self._master.followers.discard(self)
         self._master.acks.remove(self)
-        _log.info("slave %s: gone at %d of %d", self.address, self.acknowledged, self._master.raw.end)
+        self._master.limit.info(
+            "gone", "slave %s: gone at %d of %d", self.address, self.acknowledged, self._master.raw.end
+        )
 
     def end(self, why: str) -> None:
         """End the connection."""
         if self._transport is not None and not self._transport.is_closing():
-            _log.warning("slave %s: connection ended: %s", self.address, why)
+            self._master.limit.warning("ended", "slave %s: connection ended: %s", self.address, why)
             self._transport.abort()
 
 
@@ -277,6 +282,7 @@ class HaMaster:
         self.acks: Final = acks
         self.settings: Final = settings
         self.clock: Final = clock
+        self.limit = LogLimit(_log, burst=20)
         self.followers: set[_Follower] = set()
         self.allowance = settings.flow_bytes_per_s or 1 << 62
         self._file_bytes = file_bytes

@@ -35,6 +35,10 @@ __all__ = [
 T = TypeVar("T")
 _REPAIRED_BYTES_MAX: Final = 4 * 1024 * 1024  # the loop stands still meanwhile: some 2 s for so much
 REQUEST_BYTES_MAX: Final = 1 << 20
+LIST_BYTES_MAX: Final = 8 << 20
+"""Bytes of a request that is a list of topics or groups."""
+_OBJECTS_MAX: Final = 50_000  # of a request; a few bytes may be an object of hundreds
+_STRINGS_MAX: Final = 700_000
 _REQUEST_REPAIRED_BYTES_MAX: Final = 64 * 1024
 READ, WRITE = 4, 2
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
@@ -127,6 +131,8 @@ def decode_request(data: bytes, kind: type[T], what: str, *, bytes_max: int = RE
     """The body of a request: as ``decode_body``, with limits by which no peer stops the loop. Raises: FieldError."""
     if len(data) > bytes_max:
         raise FieldError(what, f"at most {bytes_max} bytes", str(len(data)))
+    if data.count(b"{") > _OBJECTS_MAX or data.count(b'"') > 2 * _STRINGS_MAX:
+        raise FieldError(what, f"at most {_OBJECTS_MAX} objects and {_STRINGS_MAX} texts", "more")
     return decode_body(data, kind, what, repaired_bytes_max=_REQUEST_REPAIRED_BYTES_MAX)
 
 

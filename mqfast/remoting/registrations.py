@@ -24,6 +24,7 @@ _BEFORE_BODIES: Final = 37  # V3_0_11: before, the table stood alone
 _PIECE_BYTES: Final = 512 * 1024
 _TOPICS_A_STEP: Final = 1000
 _FILTERS_MAX: Final = 1000
+_FASTJSON_BYTES_MAX: Final = 1 << 30  # a long one is refused by the parser
 _NAME_MAX: Final = 255
 # A topic has a name, eight fields, two values in quotes, and perhaps an attribute.
 _QUOTES_OF_A_TOPIC: Final = 28
@@ -96,9 +97,9 @@ def registration_steps(body: bytes, *, compressed: bool, version: int, limits: R
 
 def _as_fastjson(body: bytes, version: int, limits: RegistrationLimits) -> RegisterBody:
     if version < _BEFORE_BODIES:
-        table = decode_request(body, TopicTable, "body", bytes_max=limits.bytes)
+        table = decode_request(body, TopicTable, "body", bytes_max=_FASTJSON_BYTES_MAX)
         return _checked(RegisterBody(topic_config_serialize_wrapper=table), limits)
-    found = decode_request(body, RegisterBody, "body", bytes_max=limits.bytes)
+    found = decode_request(body, RegisterBody, "body", bytes_max=_FASTJSON_BYTES_MAX)
     if found.topic_config_serialize_wrapper is None:
         raise FieldError("body.topicConfigSerializeWrapper", "a table of topics", "none")
     return _checked(found, limits)

@@ -21,6 +21,7 @@ from mqfast.property_settings import PropertySettings
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.log_limit import LogLimit
 
 __all__ = ["Changed", "SettingsChange"]
 
@@ -60,7 +61,7 @@ class SettingsChange:
         self._where: Final = f"request {int(code)}"
         self._black: Final = black
         self._file: Final = file
-        self._log: Final = log
+        self._log: Final = LogLimit(log, burst=20)
         self._lock: Final = asyncio.Lock()
 
     async def apply(self, channel: Channel, request: RemotingCommand) -> Changed:
@@ -88,7 +89,11 @@ class SettingsChange:
                 self._config.take(taken, self._where)
             ignored = sorted(pairs.keys() - taken.keys())
             self._log.warning(
-                "settings changed by %s:%d: %s; without effect: %s", *channel.peer, taken, ", ".join(ignored) or "none"
+                "changed",
+                "settings changed by %s:%d: %s; without effect: %s",
+                *channel.peer,
+                taken,
+                ", ".join(ignored) or "none",
             )
             return Changed(taken, ignored)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,7 @@ from mqfast.remoting.command import RemotingCommand
 
 
 def heartbeat(
-    groups: list[str] = [],
-    producers: list[str] = [],
-    client: str = "c",
-    **subscription: Any,  # noqa: B006
+    groups: Sequence[str] = (), producers: Sequence[str] = (), client: str = "c", **subscription: Any
 ) -> bytes:
     one = {"topic": "T", "subString": "*", "subVersion": 1, **subscription}
     consumers = [{"groupName": group, "subscriptionDataSet": [one]} for group in groups]

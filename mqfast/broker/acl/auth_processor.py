@@ -13,7 +13,7 @@ from mqfast.broker.acl.kinds import UserStatus, UserType, word
 from mqfast.broker.acl.policies import Acl, Policies, subject_of
 from mqfast.broker.acl.users import User, Users, denied
 from mqfast.errors import CallRefused
-from mqfast.remoting.bodies import decode_body, encode_body
+from mqfast.remoting.bodies import decode_request, encode_body
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
@@ -98,7 +98,7 @@ class AuthProcessor:
 
     def put_acl(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """3006 and 3007: rules for a user."""
-        acl = decode_body(request.body, Acl, "body")
+        acl = decode_request(request.body, Acl, "body")
         if not acl.policies:
             raise CallRefused(
                 ResponseCode.SYSTEM_ERROR,
@@ -141,5 +141,5 @@ def _name(request: RemotingCommand) -> str:
 
 
 def _user_of(request: RemotingCommand) -> User:
-    name, given = _name(request), decode_body(request.body, User, "body")
+    name, given = _name(request), decode_request(request.body, User, "body")
     return User(name, given.password, word(UserType, given.user_type), word(UserStatus, given.user_status))

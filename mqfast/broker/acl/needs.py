@@ -17,7 +17,7 @@ from mqfast import properties as names
 from mqfast.broker.acl.kinds import Action, Kind
 from mqfast.broker.clients.heartbeat import decode_heartbeat
 from mqfast.broker.topics import DLQ_PREFIX, PARKED, RETRY_PREFIX, is_of_the_broker
-from mqfast.remoting.bodies import build_tables, decode_body
+from mqfast.remoting.bodies import LIST_BYTES_MAX, build_tables, decode_request
 from mqfast.remoting.codes import RequestCode as R
 from mqfast.remoting.command import RemotingCommand, pull_header, send_header
 from mqfast.remoting.once import ASK_ONCE, END_ONCE
@@ -183,24 +183,24 @@ class _Check(Struct, rename="camel"):
 
 
 def _lock(request: RemotingCommand) -> Iterator[Need]:
-    body = decode_body(request.body, _Lock, "body")
+    body = decode_request(request.body, _Lock, "body")
     yield of_group(body.consumer_group, SUB)
     for topic in sorted({queue.topic for queue in body.mq_set or ()}):
         yield of_topic(topic, SUB)
 
 
 def _new_group(request: RemotingCommand) -> Iterator[Need]:
-    name = decode_body(request.body, _GroupBody, "body").group_name if request.body else ""
+    name = decode_request(request.body, _GroupBody, "body").group_name if request.body else ""
     yield of_group(name, CREATE, UPDATE)
 
 
 def _new_groups(request: RemotingCommand) -> Iterator[Need]:
-    for one in decode_body(request.body, _GroupsBody, "body").group_config_list:
+    for one in decode_request(request.body, _GroupsBody, "body", bytes_max=LIST_BYTES_MAX).group_config_list:
         yield of_group(one.group_name, CREATE, UPDATE)
 
 
 def _new_topics(request: RemotingCommand) -> Iterator[Need]:
-    for one in decode_body(request.body, _TopicsBody, "body").topic_config_list:
+    for one in decode_request(request.body, _TopicsBody, "body", bytes_max=LIST_BYTES_MAX).topic_config_list:
         yield of_topic(one.topic_name, CREATE)
 
 
@@ -212,14 +212,14 @@ def _heartbeat(request: RemotingCommand) -> Iterator[Need]:
 
 
 def _subscription(request: RemotingCommand) -> Iterator[Need]:
-    body = decode_body(request.body, _Check, "body") if request.body else _Check()
+    body = decode_request(request.body, _Check, "body") if request.body else _Check()
     yield of_group(body.group, SUB)
     if body.subscription_data is not None:
         yield of_topic(body.subscription_data.topic, SUB)
 
 
 def _assignment(request: RemotingCommand) -> Iterator[Need]:
-    body = decode_body(request.body, _Assignment, "body")
+    body = decode_request(request.body, _Assignment, "body")
     yield of_topic(body.topic, SUB)
     yield of_group(body.consumer_group, SUB)
 

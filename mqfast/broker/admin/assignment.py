@@ -16,7 +16,7 @@ from msgspec import Struct
 from mqfast.broker.admin.bodies import Queue
 from mqfast.broker.topics import RETRY_PREFIX
 from mqfast.errors import CallRefused
-from mqfast.remoting.bodies import build_tables, decode_body, encode_body
+from mqfast.remoting.bodies import build_tables, decode_request, encode_body
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Assignment:
 
     def assign(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """400: the queues of this broker that a client has."""
-        wanted = decode_body(request.body, _Wanted, "body")
+        wanted = decode_request(request.body, _Wanted, "body")
         context = self._context
         topic = context.topics.get(wanted.topic)
         if topic is None:
@@ -89,7 +89,7 @@ class Assignment:
 
     def set_mode(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """401: how a group is to consume a topic."""
-        given = decode_body(request.body, RequestMode, "body")
+        given = decode_request(request.body, RequestMode, "body")
         if given.topic.startswith(RETRY_PREFIX):
             raise CallRefused(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
         if given.mode != "PULL":

@@ -22,6 +22,7 @@ from mqfast.message import decode_message_id
 from mqfast.remoting.bodies import build_tables, encode_body, header_of
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import LanguageCode, RequestCode, ResponseCode
+from mqfast.remoting.log_limit import LogLimit
 from mqfast.remoting.signature import OF_THE_SIGNATURE
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ClientRequests"]
 
-_log = logging.getLogger("mqfast.broker")
+_limit = LogLimit(logging.getLogger("mqfast.broker"), burst=20)
 _CALL_MS: Final = 10_000
 _STATUS_MS: Final = 5_000
 _SINCE_RESET: Final = 47  # V3_0_7_SNAPSHOT
@@ -85,8 +86,8 @@ class ClientRequests:
     def reset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """222: set a group's offsets by time, or one of them by its number."""
         header = header_of(request, _ResetHeader)
-        _log.warning(
-            "offsets of group %s, topic %s are reset by %s:%d: time %d, queue %d, offset %s",
+        _limit.warning(
+            "reset", "offsets of group %s, topic %s are reset by %s:%d: time %d, queue %d, offset %s",
             header.group, header.topic, *channel.peer, header.timestamp, header.queue_id, header.offset,
         )  # fmt: skip
         if self._context.config["useServerSideResetOffset"]:
@@ -260,7 +261,7 @@ async def _status_of(member: Member, fields: dict[str, str]) -> dict[Queue, int]
         answer = await member.channel.call(code, fields, timeout_ms=_STATUS_MS)
         return queue_offsets(bytes(answer.body)) if answer.code == 0 and answer.body else None
     except RemotingError as error:
-        _log.warning("client %s does not tell how far it is: %s", member.client_id, error)
+        _limit.warning("status", "client %s does not tell how far it is: %s", member.client_id, error)
         return None
 
 

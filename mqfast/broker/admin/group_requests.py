@@ -6,6 +6,7 @@ AdminBrokerProcessor, SubscriptionGroupManager.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,8 +17,17 @@ from mqfast.broker.admin.attributes import GROUP_ATTRIBUTES, changed
 from mqfast.broker.admin.bodies import AllGroups, GroupForbidden
 from mqfast.broker.topics import illegal_group
 from mqfast.errors import CallRefused, FieldError
-from mqfast.remoting.bodies import DataVersion, Int32, build_tables, decode_body, encode_body, header_of
+from mqfast.remoting.bodies import (
+    LIST_BYTES_MAX,
+    DataVersion,
+    Int32,
+    build_tables,
+    decode_request,
+    encode_body,
+    header_of,
+)
 from mqfast.remoting.codes import RequestCode, ResponseCode
+from mqfast.remoting.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from mqfast.broker.context import BrokerContext
@@ -27,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GroupRequests"]
 
-_log = logging.getLogger("mqfast.broker")
+_A_TURN: Final = 100
 
 
 class _Settings(Struct, rename="camel"):
@@ -76,6 +86,7 @@ class GroupRequests:
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
+        self._limit = LogLimit(logging.getLogger("mqfast.broker"), burst=20)
 
     def register(self, processors: Processors, lane: Lane) -> None:
         """Put the codes into a server's table."""
@@ -93,18 +104,20 @@ class GroupRequests:
         """200: make or change a group; an empty body changes nothing."""
         if not request.body:
             return request.response()
-        given = decode_body(request.body, dict[str, Any], "body")
+        given = decode_request(request.body, dict[str, Any], "body")
         self._context.groups.put(self._checked(given))
-        _log.info("group %s was set by %s:%d", given["groupName"], *channel.peer)
+        self._limit.info("set", "group %s was set by %s:%d", given["groupName"], *channel.peer)
         return request.response()
 
-    def update_list(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """225: several at once; none where one is illegal."""
-        groups = decode_body(request.body, _ListBody, "body").group_config_list
+    async def update_list(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """225: several at once; none where one is illegal. Others are served between them."""
+        groups = decode_request(request.body, _ListBody, "body", bytes_max=LIST_BYTES_MAX).group_config_list
         checked = [self._checked(given) for given in groups]
-        for one in checked:
+        for number, one in enumerate(checked, 1):
             self._context.groups.put(one)
-        _log.info("%d groups were set by %s:%d", len(checked), *channel.peer)
+            if not number % _A_TURN:
+                await asyncio.sleep(0)
+        self._limit.info("set", "%d groups were set by %s:%d", len(checked), *channel.peer)
         return request.response()
 
     def _checked(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -139,7 +152,7 @@ class GroupRequests:
             context.reset_offsets.forget_group(header.group_name)
             # Else a kill brings the offsets back, and the next group of this name goes on there.
             await context.loop.run_in_executor(None, context.offsets.persist, context.store.flush)
-        _log.info("group %s was deleted by %s:%d", header.group_name, *channel.peer)
+        self._limit.info("deleted", "group %s was deleted by %s:%d", header.group_name, *channel.peer)
         return request.response()
 
     def group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -164,7 +177,7 @@ class GroupRequests:
         groups = self._context.groups
         if header.readable is not None:
             groups.set_may_read(header.group, header.topic, header.readable)
-            _log.info("group %s, topic %s: readable=%s", header.group, header.topic, header.readable)
+            self._limit.info("readable", "group %s, topic %s: readable=%s", header.group, header.topic, header.readable)
         may = groups.may_read(header.group, header.topic)
         return request.response(body=encode_body(GroupForbidden(header.group, may, header.topic)))
 

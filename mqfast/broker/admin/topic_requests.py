@@ -17,8 +17,18 @@ from mqfast.broker.admin.attributes import TOPIC_ATTRIBUTES, changed, parsed
 from mqfast.broker.admin.bodies import AllTopics, TopicNames
 from mqfast.broker.topics import illegal_topic
 from mqfast.errors import CallRefused
-from mqfast.remoting.bodies import DataVersion, Int32, TopicConfig, build_tables, decode_body, encode_body, header_of
+from mqfast.remoting.bodies import (
+    LIST_BYTES_MAX,
+    DataVersion,
+    Int32,
+    TopicConfig,
+    build_tables,
+    decode_request,
+    encode_body,
+    header_of,
+)
 from mqfast.remoting.codes import RequestCode, ResponseCode
+from mqfast.remoting.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from mqfast.broker.context import BrokerContext
@@ -28,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TopicRequests"]
 
-_log = logging.getLogger("mqfast.broker")
+_A_TURN: Final = 100
 _QUEUES_MAX: Final = 100_000  # of one topic: statistics of more would not fit into an answer
 _NAME_BYTES_MAX: Final = 255
 _ADD_MIXED: Final = ("+message.type", "MIXED")
@@ -58,6 +68,7 @@ class TopicRequests:
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
+        self._limit = LogLimit(logging.getLogger("mqfast.broker"), burst=20)
         self._deleting = asyncio.Lock()
 
     def register(self, processors: Processors, lane: Lane) -> None:
@@ -95,16 +106,18 @@ class TopicRequests:
             },
             wanted,
         )
-        _log.info("topic %s was set by %s:%d", header.topic, *channel.peer)
+        self._limit.info("set", "topic %s was set by %s:%d", header.topic, *channel.peer)
         return request.response()
 
-    def update_list(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """18: several at once; none where a name is illegal."""
-        topics = decode_body(request.body, _TopicListBody, "body").topic_config_list
+    async def update_list(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """18: several at once; none where a name is illegal. Others are served between them."""
+        topics = decode_request(request.body, _TopicListBody, "body", bytes_max=LIST_BYTES_MAX).topic_config_list
         for topic in topics:
             self._check_name(topic.topic_name or "")
             self._check_type(topic.attributes or {})
-        for topic in topics:
+        for number, topic in enumerate(topics, 1):
+            if not number % _A_TURN:
+                await asyncio.sleep(0)
             self._put(
                 {
                     "order": topic.order,
@@ -117,7 +130,7 @@ class TopicRequests:
                 },
                 topic.attributes or {},
             )
-        _log.info("%d topics were set by %s:%d", len(topics), *channel.peer)
+        self._limit.info("set", "%d topics were set by %s:%d", len(topics), *channel.peer)
         return request.response()
 
     def _check_name(self, topic: str) -> None:
@@ -165,7 +178,7 @@ class TopicRequests:
             # Else a kill brings the offsets back, and groups skip as many messages of the topic made anew.
             context = self._context
             await context.loop.run_in_executor(None, context.offsets.persist, context.store.flush)
-        _log.info("topic %s was deleted by %s:%d", topic, *channel.peer)
+        self._limit.info("deleted", "topic %s was deleted by %s:%d", topic, *channel.peer)
         return request.response()
 
     def _pop_retry_topics(self, topic: str) -> Iterable[str]:

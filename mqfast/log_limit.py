@@ -1,0 +1,53 @@
+"""Log lines that a peer can cause: a few of a kind in a while, and how many were left out.
+
+Foundation: any room may use it. It must never keep what it logs.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+__all__ = ["LogLimit"]
+
+
+class LogLimit:
+    """A logger that says the same kind of thing at most ``burst`` times every ``interval_s`` seconds."""
+
+    def __init__(
+        self,
+        logger: logging.Logger,
+        interval_s: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        burst: int = 1,
+    ) -> None:
+        self._logger = logger
+        self._interval_s = interval_s
+        self._clock = clock
+        self._burst = burst
+        self._kinds: dict[str, tuple[float, int, int]] = {}
+
+    def warning(self, kind: str, message: str, *args: object, exc_info: bool | BaseException = False) -> None:
+        """Log, unless a line of this kind was logged a moment ago. Args: kind: one of a few fixed texts."""
+        self._say(logging.WARNING, kind, message, args, exc_info)
+
+    def info(self, kind: str, message: str, *args: object) -> None:
+        """The same for what needs nobody's attention."""
+        self._say(logging.INFO, kind, message, args, False)
+
+    def _say(
+        self, level: int, kind: str, message: str, args: tuple[object, ...], exc_info: bool | BaseException
+    ) -> None:
+        now = self._clock()
+        since, said, left_out = self._kinds.get(kind, (float("-inf"), 0, 0))
+        if now - since >= self._interval_s:
+            self._kinds[kind] = (now, 1, 0)
+        elif said < self._burst:
+            self._kinds[kind] = (since, said + 1, 0)
+        else:
+            self._kinds[kind] = (since, said, left_out + 1)
+            return
+        more = f" ({left_out} more of this kind since the last line)" if left_out else ""
+        self._logger.log(level, message + more, *args, exc_info=exc_info)
