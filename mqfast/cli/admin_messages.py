@@ -30,7 +30,7 @@ _MANY: Final = 2000
 
 def add_commands(commands: AdminCommands) -> None:
     """Every command about messages."""
-    look = commands.add("find", find, "print messages of a topic by id or key")
+    look = commands.add("find", find, "print messages of a topic by id or key", owns_key=True)
     look.add_argument("topic", metavar="TOPIC")
     by = look.add_mutually_exclusive_group(required=True)
     by.add_argument("--id", metavar="ID", help="the producer's unique id, or the broker's offset id")

@@ -6,6 +6,7 @@ It must never import asyncio or the broker before the command runs: every other 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -126,7 +127,8 @@ def config_of(arguments: argparse.Namespace) -> BrokerConfig:
 def tell(config: BrokerConfig, *, strict: bool) -> None:
     """Say once what settings do not do. Raises: ConfigError with ``strict`` for unknown ones."""
     for line in config.warnings:
-        print(f"mqfast: {line}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # a full disk takes the lines, not the server
+            print(f"mqfast: {line}", file=sys.stderr)
     if strict and config.unknown:
         raise ConfigError(f"unknown settings: {', '.join(config.unknown)}")
 

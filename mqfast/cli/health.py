@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import socket
+import ssl
 from urllib.parse import urlsplit
 
 from mqfast.cli.arguments import Parser
+from mqfast.cli.connecting import add_tls, tls_context_of
 from mqfast.cli.exit_codes import ExitCode
 from mqfast.errors import ConfigError
 
@@ -33,6 +35,7 @@ def add_command(rooms: argparse._SubParsersAction[Parser]) -> None:
     which.add_argument("--url", metavar="URL", help="its answer is to be 200")
     sub.add_argument("--host", metavar="ADDRESS", default="127.0.0.1", help="(default: 127.0.0.1)")
     sub.add_argument("--timeout", type=float, metavar="SECONDS", default=3.0, help="(default: 3)")
+    add_tls(sub)
     sub.set_defaults(run=run, command="health")
 
 
@@ -42,7 +45,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         if arguments.url:
             said = _ask_http(arguments.url, arguments.timeout)
         else:
-            said = _ask_port(arguments.host, arguments.port, arguments.timeout)
+            said = _ask_port(arguments.host, arguments.port, arguments.timeout, tls_context_of(arguments))
     except OSError as error:
         print(f"no answer: {error}")
         return ExitCode.DAMAGE
@@ -62,17 +65,35 @@ def _ask_http(url: str, timeout_s: float) -> str:
     return words[1].decode("ascii", "replace")
 
 
-def _ask_port(host: str, port: int, timeout_s: float) -> str:
+def _ask_port(host: str, port: int, timeout_s: float, tls: ssl.SSLContext | None) -> str:
     from mqfast.remoting.command import FrameDecoder, RemotingCommand, encode
+    from mqfast.remoting.tls import WANTS_TLS
 
     decoder = FrameDecoder()
-    with socket.create_connection((host, port), timeout_s) as peer:
+    with _connected(host, port, timeout_s, tls) as peer:
         peer.sendall(encode(RemotingCommand(_CHECK_CLIENT_CONFIG)))
         while True:
             data = peer.recv(65536)
             if not data:
-                raise OSError("the connection ended without an answer")
-            if decoder.feed(data):
-                return f"{host}:{port} answers"
+                hint = "" if tls else f"; does {host}:{port} want TLS? --tls asks with it"
+                raise OSError(f"the connection ended without an answer{hint}")
+            if answers := decoder.feed(data):
+                if tls is None and answers[0].remark == WANTS_TLS:
+                    raise OSError(f"{host}:{port} wants TLS: --tls asks with it")
+                return f"{host}:{port} answers{' with TLS' if tls else ''}"
             if decoder.error is not None:
                 raise OSError(f"expected an answer of RocketMQ: {decoder.error}")
+
+
+def _connected(host: str, port: int, timeout_s: float, tls: ssl.SSLContext | None) -> socket.socket:
+    peer = socket.create_connection((host, port), timeout_s)
+    if tls is None:
+        return peer
+    try:
+        return tls.wrap_socket(peer, server_hostname=host if tls.check_hostname else None)
+    except ssl.SSLCertVerificationError as error:
+        peer.close()
+        raise OSError(f"{host}:{port}: its certificate is not trusted: {error.verify_message}") from None
+    except OSError as error:
+        peer.close()
+        raise OSError(f"{host}:{port} takes no TLS: {error}; leave out --tls, --ca and --cert") from None

@@ -6,6 +6,7 @@ It must never import asyncio or the name server before the command runs: every o
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,8 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         print(config.text(), end="")
         return ExitCode.OK
     for line in config.warnings:
-        print(f"mqfast: {line}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # a full disk takes the lines, not the server
+            print(f"mqfast: {line}", file=sys.stderr)
     if arguments.strict and config.unknown:
         raise ConfigError(f"unknown settings: {', '.join(config.unknown)}")
     _log_to_stderr()

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -52,7 +55,7 @@ async def serve(server: Server, banner: Callable[[], str]) -> None:
         await asyncio.wait({starting, ending}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
-            print(banner(), flush=True)
+            _show(banner())
             notify("READY=1")
             watchdog.start()
             await ended.wait()
@@ -65,3 +68,13 @@ async def serve(server: Server, banner: Callable[[], str]) -> None:
         notify("STOPPING=1")
         watchdog.stop()
         await server.stop()
+
+
+def _show(text: str) -> None:
+    """Print, or log that this is not possible: a server does not end with its standard output, on a full disk say."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        logging.getLogger("mqfast").warning("standard output cannot be written (%s); it is lost: %s", error, text)
+        # What the buffer holds would fail once more with the next line, and when the process ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

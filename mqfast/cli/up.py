@@ -15,6 +15,8 @@ from mqfast.cli.exit_codes import EXIT_CODES, ExitCode
 
 if TYPE_CHECKING:
     from mqfast.broker.broker import Broker
+    from mqfast.broker.broker_config import BrokerConfig
+    from mqfast.namesrv.namesrv_config import NamesrvConfig
     from mqfast.namesrv.server import NameServer
 
 __all__ = ["add_command"]
@@ -46,6 +48,25 @@ def add_command(rooms: argparse._SubParsersAction[Parser]) -> None:
     sub.set_defaults(run=run, command="up", conf=None, namesrv=None)
 
 
+# What the name server has of the broker's settings, besides those of TLS.
+_SHARED: Final = frozenset({"proxyProtocolEnable", "connectionsMax"})
+
+
+def _encrypt(config: BrokerConfig, names: NamesrvConfig) -> None:
+    """Have the broker reach a name server that takes nothing but TLS."""
+    if names["tls.server.mode"].strip().lower() != "enforcing":
+        return
+    given = config.given()
+    wanted = {"tls.enable": "true"}
+    if names["tls.server.need.client.auth"].strip().lower() == "require":
+        for word in ("certPath", "keyPath", "keyPassword"):
+            wanted[f"tls.client.{word}"] = names[f"tls.server.{word}"]
+    of_file = config.tls("client")
+    config.take(
+        {name: text for name, text in wanted.items() if text and name not in given and name not in of_file}, "mqfast up"
+    )
+
+
 class _Both:
     """The name server first, since the broker registers with it."""
 
@@ -74,7 +95,8 @@ class _Both:
         assert self.broker is not None
         host, port = self._namesrv.address
         shown = self.broker.announced.host if host in ("0.0.0.0", "::") else host
-        return f"NAMESRV_ADDR={with_port(shown, port)}\n{broker_banner(self.broker)}"
+        tls = "" if self._namesrv.tls == "off" else f" (TLS: {self._namesrv.tls})"
+        return f"NAMESRV_ADDR={with_port(shown, port)}{tls}\n{broker_banner(self.broker)}"
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
@@ -95,6 +117,9 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     config = config_of(arguments)
     tell(config, strict=False)
     names = NamesrvConfig()
+    names.take({name: str(text).lower() for name, text in config.given().items() if name in _SHARED}, "mqfast up")
+    names.take(config.tls("server"), "mqfast up")
+    _encrypt(config, names)
     names.take(
         {
             "listenPort": arguments.namesrv_port,

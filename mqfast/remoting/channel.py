@@ -16,17 +16,20 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from mqfast.errors import CallTimeout, ConnectionLost, FrameError, FrameTooLarge
-from mqfast.remoting.command import VERSION, Buffer, RemotingCommand
+from mqfast.remoting.codes import ResponseCode
+from mqfast.remoting.command import VERSION, Buffer, FrameDecoder, RemotingCommand, encode
 from mqfast.remoting.connection import Answered, Broken, Connection, Event, Request
 from mqfast.remoting.latency import Latencies
 from mqfast.remoting.log_limit import LogLimit
 from mqfast.remoting.processors import Processors
 from mqfast.remoting.proxy_protocol import Preamble
 from mqfast.remoting.settings import RemotingSettings
-from mqfast.remoting.tls import CLIENT_HELLO, TlsMode, TlsStream
+from mqfast.remoting.tls import CLIENT_HELLO, WANTS_TLS, TlsMode, TlsStream
 
 __all__ = ["Channel", "End"]
 
+_PLAIN_BYTES = 64 * 1024
+_NO_TLS = "TLS: the connection ended in the handshake; a port that takes no TLS does so"
 _FLUSH_BYTES = 256 * 1024
 # One connection is served for so long, and read for so much, between two looks at the others.
 _TURN_S = 0.004
@@ -116,7 +119,7 @@ class Channel(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._preamble: Preamble | None = Preamble() if server_side and end.settings.proxy_protocol else None
-        self._undecided = server_side  # is it TLS?
+        self._undecided = True  # nothing was read yet: at a server, is it TLS?
         self._tls: TlsStream | None = None
         self._events: deque[Event] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -224,8 +227,10 @@ class Channel(asyncio.Protocol):
         for answer in answers:
             answer.deliver()
         why = f": {self._broken}" if self._broken else ""
+        if not (why or self._server_side) and self._undecided and self._context is None:
+            why = ": it ended before a byte came; a port that wants TLS does so"
         if self._handshake is not None and not self._handshake.done():
-            self._handshake.set_exception(ConnectionLost(self._broken or "TLS: the connection ended in the handshake"))
+            self._handshake.set_exception(ConnectionLost(self._broken or _NO_TLS))
         lost = ConnectionLost(f"{self.peer[0]}:{self.peer[1]}: the connection ended before the answer came{why}")
         for call in self._connection.close():
             if not call.context.done():
@@ -247,6 +252,9 @@ class Channel(asyncio.Protocol):
 
     def _decide(self, data: bytes) -> bytes | None:
         """PROXY preamble, then the one byte that tells TLS. None: more is needed."""
+        if not self._server_side:
+            self._undecided = False
+            return data
         if self._preamble is not None:
             rest = self._preamble.feed(data)
             if rest is None:
@@ -265,8 +273,17 @@ class Channel(asyncio.Protocol):
                 raise FrameError(f"expected a plain connection, since {why}, found TLS")
             self._tls = TlsStream(self._context, server_side=True)
         elif mode is TlsMode.ENFORCING:
+            self._answer_plain(data)
             raise FrameError(f"expected TLS, which is enforced, found {data[:8]!r}")
         return data
+
+    def _answer_plain(self, data: bytes) -> None:
+        """Tell a plain client what this port wants, if its first request came whole."""
+        decoder = FrameDecoder()
+        for request in decoder.feed(data[:_PLAIN_BYTES])[:1]:
+            if self._transport is not None:
+                answer = request.response(ResponseCode.SYSTEM_ERROR, remark=WANTS_TLS)
+                self._transport.write(encode(answer))
 
     def _count_buffered(self) -> None:
         buffered = self._connection.buffered
@@ -348,7 +365,7 @@ class Channel(asyncio.Protocol):
         if self._tls is None or self._tls.established:
             return
         if self.is_closed:
-            raise ConnectionLost(self._broken or "TLS: the connection ended in the handshake")
+            raise ConnectionLost(self._broken or _NO_TLS)
         self._handshake = asyncio.get_running_loop().create_future()
         await self._handshake
 

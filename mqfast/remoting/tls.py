@@ -16,10 +16,20 @@ from typing import Any, Final
 
 from mqfast.errors import ConfigError, FrameError
 
-__all__ = ["CLIENT_HELLO", "ServerCertificates", "TlsMode", "TlsStream", "client_context", "server_context"]
+__all__ = [
+    "CLIENT_HELLO",
+    "ServerCertificates",
+    "TlsMode",
+    "TlsStream",
+    "WANTS_TLS",
+    "client_context",
+    "server_context",
+]
 
 CLIENT_HELLO: Final = 0x16
 """First byte of every TLS connection; a plain one begins with 0."""
+WANTS_TLS: Final = "this port wants TLS, and the request came without"
+"""Remark of the answer to a plain client where TLS is enforced."""
 _FILES: Final = ("tls.server.certPath", "tls.server.keyPath", "tls.server.trustCertPath")
 
 

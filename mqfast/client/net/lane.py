@@ -354,7 +354,15 @@ def _connected(address: str, host: str, port: int, context: ssl.SSLContext | Non
         return Socket(address, sock)
     except OSError as error:  # ssl.SSLError is one
         sock.close()
-        raise ConnectError(f"{address}: no TLS: {error}") from None
+        raise ConnectError(f"{address}: {_why_no_tls(error)}") from None
     except BaseException:
         sock.close()
         raise
+
+
+def _why_no_tls(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"no TLS: the certificate is not trusted: {error.verify_message or error}"
+    if isinstance(error, (ssl.SSLEOFError, ConnectionError)) or getattr(error, "reason", "") == "WRONG_VERSION_NUMBER":
+        return f"no TLS: the port seems to take none: {error}"
+    return f"no TLS: {error}"
