@@ -29,6 +29,11 @@ _I64_MAX: Final = 2**63 - 1
 _CONTROL: Final = "".join(map(chr, range(33)))  # what String.trim takes away
 # Its log is another format in another place.
 _OTHER_STORES: Final = ("enableDLegerCommitLog",)
+# RocketMQ up to 4.4 knew these; later releases ignore them, and many published files still have them.
+_FORMER: Final = {
+    "mapedFileSizeCommitLog": "mappedFileSizeCommitLog",
+    "mapedFileSizeConsumeQueue": "mappedFileSizeConsumeQueue",
+}
 
 
 class BrokerConf(NamedTuple):
@@ -146,6 +151,9 @@ def read_conf(
                 warn(f"{key}: expected a whole number, found {value_text!r}; {hosts[key]} counts, as in Java")
                 continue
             addresses[key] = java_number(value_text) if key == "listenPort" else java_trim(value_text)
+        elif key in _FORMER:
+            idle.append(key)
+            warn(f"{key}: no effect, as in RocketMQ since 4.5; the name is {_FORMER[key]}")
         elif field is not None:
             value = _value(key, value_text, settings[field], warn)
             if value is None:

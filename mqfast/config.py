@@ -595,7 +595,8 @@ class StoreConfig:
         values = conf.values
         warnings = (*(f"{where}: {text}" for text in early), *conf.warnings)
         if conf.hosts:
-            values["store_host"] = _host(conf.hosts)
+            values["store_host"], strange = _resolved(conf.hosts)
+            warnings += tuple(f"{where}: {line}" for line in strange)
         given = cls.from_kwargs(**overrides)
         values.update({name: getattr(given, name) for name in given.explicit})
         values.setdefault("profile", "broker")
@@ -710,6 +711,30 @@ def _host(parts: Mapping[str, Any]) -> str:
     address = str(parts.get("brokerIP1", _HOST_PARTS["brokerIP1"]))
     port = parts.get("listenPort", _HOST_PARTS["listenPort"])
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _resolved(parts: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """Address and port for records, and warnings. RocketMQ resolves a name as well."""
+    address = str(parts.get("brokerIP1", _HOST_PARTS["brokerIP1"])).strip().removeprefix("[").removesuffix("]")
+    try:
+        return _known_host(parts, address), []
+    except ValueError:
+        pass
+    import socket  # only where a file names its host
+
+    try:
+        found = str(socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4][0])
+        return _known_host(parts, found), []
+    except (OSError, ValueError, UnicodeError) as error:
+        instead = _HOST_PARTS["brokerIP1"]
+        said = f"brokerIP1: expected an address or a name with one, found {address!r}: {error}; {instead} counts"
+        return _host({**parts, "brokerIP1": instead}), [said]
+
+
+def _known_host(parts: Mapping[str, Any], address: str) -> str:
+    found = _host({**parts, "brokerIP1": address})
+    parse_host(found)
+    return found
 
 
 def _directories(text: str | None) -> tuple[str, ...]:

@@ -150,7 +150,7 @@ brokerClusterName = DefaultCluster
 brokerIP1=10.0.0.7
 listenPort: 10921
 deleteWhen 04;05
-mapedFileSizeCommitLog=1048576
+mappedFileSizeCommitLog=1048576
   flushDiskType \
      = \
      SYNC_FLUSH
@@ -226,17 +226,14 @@ def test_a_broker_conf_is_read_as_java_reads_it_byte_by_byte(tmp_path: Path) -> 
         ("deleteWhen=24", "delete_when", "24", None),
         ("messageDelayLevel=1s 5s \t", "message_delay_level", "1s 5s", None),
         (
-            "mapedFileSizeCommitLog=1024\nmappedFileSizeCommitLog=2048\nmapedFileSizeConsumeQueue=40",
+            "mapedFileSizeCommitLog=1024\nmappedFileSizeCommitLog=2048",
             "mapped_file_bytes_commit_log",
             2048,
-            "are one setting with two values; that of mappedFileSizeCommitLog counts",
+            "mapedFileSizeCommitLog: no effect, as in RocketMQ since 4.5; the name is mappedFileSizeCommitLog",
         ),
-        (
-            "mappedFileSizeCommitLog=2048\nmapedFileSizeCommitLog=1024",
-            "mapped_file_bytes_commit_log",
-            2048,
-            "that of mappedFileSizeCommitLog counts",
-        ),
+        ("mapedFileSizeConsumeQueue=300000", "mapped_file_bytes_consume_queue", 6_000_000, "no effect, as in RocketMQ"),
+        ("brokerIP1=localhost\nlistenPort=7", "store_host", "127.0.0.1:7", None),
+        ("brokerIP1=no.such.host.invalid", "store_host", "127.0.0.1:10911", "a name with one, found 'no.such.host"),
     ],
 )
 def test_odd_values_mean_what_java_takes_them_for(text: str, field: str, value: object, message: str | None) -> None:
@@ -272,11 +269,6 @@ def test_hours_that_never_come_and_separators_at_the_end() -> None:
 def test_what_no_broker_would_work_with_is_an_error(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         StoreConfig.from_broker_conf(text)
-
-
-def test_equal_values_under_both_4x_and_5x_spelling_are_one() -> None:
-    config = StoreConfig.from_broker_conf("mapedFileSizeCommitLog=2048\nmappedFileSizeCommitLog=2048")
-    assert config.mapped_file_bytes_commit_log == 2048
 
 
 @pytest.mark.parametrize(

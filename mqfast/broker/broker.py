@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import time
@@ -199,7 +200,7 @@ class Broker:
         self.processors.is_starting = False
         if config["listenPort"] and self._port is None:
             fast = self._server(self.processors)
-            await fast.start(config["bindAddress"], port - _FAST_PORT_BELOW)
+            await self._start_fast(fast, port - _FAST_PORT_BELOW)
             self._servers.append(fast)
         if replicas.was_promoted:
             name_new_topics(self.context, store.engine.raw.master_flushed_offset)
@@ -208,6 +209,19 @@ class Broker:
         self.context.registration.start()
         self._reached = asyncio.ensure_future(check_reached(self.context.client, self.context.address))
         await self.context.registration.told(_REGISTRATION_S)
+
+    async def _start_fast(self, fast: RemotingServer, port: int) -> None:
+        """Listen on the VIP port. Raises: OSError that says whose port this is."""
+        try:
+            await fast.start(self.config["bindAddress"], port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            raise OSError(
+                errno.EADDRINUSE,
+                f"port {port} is taken: listenPort - {_FAST_PORT_BELOW} is RocketMQ's VIP port, which its producers "
+                "use with vipChannelEnabled; choose another listenPort (0: a free one, without VIP port)",
+            ) from None
 
     def _start_parts(self) -> None:
         of_masters = (Delays, Transactions)  # a slave's master delivers and checks

@@ -7,6 +7,7 @@ the remoting server. It must never guess. Source: BrokerConfig, BrokerIdentity, 
 from __future__ import annotations
 
 import copy
+import difflib
 import functools
 import os
 from collections.abc import Mapping
@@ -225,8 +226,7 @@ _HIDDEN: Final = (
     "metricsGrpcExporterHeader",  # tokens
 )
 _TLS_FILE: Final = "/etc/rocketmq/tls.properties"
-# Variables of RocketMQ's scripts, images and clients that are no settings of a broker.
-_OTHER_VARIABLES: Final = frozenset({"ROCKETMQ_VERSION", "ROCKETMQ_ZONE", "ROCKETMQ_ZONE_MODE"})
+_NEAR: Final = 0.8  # a variable this like a setting is a mistyped one; others belong to scripts, images and clients
 
 
 class BrokerConfig(PropertySettings):
@@ -262,7 +262,9 @@ class BrokerConfig(PropertySettings):
     def check_values(self, pairs: Mapping[str, str], where: str) -> None:
         """Raise what ``take`` would raise for these settings, and take nothing. Raises: ConfigError."""
         of_store = {name: text for name, text in pairs.items() if name in _FOR_THE_STORE}
-        super().check_values({name: text for name, text in pairs.items() if name not in of_store}, where)
+        super().check_values(
+            {name: text for name, text in pairs.items() if name not in of_store or name in self._known}, where
+        )
         if of_store:
             strange = set(StoreConfig.from_broker_conf(_lines(of_store)).warnings)
             if strange:
@@ -272,7 +274,7 @@ class BrokerConfig(PropertySettings):
     def take(self, pairs: Mapping[str, str], where: str) -> None:
         """Take settings of broker and store. Raises: ConfigError for a value of the wrong kind."""
         of_store = {name: text for name, text in pairs.items() if name in _FOR_THE_STORE}
-        super().take({name: text for name, text in pairs.items() if name not in of_store}, where)
+        super().take({name: text for name, text in pairs.items() if name not in of_store or name in self._known}, where)
         self.store_keys.update(of_store)
         if self._origin is not None:
             self._origin.take(pairs, where)
@@ -283,14 +285,24 @@ class BrokerConfig(PropertySettings):
         self.take({names[name]: text for name, text in environment.items() if name in names}, "environment")
 
     def take_environment(self, environment: Mapping[str, str]) -> None:
-        """Settings of variables ROCKETMQ_<KEY>, above a file: in any case, ``_`` for ``.`` or between words."""
+        """Settings of variables ROCKETMQ_<KEY>, above a file: in any case, ``_`` for ``.`` or between words.
+
+        Variables that no setting is like are none of the broker's, as ROCKETMQ_VERSION of images.
+        """
         spelled = {_plain(name): name for name in (*self._known, *_FOR_THE_STORE)}
         pairs = {}
         for name, text in environment.items():
-            if not name.startswith("ROCKETMQ_") or name == "ROCKETMQ_HOME" or name in _OTHER_VARIABLES:
+            if not name.startswith("ROCKETMQ_") or name == "ROCKETMQ_HOME":
                 continue
             key = name.removeprefix("ROCKETMQ_")
-            pairs[spelled.get(_plain(key), key)] = text
+            if _plain(key) in spelled:
+                pairs[spelled[_plain(key)]] = text
+            elif near := difflib.get_close_matches(_plain(key), spelled, 3, _NEAR):
+                self.unknown.append(key)
+                meant = " or ".join(spelled[one] for one in near)
+                self.warnings.append(
+                    f"environment: expected a setting of the broker, found {name}; did you mean {meant}?"
+                )
         self.take(pairs, "environment")
 
     def store_config(self, **overrides: Any) -> StoreConfig:

@@ -80,6 +80,10 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         for one in findings:
             print(one)
         return ExitCode.DAMAGE if any(one.refuses for one in findings) else ExitCode.OK
+    if not config.name_servers:
+        config.warnings.append(
+            "no name server: clients and other brokers find this broker by none; -n or namesrvAddr names one"
+        )
     tell(config, strict=arguments.strict)
     try:
         from mqfast.broker.broker import Broker

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import ConfigError
 
 if TYPE_CHECKING:
+    import ssl
+
     from mqfast.client.values import Credentials
 
 __all__ = ["add_credentials", "add_tls", "credentials_of", "tls_context_of"]
@@ -58,6 +59,8 @@ def add_credentials(parser: argparse.ArgumentParser) -> None:
 
 def tls_context_of(arguments: argparse.Namespace) -> ssl.SSLContext | None:
     """The context of connections; None for plain ones. Raises: ConfigError for a file that cannot be used."""
+    import ssl  # not for the help of other commands
+
     ca = arguments.tls_ca or os.environ.get(CA)
     certificate = arguments.tls_cert or os.environ.get(CERTIFICATE)
     key = arguments.tls_key or os.environ.get(KEY)

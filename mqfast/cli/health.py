@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import argparse
 import socket
-import ssl
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from mqfast.cli.arguments import Parser
 from mqfast.cli.connecting import add_tls, tls_context_of
 from mqfast.cli.exit_codes import ExitCode
 from mqfast.errors import ConfigError
+
+if TYPE_CHECKING:
+    import ssl
 
 __all__ = ["add_command"]
 
@@ -89,6 +92,8 @@ def _connected(host: str, port: int, timeout_s: float, tls: ssl.SSLContext | Non
     peer = socket.create_connection((host, port), timeout_s)
     if tls is None:
         return peer
+    import ssl
+
     try:
         return tls.wrap_socket(peer, server_hostname=host if tls.check_hostname else None)
     except ssl.SSLCertVerificationError as error:

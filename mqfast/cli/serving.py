@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from mqfast.cli.systemd import Watchdog, notify
 from mqfast.errors import StoreLocked
@@ -46,6 +46,7 @@ async def serve(server: Server, banner: Callable[[], str]) -> None:
     """Run a server until a signal. Raises: what its start raises."""
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_OneLine())
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     watchdog = Watchdog()
@@ -68,6 +69,22 @@ async def serve(server: Server, banner: Callable[[], str]) -> None:
         notify("STOPPING=1")
         watchdog.stop()
         await server.stop()
+
+
+class _OneLine:
+    """Logs what the system refused the event loop, descriptors say, as one line every ten seconds."""
+
+    def __init__(self) -> None:
+        from mqfast.remoting.log_limit import LogLimit
+
+        self._limit = LogLimit(logging.getLogger("mqfast"))
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, OSError):
+            self._limit.warning("loop", "%s: %s", context.get("message"), error)
+        else:
+            loop.default_exception_handler(context)
 
 
 def _show(text: str) -> None:

@@ -144,5 +144,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         if error.errno != errno.EADDRINUSE:
             raise
         hint = "another server runs there, a second mqfast up perhaps; --namesrv-port and --broker-port choose others"
-        raise OSError(errno.EADDRINUSE, f"{error.strerror}; {hint} (0: a free one)") from None
+        said = error.strerror or ""
+        said = said if "VIP port" in said else f"{said}; {hint} (0: a free one)"
+        raise OSError(errno.EADDRINUSE, said.replace("another listenPort", "another --broker-port")) from None
     return ExitCode.OK

@@ -212,7 +212,9 @@ class Processors:
         if isinstance(error, CallRefused):
             return request.response(error.code, remark=error.remark or None)
         if not isinstance(error, _OF_THE_PEER):
-            self._log.warning(f"failure {request.code}", "request %d failed: %r", request.code, error, exc_info=error)
+            # What the system refused, descriptors say, is one line: its place in the code helps no one.
+            where = False if isinstance(error, OSError) else error
+            self._log.warning(f"failure {request.code}", "request %d failed: %r", request.code, error, exc_info=where)
         return request.response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
 
     async def stop(self, grace_s: float) -> None:

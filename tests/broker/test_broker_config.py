@@ -196,3 +196,14 @@ def test_nothing_is_deleted_unless_a_file_or_a_setting_says_so(tmp_path: Path) -
     assert rules("fileReservedTime=48") == (True, False)
     assert rules("deleteWhen=04") == (True, False)
     assert rules(conf=True) == (True, False)
+
+
+def test_variables_of_images_and_scripts_are_no_settings() -> None:
+    config = BrokerConfig()
+    names = ("VERSION", "ACCESS_KEY", "SECRET_KEY", "ZONE", "PORT_9876_TCP", "HEAP", "IMAGE", "BUILD_DATE", "CONF_DIR")
+    config.take_environment({f"ROCKETMQ_{name}": "1" for name in names})
+    assert (config.warnings, config.unknown) == ([], [])
+    config.take_environment({"ROCKETMQ_LISTN_PORT": "1", "ROCKETMQ_FLUSHDISKTYP": "x"})
+    assert [line.partition("found ")[2] for line in config.warnings] == [
+        "ROCKETMQ_LISTN_PORT; did you mean listenPort or haListenPort?", "ROCKETMQ_FLUSHDISKTYP; did you mean flushDiskType?",
+    ]  # fmt: skip

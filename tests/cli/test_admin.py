@@ -142,12 +142,12 @@ def test_dead_letters(run: Any, admin: AdminClient) -> None:
 
 def test_settings_of_a_broker(run: Any, admin: AdminClient) -> None:
     broker = address_of(admin)
-    assert "maxMessageSize" in [row["name"] for row in rows(run("broker", "config", broker, "--json")[1])]
-    code, text, said = run("broker", "config", broker, "maxMessageSize=1000001")
-    assert (code, text.split()[-1], "--yes" in said) == (ExitCode.OK, "1000001", True)
-    assert admin.broker_config(broker)["maxMessageSize"] != "1000001"
-    assert run("broker", "config", broker, "maxMessageSize=1000001", "--yes")[0] == ExitCode.OK
-    assert admin.broker_config(broker)["maxMessageSize"] == "1000001"
+    assert "transactionCheckMax" in [row["name"] for row in rows(run("broker", "config", broker, "--json")[1])]
+    code, text, said = run("broker", "config", broker, "transactionCheckMax=11")
+    assert (code, text.split()[-1], "--yes" in said) == (ExitCode.OK, "11", True)
+    assert admin.broker_config(broker)["transactionCheckMax"] != "11"
+    assert run("broker", "config", broker, "transactionCheckMax=11", "--yes")[0] == ExitCode.OK
+    assert admin.broker_config(broker)["transactionCheckMax"] == "11"
     assert any(row["name"] == "putTps" for row in rows(run("broker", "runtime", broker, "--json")[1]))
 
 

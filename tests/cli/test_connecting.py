@@ -197,3 +197,18 @@ def test_a_server_lives_where_its_output_is_on_a_full_disk(tmp_path: Path, progr
     finally:
         one.terminate()
         one.wait(60)
+
+
+def test_a_broker_names_the_port_that_is_taken_and_warns_of_no_name_server(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1] + 2
+        settings = [f"storePathRootDir={tmp_path}/s", "mappedFileSizeCommitLog=1048576", f"listenPort={port}"]
+        done = mqfast("broker", *settings, f"haListenPort={port + 1}", NAMESRV_ADDR="")
+        assert done.returncode != 0
+        assert f"port {port - 2} is taken: listenPort - 2 is RocketMQ's VIP port" in done.stderr
+        assert done.stderr.count("no name server") == 1
+        done = mqfast(
+            "up", "--namesrv-port", "0", "--broker-port", str(port), "--store", f"{tmp_path}/s", *settings[1:2]
+        )
+        assert f"port {port - 2} is taken" in done.stderr
+        assert "--broker-port" in done.stderr

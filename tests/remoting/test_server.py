@@ -26,7 +26,7 @@ from mqfast.remoting.command import ROCKETMQ, FrameDecoder, RemotingCommand, enc
 from mqfast.remoting.processors import Lane, Processors
 from mqfast.remoting.server import RemotingServer
 from mqfast.remoting.settings import RemotingSettings
-from mqfast.remoting.tls import TlsMode, client_context, server_context
+from mqfast.remoting.tls import WANTS_TLS, TlsMode, client_context, server_context
 
 try:
     import uvloop
@@ -626,12 +626,12 @@ def test_tls_and_plain_connections_share_the_port(play: Callable[..., None], cer
 
 def test_modes_of_tls(play: Callable[..., None], certificates: Path) -> None:
     async def no_plain(world: World) -> None:
-        with pytest.raises(ConnectionLost):
-            await world.client().call(world.address, 1)
+        answer = await world.client().call(world.address, 1)
+        assert (answer.code, answer.remark) == (1, WANTS_TLS)
         assert (await world.client(context=client_context({})).call(world.address, 1)).code == 0
 
     async def no_tls(world: World) -> None:
-        with pytest.raises(ConnectionLost):
+        with pytest.raises(ConnectionLost, match="takes no TLS"):
             await world.client(context=client_context({})).call(world.address, 1)
         assert (await world.client().call(world.address, 1)).code == 0
 
