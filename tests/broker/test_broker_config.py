@@ -205,5 +205,6 @@ def test_variables_of_images_and_scripts_are_no_settings() -> None:
     assert (config.warnings, config.unknown) == ([], [])
     config.take_environment({"ROCKETMQ_LISTN_PORT": "1", "ROCKETMQ_FLUSHDISKTYP": "x"})
     assert [line.partition("found ")[2] for line in config.warnings] == [
-        "ROCKETMQ_LISTN_PORT; did you mean listenPort or haListenPort?", "ROCKETMQ_FLUSHDISKTYP; did you mean flushDiskType?",
-    ]  # fmt: skip
+        "ROCKETMQ_LISTN_PORT; did you mean listenPort or haListenPort?",
+        "ROCKETMQ_FLUSHDISKTYP; did you mean flushDiskType?",
+    ]
