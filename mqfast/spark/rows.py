@@ -7,6 +7,7 @@ never touch a store or a file: the record format is in ``mqfast/store/put/_stage
 
 from __future__ import annotations
 
+import bisect
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
@@ -69,6 +70,16 @@ _MOST_LEVELS: Final = 18
 _MOST_DELAY_MS: Final = 3 * 86_400_000
 _TIMER_STEP_MS: Final = 1000
 _MOST_ORDERS: Final = 4096
+# Properties that steer a broker, and what says the same.
+_INSTEAD: Final = {
+    _properties.DELAY: "use the column delayLevel",
+    **dict.fromkeys(
+        (_properties.TIMER_DELAY_MS, _properties.TIMER_DELAY_SEC, _properties.TIMER_DELIVER_MS),
+        "use the column delayTimeMs",
+    ),
+    **dict.fromkeys((_properties.TRAN_MSG, _properties.PGROUP), "use a TransactionProducer of mqfast.client"),
+    _properties.TIMER_DEL_UNIQKEY: "use recall() of a producer of mqfast.client",
+}
 _DELAYS: Final = (
     _properties.DELAY, _properties.TIMER_DELAY_MS, _properties.TIMER_DELAY_SEC, _properties.TIMER_DELIVER_MS,
 )  # fmt: skip
@@ -322,11 +333,29 @@ class RowWriter:
 
     def _properties(self, columns: dict[str, pa.Array], n: int) -> list[dict[str, str]]:
         names, values, ends = _pairs(columns["properties"]) if "properties" in columns else (None, None, None)
+        if names is not None and ends is not None and not PLACES.intersection(columns):
+            self._refuse_steering(columns["properties"], names, ends)
         named = [("tags", _properties.TAGS), ("keys", _properties.KEYS), ("shardingKey", _properties.SHARDINGKEY)]
         if self._options.preserve_ids:
             named.append(("uniqKey", _properties.UNIQ_KEY))
         extras = [(target, _joined(columns[name])) for name, target in named if name in columns]
         return merge_properties(n, names, values, ends, extras, self._dropped)
+
+    def _refuse_steering(self, column: pa.Array, names: list[str], ends: list[int]) -> None:
+        """Refuse properties of new messages with a meaning for brokers. Rows that say where a message was are copies of
+        messages, and a stored property string is one as well: what their properties meant is over.
+        """
+        import pyarrow as pa
+
+        if not pa.types.is_map(column.type) or _INSTEAD.keys().isdisjoint(names):
+            return
+        for at in range(ends[0], ends[-1]):
+            if (name := names[at]) in _INSTEAD:
+                row = bisect.bisect_right(ends, at) - 1
+                raise self._refuse(
+                    row, f"property {name!r} is RocketMQ's own: {_INSTEAD[name]}; of messages that were read keep the "
+                    "column queueOffset, or leave the property out",
+                )  # fmt: skip
 
     def _property_texts(self, rows: list[dict[str, str]]) -> list[bytes]:
         if len(self._orders) > _MOST_ORDERS:
@@ -414,7 +443,7 @@ class RowWriter:
 
     def _say_delay(self, i: int, level: int | None, delay_ms: int | None, properties: dict[str, str]) -> None:
         """What makes a broker delay a message; a delay that a message had when it was read is over."""
-        for name in _DELAYS:
+        for name in (*_DELAYS, _properties.TRAN_MSG, _properties.PGROUP):  # in a send of its own they would act
             properties.pop(name, None)
         if level is not None and level > 0:
             properties[_properties.DELAY] = str(level)

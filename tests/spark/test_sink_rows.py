@@ -281,6 +281,26 @@ def test_rows_that_are_no_messages_name_themselves(columns: Any, error: type[Exc
         writer(b"SPK\x01x:").encode(batch(**columns))
 
 
+@pytest.mark.parametrize(
+    "name, instead",
+    [
+        ("DELAY", "delayLevel"), ("TIMER_DELAY_SEC", "delayTimeMs"), ("TIMER_DELIVER_MS", "delayTimeMs"),
+        ("TRAN_MSG", "TransactionProducer"), ("PGROUP", "TransactionProducer"), ("TIMER_DEL_UNIQKEY", "recall"),
+    ],
+)  # fmt: skip
+def test_properties_that_steer_a_broker_are_columns(store: mqfast.MessageStore, name: str, instead: str) -> None:
+    given = batch(body=[b"0", b"1", b"2"], properties=[[("a", "1")], None, [("b", "2"), (name, "3")]])
+    for rows, at in ((given, 2), (given.slice(1), 1)):
+        with pytest.raises(MessageIllegal, match=rf"row {at}: property '{name}' is RocketMQ's own: use .*{instead}"):
+            writer(topic="t").encode(rows)
+    assert stored(store, writer(topic="t"), given.slice(0, 2))[0].properties == {"a": "1"}
+    # Of copies of messages it says what was.
+    raw = batch(body=[b""], properties=pa.array([f"{name}\x013\x02"]))
+    assert stored(store, writer(topic="t"), raw)[-1].properties == {name: "3"}
+    read = batch(body=[b""], properties=[[(name, "3")]], queueOffset=pa.array([7]))
+    assert stored(store, writer(topic="t"), read)[-1].properties == {name: "3"}
+
+
 def test_null_properties_are_left_out(store: mqfast.MessageStore) -> None:
     given = batch(body=[b""], properties=[[("a", None), ("b", "1")]])
     assert stored(store, writer(topic="t"), given)[0].properties == {"b": "1"}
