@@ -340,6 +340,18 @@ def test_archive_of_a_cluster_replays_into_a_store(spark: SparkSession, broker: 
         assert [body for number, body in found if number == queue] == expected
 
 
+def test_audit_does_not_miss_messages_that_consumers_may_not_read(spark: SparkSession) -> None:
+    with Broker(topics={"orders": 2}) as broker:
+        broker.send("orders", *map(str, range(10)))
+        broker.create_topic("orders", 2, perm="w")
+        report = audit.run(spark, audit.Settings(of(broker)))
+        assert (report.damaged, report.facts["records"]) == (False, 0)
+        assert report.facts["unreadQueues"] == "broker-a orders/0, broker-a orders/1"
+        broker.create_topic("orders", 2)
+        report = audit.run(spark, audit.Settings(of(broker)))
+        assert (report.damaged, report.facts["records"], report.facts["unreadQueues"]) == (False, 10, "")
+
+
 def test_audit_of_a_running_cluster(spark: SparkSession, broker: Broker) -> None:
     fill(broker, 0, 90)
     report = audit.run(spark, audit.Settings(of(broker)))

@@ -7,8 +7,11 @@ retention removed while the job was reading.
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
+from mqfast.spark import options as table_of_options
+from mqfast.spark.access import open_access, stores_of
 from mqfast.spark.jobs.places import as_options, name_of, queue_ends
 from mqfast.spark.jobs.report import Report
 from mqfast.spark.jobs.tasks import tell
@@ -34,10 +37,13 @@ def audit_cluster(spark: SparkSession, settings: Settings) -> Report:
     rows = _read(spark, settings, queue_ends(before)).collect()
     after = {tuple(row[name] for name in _KEY): row["minOffset"] for row in _queues(spark, settings).collect()}
     found = {tuple(row[name] for name in _KEY): row for row in rows}
+    unread = _unread(settings)
     table: list[tuple[Any, ...]] = []
     for queue in before.orderBy(*_KEY).collect():
         key = tuple(queue[name] for name in _KEY)
         row = found.get(key)
+        if row is None and key in unread:
+            continue
         # Retention may have been at work: what the queue began with may be gone, and not all of it was read.
         first = max(queue["minOffset"], after.get(key, queue["maxOffset"]))
         if row is None:
@@ -51,10 +57,22 @@ def audit_cluster(spark: SparkSession, settings: Settings) -> Report:
     for number, name in enumerate(_HEADS[3:], 3):
         report.facts[name] = sum(row[number] for row in table)
     report.facts["queues"] = len(table)
+    report.facts["unreadQueues"] = ", ".join(f"{store} {topic}/{number}" for store, topic, number in sorted(unread))
     report.facts["findings"] = sum(sum(row[4:]) for row in table)
     report.damaged = report.facts["findings"] > 0
     report.table("queues", _HEADS, [row for row in table if row[3] or any(row[4:])])
     return report
+
+
+def _unread(settings: Settings) -> set[tuple[str, str, int]]:
+    """Queues with messages that consumers may not read now, so that a broker hands out none of them."""
+    options = table_of_options.parse(as_options(settings.store), table_of_options.BATCH)
+    found = set()
+    for name, given in stores_of(options, begins=True):
+        with closing(open_access(given)) as access:
+            queues = access.look().queues
+        found |= {(name, q.topic, q.queue_id) for q in queues if q.messages and not q.is_readable}
+    return found
 
 
 def _queues(spark: SparkSession, settings: Settings) -> DataFrame:

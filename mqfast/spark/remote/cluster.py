@@ -295,13 +295,16 @@ class Cluster:
         """How many queues of a topic consumers may read on a broker, as name servers tell, or else the broker's list of
         topics; None: neither tells. A name server forgets the topics of a broker that starts again.
         """
-        route = self.route(topic)
+        taken, _, of_broker = self._of_broker.get(broker, _NOTHING)
+        known = of_broker.get(self.wire(topic)) if time.monotonic() - taken <= ROUTE_S else None
+        try:
+            route = self.route(topic)
+        except ConnectError:
+            if known is None:
+                raise
+            return known
         counts = _readable(route.queue_datas if route is not None else (), broker)
-        if counts is None:
-            taken, _, known = self._of_broker.get(broker, _NOTHING)
-            if time.monotonic() - taken <= ROUTE_S:
-                return known.get(self.wire(topic))
-        return counts
+        return known if counts is None else counts
 
     def _known_queues(self, broker: str, topic: str) -> int | None:
         """The same of all name servers, where none may be wrong; None: no such topic. Raises: BrokerAway."""
