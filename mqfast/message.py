@@ -355,6 +355,25 @@ def _moment_ms(when: When) -> int:
     return moment
 
 
+class Delivered(Protocol):
+    """A message that a consumer received, as ``Message.from_delivery`` needs it."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def tags(self) -> str | None: ...
+    @property
+    def keys(self) -> Iterable[str]: ...
+    @property
+    def flag(self) -> int: ...
+    @property
+    def properties(self) -> Mapping[str, str]: ...
+    @property
+    def user_properties(self) -> Mapping[str, str]: ...
+
+
 @dataclass(slots=True)
 class Message:
     """One message to put or to send.
@@ -386,6 +405,23 @@ class Message:
     delay_level: int | None = None
     delay_s: float | None = None
     deliver_at: When | None = None
+
+    @classmethod
+    def from_delivery(cls, delivery: Delivered, topic: str | None = None) -> Message:
+        """A new message of what an application gave a received one: body, tags, keys, sharding key, flag, properties.
+
+        What clients and brokers put on it stays behind: a delay, a transaction, retries, its ids.
+        Args: topic: to forward it to; None: that of the received one.
+        """
+        return cls(
+            delivery.topic if topic is None else topic,
+            delivery.body,
+            tags=delivery.tags,
+            keys=tuple(delivery.keys) or None,
+            properties=delivery.user_properties or None,
+            flag=delivery.flag,
+            sharding_key=delivery.properties.get(_properties.SHARDINGKEY) or None,
+        )
 
     def encoded_body(self) -> Body:
         """The body as bytes: a text as UTF-8, anything else as it is. Raises: MessageIllegal."""

@@ -19,6 +19,7 @@ __all__ = [
     "MAX_PROPERTIES_BYTES",
     "NAME_VALUE_SEPARATOR",
     "PROPERTY_SEPARATOR",
+    "RESERVED",
     "TAG_KEY",
     "attempts_of",
     "decode",
@@ -30,7 +31,9 @@ __all__ = [
     "jhash",
     "light_queues",
     "origin_of",
+    "of_user",
     "queue_pairs",
+    "refuse_reserved",
     "revived",
     "split_keys",
     "tag_codes",
@@ -101,7 +104,51 @@ OF_THE_WAY: Final = frozenset(
     )
 )  # fmt: skip
 
+_BY_ARGUMENTS: Final = {
+    KEYS: "keys=", TAGS: "tags=", WAIT: "wait_store_ok=False", SHARDINGKEY: "sharding_key=", DELAY: "delay_level=",
+    TIMER_DELAY_SEC: "delay_s=", TIMER_DELAY_MS: "delay_s=", TIMER_DELIVER_MS: "deliver_at=",
+    TIMER_DEL_UNIQKEY: "recall()", TRAN_MSG: "a TransactionProducer", PGROUP: "a TransactionProducer",
+    **dict.fromkeys(("CORRELATION_ID", "REPLY_TO_CLIENT", "TTL", "MSG_TYPE"), "request() and reply()"),
+    "BORN_TIMESTAMP": "born_timestamp=", UNIQ_KEY: "keys=, the client makes the unique id",
+}  # fmt: skip
+_BY_NOBODY: Final = (
+    TRACE_ON, MSG_REGION, RETRY_TOPIC, REAL_TOPIC, REAL_QID, "MIN_OFFSET", "MAX_OFFSET", "BUYER_ID", ORIGIN_MESSAGE_ID,
+    "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG", "RECONSUME_TIME", MAX_RECONSUME_TIMES,
+    "CONSUME_START_TIME", POP_CK, "POP_CK_OFFSET", FIRST_POP_TIME, TRAN_PREPARED_QUEUE_OFFSET, DUP_INFO,
+    "EXTEND_UNIQ_INFO", "INSTANCE_ID", "ARRIVE_TIME", "PUSH_REPLY_TIME", CLUSTER, INNER_MULTI_QUEUE_OFFSET,
+    TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS, TIMER_ROLL_TIMES, TIMER_OUT_MS, "TIMER_DELAY_LEVEL", "__BORNHOST",
+    TRANSACTION_ID, TRANSACTION_CHECK_TIMES, INNER_NUM, INNER_BASE, CRC32, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID,
+    DLQ_ATTEMPTS,
+)  # fmt: skip
+RESERVED: Final[Mapping[str, str]] = {**dict.fromkeys(_BY_NOBODY, ""), **_BY_ARGUMENTS}
+"""Names that mean something to RocketMQ or to mqfast -> what an application uses instead, "" where clients and brokers
+alone set them. Source: MessageConst.STRING_HASH_SET, and names that are missing there.
+"""
+
 _FIRST_BUCKETS: Final = 128
+
+
+def refuse_reserved(given: Iterable[str], allowed: Iterable[str] = ()) -> None:
+    """Raises: MessageIllegal where an application gives a property a name that steers a broker or a client, such as
+    TRAN_MSG, with which a message is acknowledged and never delivered.
+    """
+    for name in given:
+        if isinstance(name, str) and (name in RESERVED or name.startswith(TRANSIENT_PREFIX)) and name not in allowed:
+            instead = RESERVED.get(name, "")
+            more = f"use {instead}" if instead else "clients and brokers alone set it"
+            raise MessageIllegal(
+                f"properties: expected names of the application, found {name!r}, which is RocketMQ's own: {more}; to "
+                "forward a message use Message.from_delivery or its user_properties"
+            )
+
+
+def of_user(properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties of a stored message that its application gave it, without those of clients and brokers."""
+    return {
+        name: value
+        for name, value in properties.items()
+        if name not in RESERVED and name not in OF_THE_WAY and not name.startswith(TRANSIENT_PREFIX)
+    }
 
 
 def jhash(text: str) -> int:

@@ -119,6 +119,13 @@ class Delivery(Received):
             return self._properties
 
     @property
+    def user_properties(self) -> dict[str, str]:
+        """The properties that the application gave the message, without those of clients and brokers; tags, keys and
+        sharding key are attributes of their own. ``Message.from_delivery`` forwards a message with them.
+        """
+        return names.of_user(self.properties)
+
+    @property
     def body(self) -> bytes:
         """The body as the producer gave it.
 

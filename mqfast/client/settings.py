@@ -75,6 +75,7 @@ PRODUCER_RULES: Final[Mapping[str, Rule]] = {
     "max_in_flight": Rule(int, 1, 1 << 31, "messages"),
     "max_in_flight_bytes": Rule(int, 1, 1 << 62, "bytes"),
     "close_timeout_s": Rule("number", 0, 86_400, "seconds"),
+    "start_timeout_s": Rule("number", 0, 31 * 86_400, "seconds", optional=True),
     "selector": Rule("call", optional=True),
 }
 
@@ -92,6 +93,7 @@ CONSUMER_RULES: Final[Mapping[str, Rule]] = {
     "max_reconsume_times": Rule(int, -1, 1 << 30, "deliveries"),
     "suspend_s": Rule("number", 0.01, 30, "seconds"),
     "close_timeout_s": Rule("number", 0, 86_400, "seconds"),
+    "start_timeout_s": Rule("number", 0, 31 * 86_400, "seconds", optional=True),
     "auto_commit_s": Rule("number", 0.1, 86_400, "seconds", optional=True),
 }
 

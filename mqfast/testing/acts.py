@@ -103,6 +103,7 @@ class Acts:
     def _properties(self, topic: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Properties as a client makes them of its arguments; delays are by the cluster's time. Raises: UsageError."""
         given = {name: value for name, value in fields.items() if name not in ("broker", "queue_id")}
+        names.refuse_reserved(fields.get("properties") or {})
         pairs = Message(topic, b"", **given).merged_properties(fields.get("properties") or {})
         delay_ms = pairs.pop(names.TIMER_DELAY_MS, None) if fields.get("delay_s") is not None else None
         if delay_ms is not None:

@@ -60,7 +60,7 @@ class AsyncPullConsumer(PullArguments):
         if not self._is_started:
             async with self._starting:
                 if not self._is_started:
-                    await self._engine.start()
+                    await self._engine.start(lambda: self._is_closed)
                     self._loop = asyncio.get_running_loop()
                     self._is_started = True
         self._engine.instance.check_here()

@@ -147,11 +147,14 @@ class AsyncPushConsumer(PushFace):
                     loop.add_signal_handler(number, on_signal, number)
                     before[number] = handler
         try:
-            await self.start()
-            assert self._ended is not None
-            waits = [asyncio.ensure_future(told.wait()), asyncio.ensure_future(self._ended.wait())]
+            waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(told.wait()), asyncio.ensure_future(self.start())]
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                if waits[1].done():
+                    waits[1].result()
+                    assert self._ended is not None
+                    waits.append(asyncio.ensure_future(self._ended.wait()))
+                    await asyncio.wait([waits[0], waits[2]], return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for wait in waits:
                     wait.cancel()

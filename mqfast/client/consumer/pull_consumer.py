@@ -72,6 +72,7 @@ class PullArguments:
         max_body_bytes: of a body that is decompressed; reading a larger one is an error, as of a damaged one.
         trace: write what is handed out into the trace topic, or into the topic of this name.
         hooks: ``before_consume`` and ``after_consume`` are called when messages are handed out.
+        start_timeout_s: how long ``start`` tries to reach a name server; 0: once; None: without end.
         close_timeout_s: bound of ``close()``.
     Raises: ConfigError, UsageError.
     """
@@ -103,6 +104,7 @@ class PullArguments:
         max_body_bytes: int = BODY_BYTES_MAX,
         trace: bool | str = False,
         hooks: Sequence[ClientHook] = (),
+        start_timeout_s: float | None = 0.0,
         close_timeout_s: float = 5.0,
         **unknown: Any,
     ) -> None:
@@ -133,6 +135,7 @@ class PullArguments:
                 "max_cached_bytes": max_cached_bytes,
                 "max_cached_total": max_cached_total,
                 "max_body_bytes": max_body_bytes,
+                "start_timeout_s": start_timeout_s,
                 "close_timeout_s": close_timeout_s,
             },
             unknown=unknown,
@@ -274,7 +277,8 @@ class PullConsumer(PullArguments):
         with self._starting:
             if not self._is_started:
                 self._io = io_thread.shared()
-                self._io.call(self._engine.start(), START_S)
+                limit_s = io_thread.start_limit(START_S, self._settings.start_timeout_s)
+                self._io.call(self._engine.start(lambda: self._is_closed), limit_s)
                 if self._is_closed:  # meanwhile, by a signal handler or another thread
                     self._io.call(self._engine.close(all_handed_out=False), self._settings.close_timeout_s)
                     self._check_open()

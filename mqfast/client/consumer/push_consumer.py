@@ -102,7 +102,8 @@ class PushConsumer(PushFace):
 
             self._in_hand.answer_sync = answer_sync
             close_at_exit(self)
-            io_thread.shared().call(self._begin(), START_S)
+            limit_s = io_thread.start_limit(START_S, self._settings.start_timeout_s)
+            io_thread.shared().call(self._begin(), limit_s)
 
     async def _begin(self) -> None:
         self._check_usable()  # it may be closed meanwhile, by a signal handler or another thread
@@ -149,6 +150,8 @@ class PushConsumer(PushFace):
         before: dict[int, Any] = {}
         count = 0
 
+        is_starting = False
+
         def on_signal(number: int, frame: Any) -> None:
             nonlocal count
             count += 1
@@ -156,12 +159,21 @@ class PushConsumer(PushFace):
                 _give_back(before)
                 signal.raise_signal(number)
             told.put(number)  # the one queue whose put may interrupt its get
+            if is_starting:
+                raise _Told
 
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 before[number] = signal.signal(number, on_signal)
         try:
-            self.start()
+            try:
+                is_starting = True
+                self.start()
+                is_starting = False
+            except _Told:
+                is_starting = False
+                self.close()
+                return
             ended = self._ended
             assert ended is not None
             while not ended.is_set():
@@ -229,6 +241,10 @@ class PushConsumer(PushFace):
     def lag(self) -> dict[MessageQueue, int]:
         """Queue -> how many of its messages the group has not done, of this member's queues. Raises: ClientError."""
         return io_thread.shared().call(self._running().lag(), ASK_S)
+
+
+class _Told(BaseException):
+    """A signal ends the start of ``run``."""
 
 
 def _give_back(handlers: dict[int, Any]) -> None:

@@ -30,6 +30,7 @@ from mqfast.client.values import Credentials
 from mqfast.errors import (
     BrokerError,
     CallTimeout,
+    ClientClosed,
     ClientError,
     ConnectError,
     ConnectionLost,
@@ -51,6 +52,8 @@ ROUTE_FAILED_S: Final = 1.0
 HEARTBEAT_S: Final = 30.0
 ADDRESS_SERVER_S: Final = 120.0
 _NAME_SERVER_TIMEOUT_S: Final = 3.0
+_WAIT_S: Final = (0.1, 2.0)
+"""First and longest pause of a start that goes on trying."""
 _log = logging.getLogger("mqfast.client")
 
 
@@ -157,9 +160,10 @@ class ClientInstance:
             known.append(one)
             return one
 
-    async def acquire(self) -> None:
+    async def acquire(self, *, may_wait: bool = False) -> None:
         """Begin to use it: the first user starts the periodic work.
 
+        Args: may_wait: ``wait_for_name_server`` follows, so that no address is asked for here.
         Raises: ConnectError when the address server names no name server; then nothing is begun.
         """
         self._users += 1
@@ -168,12 +172,39 @@ class ClientInstance:
                 self.every(ADDRESS_SERVER_S, self._ask_address_server, "address server")
             self.every(ROUTE_S, self.refresh_routes, "routes")
             self.every(HEARTBEAT_S, self.heartbeat, "heartbeat")
-        if self.name_servers.url is not None and not self.name_servers.addresses:
+        if self.name_servers.url is not None and not self.name_servers.addresses and not may_wait:
             try:
                 await self._ask_address_server()
             except BaseException:
                 await self.release()
                 raise
+
+    async def wait_for_name_server(self, timeout_s: float | None, is_closed: Callable[[], bool]) -> None:
+        """Wait until a name server answers, where a start was told to go on trying.
+
+        Args: timeout_s: for so long; 0: nobody is asked; None: without end. is_closed: has the client been closed?
+        Raises: ConnectError at the end of the time; ClientClosed.
+        """
+        if timeout_s == 0:
+            return
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        pause_s, longest_s = _WAIT_S
+        about = "start of a client"
+        while True:
+            try:
+                if self.name_servers.url is not None and not self.name_servers.addresses:
+                    await self._ask_address_server()
+                steps = self.ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO, timeout_s=3.0, about=about)
+                await self.shell.run(steps)
+                return
+            except ClientError as error:
+                if is_closed():
+                    raise ClientClosed("the client was closed before a name server answered") from None
+                if until is not None and time.monotonic() >= until:
+                    raise
+                _log.warning("%s: %s; it is tried again", self.client_id, error)
+            await asyncio.sleep(pause_s if until is None else max(0.0, min(pause_s, until - time.monotonic())))
+            pause_s = min(pause_s * 2, longest_s)
 
     async def release(self) -> None:
         """End to use it: the last user stops the periodic work and closes the connections."""
@@ -254,7 +285,8 @@ class ClientInstance:
         self, code: int, fields: dict[str, Any] | None = None, body: bytes = b"", *, timeout_s: float, about: str
     ) -> Steps[Any]:
         """Ask one name server after the other until one answers. Returns: the answer. Raises: ConnectError."""
-        deadline = time.monotonic() + timeout_s
+        begun = time.monotonic()
+        deadline = begun + timeout_s
         reasons: list[str] = []
         for address in self.name_servers.addresses:
             left = deadline - time.monotonic()
@@ -268,7 +300,9 @@ class ClientInstance:
                 reasons.append(str(error) if address in str(error) else f"{address}: {error}")
         if not reasons:
             reasons.append(f"{self.name_servers.url} named none")
-        raise ConnectError(f"{about}: no name server answered in {timeout_s:g} s: {'; '.join(reasons)}")
+        raise ConnectError(
+            f"{about}: no name server answered in {time.monotonic() - begun:.1f} s: {'; '.join(reasons)}"
+        )
 
     def route(self, topic: str, *, timeout_s: float = 3.0, refresh: bool = False) -> Steps[TopicRoute]:
         """A topic's route, from the table or from a name server. Raises: NoRoute, ConnectError, BrokerError."""

@@ -18,7 +18,7 @@ from mqfast.client.net.green import refuse_green_threads
 from mqfast.errors import ClientError
 from mqfast.remoting.loop import runner
 
-__all__ = ["IoThread", "forget", "shared"]
+__all__ = ["IoThread", "forget", "shared", "start_limit"]
 
 T = TypeVar("T")
 _START_S: Final = 10.0
@@ -101,6 +101,11 @@ class IoThread:
         if self.is_alive:
             self.soon(self._stopping.set)
             self._thread.join(timeout_s)
+
+
+def start_limit(own_s: float, start_timeout_s: float | None) -> float | None:
+    """What a start may take: its own steps behind the wait for a name server. Returns: None: without end."""
+    return None if start_timeout_s is None else own_s + start_timeout_s
 
 
 class _Call(Generic[T]):

@@ -105,6 +105,8 @@ class ProducerBase(NamedArguments):
             counts 2 KiB beside its own bytes.
         trace: write sends, ends of transactions and recalls into the trace topic, or into the topic of this name.
         hooks: told of every send.
+        start_timeout_s: how long ``start`` waits until a name server answers; 0: not at all, the first send says so;
+            None: without end.
         close_timeout_s: what ``close`` takes at most.
     Raises: ConfigError (UsageError, ValueError) before anything is sent.
     Source: DefaultMQProducer.
@@ -140,6 +142,7 @@ class ProducerBase(NamedArguments):
         max_in_flight_bytes: int = 64 << 20,
         trace: bool | str = False,
         hooks: Sequence[ClientHook] = (),
+        start_timeout_s: float | None = 0.0,
         close_timeout_s: float = 5.0,
     ) -> None:
         check(PRODUCER_RULES, {name: value for name, value in locals().items() if name in PRODUCER_RULES})
@@ -191,6 +194,7 @@ class ProducerBase(NamedArguments):
         self._tracer = None if topic is None else Tracer(self.group, topic, "PRODUCE")
         if self._tracer is not None:
             self._hooks = (*self._hooks, self._tracer)
+        self._start_timeout_s = start_timeout_s
         self._close_timeout_s = float(close_timeout_s)
         self._owner = Owner(self._wire.group)
         self._instance: ClientInstance | None = None

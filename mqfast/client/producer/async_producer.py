@@ -79,7 +79,13 @@ class AsyncProducer(ProducerBase):
             if self._instance is None:
                 self._check_usable()
                 instance = ClientInstance.shared(self._settings, loop_of_caller())
-                await instance.acquire()
+                await instance.acquire(may_wait=self._start_timeout_s != 0)
+                try:
+                    await instance.wait_for_name_server(self._start_timeout_s, lambda: self._closed)
+                    self._check_usable()  # it may be closed meanwhile
+                except BaseException:
+                    await instance.release()
+                    raise
                 instance.add_producer(self._wire.group, self._owner)
                 self._pipeline = Pipeline(instance, self._sender)
                 self._linger = Linger(self._pipeline, self._batch_bytes, self._linger_s, self._timeout_s)

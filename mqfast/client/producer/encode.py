@@ -227,6 +227,16 @@ def _check_rest(message: Message) -> None:
         raise MessageIllegal(f"born_timestamp: expected milliseconds since the epoch, found {message.born_timestamp!r}")
 
 
+_IN_READY_BYTES: Final = (names.TAGS, names.KEYS, names.WAIT, names.SHARDINGKEY)
+"""What has no place beside ready bytes."""
+
+
+class OwnMessage(Message):
+    """A message of the client itself, whose properties may have RocketMQ's names: the answer to a request, say."""
+
+    __slots__ = ()
+
+
 def prepared(message: Message, wire: Wire, more: Mapping[str, str] | None = None) -> Outgoing:
     """Check a message and make what is sent of it.
 
@@ -276,9 +286,13 @@ def _pairs(message: Message) -> dict[str, Any]:
     given = message.properties
     if isinstance(given, bytes):
         message.encoded_properties()  # it checks what stands beside ready bytes
-        return dict(names.decode(given))
+        pairs = dict(names.decode(given))
+        names.refuse_reserved(pairs, _IN_READY_BYTES)
+        return pairs
     if given is not None and not isinstance(given, Mapping):
         raise MessageIllegal(f"properties: expected a mapping or bytes, found {type(given).__name__}")
+    if given and not isinstance(message, OwnMessage):
+        names.refuse_reserved(given)
     return dict(message.merged_properties(given or {}))
 
 

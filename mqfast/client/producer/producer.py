@@ -74,7 +74,7 @@ class Producer(ProducerBase):
         self.close()
 
     def start(self) -> Self:
-        """Begin, if the first send has not done it. Raises: ClientClosed."""
+        """Begin, if the first send has not done it. Raises: ClientClosed; ConnectError as ``start_timeout_s`` says."""
         self._begun()
         return self
 
@@ -88,16 +88,19 @@ class Producer(ProducerBase):
             instance = self._instance
             if instance is None:
                 io = self._io = io_thread.shared()
-                instance = io.call(self._begin(io), _START_S)
+                instance = io.call(self._begin(io), io_thread.start_limit(_START_S, self._start_timeout_s))
                 close_at_exit(self)
             return instance
 
     async def _begin(self, io: io_thread.IoThread) -> ClientInstance:
         instance = ClientInstance.shared(self._settings, io.loop)
-        await instance.acquire()
-        if self._closed:  # meanwhile, by a signal handler or another thread
+        await instance.acquire(may_wait=self._start_timeout_s != 0)
+        try:
+            await instance.wait_for_name_server(self._start_timeout_s, lambda: self._closed)
+            self._check_open()  # it may be closed meanwhile, by a signal handler or another thread
+        except BaseException:
             await instance.release()
-            self._check_open()
+            raise
         instance.add_producer(self._wire.group, self._owner)
         self._pipeline = Pipeline(instance, self._sender)
         self._linger = Linger(self._pipeline, self._batch_bytes, self._linger_s, self._timeout_s)

@@ -22,7 +22,7 @@ from mqfast.broker_conf import java_whole
 from mqfast.client.delivery import Delivery, Source
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.producer._encode import Outgoing
-from mqfast.client.producer.encode import MSG_TYPE, Wire, prepared
+from mqfast.client.producer.encode import MSG_TYPE, OwnMessage, Wire, prepared
 from mqfast.client.producer.send import Sender, Sending
 from mqfast.client.values import Body, SendResult
 from mqfast.errors import ClientError, MqfastError, SendTimeout, UsageError
@@ -185,4 +185,4 @@ def reply_message(request: Delivery, body: Body) -> Message:
     properties = {MSG_TYPE: "reply", CORRELATION_ID: correlation, REPLY_TO_CLIENT: client}
     if TTL in pairs:
         properties[TTL] = pairs[TTL]
-    return Message(f"{cluster}_REPLY_TOPIC", body, properties=properties)
+    return OwnMessage(f"{cluster}_REPLY_TOPIC", body, properties=properties)

@@ -260,10 +260,3 @@ def test_what_a_broker_refuses_is_an_error_with_its_code(cluster_address: str, t
             producer.send(topic, b"x", queue=queue._replace(queue_id=99))
         assert caught.value.code in (1, 29)
         assert caught.value.remark
-
-
-def test_the_id_of_the_application_stays(cluster_address: str, topic: str) -> None:
-    with Producer("producers", cluster_address) as producer:
-        result = producer.send(Message(topic, b"x", properties={"UNIQ_KEY": "order-7"}))
-        assert result.msg_id == "order-7"
-        assert found(cluster_address, result).msg_id == "order-7"

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqfast import properties
-from mqfast.client.producer.encode import Compressor, Wire, batch_of, head_of, new_id, new_ids, prepared
+from mqfast.client.producer.encode import Compressor, OwnMessage, Wire, batch_of, head_of, new_id, new_ids, prepared
 from mqfast.errors import ConfigError, MessageIllegal, MessageTooLarge, PropertiesTooLong
 from mqfast.message import Message
 from mqfast.remoting.command import FrameDecoder, send_header
@@ -87,8 +87,8 @@ def test_what_a_message_has_becomes_its_properties(fields: dict[str, Any], expec
     assert properties.decode(out.properties) == {"UNIQ_KEY": out.msg_id, **expected}
 
 
-def test_an_id_that_the_application_gave_stays() -> None:
-    out = prepared(Message("T", b"x", properties={"UNIQ_KEY": "mine"}), WIRE)
+def test_an_id_that_the_client_gave_before_stays() -> None:
+    out = prepared(OwnMessage("T", b"x", properties={"UNIQ_KEY": "mine"}), WIRE)
     assert out.msg_id == "mine"
     assert properties.decode(out.properties) == {"UNIQ_KEY": "mine"}
 
@@ -269,7 +269,7 @@ def test_a_batch_without_wait_says_so_in_its_header() -> None:
         ([Message("T", b"x"), Message("T", b"x", wait_store_ok=False)], "one wait_store_ok"),
         ([Message("T", b"x", delay_level=1)], "no delay"),
         ([Message("T", b"x", delay_s=1)], "no delay"),
-        ([Message("T", b"x", properties={"TRAN_MSG": "true"})], "transaction"),
+        ([OwnMessage("T", b"x", properties={"TRAN_MSG": "true"})], "transaction"),
         ([Message("T", b"x", sharding_key="a"), Message("T", b"x", sharding_key="b")], "one sharding_key"),
         ([Message("%RETRY%g", b"x")], "no retry topic"),
     ],
@@ -289,5 +289,5 @@ def test_ids_differ() -> None:
 
 
 def test_a_half_message_and_a_reply_say_so() -> None:
-    assert prepared(Message("T", b"x", properties={"TRAN_MSG": "true"}), WIRE).sys_flag == 4
-    assert prepared(Message("T", b"x", properties={"MSG_TYPE": "reply"}), WIRE).code == 325
+    assert prepared(OwnMessage("T", b"x", properties={"TRAN_MSG": "true"}), WIRE).sys_flag == 4
+    assert prepared(OwnMessage("T", b"x", properties={"MSG_TYPE": "reply"}), WIRE).code == 325

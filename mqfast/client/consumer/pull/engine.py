@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal
 
 from mqfast.client.consumer.group_asks import check_sql
@@ -85,15 +85,19 @@ class PullEngine:
 
     # --- life ---
 
-    async def start(self) -> None:
-        """Make the consumer known and give it its queues. Raises: ConnectError, SubscriptionError, ClientError."""
+    async def start(self, is_gone: Callable[[], bool] = lambda: False) -> None:
+        """Make the consumer known and give it its queues. Args: is_gone: was the consumer closed meanwhile?
+
+        Raises: ConnectError, SubscriptionError, ClientError.
+        """
         settings = self.settings
         self.is_closed = False
         self._loop = loop_of_caller()
         self.instance = ClientInstance.shared(settings.instance, self._loop, consumer_group=self.group)
-        await self.instance.acquire()
-        since_ms = int(time.time() * 1000)
+        await self.instance.acquire(may_wait=settings.start_timeout_s != 0)
         try:
+            await self.instance.wait_for_name_server(settings.start_timeout_s, is_gone)
+            since_ms = int(time.time() * 1000)
             self.instance.add_consumer(self.group, self)
             self.offsets: Offsets = offsets_of(
                 self.instance, self.group, broadcasting=settings.is_broadcasting, own=settings.offset_store

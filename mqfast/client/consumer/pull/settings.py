@@ -41,7 +41,7 @@ _RULES: Final[Mapping[str, Rule]] = {
         name: CONSUMER_RULES[name]
         for name in (
             "model", "auto_commit_s", "pull_batch", "pull_interval_s", "max_cached_messages", "max_cached_bytes",
-            "max_body_bytes", "close_timeout_s",
+            "max_body_bytes", "close_timeout_s", "start_timeout_s",
         )
     },
     "max_cached_total": Rule(int, 1, 1 << 31, "messages"),
@@ -72,6 +72,7 @@ class PullSettings(NamedTuple):
     hooks: tuple[ClientHook, ...]
     max_body_bytes: int
     tracer: Tracer | None = None
+    start_timeout_s: float | None = 0.0
 
 
 def pull_settings(
@@ -123,6 +124,7 @@ def pull_settings(
         (*check_hooks(hooks), *(() if tracer is None else (tracer,))),
         numbers["max_body_bytes"],
         tracer,
+        numbers["start_timeout_s"],
     )
 
 

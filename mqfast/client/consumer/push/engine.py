@@ -79,6 +79,7 @@ class PushSettings:
     suspend_s: float = 1.0
     close_timeout_s: float = 5.0
     max_body_bytes: int = BODY_BYTES_MAX
+    start_timeout_s: float | None = 0.0
 
 
 class PushEngine:
@@ -178,9 +179,11 @@ class PushEngine:
         Raises: ConnectError when no name server answers, SubscriptionError for SQL that a broker refuses, ClientError.
         """
         self.instance.add_consumer(self.group, self)
-        await self.instance.acquire()
-        since_ms = int(time.time() * 1000)
+        seconds = self.settings.start_timeout_s
+        await self.instance.acquire(may_wait=seconds != 0)
         try:
+            await self.instance.wait_for_name_server(seconds, lambda: self.is_closing)
+            since_ms = int(time.time() * 1000)
             for topic, wanted in list(self.wanted.items()):
                 await self._look_for(topic)
                 if wanted.subscription.kind == SQL92:

@@ -71,6 +71,7 @@ class PushFace(NamedArguments):
         hooks: hear of every call of a handler.
         max_reconsume_times: how often a message comes again before it goes to the dead letters; -1: the group's
             setting at the broker (16), or without end for orderly consumers.
+        start_timeout_s: how long ``start`` tries to reach a name server; 0: once; None: without end.
         close_timeout_s: for the whole of ``close``.
     Raises: ConfigError, UsageError.
     """
@@ -108,6 +109,7 @@ class PushFace(NamedArguments):
         suspend_s: float = 1.0,
         trace: bool | str = False,
         hooks: Sequence[ClientHook] = (),
+        start_timeout_s: float | None = 0.0,
         close_timeout_s: float = 5.0,
     ) -> None:
         given = locals()
@@ -133,7 +135,7 @@ class PushFace(NamedArguments):
         self._settings = PushSettings(
             wrap(namespace, group), is_broadcasting, orderly, check_from_where(from_where), threads, pull_batch,
             pull_interval_s, max_cached_messages, max_cached_bytes, max_span, consume_timeout_s, max_reconsume_times,
-            suspend_s, close_timeout_s, max_body_bytes,
+            suspend_s, close_timeout_s, max_body_bytes, start_timeout_s,
         )  # fmt: skip
         self._allocation = allocation_of(allocation)
         self._offset_store = check_offset_store(offset_store)
