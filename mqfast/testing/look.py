@@ -102,13 +102,17 @@ def _by_timer(context: BrokerContext) -> Iterator[tuple[int, StoredMessage]]:
         if due_ms < until_ms:
             continue
         if names.TIMER_DEL_UNIQKEY in pairs:
-            gone.add(pairs[names.TIMER_DEL_UNIQKEY].rpartition("+")[2])
+            gone.add((pairs.get(names.REAL_TOPIC), pairs[names.TIMER_DEL_UNIQKEY].rpartition("+")[2]))
             continue
         unique = pairs.get(names.UNIQ_KEY, str(message.physical_offset))
         if unique not in seen:  # a message beyond the wheel's window is parked again and again
             seen.add(unique)
             waiting.append((due_ms, unique, message))
-    yield from ((due_ms, message) for due_ms, unique, message in waiting if unique not in gone)
+    yield from (
+        (due_ms, message)
+        for due_ms, unique, message in waiting
+        if (message.properties.get(names.REAL_TOPIC), unique) not in gone
+    )
 
 
 def committed(cluster: Cluster, group: str, topic: str) -> dict[MessageQueue, int]:

@@ -255,22 +255,23 @@ class TimerFiles:
             self._check_deletes(chain, record, found)
 
     def _check_deletes(self, chain: list[TimerUnit], record: _Log, found: list[Finding]) -> None:
-        """A delete takes a message of its own slot only; one of another time stays, and is delivered."""
-        parked: set[str] = set()
-        deletes: list[tuple[TimerUnit, str]] = []
+        """Find deletes without a target: a message of another slot, or of another topic, stays and is delivered."""
+        parked: set[tuple[str | None, str]] = set()
+        deletes: list[tuple[TimerUnit, str | None, str]] = []
         for unit in chain:
             message = record(unit.physical_offset, unit.size)
             if isinstance(message, str):
                 continue
             fields = message.properties
+            topic = fields.get(_properties.REAL_TOPIC)
             if not unit.magic & DELETE:
                 # 5.5 names a message by its key alone, unless appendTopicForTimerDeleteKey is on.
                 key = fields.get(_properties.UNIQ_KEY, "")
-                parked |= {key, _properties.delete_key(fields.get(_properties.REAL_TOPIC), key)}
+                parked |= {(topic, key), (topic, _properties.delete_key(topic, key))}
             elif not unit.magic & ROLL:
-                deletes.append((unit, fields.get(_properties.TIMER_DEL_UNIQKEY, "")))
-        for unit, target in deletes:
-            if target not in parked:
+                deletes.append((unit, topic, fields.get(_properties.TIMER_DEL_UNIQKEY, "")))
+        for unit, topic, target in deletes:
+            if (topic, target) not in parked:
                 path, at = self._place(unit.position)
                 found.append(Finding("timer.delete", path, at, f"{target} in the same slot", "none", "note"))
 
