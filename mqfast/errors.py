@@ -66,6 +66,7 @@ __all__ = [
     "SubscriptionError",
     "TooManyCalls",
     "TopicTooLong",
+    "UnknownName",
     "UsageError",
 ]
 
@@ -83,6 +84,10 @@ class UsageError(MqfastError):
 
 class ConfigError(UsageError, ValueError):
     """A setting is unknown, contradicts another one, or contradicts the files of the store."""
+
+
+class UnknownName(ConfigError, LookupError):
+    """A cluster has no group, broker, cluster, queue or client of this name; the nearest one is in the text."""
 
 
 class MessageIllegal(UsageError, ValueError):

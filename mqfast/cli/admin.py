@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.cli import admin_messages
-from mqfast.cli.arguments import Parser, name_value, time_ms, whole
+from mqfast.cli.arguments import Parser, add_confirmation, add_ends, name_value, time_ms, whole
 from mqfast.cli.connecting import add_credentials, add_tls, credentials_of, tls_context_of
 from mqfast.cli.exit_codes import EXIT_CODES, ExitCode
 from mqfast.cli.output import Output, time_text
@@ -51,7 +51,7 @@ class AdminCommands:
         )
         sub.places_anywhere = True
         if changes:
-            sub.add_argument("--yes", action="store_true", help="do it; without, nothing is changed")
+            add_confirmation(sub)
         sub.set_defaults(run=_runner(work), command=f"{self._words}{name}")
         return sub
 
@@ -158,8 +158,7 @@ def _add_groups(commands: AdminCommands) -> None:
     change.add_argument("--queue", type=whole, metavar="N", help="only this queue")
     change.add_argument("--broker", metavar="NAME", help="of the queue, where the topic has several brokers")
     to = change.add_mutually_exclusive_group(required=True)
-    to.add_argument("--to-earliest", action="store_true", help="the first message that is there")
-    to.add_argument("--to-latest", action="store_true", help="behind the last message")
+    add_ends(to)
     to.add_argument("--to-time", type=time_ms, metavar="TIME", help="the first message of this time (ms or ISO 8601)")
     to.add_argument("--to-offset", type=whole, metavar="N", help="this offset, of one --queue")
 

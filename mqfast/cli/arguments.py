@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import codecs
+import difflib
 import os
 import re
 import sys
@@ -17,7 +18,18 @@ from typing import Any, Final, NoReturn
 
 from mqfast.cli.exit_codes import EXIT_CODES, ExitCode
 
-__all__ = ["STORE_VARIABLE", "Commands", "Parser", "name_value", "subcommands", "tag_expression", "time_ms", "whole"]
+__all__ = [
+    "STORE_VARIABLE",
+    "Commands",
+    "Parser",
+    "add_confirmation",
+    "add_ends",
+    "name_value",
+    "subcommands",
+    "tag_expression",
+    "time_ms",
+    "whole",
+]
 
 STORE_VARIABLE: Final = "MQFAST_STORE"
 """Environment variable that names the store where a command line does not."""
@@ -91,6 +103,16 @@ class Parser(argparse.ArgumentParser):
                 options.extend(value for value in [next(rest, None)] if value is not None)
         return options, places, []
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """As argparse, with the nearest command where there is none of the name."""
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            found = difflib.get_close_matches(str(value), list(action.choices), n=1, cutoff=0.5)
+            meant = f"; did you mean {found[0]}?" if found else ""
+            raise argparse.ArgumentError(
+                None, f"{self.prog}: expected a command of {', '.join(action.choices)}, found {value!r}{meant}"
+            )
+        super()._check_value(action, value)
+
     def _takes_value(self, text: str) -> bool:
         known = {name: action for action in self._actions for name in action.option_strings}
         if text in known:
@@ -121,6 +143,19 @@ def subcommands(parser: argparse.ArgumentParser) -> dict[str, Parser]:
         if isinstance(action, argparse._SubParsersAction):
             found.update(action.choices)
     return found
+
+
+def add_confirmation(parser: argparse.ArgumentParser, *others: str) -> None:
+    """``--yes`` and ``--dry-run``: a change is shown, and made with ``--yes`` only. Args: others: older words."""
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--yes", *others, dest="yes", action="store_true", help="do it; without, nothing is changed")
+    how.add_argument("--dry-run", action="store_true", help="only say what would be done (the default)")
+
+
+def add_ends(group: argparse._MutuallyExclusiveGroup) -> None:
+    """``--to-earliest`` and ``--to-latest``."""
+    group.add_argument("--to-earliest", "--to-first", action="store_true", help="the first message that is there")
+    group.add_argument("--to-latest", "--to-last", action="store_true", help="behind the last message")
 
 
 def whole(text: str) -> int:

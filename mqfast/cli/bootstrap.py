@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from mqfast.cli.arguments import Parser, name_value
+from mqfast.cli.arguments import Parser, add_confirmation, name_value
 from mqfast.cli.broker import config_of
 from mqfast.cli.exit_codes import EXIT_CODES, ExitCode
 from mqfast.errors import ConfigError
@@ -31,7 +31,7 @@ def add_bootstrap(commands: argparse._SubParsersAction[Parser]) -> None:
     sub.add_argument(
         "--accept-loss", action="store_true", help="also where other brokers have, or may have, more messages"
     )
-    sub.add_argument("--yes", action="store_true", help="do it; without, nothing is changed")
+    add_confirmation(sub)
     sub.add_argument(
         "settings", nargs="*", type=name_value, metavar="NAME=VALUE", help="settings; they go before those of -c"
     )

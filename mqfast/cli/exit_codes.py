@@ -18,6 +18,7 @@ from mqfast.errors import (
     StorageError,
     StoreBusy,
     StoreLocked,
+    UnknownName,
     UsageError,
 )
 
@@ -40,9 +41,9 @@ class ExitCode(IntEnum):
     INTERNAL = 5
     """A fault of mqfast itself; please report it."""
     NOTHING_FOUND = 6
-    """Nothing is damaged, and nothing that was asked for is there."""
+    """Nothing is damaged, and nothing that was asked for is there: no topic, group, queue, broker or message."""
     NO_ANSWER = 7
-    """A server of a cluster did not answer, or refused."""
+    """A server of a cluster did not answer, or refused; ``health``: it answered that it is not well."""
     INTERRUPTED = 130
     """Ended by the user (control-C)."""
 
@@ -54,8 +55,8 @@ EXIT_CODES: Final = """exit codes:
   3    the operating system refused a file operation (full or failing disk, missing rights)
   4    another process is writing the store, or it is busy
   5    a fault of mqfast itself
-  6    nothing was found
-  7    a server did not answer, or refused
+  6    nothing was found: no topic, group, queue, broker or message of what was asked for
+  7    a server did not answer, or refused (health: or is not well)
   130  interrupted"""
 """The same as text, for the end of every help."""
 
@@ -67,7 +68,7 @@ def exit_code_of(error: BaseException) -> ExitCode:
         return ExitCode.LOCKED
     if isinstance(error, CorruptFile):
         return ExitCode.DAMAGE
-    if isinstance(error, (OffsetError, NoRoute)):
+    if isinstance(error, (OffsetError, NoRoute, UnknownName)):
         return ExitCode.NOTHING_FOUND
     if isinstance(error, UsageError):
         return ExitCode.USAGE

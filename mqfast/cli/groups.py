@@ -1,6 +1,6 @@
 """``mqfast store groups`` and ``reset-offsets``: how far consumer groups have read, and setting that anew.
 
-A reset shows its plan and changes nothing until ``--apply``, which makes it again under the store's lock. It must never
+A reset shows its plan and changes nothing until ``--yes``, which makes it again under the store's lock. It must never
 set an offset that its queue does not have.
 """
 
@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from mqfast.cli.arguments import Commands, time_ms, whole
+from mqfast.cli.arguments import Commands, add_confirmation, add_ends, time_ms, whole
 from mqfast.cli.exit_codes import ExitCode
 from mqfast.cli.output import Output
 from mqfast.cli.stores import known_queues, near, reader_of
@@ -33,14 +33,13 @@ def add_commands(commands: Commands) -> None:
         reset_offsets,
         "set the offsets of a consumer group anew",
         name="reset-offsets",
-        more="Shows what would change; --apply does it, while no other process has the store open for writing.",
+        more="Shows what would change; --yes does it, while no other process has the store open for writing.",
     )
     change.add_argument("group", metavar="GROUP")
     change.add_argument("topic", metavar="TOPIC")
     change.add_argument("--queue", type=whole, metavar="N", help="only this queue (default: all queues of the topic)")
     to = change.add_mutually_exclusive_group(required=True)
-    to.add_argument("--to-earliest", action="store_true", help="the first message that is there")
-    to.add_argument("--to-latest", action="store_true", help="behind the last message")
+    add_ends(to)
     to.add_argument(
         "--to-time",
         type=time_ms,
@@ -48,7 +47,7 @@ def add_commands(commands: Commands) -> None:
         help="the first message stored at this time or later (ms or ISO 8601)",
     )
     to.add_argument("--to-offset", type=whole, metavar="N", help="this queue offset")
-    change.add_argument("--apply", action="store_true", help="do it; without, nothing is changed")
+    add_confirmation(change, "--apply")
 
 
 class _Lag(NamedTuple):
@@ -102,7 +101,7 @@ def groups(arguments: argparse.Namespace) -> ExitCode:
             last = lag.first if lag.offset < lag.first else lag.offset
             start = lag.offset if lag.offset < lag.first else lag.end
             out.note(f"group {lag.group}: messages {start} to {last - 1} of {lag.topic}/{lag.queue_id} {gone}")
-    return ExitCode.OK
+    return ExitCode.OK if lags else ExitCode.NOTHING_FOUND
 
 
 def _shown(offset: int | None) -> int | str:
@@ -159,7 +158,7 @@ def reset_offsets(arguments: argparse.Namespace) -> ExitCode:
             out.note(f"group {arguments.group} is new{near(arguments.group, known, others=False)}")
         offsets = reader.consumer_offsets(arguments.group).get(arguments.topic, {})
         plan = _plan(arguments, queues, reader.offset_by_time, offsets.get)
-    if arguments.apply:
+    if arguments.yes:
         plan = _apply(arguments, out)
     _tell(arguments, out, plan)
     return ExitCode.OK
@@ -198,11 +197,11 @@ def _tell(arguments: argparse.Namespace, out: Output, plan: Sequence[_Change]) -
                     "before": change.before,
                     "after": change.after,
                     "lag": change.lag,
-                    "applied": arguments.apply,
+                    "applied": arguments.yes,
                 }
             )
         return
     rows = [(change.queue_id, _shown(change.before), change.after, change.lag) for change in plan]
     out.line(f"group {arguments.group}, topic {arguments.topic}", "bold")
     out.table(("queue", "before", "after", "lag then"), rows)
-    out.note("done" if arguments.apply else "nothing was changed; --apply does it")
+    out.note("done" if arguments.yes else "nothing was changed; --yes does it")

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from mqfast.cli.arguments import Parser
 from mqfast.cli.connecting import add_tls, tls_context_of
-from mqfast.cli.exit_codes import ExitCode
+from mqfast.cli.exit_codes import EXIT_CODES, ExitCode
 from mqfast.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def add_command(rooms: argparse._SubParsersAction[Parser]) -> None:
         help="ask whether a name server or broker answers",
         description="Ask a name server or broker whether it answers: its port (--port), or its HTTP page (--url), as "
         "http://127.0.0.1:5557/health.",
-        epilog="exit codes:\n  0    it answers, and well\n  1    it does not\n  2    wrong arguments",
+        epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     which = sub.add_mutually_exclusive_group()
@@ -51,9 +51,9 @@ def run(arguments: argparse.Namespace) -> ExitCode:
             said = _ask_port(arguments.host, arguments.port, arguments.timeout, tls_context_of(arguments))
     except OSError as error:
         print(f"no answer: {error}")
-        return ExitCode.DAMAGE
+        return ExitCode.NO_ANSWER
     print(said)
-    return ExitCode.OK if said == "200" or not arguments.url else ExitCode.DAMAGE
+    return ExitCode.OK if said == "200" or not arguments.url else ExitCode.NO_ANSWER
 
 
 def _ask_http(url: str, timeout_s: float) -> str:

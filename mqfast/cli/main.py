@@ -52,7 +52,7 @@ def build_parser() -> Parser:
         "store",
         help="look into a store, put into it, check it",
         description="Look into a store, put into it, check it. All commands but put, import, repair and reset-offsets "
-        f"--apply open it read-only and take no lock: they may run beside a broker or an app that writes it, and on a "
+        f"--yes open it read-only and take no lock: they may run beside a broker or an app that writes it, and on a "
         f"store that nobody closed. Where {STORE_VARIABLE} names a store, PATH may be left out.",
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -67,7 +67,12 @@ def add_commands(commands: Commands) -> None:
         help="queue offset to begin at; -N: the last N messages (default: the first message)",
     )
     some.add_argument(
-        "--count", type=whole, default=32, metavar="N", help="most messages of each queue, 0: all (default: 32)"
+        *("--max", "--count"),
+        dest="count",
+        type=whole,
+        default=32,
+        metavar="N",
+        help="most messages of each queue, 0: all (default: 32)",
     )
     some.add_argument("--tags", type=tag_expression, metavar="EXPRESSION", help=_TAGS)
 
@@ -80,7 +85,9 @@ def add_commands(commands: Commands) -> None:
     follow.add_argument(
         "--from", dest="start", type=whole, metavar="N", help="physical offset of a record (default: the log's end)"
     )
-    follow.add_argument("--count", type=whole, default=0, metavar="N", help="stop after so many messages")
+    follow.add_argument(
+        *("--max", "--count"), dest="count", type=whole, default=0, metavar="N", help="stop after so many messages"
+    )
     follow.add_argument("--seconds", type=float, metavar="S", help="stop when nothing was written for so long")
 
     one = commands.add(get, "print one message", commands.body)
@@ -100,6 +107,8 @@ def add_commands(commands: Commands) -> None:
     )
     search.add_argument("topic", metavar="TOPIC")
     search.add_argument("key", metavar="KEY", nargs="?")
+    search.add_argument("--key", dest="named_key", metavar="KEY", help="the same, as admin find has it")
+    search.add_argument("--id", metavar="ID", help="in place of KEY, as admin find has it: message id or unique key")
     search.add_argument(
         "--tag",
         metavar="TAG",
@@ -152,7 +161,7 @@ def ls(arguments: argparse.Namespace) -> ExitCode:
         out.table(heads, rows)
     else:
         out.note(f"no queues in {arguments.path}")
-    return ExitCode.OK
+    return ExitCode.OK if rows else ExitCode.NOTHING_FOUND
 
 
 def _queue_sizes(reader: StoreReader, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int]:
@@ -405,10 +414,18 @@ def query(arguments: argparse.Namespace) -> ExitCode:
     begin = 0 if arguments.begin is None else arguments.begin
     end = 2**63 - 1 if arguments.end is None else arguments.end
     check_times(arguments)
-    if (arguments.key is None) == (arguments.tag is None):
-        raise UsageError(f"query: expected KEY or --tag TAG, found {'both' if arguments.key else 'neither'}")
+    if arguments.named_key is not None:
+        if arguments.key is not None:
+            raise UsageError("query: expected KEY or --key KEY, found both")
+        arguments.key = arguments.named_key
+    given = [one for one in (arguments.key, arguments.tag, arguments.id) if one is not None]
+    if len(given) != 1:
+        raise UsageError(f"query: expected KEY, --id ID or --tag TAG, found {'several' if given else 'neither'}")
     with reader_of(arguments) as reader:
-        found = reader.query(arguments.topic, arguments.key, arguments.max, begin, end, tag=arguments.tag)
+        if arguments.id is not None:
+            found = [one for one in [_by_id(reader, arguments.id)] if one.topic == arguments.topic]
+        else:
+            found = reader.query(arguments.topic, arguments.key, arguments.max, begin, end, tag=arguments.tag)
         printer.show(columns_of(found))
         missing = None if printer.count else missing_topic(reader, arguments.topic)
         index = encode_path(reader.paths.index)

@@ -155,11 +155,11 @@ def test_errors_are_one_line_and_a_code(run: Any, admin: AdminClient) -> None:
     filled(admin, "cli-known", 1)
     for arguments, code, text in (
         (("topic", "stats", "cli-knwon"), ExitCode.NOTHING_FOUND, "nearest name is 'cli-known'"),
-        (("lag", "nobody"), ExitCode.USAGE, "group: expected"),
+        (("lag", "nobody"), ExitCode.NOTHING_FOUND, "group: expected"),
         (("topics", "-n", "127.0.0.1:1"), ExitCode.NO_ANSWER, "127.0.0.1:1"),
         (("topics", "-n", "a:b"), ExitCode.USAGE, "namesrv_addr"),
         (("browse", "cli-known", "--max", "0"), ExitCode.USAGE, "--max: expected at least 1"),
-        (("broker", "config", "cli-none"), ExitCode.USAGE, "broker: expected one of"),
+        (("broker", "config", "cli-none"), ExitCode.NOTHING_FOUND, "broker: expected one of"),
     ):
         found, out, said = run(*arguments)
         assert (found, out) == (code, ""), arguments

@@ -296,7 +296,7 @@ def test_health(start: Callable[..., Process], tmp_path: Path) -> None:
     done = run("health", "--port", port)
     assert (done.returncode, done.stdout) == (0, f"127.0.0.1:{port} answers\n")
     names.end()
-    assert run("health", "--port", port).returncode == 1
+    assert run("health", "--port", port).returncode == 7
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -339,7 +339,7 @@ def test_health_by_http(status: int) -> None:
     with HTTPServer(("127.0.0.1", 0), Page) as server:
         threading.Thread(target=server.handle_request).start()
         done = run("health", "--url", f"http://127.0.0.1:{server.server_address[1]}/health")
-    assert (done.returncode, done.stdout) == (0 if status == 200 else 1, f"{status}\n")
+    assert (done.returncode, done.stdout) == (0 if status == 200 else 7, f"{status}\n")
     assert run("health", "--url", "ftp://x").returncode == 2
 
 

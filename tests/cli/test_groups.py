@@ -112,7 +112,7 @@ def test_a_reset_shows_its_plan_and_does_it_when_told_to(
     assert plan == [(queue, before.get(queue), offset, 20 - offset, False) for queue, offset in after.items()]
     assert {p: p.read_bytes() for p in store.rglob("*") if p.is_file()} == picture
     code, text, said = run(capsys, "reset-offsets", store, "billing", "Orders", *to)
-    assert "nothing was changed; --apply does it" in said
+    assert "nothing was changed; --yes does it" in said
     code, text, _ = run(capsys, "reset-offsets", store, "billing", "Orders", *to, "--apply", "--json")
     assert code == ExitCode.OK
     assert [(r["queueId"], r["before"], r["after"], r["lag"], r["applied"]) for r in rows(text)] == [

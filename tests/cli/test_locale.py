@@ -97,7 +97,7 @@ def test_the_command_line_in_the_c_locale(path: Path, tmp_path: Path) -> None:
     rows = [json.loads(line) for line in cli("store", "cat", where, TOPIC, "--json")[1].splitlines()]
     assert [(row["topic"], row["body"]) for row in rows] == [(TOPIC, BODY)] * 2
     for command in (["stat", where], ["verify", where], ["groups", where]):
-        assert cli("store", *command)[0] in (0, 1)
+        assert cli("store", *command)[0] in (0, 1, 6)  # no group is there
     code, said = cli("store", "cat", where, "没有")
     assert code != 0
     assert "没有" in said

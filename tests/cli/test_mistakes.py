@@ -16,7 +16,7 @@ from laboratory import lab
 import mqfast
 from mqfast.cli.exit_codes import ExitCode
 from mqfast.cli.main import main
-from mqfast.errors import CorruptFile, OffsetError, StoreNotFound, UsageError
+from mqfast.errors import OffsetError, StoreNotFound, UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIQUE = "7F0000010000000000000000000F423F"
@@ -157,11 +157,9 @@ def test_a_path_of_bytes_is_a_path(store: Path) -> None:
 
 def test_look_names_what_it_takes(store: Path) -> None:
     with mqfast.open(store) as writer, mqfast.StoreReader(store) as reader:
-        with pytest.raises(CorruptFile, match="physical offset, of the log, is not a queue offset"):
-            writer.look(5)
-        with pytest.raises(OffsetError, match="of the log; a queue offset is another number"):
-            reader.look(5)
         for look in (writer.look, reader.look):
+            with pytest.raises(OffsetError, match="of the log; a queue offset is another number"):
+                look(5)
             with pytest.raises(OffsetError, match=r"unique key has the same form and is found by query\(topic, key\)"):
                 look(UNIQUE)
             for wrong in (True, 1.5, None):

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from mqfast.client.values import MessageQueue
-from mqfast.errors import ConfigError
+from mqfast.errors import ConfigError, UnknownName
 from mqfast.message import DLQ_PREFIX, RETRY_PREFIX
 
 __all__ = [
@@ -27,6 +27,7 @@ _BITS: Final = {"r": 4, "w": 2, "i": 1}
 MILLISECONDS_LEAST: Final = 10**12
 """2001-09-09. A smaller number is no time in ms: seconds, or an offset."""
 _NAMES_SHOWN: Final = 8
+_WORDS: Final = ("changes", "kind", "settings")  # arguments that name no thing of a cluster
 _I64_MAX: Final = 2**63 - 1
 
 
@@ -37,12 +38,16 @@ def nearest(name: str, known: Collection[str]) -> str:
 
 
 def known_name(what: str, name: object, known: Collection[str]) -> str:
-    """The name, where it is one of the known ones. Raises: ConfigError."""
+    """Check that a name is one of the known ones.
+
+    Raises: UnknownName for a thing of a cluster that is not there; ConfigError for a setting, a kind, another type.
+    """
     if not isinstance(name, str):
         raise ConfigError(f"{what}: expected a str, found {type(name).__name__}")
     if name not in known:
         few = ", ".join(sorted(known)) if len(known) <= _NAMES_SHOWN else f"{len(known)} names"
-        raise ConfigError(f"{what}: expected one of {few or 'none'}; found {name!r}{nearest(name, known)}")
+        kind = ConfigError if what in _WORDS else UnknownName
+        raise kind(f"{what}: expected one of {few or 'none'}; found {name!r}{nearest(name, known)}")
     return name
 
 
