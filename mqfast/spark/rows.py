@@ -70,15 +70,23 @@ _MOST_LEVELS: Final = 18
 _MOST_DELAY_MS: Final = 3 * 86_400_000
 _TIMER_STEP_MS: Final = 1000
 _MOST_ORDERS: Final = 4096
-# Properties that steer a broker, and what says the same.
+# Names of RocketMQ's that a new message may have: columns say the same, or every message of a client has them.
+_TAKEN: Final = (
+    *_TEXTS.values(), _properties.UNIQ_KEY, _properties.CRC32, _properties.WAIT, _properties.CLUSTER,
+    _properties.MSG_REGION, _properties.TRACE_ON,
+)  # fmt: skip
+# All others, and what to use instead.
 _INSTEAD: Final = {
+    **{
+        name: f"use {instead} of mqfast.client" if instead else "clients and brokers alone set it"
+        for name, instead in _properties.RESERVED.items()
+        if name not in _TAKEN
+    },
     _properties.DELAY: "use the column delayLevel",
     **dict.fromkeys(
         (_properties.TIMER_DELAY_MS, _properties.TIMER_DELAY_SEC, _properties.TIMER_DELIVER_MS),
         "use the column delayTimeMs",
     ),
-    **dict.fromkeys((_properties.TRAN_MSG, _properties.PGROUP), "use a TransactionProducer of mqfast.client"),
-    _properties.TIMER_DEL_UNIQKEY: "use recall() of a producer of mqfast.client",
 }
 _DELAYS: Final = (
     _properties.DELAY, _properties.TIMER_DELAY_MS, _properties.TIMER_DELAY_SEC, _properties.TIMER_DELIVER_MS,

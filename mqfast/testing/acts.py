@@ -17,7 +17,7 @@ from mqfast.broker.write import Record, Stored
 from mqfast.client.delivery import Delivery
 from mqfast.client.values import Body, MessageQueue, SendResult, SendStatus
 from mqfast.errors import BrokerError, UsageError
-from mqfast.message import Message, parse_host
+from mqfast.message import DLQ_PREFIX, RETRY_PREFIX, Message, parse_host
 from mqfast.remoting.codes import ResponseCode
 from mqfast.testing import checks, look
 from mqfast.testing.cluster import Cluster, Member
@@ -30,6 +30,12 @@ _STORED: Final = {
 }
 _FIELDS: Final = (
     "broker", "deliver_at", "delay_level", "delay_s", "keys", "properties", "queue_id", "sharding_key", "tags",
+)  # fmt: skip
+# Topics of messages that came back, and what brokers write on those: a test puts dead letters of its own there.
+_BACK: Final = (RETRY_PREFIX, DLQ_PREFIX)
+_OF_THE_DEAD: Final = (
+    names.RETRY_TOPIC, names.ORIGIN_MESSAGE_ID, names.MAX_RECONSUME_TIMES, names.DLQ_ORIGIN_TOPIC,
+    names.DLQ_ORIGIN_MESSAGE_ID, names.DLQ_ATTEMPTS,
 )  # fmt: skip
 _BORN_HOST: Final = parse_host("127.0.0.1:0")
 _PERMISSIONS: Final = {"r": READ, "w": WRITE, "rw": READ | WRITE}
@@ -103,7 +109,7 @@ class Acts:
     def _properties(self, topic: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Properties as a client makes them of its arguments; delays are by the cluster's time. Raises: UsageError."""
         given = {name: value for name, value in fields.items() if name not in ("broker", "queue_id")}
-        names.refuse_reserved(fields.get("properties") or {})
+        names.refuse_reserved(fields.get("properties") or {}, allowed=_OF_THE_DEAD if topic.startswith(_BACK) else ())
         pairs = Message(topic, b"", **given).merged_properties(fields.get("properties") or {})
         delay_ms = pairs.pop(names.TIMER_DELAY_MS, None) if fields.get("delay_s") is not None else None
         if delay_ms is not None:

@@ -167,6 +167,9 @@ def test_a_reset_leaves_only_the_first_topics() -> None:
         ("orders", "42", {"delay_s": 1, "delay_level": 1}, "expected one delay"),
         ("orders", "42", {"tag": "new"}, "send: expected .* found tag"),
         ("orders", "42", {"keys": 5}, "keys: expected"),
+        ("orders", "42", {"properties": {"TAGS": "new"}}, "found 'TAGS', which is RocketMQ's own: use tags="),
+        ("orders", "42", {"properties": {"TRAN_MSG": "true"}}, "found 'TRAN_MSG', .* TransactionProducer"),
+        ("orders", "42", {"properties": {"RETRY_TOPIC": "x"}}, "found 'RETRY_TOPIC', .* brokers alone set it"),
     ],
 )  # fmt: skip
 def test_what_no_client_could_send_is_refused(topic: Any, body: Any, fields: dict[str, Any], expected: str) -> None:
@@ -174,6 +177,7 @@ def test_what_no_client_could_send_is_refused(topic: Any, body: Any, fields: dic
         with pytest.raises(UsageError, match=expected):
             broker.send(topic, body, **fields)
         broker.assert_nothing_sent("orders")
+        broker.send("%DLQ%billing", "42", properties={"RETRY_TOPIC": "orders"})  # as a broker writes it
 
 
 def test_what_a_broker_has_when_it_runs_is_an_error_before() -> None:

@@ -191,7 +191,7 @@ def test_times_of_queues_that_not_every_broker_has(two: Place) -> None:
 def test_tags_that_no_expression_can_name_are_compared_by_the_task(tag: str) -> None:
     with Broker(topics={"orders": 1}) as broker:
         for n, one in enumerate((tag, "a", "b", tag)):
-            broker.send("orders", b"%06d" % n, queue_id=0, properties={"TAGS": one})
+            broker.send("orders", b"%06d" % n, queue_id=0, tags=one)
         options = {"namesrv": broker.namesrv_addr, "subscribe": "orders", "columns": "tags,body"}
         parsed = table.parse(options, table.BATCH)
         reader = PushdownBatchReader(parsed, chosen_columns(parsed))
