@@ -45,21 +45,23 @@ def place_of(server: str, request: RemotingCommand) -> tuple[Place, int]:
 
 class Reader(NamedTuple):
     """Who pulls. Attributes: ``client``: the id of a client that reads alone, empty for a group that shares its queues;
-    ``patience_s``: how long what comes again waits to be done.
+    ``patience_s``: how long what comes again waits to be done; ``is_member``: of a group that tells of itself, rather
+    than a tool that pulls what it wants.
     """
 
     client: str = ""
     patience_s: float = 0.0
+    is_member: bool = False
 
     @classmethod
     def of(cls, group: ConsumerGroup | None, channel: Channel) -> Reader:
         """As the group's heartbeats say."""
         if group is None or group.consume_type != PASSIVELY:
-            return cls()
+            return cls(is_member=group is not None)
         if group.message_model == CLUSTERING:
-            return cls(patience_s=_PATIENCE_S)
+            return cls(patience_s=_PATIENCE_S, is_member=True)
         found = group.members.get(channel)
-        return cls(found.client_id if found is not None else "", _MOMENT_S)
+        return cls(found.client_id if found is not None else "", _MOMENT_S, is_member=True)
 
 
 class _Range:

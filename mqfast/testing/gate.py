@@ -155,8 +155,12 @@ class Gate:
         """
         self.is_restarting = True
         for channel in self.channels:
-            channel.restarts |= {place for place in channel.places if not self.reader(place, channel).patience_s}
-            self.anew |= {place for place in channel.places if place.broker in ending}
+            for place in channel.places:
+                reader = self.reader(place, channel)
+                if reader.is_member and not reader.patience_s:
+                    channel.restarts.add(place)
+                if reader.is_member and place.broker in ending:
+                    self.anew.add(place)
         try:
             yield
         finally:

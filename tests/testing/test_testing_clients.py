@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import threading
 import time
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 
 from mqfast.client import Delivery
+from mqfast.remoting.client import RemotingClient
+from mqfast.remoting.codes import RequestCode
 from mqfast.testing import Broker
 
 
@@ -178,6 +181,26 @@ def test_clients_of_a_broker_go_on_over_a_reset(arguments: dict[str, Any], proce
                 broker.send("orders", *(["on its way"] * 20))
             broker.reset()
         assert broker.messages("orders") == []
+
+
+def test_a_tool_that_pulls_what_it_wants_is_not_told_of_a_reset(broker: Broker) -> None:
+    fields = {
+        "consumerGroup": "TOOLS_CONSUMER", "topic": "orders", "queueId": 0, "maxMsgNums": 1, "sysFlag": 4,
+        "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0, "expressionType": "TAG",
+    }  # fmt: skip
+
+    async def flow() -> None:
+        client = RemotingClient()
+        channel = await client.channel(broker.addresses["broker-a"])
+        for _ in range(2):
+            broker.send("orders", *map(str, range(5)), queue_id=0)
+            pull = {name: str(value) for name, value in {**fields, "queueOffset": 3}.items()}
+            answer = await channel.call(RequestCode.PULL_MESSAGE, pull)
+            assert (answer.code, answer.ext_fields["nextBeginOffset"]) == (0, "4")
+            broker.reset()
+        await client.close()
+
+    asyncio.run(flow())
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.05])
