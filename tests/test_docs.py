@@ -43,7 +43,7 @@ EVERY = pytest.mark.parametrize("document", DOCUMENTS, ids=NAMES)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # Where a path in a document may begin; anything else is a place on somebody's machine.
-_PLACES = {"var", "etc", "proc", "dev", "sys", "path"}
+_PLACES = {"var", "etc", "opt", "proc", "dev", "sys", "path"}
 _EXAMPLES = "10.0.0."  # machines of a set-up
 _HOSTS = {"keepachangelog.com", "semver.org", "rocketmq.apache.org", "github.com", "www.apache.org", "arrow.apache.org"}
 
