@@ -67,9 +67,8 @@ class Mark(NamedTuple):
             return None
         queues, _, brokers = parts[5].partition(".")
         try:
-            found = cls(
-                parts[0], *map(java_whole, parts[1:4]), int(parts[4], 16), java_whole(queues), java_whole(brokers)
-            )
+            batch, partition, row = map(java_whole, parts[1:4])
+            found = cls(parts[0], batch, partition, row, int(parts[4], 16), java_whole(queues), java_whole(brokers))
         except ValueError:
             return None
         return found if min(found[1:]) >= 0 and max(found[1:]) <= NUMBER_MAX else None

