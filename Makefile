@@ -268,8 +268,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # What builds the extensions, then the package itself as an editable install with what its command line shows.
 $(VENV)/.installed: $(VENV)/.created pyproject.toml setup.py
-	@echo "installing Cython and numpy into $(VENV), then building (about a minute)"
+	@echo "installing Cython and numpy into $(VENV), then building (a minute and more)"
 	$(PIP) --upgrade 'setuptools>=77' 'Cython>=3.1,<4'
+	$(BIN)/python setup.py --quiet build_ext --inplace
 	$(PIP) --no-build-isolation --editable '.[cli,broker]'
 	touch $@
 

@@ -3,7 +3,8 @@
 Every ``mqfast/**/*.pyx`` becomes one extension of the same dotted name. ``mqfast.store.base._os`` alone links
 ``csrc/*.c``: the C part has statics (CPU choice, table of OS calls) that must exist once in the process; the other
 extensions reach it by ``cimport``. Never tuned to the building machine: instruction sets are chosen when the program
-runs.
+runs. A build without a C compiler or without Python.h ends before any work, with one line. The demonstrations
+(``NOT_INSTALLED``) are run from a checkout and are in no wheel.
 
 Environment switches, each kept in its own build directory so that changing between them rebuilds what it must:
     MQFAST_DEBUG=1      debug information; the engine checks its own rules (csrc/invariants.h)
@@ -15,17 +16,53 @@ Environment switches, each kept in its own build directory so that changing betw
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
-from Cython.Build import cythonize
-from setuptools import Extension, find_packages, setup
-from setuptools.command.build_ext import build_ext
+# Commands that compile, or that pip runs just before one that does.
+_COMPILING = {
+    *("build", "build_ext", "bdist", "bdist_wheel", "dist_info", "editable_wheel", "develop", "install", "install_lib"),
+}
+
+
+def missing_tool() -> str | None:
+    """Return what this system lacks to compile an extension module, with the way to get it; None where nothing is."""
+    compiler = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
+    include = sysconfig.get_path("include")
+    advice = "on Debian and Ubuntu: apt-get install gcc libc6-dev python3-dev"
+    try:
+        command = [*shlex.split(compiler), "-x", "c", "-fsyntax-only", f"-I{include}", "-"]
+        done = subprocess.run(command, input="#include <Python.h>\n", capture_output=True, text=True, check=False)
+    except OSError:
+        return f"mqfast is compiled here and needs a C compiler: {compiler!r} was not found ({advice})"
+    if done.returncode == 0:
+        return None
+    if not os.path.exists(os.path.join(include, "Python.h")):
+        return f"mqfast is compiled here and needs Python.h: expected in {include} ({advice})"
+    reason = next((line for line in done.stderr.splitlines() if "error" in line), f"status {done.returncode}")
+    return (
+        f"mqfast is compiled here, and {compiler!r} cannot compile a file that includes Python.h: {reason} ({advice})"
+    )
+
+
+if _COMPILING & set(sys.argv):
+    missing = missing_tool()
+    if missing is not None:
+        sys.exit(missing)
+
+from Cython.Build import cythonize  # noqa: E402 - the check above comes first
+from setuptools import Extension, find_packages, setup  # noqa: E402
+from setuptools.command.build_ext import build_ext  # noqa: E402
+from setuptools.command.build_py import build_py  # noqa: E402
 
 C_OWNER = "mqfast.store.base._os"
 WORKERS = 2
+# Tools of the project, for `make demo` and `make demo-spark`.
+NOT_INSTALLED = {"mqfast.demo", "mqfast.demo_network", "mqfast.spark.demo", "mqfast.spark.demo_cluster"}
 
 
 def switch(name: str) -> bool:
@@ -164,6 +201,12 @@ class BuildExt(build_ext):
                 ext.extra_compile_args.append(SHORT_CLEARS)
         super().build_extensions()
 
+    def build_extension(self, ext: Extension) -> None:
+        super().build_extension(ext)
+        self.built = getattr(self, "built", 0) + 1
+        if self.inplace and (self.built % 10 == 0 or self.built == len(self.extensions)):
+            print(f"compiled: {self.built} of {len(self.extensions)} extension modules", file=sys.stderr, flush=True)
+
     def copy_extensions_to_source(self) -> None:
         # A module of another mode may lie there and be the younger file: always replace it.
         force, self.force = self.force, True
@@ -171,9 +214,21 @@ class BuildExt(build_ext):
         self.force = force
 
 
+class BuildPy(build_py):
+    """Leave the tools of the project out of a wheel; an editable install and an sdist have them."""
+
+    def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
+        found: list[tuple[str, str, str]] = super().find_package_modules(package, package_dir)
+        return [module for module in found if f"{package}.{module[1]}" not in NOT_INSTALLED]
+
+    def get_source_files(self) -> list[str]:
+        paths = [f"{name.replace('.', '/')}.py" for name in sorted(NOT_INSTALLED)]
+        return [*super().get_source_files(), *paths]
+
+
 setup(
     ext_modules=extensions(),
-    cmdclass={"build_ext": BuildExt},
+    cmdclass={"build_ext": BuildExt, "build_py": BuildPy},
     # Spark looks for top-level modules named pyspark_*: this one is a folder of ours under that name.
     packages=[*find_packages(include=["mqfast", "mqfast.*"]), "pyspark_mqfast"],
     package_dir={"pyspark_mqfast": "mqfast/spark/autoload"},

@@ -42,8 +42,6 @@ static int stat_fd(int fd, struct stat *st) { return fstat(fd, st); }
 static int stat_path(const char *path, struct stat *st) { return stat(path, st); }
 #endif
 
-/* What an allocation of so many bytes leaves free besides: room for the filesystem's own records of it, and for others. */
-int64_t mq_os_spared(int64_t bytes);
 int64_t mq_os_spared(int64_t bytes) { return (256 << 10) + bytes / 256; }
 
 /* Is there less free than these bytes need? A filesystem that does not say how large it is has room. */

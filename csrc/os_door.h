@@ -43,7 +43,8 @@ enum {
 struct mq_os {
     int (*open)(mq_os *, const char *path, int flags);
     int (*close)(mq_os *, int fd);
-    int (*fallocate)(mq_os *, int fd, int64_t offset, int64_t bytes); /* allocate and extend: full disk is found here */
+    int (*fallocate)(mq_os *, int fd, int64_t offset, int64_t bytes); /* allocate and extend: full disk is found here,
+                                                                       * before a block is taken */
     int (*ftruncate)(mq_os *, int fd, int64_t bytes);
     int (*fstat)(mq_os *, int fd, mq_stat *out);
     int (*stat)(mq_os *, const char *path, mq_stat *out);
@@ -79,6 +80,8 @@ struct mq_os {
 
 /* The real operating system. */
 mq_os *mq_os_real(void);
+/* What an allocation of so many bytes leaves free besides: room for the filesystem's own records of it, and for others. */
+int64_t mq_os_spared(int64_t bytes);
 
 /* Write all of it, or return -errno; a short write is continued, EINTR repeated. */
 int mq_os_write_all(mq_os *os, int fd, const void *from, int64_t bytes, int64_t offset);

