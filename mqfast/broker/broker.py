@@ -239,6 +239,7 @@ class Broker:
             RemotingSettings(
                 connections_max=config["connectionsMax"],
                 requests_max=config["requestsPerConnectionMax"],
+                request_bytes_max=config["requestBytesPerConnectionMax"],
                 frame_bytes_max=config["frameMaxLength"],
                 idle_timeout_s=config["serverChannelMaxIdleTimeSeconds"],
                 proxy_protocol=config["proxyProtocolEnable"],

@@ -162,6 +162,7 @@ def _acting() -> dict[str, Setting]:
         "serverChannelMaxIdleTimeSeconds": Setting(120),
         "connectionsMax": Setting(50_000),
         "requestsPerConnectionMax": Setting(10_000),
+        "requestBytesPerConnectionMax": Setting(64 << 20),
         "frameMaxLength": Setting(16 * 1024 * 1024),
         "proxyProtocolEnable": Setting(True),
         "channelExpiredTimeout": Setting(120_000),

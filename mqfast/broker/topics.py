@@ -211,7 +211,7 @@ class TopicManager:
     @property
     def is_full(self) -> bool:
         """Are there so many topics that no send makes another one?"""
-        return len(self.table) >= self._config["maxAutoCreatedTopics"]
+        return len(self.table) >= int(self._config["maxAutoCreatedTopics"])
 
     def create_for_send(self, topic: str, template: str, queues: int, sys_flag: int) -> TopicConfig | None:
         """Make a topic that a producer sends to, after its template; None where the template does not allow it.

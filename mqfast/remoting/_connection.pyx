@@ -140,7 +140,7 @@ cdef class Connection:
         language: what requests of this end say that it is written in.
     Attributes:
         blocked: the peer does not read what was sent; the owner sets it.
-        open_requests: requests of the peer that are not answered yet.
+        open_requests: requests of the peer that are not answered yet; open_bytes: of their bodies.
         serialize: header codec of the peer's latest request, for requests of this end.
     Thread: one at a time.
     """
@@ -159,6 +159,8 @@ cdef class Connection:
     cdef readonly Py_ssize_t out_bytes
     cdef public bint blocked
     cdef readonly Py_ssize_t open_requests
+    cdef readonly Py_ssize_t open_bytes
+    cdef Py_ssize_t _request_bytes_max
     cdef readonly int serialize
     cdef readonly double last_active_s
     cdef double _partial_s      # since when the last frame is incomplete, -1: there is none
@@ -175,6 +177,7 @@ cdef class Connection:
         Py_ssize_t header_bytes_max=HEADER_MAX,
         Py_ssize_t calls_max=65_535,
         Py_ssize_t requests_max=10_000,
+        Py_ssize_t request_bytes_max=64 << 20,
         int language=JAVA,
     ):
         self._clock = clock
@@ -183,6 +186,7 @@ cdef class Connection:
         self._decoder = FrameDecoder(frame_bytes_max, header_bytes_max)
         self._calls_max = calls_max
         self._requests_max = requests_max
+        self._request_bytes_max = request_bytes_max
         self._calls = {}
         self._deadlines = []
         self._out = []
@@ -205,7 +209,11 @@ cdef class Connection:
     @property
     def wants_to_read(self):
         """Is the peer to be read now? Not while it does not read, nor while too many of its requests are open."""
-        return not self.blocked and self.open_requests < self._requests_max
+        return (
+            not self.blocked
+            and self.open_requests < self._requests_max
+            and self.open_bytes < self._request_bytes_max
+        )
 
     def receive(self, data):
         """Take bytes of the peer. Returns: what they complete, in order; ``Broken`` is the last that ever comes."""
@@ -238,6 +246,7 @@ cdef class Connection:
                 self.serialize = command.serialize
                 if not command.flag & ONEWAY:
                     self.open_requests += 1
+                    self.open_bytes += len(command.body)
                 request = Request.__new__(Request)
                 request.command = command
                 events.append(request)
@@ -262,6 +271,7 @@ cdef class Connection:
         if self.open_requests < 1:
             raise InternalError("a request was answered twice")
         self.open_requests -= 1
+        self.open_bytes -= len(request.body)
         if answer is None:
             return
         parts = len(self._out)

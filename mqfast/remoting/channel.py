@@ -72,6 +72,7 @@ class End:
             header_bytes_max=settings.header_bytes_max,
             calls_max=settings.calls_max,
             requests_max=settings.requests_max,
+            request_bytes_max=settings.request_bytes_max,
             language=settings.language,
         )
 

@@ -29,7 +29,7 @@ class RemotingSettings:
         handshake_timeout_s: a PROXY preamble and a TLS handshake are done by then.
         write_high_bytes, write_low_bytes: a peer that leaves more than the first unread is not read itself, until less
             than the second is left.
-        requests_max: open requests of one connection; beyond that it is not read.
+        requests_max: open requests of one connection; request_bytes_max: of their bodies. Beyond that it is not read.
         calls_max: requests of this end over one connection that may wait for answers.
         proxy_protocol: take a PROXY preamble (RocketMQ always does).
         tls_mode: RocketMQ's tls.server.mode.
@@ -45,6 +45,7 @@ class RemotingSettings:
     write_high_bytes: int = 1024 * 1024
     write_low_bytes: int = 256 * 1024
     requests_max: int = 10_000
+    request_bytes_max: int = 64 << 20
     calls_max: int = 65_535
     proxy_protocol: bool = True
     tls_mode: TlsMode = TlsMode.PERMISSIVE

@@ -79,6 +79,10 @@ def test_a_slave_locks_no_queues(tmp_path: Path) -> None:
         queue = {"brokerName": "broker-a", "queueId": 0, "topic": "T"}
         body = json.dumps({"clientId": "c", "consumerGroup": "g", "mqSet": [queue]}).encode()
         async with name_server(tmp_path) as namesrv, running_broker(tmp_path / "m", namesrvAddr=namesrv) as master:
+            assert (await master.send("T", b"x")).code == 0
+            group = {"groupName": "g", "subscriptionDataSet": []}
+            heartbeat = json.dumps({"clientID": "c", "consumerDataSet": [group]}).encode()
+            assert (await master.call(RequestCode.HEART_BEAT, heartbeat)).code == 0
             granted = await master.call(RequestCode.LOCK_BATCH_MQ, body)
             assert (granted.code, json.loads(granted.body)) == (0, {"lockOKMQSet": [queue]})
             async with running_broker(tmp_path / "s", **as_slave(namesrv)) as slave:

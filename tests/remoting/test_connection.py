@@ -264,6 +264,21 @@ def test_requests_of_this_end_speak_the_codec_of_the_peer_where_they_can() -> No
     assert len({command.opaque for command in commands}) == 4
 
 
+def test_bodies_of_open_requests_have_a_limit() -> None:
+    connection = Connection(Clock(), request_bytes_max=1000)
+    events = connection.receive(b"".join(encode(RemotingCommand(10, body=bytes(400), opaque=i)) for i in range(3)))
+    assert (connection.open_bytes, connection.wants_to_read) == (1200, False)
+    assert isinstance(events[0], Request)
+    connection.answer(events[0].command, events[0].command.response(0))
+    assert (connection.open_bytes, connection.wants_to_read) == (800, True)
+    for event in events[1:]:
+        assert isinstance(event, Request)
+        connection.answer(event.command, None)
+    assert connection.open_bytes == 0
+    connection.receive(encode(RemotingCommand(10, body=bytes(5000), flag=2)))  # one-way: there is no answer
+    assert (connection.open_bytes, connection.wants_to_read) == (0, True)
+
+
 def test_back_pressure() -> None:
     connection = Connection(Clock(), requests_max=2, calls_max=2)
     assert connection.wants_to_read

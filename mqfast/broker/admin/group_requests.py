@@ -92,12 +92,12 @@ class GroupRequests:
         """Put the codes into a server's table."""
         for code, handler in {
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update,
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.update_list,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.group,
             RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: self.forbidden,
         }.items():
             processors.register([code], handler, lane)
+        processors.register([RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST], self.update_list, lane)
         processors.register([RequestCode.DELETE_SUBSCRIPTIONGROUP], self.delete, lane)
 
     def update(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
