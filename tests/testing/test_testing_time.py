@@ -164,6 +164,8 @@ def test_a_lock_of_a_queue_ends_with_its_time(broker: Broker) -> None:
         body = f'{{"consumerGroup":"billing","clientId":"{client}","mqSet":[{queue}]}}'
         return len(json.loads(call(address, RequestCode.LOCK_BATCH_MQ, body.encode()).body)["lockOKMQSet"])
 
+    heartbeat = b'{"clientID":"one","consumerDataSet":[{"groupName":"billing"}]}'
+    assert call(address, RequestCode.HEART_BEAT, heartbeat).code == 0  # locks are of known groups
     assert lock("one") == 1
     assert lock("two") == 0
     broker.clock.advance(61)
