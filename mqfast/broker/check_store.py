@@ -155,6 +155,8 @@ def _first_size(folder: Path) -> int:
 def _java_only(root: Path) -> Iterator[Finding]:
     for name, what in _JAVA_ONLY.items():
         path = root / name
+        if name == "epochFileCheckpoint" and (root / "epochHistory").exists():
+            continue  # written here
         if any(files for _, _, files in os.walk(path)) or (path.is_file() and not _is_empty(path)):
             yield Finding(f"{name}: {what}")
 

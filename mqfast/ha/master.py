@@ -329,7 +329,7 @@ class HaMaster:
     def history(self) -> MasterHistory:
         """Whose log this is."""
         terms = () if self._epochs is None else self._epochs.terms
-        return MasterHistory(self.session, max(self.raw.min_offset, 0), self.raw.end, self._file_bytes, terms)
+        return MasterHistory(self.session, max(self.raw.min_offset, 0), self.raw.end, self.raw.file_bytes, terms)
 
     def tell_history(self) -> None:
         """A term began."""

@@ -20,10 +20,12 @@ from ha.processes import log_end
 from running import BrokerProcess, running_broker
 from sampling import WHOLE
 
+from mqfast.ha.divergence import load_divergence
 from mqfast.ha.slave import FollowState
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.fastjson import standard
+from mqfast.store.base._os import OsDoor
 
 sys.path.append(str(Path(__file__).resolve().parent))
 
@@ -241,6 +243,53 @@ def test_a_slave_ahead_of_a_restored_java_master_names_both_offsets(release: str
         sizes = {"mappedFileSizeCommitLog": FILE, "registerNameServerPeriod": 10_000, "haSendHeartbeatInterval": 500}
         master = java.start_broker(tmp_path / "java", sizes, port)
         asyncio.run(flow(java, master, port))
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("release", ["5.5.0", "5.3.3", "4.9.7"])
+def test_a_large_message_at_both_ends_hides_no_other_history_of_a_java_master(release: str, tmp_path: Path) -> None:
+    """The slave ran as a master for a while; then a producer sent the same large message to both."""
+    large = b"M" * (200 << 10)
+
+    async def flow(java: Any, port: int) -> None:
+        client, address = RemotingClient(), f"127.0.0.1:{port}"
+        settings = {
+            "brokerName": "brk", "brokerClusterName": "golden", "mappedFileSizeCommitLog": FILE,
+            "registerNameServerPeriod": 10_000, "haSendHeartbeatInterval": 500,
+        }  # fmt: skip
+        as_slave = {**settings, "brokerRole": "SLAVE", "brokerId": 1, "namesrvAddr": java.namesrv}
+        await address_of(client, java.namesrv, 0)
+        await send(client, address, "T", 20)
+        async with running_broker(tmp_path / "ours", **as_slave) as slave:
+            following = lambda: slave.context.replicas.following  # noqa: E731
+            await until(lambda: sum(slave.context.store.max_offset("T", one) for one in range(4)) == 20)
+            common = slave.context.store.engine.raw.end
+        async with running_broker(tmp_path / "ours", **settings) as alone:
+            for body in (b"X of nobody", large):
+                assert (await plain_send(client, alone.address, body)).code == 0
+        for body in (b"Y of the master", large, b"after"):
+            assert (await plain_send(client, address, body)).code == 0
+        async with running_broker(tmp_path / "ours", **as_slave) as slave:
+            await until(lambda: following().state is FollowState.DIVERGED)
+        mark = load_divergence(OsDoor(), str(tmp_path / "ours"))
+        assert mark is not None
+        assert mark.common == common
+        async with running_broker(tmp_path / "ours", **as_slave, haTruncateDiverged=True) as slave:
+            await until(lambda: slave.context.store.engine.raw.end > common + len(large))
+            end = await log_end(address)
+            await until(lambda: slave.context.store.engine.raw.end == end)
+        await client.close()
+        java.end_all()
+        assert load_divergence(OsDoor(), str(tmp_path / "ours")) is None
+        assert b"Y of the master" in log_of(tmp_path / "ours", end)
+        assert_equal_logs(tmp_path / "ours", tmp_path / "java", end)
+
+    with machine(release, tmp_path) as java:
+        java.start_namesrv()
+        port = free_port()
+        sizes = {"mappedFileSizeCommitLog": FILE, "registerNameServerPeriod": 10_000, "haSendHeartbeatInterval": 500}
+        java.start_broker(tmp_path / "java", sizes, port)
+        asyncio.run(flow(java, port))
 
 
 @pytest.mark.sampled(1)
