@@ -94,6 +94,13 @@ class Comparison:
         self.start = self._start_of(search) if self.end else 0
         self.position = self.start
         if 0 < self.end == self.start and not self.by_terms:
+            if history is not None and _are_known(mine) and _are_known(history.terms):
+                raise Diverged(
+                    self.end,
+                    self.end,
+                    f"the log of this slave, which ends at {self.end} where its master's begins, has no epoch in "
+                    "common with that",
+                )
             _log.warning("the master's log begins where this one ends, at %d: nothing can be compared", self.end)
 
     def _start_of(self, search: Search) -> int:
@@ -172,6 +179,10 @@ class Comparison:
     def is_lowest(self) -> bool:
         """Is there no record before the first one that was compared?"""
         return self.start <= max(self.lowest, 1)
+
+
+def _are_known(terms: Sequence[Term]) -> bool:
+    return any(term.history for term in terms)
 
 
 def begins_behind(end: int, first: int) -> Diverged:

@@ -46,6 +46,11 @@ class Divergence(NamedTuple):
         return max(0, self.master_end - self.common)
 
     def __str__(self) -> str:
+        if not self.own_bytes:
+            return (
+                f"this log ends at {self.end}, and lacks {self.missing_bytes} bytes of its master {self.master} (to "
+                f"{self.master_end}), which does not send what follows here"
+            )
         return (
             f"this log is of another history than that of its master {self.master}: from physical offset {self.common} "
             f"on, {self.own_bytes} bytes (to {self.end}) are not the master's, and {self.missing_bytes} bytes of the "

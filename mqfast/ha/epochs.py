@@ -199,7 +199,7 @@ class EpochFile:
 
     def _begin(self, term: Term, low: int) -> Term:
         before = [one for one in self.terms if one.start < term.start]
-        while len(before) > 1 and before[1].start <= low:
+        while len(before) > 1 and before[1].start < low:  # a slave may end where this log begins
             del before[0]
         self._write((*before, term))
         return term

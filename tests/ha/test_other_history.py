@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from ha.pairs import QUICK, fill, following, log_of, serving, until
+from ha.pairs import FILE as PAIR_FILE
+from ha.pairs import QUICK, as_slave, fill, following, log_of, put_up_to, serving, trimmed, until
+from ha.pairs import SIZES as PAIR_SIZES
 from ha.test_missing_bytes import java_master
 
 import mqfast
@@ -262,3 +264,28 @@ def test_a_log_before_its_slave_began_is_no_other_history(tmp_path: Path) -> Non
     master.writes(b"of the first start with epochs")
     asyncio.run(follow(slave, master, FollowState.TRANSFER))
     assert EpochFile.load(OsDoor(), str(slave.path)).entries == EpochFile.load(OsDoor(), str(master.path)).entries
+
+
+def test_a_slave_that_ends_where_its_master_begins_needs_a_common_epoch(tmp_path: Path) -> None:
+    keeps = {"retention_bytes": 2 * PAIR_FILE, "delete_files_interval_ms_commit_log": 0}
+
+    async def flow() -> None:
+        with (
+            mqfast.open(tmp_path / "m", **PAIR_SIZES, **keeps, clean_resource_interval_ms=600_000) as ours,
+            as_slave(tmp_path / "s") as theirs,
+        ):
+            of_master, of_slave = (EpochFile.load(OsDoor(), str(tmp_path / one)) for one in ("m", "s"))
+            of_master.begin_term(0, 0)
+            put_up_to(ours, PAIR_FILE + 1)
+            theirs.engine.raw.append(0, log_of(ours)[:PAIR_FILE])
+            of_slave.begin_term(0, 0)  # of another master
+            trimmed(ours, PAIR_FILE)
+            async with serving(ours, epochs=of_master) as serves:
+                with following(theirs, serves.port, None, of_slave, True) as one:
+                    await until(lambda: one.status.state is FollowState.DIVERGED)
+                    assert "no epoch in common with that" in str(one.status.error)
+                of_slave.follow(of_master.terms, PAIR_FILE)
+                with following(theirs, serves.port, None, of_slave, True):
+                    await until(lambda: theirs.engine.raw.end == ours.engine.raw.end)
+
+    asyncio.run(flow())
