@@ -35,6 +35,7 @@ _log = logging.getLogger("mqfast.ha")
 _BUFFER_BYTES: Final = 1 << 20
 _TURN_S: Final = 1.0
 _AGAIN_S: Final = 0.01
+_NO_TERM: Final = 2**63 - 1
 _REFUSED: Final = (
     " before it sent a byte: where this goes on, the master's haAllowedAddresses does not name this host, or only one "
     "of them has haTlsCertFile"
@@ -138,6 +139,7 @@ class HaSlave:
         self._clock = clock
         self._search = Search()
         self._history: MasterHistory | None = None  # of the master of this connection
+        self._next_term = _NO_TERM  # where the first term of the master begins that this store lacks
         self._number = 0
         self._reconnects = 0
         self._followed: Followed | None = None
@@ -357,8 +359,8 @@ class HaSlave:
         if comparison is None:
             self._master_end = history.end
             return self._begin_comparison(one)
-        if self._followed is not None and self._epochs is not None:
-            self._epochs.follow(history.terms, self._raw.end)
+        if self._followed is not None:
+            self._take_terms(self._raw.end)
         return comparison
 
     def _take(
@@ -402,8 +404,7 @@ class HaSlave:
             self._forget(self._epochs)
             if history is None:
                 self._epochs.begin_unknown(end)
-            elif history.terms:
-                self._epochs.follow(history.terms, end)
+        self._take_terms(end)
         self._state, self._error, self._search = FollowState.TRANSFER, None, Search()
         self._followed = Followed(self._number, "" if history is None else history.session)
         _log.info("master %s: followed from %d on", self._address, end)
@@ -412,18 +413,23 @@ class HaSlave:
 
     def _append(self, offset: int, piece: memoryview) -> None:
         """Append; a term is on the disk before its first byte is appended."""
-        raw, epochs, history = self._raw, self._epochs, self._history
-        if epochs is not None and history is not None:
-            known = epochs.terms[-1].start if epochs.terms else -1
-            for start in [term.start for term in history.terms if known < term.start < offset + len(piece)]:
-                before = max(0, start - offset)
-                if before:
-                    self._land(offset, piece[:before])
-                offset, piece = offset + before, piece[before:]
-                epochs.follow(history.terms, start)
+        raw = self._raw
         if not raw.next_offset and raw.min_offset < 0 and offset % raw.file_bytes:
             raise ConfigError(other_size(raw.file_bytes, f"a log file of its master begins at {offset}"))
-        self._land(offset, piece)
+        while piece:
+            before = piece[: max(0, self._next_term - offset)]
+            if before:
+                self._land(offset, before)
+            offset, piece = offset + len(before), piece[len(before) :]
+            if offset >= self._next_term:
+                self._take_terms(offset)
+
+    def _take_terms(self, end: int) -> None:
+        """The terms of the master, as far as this log goes. Raises: StorageError."""
+        terms = () if self._history is None else self._history.terms
+        if self._epochs is not None and terms:
+            self._epochs.follow(terms, end)
+        self._next_term = min((term.start for term in terms if term.start > end), default=_NO_TERM)
 
     def _land(self, offset: int, piece: memoryview) -> None:
         try:

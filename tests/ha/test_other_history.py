@@ -174,6 +174,17 @@ def test_a_slave_has_the_terms_of_its_master_before_their_first_byte(tmp_path: P
     asyncio.run(flow())
 
 
+def test_a_term_without_a_message_comes_with_the_last_byte_before(tmp_path: Path) -> None:
+    """A slave of a fail-over counts once its store has the newest epoch."""
+    master, slave = Side(tmp_path / "m"), Side(tmp_path / "s")
+    master.writes(b"common")
+    asyncio.run(follow(slave, master, FollowState.TRANSFER))
+    master.writes(b"more")
+    master.writes(epoch=1)
+    asyncio.run(follow(slave, master, FollowState.TRANSFER))
+    assert EpochFile.load(OsDoor(), str(slave.path)).last_epoch == 1
+
+
 def test_a_master_with_an_older_epoch_is_not_followed(tmp_path: Path) -> None:
     old, new, _ = parted(tmp_path)
     assert "which was replaced: expected at least 1, found 0" in asyncio.run(_refused(new, old))
