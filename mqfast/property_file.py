@@ -29,7 +29,7 @@ def with_settings(text: str, pairs: Mapping[str, str]) -> str:
     end_of_line = found[0] if found else "\n"
     for lines in _logical_lines(text):
         name = next(iter(parse_properties(lines)), None)
-        if name in pairs:
+        if name is not None and name in pairs:
             if name in places:
                 kept[places[name]] = ""
             places[name] = len(kept)

@@ -362,7 +362,7 @@ def _connected(address: str, host: str, port: int, context: ssl.SSLContext | Non
 
 def _why_no_tls(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"no TLS: the certificate is not trusted: {error.verify_message or error}"
+        return f"no TLS: the certificate is not trusted: {error}"
     if isinstance(error, (ssl.SSLEOFError, ConnectionError)) or getattr(error, "reason", "") == "WRONG_VERSION_NUMBER":
         return f"no TLS: the port seems to take none: {error}"
     return f"no TLS: {error}"
