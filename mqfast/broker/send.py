@@ -7,7 +7,6 @@ Source: SendMessageProcessor, AbstractSendMessageProcessor.
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Collection
@@ -32,6 +31,7 @@ from mqfast.broker.write import Record, Stored, Writer
 from mqfast.broker_conf import java_number
 from mqfast.errors import CallRefused, MqfastError, RemotingError
 from mqfast.message import parse_host
+from mqfast.remoting._unique_ids import UniqueIds
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand, SendHeader, send_header
@@ -97,7 +97,7 @@ class SendProcessor:
             f"\x02CLUSTER\x01{config['brokerClusterName']}\x02"
         ).encode()
         self._answer_fields: Final = {"MSG_REGION": config["regionId"], "TRACE_ON": str(config["traceOn"]).lower()}
-        self._ids = UniqueIds()
+        self._ids = UniqueIds(context.store_host[:-4])  # the address of its records
         self._id_prefix: Final = context.store_host.hex().upper()
         self._path = SendPath(
             context.engine.put_encoded,
@@ -187,7 +187,7 @@ class SendProcessor:
             return self._send_batch(channel, request, header, topic, queue_id, sys_flag, properties)
         unique = value_of(properties, b"UNIQ_KEY")
         if not unique:
-            unique = self._ids.next()
+            unique = self._ids.next().encode()
             properties = without(properties, b"UNIQ_KEY") + b"UNIQ_KEY\x01" + unique + b"\x02"
         if _LIGHT_QUEUES in properties:
             _check_light_queues(properties)
@@ -545,18 +545,3 @@ def inner_count(body: bytes | memoryview) -> int:
 def when_text(ms: int) -> str:
     """A time as RocketMQ's texts show it."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000)) + f":{ms % 1000:03d}"
-
-
-class UniqueIds:
-    """Unique keys for messages whose client sent none. Source: MessageClientIDSetter."""
-
-    def __init__(self) -> None:
-        seed = os.urandom(4) + (os.getpid() & 0xFFFF).to_bytes(2, "big") + os.urandom(4)
-        self._prefix: Final = seed.hex().upper().encode()
-        self._count = 0
-
-    def next(self) -> bytes:
-        """The next one: 32 hex characters."""
-        self._count = (self._count + 1) & 0xFFFF
-        ms = time.time_ns() // 1_000_000 & 0xFFFFFFFF
-        return self._prefix + b"%08X%04X" % (ms, self._count)

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from mqfast import properties as names
-from mqfast.broker.send import UniqueIds
 from mqfast.broker.topics import AUTO_CREATE_TOPIC, READ, WRITE, illegal_topic, retry_topic
 from mqfast.broker.write import Record, Stored
 from mqfast.client.delivery import Delivery
 from mqfast.client.values import Body, MessageQueue, SendResult, SendStatus
 from mqfast.errors import BrokerError, UsageError
 from mqfast.message import DLQ_PREFIX, RETRY_PREFIX, Message, parse_host
+from mqfast.remoting._unique_ids import UniqueIds
 from mqfast.remoting.codes import ResponseCode
 from mqfast.testing import checks, look
 from mqfast.testing.cluster import Cluster, Member
@@ -46,7 +46,7 @@ class Acts:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._ids = UniqueIds()
+        self._ids = UniqueIds(bytes((127, 0, 0, 1)))
         self._turns = itertools.count()
 
     async def create_topic(self, topic: str, queues: int, *, perm: str, order: bool) -> None:
@@ -95,7 +95,7 @@ class Acts:
             queue_id = turn // len(running) % max(1, known.write_queue_nums)
         else:
             checks.whole("queue_id", queue_id, 0, known.write_queue_nums - 1)
-        unique = self._ids.next().decode()
+        unique = self._ids.next()
         record = Record(
             topic,
             queue_id,

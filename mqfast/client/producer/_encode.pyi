@@ -5,11 +5,8 @@ from typing import Any
 
 from mqfast.client.values import MessageQueue, SendResult, SendStatus
 from mqfast.message import Message
+from mqfast.remoting._unique_ids import UniqueIds
 from mqfast.remoting.command import Buffer, RemotingCommand
-
-class UniqueIds:
-    def __init__(self, head: bytes, clock: Callable[[], float], month: Callable[[float], tuple[int, int]]) -> None: ...
-    def next(self) -> str: ...
 
 class Outgoing:
     message: Message

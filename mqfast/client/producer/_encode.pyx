@@ -1,7 +1,7 @@
-"""The bytes of a send in one pass: unique ids, plain messages, the frame of a request from a ready header, batches.
+"""The bytes of a send in one pass: plain messages, the frame of a request from a ready header, batches.
 
 Room: client. It must never do I/O, and never refuse a message: what is not plain is left to ``encode.py``.
-Source: MessageClientIDSetter, SendMessageRequestHeaderV2, MessageDecoder.encodeMessages.
+Source: SendMessageRequestHeaderV2, MessageDecoder.encodeMessages.
 """
 
 cimport cython
@@ -13,6 +13,7 @@ from libc.string cimport memchr, memcpy
 
 from mqfast.remoting._codec cimport RemotingCommand
 from mqfast.remoting._headers cimport SendAnswer, send_answer
+from mqfast.remoting._unique_ids cimport UniqueIds
 
 from mqfast import message as _message
 from mqfast.client.values import MessageQueue, SendResult, SendStatus
@@ -22,65 +23,11 @@ from mqfast.message import Message
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
-cdef const char *HEX = b"0123456789ABCDEF"
 cdef int SEND = 310
 cdef int PROPERTIES_MAX = 32767
 cdef object ZERO = 0
 cdef str RETRY = _message.RETRY_PREFIX
 cdef object SEND_OK = SendStatus.SEND_OK
-
-
-cdef class UniqueIds:
-    """Makes the unique ids (UNIQ_KEY) of one process: upper-case hex, 32 digits for an IPv4 host and 56 for IPv6.
-
-    Args: head: address, process and random bytes of the id. clock: seconds since the epoch. month: from seconds to the
-    begin of that month in local time and the begin of the next one, both in ms.
-    No id comes twice, whatever the clock does: 65,536 ids have one millisecond, the next one the following millisecond.
-    Thread: any.
-    """
-
-    cdef bytes _head
-    cdef object _clock
-    cdef object _month
-    cdef int64_t _begin
-    cdef int64_t _next_month
-    cdef int64_t _now
-    cdef uint32_t _count
-    cdef uint32_t _first
-
-    def __init__(self, bytes head, clock, month):
-        self._head = head.hex().upper().encode()
-        self._clock = clock
-        self._month = month
-        self._now = -1
-        self._next_month = -1
-
-    def next(self):
-        """One more id."""
-        cdef char text[64]
-        return PyUnicode_DecodeASCII(text, self.write(text), NULL)
-
-    cdef Py_ssize_t write(self, char *at) except -1:
-        """One more id. Returns: its length, at most 56."""
-        cdef int64_t now = <int64_t> (<double> self._clock() * 1000), late
-        cdef Py_ssize_t head = PyBytes_GET_SIZE(self._head)
-        cdef uint64_t tail
-        cdef int i
-        while True:
-            late = now if now > self._now else self._now + (self._count - self._first >= 65536)
-            if late < self._next_month:
-                break  # from here on no other thread can run
-            self._begin, self._next_month = self._month(late / 1000)
-        if late > self._now:
-            self._now = late
-            self._first = self._count
-        tail = <uint64_t> (<uint32_t> (late - self._begin)) << 16 | (self._count & 0xFFFF)
-        self._count += 1
-        memcpy(at, PyBytes_AS_STRING(self._head), head)
-        for i in range(12):
-            at[head + 11 - i] = HEX[tail & 15]
-            tail >>= 4
-        return head + 12
 
 
 # --- one message ------------------------------------------------------------------------------------------------------

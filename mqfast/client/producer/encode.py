@@ -6,19 +6,18 @@ Room: client. It must never do I/O, and never change the message that it is give
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from mqfast import properties as names
 from mqfast.client.net._guard import Guard
-from mqfast.client.producer._encode import Outgoing, SendHead, UniqueIds, encode_batch, plain
+from mqfast.client.producer._encode import Outgoing, SendHead, encode_batch, plain
 from mqfast.errors import ConfigError, MessageIllegal, MessageTooLarge
 from mqfast.message import DLQ_PREFIX, RETRY_PREFIX, Message, SysFlag, broker_accepts_topic
+from mqfast.remoting._unique_ids import UniqueIds
 from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.command import VERSION
 
@@ -63,18 +62,11 @@ def local_address() -> str:
     return "127.0.0.1"
 
 
-def _month(seconds: float) -> tuple[int, int]:
-    now = datetime.fromtimestamp(seconds)
-    begin = datetime(now.year, now.month, 1)
-    end = datetime(now.year + now.month // 12, now.month % 12 + 1, 1)
-    return int(begin.timestamp() * 1000), int(end.timestamp() * 1000)
-
-
 def new_ids(address: str | None = None, *, clock: Callable[[], float] = time.time) -> UniqueIds:
     """A maker of unique ids for this process. Args: address: of this machine."""
     address = local_address() if address is None else address
     host = socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address.partition("%")[0])
-    return UniqueIds(host + (os.getpid() & 0xFFFF).to_bytes(2, "big") + os.urandom(4), clock, _month)
+    return UniqueIds(host, clock)
 
 
 _ids: UniqueIds | None = None
