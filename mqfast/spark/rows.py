@@ -70,17 +70,15 @@ _MOST_LEVELS: Final = 18
 _MOST_DELAY_MS: Final = 3 * 86_400_000
 _TIMER_STEP_MS: Final = 1000
 _MOST_ORDERS: Final = 4096
-# Names of RocketMQ's that a new message may have: columns say the same, or every message of a client has them.
-_TAKEN: Final = (
-    *_TEXTS.values(), _properties.UNIQ_KEY, _properties.CRC32, _properties.WAIT, _properties.CLUSTER,
-    _properties.MSG_REGION, _properties.TRACE_ON,
-)  # fmt: skip
-# All others, and what to use instead.
+# Names of RocketMQ's that a new message may have: columns say the same, or messages of clients have them. Those that
+# brokers put on messages mean nothing in a write, and a message that is sent again may have them.
+_TAKEN: Final = (*_TEXTS.values(), _properties.UNIQ_KEY, _properties.WAIT)
+# Those that steer a broker or a client, and what to use instead.
 _INSTEAD: Final = {
     **{
-        name: f"use {instead} of mqfast.client" if instead else "clients and brokers alone set it"
+        name: f"use {instead} of mqfast.client"
         for name, instead in _properties.RESERVED.items()
-        if name not in _TAKEN
+        if instead and name not in _TAKEN
     },
     _properties.DELAY: "use the column delayLevel",
     **dict.fromkeys(
