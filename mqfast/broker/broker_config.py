@@ -385,6 +385,11 @@ class BrokerConfig(PropertySettings):
             other._values["brokerId"] = MASTER_ID
         return other
 
+    @property
+    def is_sync(self) -> bool:
+        """Do answers wait for slaves while this broker is a master? Also of a slave under fail-over."""
+        return (self._origin or self).store_keys.get("brokerRole") == "SYNC_MASTER"
+
     def become_master(self) -> None:
         """The settings of this slave are those of a master from now on, which waits for slaves where they say so."""
         if self.is_slave or "brokerRole" not in self.store_keys:

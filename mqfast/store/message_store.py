@@ -451,10 +451,9 @@ class MessageStore(PutPath):
         return 0 if queue is None else self._end_of(queue)
 
     def _end_of(self, queue: AnyQueue) -> int:
-        if isinstance(queue, ConsumeQueue):
-            return queue.readable_offset(self.log.readable)
-        end = queue.max_offset
-        self._check_still_open()  # a queue that was closed meanwhile has no bounds
+        end = queue.readable_offset(self.log.readable)
+        if not isinstance(queue, ConsumeQueue):
+            self._check_still_open()  # a queue that was closed meanwhile has no bounds
         return end
 
     @property

@@ -8,6 +8,7 @@ log/_raw.pyx. Record boundaries and end marks come from the master, so offsets a
 from __future__ import annotations
 
 import contextlib
+import struct
 from dataclasses import dataclass
 from errno import EIO
 from typing import TYPE_CHECKING, Final
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 
 __all__ = ["RawLog", "Rooms"]
 
+_HEAD_BYTES: Final = 76  # of a record, to its store time
+_PLACE: Final = 28  # the record's own physical offset, then its flags
+_BORN_HOST: Final = 48
+_BORN_HOST_V6: Final = 16
 _NOTHING: Final = 2**63 - 1  # from which physical offset on a walk dispatches that only looks
 
 
@@ -93,8 +98,8 @@ class RawLog:
         """Log bytes from ``offset`` on, at most ``max_bytes``: one read-only view a log file, nothing is copied.
 
         A view keeps its file mapped until it is released, also when retention removes the file. The bytes are those
-        that readers may see: with sync flush the flushed ones, with ``unflushed`` all that are written (as RocketMQ's
-        master sends them); never any above a confirm offset that bounds readers. An empty list at the end.
+        that readers may see: with sync flush the flushed ones, and none above a confirm offset that bounds readers.
+        With ``unflushed`` all that are written: slaves get those, and confirm them. An empty list at the end.
         Raises: OffsetError below the first byte or above the end; CorruptFile, StoreClosed, StoreFailed.
         """
         return read_range(self._log, offset, max_bytes, unflushed)
@@ -108,17 +113,23 @@ class RawLog:
         return wait_range(self._log, offset, timeout, unflushed)
 
     def age_ms(self, offset: int) -> int | None:
-        """How long ago the record was stored that begins at ``offset``, or behind the end mark there.
+        """How long ago the record was stored that begins at ``offset``, or behind the end mark there, confirmed or not.
 
-        None where none begins that readers may see. Raises: StoreClosed.
+        None where none begins. Raises: StoreClosed.
         """
         log = self._log
         try:
             left = log.file_bytes - (offset - log.file_start_of(offset))
             size = int.from_bytes(b"".join(self.read(offset, 4, unflushed=True)), "big")
             at = offset + left if left < 8 or size == left else offset
-            return max(0, log.door.now_ms() - log.message(at).store_timestamp)
-        except (OffsetError, CorruptFile):
+            head = b"".join(self.read(at, _HEAD_BYTES, unflushed=True))
+            place, sys_flag = struct.unpack_from(">qi", head, _PLACE)
+            if place != at:
+                return None
+            time_at = _BORN_HOST + (20 if sys_flag & _BORN_HOST_V6 else 8)
+            stored_ms: int = struct.unpack_from(">q", head, time_at)[0]
+            return max(0, log.door.now_ms() - stored_ms)
+        except (OffsetError, CorruptFile, struct.error):
             return None
 
     def refuse_puts(self, refused: bool = True) -> None:
@@ -189,7 +200,8 @@ class RawLog:
                 rooms.flush.paused(),
             ):
                 with contextlib.suppress(CorruptFile):  # of what is cut; else it is found below
-                    rooms.dispatcher.step(-1, True)
+                    # also what is not confirmed: the queues are cut with the log
+                    rooms.dispatcher.step(-1 if get_confirm(log) is None else log.written, True)
                 if rooms.dispatcher.error is not None:
                     if log.dispatched < offset:
                         raise rooms.dispatcher.error
@@ -343,6 +355,10 @@ class RawLog:
         ``confirm``. Puts leave their units to the dispatcher.
         """
         self._set(confirm_offset)
+
+    def unbound_readers(self) -> None:
+        """From now on readers see all that the log allows, and puts dispatch themselves again."""
+        set_confirm(self._log, None)
 
     def confirm(self, offset: int) -> None:
         """Move the confirm offset. The checkpoint gets it with its next flush. Raises: OffsetError outside the log."""

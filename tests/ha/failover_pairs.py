@@ -51,6 +51,10 @@ class Pair:
         await one.start()
         return one
 
+    def free_port(self) -> int:
+        """For a third broker, which needs the ports around this one as well."""
+        return free_ports(8) + 4
+
     async def stop(self, number: int) -> None:
         await self.brokers.pop(number).stop()
 

@@ -618,6 +618,77 @@ def test_readers_and_dispatch_end_at_the_confirm_offset_when_asked(tmp_path: Pat
     store.close()
 
 
+def test_slaves_are_sent_what_readers_may_not_see_yet(tmp_path: Path) -> None:
+    store, slave = still(tmp_path / "s", **SMALL), still(tmp_path / "slave", **SLAVE)
+    raw = store.engine.raw
+    store.put("T", b"a")
+    raw.bound_readers(raw.end)
+    second = store.put("T", b"b")
+    assert not raw.wait_for(second.physical_offset, 0)
+    assert raw.wait_for(second.physical_offset, 0, unflushed=True)
+    assert raw.age_ms(second.physical_offset) is not None, "how far a slave is behind in time"
+    for view in raw.read(0, 9999, unflushed=True):
+        slave.engine.raw.append(view.obj.physical_offset, view)
+    assert slave.engine.raw.end == raw.end
+    assert bodies(slave) == [b"a", b"b"]
+    assert bodies(store) == [b"a"]
+    store.close()
+    slave.close()
+
+
+def test_puts_dispatch_themselves_again_when_readers_are_bound_no_more(tmp_path: Path) -> None:
+    store = still(tmp_path / "s", **SMALL)
+    raw = store.engine.raw
+    raw.bound_readers(0)
+    fill(store, 10)
+    assert store.log.dispatched == 0
+    raw.unbound_readers()
+    assert store.max_offset("T0", 0) == 2
+    store.put("T0", b"x", 0)
+    assert store.log.dispatched == raw.end, "without a step of the dispatcher"
+    store.close()
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_a_store_that_is_closed_with_bound_readers_is_whole_at_the_next_open(tmp_path: Path, threads: bool) -> None:
+    config = StoreConfig.tiny(**{"mapped_file_bytes_commit_log": 1 << 20, **SMALL})
+    store = open_store(tmp_path / "s", config=config) if threads else still(tmp_path / "s", **SMALL)
+    fill(store, 6)
+    store.engine.raw.bound_readers(store.engine.raw.end)
+    fill(store, 20, first=6)
+    seen = {queue: store.max_offset(*queue) for queue in (("T0", 0), ("T1", 1), ("T2", 0))}
+    store.close()
+    again = open_store(tmp_path / "s", config=config) if threads else still(tmp_path / "s", **SMALL)
+    assert sum(again.max_offset(f"T{topic}", queue) for topic in range(3) for queue in range(2)) == 26
+    assert all(again.max_offset(*queue) > end for queue, end in seen.items())
+    again.put("T0", b"next", 0)
+    again.close()
+    assert mqfast.verify(tmp_path / "s").ok
+
+
+def test_a_slave_is_cut_above_and_below_the_bound_of_its_readers(tmp_path: Path) -> None:
+    one_file = {"mapped_file_bytes_commit_log": 1 << 16}
+    master, slave = still(tmp_path / "m", **SMALL | one_file), still(tmp_path / "s", **SLAVE | one_file)
+    fill(master, 30)
+    raw, ends = slave.engine.raw, boundaries(master)
+    raw.bound_readers(0)
+    send(master, slave)
+    raw.confirm(ends[10])
+    assert slave.max_offset("T0", 0) == 2
+    raw.truncate_to(ends[20])
+    raw.confirm(ends[20])
+    assert sum(slave.max_offset(f"T{topic}", queue) for topic in range(3) for queue in range(2)) == 20
+    raw.truncate_to(ends[5])
+    assert raw.confirm_offset == ends[5]
+    assert sum(slave.max_offset(f"T{topic}", queue) for topic in range(3) for queue in range(2)) == 5
+    send(master, slave)
+    raw.unbound_readers()
+    assert sum(slave.max_offset(f"T{topic}", queue) for topic in range(3) for queue in range(2)) == 30
+    master.close()
+    slave.close()
+    assert mqfast.verify(tmp_path / "s").ok
+
+
 # --- acknowledgements of slaves
 
 

@@ -177,6 +177,7 @@ class RuntimeInfo:
             "consumeQueueDiskRatio": used,
             "commitLogMinOffset": max(0, log.min_offset),
             "commitLogMaxOffset": log.written,
+            **({} if (confirmed := context.replicas.confirmed) is None else {"commitLogConfirmOffset": confirmed}),
             "dispatchMaxBuffer": 0,
             "dispatchBehindBytes": engine.dispatch_behind_bytes,
             "pageCacheLockTimeMills": log.lock_held_ms,

@@ -348,7 +348,7 @@ class PullProcessor:
         self, pull: _Pull, found: GetMessageResult, copies: list[bytes] | None = None
     ) -> RemotingCommand | None:
         context, header, status = self._context, pull.header, found.status
-        code = _CODES[status]
+        code, next_offset = _CODES[status], found.next_offset
         if status in _EMPTY and header.queue_offset == 0:
             code = ResponseCode.PULL_NOT_FOUND
         if code == ResponseCode.PULL_OFFSET_MOVED and context.config.is_slave:
@@ -356,7 +356,10 @@ class PullProcessor:
             context.stats.missed()
             self._commit(pull)
             return self._to_the_master(pull, f"this slave has no message there: {status.name}")
-        self._note(pull, code, found.next_offset)
+        is_above = code == ResponseCode.PULL_OFFSET_MOVED and header.queue_offset > found.max_offset
+        if is_above and context.replicas.is_not_reigning:  # the master may have messages there
+            code, next_offset = ResponseCode.PULL_NOT_FOUND, header.queue_offset
+        self._note(pull, code, next_offset)
         self._commit(pull)
         if code == ResponseCode.PULL_NOT_FOUND and pull.may_hold and header.sys_flag & SUSPEND:
             if self._waits(pull):
@@ -373,9 +376,9 @@ class PullProcessor:
             if code == ResponseCode.PULL_OFFSET_MOVED:
                 self._log.info(
                     "moved", "group %s, topic %s, queue %d: offset %d is moved to %d: %s",
-                    group, topic, header.queue_id, header.queue_offset, found.next_offset, status.name,
+                    group, topic, header.queue_id, header.queue_offset, next_offset, status.name,
                 )  # fmt: skip
-        fields = self._fields(pull, found.next_offset, found.min_offset, found.max_offset)
+        fields = self._fields(pull, next_offset, found.min_offset, found.max_offset)
         if context.config["slaveReadEnable"]:
             name = "whichBrokerWhenConsumeSlowly" if found.suggest_pulling_from_slave else "brokerId"
             fields["suggestWhichBrokerId"] = str(pull.group.get(name, 0))

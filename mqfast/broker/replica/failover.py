@@ -378,13 +378,13 @@ class FailoverBroker:
         assert self._state is not None
         _log.warning("broker %d has the lease of epoch %d", self._leader.member.id, self._leader.epoch)
         try:
-            if self.broker.config.is_slave:
-                topics_end = self.broker.context.replicas.topics_end
+            topics_end = self.broker.context.replicas.topics_end if self.broker.config.is_slave else None
+            if topics_end is not None:
                 await self._reopen(is_slave=False)
-                name_new_topics(self.broker.context, topics_end)
             context, epoch = self.broker.context, self._leader.epoch
             raw, acks = context.engine.raw, context.replicas.sync_acks
             raw.refuse_puts()
+            context.replicas.rest()
             context.replicas.begin_epoch(epoch)
             self._set = SyncSet(
                 acks,
@@ -399,7 +399,10 @@ class FailoverBroker:
             if not await self._write_state(state):
                 raise EtcdUnreachable(f"etcd: expected the state of epoch {epoch}, found another one")
             await self._note(self._state)
-            context.replicas.no_master = None
+            context.replicas.reign()
+            if topics_end is not None:
+                name_new_topics(context, topics_end)
+                await context.changes.settled()
             self.right.activate(epoch)
             self._take(self.right.holds())
         except Exception:  # not where this broker ends: that gives the lease back as well

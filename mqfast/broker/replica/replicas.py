@@ -21,10 +21,11 @@ from mqfast.broker.replica.epochs import Epochs, Rival, newer_master, slave_host
 from mqfast.broker.replica.table_sync import TableSync
 from mqfast.errors import ConfigError, CorruptFile, MqfastError
 from mqfast.ha.divergence import load_divergence
+from mqfast.ha.failover.confirmed import Confirmed
 from mqfast.ha.failover.sync_set import SyncAcks
 from mqfast.ha.master import HaMaster, SlaveStatus
 from mqfast.ha.settings import HaSettings
-from mqfast.ha.slave import Followed, FollowStatus, HaSlave
+from mqfast.ha.slave import Followed, FollowState, FollowStatus, HaSlave
 from mqfast.remoting.client import split_address
 from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.processors import Lane
@@ -85,6 +86,7 @@ class Replicas:
         self._config: Final = config
         self._store: Final = store
         self._settings: Final = settings_of(config)
+        self._confirmed = Confirmed(store.engine.raw) if right is not None and config.is_sync else None
         self._acks: AckTable | None = None
         self._master: HaMaster | None = None
         self._slave: HaSlave | None = None
@@ -351,6 +353,7 @@ class Replicas:
             self._looking.cancel()
         if self._replicated is not None:
             self._replicated.close()
+        self.rest()
         if self._master is not None:
             await self._master.stop()
 
@@ -361,6 +364,42 @@ class Replicas:
         """What slaves have, of a master under fail-over."""
         assert isinstance(self._acks, SyncAcks)
         return self._acks
+
+    @property
+    def bounds_readers(self) -> bool:
+        """Do readers see only what all brokers in sync have? Under fail-over with SYNC_MASTER."""
+        return self._confirmed is not None
+
+    @property
+    def is_not_reigning(self) -> bool:
+        """Under fail-over, may another broker be the master now, and have messages that are not here?"""
+        return self._right is not None and not self._right.holds()
+
+    @property
+    def confirmed(self) -> int | None:
+        """Up to where the log of a master is confirmed; None where readers are not bound."""
+        is_told = self._confirmed is not None and not self._config.is_slave
+        return self._store.engine.raw.confirm_offset if is_told else None
+
+    def hear_confirmed(self, offset: int) -> None:
+        """The master tells up to where its log is confirmed: it counts while this slave follows that log."""
+        if self._confirmed is None or self._slave is None or self._master_ha is None:
+            return
+        status = self._slave.status
+        # Before the comparison of a connection is over, the end of this log may be of another history.
+        if status.state is FollowState.TRANSFER and status.master == "{}:{}".format(*self._master_ha):
+            self._confirmed.hear(offset)
+
+    def reign(self) -> None:
+        """etcd has taken that this master alone is in sync."""
+        self.no_master = None
+        if self._confirmed is not None:
+            self._confirmed.reign(self.sync_acks)
+
+    def rest(self) -> None:
+        """The reign is over, or has not begun."""
+        if self._confirmed is not None:
+            self._confirmed.rest()
 
     @property
     def was_promoted(self) -> bool:

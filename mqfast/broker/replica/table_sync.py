@@ -198,6 +198,9 @@ class TableSync:
             first, end = (int(found.table[name]) for name in ("commitLogMinOffset", "commitLogMaxOffset"))
         except (KeyError, ValueError):
             raise FieldError(f"answer of {master} to 28", "commitLogMinOffset and commitLogMaxOffset", "none") from None
+        confirmed = found.table.get("commitLogConfirmOffset", "")
+        if confirmed.isdigit() and master == self.master:
+            self._context.replicas.hear_confirmed(int(confirmed))
         return max(0, first), end
 
     def was_cut(self, end: int) -> None:
@@ -249,6 +252,8 @@ class TableSync:
         if _differ(tables.groups.data_version, groups.data_version):
             tables.groups.replace(groups.subscription_group_table, _version(groups.data_version))
             tables.groups.replace_forbidden(groups.forbidden_table or {})
+        if context.replicas.bounds_readers:
+            await self._bounds(master)  # what the groups have consumed is confirmed, and is to be seen here as well
         ended: dict[str, dict[str, int]] = {}
         for key, queues in offsets.offset_table.items():
             topic, _, group = key.partition("@")

@@ -42,6 +42,11 @@ class SyncAcks(AckTable):
         """As ``AckTable.acked``; the end of the log while no slave is required."""
         return self._acked if self._required else self._end()
 
+    @property
+    def is_alone(self) -> bool:
+        """Is no slave required? Then all that the master has is acknowledged."""
+        return not self._required
+
     def positions(self) -> dict[int, int]:
         """Broker id -> physical offset up to which that slave has the log, of this epoch's slaves."""
         with self._lock:

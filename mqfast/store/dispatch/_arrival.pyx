@@ -257,7 +257,7 @@ cdef class Arrivals:
         cdef CommitLog log = self.log
         cdef ConsumeQueue queue
         if not isinstance(watch.queue, ConsumeQueue):
-            return watch.queue.max_offset > watch.offset
+            return watch.queue.readable_offset(readable(s, log.hide_unflushed)) > watch.offset
         queue = watch.queue
         if queue.state.deleted:
             return True
@@ -278,10 +278,17 @@ cdef class Arrivals:
             unlock_puts(s)
             mq_fence()
             if mq_load64(&queue.state.end) // UNIT_BYTES > watch.offset and not self._is_over(watch):
-                self.hidden.append(watch)       # the next sync shows it, or a confirm offset
-                mq_or32(&s.watched, WATCH_FLUSHED)
-                mq_fence()
+                self._hide(watch)
+        elif watch.queue.max_offset > watch.offset and not self._is_over(watch):
+            self._hide(watch)
         return self._is_over(watch)
+
+    cdef int _hide(self, Watch watch) except -1:
+        """The message is there, and the next sync shows it, or a confirm offset."""
+        self.hidden.append(watch)
+        mq_or32(&self.state.watched, WATCH_FLUSHED)
+        mq_fence()
+        return 0
 
     def _arrived_by_hand(self, queue) -> None:
         """The dispatcher put a unit by way of Python. The dispatch lock is held."""

@@ -15,6 +15,7 @@ cdef class CommitLog:
     cdef public object pool                 # TransientStorePool, or None
     cdef public bint sync_flush
     cdef bint hide_unflushed                # readers see only what is durable
+    cdef bint inline_dispatch               # as the store was opened; a confirm offset leaves units to the dispatcher
     cdef readonly list files
     cdef Mutex roll_lock
     cdef list retained                      # MappedFiles that stand in the ring, oldest first

@@ -153,7 +153,7 @@ cdef class CommitLog:
         self.state.borrowed = self.state.arrivals_fd = -1
         self.state.confirm = INT64_MAX
         self.state.crc_property = crc_property
-        self.state.inline_dispatch = inline_dispatch
+        self.inline_dispatch = self.state.inline_dispatch = inline_dispatch
 
     # --- load and recovery ---
 

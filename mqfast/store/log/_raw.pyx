@@ -126,10 +126,13 @@ def wait_range(CommitLog log not None, int64_t offset, timeout=None, bint unflus
 
 
 cdef int64_t watched_limit(LogState *s, bint sync, bint unflushed) noexcept nogil:
-    """Physical offset up to which raw bytes may be read; unflushed: what no sync covers counts as well. Commits a pool's buffer."""
+    """Physical offset up to which raw bytes may be read; unflushed: what no sync covers and what is not confirmed counts as well, as a slave gets it,
+    who confirms it. Commits a pool's buffer."""
     if s.pooled and mq_load64(&s.committed) < mq_load64(&s.written):
         commit_up_to(s, mq_load64(&s.written))
-    return readable(s, sync and not unflushed)
+    if unflushed:
+        return mq_load64(&s.committed) if s.pooled else mq_load64(&s.written)
+    return readable(s, sync)
 
 
 cdef void wait_above(LogState *s, int64_t offset, bint sync, bint unflushed, int64_t until_ns) noexcept nogil:
@@ -158,8 +161,7 @@ def set_confirm(CommitLog log not None, offset) -> None:
     """Let readers and dispatch look no further than this physical offset; None: as far as the log allows."""
     cdef LogState *s = &log.state
     log.take_put_lock()
-    if offset is not None:
-        s.inline_dispatch = False       # a put would show its unit before it is confirmed
+    s.inline_dispatch = log.inline_dispatch and offset is None      # a put would show its unit before it is confirmed
     mq_store64(&s.confirm, INT64_MAX if offset is None else <int64_t> offset)
     if mq_load32(&s.watched):
         appended(s, NULL)

@@ -150,6 +150,19 @@ class BatchConsumeQueue:
         except OffsetError:
             return 0
 
+    def readable_offset(self, limit: int) -> int:
+        """Queue offset behind the last message whose record ends at a physical offset or before it; 0 without one."""
+        first, end = self._first, self._end
+        try:
+            while end > first:
+                unit = self._unit(end - 1)
+                if unit.physical_offset + unit.size <= limit:
+                    return unit.next_offset
+                end -= 1
+        except OffsetError:
+            pass
+        return 0
+
     def check_bounds(self) -> None:
         """May a message be at these bounds? Raises: CorruptFile where the first unit begins behind the last one."""
         first, last = self._min_offset, self.max_offset
