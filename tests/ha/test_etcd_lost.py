@@ -45,7 +45,9 @@ async def told(both: Pair, one: FailoverBroker) -> dict[str, Any]:
 
 async def waits(both: Pair, one: FailoverBroker, text: str) -> None:
     """Until the broker says, in its status and to probes, what it waits for."""
-    await until(lambda: text in (one.broker.context.replicas.no_master or ""))
+    await until(
+        lambda: one._is_open and text in (one.broker.context.replicas.no_master or "")
+    )  # it may change its role
     assert text in (await told(both, one))["error"]
     assert not one.right.is_active
     number = one._config["brokerId"]
