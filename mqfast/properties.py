@@ -128,7 +128,7 @@ alone set them. Source: MessageConst.STRING_HASH_SET, and names that are missing
 _FIRST_BUCKETS: Final = 128
 
 
-def refuse_reserved(given: Iterable[str], allowed: Iterable[str] = ()) -> None:
+def refuse_reserved(given: Iterable[object], allowed: Iterable[str] = ()) -> None:
     """Raises: MessageIllegal where an application gives a property a name that steers a broker or a client, such as
     TRAN_MSG, with which a message is acknowledged and never delivered.
     """
