@@ -18,9 +18,11 @@ __all__ = [
     "CallRefused",
     "CallTimeout",
     "ClientClosed",
+    "ClientConfigError",
     "ClientError",
     "ClientForked",
     "ClientNested",
+    "ClientUsageError",
     "ConfigError",
     "ConnectError",
     "ConnectionLost",
@@ -75,6 +77,17 @@ class MqfastError(Exception):
     """Root of all exceptions that mqfast raises."""
 
 
+class ClientError(MqfastError):
+    """A client could not do what it was asked to do.
+
+    Attributes: ``msg_id``: the unique id of the message that it was about, None where there is none.
+    """
+
+    def __init__(self, message: str = "", *, msg_id: str | None = None) -> None:
+        super().__init__(message)
+        self.msg_id = msg_id
+
+
 # --- wrong use by the caller ---
 
 
@@ -82,15 +95,23 @@ class UsageError(MqfastError):
     """The call is not possible as given; nothing was written."""
 
 
+class ClientUsageError(ClientError, UsageError):
+    """The call of a client is not possible as given; nothing was sent."""
+
+
 class ConfigError(UsageError, ValueError):
     """A setting is unknown, contradicts another one, or contradicts the files of the store."""
 
 
-class UnknownName(ConfigError, LookupError):
+class ClientConfigError(ClientError, ConfigError):
+    """A setting or argument of a client is unknown, or has no possible value."""
+
+
+class UnknownName(ClientConfigError, LookupError):
     """A cluster has no group, broker, cluster, queue or client of this name; the nearest one is in the text."""
 
 
-class MessageIllegal(UsageError, ValueError):
+class MessageIllegal(ClientError, UsageError, ValueError):
     """The message is not valid (RocketMQ: MESSAGE_ILLEGAL); no byte was written."""
 
 
@@ -254,7 +275,7 @@ class DataLoss(MqfastError, LookupError):
     """Messages that should be read are missing: their files were removed, or an offset lies outside of its queue."""
 
 
-class OffsetMoved(DataLoss):
+class OffsetMoved(ClientError, DataLoss):
     """The next offset of a consumer group lies outside of its queue: the messages were deleted, or the queue ends
     before that offset. The offset was not changed; ``seek`` chooses the next one (RocketMQ: PULL_OFFSET_MOVED).
 
@@ -365,17 +386,6 @@ class CallRefused(RemotingError):
 
 
 # --- what a client asked of a cluster ---
-
-
-class ClientError(MqfastError):
-    """A client could not do what it was asked to do.
-
-    Attributes: ``msg_id``: the unique id of the message that it was about, None where there is none.
-    """
-
-    def __init__(self, message: str = "", *, msg_id: str | None = None) -> None:
-        super().__init__(message)
-        self.msg_id = msg_id
 
 
 class NoRoute(ClientError, LookupError):

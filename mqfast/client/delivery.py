@@ -18,7 +18,7 @@ from mqfast.client.inner_batch import INNER, InnerRecord, inner_records
 from mqfast.client.route.namespace import unwrap
 from mqfast.client.unpack import BODY_BYTES_MAX, decompressed
 from mqfast.client.values import Body, MessageQueue, SendResult
-from mqfast.errors import ConfigError, CorruptFile, FieldError, UsageError
+from mqfast.errors import ClientUsageError, ConfigError, CorruptFile, FieldError
 from mqfast.remoting.log_limit import LogLimit
 from mqfast.store.record._record import StoredMessage, decode_record
 
@@ -245,7 +245,9 @@ class Delivery(Received):
         Raises: UsageError, as ``ack``.
         """
         if type(delay_level) is not int or not -1 <= delay_level <= 18:
-            raise UsageError(f"delay_level: expected -1 (dead letters), 0 (schedule) or 1 to 18, found {delay_level!r}")
+            raise ClientUsageError(
+                f"delay_level: expected -1 (dead letters), 0 (schedule) or 1 to 18, found {delay_level!r}"
+            )
         self._owner("retry").retry(self, delay_level)
 
     async def reply(self, body: Body) -> SendResult:
@@ -259,7 +261,7 @@ class Delivery(Received):
     def _owner(self, what: str) -> Owner:
         owner = self._source.owner
         if owner is None:
-            raise UsageError(f"{what}: expected a message of a running consumer, found a copy or one only read")
+            raise ClientUsageError(f"{what}: expected a message of a running consumer, found a copy or one only read")
         return owner
 
     # --- for the client itself ---

@@ -20,7 +20,7 @@ from mqfast.client.net.instance import InstanceSettings
 from mqfast.client.route.address_map import checked_map
 from mqfast.client.route.name_servers import parse_addresses
 from mqfast.client.values import Address, Credentials
-from mqfast.errors import ConfigError
+from mqfast.errors import ClientConfigError
 
 __all__ = [
     "CONSUMER_RULES",
@@ -109,7 +109,7 @@ def check_names(what: str, given: Iterable[str], known: Iterable[str]) -> None:
     known = list(known)
     for name in given:
         if name not in known:
-            raise ConfigError(f"{what}: no setting is named {name!r}{nearest(name, known)}")
+            raise ClientConfigError(f"{what}: no setting is named {name!r}{nearest(name, known)}")
 
 
 class NamedArguments:
@@ -147,16 +147,16 @@ def _check_one(name: str, rule: Rule, value: Any) -> None:
     number: Any = value
     if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
         kind = "a number" if rule.kind == "number" else wanted[0].__name__
-        raise ConfigError(f"{name}: expected {kind}{' of' + unit if unit else ''}, found {value!r}")
+        raise ClientConfigError(f"{name}: expected {kind}{' of' + unit if unit else ''}, found {value!r}")
     if rule.choices and value not in rule.choices:
         near = nearest(number, rule.choices)
-        raise ConfigError(
+        raise ClientConfigError(
             f"{name}: expected {', '.join(rule.choices[:-1])} or {rule.choices[-1]}, found {value!r}{near}"
         )
     if rule.low is not None and rule.high is not None and not rule.low <= number <= rule.high:
-        raise ConfigError(f"{name}: expected {rule.low} to {rule.high}{unit}, found {value!r}")
+        raise ClientConfigError(f"{name}: expected {rule.low} to {rule.high}{unit}, found {value!r}")
     if rule.kind is str and not value:
-        raise ConfigError(f"{name}: expected a text, found an empty one")
+        raise ClientConfigError(f"{name}: expected a text, found an empty one")
 
 
 def is_coroutine_function(given: object) -> bool:
@@ -167,29 +167,29 @@ def is_coroutine_function(given: object) -> bool:
 def check_function(name: str, given: object) -> None:
     """An argument that is called, and not awaited. Raises: ConfigError."""
     if not callable(given):
-        raise ConfigError(f"{name}: expected a function, found {given!r}")
+        raise ClientConfigError(f"{name}: expected a function, found {given!r}")
     if is_coroutine_function(given):
-        raise ConfigError(f"{name}: expected a function, found a coroutine function, which nobody would await")
+        raise ClientConfigError(f"{name}: expected a function, found a coroutine function, which nobody would await")
 
 
 def check_group(group: object) -> str:
     """The name of a group. Raises: ConfigError."""
     if not isinstance(group, str):
-        raise ConfigError(f"group: expected str, found {type(group).__name__}")
+        raise ClientConfigError(f"group: expected str, found {type(group).__name__}")
     if not 0 < len(group) <= GROUP_CHARACTERS_MAX or not _GROUP_CHARACTERS.issuperset(group):
-        raise ConfigError(
+        raise ClientConfigError(
             f"group: expected 1 to {GROUP_CHARACTERS_MAX} of the characters a-z, A-Z, 0-9, % | - _, "
             f"found {len(group)}: {group[:140]!r}"
         )
     if group in ("DEFAULT_PRODUCER", "DEFAULT_CONSUMER"):
-        raise ConfigError(f"group: expected a name of your own, found {group!r}, which RocketMQ reserves")
+        raise ClientConfigError(f"group: expected a name of your own, found {group!r}, which RocketMQ reserves")
     return group
 
 
 def listed(name: str, values: object) -> tuple[Any, ...]:
     """The values of an argument that takes several. Raises: ConfigError for a single one."""
     if isinstance(values, str) or not isinstance(values, Iterable):
-        raise ConfigError(f"{name}: expected a list, found {type(values).__name__}")
+        raise ClientConfigError(f"{name}: expected a list, found {type(values).__name__}")
     return tuple(values)
 
 
@@ -198,7 +198,7 @@ def check_hooks(hooks: object) -> tuple[ClientHook, ...]:
     found = listed("hooks", hooks)
     for hook in found:
         if not isinstance(hook, ClientHook):
-            raise ConfigError(f"hooks: expected ClientHook objects, found {type(hook).__name__}")
+            raise ClientConfigError(f"hooks: expected ClientHook objects, found {type(hook).__name__}")
         for method in ("before_send", "after_send", "before_consume", "after_consume"):
             check_function(f"hooks: {type(hook).__name__}.{method}", getattr(hook, method))
     return found
@@ -225,17 +225,17 @@ def instance_settings(
         if access and secret:
             credentials = Credentials(access, secret, os.environ.get("ROCKETMQ_SECURITY_TOKEN") or None)
     elif not isinstance(credentials, Credentials):
-        raise ConfigError(f"credentials: expected Credentials, found {type(credentials).__name__}")
+        raise ClientConfigError(f"credentials: expected Credentials, found {type(credentials).__name__}")
     if not isinstance(tls, (bool, ssl.SSLContext)):
-        raise ConfigError(f"tls: expected True, False or an ssl.SSLContext, found {type(tls).__name__}")
+        raise ClientConfigError(f"tls: expected True, False or an ssl.SSLContext, found {type(tls).__name__}")
     texts: dict[str, Any] = {
         "namespace": namespace, "instance_name": instance_name, "unit_name": unit_name, "namespace_v2": namespace_v2,
     }  # fmt: skip
     for name, value in texts.items():
         if value is not None and (not isinstance(value, str) or not value):
-            raise ConfigError(f"{name}: expected a text, found {value!r}")
+            raise ClientConfigError(f"{name}: expected a text, found {value!r}")
     if not _GROUP_CHARACTERS.issuperset(namespace or ""):
-        raise ConfigError(f"namespace: expected the characters a-z, A-Z, 0-9, % | - _, found {namespace!r}")
+        raise ClientConfigError(f"namespace: expected the characters a-z, A-Z, 0-9, % | - _, found {namespace!r}")
     return InstanceSettings(
         parse_addresses(namesrv_addr), credentials, tls, namespace, instance_name, unit_name, namespace_v2,
         checked_map(address_map),
@@ -335,7 +335,9 @@ def consumer_arguments(settings: Mapping[str, str | int | bool]) -> dict[str, An
     found = _from_java("consumer", settings, _CONSUMER_JAVA)
     least, moment = found.pop("threads_min", None), found.pop("moment", None)
     if least is not None and least > found.setdefault("threads", least):
-        raise ConfigError(f"consumeThreadMin: expected at most consumeThreadMax {found['threads']}, found {least}")
+        raise ClientConfigError(
+            f"consumeThreadMin: expected at most consumeThreadMax {found['threads']}, found {least}"
+        )
     if found.get("from_where") == "moment":
         found["from_where"] = moment or datetime.now().astimezone() - _MOMENT_BEFORE_NOW
     return found
@@ -343,27 +345,27 @@ def consumer_arguments(settings: Mapping[str, str | int | bool]) -> dict[str, An
 
 def _from_java(what: str, settings: Any, table: Mapping[str, _Java]) -> dict[str, Any]:
     if not isinstance(settings, Mapping):
-        raise ConfigError(f"{what}: expected a mapping of Java's settings, found {type(settings).__name__}")
+        raise ClientConfigError(f"{what}: expected a mapping of Java's settings, found {type(settings).__name__}")
     for name in settings:
         if name in _ELSEWHERE:
-            raise ConfigError(f"{what}: {name} is no setting of the {what} here; expected {_ELSEWHERE[name]}")
+            raise ClientConfigError(f"{what}: {name} is no setting of the {what} here; expected {_ELSEWHERE[name]}")
     check_names(what, settings, table)
     found: dict[str, Any] = {}
     for name, value in settings.items():
         ours = table[name].ours
         converted = _converted(name, table[name].kind, value)
         if found.get(ours, converted) != converted:
-            raise ConfigError(f"{name}: expected one value for {ours}, found {found[ours]!r} and {converted!r}")
+            raise ClientConfigError(f"{name}: expected one value for {ours}, found {found[ours]!r} and {converted!r}")
         found[ours] = converted
     if "group" not in found:
-        raise ConfigError(f"{what}: expected {what}Group, found none")
+        raise ClientConfigError(f"{what}: expected {what}Group, found none")
     trace_topic = found.pop("trace_topic", None)
     if trace_topic and found.get("trace"):
         found["trace"] = trace_topic
     keys = [found.pop(name, None) for name in ("access_key", "secret_key", "security_token")]
     if any(keys):
         if not (keys[0] and keys[1]):
-            raise ConfigError("accessKey and secretKey: expected both, found one")
+            raise ClientConfigError("accessKey and secretKey: expected both, found one")
         found["credentials"] = Credentials(*keys)
     return found
 
@@ -372,26 +374,28 @@ def _converted(name: str, kind: str, value: Any) -> Any:
     if kind == "bool":
         text = str(value).strip().lower()
         if text not in ("true", "false"):
-            raise ConfigError(f"{name}: expected true or false, found {value!r}")
+            raise ClientConfigError(f"{name}: expected true or false, found {value!r}")
         return text == "true"
     if kind == "moment":
         try:
             return datetime.strptime(str(value), _MOMENT).astimezone()
         except ValueError:
-            raise ConfigError(f"{name}: expected a local time as 20260131235959, found {value!r}") from None
+            raise ClientConfigError(f"{name}: expected a local time as 20260131235959, found {value!r}") from None
     if kind == "strategy":
         return _STRATEGIES.get(str(value).rpartition(".")[2], str(value))
     if kind in ("text", "lower", "where"):
         text = str(value)
         if kind == "where":
             if text not in _WHERE:
-                raise ConfigError(f"{name}: expected {' or '.join(_WHERE)}, found {text!r}{nearest(text, _WHERE)}")
+                raise ClientConfigError(
+                    f"{name}: expected {' or '.join(_WHERE)}, found {text!r}{nearest(text, _WHERE)}"
+                )
             return _WHERE[text]
         return text.lower() if kind == "lower" or name == "compressType" else text
     try:
         number = java_whole(java_trim(str(value)))
     except ValueError:
-        raise ConfigError(f"{name}: expected a whole number, found {value!r}") from None
+        raise ClientConfigError(f"{name}: expected a whole number, found {value!r}") from None
     if kind == "ms":
         return number / 1000
     return number * {"minutes": 60, "mib": 1 << 20}.get(kind, 1)

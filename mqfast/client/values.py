@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import Final, NamedTuple, TypeAlias, final
 
-from mqfast.errors import UsageError
+from mqfast.errors import ClientUsageError
 
 __all__ = [
     "Address",
@@ -30,7 +30,16 @@ __all__ = [
 ]
 
 
-class SendStatus(IntEnum):
+class _NamedEnum(IntEnum):
+    """Numbers of RocketMQ that print as their names."""
+
+    def __str__(self) -> str:
+        return self.name
+
+    __format__ = Enum.__format__
+
+
+class SendStatus(_NamedEnum):
     """How a message was stored. All four mean that the master has it. Source: SendStatus."""
 
     SEND_OK = 0
@@ -42,14 +51,14 @@ class SendStatus(IntEnum):
     """There is no slave."""
 
 
-class ConsumeStatus(IntEnum):
+class ConsumeStatus(_NamedEnum):
     """What became of a message. Source: ConsumeConcurrentlyStatus."""
 
     CONSUME_SUCCESS = 0
     RECONSUME_LATER = 1
 
 
-class TransactionStatus(IntEnum):
+class TransactionStatus(_NamedEnum):
     """What a producer says of its local transaction. Source: LocalTransactionState."""
 
     COMMIT = 0
@@ -58,7 +67,7 @@ class TransactionStatus(IntEnum):
     """The broker asks again later."""
 
 
-class PullStatus(IntEnum):
+class PullStatus(_NamedEnum):
     """What a pull found. Source: PullStatus."""
 
     FOUND = 0
@@ -169,5 +178,5 @@ def milliseconds(when: When) -> int:
     if isinstance(when, datetime):
         return round((when.astimezone(UTC) - _EPOCH).total_seconds() * 1000)
     if isinstance(when, bool) or not isinstance(when, int):
-        raise UsageError(f"moment: expected a datetime or milliseconds since the epoch, found {when!r}")
+        raise ClientUsageError(f"moment: expected a datetime or milliseconds since the epoch, found {when!r}")
     return when

@@ -17,10 +17,17 @@ from typing import Any, NamedTuple, Self
 
 from mqfast import properties as names
 from mqfast.client import values
-from mqfast.client.consumer.push_consumer import PushConsumer as _PushConsumer
-from mqfast.client.delivery import Delivery
-from mqfast.client.producer.producer import Producer as _Producer
-from mqfast.client.producer.transaction import TransactionProducer as _TransactionProducer
+
+try:
+    from mqfast.client.consumer.push_consumer import PushConsumer as _PushConsumer
+    from mqfast.client.delivery import Delivery
+    from mqfast.client.producer.producer import Producer as _Producer
+    from mqfast.client.producer.transaction import TransactionProducer as _TransactionProducer
+except ModuleNotFoundError as error:
+    if error.name != "msgspec":
+        raise
+    text = "mqfast.compat.rocketmq_client needs msgspec: pip install 'mqfast[client]'"
+    raise ImportError(text, name=error.name) from None
 from mqfast.errors import MqfastError
 from mqfast.message import Message as _Message
 

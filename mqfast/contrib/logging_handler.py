@@ -110,7 +110,7 @@ class RocketMQHandler(logging.Handler):
     def _begin_counts(self) -> None:
         self._lines: queue.SimpleQueue[tuple[str, str] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._changed = threading.Condition(Guard())
+        self._changed = threading.Condition(Guard())  # type: ignore[arg-type]
         self._accepted = self._sent = self._dropped = self._failed = 0
 
     def after_fork(self) -> None:

@@ -25,7 +25,7 @@ from mqfast.client.net.lane import Lanes, lanes_of
 from mqfast.client.net.steps import Steps
 from mqfast.client.settings import NamedArguments, instance_settings
 from mqfast.client.values import Address, Credentials
-from mqfast.errors import ClientClosed, ConfigError
+from mqfast.errors import ClientClosed, ClientConfigError
 
 __all__ = ["AdminCalls", "AdminClient"]
 
@@ -59,7 +59,7 @@ class AdminCalls(NamedArguments, TopicCalls, GroupCalls, OffsetCalls, MessageCal
     ) -> None:
         seconds: object = timeout_s
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= 3600:
-            raise ConfigError(f"timeout_s: expected more than 0 and at most 3600 seconds, found {timeout_s!r}")
+            raise ClientConfigError(f"timeout_s: expected more than 0 and at most 3600 seconds, found {timeout_s!r}")
         self._timeout_s = float(timeout_s)
         self._settings = instance_settings(
             namesrv_addr, credentials=credentials, tls=tls, namespace_v2=namespace_v2, address_map=address_map

@@ -16,8 +16,8 @@ from mqfast.client.net.steps import Ask, Steps, checked
 from mqfast.errors import (
     BrokerError,
     CallTimeout,
+    ClientConfigError,
     ClientError,
-    ConfigError,
     ConnectionLost,
     CorruptFile,
     FieldError,
@@ -84,7 +84,7 @@ class Clusters(NamedTuple):
             raise NoRoute("expected a broker, the name servers know none: it may not have started yet")
         if cluster is None and len(self.names) != 1:
             names = ", ".join(self.names)
-            raise ConfigError(f"cluster: expected the name of one, because there are {len(self.names)}: {names}")
+            raise ClientConfigError(f"cluster: expected the name of one, because there are {len(self.names)}: {names}")
         return self.of(cluster)
 
     def address_of(self, broker: str) -> str:

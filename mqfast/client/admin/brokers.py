@@ -16,7 +16,7 @@ from mqfast.client.admin.bodies import HaBody, TableBody, properties_text, setti
 from mqfast.client.admin.call import call
 from mqfast.client.admin.checks import checked_flag, checked_pairs, known_name
 from mqfast.client.net.steps import Steps
-from mqfast.errors import ConfigError
+from mqfast.errors import ClientConfigError
 from mqfast.remoting.codes import RequestCode
 
 __all__ = ["BrokerCalls", "Follower", "HaStatus"]
@@ -143,9 +143,9 @@ def _check_changes(pairs: Mapping[str, str], settings: Mapping[str, str]) -> Non
         known_name("changes", name, settings)
         now = settings[name]
         if now in _BOOLEANS and value not in _BOOLEANS:
-            raise ConfigError(f"changes: {name}: expected true or false, found {value!r}")
+            raise ClientConfigError(f"changes: {name}: expected true or false, found {value!r}")
         if _is_number(now) and not _is_number(value):
-            raise ConfigError(f"changes: {name}: expected a number as {now}, found {value!r}")
+            raise ClientConfigError(f"changes: {name}: expected a number as {now}, found {value!r}")
 
 
 def _is_number(text: str) -> bool:

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from mqfast.client.values import MessageQueue
-from mqfast.errors import ConfigError, UnknownName
+from mqfast.errors import ClientConfigError, UnknownName
 from mqfast.message import DLQ_PREFIX, RETRY_PREFIX
 
 __all__ = [
@@ -43,10 +43,10 @@ def known_name(what: str, name: object, known: Collection[str]) -> str:
     Raises: UnknownName for a thing of a cluster that is not there; ConfigError for a setting, a kind, another type.
     """
     if not isinstance(name, str):
-        raise ConfigError(f"{what}: expected a str, found {type(name).__name__}")
+        raise ClientConfigError(f"{what}: expected a str, found {type(name).__name__}")
     if name not in known:
         few = ", ".join(sorted(known)) if len(known) <= _NAMES_SHOWN else f"{len(known)} names"
-        kind = ConfigError if what in _WORDS else UnknownName
+        kind = ClientConfigError if what in _WORDS else UnknownName
         raise kind(f"{what}: expected one of {few or 'none'}; found {name!r}{nearest(name, known)}")
     return name
 
@@ -54,7 +54,7 @@ def known_name(what: str, name: object, known: Collection[str]) -> str:
 def checked_text(what: str, given: object) -> str:
     """A text. Raises: ConfigError."""
     if not isinstance(given, str):
-        raise ConfigError(f"{what}: expected a str, found {type(given).__name__}")
+        raise ClientConfigError(f"{what}: expected a str, found {type(given).__name__}")
     return given
 
 
@@ -64,18 +64,20 @@ def checked_queue(queue: object) -> MessageQueue:
         topic, broker_name, queue_id = queue
         if isinstance(topic, str) and isinstance(broker_name, str) and type(queue_id) is int and queue_id >= 0:
             return MessageQueue(topic, broker_name, queue_id)
-    raise ConfigError(f"queue: expected a MessageQueue(topic, broker_name, queue_id), found {queue!r}")
+    raise ClientConfigError(f"queue: expected a MessageQueue(topic, broker_name, queue_id), found {queue!r}")
 
 
 def checked_name(what: str, name: object, most: int) -> str:
     """A name that brokers take. Raises: ConfigError."""
     if not isinstance(name, str):
-        raise ConfigError(f"{what}: expected a str, found {type(name).__name__}")
+        raise ClientConfigError(f"{what}: expected a str, found {type(name).__name__}")
     if not 0 < len(name) <= most:
-        raise ConfigError(f"{what}: expected 1 to {most} characters, found {len(name)}: {name[:40]!r}")
+        raise ClientConfigError(f"{what}: expected 1 to {most} characters, found {len(name)}: {name[:40]!r}")
     if _LEGAL.fullmatch(name) is None:
         wrong = sorted({c for c in name if _LEGAL.fullmatch(c) is None})
-        raise ConfigError(f"{what}: expected letters, digits and % | - _ only, found {''.join(wrong)!r} in {name!r}")
+        raise ClientConfigError(
+            f"{what}: expected letters, digits and % | - _ only, found {''.join(wrong)!r} in {name!r}"
+        )
     return name
 
 
@@ -93,23 +95,23 @@ def checked_group(group: object, what: str = "group") -> str:
 def checked_number(what: str, number: object, least: int, most: int) -> int:
     """A whole number within its limits. Raises: ConfigError."""
     if isinstance(number, bool) or not isinstance(number, int):
-        raise ConfigError(f"{what}: expected a whole number, found {type(number).__name__} {number!r}")
+        raise ClientConfigError(f"{what}: expected a whole number, found {type(number).__name__} {number!r}")
     if not least <= number <= most:
-        raise ConfigError(f"{what}: expected {least} to {most}, found {number}")
+        raise ClientConfigError(f"{what}: expected {least} to {most}, found {number}")
     return number
 
 
 def checked_flag(what: str, flag: object) -> bool:
     """True or False. Raises: ConfigError."""
     if not isinstance(flag, bool):
-        raise ConfigError(f"{what}: expected True or False, found {flag!r}")
+        raise ClientConfigError(f"{what}: expected True or False, found {flag!r}")
     return flag
 
 
 def checked_perm(perm: object) -> int:
     """Permission bits of ``r``, ``w``, ``rw`` (and ``i``: topics made by a send inherit). Raises: ConfigError."""
     if not isinstance(perm, str) or not perm or set(perm) - set(_BITS) or len(set(perm)) != len(perm):
-        raise ConfigError(f"perm: expected 'rw', 'r' or 'w', found {perm!r}")
+        raise ClientConfigError(f"perm: expected 'rw', 'r' or 'w', found {perm!r}")
     return sum(_BITS[letter] for letter in perm)
 
 
@@ -119,14 +121,16 @@ def milliseconds(what: str, when: object) -> int:
         try:
             return max(0, round(when.timestamp() * 1000))
         except (OverflowError, OSError, ValueError) as error:
-            raise ConfigError(
+            raise ClientConfigError(
                 f"{what}: expected a time that a clock of this machine has, found {when!r}: {error}"
             ) from None
     if isinstance(when, bool) or not isinstance(when, int):
-        raise ConfigError(f"{what}: expected a datetime or ms since the epoch, found {type(when).__name__} {when!r}")
+        raise ClientConfigError(
+            f"{what}: expected a datetime or ms since the epoch, found {type(when).__name__} {when!r}"
+        )
     if when == 0 or MILLISECONDS_LEAST <= when <= _I64_MAX:
         return when
-    raise ConfigError(
+    raise ClientConfigError(
         f"{what}: expected ms since the epoch (0, or {MILLISECONDS_LEAST} and above), found {when}: "
         f"{'seconds need a factor of 1000' if when > 10**9 else 'a time may also be a datetime'}"
     )
@@ -135,17 +139,19 @@ def milliseconds(what: str, when: object) -> int:
 def checked_pairs(what: str, changes: object) -> dict[str, str]:
     """Settings to change, as texts: booleans as Java has them, numbers as digits. Raises: ConfigError."""
     if not isinstance(changes, Mapping) or not changes:
-        raise ConfigError(f"{what}: expected a mapping of names to values, found {changes!r}")
+        raise ClientConfigError(f"{what}: expected a mapping of names to values, found {changes!r}")
     texts: dict[str, str] = {}
     for name, value in changes.items():
         if not isinstance(name, str) or not name or re.search(r"[\s=:#!\\]", name):
-            raise ConfigError(f"{what}: expected names of settings, found {name!r}")
+            raise ClientConfigError(f"{what}: expected names of settings, found {name!r}")
         if isinstance(value, bool):
             texts[name] = str(value).lower()
         elif isinstance(value, (int, str)):
             texts[name] = str(value)
         else:
-            raise ConfigError(f"{what}: {name}: expected a text, a number or a bool, found {type(value).__name__}")
+            raise ClientConfigError(
+                f"{what}: {name}: expected a text, a number or a bool, found {type(value).__name__}"
+            )
         if re.search(r"[\r\n]", texts[name]):
-            raise ConfigError(f"{what}: {name}: expected one line, found {value!r}")
+            raise ClientConfigError(f"{what}: {name}: expected one line, found {value!r}")
     return texts

@@ -26,7 +26,7 @@ from mqfast.client.admin.checks import checked_flag, checked_group, checked_numb
 from mqfast.client.admin.topics import delete_topic
 from mqfast.client.delivery import Delivery
 from mqfast.client.net.steps import Steps
-from mqfast.errors import BrokerError, ClientError, ConfigError, UsageError
+from mqfast.errors import BrokerError, ClientConfigError, ClientError, ClientUsageError
 from mqfast.message import DLQ_PREFIX, RETRY_PREFIX
 from mqfast.remoting.bodies import decode_body
 from mqfast.remoting.codes import RequestCode, ResponseCode
@@ -94,7 +94,7 @@ class GroupCalls(Asking):
         checked_group(group)
         checked_number("retry_max", retry_max, -1, _RETRIES_MAX)
         if settings is not None and not isinstance(settings, Mapping):
-            raise ConfigError(f"settings: expected a mapping of names to values, found {settings!r}")
+            raise ClientConfigError(f"settings: expected a mapping of names to values, found {settings!r}")
         given = dict(settings or {})
         unknown = sorted(given.keys() - _FRESH.keys() - {"attributes", "groupRetryPolicy", "subscriptionDataSet"})
         for name in unknown:
@@ -132,7 +132,7 @@ class GroupCalls(Asking):
         checked_group(group)
         checked_flag("offsets", offsets), checked_flag("topics", topics)
         if _is_system(group):
-            raise ConfigError(f"group: expected one of the users, found one of RocketMQ's own: {group}")
+            raise ClientConfigError(f"group: expected one of the users, found one of RocketMQ's own: {group}")
         brokers = (yield from self._clusters()).of(cluster)
         yield from known_group(self, group, brokers)
         fields = {"groupName": group, "cleanOffset": offsets, "removeOffset": offsets}
@@ -224,11 +224,11 @@ class GroupCalls(Asking):
         Returns: ``result`` (``CR_SUCCESS``, ``CR_LATER``, ...), ``remark``, ``spent_ms``, ``order``, ``auto_commit``.
         """
         if not isinstance(message, Delivery):
-            raise UsageError(f"message: expected a Delivery, found {type(message).__name__}")
+            raise ClientUsageError(f"message: expected a Delivery, found {type(message).__name__}")
         yield from _address_of_member(self, group, client_id)
         broker = (yield from self._clusters()).brokers.get(message.queue.broker_name)
         if broker is None:
-            raise ConfigError(f"message: expected one of a broker of this cluster, found {message!r}")
+            raise ClientConfigError(f"message: expected one of a broker of this cluster, found {message!r}")
         fields = {
             "consumerGroup": group, "clientId": client_id, "msgId": message.offset_msg_id, "topic": message.topic,
             "brokerName": broker.name,
@@ -311,7 +311,9 @@ def _address_of_member(asking: Asking, group: str, client_id: str) -> Steps[str]
             return broker.any
         known |= ids
     if not known:
-        raise ConfigError(f"client_id: expected a member of group {group}, but none is connected; found {client_id!r}")
+        raise ClientConfigError(
+            f"client_id: expected a member of group {group}, but none is connected; found {client_id!r}"
+        )
     known_name("client_id", client_id, known)
     raise AssertionError("a known member has an address")
 
@@ -330,7 +332,7 @@ def _producers_at(asking: Asking, broker: Broker, group: str | None) -> Steps[li
         body = yield from asking._ask(broker.any, RequestCode.GET_ALL_PRODUCER_INFO, ProducersBody, about="producers")
     except BrokerError as error:
         if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise ConfigError(
+            raise ClientConfigError(
                 f"group: expected one, because broker {broker.name} cannot tell of all: {error}"
             ) from None
         raise

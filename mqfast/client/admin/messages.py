@@ -25,13 +25,13 @@ from mqfast.client.net.steps import Steps
 from mqfast.client.values import MessageQueue, SendResult, SendStatus, When
 from mqfast.errors import (
     CallTimeout,
-    ConfigError,
+    ClientConfigError,
+    ClientUsageError,
     ConnectionLost,
     FieldError,
     NoRoute,
     OffsetError,
     SendTimeout,
-    UsageError,
 )
 from mqfast.message import DLQ_PREFIX, RETRY_PREFIX, SysFlag, decode_message_id
 from mqfast.remoting.codes import RequestCode, ResponseCode
@@ -73,9 +73,9 @@ class MessageCalls(Asking):
         """
         checked_topic(topic)
         if msg_id is not None and key is not None:
-            raise ConfigError("find: expected one of msg_id and key, found both")
+            raise ClientConfigError("find: expected one of msg_id and key, found both")
         if (msg_id, key, begin, end) == (None, None, None, None):
-            raise ConfigError("find: expected msg_id, key, or a time by begin and end, found none")
+            raise ClientConfigError("find: expected msg_id, key, or a time by begin and end, found none")
         span = _span(begin, end)
         checked_number("max_count", max_count, 1, _COUNT_MAX)
         if msg_id is not None:
@@ -163,7 +163,7 @@ _ORDER: Final = {"Pub": 0, "EndTransaction": 1, "SubBefore": 2, "SubAfter": 3}
 
 def _word(what: str, text: object) -> str:
     if not isinstance(text, str) or not text or " " in text:
-        raise ConfigError(f"{what}: expected a text without blanks, found {text!r}")
+        raise ClientConfigError(f"{what}: expected a text without blanks, found {text!r}")
     return text
 
 
@@ -171,7 +171,7 @@ def _span(begin: When | None, end: When | None) -> Span:
     begin_ms = None if begin is None else milliseconds("begin", begin)
     end_ms = None if end is None else milliseconds("end", end)
     if begin_ms is not None and end_ms is not None and begin_ms > end_ms:
-        raise ConfigError(f"begin: expected a time before end, found {begin!r} and {end!r}")
+        raise ClientConfigError(f"begin: expected a time before end, found {begin!r} and {end!r}")
     return Span(begin_ms, end_ms)
 
 
@@ -234,7 +234,7 @@ def _by_id(asking: Asking, topic: str, msg_id: str) -> Steps[list[Delivery]]:
 def _resent(asking: Asking, message: Delivery, topic: str | None) -> Steps[SendResult]:
     """Send it. Raises: ConfigError, NoRoute, SendTimeout, BrokerError."""
     if not isinstance(message, Delivery):
-        raise UsageError(f"message: expected a Delivery, found {type(message).__name__}")
+        raise ClientUsageError(f"message: expected a Delivery, found {type(message).__name__}")
     to = _topic_of(message) if topic is None else checked_topic(topic)
     route = yield from asking._route(to)
     queues = route.publish_queues()
@@ -273,7 +273,7 @@ def _topic_of(message: Delivery) -> str:
         return message.topic
     found = names.origin_of(message.properties)
     if found is None:
-        raise ConfigError(f"topic: expected one, because {message!r} does not tell where it came from")
+        raise ClientConfigError(f"topic: expected one, because {message!r} does not tell where it came from")
     return found
 
 

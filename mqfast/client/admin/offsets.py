@@ -23,7 +23,7 @@ from mqfast.client.admin.topics import stats_at
 from mqfast.client.consumer.queue_bounds import offset_at, store_offset
 from mqfast.client.net.steps import Steps
 from mqfast.client.values import MessageQueue, ResetPlan
-from mqfast.errors import ConfigError
+from mqfast.errors import ClientConfigError
 from mqfast.message import RETRY_PREFIX
 from mqfast.remoting.bodies import decode_body
 from mqfast.remoting.codes import RequestCode, ResponseCode
@@ -86,7 +86,7 @@ class OffsetCalls(Asking):
         queue = None if queue is None else checked_queue(queue)
         target = target_of(to, of_one_queue=queue is not None)
         if queue is not None and queue.topic != topic:
-            raise ConfigError(f"queue: expected one of topic {topic}, found {queue!r}")
+            raise ClientConfigError(f"queue: expected one of topic {topic}, found {queue!r}")
         brokers = {broker.name: broker for broker in (yield from self._brokers_of(topic))}
         if queue is not None:
             known_name("queue: broker", queue.broker_name, brokers)
@@ -112,7 +112,7 @@ class OffsetCalls(Asking):
         """
         checked_group(source, "source"), checked_group(group), checked_flag("dry_run", dry_run)
         if source == group:
-            raise ConfigError(f"group: expected another one than the source, found {group!r} twice")
+            raise ClientConfigError(f"group: expected another one than the source, found {group!r} twice")
         if topic is not None:
             checked_topic(topic)
         brokers = (yield from self._clusters()).of(None) if topic is None else (yield from self._brokers_of(topic))
@@ -126,7 +126,9 @@ class OffsetCalls(Asking):
         if not dry_run:
             for broker in brokers:
                 if (yield from members_at(self, broker.any, group)).connection_set:
-                    raise ConfigError(f"group: expected one without members, found {group} connected to {broker.name}")
+                    raise ClientConfigError(
+                        f"group: expected one without members, found {group} connected to {broker.name}"
+                    )
             for broker in brokers:
                 rows = [one for one in plan if one.queue.broker_name == broker.name]
                 if not (yield from _set_by_broker(self, broker.master, group, rows)):
@@ -209,7 +211,7 @@ def _wanted(asking: Asking, queue: MessageQueue, target: Target, stats: QueueSta
         return stats.min_offset
     if target.offset is not None:
         if not stats.min_offset <= target.offset <= stats.max_offset:
-            raise ConfigError(
+            raise ClientConfigError(
                 f"to: expected {stats.min_offset} to {stats.max_offset} in {queue}, found {target.offset}"
             )
         return target.offset
@@ -256,7 +258,7 @@ def _apply(
         return
     is_online = bool((yield from members_at(asking, address, group)).connection_set)
     if is_online and not whole_topic:
-        raise ConfigError(
+        raise ClientConfigError(
             f"queue: broker {broker.name} resets all queues of a running group at once ({_SERVER_SIDE} is off, or "
             f"it is of 4.x); expected no queue=, or group {group} without members"
         )

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from mqfast.client.admin.checks import MILLISECONDS_LEAST, milliseconds
 from mqfast.client.values import MessageQueue, ResetPlan
-from mqfast.errors import ConfigError
+from mqfast.errors import ClientConfigError
 from mqfast.offset_words import end_word
 
 __all__ = ["NOTHING_COMMITTED", "QueueStats", "Target", "Where", "row", "target_of"]
@@ -45,20 +45,20 @@ def target_of(to: Where, *, of_one_queue: bool) -> Target:
     """What ``to`` says; a number is an offset where one queue is named, else a time in ms. Raises: ConfigError."""
     if isinstance(to, str):
         if end_word(to) not in ("earliest", "latest"):
-            raise ConfigError(f"to: expected 'earliest', 'latest', a datetime or a number, found {to!r}")
+            raise ClientConfigError(f"to: expected 'earliest', 'latest', a datetime or a number, found {to!r}")
         return Target(first=end_word(to) == "earliest")
     if isinstance(to, datetime):
         return Target(time_ms=milliseconds("to", to))
     if isinstance(to, bool) or not isinstance(to, int):
-        raise ConfigError(
+        raise ClientConfigError(
             f"to: expected 'earliest', 'latest', a datetime or a number, found {type(to).__name__} {to!r}"
         )
     if of_one_queue:
         if not 0 <= to < MILLISECONDS_LEAST:
-            raise ConfigError(f"to: expected an offset of the queue, found {to}; give a time as a datetime")
+            raise ClientConfigError(f"to: expected an offset of the queue, found {to}; give a time as a datetime")
         return Target(offset=to)
     if to < MILLISECONDS_LEAST:
-        raise ConfigError(
+        raise ClientConfigError(
             f"to: expected ms since the epoch ({MILLISECONDS_LEAST} and above), found {to}; an offset needs queue=, "
             "the first message is 'earliest'"
         )

@@ -16,7 +16,7 @@ from mqfast.client.admin.checks import checked_flag, checked_number, checked_per
 from mqfast.client.admin.plan import QueueStats
 from mqfast.client.net.steps import Pause, Steps
 from mqfast.client.values import MessageQueue
-from mqfast.errors import ClientError, ConfigError, NoRoute
+from mqfast.errors import ClientConfigError, ClientError, NoRoute
 from mqfast.message import SYSTEM_TOPICS
 from mqfast.remoting.bodies import decode_body
 from mqfast.remoting.codes import RequestCode, ResponseCode
@@ -124,7 +124,7 @@ class TopicCalls(Asking):
         checked_flag("order", order), checked_flag("allow_shrink", allow_shrink)
         clusters = yield from self._clusters()
         if topic in clusters.brokers or topic in clusters.names or is_system_topic(topic):
-            raise ConfigError(f"topic: expected a name that is free, found one of RocketMQ's own: {topic}")
+            raise ClientConfigError(f"topic: expected a name that is free, found one of RocketMQ's own: {topic}")
         brokers = clusters.of_the_one(cluster)
         known = yield from _route_configs(self, topic)
         changes = []
@@ -157,7 +157,7 @@ class TopicCalls(Asking):
         checked_topic(topic)
         clusters = yield from self._clusters()
         if topic in clusters.brokers or topic in clusters.names or is_system_topic(topic):
-            raise ConfigError(f"topic: expected one of the users, found one of RocketMQ's own: {topic}")
+            raise ClientConfigError(f"topic: expected one of the users, found one of RocketMQ's own: {topic}")
         yield from delete_topic(self, topic, cluster)
 
 
@@ -248,7 +248,7 @@ def _check_shrink(asking: Asking, broker: Broker, topic: str, queues: int, old: 
     lost = [queue_id for queue_id in sorted(held) if queue_id >= queues]
     if lost:
         count = sum(held[queue_id].max_offset - held[queue_id].min_offset for queue_id in lost)
-        raise ConfigError(
+        raise ClientConfigError(
             f"queues: topic {topic} has {before} queues on broker {broker.name}; expected at least {lost[-1] + 1}, "
             f"found {queues}: {count} messages of queues {lost[0]} to {lost[-1]} would be read by nobody; "
             "allow_shrink=True does it"

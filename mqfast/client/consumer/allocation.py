@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from mqfast.client.settings import check_function
 from mqfast.client.values import MessageQueue
-from mqfast.errors import ConfigError
+from mqfast.errors import ClientConfigError
 
 __all__ = [
     "Allocation",
@@ -207,7 +207,7 @@ class ConsistentHashAllocation:
 
     def __init__(self, virtual_nodes: int = 10, hash_of: Callable[[str], int] | None = None) -> None:
         if virtual_nodes < 0:
-            raise ConfigError(f"virtual_nodes: expected at least 0, found {virtual_nodes}")
+            raise ClientConfigError(f"virtual_nodes: expected at least 0, found {virtual_nodes}")
         self._virtual_nodes: Final = virtual_nodes
         self._hash_of: Final = hash_of or _md5_start
 
@@ -259,18 +259,18 @@ def allocation_of(given: Allocation | str) -> Allocation:
         if given in _BY_NAME:
             return _BY_NAME[given]()
         if given in _WITH_ARGUMENTS:
-            raise ConfigError(
+            raise ClientConfigError(
                 f"allocation: {given} needs arguments; expected mqfast.client.consumer.allocation."
                 f"{_WITH_ARGUMENTS[given]}, found only its name"
             )
         near = difflib.get_close_matches(given.upper(), [*_BY_NAME, *_WITH_ARGUMENTS], 1)
-        raise ConfigError(
+        raise ClientConfigError(
             f"allocation: expected one of {', '.join([*_BY_NAME, *_WITH_ARGUMENTS])} or a strategy, found {given!r}"
             + (f"; did you mean {near[0]}?" if near else "")
         )
     checked: object = given
     if not callable(checked) or not isinstance(getattr(checked, "name", None), str):
-        raise ConfigError(
+        raise ClientConfigError(
             f"allocation: expected a name or a callable with a text as attribute name, found {type(given).__name__}"
         )
     check_function("allocation", given)

@@ -27,7 +27,7 @@ from mqfast.client.net.green import loop_of_caller
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.producer.async_producer import AsyncProducer
 from mqfast.client.values import MessageQueue, SendResult
-from mqfast.errors import ClientClosed, ClientError, UsageError
+from mqfast.errors import ClientClosed, ClientError, ClientUsageError
 from mqfast.message import Message
 
 __all__ = ["AsyncPushConsumer"]
@@ -200,7 +200,7 @@ class AsyncPushConsumer(PushFace):
         Raises: UsageError for a consumer with handlers, ClientClosed for one that was not started.
         """
         if not self._is_loop:
-            raise UsageError(f"group {self.group}: expected topics without handlers for a loop, found handlers")
+            raise ClientUsageError(f"group {self.group}: expected topics without handlers for a loop, found handlers")
         self._running()
         assert self._loop_workers is not None
         return AsyncLoop(self._loop_workers, self._in_hand)

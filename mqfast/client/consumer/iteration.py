@@ -22,7 +22,7 @@ from mqfast.client.delivery import Delivery
 from mqfast.client.net._guard import check_may_wait, nested, refuse_nested
 from mqfast.client.producer.request_reply import reply_message
 from mqfast.client.values import Body, Retry, SendResult
-from mqfast.errors import ClientNested, UsageError
+from mqfast.errors import ClientNested, ClientUsageError
 from mqfast.message import Message
 
 __all__ = ["AsyncLoop", "AsyncLoopWorkers", "InHand", "Loop", "LoopWorkers"]
@@ -60,20 +60,20 @@ class InHand:
     async def reply(self, delivery: Delivery, body: Body) -> SendResult:
         """Answer a request. Raises: UsageError for a message that asks for no answer; as a send."""
         if self.answer is None:
-            raise UsageError("reply: expected a message of an AsyncPushConsumer; call reply_sync")
+            raise ClientUsageError("reply: expected a message of an AsyncPushConsumer; call reply_sync")
         return await self.answer(reply_message(delivery, body))
 
     def reply_sync(self, delivery: Delivery, body: Body) -> SendResult:
         """Answer a request. Raises: as ``reply``."""
         if self.answer_sync is None:
-            raise UsageError("reply_sync: expected a message of a PushConsumer; await reply")
+            raise ClientUsageError("reply_sync: expected a message of a PushConsumer; await reply")
         return self.answer_sync(reply_message(delivery, body))
 
     def _end(self, delivery: Delivery, error: Exception | None) -> None:
         refuse_nested()
         job = self._jobs.pop(delivery, None)
         if job is None or self.handling is None:
-            raise UsageError(
+            raise ClientUsageError(
                 f"message {delivery.msg_id}: expected one that a loop has now, found one of a handler, whose end "
                 "decides, or one that was settled before"
             )
@@ -120,7 +120,7 @@ class LoopWorkers(Ready[Assigned]):
 
     async def call(self, handler: Handler, argument: Any) -> Any:
         """Raises: UsageError: there is no handler."""
-        raise UsageError("a loop takes the messages of this consumer")
+        raise ClientUsageError("a loop takes the messages of this consumer")
 
     def stop(self) -> None:
         """Loops end."""
@@ -226,7 +226,7 @@ class AsyncLoopWorkers:
 
     async def call(self, handler: Handler, argument: Any) -> Any:
         """Raises: UsageError: there is no handler."""
-        raise UsageError("a loop takes the messages of this consumer")
+        raise ClientUsageError("a loop takes the messages of this consumer")
 
     def stop(self) -> None:
         """Loops end."""

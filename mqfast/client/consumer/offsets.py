@@ -16,7 +16,7 @@ from mqfast.client.net.user_errors import shielded
 from mqfast.client.route.namespace import plain_queue
 from mqfast.client.settings import check_function
 from mqfast.client.values import MessageQueue
-from mqfast.errors import ClientError, ConfigError
+from mqfast.errors import ClientConfigError, ClientError
 
 if TYPE_CHECKING:
     from mqfast.client.consumer.offset_file import OffsetFile
@@ -44,7 +44,7 @@ class OffsetStore(Protocol):
 def check_offset_store(given: OffsetStore | None) -> OffsetStore | None:
     """The argument ``offset_store``. Raises: ConfigError."""
     if given is not None and not isinstance(given, OffsetStore):
-        raise ConfigError(f"offset_store: expected an object with load and save, found {type(given).__name__}")
+        raise ClientConfigError(f"offset_store: expected an object with load and save, found {type(given).__name__}")
     if given is not None:
         check_function("offset_store: load", given.load)
         check_function("offset_store: save", given.save)
@@ -205,7 +205,7 @@ def offsets_of(
     if own is not None:
         checked: object = own
         if not isinstance(checked, OffsetStore):
-            raise ConfigError(f"offset_store: expected methods load and save, found {type(own).__name__}")
+            raise ClientConfigError(f"offset_store: expected methods load and save, found {type(own).__name__}")
         return OwnOffsets(own, instance.settings.namespace)
     if not broadcasting:
         return RemoteOffsets(instance, group)

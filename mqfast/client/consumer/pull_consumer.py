@@ -38,7 +38,7 @@ from mqfast.client.net.exit import close_at_exit
 from mqfast.client.route.namespace import plain_queue, wrap
 from mqfast.client.unpack import BODY_BYTES_MAX
 from mqfast.client.values import Address, Credentials, MessageQueue, When, milliseconds
-from mqfast.errors import ClientClosed, ClientForked, MqfastError, UsageError
+from mqfast.errors import ClientClosed, ClientForked, ClientUsageError, MqfastError
 from mqfast.offset_words import end_word
 
 __all__ = ["PullArguments", "PullConsumer"]
@@ -185,7 +185,7 @@ class PullArguments:
     def _wired(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         given: object = queues
         if isinstance(given, (str, MessageQueue)) or not isinstance(given, Iterable):
-            raise UsageError(f"queues: expected several MessageQueues, found {queues!r}")
+            raise ClientUsageError(f"queues: expected several MessageQueues, found {queues!r}")
         return [self._wire(queue) for queue in queues]
 
     def _checked_offsets(self, offsets: Mapping[MessageQueue, int] | None) -> dict[MessageQueue, int] | None:
@@ -193,10 +193,10 @@ class PullArguments:
         if offsets is None:
             return None
         if not isinstance(given, Mapping):
-            raise UsageError(f"commit: expected a mapping from MessageQueue to offset, found {given!r}")
+            raise ClientUsageError(f"commit: expected a mapping from MessageQueue to offset, found {given!r}")
         for queue, offset in offsets.items():
             if type(offset) is not int:
-                raise UsageError(f"commit of {queue}: expected an offset, found {offset!r}")
+                raise ClientUsageError(f"commit of {queue}: expected an offset, found {offset!r}")
         return {self._wire(queue): at for queue, at in offsets.items()}
 
     def _plain(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
@@ -208,26 +208,26 @@ class PullArguments:
     @staticmethod
     def _check_poll(timeout_s: Any, max_count: Any) -> None:
         if isinstance(max_count, bool) or not isinstance(max_count, int) or max_count < 1:
-            raise UsageError(f"max_count: expected a whole number from 1 on, found {max_count!r}")
+            raise ClientUsageError(f"max_count: expected a whole number from 1 on, found {max_count!r}")
         if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not timeout_s >= 0:
-            raise UsageError(f"timeout_s: expected seconds from 0 on, found {timeout_s!r}")
+            raise ClientUsageError(f"timeout_s: expected seconds from 0 on, found {timeout_s!r}")
         if timeout_s > _POLL_S_MAX:
-            raise UsageError(f"timeout_s: expected at most {_POLL_S_MAX} seconds, found {timeout_s!r}")
+            raise ClientUsageError(f"timeout_s: expected at most {_POLL_S_MAX} seconds, found {timeout_s!r}")
 
     @staticmethod
     def _check_seek(to: object) -> None:
         if isinstance(to, (datetime, int)) and not isinstance(to, bool):
             return
         if end_word(to) not in ("earliest", "latest"):
-            raise UsageError(f"seek: expected an offset, 'earliest', 'latest' or a datetime, found {to!r}")
+            raise ClientUsageError(f"seek: expected an offset, 'earliest', 'latest' or a datetime, found {to!r}")
 
     @staticmethod
     def _check_pull(offset: Any, max_count: Any, wait_s: Any) -> None:
         for what, given, least in (("offset", offset, 0), ("max_count", max_count, 1)):
             if isinstance(given, bool) or not isinstance(given, int) or given < least:
-                raise UsageError(f"{what}: expected a whole number from {least} on, found {given!r}")
+                raise ClientUsageError(f"{what}: expected a whole number from {least} on, found {given!r}")
         if isinstance(wait_s, bool) or not isinstance(wait_s, (int, float)) or not 0 <= wait_s <= 60:
-            raise UsageError(f"wait_s: expected seconds from 0 to 60, found {wait_s!r}")
+            raise ClientUsageError(f"wait_s: expected seconds from 0 to 60, found {wait_s!r}")
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "running" if self._is_started else "not started"

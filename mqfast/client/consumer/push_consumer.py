@@ -28,7 +28,7 @@ from mqfast.client.net.exit import close_at_exit
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.producer.producer import Producer
 from mqfast.client.values import MessageQueue, SendResult
-from mqfast.errors import ClientClosed, UsageError
+from mqfast.errors import ClientClosed, ClientUsageError
 from mqfast.message import Message
 
 __all__ = ["PushConsumer"]
@@ -233,7 +233,7 @@ class PushConsumer(PushFace):
         Raises: UsageError for a consumer with handlers, else as ``start``.
         """
         if not self._is_loop:
-            raise UsageError(f"group {self.group}: expected topics without handlers for a loop, found handlers")
+            raise ClientUsageError(f"group {self.group}: expected topics without handlers for a loop, found handlers")
         self.start()
         assert self._loop_workers is not None
         return Loop(self._loop_workers, self._in_hand, self._check_usable)

@@ -13,7 +13,7 @@ from mqfast.broker_conf import java_whole
 from mqfast.client.net.steps import Ask, Steps, checked
 from mqfast.client.route.namespace import RETRY_PREFIX
 from mqfast.client.values import MessageQueue, milliseconds
-from mqfast.errors import BrokerError, ConfigError, NoRoute
+from mqfast.errors import BrokerError, ClientConfigError, NoRoute
 from mqfast.offset_words import end_word
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
@@ -52,7 +52,7 @@ def check_from_where(given: object) -> FromWhere:
         return "latest"
     if where == "earliest":
         return "earliest"
-    raise ConfigError(f"from_where: expected 'latest', 'earliest' or a datetime, found {given!r}")
+    raise ClientConfigError(f"from_where: expected 'latest', 'earliest' or a datetime, found {given!r}")
 
 
 def where_of_new(from_where: FromWhere, *, was_lost: bool, since_ms: int | None) -> FromWhere:
@@ -161,6 +161,19 @@ def store_offset(
     }  # fmt: skip
     answer = yield Ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields, timeout_s=timeout_s)
     checked(answer, address, f"offset {offset} of group {group} in {queue}")
+
+
+def end_before(
+    instance: ClientInstance, queue: MessageQueue, from_where: FromWhere, *, timeout_s: float = TIMEOUT_S
+) -> Steps[int | None]:
+    """The end of a queue, asked for before the group's offset: where a group begins at the end that has none.
+
+    Asked for behind it, the end passes over a message that came between both questions, and nobody reads that message.
+    Returns: None where a new group begins elsewhere.
+    """
+    if from_where != "latest" or queue.topic.startswith(RETRY_PREFIX):
+        return None
+    return (yield from max_offset(instance, queue, timeout_s=timeout_s))
 
 
 def first_offset(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from mqfast.client.delivery import Delivery
-from mqfast.errors import ConfigError, UsageError
+from mqfast.errors import ClientConfigError, ClientUsageError
 from mqfast.message import DLQ_PREFIX, RETRY_PREFIX, broker_accepts_topic
 from mqfast.properties import jhash, tag_codes
 
@@ -38,10 +38,10 @@ def new_version() -> int:
 def checked_name(topic: object) -> str:
     """The name of a topic that may exist. Raises: ConfigError."""
     if not isinstance(topic, str):
-        raise ConfigError(f"topic: expected a name, found {topic!r}")
+        raise ClientConfigError(f"topic: expected a name, found {topic!r}")
     if not broker_accepts_topic(topic):
         most = 255 if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else 127
-        raise ConfigError(
+        raise ClientConfigError(
             f"topic: expected 1 to {most} of the characters a-z, A-Z, 0-9, % | - _, found {len(topic)}: {topic[:140]!r}"
         )
     return topic
@@ -55,7 +55,7 @@ def tags_of(topics: object) -> Mapping[str, str]:
         return {topics: "*"}
     if isinstance(topics, Mapping):
         return topics
-    raise ConfigError(f"topics: expected a name or a mapping from names to tags, found {type(topics).__name__}")
+    raise ClientConfigError(f"topics: expected a name or a mapping from names to tags, found {type(topics).__name__}")
 
 
 class Subscription:
@@ -77,9 +77,9 @@ class Subscription:
         self._tags: tuple[str, ...] | None = None
         if sql is not None:
             if tags not in (None, "", "*"):
-                raise UsageError(f"topic {topic}: expected tags or sql, found both: {tags!r} and {sql!r}")
+                raise ClientUsageError(f"topic {topic}: expected tags or sql, found both: {tags!r} and {sql!r}")
             if type(sql) is not str or not sql.strip():
-                raise UsageError(f"topic {topic}, sql: expected an expression, found {sql!r}")
+                raise ClientUsageError(f"topic {topic}, sql: expected an expression, found {sql!r}")
             self.kind, self.expression = SQL92, sql
             return
         self.kind, self.expression = TAG, "*"

@@ -32,12 +32,12 @@ from mqfast.errors import (
     CallTimeout,
     ClientClosed,
     ClientError,
+    ClientUsageError,
     ConnectError,
     ConnectionLost,
     FieldError,
     MqfastError,
     NoRoute,
-    UsageError,
 )
 from mqfast.remoting.bodies import encode_body
 from mqfast.remoting.client import RemotingClient, split_address
@@ -142,7 +142,9 @@ class ClientInstance:
     def check_here(self) -> None:
         """Raises: UsageError for a caller in another event loop, or in none."""
         if asyncio._get_running_loop() is not self.loop:
-            raise UsageError("this client was started in another event loop: make one in each loop, or a sync one")
+            raise ClientUsageError(
+                "this client was started in another event loop: make one in each loop, or a sync one"
+            )
 
     # -- life ----------------------------------------------------------------------------------------------------------
 

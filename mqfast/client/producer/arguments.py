@@ -36,7 +36,7 @@ from mqfast.client.settings import (
     producer_arguments,
 )
 from mqfast.client.values import Address, Body, Credentials, MessageQueue, SendResult
-from mqfast.errors import ClientClosed, ConfigError, UsageError
+from mqfast.errors import ClientClosed, ClientConfigError, ClientUsageError
 from mqfast.message import Message
 
 __all__ = ["Counter", "Owner", "ProducerBase", "check_call", "message_of"]
@@ -159,13 +159,13 @@ class ProducerBase(NamedArguments):
             address_map=address_map,
         )
         if latency_fault is not False and str(latency_fault) not in _LATENCY_TABLES:
-            raise ConfigError(f'latency_fault: expected True, False, "5" or "4.9", found {latency_fault!r}')
+            raise ClientConfigError(f'latency_fault: expected True, False, "5" or "4.9", found {latency_fault!r}')
         codes = listed("retry_response_codes", retry_response_codes)
         if not all(type(code) is int for code in codes):
-            raise ConfigError(f"retry_response_codes: expected response codes, found {codes!r}")
+            raise ClientConfigError(f"retry_response_codes: expected response codes, found {codes!r}")
         self._hooks = check_hooks(hooks)
         if compression == "zlib" and compress_level > 9:
-            raise ConfigError(f"compress_level: expected 0 to 9 for zlib, found {compress_level}")
+            raise ClientConfigError(f"compress_level: expected 0 to 9 for zlib, found {compress_level}")
         self._wire = Wire(
             wrap(namespace, self.group),
             Compressor(compress_over_bytes, compression, compress_level),
@@ -244,7 +244,7 @@ class ProducerBase(NamedArguments):
         if timeout_s is not None:
             check({"timeout_s": PRODUCER_RULES["send_timeout_s"]}, {"timeout_s": timeout_s})
         if queue is not None and selector is not None:
-            raise UsageError("queue: expected a queue or a selector, found both")
+            raise ClientUsageError("queue: expected a queue or a selector, found both")
         if selector is not None:
             check(PRODUCER_RULES, {"selector": selector})
         return Sending(
@@ -321,10 +321,6 @@ class ProducerBase(NamedArguments):
         """With ``linger_ms``: may others go with it? Its time is that of all."""
         return how.anywhere and how.timeout_s == self._timeout_s and out.is_batchable
 
-    def _has_route(self, out: Outgoing) -> bool:
-        instance = self._instance
-        return instance is not None and bool(instance.routes.publish_queues(out.topic))
-
 
 def check_call(name: str, given: object) -> None:
     """An argument that is a function, or None. Raises: ConfigError."""
@@ -346,10 +342,12 @@ def message_of(
     """The message of a send, which is given as a Message, or as topic, body and the rest. Raises: UsageError."""
     if isinstance(given, Message):
         if (body, tags, keys, properties, sharding_key, delay_level, delay_s, deliver_at) != _NOTHING:
-            raise UsageError("send: expected a Message alone, found fields beside it; they belong into the Message")
+            raise ClientUsageError(
+                "send: expected a Message alone, found fields beside it; they belong into the Message"
+            )
         return given
     if body is None:
-        raise UsageError(f"send: expected a Message, or topic and body, found {given!r} alone")
+        raise ClientUsageError(f"send: expected a Message, or topic and body, found {given!r} alone")
     return Message(
         given,
         body,

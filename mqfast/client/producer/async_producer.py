@@ -252,8 +252,8 @@ class AsyncProducer(ProducerBase):
         assert pipeline is not None
         assert linger is not None
         with self._one_start:  # a signal handler must not begin a send in the middle of another one
-            if self._linger_s and self._waits_for_others(out, how) and self._has_route(out):
-                linger.add(out, done)
+            if self._linger_s and self._waits_for_others(out, how):
+                linger.add(out, how, done)
             else:
                 pipeline.start(out, how, done)
 
@@ -381,7 +381,6 @@ class AsyncProducer(ProducerBase):
                     return ClientError(f"no end of a send in {self._timeout_s + 5.0:g} s; it may be stored")
             return slot[1]
 
-        bad: Exception | None = None
         try:
             for message in messages:
                 contexts = self._contexts([message]) if self._hooks else None
@@ -390,14 +389,10 @@ class AsyncProducer(ProducerBase):
                     if not instance.routes.publish_queues(out.topic):
                         await instance.shell.run(self._sender.queues(instance, out.topic, self._timeout_s))
                     queue = grouping.queue_of(instance, out)
-                except ClientError as error:
+                except Exception as error:  # of the message, or of the selector
                     self._after(contexts or (), (), error, 0.0)
-                    ends.append([True, error, None, 0, None])
+                    ends.append([True, _as_client_error(error), None, 0, None])
                     continue
-                except Exception as error:  # the message is none, or the selector failed
-                    self._after(contexts or (), (), error, 0.0)
-                    bad = error
-                    break
                 size = out.size
                 while not pressure.try_take(1, size):
                     start(grouping.rest())
@@ -421,8 +416,6 @@ class AsyncProducer(ProducerBase):
             start(grouping.rest())
         while ends:
             yield await wait(ends.popleft())
-        if bad is not None:
-            raise bad
 
     # -- ask, call back ------------------------------------------------------------------------------------------------
 
@@ -475,7 +468,11 @@ def _nothing(result: SendResult | None, error: Exception | None) -> None:
 
 
 def _as_client_error(error: Exception) -> ClientError:
-    return error if isinstance(error, ClientError) else ClientError(str(error))
+    if isinstance(error, ClientError):
+        return error
+    one = ClientError(str(error) or repr(error))
+    one.__cause__ = error
+    return one
 
 
 def _tell(on_done: Callable[[Any], None], outcome: Any) -> None:

@@ -33,6 +33,10 @@ Done: TypeAlias = Callable[[SendResult | None, Exception | None], None]
 """Hears of the end of a send: its result, or its error."""
 
 
+Begin: TypeAlias = Callable[[Outgoing, Sending, Done], None]
+"""Begins a send whose topic has a route."""
+
+
 class _Flight:
     """The steps of one send, driven by the answers themselves: no task, no future."""
 
@@ -152,7 +156,7 @@ class Pipeline:
         self.sender = sender
         self.closed = False
         self._connecting: dict[str, list[_Flight]] = {}
-        self._without_route: dict[tuple[str, float], list[tuple[Outgoing, Sending, Done, float]]] = {}
+        self._without_route: dict[tuple[str, float], list[tuple[Outgoing, Sending, Done, Begin, float]]] = {}
         self._in_order: dict[MessageQueue, deque[tuple[Outgoing, Sending, Done]]] = {}
 
     def start(self, out: Outgoing, how: Sending, done: Done) -> None:
@@ -165,7 +169,7 @@ class Pipeline:
             except (ConnectionLost, TooManyCalls):
                 pass  # the steps find the same
         elif not self.instance.routes.publish_queues(out.topic):
-            self._wait_for_route(out, how, done)
+            self.wait_for_route(out, how, done, self.start)
             return
         _Flight(self, self.sender.send(self.instance, out, how), done).go(None, None)
 
@@ -185,11 +189,11 @@ class Pipeline:
         for flight in self._connecting.pop(address, ()):
             flight.connected(error)
 
-    def _wait_for_route(self, out: Outgoing, how: Sending, done: Done) -> None:
-        """Ask for a route, once for all sends that want it meanwhile and have as much time."""
+    def wait_for_route(self, out: Outgoing, how: Sending, done: Done, begin: Begin) -> None:
+        """Ask for a route, once for all sends that want it meanwhile and have as much time; then ``begin`` each."""
         key = out.topic, how.timeout_s
         is_first = key not in self._without_route
-        self._without_route.setdefault(key, []).append((out, how, done, self.instance.loop.time()))
+        self._without_route.setdefault(key, []).append((out, how, done, begin, self.instance.loop.time()))
         if is_first:  # a send that interrupts this one may be first as well
             self.instance.spawn(self._find_route(key), "mqfast route")
 
@@ -203,13 +207,13 @@ class Pipeline:
         except Exception as failure:  # whatever it is: nobody may wait for ever
             error = failure
         now_s = self.instance.loop.time()
-        for out, how, done, begun_s in self._without_route.pop(key, ()):
+        for out, how, done, begin, begun_s in self._without_route.pop(key, ()):
             if error is not None:
                 done(None, error_of(error, out))
                 continue
             left = Sending(max(0.0, how.timeout_s - (now_s - begun_s)), how.queue, how.selector, how.oneway)
             if left.timeout_s:
-                self.start(out, left, done)
+                begin(out, left, done)
             else:  # the steps say so, and send nothing
                 _Flight(self, self.sender.send(self.instance, out, left), done).go(None, None)
 
@@ -389,8 +393,11 @@ class Linger:
         self._timeout_s = timeout_s
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, out: Outgoing, done: Done) -> None:
-        """Send it with others. The route of its topic is known."""
+    def add(self, out: Outgoing, how: Sending, done: Done) -> None:
+        """Send it with others, once the route of its topic is known."""
+        if not self._pipeline.instance.routes.publish_queues(out.topic):
+            self._pipeline.wait_for_route(out, how, done, self.add)
+            return
         self._start(self._grouping.add(self._grouping.queue_of(self._pipeline.instance, out), out, done))
         if self._timer is None:
             self._timer = self._pipeline.instance.loop.call_later(self._linger_s, self.flush)

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from mqfast import properties as names
 from mqfast.client.net._guard import Guard
 from mqfast.client.producer._encode import Outgoing, SendHead, encode_batch, plain
-from mqfast.errors import ConfigError, MessageIllegal, MessageTooLarge
+from mqfast.errors import ClientConfigError, MessageIllegal, MessageTooLarge
 from mqfast.message import DLQ_PREFIX, RETRY_PREFIX, Message, SysFlag, broker_accepts_topic
 from mqfast.remoting._unique_ids import UniqueIds
 from mqfast.remoting.codes import RequestCode
@@ -114,18 +114,20 @@ class Compressor:
             try:
                 import lz4.frame  # type: ignore[import-untyped, unused-ignore]
             except ImportError:
-                raise ConfigError('compression: lz4 needs the package "lz4": pip install lz4') from None
+                raise ClientConfigError('compression: lz4 needs the package "lz4": pip install lz4') from None
             self._lz4 = lz4.frame
             self._compress, self._flags = self._frame, SysFlag.COMPRESSED | SysFlag.COMPRESSION_LZ4
         elif kind == "zstd":
             try:
                 import zstandard
             except ImportError:
-                raise ConfigError('compression: zstd needs the package "zstandard": pip install zstandard') from None
+                raise ClientConfigError(
+                    'compression: zstd needs the package "zstandard": pip install zstandard'
+                ) from None
             self._new_zstd = zstandard.ZstdCompressor
             self._compress, self._flags = self._zstd, SysFlag.COMPRESSED | SysFlag.COMPRESSION_ZSTD
         else:
-            raise ConfigError(f"compression: expected zlib, lz4 or zstd, found {kind!r}")
+            raise ClientConfigError(f"compression: expected zlib, lz4 or zstd, found {kind!r}")
 
     def _zlib(self, body: bytes) -> bytes:
         return zlib.compress(body, self._level)

@@ -34,7 +34,7 @@ class Pressure:
         self.bytes = 0
         self._held = 0
         self._lock = Guard()
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition(self._lock)  # type: ignore[arg-type]
         self._sleepers = 0
         self._tasks: deque[tuple[asyncio.Future[None], int, int]] = deque()
         self._ends: list[asyncio.Future[None]] = []

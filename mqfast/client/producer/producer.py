@@ -404,8 +404,8 @@ class Producer(ProducerBase):
         assert linger is not None
         while inbox:
             out, how, done = inbox.popleft()
-            if self._linger_s and self._waits_for_others(out, how) and self._has_route(out):
-                linger.add(out, done)
+            if self._linger_s and self._waits_for_others(out, how):
+                linger.add(out, how, done)
             else:
                 pipeline.start(out, how, done)
 
@@ -415,16 +415,14 @@ class Producer(ProducerBase):
         """Send messages of any topics, many at once and in batches. Yields: one result or error each, in their order.
 
         Messages of one sharding key keep their order in its queue. ``max_in_flight`` and ``max_in_flight_bytes`` bound
-        what is read ahead.
-        Raises: MessageIllegal for the message that is none, or what the selector raises, behind the results of those
-        before it.
+        what is read ahead. A message that is none, is too large or finds no queue has its error in its place.
         """
         instance = self._begun()
         check_may_wait()
         check_several(messages)
         grouping = Grouping(self._sender, self._batch_bytes, self._selector)
         ends: deque[list[Any]] = deque()  # [ended, result or error, does the reader wait, bytes, hooks' end], in order
-        changed = threading.Condition(Guard())
+        changed = threading.Condition(Guard())  # type: ignore[arg-type]
         pressure = self._pressure
 
         def done(slots: list[list[Any]], found: Sequence[SendResult | Exception]) -> None:
@@ -455,7 +453,6 @@ class Producer(ProducerBase):
                         return ClientError(f"no end of a send in {self._timeout_s + 5.0:g} s; it may be stored")
             return slot[1]
 
-        bad: Exception | None = None
         try:
             for message in messages:
                 contexts = self._contexts([message]) if self._hooks else None
@@ -465,14 +462,10 @@ class Producer(ProducerBase):
                         assert self._lanes is not None
                         self._lanes.run(self._sender.queues(instance, out.topic, self._timeout_s))
                     queue = grouping.queue_of(instance, out)
-                except ClientError as error:
+                except Exception as error:  # of the message, or of the selector
                     self._after(contexts or (), (), error, 0.0)
-                    ends.append([True, error, False, 0, None])
+                    ends.append([True, _as_client_error(error), False, 0, None])
                     continue
-                except Exception as error:  # the message is none, or the selector failed
-                    self._after(contexts or (), (), error, 0.0)
-                    bad = error
-                    break
                 size = out.size
                 while not pressure.try_take(1, size, is_held=True):
                     start(grouping.rest())
@@ -493,8 +486,6 @@ class Producer(ProducerBase):
             start(grouping.rest())
         while ends:
             yield wait(ends.popleft())
-        if bad is not None:
-            raise bad
 
     def _start_groups(self, groups: Sequence[Group], done: Ends) -> None:
         assert self._pipeline is not None
@@ -586,7 +577,7 @@ class SendFuture(Future[SendResult]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._condition = threading.Condition(Guard())
+        self._condition = threading.Condition(Guard())  # type: ignore[arg-type]
 
 
 def _into(future: Future[SendResult]) -> Done:
@@ -606,4 +597,8 @@ def _into(future: Future[SendResult]) -> Done:
 
 
 def _as_client_error(error: Exception) -> ClientError:
-    return error if isinstance(error, ClientError) else ClientError(str(error))
+    if isinstance(error, ClientError):
+        return error
+    one = ClientError(str(error) or repr(error))
+    one.__cause__ = error
+    return one

@@ -13,7 +13,7 @@ from mqfast.client.net.steps import Ask, Steps, checked
 from mqfast.client.producer.send import Sender
 from mqfast.client.producer.trace import Tracer
 from mqfast.client.route.namespace import unwrap
-from mqfast.errors import BrokerError, ConnectError, UsageError
+from mqfast.errors import BrokerError, ClientUsageError, ConnectError
 from mqfast.remoting.codes import RequestCode
 
 __all__ = ["broker_of_handle", "recall"]
@@ -23,13 +23,13 @@ def _parts(handle: object) -> list[str]:
     """Version, topic, broker, time and msg_id. Raises: UsageError where the text is no handle."""
     expected = "recall_handle: expected that of a SendResult"
     if not isinstance(handle, str):
-        raise UsageError(f"{expected}, found {handle!r}")
+        raise ClientUsageError(f"{expected}, found {handle!r}")
     try:
         parts = base64.urlsafe_b64decode(handle + "=" * (-len(handle) % 4)).decode().split(" ")
     except (ValueError, binascii.Error):
         parts = []
     if len(parts) != 5 or parts[0] != "v1":
-        raise UsageError(f"{expected}, found {handle[:80]!r}")
+        raise ClientUsageError(f"{expected}, found {handle[:80]!r}")
     return parts
 
 

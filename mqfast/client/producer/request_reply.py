@@ -25,7 +25,7 @@ from mqfast.client.producer._encode import Outgoing
 from mqfast.client.producer.encode import MSG_TYPE, OwnMessage, Wire, prepared
 from mqfast.client.producer.send import Sender, Sending
 from mqfast.client.values import Body, SendResult
-from mqfast.errors import ClientError, MqfastError, SendTimeout, UsageError
+from mqfast.errors import ClientError, ClientUsageError, MqfastError, SendTimeout
 from mqfast.message import Message
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.client import split_address
@@ -181,7 +181,7 @@ def reply_message(request: Delivery, body: Body) -> Message:
     pairs = request.properties
     cluster, correlation, client = (pairs.get(name) for name in (names.CLUSTER, CORRELATION_ID, REPLY_TO_CLIENT))
     if not (cluster and correlation and client):
-        raise UsageError(f"message {request.msg_id}: expected a request, found a message that asks for no answer")
+        raise ClientUsageError(f"message {request.msg_id}: expected a request, found a message that asks for no answer")
     properties = {MSG_TYPE: "reply", CORRELATION_ID: correlation, REPLY_TO_CLIENT: client}
     if TTL in pairs:
         properties[TTL] = pairs[TTL]

@@ -22,6 +22,7 @@ from mqfast.errors import (
     BrokerError,
     CallTimeout,
     ClientError,
+    ClientUsageError,
     ConnectError,
     ConnectionLost,
     FieldError,
@@ -29,7 +30,6 @@ from mqfast.errors import (
     SendFailed,
     SendTimeout,
     TooManyCalls,
-    UsageError,
 )
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import RemotingCommand
@@ -309,11 +309,11 @@ class Sender:
 
 def _checked_queue(queue: object, out: Outgoing) -> MessageQueue:
     if not isinstance(queue, MessageQueue):
-        raise UsageError(f"queue: expected a MessageQueue, found {queue!r}")
+        raise ClientUsageError(f"queue: expected a MessageQueue, found {queue!r}")
     if queue.topic not in (out.message.topic, out.topic):
-        raise UsageError(f"queue: expected a queue of topic {out.message.topic!r}, found one of {queue.topic!r}")
+        raise ClientUsageError(f"queue: expected a queue of topic {out.message.topic!r}, found one of {queue.topic!r}")
     if type(queue.queue_id) is not int or queue.queue_id < 0:
-        raise UsageError(f"queue: expected a queue_id of 0 or more, found {queue.queue_id!r}")
+        raise ClientUsageError(f"queue: expected a queue_id of 0 or more, found {queue.queue_id!r}")
     return queue
 
 

@@ -24,7 +24,7 @@ from mqfast.client.net.instance import ClientInstance
 from mqfast.client.producer.encode import Compressor, Wire, new_id, prepared
 from mqfast.client.producer.send import Sender, Sending
 from mqfast.client.values import ConsumeStatus, TransactionStatus
-from mqfast.errors import ConfigError, MqfastError
+from mqfast.errors import ClientConfigError, MqfastError
 from mqfast.message import Message, broker_accepts_topic, join_keys
 
 __all__ = ["TRACE_TOPIC", "Tracer", "trace_topic"]
@@ -53,7 +53,7 @@ def trace_topic(trace: bool | str) -> str | None:
         return TRACE_TOPIC
     name: object = trace
     if not isinstance(name, str) or not broker_accepts_topic(name):
-        raise ConfigError(f"trace: expected True, False or the name of a topic, found {trace!r}")
+        raise ClientConfigError(f"trace: expected True, False or the name of a topic, found {trace!r}")
     return name
 
 

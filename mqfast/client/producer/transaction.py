@@ -33,7 +33,7 @@ from mqfast.client.route.namespace import unwrap
 from mqfast.client.route.route_table import MASTER_ID
 from mqfast.client.settings import check_function
 from mqfast.client.values import SendResult, SendStatus, TransactionStatus
-from mqfast.errors import ClientError, ConfigError, MessageIllegal, MqfastError, SendFailed
+from mqfast.errors import ClientConfigError, ClientError, MessageIllegal, MqfastError, SendFailed
 from mqfast.message import Message, decode_message_id
 from mqfast.remoting.bodies import decode_body
 from mqfast.remoting.channel import Channel
@@ -257,7 +257,7 @@ class TransactionProducer(Producer):
     ) -> None:
         check_function("check", check)
         if type(check_threads) is not int or not 1 <= check_threads <= 1000:
-            raise ConfigError(f"check_threads: expected 1 to 1000, found {check_threads!r}")
+            raise ClientConfigError(f"check_threads: expected 1 to 1000, found {check_threads!r}")
         self._check = check
         self._check_threads = check_threads
         super().__init__(group, namesrv_addr, **producer_arguments)
@@ -383,7 +383,7 @@ class AsyncTransactionProducer(AsyncProducer):
         **producer_arguments: Any,
     ) -> None:
         if not callable(check):
-            raise ConfigError(f"check: expected a coroutine function, found {check!r}")
+            raise ClientConfigError(f"check: expected a coroutine function, found {check!r}")
         self._check = check
         self._checks: Checks | None = None
         super().__init__(group, namesrv_addr, **producer_arguments)
@@ -430,7 +430,7 @@ class AsyncTransactionProducer(AsyncProducer):
     ) -> SendResult:
         """Send a half message, await ``local(message, argument)``, and end the transaction by its outcome."""
         if not callable(local):
-            raise ConfigError(f"local: expected a function, found {local!r}")
+            raise ClientConfigError(f"local: expected a function, found {local!r}")
         instance, out, transaction = await self._half(message)
         status = TransactionStatus.UNKNOWN
         try:

@@ -9,7 +9,7 @@ import ipaddress
 from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias
 
-from mqfast.errors import ConfigError
+from mqfast.errors import ClientConfigError
 from mqfast.remoting.client import split_address
 
 __all__ = ["AddressMap", "checked_map", "hint", "reached_at"]
@@ -24,17 +24,17 @@ def checked_map(given: object) -> AddressMap:
     if given is None:
         return ()
     if not isinstance(given, Mapping):
-        raise ConfigError(f"address_map: expected a mapping of addresses, found {type(given).__name__}")
+        raise ClientConfigError(f"address_map: expected a mapping of addresses, found {type(given).__name__}")
     for pair in given.items():
         for address in pair:
             if not isinstance(address, str) or not address:
-                raise ConfigError(f"address_map: expected host:port or host as text, found {address!r}")
+                raise ClientConfigError(f"address_map: expected host:port or host as text, found {address!r}")
         if ":" in pair[0] or ":" in pair[1]:
             for address in pair:
                 try:
                     split_address(address)
                 except ValueError as error:
-                    raise ConfigError(f"address_map, {pair[0]!r}: {error}") from None
+                    raise ClientConfigError(f"address_map, {pair[0]!r}: {error}") from None
     return tuple(given.items())
 
 

@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from typing import Final
 
-from mqfast.errors import ConfigError
+from mqfast.errors import ClientConfigError
 from mqfast.remoting.client import split_address
 
 __all__ = ["ENVIRONMENT", "NameServers", "fetch_addresses", "parse_addresses"]
@@ -27,34 +27,34 @@ def parse_addresses(given: str | Sequence[str] | None) -> tuple[str, ...]:
     if given is None:
         given = os.environ.get(ENVIRONMENT, "")
         if not given.strip():
-            raise ConfigError(f"namesrv_addr: expected host:port or the variable {ENVIRONMENT}, found neither")
+            raise ClientConfigError(f"namesrv_addr: expected host:port or the variable {ENVIRONMENT}, found neither")
     checked: object = given
     if not isinstance(checked, (str, list, tuple)):
-        raise ConfigError(f"namesrv_addr: expected text or a list of addresses, found {type(given).__name__}")
+        raise ClientConfigError(f"namesrv_addr: expected text or a list of addresses, found {type(given).__name__}")
     parts = given.replace(",", ";").split(";") if isinstance(given, str) else list(given)
     found: list[str] = []
     for part in parts:
         if not isinstance(part, str):
-            raise ConfigError(f"namesrv_addr: expected text in the list, found {type(part).__name__}")
+            raise ClientConfigError(f"namesrv_addr: expected text in the list, found {type(part).__name__}")
         address = part.strip()
         if not address:
             continue
         if address.startswith(("http://", "https://")):
             if len([one for one in parts if one.strip()]) > 1:
-                raise ConfigError(f"namesrv_addr: expected one URL alone, found {given!r}")
+                raise ClientConfigError(f"namesrv_addr: expected one URL alone, found {given!r}")
             return (address,)
         if any(map(str.isspace, address)):
-            raise ConfigError(f"namesrv_addr: expected addresses with ';' between them, found {address!r}")
+            raise ClientConfigError(f"namesrv_addr: expected addresses with ';' between them, found {address!r}")
         if ":" not in address:
             address += ":9876"
         try:
             split_address(address)
         except ValueError as error:
-            raise ConfigError(f"namesrv_addr: {error}") from None
+            raise ClientConfigError(f"namesrv_addr: {error}") from None
         if address not in found:
             found.append(address)
     if not found:
-        raise ConfigError(f"namesrv_addr: expected host:port, found {given!r}")
+        raise ClientConfigError(f"namesrv_addr: expected host:port, found {given!r}")
     return tuple(found)
 
 

@@ -11,7 +11,7 @@ from itertools import count
 from typing import TypeAlias
 
 from mqfast.client.values import MessageQueue
-from mqfast.errors import UsageError
+from mqfast.errors import ClientUsageError
 from mqfast.message import Message
 from mqfast.properties import jhash
 
@@ -58,4 +58,4 @@ def chosen(queues: Sequence[MessageQueue], message: Message, selector: Selector)
     found = selector(queues, message)
     if isinstance(found, MessageQueue):
         return found
-    raise UsageError(f"selector: expected one of the {len(queues)} queues as its value, found {found!r}")
+    raise ClientUsageError(f"selector: expected one of the {len(queues)} queues as its value, found {found!r}")

@@ -17,7 +17,7 @@ from mqfast.client.consumer.pulls import PullAnswer
 from mqfast.client.delivery import Delivery
 from mqfast.client.net._guard import Guard
 from mqfast.client.values import MessageQueue, PullStatus
-from mqfast.errors import ClientClosed, OffsetMoved, UsageError
+from mqfast.errors import ClientClosed, ClientUsageError, OffsetMoved
 
 __all__ = ["CacheLimits", "CachedQueue", "PullCache"]
 
@@ -97,7 +97,7 @@ class PullCache:
     def __init__(
         self, group: str, offset_reset: str, limits: CacheLimits, changed: Callable[[MessageQueue, bool], None]
     ) -> None:
-        self.arrival: Final = threading.Condition(Guard(nests=True))
+        self.arrival: Final = threading.Condition(Guard(nests=True))  # type: ignore[arg-type]
         self.asynchronous: Callable[[], None] | None = None
         self._closed = ""
         self._group: Final = group
@@ -286,7 +286,7 @@ class PullCache:
         with self.arrival:
             one = self._queues.get(queue)
             if one is None:
-                raise UsageError(f"seek: {queue} is not assigned to this consumer")
+                raise ClientUsageError(f"seek: {queue} is not assigned to this consumer")
             if self._in_hand is not None and self._in_hand.source.queue == one.plain:
                 self._in_hand = None
             self._begin(one, offset, is_new)
@@ -331,7 +331,8 @@ class PullCache:
             for queue, offset in offsets.items():
                 one = self._queues.get(queue)
                 if one is None:
-                    raise UsageError(f"commit: {queue} is not assigned to this consumer (any more)")
-                if one.handed_out is None or not 0 <= offset <= one.handed_out:
-                    most = "none, nothing was handed out" if one.handed_out is None else f"0 to {one.handed_out}"
-                    raise UsageError(f"commit of {one.plain}: expected an offset of {most}, found {offset}")
+                    raise ClientUsageError(f"commit: {queue} is not assigned to this consumer (any more)")
+                if offset < 0 or (one.handed_out is not None and offset > one.handed_out):
+                    most = "0 or more" if one.handed_out is None else f"0 to {one.handed_out}"
+                    hint = "" if offset < 0 else ", where nothing was handed out yet: seek goes there"
+                    raise ClientUsageError(f"commit of {one.plain}: expected an offset of {most}, found {offset}{hint}")

@@ -21,6 +21,7 @@ from mqfast.client.consumer.pull.settings import PullSettings
 from mqfast.client.consumer.pull.shares import Shares
 from mqfast.client.consumer.pulls import PullAnswer, TopicGone, pull
 from mqfast.client.consumer.queue_bounds import (
+    end_before,
     first_offset,
     max_offset,
     min_offset,
@@ -37,12 +38,12 @@ from mqfast.client.values import MessageQueue, When, milliseconds
 from mqfast.errors import (
     BrokerError,
     ClientError,
+    ClientUsageError,
     ConnectError,
     MqfastError,
     NoRoute,
     Refused,
     SubscriptionError,
-    UsageError,
 )
 from mqfast.offset_words import end_word
 from mqfast.remoting.codes import ResponseCode
@@ -281,11 +282,12 @@ class PullEngine:
                     await asyncio.sleep(self.settings.pull_interval_s)
 
     async def _find_place(self, one: CachedQueue) -> None:
+        since_ms = self._since_ms.get(one.queue.topic)
+        where = where_of_new(self.settings.from_where, was_lost=one.was_lost, since_ms=since_ms)
+        end = await self.run(end_before(self.instance, one.queue, where))
         kept = await self.offsets.read(one.queue)
         if kept is None:
-            since_ms = self._since_ms.get(one.queue.topic)
-            where = where_of_new(self.settings.from_where, was_lost=one.was_lost, since_ms=since_ms)
-            start = await self.run(first_offset(self.instance, one.queue, where))
+            start = end if end is not None else await self.run(first_offset(self.instance, one.queue, where))
             one.begin(start, is_new=True)
         else:
             one.begin(kept, is_new=False)
@@ -371,7 +373,7 @@ class PullEngine:
         """
         queues = self.cache.all()
         if has_waited and not queues and self.shares.lacks_topics:
-            return UsageError(
+            return ClientUsageError(
                 f"group {self.settings.group}: expected a topic or queues: topics=, subscribe() or assign(), found none"
             )
         if not queues:
@@ -387,7 +389,7 @@ class PullEngine:
     async def seek(self, queue: MessageQueue, to: SeekTo) -> None:
         """Go on elsewhere. Raises: UsageError: not assigned, or no place in the queue."""
         if self.cache.get(queue) is None:
-            raise UsageError(
+            raise ClientUsageError(
                 f"seek: {queue} is not assigned to this consumer; expected one of {sorted(self.positions())}"
             )
         instance = self.instance
@@ -402,7 +404,7 @@ class PullEngine:
             offset = to
             low, high = await self.run(min_offset(instance, queue)), await self.run(max_offset(instance, queue))
             if not low <= offset <= high:
-                raise UsageError(f"seek of {queue}: expected an offset from {low} to {high}, found {offset}")
+                raise ClientUsageError(f"seek of {queue}: expected an offset from {low} to {high}, found {offset}")
         self.cache.seek(queue, offset, is_new=not isinstance(to, int))
 
     async def pull(
@@ -492,8 +494,8 @@ def wire(namespace: str | None, queue: MessageQueue) -> MessageQueue:
     """A user's queue as it goes over the wire. Raises: UsageError for what is none."""
     checked: object = queue
     if not isinstance(checked, tuple) or len(checked) != 3:
-        raise UsageError(f"queue: expected a MessageQueue(topic, broker_name, queue_id), found {queue!r}")
+        raise ClientUsageError(f"queue: expected a MessageQueue(topic, broker_name, queue_id), found {queue!r}")
     topic, broker_name, queue_id = checked
     if not isinstance(topic, str) or not isinstance(broker_name, str) or type(queue_id) is not int or queue_id < 0:
-        raise UsageError(f"queue: expected a MessageQueue(topic, broker_name, queue_id from 0), found {queue!r}")
+        raise ClientUsageError(f"queue: expected a MessageQueue(topic, broker_name, queue_id from 0), found {queue!r}")
     return wrap_queue(namespace, MessageQueue(topic, broker_name, queue_id))

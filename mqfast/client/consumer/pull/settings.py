@@ -30,7 +30,7 @@ from mqfast.client.settings import (
     instance_settings,
 )
 from mqfast.client.values import Address
-from mqfast.errors import ConfigError
+from mqfast.errors import ClientConfigError
 from mqfast.offset_words import end_word
 
 __all__ = ["OffsetReset", "PullSettings", "pull_arguments", "pull_settings", "subscriptions_of"]
@@ -140,7 +140,7 @@ def pull_arguments(settings: Mapping[str, str | int | bool]) -> dict[str, Any]:
         found["auto_commit_s"] = _whole("autoCommitIntervalMillis", own["autoCommitIntervalMillis"]) / 1000
     is_automatic = str(own.get("autoCommit", True)).strip().lower()
     if is_automatic not in ("true", "false"):
-        raise ConfigError(f"autoCommit: expected true or false, found {own['autoCommit']!r}")
+        raise ClientConfigError(f"autoCommit: expected true or false, found {own['autoCommit']!r}")
     if is_automatic == "false":
         found["auto_commit_s"] = None
     return found
@@ -150,7 +150,7 @@ def _whole(name: str, value: Any) -> int:
     try:
         return java_whole(java_trim(str(value)))
     except ValueError:
-        raise ConfigError(f"{name}: expected a whole number, found {value!r}") from None
+        raise ClientConfigError(f"{name}: expected a whole number, found {value!r}") from None
 
 
 def subscriptions_of(topics: str | Mapping[str, str] | None, namespace: str | None) -> dict[str, Subscription]:

@@ -19,7 +19,14 @@ from mqfast.client.consumer.rebalance import NOTHING, Change, rebalance, rebalan
 from mqfast.client.consumer.subscription import Subscription
 from mqfast.client.net.user_errors import is_passed_on
 from mqfast.client.values import MessageQueue
-from mqfast.errors import CallTimeout, ClientError, ConnectionLost, MqfastError, Refused, UsageError
+from mqfast.errors import (
+    CallTimeout,
+    ClientError,
+    ClientUsageError,
+    ConnectionLost,
+    MqfastError,
+    Refused,
+)
 
 if TYPE_CHECKING:
     from mqfast.client.consumer.pull.engine import PullEngine
@@ -58,7 +65,7 @@ class Shares:
         """Read a topic with the group. Raises: UsageError after ``assign``; SubscriptionError, ConnectError."""
         engine = self._engine
         if self._is_by_hand:
-            raise UsageError("subscribe: expected no queues given by assign(), found some; use one of both")
+            raise ClientUsageError("subscribe: expected no queues given by assign(), found some; use one of both")
         since_ms = int(time.time() * 1000)
         before = engine.subscriptions.get(wanted.topic)
         engine.subscriptions[wanted.topic] = wanted
@@ -92,7 +99,7 @@ class Shares:
         """Read just these queues, whoever else is in the group. Raises: UsageError after ``subscribe``."""
         engine = self._engine
         if engine.subscriptions:
-            raise UsageError("assign: expected no subscribed topic, found some; use one of both")
+            raise ClientUsageError("assign: expected no subscribed topic, found some; use one of both")
         self._is_by_hand = True
         wanted = set(queues)
         owned = {one.queue for one in engine.cache.all()}

@@ -26,7 +26,7 @@ from mqfast.client.consumer.push.locks import RENEW_S, Locks
 from mqfast.client.consumer.push.pull_loop import PullLoop
 from mqfast.client.consumer.push.server_requests import ServerRequests
 from mqfast.client.consumer.push.why import LOOK_S, Why
-from mqfast.client.consumer.queue_bounds import FromWhere, first_offset, max_offset, where_of_new
+from mqfast.client.consumer.queue_bounds import FromWhere, end_before, first_offset, max_offset, where_of_new
 from mqfast.client.consumer.rebalance import Change, rebalance, rebalance_broadcast
 from mqfast.client.consumer.subscription import SQL92, Subscription, new_version
 from mqfast.client.delivery import Delivery, Owner, Source
@@ -492,10 +492,13 @@ class PushEngine:
             if (leaving := self._leaving.get(queue)) is not None:
                 await asyncio.wait([leaving])
             try:
+                since_ms = self._since_ms.get(queue.topic)
+                where = where_of_new(self.settings.from_where, was_lost=assigned.was_lost, since_ms=since_ms)
+                end = await self.instance.shell.run(end_before(self.instance, queue, where))
                 offset = await self.offsets.read(queue)
                 if offset is None:
-                    since_ms = self._since_ms.get(queue.topic)
-                    where = where_of_new(self.settings.from_where, was_lost=assigned.was_lost, since_ms=since_ms)
+                    offset = end
+                if offset is None:
                     offset = await self.instance.shell.run(first_offset(self.instance, queue, where))
             except Exception as error:  # of a store of the user's: any
                 assigned.state = f"no place: {error}"
@@ -596,12 +599,12 @@ class PushEngine:
 
     # --- what users ask ---
 
-    def copy_assignment(self) -> dict[MessageQueue, int]:
+    def copy_assignment(self, *, retry: bool = False) -> dict[MessageQueue, int]:
         """Queue -> the offset of the next message that is not done. Thread: any."""
         return {
             plain_queue(self.namespace, queue): assigned.pq.committable
             for queue, assigned in list(self.assigned.items())
-            if assigned.is_placed
+            if assigned.is_placed and (retry or not assigned.is_retry)
         }
 
     async def lag(self) -> dict[MessageQueue, int]:

@@ -40,7 +40,7 @@ from mqfast.client.settings import (
 )
 from mqfast.client.unpack import BODY_BYTES_MAX
 from mqfast.client.values import Credentials, MessageQueue
-from mqfast.errors import ClientClosed, ClientForked, ConfigError, UsageError
+from mqfast.errors import ClientClosed, ClientConfigError, ClientForked, ClientUsageError
 
 __all__ = ["PushFace", "close_quietly"]
 
@@ -116,7 +116,9 @@ class PushFace(NamedArguments):
         check(CONSUMER_RULES, {name: given[name] for name in CONSUMER_RULES if name in given})
         check_group(group)
         if executor is not None and not isinstance(executor, Executor):
-            raise ConfigError(f"executor: expected a concurrent.futures.Executor, found {type(executor).__name__}")
+            raise ClientConfigError(
+                f"executor: expected a concurrent.futures.Executor, found {type(executor).__name__}"
+            )
         is_broadcasting = model == "broadcasting"
         if is_broadcasting and instance_name is None:
             instance_name = "DEFAULT"  # as Java: the file of the offsets is found again
@@ -181,9 +183,11 @@ class PushFace(NamedArguments):
         """``on`` without the decorator; also while the consumer runs. Raises: UsageError, SubscriptionError."""
         checked: object = handler
         if not callable(checked):
-            raise UsageError(f"topic {topic}: expected a function as handler, found {type(handler).__name__}")
+            raise ClientUsageError(f"topic {topic}: expected a function as handler, found {type(handler).__name__}")
         if not self._takes_coroutines and is_coroutine_function(handler):
-            raise UsageError(f"topic {topic}: expected a function, found a coroutine function: use AsyncPushConsumer")
+            raise ClientUsageError(
+                f"topic {topic}: expected a function, found a coroutine function: use AsyncPushConsumer"
+            )
         self._want(topic, handler, tags, sql, batch)
 
     def _want(self, topic: str, function: Callable[..., Any] | None, tags: str, sql: str | None, batch: int) -> None:
@@ -191,7 +195,7 @@ class PushFace(NamedArguments):
         refuse_nested()
         checked_name(topic)
         if type(batch) is not int or not 1 <= batch <= BATCH_MAX:
-            raise UsageError(f"topic {topic}, batch: expected 1 to {BATCH_MAX}, found {batch!r}")
+            raise ClientUsageError(f"topic {topic}, batch: expected 1 to {BATCH_MAX}, found {batch!r}")
         on_wire = wrap(self._namespace, topic)
         subscription = Subscription(on_wire, tags, sql=sql, version=new_version())
         handler = None if function is None else Handler(function, batch)
@@ -199,9 +203,9 @@ class PushFace(NamedArguments):
         before = self._wanted.get(on_wire)
         others = [one for name, one in list(self._wanted.items()) if name != on_wire]
         if any((one.handler is None) != (handler is None) for one in others):
-            raise UsageError(f"topic {topic}: expected a handler for every topic, or a loop for all, found both")
+            raise ClientUsageError(f"topic {topic}: expected a handler for every topic, or a loop for all, found both")
         if before is not None and before.handler is not None and self._engine is None:
-            raise UsageError(f"topic {topic}: expected one handler, found {before.handler.name} and another one")
+            raise ClientUsageError(f"topic {topic}: expected one handler, found {before.handler.name} and another one")
         self._wanted[on_wire] = wanted
         if self._engine is not None:
             self._subscribe_now(self._engine, on_wire, wanted)
@@ -235,7 +239,7 @@ class PushFace(NamedArguments):
 
     def _make_engine(self, instance: ClientInstance, workers: Callable[[PushEngine], Workers]) -> PushEngine:
         if not self._wanted:
-            raise UsageError(f"group {self.group}: expected a topic: topics=, on() or subscribe(), found none")
+            raise ClientUsageError(f"group {self.group}: expected a topic: topics=, on() or subscribe(), found none")
         if self._executor is not None:
             self._check_picklable(self._executor)
         engine = PushEngine(
@@ -259,7 +263,7 @@ class PushFace(NamedArguments):
             try:
                 pickle.dumps(one.handler.function)
             except Exception as error:
-                raise UsageError(
+                raise ClientUsageError(
                     f"topic {one.plain_topic}: expected a handler that another process can import, as a function of a "
                     f"module; found {one.handler.name}: {error}"
                 ) from None
@@ -274,7 +278,9 @@ class PushFace(NamedArguments):
         }  # fmt: skip
 
     def pause(self) -> None:
-        """Pull no more; messages that are cached are still handled. Thread: any."""
+        """Pull no more. Messages that are cached are still handled; what a pull that waits brings is held until
+        ``resume``. Thread: any.
+        """
         self._is_paused = True
         if (engine := self._engine) is not None:
             engine.soon(engine.pulls.resumed.clear)
@@ -285,13 +291,19 @@ class PushFace(NamedArguments):
         if (engine := self._engine) is not None:
             engine.soon(engine.pulls.resumed.set)
 
-    def assignment(self) -> Mapping[MessageQueue, int]:
-        """The queues of this member, also of the retry topic: queue -> offset of the next message that is not done."""
-        return self._running().copy_assignment()
+    def assignment(self, *, retry: bool = False) -> Mapping[MessageQueue, int]:
+        """The queues of this member: queue -> offset of the next message that is not done.
 
-    def stats(self) -> Mapping[str, Any]:
-        """Counts, the state of every queue, and under ``why_nothing`` what keeps messages from coming. Thread: any."""
-        return stats(self._running())
+        Args: retry: also those of the group's retry topic.
+        """
+        return self._running().copy_assignment(retry=retry)
+
+    def stats(self, *, retry: bool = False) -> Mapping[str, Any]:
+        """Counts, the state of every queue, and under ``why_nothing`` what keeps messages from coming. Thread: any.
+
+        Args: retry: ``queues`` and ``members`` also of the group's retry topic.
+        """
+        return stats(self._running(), retry=retry)
 
 
 async def close_quietly(engine: PushEngine) -> None:

@@ -110,6 +110,9 @@ class PullLoop:
             )
         except MqfastError as error:
             return await self._failed(assigned, error)
+        if not self.resumed.is_set():  # a pull that waited for messages while the consumer was paused
+            assigned.state = "paused"
+            await self.resumed.wait()
         assigned.last_pull_s = time.monotonic()
         assigned.last_pull_ms = int(time.time() * 1000)
         engine.note_pull(assigned, assigned.last_pull_s - began, len(answer.messages))

@@ -156,8 +156,8 @@ def _hint(wanted: Wanted) -> str:
     return " (this is one tag; several are joined by ||)"
 
 
-def stats(engine: PushEngine) -> dict[str, Any]:
-    """Counts and states of a consumer. Thread: any."""
+def stats(engine: PushEngine, *, retry: bool = False) -> dict[str, Any]:
+    """Counts and states of a consumer. Args: retry: also of its retry topic. Thread: any."""
     longest_s, _ = engine.handling.longest_s()
     assigned = list(engine.assigned.values())
     counts = list(engine.handling.counts.values())
@@ -171,7 +171,11 @@ def stats(engine: PushEngine) -> dict[str, Any]:
         "cached_bytes": sum(one.pq.bytes for one in assigned),
         "running": engine.workers.busy,
         "longest_running_s": longest_s,
-        "members": {engine.plain(topic): list(ids) for topic, ids in list(engine.members.items())},
+        "members": {
+            engine.plain(topic): list(ids)
+            for topic, ids in list(engine.members.items())
+            if retry or topic != engine.retry_topic
+        },
         "queues": {
             one.queue: {
                 "state": one.state,
@@ -184,6 +188,7 @@ def stats(engine: PushEngine) -> dict[str, Any]:
                 "filtered": one.filtered,
             }
             for one in assigned
+            if retry or not one.is_retry
         },
     }
 
