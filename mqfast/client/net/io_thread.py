@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Final, Generic, TypeVar
@@ -22,6 +23,7 @@ __all__ = ["IoThread", "forget", "shared", "start_limit"]
 
 T = TypeVar("T")
 _START_S: Final = 10.0
+_STEP_S: Final = 1.0
 
 
 class IoThread:
@@ -81,7 +83,7 @@ class IoThread:
             work.close()
             raise
         try:
-            has_ended = call.ended.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s))
+            has_ended = call.wait(timeout_s)
         except BaseException:
             self.soon(call.cancel)
             raise
@@ -116,6 +118,19 @@ class _Call(Generic[T]):
         self.ended = threading.Lock()
         self.ended.acquire()
         self.task: asyncio.Task[T] | None = None
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait for the end, in short steps: a signal that another thread got has its handler between two of them.
+
+        Returns: did it end in time?
+        """
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left_s = _STEP_S if until is None else min(_STEP_S, until - time.monotonic())
+            if self.ended.acquire(timeout=max(0.0, left_s)):
+                return True
+            if until is not None and time.monotonic() >= until:
+                return False
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """In the loop."""

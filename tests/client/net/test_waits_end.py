@@ -25,6 +25,7 @@ ENDS = {
     ("consumer/push/ready.py", "lock.acquire"): "the thread that took it from the list lets go of it next",
     ("consumer/push/workers.py", "lock.acquire"): "a lock that was made in the line before",
     ("consumer/push/workers.py", "future.result"): "the future is done",
+    ("consumer/async_push_consumer.py", "waits[1].result"): "the task is done",
     ("net/connect.py", "ended.acquire"): "a lock that was made in the line before",
     ("net/io_thread.py", "self.ended.acquire"): "a lock that was made in the line before",
     ("net/io_thread.py", "call.task.result"): "the task is done",
