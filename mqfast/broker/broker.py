@@ -339,8 +339,8 @@ class Broker:
 
     def _make_parts(self) -> None:
         context = self.context
-        context.replicas.bind(context)  # first: parts ask the writer whether an answer waits for slaves
         self._listeners = len(context.config.listeners)
+        context.replicas.bind(context)  # first: parts ask the writer whether an answer waits for slaves
         self._clients = ClientProcessor(
             context.consumers,
             context.producers,

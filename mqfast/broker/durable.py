@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mqfast.errors import MqfastError
 
@@ -49,12 +49,23 @@ class _Waits:
 
     def __init__(self, timeout_s: float) -> None:
         self._loop = asyncio.get_running_loop()
-        self._timeout_s: Final = timeout_s
+        self._timeout_s = timeout_s
         self._waiting: deque[_Waiting] = deque()  # puts come from this loop only, so ends and deadlines both grow
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    def set_timeout(self, timeout_s: float) -> None:
+        """So long a request waits from now on, also one that waits already."""
+        if timeout_s == self._timeout_s:
+            return
+        self._timeout_s = timeout_s
+        latest_s = self._loop.time() + timeout_s
+        self._waiting = deque(one._replace(deadline_s=min(one.deadline_s, latest_s)) for one in self._waiting)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(self._waiting[0].deadline_s, self._time_is_over) if self._waiting else None
 
     def when(self, end_offset: int, tell: Callable[[Outcome], object]) -> None:
         """Call ``tell`` once, in this loop and perhaps within the call. Args: tell: it must not raise."""

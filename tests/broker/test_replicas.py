@@ -162,6 +162,36 @@ def test_a_slave_that_does_not_confirm_in_time(tmp_path: Path) -> None:
     run(flow)
 
 
+def test_settings_of_acknowledgements_act_at_once(tmp_path: Path) -> None:
+    """inSyncReplicas and slaveTimeout of a running master, also for plain messages and for a send that waits."""
+
+    async def flow() -> None:
+        async with running_broker(tmp_path / "m", brokerRole="SYNC_MASTER", slaveTimeout=90_000, **KNOWN) as master:
+            plain = {"properties": f"UNIQ_KEY\x01{7:032X}\x02"}
+
+            async def change(text: bytes) -> None:
+                assert (await master.call(RequestCode.UPDATE_BROKER_CONFIG, text)).code == 0
+
+            assert (await master.send("T", b"x", **plain)).code == 0
+            await change(b"inSyncReplicas=2")
+            assert (await master.send("T", b"x", **plain)).code == 11, "no slave is there"
+            _, writer = await asyncio.open_connection("127.0.0.1", master.context.replicas.port)
+            writer.write(bytes(8))  # a slave that reports once, and never again
+            await until(lambda: master.context.replicas.in_sync() == 1)
+            waiting = asyncio.ensure_future(master.send("T", b"waits", **plain))
+            await until(lambda: master.context.store.max_offset("T", 0) == 3)
+            await change(b"inSyncReplicas=1")
+            assert (await waiting).code == 0, "nobody is waited for any more"
+            assert (await master.send("T", b"x", **plain)).code == 0
+            await change(b"inSyncReplicas=2\nslaveTimeout=50")
+            assert (await master.send("T", b"x", **plain)).code == 12
+            await change(b"haMaxGapNotInSync=1")
+            assert (await master.send("T", b"x", **plain)).code == 11, "it is too far behind to count"
+            writer.close()
+
+    run(flow)
+
+
 def test_the_loop_turns_while_the_thread_of_a_slave_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path, brokerRole="SLAVE", brokerId=1) as slave:

@@ -692,6 +692,28 @@ def test_a_slave_is_cut_above_and_below_the_bound_of_its_readers(tmp_path: Path)
 # --- acknowledgements of slaves
 
 
+def test_a_change_of_how_many_slaves_are_needed_holds_for_what_waits() -> None:
+    acks = AckTable(2, 30)
+    told: list[int] = []
+    acks.watch(told.append)
+    acks.report("a", 100)
+    acks.report("b", 50)
+    assert (acks.acked, told) == (50, [50])
+    acks.change(1, 30)
+    assert (acks.acked, told) == (100, [50, 100])
+    acks.change(3, 30)
+    assert acks.acked == 100, "what was acknowledged stays so"
+    waiting = threading.Thread(target=acks.wait_for, args=(200,))
+    waiting.start()
+    assert eventually(lambda: len(acks._waiting) == 1)
+    acks.change(0, 30)
+    waiting.join(20)
+    assert not waiting.is_alive()
+    assert told[-1] > 200, "nobody is waited for"
+    with pytest.raises(UsageError):
+        acks.change(-1, 30)
+
+
 def test_a_put_ends_when_enough_slaves_have_it(tmp_path: Path) -> None:
     store = still(tmp_path / "m", **SMALL)
     acks = AckTable(2, 30)

@@ -451,6 +451,8 @@ class FailoverBroker:
         await self._note(view.state.with_members(self._set.possible))
         if not self.right.holds():
             return
+        self._set.least = max(1, self._config["minInSyncReplicas"])
+        self._set.absent_s = self._config["haMaxTimeSlaveNotCatchup"] / 1000
         change = self._set.look()
         if change is not None:
             await self._change(change)

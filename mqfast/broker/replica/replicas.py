@@ -112,12 +112,10 @@ class Replicas:
         config = self._config
         if config.is_slave:
             return
-        needed = config["inSyncReplicas"] - 1 if self._store.config.broker_role == _SYNC_MASTER else 0
-        timeout_s = config["slaveTimeout"] / 1000
         if self._right is None:
-            self._acks = AckTable(max(0, needed), timeout_s)
+            self._acks = AckTable(*self._needed())
         else:
-            self._acks = SyncAcks(timeout_s, lambda: self._store.engine.raw.end)
+            self._acks = SyncAcks(self._needed()[1], lambda: self._store.engine.raw.end)
             self._store.engine.raw.refuse_puts()  # until etcd says that this is the master
         master = HaMaster(
             self._store.engine.raw,
@@ -181,6 +179,25 @@ class Replicas:
             if mark is not None:
                 _log.warning("%s; this broker serves as a master without a promotion", mark)
 
+    def _needed(self) -> tuple[int, float]:
+        """How many slaves a send waits for without fail-over, and for how many seconds."""
+        is_sync = self._store.config.broker_role == _SYNC_MASTER
+        needed = max(0, self._config["inSyncReplicas"] - 1) if is_sync else 0
+        return needed, max(0, self._config["slaveTimeout"]) / 1000
+
+    def _settings_changed(self) -> None:
+        """An administrator changed settings; asked before senders look whether their answers wait."""
+        assert self._context is not None
+        writer = self._context.writer
+        writer.max_gap_bytes = self._config["haMaxGapNotInSync"]
+        if self._replicated is None or self._acks is None:
+            return
+        needed, timeout_s = self._needed()
+        self._replicated.set_timeout(timeout_s)
+        if self._right is None:
+            writer.replicated = self._replicated if needed > 0 else None
+            self._acks.change(needed, timeout_s)
+
     def begin_epoch(self, epoch: int) -> None:
         """A fail-over made this broker the master of an epoch. Raises: UsageError, StorageError."""
         self.epochs.begin(epoch)
@@ -230,15 +247,15 @@ class Replicas:
         if self.fenced is not None:
             self._tell_fenced(context)
         writer = context.writer
-        writer.max_gap_bytes = self._config["haMaxGapNotInSync"]
         writer.right = self._right
         if self._right is not None and not self._config.is_slave:
             context.registration.is_silent = True
-        waits = self._right is not None and self._store.config.broker_role == _SYNC_MASTER
-        if self._acks is not None and (self._acks.needed > 0 or waits):
+        if self._acks is not None and self._store.config.broker_role == _SYNC_MASTER:
             master = self._master
             self._replicated = Replicated(self._acks, master.wake if master is not None else lambda: None)
             writer.replicated = self._replicated
+        self._settings_changed()
+        self._config.listeners.append(self._settings_changed)
         if self._config.is_slave:
             self._sync = sync = TableSync(context, self.epochs, self._whose_log)
             self._loop = context.loop

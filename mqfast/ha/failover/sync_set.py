@@ -66,7 +66,7 @@ class SyncAcks(AckTable):
             self._required = frozenset(ids)
             self._acked = 0
             self._see()
-        self._tell()
+        self._tell(self.acked)
 
     def _see(self) -> bool:
         if not self._required:
@@ -89,8 +89,9 @@ class Change(NamedTuple):
 class SyncSet:
     """Decides who joins and who leaves.
 
-    Args: own: id of the master; least: the set never gets smaller than this (RocketMQ: minInSyncReplicas);
-        absent_s: a slave that was not level for so long leaves (haMaxTimeSlaveNotCatchup).
+    Args: own: id of the master.
+    Attributes: ``least``: the set never gets smaller than this (RocketMQ: minInSyncReplicas); ``absent_s``: a slave
+        that was not level for so long leaves (haMaxTimeSlaveNotCatchup).
     Thread: that of the event loop.
     """
 
@@ -107,8 +108,8 @@ class SyncSet:
         self._acks: Final = acks
         self._end: Final = end
         self._own: Final = own
-        self._least: Final = least
-        self._absent_s: Final = absent_s
+        self.least = least
+        self.absent_s = absent_s
         self._clock: Final = clock
         self._members: frozenset[int] = frozenset({own})
         self._doubtful: frozenset[int] = frozenset()
@@ -163,7 +164,7 @@ class SyncSet:
             if offset >= self._last_end:
                 self._level_s[one] = now_s
         known = self._members | self._doubtful
-        late = [one for one in known - {self._own} if now_s - self._level_s.get(one, now_s) > self._absent_s]
+        late = [one for one in known - {self._own} if now_s - self._level_s.get(one, now_s) > self.absent_s]
         staying = self._members - frozenset(late)
         level = {one for one, offset in positions.items() if offset >= self._last_end}
         self._last_end = end
@@ -173,8 +174,8 @@ class SyncSet:
             self._joining[one] = end  # waited for from now on, so that nothing behind this offset can be missing
         if self._joining.keys() != before.keys():
             self._require()
-        if late and len(staying) >= self._least:
-            return Change(staying, f"not level for {self._absent_s:g} s: {sorted(late)}")
+        if late and len(staying) >= self.least:
+            return Change(staying, f"not level for {self.absent_s:g} s: {sorted(late)}")
         ready = frozenset(one for one, mark in self._joining.items() if positions[one] >= mark)
         if ready:
             return Change(self._members | ready, f"level: {sorted(ready)}")

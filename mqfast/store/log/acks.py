@@ -24,6 +24,7 @@ __all__ = ["AckTable"]
 _log = logging.getLogger("mqfast.store")
 
 _LOOK_S: Final = 0.1  # longest sleep without a look at signals
+_EVERYTHING: Final = 2**63 - 1  # acked, where nobody is waited for
 
 
 class AckTable:
@@ -40,8 +41,8 @@ class AckTable:
     def __init__(self, needed: int, timeout_s: float = 3.0, *, fail_fast: bool = False) -> None:
         if needed < 0:
             raise UsageError(f"needed: expected at least 0 slaves, found {needed}")
-        self.needed: Final = needed
-        self.timeout_s: Final = timeout_s
+        self.needed = needed
+        self.timeout_s = timeout_s
         self.fail_fast: Final = fail_fast
         self._lock = Mutex()
         self._slaves: dict[Hashable, int] = {}
@@ -74,7 +75,22 @@ class AckTable:
             self._slaves[slave] = offset
             moved = self._see()
         if moved:
-            self._tell()
+            self._tell(self.acked)
+
+    def change(self, needed: int, timeout_s: float) -> None:
+        """So many slaves are needed from now on, also for what waits already. Args: as of the table."""
+        if needed < 0:
+            raise UsageError(f"needed: expected at least 0 slaves, found {needed}")
+        with self._lock:
+            self.needed, self.timeout_s = needed, timeout_s
+            moved = self._see()
+            if needed == 0:
+                while self._waiting:
+                    heapq.heappop(self._waiting)[2].set()
+        if needed == 0:
+            self._tell(_EVERYTHING)
+        elif moved:
+            self._tell(self.acked)
 
     def remove(self, slave: Hashable) -> None:
         """The connection of a slave ended: its acknowledgements count no more. What was acked stays so."""
@@ -106,7 +122,7 @@ class AckTable:
             entry = (end_offset, next(self._numbers), event)
             heapq.heappush(self._waiting, entry)
         try:
-            while self._acked < end_offset:
+            while self.needed > 0 and self._acked < end_offset:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return PutMessageStatus.FLUSH_SLAVE_TIMEOUT
@@ -130,9 +146,9 @@ class AckTable:
             heapq.heappop(self._waiting)[2].set()
         return True
 
-    def _tell(self) -> None:
+    def _tell(self, acked: int) -> None:
         for callback in self._watches:
             try:
-                callback(self.acked)
+                callback(acked)
             except Exception:
                 _log.exception("a callback of acknowledged offsets failed")

@@ -120,7 +120,7 @@ def test_what_the_network_may_change_is_a_list(tmp_path: Path) -> None:
         assert not {
             "haEtcdEndpoints", "haMasterAddress", "haListenPort", "haTruncateDiverged", "brokerRole", "brokerId",
             "brokerIP1", "connectionsMax", "frameMaxLength", "metricsExporterType", "storePathRootDir", "bindAddress",
-            "listenPort", "aclEnable", "inSyncReplicas", "flushDiskType", "rocketmqHome", "tls.server.mode",
+            "listenPort", "aclEnable", "haTransferBatchSize", "flushDiskType", "rocketmqHome", "tls.server.mode",
         } & live  # fmt: skip
         for name in acting:
             if name not in live and name != "configBlackList":
