@@ -107,8 +107,9 @@ def test_the_selector_of_a_producer_chooses_for_many_messages_too(cluster_addres
         raise ZeroDivisionError
 
     with Producer("producers", cluster_address, selector=broken) as producer:
-        with pytest.raises(ZeroDivisionError):
-            list(producer.send_many([Message(topic, b"x")]))
+        (error,) = producer.send_many([Message(topic, b"x")])
+        assert isinstance(error, ClientError)
+        assert "ZeroDivisionError" in str(error)
         assert producer.stats()["in_flight"] == 0
 
 
@@ -244,12 +245,12 @@ def test_everything_async(cluster_address: str, topic: str) -> None:
     assert len(all_of(cluster_address, topic, 704)) == 704
 
 
-def test_a_message_that_is_none_ends_many_behind_the_results_before_it(cluster_address: str, topic: str) -> None:
+def test_a_message_that_is_none_has_its_error_in_its_place_among_many(cluster_address: str, topic: str) -> None:
     with Producer("producers", cluster_address) as producer:
-        got: list[SendResult | ClientError] = []
-        with pytest.raises(MessageIllegal, match="at least one byte"):
-            got.extend(producer.send_many([Message(topic, b"1"), Message(topic, b"2"), Message(topic, b"")]))
-        assert [isinstance(one, SendResult) for one in got] == [True, True]
+        got = list(producer.send_many([Message(topic, b"1"), Message(topic, b""), Message(topic, b"2")]))
+        assert [isinstance(end, SendResult) for end in got] == [True, False, True]
+        assert isinstance(got[1], MessageIllegal)
+        assert "at least one byte" in str(got[1])
 
 
 def test_what_a_broker_refuses_is_an_error_with_its_code(cluster_address: str, topic: str) -> None:
