@@ -10,10 +10,12 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
 from ha.etcd_members import NEEDS_ETCD
 from ha.failover_pairs import CALL_MS, Pair, cut_off, in_sync, pair, until
 
 from mqfast import properties as names
+from mqfast.broker.replica import table_sync
 from mqfast.broker.replica.failover import FailoverBroker
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
@@ -87,5 +89,28 @@ def test_a_master_that_is_back_does_not_count_what_it_delivered_alone(tmp_path: 
             assert (await end(both, one, half)).code == ResponseCode.SUCCESS
             await until(lambda: {b"transaction", b"delayed"} <= set(both.bodies(1)))
             assert both.bodies(1).count(b"transaction") == 1
+
+    asyncio.run(flow())
+
+
+@NEEDS_ETCD
+def test_a_slave_hears_of_deliveries_between_two_copies_of_all_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a slave has not heard of comes twice behind a take-over."""
+    monkeypatch.setattr(table_sync, "_INTERVAL_S", 3600.0)
+
+    async def flow() -> None:
+        async with pair(tmp_path, messageDelayLevel="1s 1h") as both:
+            one, two = await both.start(1), await both.start(2)
+            await until(lambda: in_sync(one) == {1, 2})
+            for number in range(3):
+                await send(both, one, b"%d" % number, DELAY=LEVEL)
+                await until(lambda number=number: delivered(one) == delivered(two) == number + 1)
+            await both.stop(1)
+            await until(two.right.holds)
+            await send(both, two, b"3", DELAY=LEVEL)
+            await until(lambda: b"3" in both.bodies(2))
+            assert both.bodies(2) == [b"0", b"1", b"2", b"3"], "each once"
 
     asyncio.run(flow())

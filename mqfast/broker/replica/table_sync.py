@@ -41,6 +41,7 @@ __all__ = ["TableSync", "name_new_topics"]
 
 _log = logging.getLogger("mqfast.broker")
 _INTERVAL_S: Final = 3.0
+_DELIVERED_S: Final = 0.5
 _LOOK_S: Final = 0.05
 _TIMEOUT_MS: Final = 3000
 
@@ -110,6 +111,7 @@ class TableSync:
         self._asking: asyncio.Task[None] | None = None
         self.cuts = 0
         self._delivered: _Delivered | None = None
+        self._ended: tuple[Followed, dict[str, dict[str, int]]] | None = None
         self._whole: tuple[str, int] | None = None  # whose deliveries the tables tell, behind which cut
         self._checkpoint: TimerCheckpoint | None = None
 
@@ -167,10 +169,10 @@ class TableSync:
             end_s = self._context.loop.time() + _INTERVAL_S
             while not self._changed.is_set() and (left_s := end_s - self._context.loop.time()) > 0:
                 try:
-                    async with asyncio.timeout(left_s if self._delivered is None else _LOOK_S):
+                    async with asyncio.timeout(min(left_s, _DELIVERED_S if self._delivered is None else _LOOK_S)):
                         await self._changed.wait()
                 except TimeoutError:
-                    await self._try(self._take_delivered())
+                    await self._try(self._ask_delivered() if self._delivered is None else self._take_delivered())
 
     async def _try(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -261,6 +263,7 @@ class TableSync:
                 ended[topic] = queues
             else:
                 self._commit(group, topic, queues)
+        self._ended = followed, ended
         await self._sync_delivered(master, ended)
         modes = await self._ask(master, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, _Modes, or_none=True)
         if self.followed() != followed:
@@ -279,6 +282,14 @@ class TableSync:
                 context.offsets.commit(group, topic, int(queue_id), min(offset, end))
             except (UsageError, ValueError) as error:
                 self._limit.warning("offset", "an offset of the master is left out: %s", error)
+
+    async def _ask_delivered(self) -> None:
+        """What was delivered since, with the ends of transactions as they were told last: what is not told of comes
+        twice behind a take-over.
+        """
+        master, ended = self.master, self._ended
+        if master is not None and ended is not None and ended[0] == self.followed():
+            await self._sync_delivered(master, ended[1])
 
     async def _sync_delivered(self, master: str, ended: dict[str, dict[str, int]]) -> None:
         """Delay offsets, the timer's checkpoint, ends of transactions: what is before was delivered, into the log of
