@@ -245,11 +245,11 @@ class HaSlave:
         text = str(error) or type(error).__name__
         if state is FollowState.READY and self._mark is not None:  # a master that is away changes nothing of that
             state, text = FollowState.DIVERGED, f"{self._mark}; now: {text}"
-        self._state = state
-        level = logging.ERROR if state in (FollowState.DIVERGED, FollowState.SHUTDOWN) else logging.WARNING
-        if text != self._error:  # once, not with every attempt
+        is_new, self._error = text != self._error, text
+        self._state = state  # behind the error: who sees the state finds why
+        if is_new:  # once, not with every attempt
+            level = logging.ERROR if state in (FollowState.DIVERGED, FollowState.SHUTDOWN) else logging.WARNING
             _log.log(level, "master %s: %s", self._address, text)
-        self._error = text
 
     def _follow(self, address: tuple[str, int], reconnects: int) -> None:
         with self._connection(address) as one:
