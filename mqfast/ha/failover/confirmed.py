@@ -64,6 +64,6 @@ class Confirmed:
 
     def _move(self, offset: int) -> None:
         end = min(offset, self._raw.end)
-        if self._bound is not None and end > self._bound:
+        if self._bound is not None and end > self._raw.confirm_offset:  # a cut of the log took the bound back
             self._bound = end
             self._raw.confirm(end)
