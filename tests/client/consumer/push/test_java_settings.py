@@ -38,7 +38,7 @@ def test_each_setting_arrives_in_its_own_unit() -> None:
         allocateMessageQueueStrategy="org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragelyByCircle",
     )
     found = consumer._settings
-    assert (found.group, found.is_broadcasting, found.from_where, found.threads) == ("g", False, "first", 16)
+    assert (found.group, found.is_broadcasting, found.from_where, found.threads) == ("g", False, "earliest", 16)
     assert (found.pull_batch, found.pull_interval_s, found.max_cached_messages) == (20, 1.5, 9)
     assert (found.max_cached_bytes, found.max_span, found.consume_timeout_s) == (2 << 20, 11, 300)
     assert (found.max_reconsume_times, found.suspend_s, found.close_timeout_s) == (3, 0.25, 0.75)
@@ -58,7 +58,7 @@ def test_a_moment_to_begin_at_is_javas_text_or_half_an_hour_ago() -> None:
     found = made(consumeFromWhere="CONSUME_FROM_TIMESTAMP")._settings.from_where
     assert isinstance(found, datetime)
     assert timedelta() <= found - before < timedelta(minutes=1)
-    assert made(consumeTimestamp="20131223171201")._settings.from_where == "last"  # as in Java, without the other one
+    assert made(consumeTimestamp="20131223171201")._settings.from_where == "latest"  # as in Java, without the other one
 
 
 def test_traces_go_to_the_topic_that_is_named() -> None:
