@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from certificates import Authority
+from free_ports import free_port
 
 STEP_S = 120
 
@@ -200,8 +201,8 @@ def test_a_server_lives_where_its_output_is_on_a_full_disk(tmp_path: Path, progr
 
 
 def test_a_broker_names_the_port_that_is_taken_and_warns_of_no_name_server(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1] + 2
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port - 2)):
         settings = [f"storePathRootDir={tmp_path}/s", "mappedFileSizeCommitLog=1048576", f"listenPort={port}"]
         done = mqfast("broker", *settings, f"haListenPort={port + 1}", NAMESRV_ADDR="")
         assert done.returncode != 0
