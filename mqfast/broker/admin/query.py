@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Query"]
 
 _I64_MAX: Final = 2**63 - 1
-_MESSAGES_MAX: Final = 1024  # of one answer, whatever a client asks for
+_MESSAGES_MAX: Final = 1024  # of one answer, whatever a client asks for and maxMsgsNumBatch allows
 _BYTES_MAX: Final = 12 * 1024 * 1024  # below the frame's limit
 _UNITS_MAX: Final = 4096
 
@@ -76,7 +76,7 @@ class Query:
             found = store.query(
                 header.topic,
                 None if by_tag else header.key,
-                max(0, min(limit, _MESSAGES_MAX)),
+                max(0, min(limit, store.config.max_msgs_num_batch, _MESSAGES_MAX)),
                 header.begin_timestamp,
                 end,
                 tag=header.key if by_tag else None,

@@ -54,6 +54,18 @@ def test_messages_are_found_by_key_unique_key_and_tag(tmp_path: Path) -> None:
     serve(tmp_path, flow)
 
 
+def test_an_answer_has_at_most_maxmsgsnumbatch_messages(tmp_path: Path) -> None:
+    """RocketMQ's DefaultMessageStore limits a query by key, whatever the client asks for: the newest messages come."""
+
+    async def flow(one: Running) -> None:
+        for number in range(70):
+            await one.send("T", b"%d" % number, properties=f"KEYS\x01k\x02UNIQ_KEY\x01U{number}\x02")
+        newest = [b"%d" % number for number in range(6, 70)]
+        assert bodies(await query(one, "T", "k", maxNum=1000)) == newest
+
+    serve(tmp_path, flow)
+
+
 @pytest.mark.parametrize(
     ("topic", "key", "more"),
     [
