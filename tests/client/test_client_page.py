@@ -153,6 +153,9 @@ def test_the_page_has_a_block_for_each_promise() -> None:
     for wanted in ("Five minutes", "Pull consumers", "What may be delivered twice", "From Java", *DRIVERS):
         assert wanted in headings, wanted
     assert headings.count("Five minutes") == 3
+    for wanted in ("Transactions", "Order", "Request and reply", "Delay and recall", "Forward a message"):
+        assert wanted in headings, wanted
+    assert "Offsets in the own database" in headings
 
 
 def test_the_table_of_defaults_is_what_the_classes_have() -> None:
