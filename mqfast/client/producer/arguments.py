@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from itertools import count, islice
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypedDict
 
 from mqfast.client.hooks import ClientHook, SendContext, tell
 from mqfast.client.net.instance import ClientInstance
@@ -39,7 +39,7 @@ from mqfast.client.values import Address, Body, Credentials, MessageQueue, SendR
 from mqfast.errors import ClientClosed, ClientConfigError, ClientUsageError
 from mqfast.message import Message
 
-__all__ = ["Counter", "Owner", "ProducerBase", "check_call", "message_of"]
+__all__ = ["Counter", "Owner", "ProducerArguments", "ProducerBase", "check_call", "message_of"]
 
 _LATENCY_TABLES: Final = {"True": V5, "5": V5, "4.9": V4}
 _NOTHING: Final = (None,) * 8
@@ -78,6 +78,38 @@ class Owner:
     def topics(self) -> Iterable[str]:
         """None: the routes in use are kept fresh anyway."""
         return self._topics
+
+
+class ProducerArguments(TypedDict, total=False):
+    """Keyword arguments of ``ProducerBase``, for subclasses that pass them on: type checkers find a wrong name."""
+
+    credentials: Credentials | None
+    tls: bool | ssl.SSLContext
+    namespace: str | None
+    namespace_v2: str | None
+    instance_name: str | None
+    unit_name: str | None
+    address_map: Mapping[str, str] | None
+    send_timeout_s: float
+    retries: int
+    retry_other_broker_when_not_ok: bool
+    retry_response_codes: Iterable[int]
+    latency_fault: bool | str
+    selector: Selector | None
+    compress_over_bytes: int | None
+    compression: str
+    compress_level: int
+    max_message_bytes: int
+    topic_queues: int
+    create_topic_key: str
+    linger_ms: float
+    batch_bytes: int
+    max_in_flight: int
+    max_in_flight_bytes: int
+    trace: bool | str
+    hooks: Sequence[ClientHook]
+    start_timeout_s: float | None
+    close_timeout_s: float
 
 
 class ProducerBase(NamedArguments):

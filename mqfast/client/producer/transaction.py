@@ -13,7 +13,7 @@ import queue
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from mqfast import properties as names
 from mqfast.client.delivery import Delivery, Source
@@ -23,6 +23,7 @@ from mqfast.client.net.instance import ROUTE_S, ClientInstance
 from mqfast.client.net.steps import Ask, Steps, checked
 from mqfast.client.net.user_errors import is_passed_on
 from mqfast.client.producer._encode import Outgoing
+from mqfast.client.producer.arguments import ProducerArguments
 from mqfast.client.producer.async_producer import AsyncProducer
 from mqfast.client.producer.encode import prepared
 from mqfast.client.producer.producer import Producer
@@ -32,7 +33,7 @@ from mqfast.client.producer.trace import Tracer
 from mqfast.client.route.namespace import unwrap
 from mqfast.client.route.route_table import MASTER_ID
 from mqfast.client.settings import check_function
-from mqfast.client.values import SendResult, SendStatus, TransactionStatus
+from mqfast.client.values import Address, SendResult, SendStatus, TransactionStatus
 from mqfast.errors import ClientConfigError, ClientError, MessageIllegal, MqfastError, SendFailed
 from mqfast.message import Message, decode_message_id
 from mqfast.remoting.bodies import decode_body
@@ -249,11 +250,11 @@ class TransactionProducer(Producer):
     def __init__(
         self,
         group: str,
-        namesrv_addr: Any = None,
+        namesrv_addr: Address | None = None,
         *,
         check: Callable[[Delivery], Outcome],
         check_threads: int = 1,
-        **producer_arguments: Any,
+        **producer_arguments: Unpack[ProducerArguments],
     ) -> None:
         check_function("check", check)
         if type(check_threads) is not int or not 1 <= check_threads <= 1000:
@@ -377,10 +378,10 @@ class AsyncTransactionProducer(AsyncProducer):
     def __init__(
         self,
         group: str,
-        namesrv_addr: Any = None,
+        namesrv_addr: Address | None = None,
         *,
         check: Callable[[Delivery], Awaitable[Outcome] | Outcome],
-        **producer_arguments: Any,
+        **producer_arguments: Unpack[ProducerArguments],
     ) -> None:
         if not callable(check):
             raise ClientConfigError(f"check: expected a coroutine function, found {check!r}")
