@@ -240,10 +240,12 @@ def lag(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> ExitC
     """Show lag, then the members on stderr."""
     found = admin.lag(arguments.group, arguments.topic)
     rows = [
-        (*queue, one.committed, one.behind, one.age.total_seconds() if out.as_json else _age(one.age))
+        (*queue, one.committed, one.behind, one.age.total_seconds() if out.as_json else _age(one.age), one.beyond)
         for queue, one in found.items()
     ]
-    code = print_table(out, ("topic", "broker", "queue", "committed", "behind", "age"), rows)
+    code = print_table(out, ("topic", "broker", "queue", "committed", "behind", "age", "beyond"), rows)
+    if any(one.beyond for one in found.values()):
+        out.note("beyond: the offset is behind the end of the queue; messages up to the offset are not read")
     if not out.as_json:
         members = admin.connections(arguments.group)
         out.note(f"{sum(one.behind for one in found.values())} behind; members: {len(members)}")

@@ -94,7 +94,7 @@ def test_lag_and_reset(run: Any, admin: AdminClient) -> None:
     assert (code, "done" in said) == (ExitCode.OK, True)
     code, text, said = run("lag", "cli-crew")
     assert code == ExitCode.OK
-    assert text.splitlines()[0].split() == ["topic", "broker", "queue", "committed", "behind", "age"]
+    assert text.splitlines()[0].split() == ["topic", "broker", "queue", "committed", "behind", "age", "beyond"]
     assert text.splitlines()[1].split()[2:5] == ["0", "4", "5"]
     assert "5 behind; members: 0" in said
     (row,) = rows(run("lag", "cli-crew", "cli-lag", "--json")[1])

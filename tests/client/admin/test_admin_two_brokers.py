@@ -76,6 +76,10 @@ def test_messages_offsets_and_groups_of_both(admin: AdminClient, addresses: dict
     (row,) = admin.reset_offset("pair", "shared", 2, queue=MessageQueue("shared", first, 0), dry_run=False)
     assert (row.now, row.to, row.replayed) == (6, 2, 4)
     assert [one.behind for one in admin.lag("pair").values()] == [4, 0]
+    admin.create_group("ahead")
+    beyond = {"consumerGroup": "ahead", "topic": "shared", "queueId": "0", "commitOffset": "106"}
+    assert ask(addresses[first], RequestCode.UPDATE_CONSUMER_OFFSET, **beyond).code == 0
+    assert [(one.behind, one.beyond) for one in admin.lag("ahead").values()] == [(0, 100)]
     with pytest.raises(ConfigError, match="queue: broker: expected one of"):
         admin.reset_offset("pair", "shared", 2, queue=MessageQueue("shared", "nobody", 0))
     admin.delete_group("pair", offsets=True)
