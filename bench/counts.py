@@ -337,8 +337,8 @@ def count(name: str, plant: float = 0.0) -> Count:
         command = [sys.executable, "-s", str(Path(__file__).resolve()), f"--case={name}", f"--place={place / 'store'}"]
         command.append(f"--plant={plant}")
         try:
-            # Without the .pyc files of the tree: their shared constants depend on the process that wrote them, and change
-            # "all" by up to 5 %.
+            # Not the .pyc files of the tree: how these share constants depends on the process that wrote them, and
+            # changes "all" by up to 5 %.
             environment = {"PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": str(place / "pycache")}
             return _counts.count(command, None, str(ROOT / "mqfast"), place, environment)
         except UsageError as error:

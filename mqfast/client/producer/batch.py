@@ -88,6 +88,9 @@ class _Flight:
                 except (ConnectionLost, TooManyCalls) as failure:
                     error = failure
                     continue
+            if type(step) is Pause:  # many sends may wait for one broker: no task for each
+                self._instance.loop.call_later(step.seconds, self.go, None, None)
+                return
             self._instance.spawn(self._slowly(step), "mqfast send")
             return
 
@@ -115,10 +118,7 @@ class _Flight:
         answer: RemotingCommand | None = None
         error: Exception | None = None
         try:
-            if isinstance(step, Pause):
-                await asyncio.sleep(step.seconds)
-            else:
-                answer = await self._instance.shell.ask(step)
+            answer = await self._instance.shell.ask(step)
         except asyncio.CancelledError:
             self._pipeline.closed = True  # the instance has ended, and its tasks with it
         except Exception as failure:  # whatever it is: nobody may wait for ever

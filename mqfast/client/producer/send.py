@@ -246,9 +246,19 @@ class Sender:
                     instance.route_failed(out.topic)
                 if self.faults is not None:
                     self.faults.update(last_broker, seconds, isolated=True, reachable=False)
-                if is_leaving and isinstance(error, ConnectError):
-                    counted -= 1
+                queues = queues or instance.routes.publish_queues(out.topic)
+                is_refused = is_leaving and isinstance(error, ConnectError)
+                counted -= is_refused
+                if is_refused:
                     queues = yield from self._elsewhere(instance, out, last_broker, deadline, pause_s)
+                    pause_s = min(pause_s * 2, _LEAVING_S[1])
+                elif (
+                    isinstance(error, (ConnectError, ConnectionLost))
+                    and counted < attempts_max
+                    and all(queue.broker_name == last_broker for queue in queues)
+                ):  # the route is asked for meanwhile, once for all sends
+                    yield Pause(max(0.0, min(pause_s, deadline - self._clock() - _LEAST_S)))
+                    queues = instance.routes.publish_queues(out.topic)
                     pause_s = min(pause_s * 2, _LEAVING_S[1])
                 continue
             if how.oneway:
