@@ -54,6 +54,7 @@ class Cluster:
         self.asked: list[SendAsk] = []
         self.refreshed = 0
         self.moves_to: tuple[int, Sequence[str]] | None = None  # after so many looks the topic is at these brokers
+        self.found_soon: Sequence[str] | None = None  # the route that is asked for behind a failure has these brokers
         self.paused_s: list[float] = []
         self.failed: list[str] = []
 
@@ -68,6 +69,8 @@ class Cluster:
 
     def route_failed(self, topic: str) -> None:
         self.failed.append(topic)
+        if self.found_soon is not None:
+            self.routes = Routes(self.found_soon)
 
     def run(self, sender: Sender, message: Message, how: Sending | None = None) -> SendResult | None:
         return self.drive(sender.send(self, prepared(message, WIRE), how or Sending(3.0)))  # type: ignore[arg-type]
@@ -120,6 +123,20 @@ def test_a_broker_that_leaves_has_the_route_looked_for_before_the_next_attempt()
     cluster.moves_to = (1, ["b"])
     assert cluster.run(sender(cluster), MESSAGE) is not None
     assert [one.address for one in cluster.asked] == ["a:10911", "b:10911"]
+    assert cluster.paused_s == []
+
+
+def test_a_send_whose_only_broker_is_gone_waits_for_a_new_route() -> None:
+    cluster = Cluster(NOBODY, 0, brokers=["a"])
+    cluster.found_soon = ["a", "b"]
+    assert cluster.run(sender(cluster), MESSAGE) is not None
+    assert [ask.address for ask in cluster.asked] == ["a:10911", "b:10911"]
+    assert (cluster.failed, cluster.paused_s, cluster.refreshed) == (["T"], [0.1], 0)
+
+
+def test_a_send_with_another_broker_does_not_wait() -> None:
+    cluster = Cluster(NOBODY, 0)
+    assert cluster.run(sender(cluster), MESSAGE) is not None
     assert cluster.paused_s == []
 
 
