@@ -24,6 +24,7 @@ GOOD: list[tuple[str, str, str, Any]] = [
     ("storePathCommitLog", STREAM, "/x,/y", ("/x", "/y")),
     ("decompress", STREAM, "false", False),
     ("excludeTopics", STREAM, "secret,internal*", ("secret", "internal*")),
+    ("maxBodyBytes", STREAM, "64m", 64 << 20),
     ("includeSystemTopics", STREAM, "true", True),
     ("properties", BATCH, "raw", "raw"),
     ("subscribe", STREAM, "A,B", ("A", "B")),

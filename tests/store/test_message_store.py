@@ -284,11 +284,9 @@ def test_wrong_questions(tmp_path: Path) -> None:
         for call in (lambda: store.get(5, 0, 0), lambda: store.get("T", 0, 0, -1), lambda: store.get("T", 0, 0, 1, -1)):
             with pytest.raises(UsageError):
                 call()
-        for where in (-1, 142, 4096, 1 << 62, "7F00", "Z" * 32, "7F00000100002A9F" + "7" * 16):
+        for where in (-1, 1, 142, 4096, 1 << 62, "7F00", "Z" * 32, "7F00000100002A9F" + "7" * 16):
             with pytest.raises(OffsetError):
                 store.look(where)
-        with pytest.raises(mqfast.errors.CorruptFile):
-            store.look(1)
         assert store.get("T", 0, -5).status.name == "OFFSET_TOO_SMALL"
         assert store.get("T", 0, 1 << 50).status.name == "OFFSET_OVERFLOW_BADLY"
         assert len(store.get("T", 0, 0, 0)) == 0

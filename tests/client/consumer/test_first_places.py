@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from mqfast import MessageQueue, Producer, PullConsumer, PushConsumer
+from mqfast import AsyncPullConsumer, MessageQueue, Producer, PullConsumer, PushConsumer
 from mqfast.remoting.codes import RequestCode
 from mqfast.testing import Broker
 
@@ -124,3 +125,24 @@ def test_a_start_does_not_wait_for_a_broker_that_tells_no_place(broker: Broker, 
         until(lambda: {*sent} <= {*found})  # from the time of the start, though the places were asked for later
     finally:
         consumer.close()
+
+
+def test_a_seek_holds_where_the_first_offset_of_the_queue_is_answered_together_with_it(
+    broker: Broker, producer: Producer
+) -> None:
+    """The group's own start, 0 here, was noted behind the seek, and old messages came."""
+    broker.create_topic("seek_at_once", queues=1)
+    producer.send("seek_at_once", b"before")
+
+    async def flow(number: int) -> list[bytes]:
+        group = f"seek_at_once_{number}"
+        async with AsyncPullConsumer(group, broker.namesrv_addr, auto_commit_s=None) as consumer:
+            (queue,) = await consumer.queues("seek_at_once")
+            end = (await consumer.pull(queue, 0, max_count=1)).max_offset
+            await consumer.assign([queue])
+            await consumer.seek(queue, end)
+            await asyncio.to_thread(producer.send, "seek_at_once", b"%d" % number)
+            return [message.body for message in await consumer.poll(timeout_s=LIMIT_S)]
+
+    for number in range(10):
+        assert asyncio.run(flow(number)) == [b"%d" % number]

@@ -286,11 +286,11 @@ class PullEngine:
         where = where_of_new(self.settings.from_where, was_lost=one.was_lost, since_ms=since_ms)
         end = await self.run(end_before(self.instance, one.queue, where))
         kept = await self.offsets.read(one.queue)
-        if kept is None:
-            start = end if end is not None else await self.run(first_offset(self.instance, one.queue, where))
-            one.begin(start, is_new=True)
-        else:
-            one.begin(kept, is_new=False)
+        start = kept if kept is not None else end
+        if start is None:
+            start = await self.run(first_offset(self.instance, one.queue, where))
+        if one.handed_out is None:  # a seek meanwhile decides
+            one.begin(start, is_new=kept is None)
 
     async def wait_for_places(self, topics: Iterable[str], since_ms: int | None = None) -> None:
         """Broadcasting: until it is known where each queue of these topics begins; what is sent from then on is read.

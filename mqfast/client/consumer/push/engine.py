@@ -489,6 +489,7 @@ class PushEngine:
     async def _place(self, assigned: Assigned) -> None:
         queue = assigned.queue
         while not assigned.is_placed:
+            before = assigned.pq
             if (leaving := self._leaving.get(queue)) is not None:
                 await asyncio.wait([leaving])
             try:
@@ -505,7 +506,8 @@ class PushEngine:
                 self._limited.warning(f"place {queue}", "group %s: no place in %s: %s", self.group, queue, error)
                 await asyncio.sleep(PLACE_AGAIN_S)
                 continue
-            assigned.pq = ProcessQueue(queue, offset)
+            if assigned.pq is before:  # a reset meanwhile decides
+                assigned.pq = ProcessQueue(queue, offset)
             assigned.is_placed = True
 
     async def _wait_for_places(self, topics: Iterable[str], since_ms: int) -> None:
