@@ -348,6 +348,6 @@ def test_a_warning_is_said_once_and_shown(tmp_path: Path, caplog: pytest.LogCapt
         for number in range(200):
             lab(store).warn(f"warning {number}")
         shown = store.stats()["warnings"]
-    assert [record.message for record in caplog.records].count(f"{store.path}: the disk is nearly full") == 1
+    assert [record.getMessage() for record in caplog.records].count(f"{store.path}: the disk is nearly full") == 1
     assert len(shown) == 100
     assert shown[-1] == "warning 199"

@@ -91,7 +91,7 @@ def test_whole_records_behind_damage_are_kept(
         assert report.kept_in in said
         assert f"{59 - number} whole records" in said
         assert store.max_offset("T", 0) + store.max_offset("T", 1) == number
-    assert [record.levelname for record in caplog.records if "whole records" in record.message] == ["WARNING"]
+    assert [record.levelname for record in caplog.records if "whole records" in record.getMessage()] == ["WARNING"]
     (folder,) = kept_folders(store.door, str(path))
     assert folder.path == report.kept_in
     assert os.path.dirname(folder.path) == str(path)
