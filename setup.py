@@ -1,6 +1,6 @@
 """Builds the extension modules. Everything that is data about the package stands in pyproject.toml.
 
-Every ``mqfast/**/*.pyx`` becomes one extension of the same dotted name. ``mqfast.store.base._os`` alone links
+Every ``mqfast/**/*.pyx`` becomes one extension of the same dotted name. ``mqfast.store.base.os_api`` alone links
 ``csrc/*.c``: the C part has statics (CPU choice, table of OS calls) that must exist once in the process; the other
 extensions reach it by ``cimport``. Never tuned to the building machine: instruction sets are chosen when the program
 runs. A build without a C compiler or without Python.h ends before any work, with one line. The demonstrations
@@ -59,7 +59,7 @@ from setuptools import Extension, find_packages, setup  # noqa: E402
 from setuptools.command.build_ext import build_ext  # noqa: E402
 from setuptools.command.build_py import build_py  # noqa: E402
 
-C_OWNER = "mqfast.store.base._os"
+C_OWNER = "mqfast.store.base.os_api"
 WORKERS = 2
 # Tools of the project, for `make demo` and `make demo-spark`.
 NOT_INSTALLED = {"mqfast.demo", "mqfast.demo_network", "mqfast.spark.demo", "mqfast.spark.demo_cluster"}

@@ -56,14 +56,14 @@ Mark = Callable[[Callable[[int], object], int], None]
 
 def _open(place: Path, **settings: Any) -> Any:
     import mqfast
-    from mqfast.store.base._os import OsDoor
+    from mqfast.store.base.os_api import OsApi
 
-    door = OsDoor()
-    door.fix_clock(FIXED_MS)
+    os_api = OsApi()
+    os_api.fix_clock(FIXED_MS)
     given = {"mappedFileSizeCommitLog": LOG_BYTES, "prefault_window_bytes": 0, "preallocate_files": 0}
     # With an index a put with tags leaves its unit and the entry for its tags to the dispatcher: cases of their own.
     given |= {"indexFileWriteEnable": False, **settings}
-    store = mqfast.open(place, door=door, _start_services=False, **given)
+    store = mqfast.open(place, os_api=os_api, _start_services=False, **given)
     if not store.log.files:
         # A put writes its queue unit itself once the queue has a file, which only a dispatch makes.
         store.put("Bench", b"first", tags="TagA")
@@ -183,7 +183,7 @@ def _get_records(place: Path, mark: Mark) -> None:
 
 
 def _crc(place: Path, mark: Mark) -> None:
-    from mqfast.store.base._os import body_crc
+    from mqfast.store.base.os_api import body_crc
 
     # Long, so that the call itself counts for nothing; short ones are in put_40.
     body = bytes(range(256)) * 256
@@ -196,7 +196,7 @@ def _crc(place: Path, mark: Mark) -> None:
 
 
 def _decode(place: Path, mark: Mark) -> None:
-    from mqfast.store.record._record import decode_record
+    from mqfast.store.record.record import decode_record
 
     store = _filled(place, 1, 256, keys=True)
     record = store.get("Bench", 0, 1)[0].to_bytes()
@@ -348,7 +348,7 @@ def count(name: str, plant: float = 0.0) -> Count:
 def key() -> tuple[str, str]:
     """What counts depend on (the key of a baseline), and the very build of Python."""
     program = (
-        "import mqfast, sys, json; from mqfast.store.base._os import crc32_variant; "
+        "import mqfast, sys, json; from mqfast.store.base.os_api import crc32_variant; "
         "print(json.dumps([crc32_variant(), [m for m in sys.modules if m.startswith('_cython_')][0]]))"
     )
     done = subprocess.run(

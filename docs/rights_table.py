@@ -1,6 +1,6 @@
 """Writes what each request code needs into the table of codes in ``broker.md``: ``python docs/rights_table.py``.
 
-It must never hold a fact of its own: rights come from ``mqfast.broker.acl.needs``. Codes, names and who asks stay as
+It must never hold a fact of its own: rights come from ``mqfast.broker.acl.required_permissions``. Codes, names and who asks stay as
 the page has them. A test compares the page with what this writes.
 """
 
@@ -13,9 +13,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from mqfast.broker.acl.kinds import Kind  # noqa: E402  (the sources beside this file, not an installed package)
-from mqfast.broker.acl.needs import NEEDS, Part  # noqa: E402
 from mqfast.broker.acl.plain import ADMIN, PUB, SUB, right_of  # noqa: E402
+from mqfast.broker.acl.required_permissions import NEEDS, Part  # noqa: E402
+from mqfast.broker.acl.terms import Kind  # noqa: E402  (the sources beside this file, not an installed package)
 
 DOCUMENT = ROOT / "docs" / "broker.md"
 BEGIN, END = "<!-- request codes -->", "<!-- end of request codes -->"

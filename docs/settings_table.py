@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from mqfast.broker.broker_config import BrokerConfig  # noqa: E402  (the sources beside this file, not an installed package)
+from mqfast.broker.config.broker_config import BrokerConfig  # noqa: E402  (the sources beside this file, not an installed package)
 from mqfast.config import FIELD_OF_PROPERTY, StoreConfig  # noqa: E402  (the sources beside this file, not an installed package)
 
 DOCUMENT = ROOT / "docs" / "operations.md"

@@ -7,12 +7,12 @@
 
 The route of one message, and the file of each step:
 
-    put        store/put/_put.pyx              checks, and the bound producer
-    append     store/log/_commit_log.pyx       one record in the log, in the page cache (or a pool buffer)
+    put        store/put/put_message.pyx              checks, and the bound producer
+    append     store/log/commit_log.pyx       one record in the log, in the page cache (or a pool buffer)
     commit     store/log/flush.py              pool buffer -> page cache
     flush      store/log/flush.py              page cache -> disk
-    dispatch   store/dispatch/_dispatch.pyx    log -> queue unit, index entry
-    get        store/get/_read.pyx             queue unit -> message, zero-copy
+    dispatch   store/dispatch/dispatch.pyx    log -> queue unit, index entry
+    get        store/get/get_message.pyx             queue unit -> message, zero-copy
     query      store/index/index_service.py    key -> message
     reopen     store/check/recovery.py         what a crash left -> a consistent store
 
@@ -71,16 +71,16 @@ if TYPE_CHECKING:
     from mqfast.store.check.repair import RepairReport, repair
     from mqfast.store.check.verify import Damage, Report, Severity, verify
     from mqfast.store.consumer import Consumer, OffsetReset
-    from mqfast.store.get._get_result import GetResult
+    from mqfast.store.get.get_result import GetResult
     from mqfast.store.message_store import MessageStore
     from mqfast.store.message_store import open_store as open
-    from mqfast.store.put._put import BoundProducer
-    from mqfast.store.put._put_result import BatchResult, PutResult, Ticket
-    from mqfast.store.reader._gather import RecordColumns
-    from mqfast.store.reader._tail import LogTail
+    from mqfast.store.put.put_message import BoundProducer
+    from mqfast.store.put.put_result import BatchResult, PutResult, Ticket
     from mqfast.store.reader.bounds import QueueRange
+    from mqfast.store.reader.gather import RecordColumns
     from mqfast.store.reader.store_reader import LogScan, ReadResult, StoreReader
-    from mqfast.store.record._record import StoredMessage
+    from mqfast.store.reader.tail import LogTail
+    from mqfast.store.record.record import StoredMessage
 
     # At run time those of clients are in it where msgspec is installed: see __getattr__.
     __all__ = [
@@ -165,18 +165,18 @@ __version__ = "0.1.0"
 
 # Where each name is; the imports above, which only type checkers read, say the same.
 _HOMES = {
-    "BatchResult": "mqfast.store.put._put_result",
+    "BatchResult": "mqfast.store.put.put_result",
     "Bodies": "mqfast.message",
     "Body": "mqfast.message",
-    "BoundProducer": "mqfast.store.put._put",
+    "BoundProducer": "mqfast.store.put.put_message",
     "BoundaryType": "mqfast.store.base.results",
     "Consumer": "mqfast.store.consumer",
     "Damage": "mqfast.store.check.verify",
     "GetMessageStatus": "mqfast.store.base.results",
-    "GetResult": "mqfast.store.get._get_result",
+    "GetResult": "mqfast.store.get.get_result",
     "Keys": "mqfast.message",
     "LogScan": "mqfast.store.reader.store_reader",
-    "LogTail": "mqfast.store.reader._tail",
+    "LogTail": "mqfast.store.reader.tail",
     "Message": "mqfast.message",
     "MessageId": "mqfast.message",
     "MessageStore": "mqfast.store.message_store",
@@ -184,10 +184,10 @@ _HOMES = {
     "Properties": "mqfast.message",
     "PutMessageStatus": "mqfast.store.base.results",
     "PutOptions": "mqfast.message",
-    "PutResult": "mqfast.store.put._put_result",
+    "PutResult": "mqfast.store.put.put_result",
     "QueueRange": "mqfast.store.reader.bounds",
     "ReadResult": "mqfast.store.reader.store_reader",
-    "RecordColumns": "mqfast.store.reader._gather",
+    "RecordColumns": "mqfast.store.reader.gather",
     "RecoveryReport": "mqfast.store.check.recovery",
     "RepairReport": "mqfast.store.check.repair",
     "Report": "mqfast.store.check.verify",
@@ -197,9 +197,9 @@ _HOMES = {
     "StoreReader": "mqfast.store.reader.store_reader",
     "StoreSettings": "mqfast.settings",
     "StoreState": "mqfast.store.base.results",
-    "StoredMessage": "mqfast.store.record._record",
+    "StoredMessage": "mqfast.store.record.record",
     "SysFlag": "mqfast.message",
-    "Ticket": "mqfast.store.put._put_result",
+    "Ticket": "mqfast.store.put.put_result",
     "open": "mqfast.store.message_store",
     "repair": "mqfast.store.check.repair",
     "verify": "mqfast.store.check.verify",

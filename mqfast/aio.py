@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mqfast.config import StoreConfig
     from mqfast.errors import MqfastError
     from mqfast.store.core import Core
-    from mqfast.store.put._put_result import PutResult, Ticket
+    from mqfast.store.put.put_result import PutResult, Ticket
 
 __all__ = ["DurableFutures", "durable", "readable", "settled"]
 

@@ -572,7 +572,7 @@ class StoreConfig:
 
     @classmethod
     def from_broker_conf(
-        cls, source: str, *, door: _Door | None = None, **overrides: Unpack[StoreSettings]
+        cls, source: str, *, os_api: _Door | None = None, **overrides: Unpack[StoreSettings]
     ) -> StoreConfig:
         """A config from a broker's property file. Keywords in ``overrides`` replace values of the file.
 
@@ -580,7 +580,7 @@ class StoreConfig:
         mqfast does the same with a warning. A value that Java accepts and this engine cannot use is an error. The file
         is ISO-8859-1, as in Java.
 
-        Args: source: the text itself, or the path of the file if ``door`` (a table of OS calls) is given.
+        Args: source: the text itself, or the path of the file if ``os_api`` (a table of OS calls) is given.
         Returns: StoreConfig. ``without_effect`` lists keys that RocketMQ knows and this engine does not use,
             ``unknown`` all other keys, ``warnings`` the text of each warning.
         Raises: ConfigError, StorageError (door).
@@ -588,9 +588,9 @@ class StoreConfig:
         """
         where = "broker.conf"
         early: list[str] = []
-        if door is not None:
+        if os_api is not None:
             where = source
-            source, early = decode_conf(door.read_file(source, max_bytes=_CONF_BYTES_MAX))
+            source, early = decode_conf(os_api.read_file(source, max_bytes=_CONF_BYTES_MAX))
         conf = read_conf(source, where, FIELD_OF_PROPERTY, _META, _HOST_PARTS, _unknown)
         values = conf.values
         warnings = (*(f"{where}: {text}" for text in early), *conf.warnings)

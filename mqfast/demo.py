@@ -264,7 +264,7 @@ def real_store(source: Path, work: Path) -> None:
 def big_store(work: Path, count: int) -> None:
     """Append, kill, recover, compare, and say how fast it was."""
     import mqfast
-    from mqfast.bench._floor import memory_floor
+    from mqfast.bench.floor import memory_floor
 
     step(f"{count:,} messages of {BODY_BYTES} bytes from a child process, which is killed")
     path = work / "big"

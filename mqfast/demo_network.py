@@ -41,7 +41,7 @@ def network(work: Path, step: Say, say: Say, good: Say) -> None:
     """Start both servers, send, pull, stop, and look into the store. Raises: NetworkFailed."""
     step("a name server and a broker in one process, and clients of RocketMQ's protocol")
     try:
-        import mqfast.broker.broker  # noqa: F401
+        import mqfast.broker.server  # noqa: F401
     except ModuleNotFoundError as error:
         say(f"left out: it needs {error.name}; pip install 'mqfast[broker]'")
         return

@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from mqfast.errors import MqfastError
-from mqfast.store.base._os import OsDoor
 from mqfast.store.base.memory_room import mount_of
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.base.paths import absolute
 
-__all__ = ["Finding", "examine"]
+__all__ = ["MachineFinding", "examine"]
 
 Verdict = Literal["ok", "advice", "danger", "unknown"]
 
@@ -27,7 +27,7 @@ _NETWORK_FILESYSTEMS: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.ss
 
 
 @dataclass(frozen=True)
-class Finding:
+class MachineFinding:
     """One thing that was looked at."""
 
     name: str
@@ -40,25 +40,27 @@ class Finding:
         return asdict(self)
 
 
-def _read(door: OsDoor, path: str) -> str | None:
+def _read(os_api: OsApi, path: str) -> str | None:
     try:
-        return door.read_file(path, 1 << 20).decode("utf-8", "replace").strip()
+        return os_api.read_file(path, 1 << 20).decode("utf-8", "replace").strip()
     except MqfastError:
         return None
 
 
-def _number(door: OsDoor, path: str) -> int | None:
-    text = _read(door, path)
+def _number(os_api: OsApi, path: str) -> int | None:
+    text = _read(os_api, path)
     return int(text) if text is not None and text.lstrip("-").isdigit() else None
 
 
-def examine(path: str | os.PathLike[str], *, door: OsDoor | None = None, sync_rounds: int = 64) -> list[Finding]:
+def examine(
+    path: str | os.PathLike[str], *, os_api: OsApi | None = None, sync_rounds: int = 64
+) -> list[MachineFinding]:
     """Look at the machine as a store at ``path`` (which need not exist yet) would meet it.
 
     Writes a small file there for the sync latency and removes it. Returns: findings, dangers first.
     Raises: StorageError when nothing can be written there.
     """
-    real = door or OsDoor()
+    real = os_api or OsApi()
     place = absolute(path)
     while not real.is_dir(place):
         place = os.path.dirname(place)
@@ -78,115 +80,133 @@ def examine(path: str | os.PathLike[str], *, door: OsDoor | None = None, sync_ro
     return sorted(findings, key=lambda finding: order[finding.verdict])
 
 
-def _filesystem(door: OsDoor, place: str) -> Finding:
-    mount = mount_of(door, place)
+def _filesystem(os_api: OsApi, place: str) -> MachineFinding:
+    mount = mount_of(os_api, place)
     if mount is None:
-        return Finding("filesystem", "not known", "unknown", "put the store on ext4 or xfs")
+        return MachineFinding("filesystem", "not known", "unknown", "put the store on ext4 or xfs")
     device, kind, options = mount
     found = f"{kind} on {device}"
     if kind in ("tmpfs", "ramfs"):
-        return Finding("filesystem", found, "danger", "nothing here survives a power cut: put the store on a disk")
+        return MachineFinding(
+            "filesystem", found, "danger", "nothing here survives a power cut: put the store on a disk"
+        )
     if kind in _NETWORK_FILESYSTEMS:
-        return Finding("filesystem", found, "danger", "locks, mappings and syncs over a network are not reliable")
+        return MachineFinding(
+            "filesystem", found, "danger", "locks, mappings and syncs over a network are not reliable"
+        )
     if "nobarrier" in options or "barrier=0" in options:
-        return Finding(
+        return MachineFinding(
             "filesystem", f"{found} ({options})", "danger", "mount with barriers: syncs do not reach the disk"
         )
     if kind not in _GOOD_FILESYSTEMS:
-        return Finding("filesystem", found, "advice", "ext4 and xfs are what the store is tested on")
-    return Finding("filesystem", found, "ok", "")
+        return MachineFinding("filesystem", found, "advice", "ext4 and xfs are what the store is tested on")
+    return MachineFinding("filesystem", found, "ok", "")
 
 
-def _space(door: OsDoor, place: str) -> Finding:
-    total, available = door.statvfs(place)
+def _space(os_api: OsApi, place: str) -> MachineFinding:
+    total, available = os_api.statvfs(place)
     used = -(-(total - available) * 100 // total) if total else 0
     found = f"{available // _MIB:,} MiB free, {used} % used"
     if used > 90:
-        return Finding("free space", found, "danger", "puts are refused above 90 %: free space or set retention_bytes")
+        return MachineFinding(
+            "free space", found, "danger", "puts are refused above 90 %: free space or set retention_bytes"
+        )
     if used > 75 or available < 3 << 30:
-        return Finding("free space", found, "advice", "above 75 % expired files go at once; a log file takes 1 GiB")
-    return Finding("free space", found, "ok", "")
+        return MachineFinding(
+            "free space", found, "advice", "above 75 % expired files go at once; a log file takes 1 GiB"
+        )
+    return MachineFinding("free space", found, "ok", "")
 
 
-def _sync(door: OsDoor, place: str, rounds: int) -> Finding:
-    took = sorted(door.sync_latencies_ns(os.path.join(place, f".mqfast-doctor-{os.getpid()}"), rounds))
+def _sync(os_api: OsApi, place: str, rounds: int) -> MachineFinding:
+    took = sorted(os_api.sync_latencies_ns(os.path.join(place, f".mqfast-doctor-{os.getpid()}"), rounds))
     median, worst = statistics.median(took) / 1000, took[-1] / 1000
     found = f"fdatasync of 1 KiB: median {median:,.0f} us, worst of {rounds} {worst:,.0f} us"
     if median < 20:
-        return Finding("sync latency", found, "danger", "no real flush: a power cut may lose synced messages")
+        return MachineFinding("sync latency", found, "danger", "no real flush: a power cut may lose synced messages")
     if median > 5000:
-        return Finding("sync latency", found, "advice", "a slow disk: batch puts or let several threads share a sync")
-    return Finding("sync latency", found, "ok", "")
+        return MachineFinding(
+            "sync latency", found, "advice", "a slow disk: batch puts or let several threads share a sync"
+        )
+    return MachineFinding("sync latency", found, "ok", "")
 
 
-def _write_cache(door: OsDoor, place: str) -> Finding:
-    mount = mount_of(door, place)
+def _write_cache(os_api: OsApi, place: str) -> MachineFinding:
+    mount = mount_of(os_api, place)
     device = os.path.basename(mount[0]) if mount is not None and mount[0].startswith("/dev/") else ""
     for name in (device, device.rstrip("0123456789"), device.rstrip("0123456789").removesuffix("p")):
-        text = _read(door, f"/sys/block/{name}/queue/write_cache") if name else None
+        text = _read(os_api, f"/sys/block/{name}/queue/write_cache") if name else None
         if text == "write back":
-            return Finding("write cache", f"{name}: write back", "ok", "")
+            return MachineFinding("write cache", f"{name}: write back", "ok", "")
         if text is not None:
             advice = "the kernel sends no flush to this disk: make sure that it has no volatile cache"
-            return Finding("write cache", f"{name}: {text}", "advice", advice)
-    return Finding("write cache", "not known", "unknown", "make sure that the disk honours flushes")
+            return MachineFinding("write cache", f"{name}: {text}", "advice", advice)
+    return MachineFinding("write cache", "not known", "unknown", "make sure that the disk honours flushes")
 
 
-def _memlock() -> Finding:
+def _memlock() -> MachineFinding:
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if soft == resource.RLIM_INFINITY:
-        return Finding("memlock limit", "unlimited", "ok", "")
+        return MachineFinding("memlock limit", "unlimited", "ok", "")
     found = f"{soft // 1024:,} KiB"
-    return Finding("memlock limit", found, "advice", "raise it (ulimit -l) to use warmed files or the transient pool")
+    return MachineFinding(
+        "memlock limit", found, "advice", "raise it (ulimit -l) to use warmed files or the transient pool"
+    )
 
 
-def _maps(door: OsDoor) -> Finding:
-    limit = _number(door, "/proc/sys/vm/max_map_count")
+def _maps(os_api: OsApi) -> MachineFinding:
+    limit = _number(os_api, "/proc/sys/vm/max_map_count")
     if limit is None:
-        return Finding("vm.max_map_count", "not known", "unknown", "many queues need many mappings")
+        return MachineFinding("vm.max_map_count", "not known", "unknown", "many queues need many mappings")
     if limit < 65530:
-        return Finding("vm.max_map_count", f"{limit:,}", "danger", "set it to 262144: every queue file is a mapping")
+        return MachineFinding(
+            "vm.max_map_count", f"{limit:,}", "danger", "set it to 262144: every queue file is a mapping"
+        )
     if limit < 262144:
-        return Finding("vm.max_map_count", f"{limit:,}", "advice", "set it to 262144 for more than 30,000 queues")
-    return Finding("vm.max_map_count", f"{limit:,}", "ok", "")
+        return MachineFinding(
+            "vm.max_map_count", f"{limit:,}", "advice", "set it to 262144 for more than 30,000 queues"
+        )
+    return MachineFinding("vm.max_map_count", f"{limit:,}", "ok", "")
 
 
-def _open_files() -> Finding:
+def _open_files() -> MachineFinding:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < 1024:
-        return Finding("open files limit", f"{soft:,}", "advice", "raise it (ulimit -n) to at least 1024")
-    return Finding("open files limit", f"{soft:,}", "ok", "")
+        return MachineFinding("open files limit", f"{soft:,}", "advice", "raise it (ulimit -n) to at least 1024")
+    return MachineFinding("open files limit", f"{soft:,}", "ok", "")
 
 
-def _dirty(door: OsDoor) -> Finding:
-    ratio = _number(door, "/proc/sys/vm/dirty_ratio")
-    background = _number(door, "/proc/sys/vm/dirty_background_ratio")
+def _dirty(os_api: OsApi) -> MachineFinding:
+    ratio = _number(os_api, "/proc/sys/vm/dirty_ratio")
+    background = _number(os_api, "/proc/sys/vm/dirty_background_ratio")
     if ratio is None or background is None:
-        return Finding("dirty page ratios", "not known", "unknown", "")
+        return MachineFinding("dirty page ratios", "not known", "unknown", "")
     found = f"background {background} %, limit {ratio} %"
     if background >= ratio > 0 or ratio < 5:
         advice = "writers are stopped before the kernel writes back: lower dirty_background_ratio, raise dirty_ratio"
-        return Finding("dirty page ratios", found, "advice", advice)
-    return Finding("dirty page ratios", found, "ok", "")
+        return MachineFinding("dirty page ratios", found, "advice", advice)
+    return MachineFinding("dirty page ratios", found, "ok", "")
 
 
-def _huge_pages(door: OsDoor) -> Finding:
-    text = _read(door, "/sys/kernel/mm/transparent_hugepage/enabled")
+def _huge_pages(os_api: OsApi) -> MachineFinding:
+    text = _read(os_api, "/sys/kernel/mm/transparent_hugepage/enabled")
     if text is None:
-        return Finding("transparent huge pages", "not known", "unknown", "")
+        return MachineFinding("transparent huge pages", "not known", "unknown", "")
     chosen = text.partition("[")[2].partition("]")[0] or text
     if chosen == "always":
-        return Finding("transparent huge pages", chosen, "advice", "madvise avoids stalls while pages are collapsed")
-    return Finding("transparent huge pages", chosen, "ok", "")
+        return MachineFinding(
+            "transparent huge pages", chosen, "advice", "madvise avoids stalls while pages are collapsed"
+        )
+    return MachineFinding("transparent huge pages", chosen, "ok", "")
 
 
-def _swap(door: OsDoor) -> Finding:
-    text = _read(door, "/proc/meminfo") or ""
+def _swap(os_api: OsApi) -> MachineFinding:
+    text = _read(os_api, "/proc/meminfo") or ""
     for line in text.splitlines():
         if line.startswith("SwapTotal:"):
             kib = int(line.split()[1])
             if kib == 0:
-                return Finding("swap", "none", "ok", "")
+                return MachineFinding("swap", "none", "ok", "")
             advice = "a swapped page stalls a put: turn swap off or set vm.swappiness to 1"
-            return Finding("swap", f"{kib // 1024:,} MiB", "advice", advice)
-    return Finding("swap", "not known", "unknown", "")
+            return MachineFinding("swap", f"{kib // 1024:,} MiB", "advice", advice)
+    return MachineFinding("swap", "not known", "unknown", "")

@@ -1,7 +1,7 @@
 """Input of users: the message, its hosts, its system flags, the rules for topics, and message ids.
 
 This module must never touch a file, a clock or the store. It only checks and converts; the bytes of a record are
-written in ``mqfast/store/record/_record.pyx``. Format: ``mqfast/store/FORMAT.md``.
+written in ``mqfast/store/record/record.pyx``. Format: ``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations

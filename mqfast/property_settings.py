@@ -14,13 +14,13 @@ from typing import Any, Final, NamedTuple
 from mqfast.broker_conf import decode_conf, java_number, java_trim, parse_properties
 from mqfast.errors import ConfigError
 
-__all__ = ["PropertySettings", "Setting", "as_text"]
+__all__ = ["PropertySettings", "PropertySetting", "as_text"]
 
 _I64_MAX: Final = 2**63 - 1
 _PORTS: Final = ("listenPort", "haListenPort")
 
 
-class Setting(NamedTuple):
+class PropertySetting(NamedTuple):
     """One setting.
 
     Attributes: ``default``; ``acts``: does it do anything here? ``live``: a change acts at once, and the network may
@@ -43,7 +43,7 @@ class PropertySettings:
     """
 
     def __init__(
-        self, known: Mapping[str, Setting], what: str, hidden: tuple[str, ...] = (), *, also: Iterable[str] = ()
+        self, known: Mapping[str, PropertySetting], what: str, hidden: tuple[str, ...] = (), *, also: Iterable[str] = ()
     ) -> None:
         self._known: Final = known
         self._what: Final = what

@@ -13,10 +13,10 @@ from conftest import Case
 from laboratory import open_still
 
 from mqfast.config import StoreConfig
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.message_store import MessageStore
 from mqfast.store.meta.tables import ConfigTables
-from mqfast.store.record._record import StoredMessage, decode_record
+from mqfast.store.record.record import StoredMessage, decode_record
 
 START_MS = 1_700_000_000_000
 
@@ -25,7 +25,7 @@ class Clocked:
     """One store directory: opened, closed and opened again, at the time that ``now_ms`` says."""
 
     def __init__(self, path: Path, **settings: Any) -> None:
-        self.door = OsDoor()
+        self.os_api = OsApi()
         self.path = path
         self.config = StoreConfig.tiny(**{"mapped_file_bytes_commit_log": 1 << 20, **settings})
         self.at(START_MS)
@@ -34,12 +34,12 @@ class Clocked:
     def at(self, now_ms: int) -> None:
         """Set the clock of the store, forward or back."""
         self.now_ms = now_ms
-        self.door.fix_clock(now_ms)
+        self.os_api.fix_clock(now_ms)
 
     def open(self) -> None:
         """Open the directory with the tables that are on disk."""
-        self.tables = ConfigTables.load(self.path, self.config, door=self.door)
-        self.store: MessageStore = open_still(self.path, config=self.config, door=self.door, tables=self.tables)
+        self.tables = ConfigTables.load(self.path, self.config, os_api=self.os_api)
+        self.store: MessageStore = open_still(self.path, config=self.config, os_api=self.os_api, tables=self.tables)
 
     def reopen(self) -> None:
         """Close in order and open; tables that nobody persisted are as they were on disk."""

@@ -7,7 +7,7 @@ import threading
 
 from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.processors import Lane, Processors
+from mqfast.remoting.processors import ConcurrencyLimit, Processors
 from mqfast.remoting.server import RemotingServer
 
 
@@ -22,7 +22,7 @@ class Nonsense:
 
     async def _serve(self) -> None:
         processors = Processors()
-        processors.register(sorted({int(code) for code in RequestCode}), self._answer, Lane("nonsense"))
+        processors.register(sorted({int(code) for code in RequestCode}), self._answer, ConcurrencyLimit("nonsense"))
         server = RemotingServer(processors)
         await server.start("127.0.0.1", 0)
         self.address = "{}:{}".format(*server.address)

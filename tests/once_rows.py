@@ -9,7 +9,7 @@ from running import Running
 
 from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.once import ONCE, Mark, Span
+from mqfast.remoting.once import ONCE, RowSequence, SequenceRange
 
 
 class Task:
@@ -21,7 +21,7 @@ class Task:
         crc = 0
         for row, body in enumerate(bodies):
             crc = zlib.crc32(body, crc)
-            self.marks.append(Mark(key, batch, partition, 2 * row, crc, 4, 1))  # every second row goes elsewhere
+            self.marks.append(RowSequence(key, batch, partition, 2 * row, crc, 4, 1))  # every second row goes elsewhere
 
     def properties(self, n: int, more: str = "") -> bytes:
         return f"{more}SPK\x01{self.marks[n].text()}\x02".encode()
@@ -37,7 +37,7 @@ class Task:
 
     def span(self, begin: int, end: int) -> str:
         previous = self.marks[begin - 1].row if begin else -1
-        return Span(previous, self.marks[end - 1]).text()
+        return SequenceRange(previous, self.marks[end - 1]).text()
 
     async def send(self, one: Running, begin: int, end: int, queue_id: int = 1, **more: Any) -> RemotingCommand:
         return await one.call(

@@ -14,9 +14,9 @@ from typing import Any
 
 from free_ports import free_port
 
-from mqfast.broker.broker import Broker
-from mqfast.broker.broker_config import BrokerConfig
-from mqfast.broker.context import BrokerContext
+from mqfast.broker.config.broker_config import BrokerConfig
+from mqfast.broker.parts import BrokerContext
+from mqfast.broker.server import Broker
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.command import RemotingCommand

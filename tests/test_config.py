@@ -186,14 +186,14 @@ def test_broker_conf() -> None:
 def test_a_broker_conf_is_read_as_java_reads_it_byte_by_byte(tmp_path: Path) -> None:
     path = tmp_path / "broker.conf"
     path.write_bytes("# 注释\nstorePathRootDir=/data/café\r\nmaxIndexNum=7".encode("latin-1", "replace"))
-    config = StoreConfig.from_broker_conf(str(path), door=ReadDoor())
+    config = StoreConfig.from_broker_conf(str(path), os_api=ReadDoor())
     assert (config.store_path_root_dir, config.max_index_num) == ("/data/café", 7)
     path.write_bytes("# 注释\nstorePathRootDir=/data/café\nmaxIndexNum=7".encode())
-    config = StoreConfig.from_broker_conf(str(path), door=ReadDoor())
+    config = StoreConfig.from_broker_conf(str(path), os_api=ReadDoor())
     assert (config.store_path_root_dir, config.max_index_num) == ("/data/cafÃ©", 7)
     assert any("ISO-8859-1; write other characters as \\uXXXX" in text for text in config.warnings)
     path.write_bytes("\ufeffmaxIndexNum=7\nmaxHashSlotNum=8".encode())
-    config = StoreConfig.from_broker_conf(str(path), door=ReadDoor())
+    config = StoreConfig.from_broker_conf(str(path), os_api=ReadDoor())
     assert (config.max_index_num, config.max_hash_slot_num) == (20_000_000, 8)
     assert any("byte order mark" in text for text in config.warnings)
 

@@ -87,7 +87,7 @@ PROSE = [
     for path in PROSE
     if path.parent in (ROOT, *(ROOT / name for name in ("mqfast/store", "tests", "bench", "csrc")))
 ]
-PROSE += [path for path in sorted((ROOT / "docs").rglob("*.md")) if path.name != "ledger.md"]
+PROSE += [path for path in sorted((ROOT / "docs").rglob("*.md")) if path.name not in ("ledger.md", "source-tree.md")]
 PUBLIC_MODULES = [
     ROOT / "mqfast" / name
     for name in (
@@ -204,13 +204,20 @@ def test_files_in_code_marks_exist(document: Path) -> None:
         assert name in known, f"{document.name}: {name}"
 
 
-def test_the_rooms_of_the_architecture_are_the_rooms_of_the_package() -> None:
+def test_the_folders_of_the_architecture_page_are_the_folders_of_the_package() -> None:
     picture = _BLOCK.findall(text_of(ROOT / "docs" / "architecture.md"))[0][1]
-    for path in sorted((ROOT / "mqfast").rglob("*.py*")):
-        if path.suffix in (".py", ".pyx") and not path.name.startswith("__") and "cli" not in path.parts:
-            if path.name == "results.py":
-                continue  # enums only
-            assert path.name in picture, f"docs/architecture.md does not show {path.relative_to(ROOT)}"
+    for path in sorted((ROOT / "mqfast").glob("*/__init__.py")):
+        if path.parent.name != "bench":
+            assert f"{path.parent.name}/" in picture, f"docs/architecture.md does not show mqfast/{path.parent.name}"
+
+
+def test_the_source_tree_is_current() -> None:
+    spec = importlib.util.spec_from_file_location("source_tree", ROOT / "docs" / "source_tree.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert text_of(ROOT / "docs" / "source-tree.md") == module.page(), "run: python docs/source_tree.py"
 
 
 def make_targets() -> set[str]:

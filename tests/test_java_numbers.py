@@ -65,4 +65,4 @@ def test_a_place_where_no_record_begins_is_the_callers_mistake(tmp_path: Path) -
             for place in (5, 10_000_000, -1):
                 for where in (store, reader):
                     with pytest.raises(mqfast.errors.OffsetError, match="physical offset"):
-                        where.look(place)
+                        where.get_by_offset(place)

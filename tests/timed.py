@@ -13,7 +13,7 @@ from conftest import copy_of_open
 from laboratory import read_queue
 
 from mqfast import properties as names
-from mqfast.schedule.delay_levels import Place
+from mqfast.schedule.delay_levels import QueuePosition
 from mqfast.schedule.timer.accept import accept
 from mqfast.schedule.timer.service import TimerService
 from mqfast.schedule.timer.settings import TimerSettings
@@ -60,7 +60,7 @@ class Timed(Clocked):
 
     def send(
         self, body: bytes, topic: str = "T", queue_id: int = 0, sys_flag: int = 0, **properties: Any
-    ) -> Place | PutMessageStatus | None:
+    ) -> QueuePosition | PutMessageStatus | None:
         """Put a message as a broker does. Returns: what ``accept`` said."""
         text = names.encode(properties)
         place = accept(
@@ -68,7 +68,7 @@ class Timed(Clocked):
         )
         if isinstance(place, PutMessageStatus):
             return place
-        to = place or Place(topic, queue_id, text)
+        to = place or QueuePosition(topic, queue_id, text)
         self.store.engine.put_encoded(to.topic.encode(), to.queue_id, body, to.properties, 0, sys_flag)
         self.timer.wake()
         return place

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 
 _STATVFS = 22  # its place in struct mq_os (csrc/os_door.h)
 _CALL = ctypes.CFUNCTYPE(
@@ -17,14 +17,14 @@ _CALL = ctypes.CFUNCTYPE(
 
 
 class Disk:
-    """``door`` says ``used_percent`` of every filesystem, and ``below[path]`` of what lies at or below that path."""
+    """``os_api`` says ``used_percent`` of every filesystem, and ``below[path]`` of what lies at or below that path."""
 
     def __init__(self, used_percent: int) -> None:
-        self.door = OsDoor()
+        self.os_api = OsApi()
         self.used_percent = used_percent
         self.below: dict[str, int] = {}
         self._callback = _CALL(self._statvfs)
-        table = (ctypes.c_void_p * 27).from_address(self.door.table_address)
+        table = (ctypes.c_void_p * 27).from_address(self.os_api.table_address)
         table[_STATVFS] = ctypes.cast(self._callback, ctypes.c_void_p).value
 
     def _statvfs(self, _os: int, path: bytes, total: object, available: object) -> int:

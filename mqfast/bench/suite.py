@@ -63,7 +63,7 @@ def _rounds(seconds: float, work: Callable[[], tuple[float, float]]) -> tuple[fl
 
 
 def _copy_floor(size: int, count: int) -> float:
-    from mqfast.bench._floor import memory_floor
+    from mqfast.bench.floor import memory_floor
 
     copied: float = memory_floor(size + _HEADER_BYTES, count)[0]
     return copied
@@ -227,7 +227,7 @@ def _scans(place: str, seconds: float, name: str, recover: bool) -> Row:
 
 
 def _scan_floor(size: int, count: int) -> float:
-    from mqfast.bench._floor import memory_floor
+    from mqfast.bench.floor import memory_floor
 
     bytes_per_s: float = memory_floor(size, count)[1]
     return size * 1e9 / bytes_per_s
@@ -241,7 +241,7 @@ def _syncs(place: str, seconds: float, name: str, threads: int) -> Row:
         probe = os.path.join(store.path, "probe")
 
         def work() -> tuple[float, float]:
-            floor = median(store.door.sync_latencies_ns(probe, count))
+            floor = median(store.os_api.sync_latencies_ns(probe, count))
 
             def puts(number: int) -> None:
                 put = store.producer("Bench", number % 4).put

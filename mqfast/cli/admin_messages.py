@@ -146,7 +146,7 @@ def _checked_max(arguments: argparse.Namespace) -> int:
 
 def _show(arguments: argparse.Namespace, out: Output, found: Iterable[Delivery], most: int | None = None) -> ExitCode:
     """Print messages as they come; where there are more than ``most``, say so."""
-    from mqfast.store.record._record import decode_record
+    from mqfast.store.record.record import decode_record
 
     printer = Printer(out, style=arguments.body)
     rest = iter(found)

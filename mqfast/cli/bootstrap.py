@@ -42,9 +42,9 @@ def add_bootstrap(commands: argparse._SubParsersAction[Parser]) -> None:
 def run(arguments: argparse.Namespace) -> ExitCode:
     """Show the plan, and carry it out. Raises: ConfigError, EtcdUnreachable."""
     from mqfast.ha.failover.bootstrap import carry_out_bootstrap, plan_bootstrap
-    from mqfast.ha.failover.copies import look_at_name
     from mqfast.ha.failover.etcd import Etcd, endpoints_of, tls_context
-    from mqfast.ha.failover.record import Keys
+    from mqfast.ha.failover.etcd_state import Keys
+    from mqfast.ha.failover.leader_election import read_view
 
     config = config_of(arguments)
     if not config["haEtcdEndpoints"]:
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     etcd = Etcd(endpoints_of(config["haEtcdEndpoints"]), 3.0, context)
     try:
         plan = plan_bootstrap(
-            config["brokerName"], look_at_name(etcd, keys), leader=arguments.leader, named=config.broker_ids(),
+            config["brokerName"], read_view(etcd, keys), leader=arguments.leader, named=config.broker_ids(),
             accept_loss=arguments.accept_loss,
         )  # fmt: skip
         print(plan, flush=True)

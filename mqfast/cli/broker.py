@@ -17,8 +17,8 @@ from mqfast.cli.promote import add_options, promoted
 from mqfast.errors import ConfigError
 
 if TYPE_CHECKING:
-    from mqfast.broker.broker import Broker
-    from mqfast.broker.broker_config import BrokerConfig
+    from mqfast.broker.config.broker_config import BrokerConfig
+    from mqfast.broker.server import Broker
 
 __all__ = ["add_command", "broker_banner", "config_of", "tell", "with_extra"]
 
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         print(config.text(), end="")
         return ExitCode.OK
     if arguments.check_store is not None:
-        from mqfast.broker.check_store import check_store
+        from mqfast.broker.config.migration_check import check_store
 
         findings = check_store(arguments.check_store, config)
         for one in findings:
@@ -86,8 +86,8 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         )
     tell(config, strict=arguments.strict)
     try:
-        from mqfast.broker.broker import Broker
-        from mqfast.broker.logs import start_logging
+        from mqfast.broker.config.broker_logs import start_logging
+        from mqfast.broker.server import Broker
     except ModuleNotFoundError as error:
         raise with_extra("broker", error) from None
     if arguments.promote and (ended := promoted(arguments, config)) is not None:
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 
     start_logging(json_lines=arguments.log_json, level=arguments.log_level)
     if config["haEtcdEndpoints"]:
-        from mqfast.broker.replica.failover import FailoverBroker
+        from mqfast.broker.replication.failover_broker import FailoverBroker
 
         async def serve_either() -> None:
             either = FailoverBroker(config)
@@ -115,7 +115,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 
 def config_of(arguments: argparse.Namespace) -> BrokerConfig:
     """The settings of all sources, in their order. Raises: ConfigError, OSError."""
-    from mqfast.broker.broker_config import BrokerConfig
+    from mqfast.broker.config.broker_config import BrokerConfig
 
     config = BrokerConfig()
     config.take_defaults(os.environ)
@@ -140,7 +140,7 @@ def tell(config: BrokerConfig, *, strict: bool) -> None:
 def broker_banner(broker: Broker) -> str:
     """Where it listens, what it tells others, and what it does with messages."""
     from mqfast import __version__
-    from mqfast.broker.address import with_port
+    from mqfast.broker.config.broker_address import with_port
 
     config, context = broker.config, broker.context
     host, port = broker.address

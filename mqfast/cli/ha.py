@@ -19,7 +19,7 @@ from mqfast.errors import BrokerError, CallTimeout, ConfigError, ConnectionLost
 
 if TYPE_CHECKING:
     from mqfast.client.admin.admin_client import AdminClient
-    from mqfast.client.admin.brokers import Follower, HaStatus
+    from mqfast.client.admin.brokers import HaStatus, SlaveStatus
 
 __all__ = ["add_commands"]
 
@@ -89,7 +89,7 @@ def _wanted(admin: AdminClient, broker: str | None) -> Iterator[tuple[str, str]]
     yield from wanted
 
 
-def _row(out: Output, name: str, found: HaStatus, one: Follower) -> tuple[Any, ...]:
+def _row(out: Output, name: str, found: HaStatus, one: SlaveStatus) -> tuple[Any, ...]:
     told_by = "master" if found.is_master else "slave"
     if out.as_json:
         times = (_seconds(one.behind), _seconds(one.last_contact))

@@ -22,7 +22,7 @@ from mqfast.properties import encode
 
 if TYPE_CHECKING:
     from mqfast.store.message_store import MessageStore
-    from mqfast.store.put._put_result import PutResult
+    from mqfast.store.put.put_result import PutResult
 
 __all__ = ["Import", "runs"]
 
@@ -203,7 +203,7 @@ class RowPutter:
         return parsed
 
     def _property_texts(self, rows: list[dict[str, str]]) -> list[bytes]:
-        from mqfast.store.put._staged import property_texts
+        from mqfast.store.put.staged import property_texts
 
         if len(self._orders) > _MOST_ORDERS:
             self._orders = {}

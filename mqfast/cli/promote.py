@@ -13,7 +13,7 @@ from mqfast.cli.exit_codes import ExitCode
 from mqfast.errors import UsageError
 
 if TYPE_CHECKING:
-    from mqfast.broker.broker_config import BrokerConfig
+    from mqfast.broker.config.broker_config import BrokerConfig
 
 __all__ = ["add_options", "promoted"]
 
@@ -36,7 +36,7 @@ def promoted(arguments: argparse.Namespace, config: BrokerConfig) -> ExitCode | 
     """
     if config["haEtcdEndpoints"]:
         raise UsageError("broker --promote: haEtcdEndpoints is set, so etcd says which broker is the master")
-    from mqfast.broker.replica.epochs import living_masters
+    from mqfast.broker.replication.epoch_check import living_masters
     from mqfast.cli.output import Output
     from mqfast.ha.promotion import carry_out, plan_promotion
 

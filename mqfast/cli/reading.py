@@ -31,7 +31,7 @@ from mqfast.errors import CorruptFile, DataLoss, OffsetError, UsageError
 
 if TYPE_CHECKING:
     from mqfast.store.reader.store_reader import QueueRange, StoreReader
-    from mqfast.store.record._record import StoredMessage
+    from mqfast.store.record.record import StoredMessage
 
 __all__ = ["add_commands"]
 
@@ -179,7 +179,7 @@ def _queue_sizes(reader: StoreReader, topic: str, queue_id: int, first: int, end
 
 def _tree_size(path: str) -> tuple[int, int, int]:
     """(files, bytes, bytes on disk) below a directory; what vanishes meanwhile does not count."""
-    from mqfast.store.base._os import encode_path
+    from mqfast.store.base.os_api import encode_path
 
     files = length = used = 0
     for directory, _, names in os.walk(encode_path(path)):
@@ -197,7 +197,7 @@ def _tree_size(path: str) -> tuple[int, int, int]:
 def stat(arguments: argparse.Namespace) -> ExitCode:
     """Tell what the store is made of and what it needs."""
     from mqfast.config import StoreConfig
-    from mqfast.store.base._os import OsDoor
+    from mqfast.store.base.os_api import OsApi
     from mqfast.store.file_sizes import sizes_of_files
 
     out = Output(arguments.json)
@@ -212,7 +212,7 @@ def stat(arguments: argparse.Namespace) -> ExitCode:
         checkpoint = reader.checkpoint
         queues = reader.queues()
         dirty = reader.is_dirty
-    config = sizes_of_files(OsDoor(), paths, config_of(arguments) or StoreConfig())
+    config = sizes_of_files(OsApi(), paths, config_of(arguments) or StoreConfig())
     kinds = {
         "commitlog": [*paths.commit_logs, *paths.read_only_commit_logs],
         "consumequeue": [paths.consume_queue],
@@ -370,7 +370,7 @@ def get(arguments: argparse.Namespace) -> ExitCode:
         if "/" in where:
             message = _at_queue_offset(reader, where)
         elif where.isdecimal() and len(where) < 20:
-            message = reader.look(int(where))
+            message = reader.get_by_offset(int(where))
         else:
             message = _by_id(reader, where)
         _printer(arguments, out, b"").show(columns_of([message]))
@@ -395,7 +395,7 @@ def _at_queue_offset(reader: StoreReader, where: str) -> StoredMessage:
 def _by_id(reader: StoreReader, text: str) -> StoredMessage:
     """The message of an offset message id, or else of a unique key: the two cannot be told apart by their form."""
     try:
-        return reader.look(text)
+        return reader.get_by_offset(text)
     except OffsetError as error:
         for topic in sorted({queue.topic for queue in reader.queues()}):
             for message in reader.query(topic, text, 1):
@@ -407,7 +407,7 @@ def _by_id(reader: StoreReader, text: str) -> StoredMessage:
 
 def query(arguments: argparse.Namespace) -> ExitCode:
     """Find messages by key."""
-    from mqfast.store.base._os import encode_path
+    from mqfast.store.base.os_api import encode_path
 
     out = Output(arguments.json)
     printer = _printer(arguments, out)

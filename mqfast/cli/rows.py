@@ -23,7 +23,7 @@ from mqfast.errors import UsageError
 from mqfast.message import SysFlag
 
 if TYPE_CHECKING:
-    from mqfast.store.record._record import StoredMessage
+    from mqfast.store.record.record import StoredMessage
 
 __all__ = ["ROW_COLUMNS", "Printer", "columns_of", "host_text", "json_lines", "matching"]
 

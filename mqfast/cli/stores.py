@@ -14,7 +14,7 @@ from mqfast.errors import CorruptFile, DataLoss, OffsetError, UsageError
 
 if TYPE_CHECKING:
     from mqfast.config import StoreConfig
-    from mqfast.store.reader._gather import Gather, RecordColumns
+    from mqfast.store.reader.gather import Gather, RecordColumns
     from mqfast.store.reader.store_reader import QueueRange, StoreReader
 
 __all__ = [
@@ -37,9 +37,9 @@ def config_of(arguments: argparse.Namespace) -> StoreConfig | None:
     if arguments.conf is None:
         return None
     from mqfast.config import StoreConfig
-    from mqfast.store.base._os import OsDoor
+    from mqfast.store.base.os_api import OsApi
 
-    return StoreConfig.from_broker_conf(arguments.conf, door=OsDoor())
+    return StoreConfig.from_broker_conf(arguments.conf, os_api=OsApi())
 
 
 def reader_of(arguments: argparse.Namespace) -> StoreReader:
@@ -123,7 +123,7 @@ def check_times(arguments: argparse.Namespace) -> None:
 
 def gather_of(columns: Iterable[str], arguments: argparse.Namespace, **more: Any) -> Gather:
     """A gathering of columns, of the messages stored in the times that the command line asks for."""
-    from mqfast.store.reader._gather import Gather
+    from mqfast.store.reader.gather import Gather
 
     check_times(arguments)
     end = arguments.end
@@ -138,7 +138,7 @@ def gather_of(columns: Iterable[str], arguments: argparse.Namespace, **more: Any
 
 def lists_of(run: Iterable[RecordColumns], gather: Gather, json_maps: bool) -> Iterator[dict[str, list[Any]]]:
     """The batches of a scan as lists. What was gathered before damage is given before the error is raised."""
-    from mqfast.store.reader._lists import to_lists
+    from mqfast.store.reader.record_lists import to_lists
 
     try:
         for batch in run:

@@ -14,8 +14,8 @@ from mqfast.cli.broker import add_log_options, broker_banner, config_of, tell, w
 from mqfast.cli.exit_codes import EXIT_CODES, ExitCode
 
 if TYPE_CHECKING:
-    from mqfast.broker.broker import Broker
-    from mqfast.broker.broker_config import BrokerConfig
+    from mqfast.broker.config.broker_config import BrokerConfig
+    from mqfast.broker.server import Broker
     from mqfast.namesrv.namesrv_config import NamesrvConfig
     from mqfast.namesrv.server import NameServer
 
@@ -90,7 +90,7 @@ class _Both:
 
     def banner(self) -> str:
         """The address to use, and what the broker does."""
-        from mqfast.broker.address import with_port
+        from mqfast.broker.config.broker_address import with_port
 
         assert self.broker is not None
         host, port = self._namesrv.address
@@ -102,12 +102,12 @@ class _Both:
 def run(arguments: argparse.Namespace) -> ExitCode:
     """Serve."""
     try:
-        from mqfast.broker.broker import Broker
-        from mqfast.broker.logs import start_logging
+        from mqfast.broker.config.broker_logs import start_logging
+        from mqfast.broker.server import Broker
         from mqfast.namesrv.server import NameServer
     except ModuleNotFoundError as error:
         raise with_extra("up", error) from None
-    from mqfast.broker.address import with_port
+    from mqfast.broker.config.broker_address import with_port
     from mqfast.cli.serving import other_store, serve
     from mqfast.namesrv.namesrv_config import NamesrvConfig
     from mqfast.remoting.loop import runner

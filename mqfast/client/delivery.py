@@ -13,22 +13,22 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol, final
 
 from mqfast import properties as names
-from mqfast.client._delivery import Received
+from mqfast.client.decompression import BODY_BYTES_MAX, decompressed
+from mqfast.client.delivery_fields import Received
 from mqfast.client.inner_batch import INNER, InnerRecord, inner_records
 from mqfast.client.route.namespace import unwrap
-from mqfast.client.unpack import BODY_BYTES_MAX, decompressed
 from mqfast.client.values import Body, MessageQueue, SendResult
 from mqfast.errors import ClientUsageError, ConfigError, CorruptFile, FieldError
 from mqfast.remoting.log_limit import LogLimit
-from mqfast.store.record._record import StoredMessage, decode_record
+from mqfast.store.record.record import StoredMessage, decode_record
 
-__all__ = ["Delivery", "Owner", "Source", "decode_deliveries", "decode_pulled", "decompressed"]
+__all__ = ["Delivery", "DeliveryOwner", "Source", "decode_deliveries", "decode_pulled", "decompressed"]
 
 _limit = LogLimit(logging.getLogger("mqfast.client.consumer"))
 _SYS_FLAG_END: Final = 39  # of a record: its last byte
 
 
-class Owner(Protocol):
+class DeliveryOwner(Protocol):
     """Who carries out what the application says about a delivery."""
 
     def ack(self, delivery: Delivery) -> None: ...
@@ -58,7 +58,7 @@ class Source:
         *,
         retry_topic: str = "",
         namespace: str = "",
-        owner: Owner | None = None,
+        owner: DeliveryOwner | None = None,
         body_bytes_max: int = BODY_BYTES_MAX,
     ) -> None:
         self.body_bytes_max = body_bytes_max
@@ -258,7 +258,7 @@ class Delivery(Received):
         """Answer a request of ``Producer.request``. Raises: UsageError when the message asks for no answer."""
         return self._owner("reply_sync").reply_sync(self, body)
 
-    def _owner(self, what: str) -> Owner:
+    def _owner(self, what: str) -> DeliveryOwner:
         owner = self._source.owner
         if owner is None:
             raise ClientUsageError(f"{what}: expected a message of a running consumer, found a copy or one only read")

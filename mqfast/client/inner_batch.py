@@ -14,7 +14,7 @@ from mqfast.errors import FieldError
 from mqfast.message import SysFlag
 
 if TYPE_CHECKING:
-    from mqfast.store.record._record import StoredMessage
+    from mqfast.store.record.record import StoredMessage
 
 __all__ = ["INNER", "InnerRecord", "inner_records"]
 

@@ -165,7 +165,7 @@ class Channel(virtual.Channel):
         """One message, or None where the queue has none for this connection."""
         reader = self._transport.reader(queue)
         if isinstance(reader, SharedReader):
-            reader.look()
+            reader.check_soon()
         found = super().basic_get(queue, no_ack=no_ack, **kwargs)
         if found is not None and no_ack:
             self._settle(found.delivery_tag, None)

@@ -45,10 +45,10 @@ class _Member(AsyncPushConsumer):
         """Have its queues messages that no handler has got? Raises: ClientError."""
         engine = self._running()
         mine = [one for one in engine.assigned.values() if not engine.pulls.is_full(one)]
-        if any(not one.is_placed or one.pq.waiting for one in mine):
+        if any(not one.has_position or one.pq.waiting for one in mine):
             return True
         ends = await asyncio.gather(
-            *(engine.instance.shell.run(max_offset(engine.instance, one.queue)) for one in mine)
+            *(engine.instance.driver.run(max_offset(engine.instance, one.queue)) for one in mine)
         )
         return any(end > one.pq.next_offset or one.pq.waiting for one, end in zip(mine, ends, strict=True))
 
@@ -104,7 +104,7 @@ class SharedReader:
         self._handed_out.add(outcome)
         return self, message, outcome
 
-    def look(self) -> None:
+    def check_soon(self) -> None:
         """Wait until a message is there, or the queues of this member have none. Raises: ClientError."""
         if not self._inbox:
             self._io.call(self._look(), _START_S)

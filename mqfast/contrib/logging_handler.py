@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from mqfast.client.net import fork
-from mqfast.client.net._guard import Guard
+from mqfast.client.net.guard import Guard
 from mqfast.client.producer.encode import checked_topic
 from mqfast.client.producer.producer import Producer
 from mqfast.client.values import Address, SendResult

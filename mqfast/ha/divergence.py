@@ -62,11 +62,11 @@ def _path(root: str) -> str:
     return os.path.join(root, _NAME)
 
 
-def load_divergence(door: Door, root: str) -> Divergence | None:
+def load_divergence(os_api: Door, root: str) -> Divergence | None:
     """The mark of a store, None where there is none. Raises: CorruptFile, StorageError."""
     path = _path(root)
     try:
-        data = door.read_file(path)
+        data = os_api.read_file(path)
     except StoreNotFound:
         return None
     try:
@@ -78,15 +78,15 @@ def load_divergence(door: Door, root: str) -> Divergence | None:
         raise CorruptFile("mark of another history", path=path, expected=expected, found=repr(data[:60])) from None
 
 
-def note_divergence(door: Door, root: str, found: Divergence) -> None:
+def note_divergence(os_api: Door, root: str, found: Divergence) -> None:
     """Write the mark. Raises: StorageError. Durability: on the disk when the call returns."""
     value = {
         "common": found.common, "end": found.end, "masterEnd": found.master_end, "master": found.master,
         "foundMs": found.found_ms,
     }  # fmt: skip
-    door.replace_file(_path(root), json.dumps(value).encode() + b"\n")
+    os_api.replace_file(_path(root), json.dumps(value).encode() + b"\n")
 
 
-def forget_divergence(door: Door, root: str) -> None:
+def forget_divergence(os_api: Door, root: str) -> None:
     """Remove the mark, if there is one. Raises: StorageError."""
-    door.unlink(_path(root), missing_ok=True)
+    os_api.unlink(_path(root), missing_ok=True)

@@ -15,10 +15,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, cast
 
 from mqfast.errors import MqfastError, OffsetError, StorageError, StoreClosed
-from mqfast.ha.epochs import EpochFile
+from mqfast.ha.epoch_file import EpochFile
+from mqfast.ha.protocol import MasterHistory, Reports, frame_head
 from mqfast.ha.settings import HaSettings
-from mqfast.ha.terms import new_id
-from mqfast.ha.wire import MasterHistory, Reports, frame_head
+from mqfast.ha.term_history import new_id
 from mqfast.log_limit import LogLimit
 from mqfast.store.log.acks import AckTable
 from mqfast.store.raw_log import RawLog
@@ -201,7 +201,7 @@ class _Follower(asyncio.Protocol):
             self._master.allowance -= sent
         return sent > 0
 
-    def look_at_the_time(self, now_s: float) -> None:
+    def check_timeouts(self, now_s: float) -> None:
         """Once a second: a heartbeat, a slave that says nothing any more, figures."""
         settings = self._master.settings
         self.bytes_per_s, self.bytes_now = self.bytes_now, 0
@@ -293,9 +293,9 @@ class HaMaster:
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises: OSError where the address cannot be had."""
         loop = asyncio.get_running_loop()
-        patience_s = None if self._tls is None else _HANDSHAKE_S
+        grace_s = None if self._tls is None else _HANDSHAKE_S
         self._server = await loop.create_server(
-            lambda: _Follower(self), host, port, ssl=self._tls, ssl_handshake_timeout=patience_s
+            lambda: _Follower(self), host, port, ssl=self._tls, ssl_handshake_timeout=grace_s
         )
 
     def refused(self, address: str) -> None:
@@ -371,7 +371,7 @@ class HaMaster:
         now_s = self.clock()
         with contextlib.suppress(StoreClosed):
             for one in tuple(self.followers):
-                one.look_at_the_time(now_s)
+                one.check_timeouts(now_s)
 
     def statuses(self) -> list[SlaveStatus]:
         """Every slave that has reported."""

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from mqfast.errors import CorruptFile, DataLoss, StorageError, StoreLocked, StoreNotFound, UsageError
 from mqfast.ha.divergence import forget_divergence, load_divergence
-from mqfast.ha.epochs import EpochFile
-from mqfast.ha.terms import NO_EPOCH
-from mqfast.store.base._os import OsDoor
+from mqfast.ha.epoch_file import EpochFile
+from mqfast.ha.term_history import NO_EPOCH
 from mqfast.store.base.lock import StoreLock
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.check.verify import Severity, verify
 from mqfast.store.message_store import open_store
 from mqfast.store.meta.checkpoint import StoreCheckpoint
@@ -76,7 +76,7 @@ def plan_promotion(
     config: StoreConfig,
     *,
     accept_loss: bool = False,
-    door: OsDoor | None = None,
+    os_api: OsApi | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> PromotionPlan:
     """Look at a store that nobody has open; nothing is written but its lock file.
@@ -84,16 +84,16 @@ def plan_promotion(
     Args: accept_loss: a log that ends before its master's, or is of another history, is no reason to refuse.
     Raises: StorageError.
     """
-    door = door or OsDoor()
+    os_api = os_api or OsApi()
     plan = PromotionPlan(path)
     try:
-        lock = StoreLock.acquire(door, f"{path}/lock")
+        lock = StoreLock.acquire(os_api, f"{path}/lock")
     except StoreLocked as error:
         return replace(plan, refusals=[f"{error}; end that process first"])
     except (StorageError, StoreNotFound) as error:
         return replace(plan, refusals=[f"there is no store: {error}"])
     try:
-        return _looked_at(plan, config, accept_loss, door, progress)
+        return _looked_at(plan, config, accept_loss, os_api, progress)
     finally:
         lock.release()
 
@@ -102,12 +102,12 @@ def _looked_at(
     plan: PromotionPlan,
     config: StoreConfig,
     accept_loss: bool,
-    door: OsDoor,
+    os_api: OsApi,
     progress: Callable[[int, int], None] | None,
 ) -> PromotionPlan:
     path, refusals, warnings = plan.path, plan.refusals, plan.warnings
     try:
-        report = verify(path, config=config, door=door, progress=progress)
+        report = verify(path, config=config, os_api=os_api, progress=progress)
     except StoreNotFound as error:
         return replace(plan, refusals=[f"there is no store: {error}"])
     damages = [one for one in report.damages if one.severity is Severity.DAMAGE]
@@ -117,7 +117,7 @@ def _looked_at(
     elif report.state != "clean":
         warnings.append("the last broker was killed; the store is recovered first")
     end = report.log_range[1]
-    known = max(0, StoreCheckpoint.load(door, f"{path}/checkpoint").master_flushed_offset)
+    known = max(0, StoreCheckpoint.load(os_api, f"{path}/checkpoint").master_flushed_offset)
     if known > end:
         text = f"the log ends {known - end} bytes before its master's, which was known to end at {known}"
         if accept_loss:
@@ -125,7 +125,7 @@ def _looked_at(
         else:
             refusals.append(f"{text}; start the master, or promote another slave, or lose them with --accept-loss")
     try:
-        mark = load_divergence(door, path)
+        mark = load_divergence(os_api, path)
     except CorruptFile as error:
         refusals.append(f"{error}; the log may be of another history than its master's: compare the two yourself")
         mark = None
@@ -137,7 +137,7 @@ def _looked_at(
             refusals.append(f"{text}; promote the master's store or another slave, or lose them with --accept-loss")
     old = newest = NO_EPOCH
     try:
-        epochs = EpochFile.load(door, path)
+        epochs = EpochFile.load(os_api, path)
         old, newest = epochs.last_epoch, epochs.newest
         if epochs.damage is not None:  # the file before this one may lack an epoch, whose number would be given twice
             raise epochs.damage
@@ -149,7 +149,7 @@ def _looked_at(
     return replace(plan, end=end, master_end=known, old_epoch=old, new_epoch=max(0, newest) + 1)
 
 
-def carry_out(plan: PromotionPlan, config: StoreConfig, *, door: OsDoor | None = None) -> None:
+def carry_out(plan: PromotionPlan, config: StoreConfig, *, os_api: OsApi | None = None) -> None:
     """Recover the store as a slave, see that it is as planned, and write the new epoch.
 
     Raises: UsageError for a plan with refusals; DataLoss where the recovered log ends before the planned end; no epoch
@@ -157,11 +157,11 @@ def carry_out(plan: PromotionPlan, config: StoreConfig, *, door: OsDoor | None =
     """
     if plan.refusals:
         raise UsageError(f"promotion of {plan.path}: refused: {'; '.join(plan.refusals)}")
-    door = door or OsDoor()
-    with open_store(plan.path, config=replace(config, broker_role="SLAVE"), door=door) as store:
+    os_api = os_api or OsApi()
+    with open_store(plan.path, config=replace(config, broker_role="SLAVE"), os_api=os_api) as store:
         store.flush()
         end = store.engine.raw.end
     if end < plan.end:
         raise DataLoss(f"promotion of {plan.path}: expected a log up to {plan.end}, found {end}; no epoch was written")
-    EpochFile.load(door, plan.path).begin(plan.new_epoch, end, _MASTER)
-    forget_divergence(door, plan.path)
+    EpochFile.load(os_api, plan.path).begin(plan.new_epoch, end, _MASTER)
+    forget_divergence(os_api, plan.path)

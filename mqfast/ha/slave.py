@@ -21,12 +21,12 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from mqfast.errors import ConfigError, CorruptFile, FrameError, StoreClosed, StoreFailed
-from mqfast.ha.comparison import Comparison, Diverged, Search, ahead, begins_behind
 from mqfast.ha.divergence import Divergence, forget_divergence, load_divergence, note_divergence
-from mqfast.ha.epochs import EpochFile
+from mqfast.ha.epoch_file import EpochFile
 from mqfast.ha.file_size import other_file_size, other_size
+from mqfast.ha.log_comparison import Diverged, LogComparison, Search, ahead, begins_behind
+from mqfast.ha.protocol import ASKS_HISTORY, HISTORY, Frames, MasterHistory, identity_report, report
 from mqfast.ha.settings import HaSettings
-from mqfast.ha.wire import ASKS_HISTORY, HISTORY, Frames, MasterHistory, identity_report, report
 from mqfast.store.raw_log import RawLog
 
 __all__ = ["Diverged", "FollowState", "FollowStatus", "Followed", "HaSlave"]
@@ -183,7 +183,7 @@ class HaSlave:
         if self._epochs is None:
             return
         try:
-            self._mark = load_divergence(self._epochs.door, self._epochs.root)
+            self._mark = load_divergence(self._epochs.os_api, self._epochs.root)
         except CorruptFile as error:
             _log.warning("%s", error)
         if self._mark is not None:
@@ -286,7 +286,7 @@ class HaSlave:
         asks = self._tells_history()
         frames, buffer = Frames(with_history=asks), memoryview(bytearray(_BUFFER_BYTES))
         self._number, self._history = self._number + 1, None
-        comparison: Comparison | None = None
+        comparison: LogComparison | None = None
         wrote_s = read_s = clock()
         if asks:
             one.sendall(report(ASKS_HISTORY))
@@ -329,11 +329,11 @@ class HaSlave:
             if now_s - since_s >= _TURN_S:
                 self._rate = (now_s, self._received, round((self._received - before) / (now_s - since_s)))
 
-    def _begin_comparison(self, one: socket.socket) -> Comparison:
+    def _begin_comparison(self, one: socket.socket) -> LogComparison:
         """Tell the master from where on it sends. Raises: Diverged, _Again."""
         mine = () if self._epochs is None else self._epochs.terms
         try:
-            comparison = Comparison(self._raw, self._search, self._master_first, mine, self._history)
+            comparison = LogComparison(self._raw, self._search, self._master_first, mine, self._history)
         except Diverged as error:
             self._note(error, error.end)
             raise
@@ -346,7 +346,7 @@ class HaSlave:
             self._begin_to_follow()
         return comparison
 
-    def _hear_history(self, one: socket.socket, data: bytes, comparison: Comparison | None) -> Comparison:
+    def _hear_history(self, one: socket.socket, data: bytes, comparison: LogComparison | None) -> LogComparison:
         """The master says whose log it sends. Raises: ConfigError, ConnectionError, Diverged, FrameError."""
         history = MasterHistory.parsed(data)
         if history.file_bytes != self._raw.file_bytes:
@@ -364,8 +364,8 @@ class HaSlave:
         return comparison
 
     def _take(
-        self, one: socket.socket, frames: Frames, data: memoryview, comparison: Comparison | None
-    ) -> Comparison | None:
+        self, one: socket.socket, frames: Frames, data: memoryview, comparison: LogComparison | None
+    ) -> LogComparison | None:
         for start, piece in frames.feed(data):
             if start == HISTORY:
                 comparison = self._hear_history(one, bytes(piece), comparison)
@@ -440,7 +440,7 @@ class HaSlave:
                 raise ConfigError(why) from error
             raise
 
-    def _hear_nothing(self, offset: int, comparison: Comparison) -> None:
+    def _hear_nothing(self, offset: int, comparison: LogComparison) -> None:
         """A heartbeat before everything was compared: the master may not have what was asked for.
 
         Raises: Diverged; ConnectionError where the comparison begins anew elsewhere; FrameError.
@@ -467,7 +467,7 @@ class HaSlave:
         self._master_first = offset
         raise _Again(f"its log begins at {offset}: the next connection compares from there on")
 
-    def _decide(self, error: Diverged, comparison: Comparison) -> None:
+    def _decide(self, error: Diverged, comparison: LogComparison) -> None:
         """Another history: leave a mark, and cut off what the master does not have where that is allowed.
 
         Raises: always: Diverged, where the log stays as it is; _Again, where the next connection goes on.
@@ -511,8 +511,8 @@ class HaSlave:
         mark = Divergence(common, error.end, max(self._master_end, error.master), str(self._address))
         if self._mark is None or self._mark._replace(found_ms=0) != mark:
             self._mark = mark._replace(found_ms=round(time.time() * 1000))
-            note_divergence(self._epochs.door, self._epochs.root, self._mark)
+            note_divergence(self._epochs.os_api, self._epochs.root, self._mark)
 
     def _forget(self, epochs: EpochFile) -> None:
         self._mark = None
-        forget_divergence(epochs.door, epochs.root)
+        forget_divergence(epochs.os_api, epochs.root)

@@ -17,13 +17,13 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from mqfast.errors import CallRefused, FieldError
 from mqfast.namesrv.kv_config import ORDER_TOPICS, KvConfig
 from mqfast.namesrv.namesrv_config import NamesrvConfig
-from mqfast.namesrv.tables import Broker, RouteTables, broker_data
+from mqfast.namesrv.tables import RegisteredBroker, RouteTables, broker_data
 from mqfast.remoting.bodies import (
     BrokerData,
     DataVersion,
     QueueData,
     RegisterBody,
-    TopicTable,
+    TopicTableBody,
     build_tables,
     decode_request,
     encode_body,
@@ -33,7 +33,7 @@ from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.fastjson import bare_keys
-from mqfast.remoting.processors import Handler, Lane, Processors
+from mqfast.remoting.processors import ConcurrencyLimit, Handler, Processors
 from mqfast.remoting.registrations import RegistrationLimits, Steps, at_once, registration_steps
 from mqfast.remoting.settings_change import SettingsChange
 
@@ -66,8 +66,8 @@ class _BrokerHeader(Struct, rename="camel"):
     cluster_name: str
     broker_id: int = 0
 
-    def broker(self) -> Broker:
-        return Broker(self.cluster_name, self.broker_name, self.broker_id, self.broker_addr)
+    def broker(self) -> RegisteredBroker:
+        return RegisteredBroker(self.cluster_name, self.broker_name, self.broker_id, self.broker_addr)
 
 
 class _TopicHeader(Struct, rename="camel"):
@@ -135,7 +135,7 @@ class NamesrvProcessor:
 
     def register(self, processors: Processors) -> None:
         """Put all codes into a server's table; routes have a lane of their own."""
-        clients, others = Lane("client", queue_max=50_000), Lane("default", queue_max=10_000)
+        clients, others = ConcurrencyLimit("client", queue_max=50_000), ConcurrencyLimit("default", queue_max=10_000)
         processors.register([RequestCode.GET_ROUTEINFO_BY_TOPIC], self.route, clients)
         for code, handler in {
             RequestCode.PUT_KV_CONFIG: self.put_value,
@@ -236,8 +236,8 @@ class NamesrvProcessor:
         self, channel: Channel, request: RemotingCommand, header: _RegisterHeader, given: RegisterBody
     ) -> RemotingCommand:
         told = self._tables.register(
-            Broker(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr),
-            given.topic_config_serialize_wrapper or TopicTable(),
+            RegisteredBroker(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr),
+            given.topic_config_serialize_wrapper or TopicTableBody(),
             ha_address=header.ha_server_addr,
             channel=channel,
             timeout_ms=header.heartbeat_timeout_millis,

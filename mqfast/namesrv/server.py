@@ -87,7 +87,7 @@ class NameServer:
     def _scan(self) -> None:
         self._wait_for_scan()  # first: whatever comes of this one
         self._processor.scan()
-        if self._certificates.look():
+        if self._certificates.reload_if_changed():
             self._server.context = self._certificates.context
 
     async def stop(self) -> None:

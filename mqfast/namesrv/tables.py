@@ -19,16 +19,16 @@ from mqfast.remoting.bodies import (
     BrokerData,
     DataVersion,
     QueueData,
-    TopicConfig,
-    TopicRoute,
-    TopicTable,
+    TopicConfigBody,
+    TopicRouteData,
+    TopicTableBody,
     encode_body,
 )
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.fastjson import bare_keys
 from mqfast.remoting.log_limit import LogLimit
 
-__all__ = ["MASTER_ID", "Broker", "BrokerGroup", "MinBrokerChanged", "Registered", "RouteTables"]
+__all__ = ["MASTER_ID", "RegisteredBroker", "BrokerGroup", "MinBrokerChanged", "Registered", "RouteTables"]
 
 log = logging.getLogger("mqfast.namesrv")
 
@@ -38,7 +38,7 @@ _UNIT, _UNIT_SUB = 1, 2
 _SYNC_MEMBER_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
-class Broker(NamedTuple):
+class RegisteredBroker(NamedTuple):
     """One broker as it registers and leaves."""
 
     cluster: str
@@ -123,8 +123,8 @@ class RouteTables:
 
     def register(
         self,
-        broker: Broker,
-        table: TopicTable,
+        broker: RegisteredBroker,
+        table: TopicTableBody,
         *,
         ha_address: str,
         channel: Hashable,
@@ -186,7 +186,7 @@ class RouteTables:
             self._min_changed(group, None, alive.ha_address if alive else None)
         return told
 
-    def _check_room(self, key: tuple[str, str], broker: Broker, table: TopicTable) -> None:
+    def _check_room(self, key: tuple[str, str], broker: RegisteredBroker, table: TopicTableBody) -> None:
         """Refuse what there is no room for; what is known of the broker stays. Raises: CallRefused."""
         if key not in self._alive and max(len(self._alive), len(self._groups)) >= self.brokers_max:
             raise self._full(f"brokers (brokersMax={self.brokers_max})", broker)
@@ -200,7 +200,7 @@ class RouteTables:
         self._limit.warning("full", "broker %s: refused, there is no room for more %s", who, what)
         return CallRefused(ResponseCode.SYSTEM_ERROR, f"the name server has no room for more {what}")
 
-    def _warn_of_shared_address(self, broker: Broker) -> None:
+    def _warn_of_shared_address(self, broker: RegisteredBroker) -> None:
         for other in self._groups.values():
             if other.name != broker.name and broker.address in other.addresses.values():
                 self._limit.warning(
@@ -213,7 +213,7 @@ class RouteTables:
         self,
         key: tuple[str, str],
         group: BrokerGroup,
-        table: TopicTable,
+        table: TopicTableBody,
         version: DataVersion,
         first: bool,
         *,
@@ -233,7 +233,7 @@ class RouteTables:
             for topic, mapping in table.topic_queue_mapping_info_map.items():
                 self._mappings.setdefault(topic, {})[group.name] = Raw(bytes(mapping))  # not the whole registration
 
-    def unregister(self, brokers: Iterable[Broker]) -> None:
+    def unregister(self, brokers: Iterable[RegisteredBroker]) -> None:
         """Brokers leave, all of them in one pass over the topics."""
         removed: set[str] = set()
         reduced: set[str] = set()
@@ -308,7 +308,7 @@ class RouteTables:
         gone = []
         for cluster, address in keys:
             found = [
-                Broker(cluster, group.name, broker_id, address)
+                RegisteredBroker(cluster, group.name, broker_id, address)
                 for group in self._groups.values()
                 if group.cluster == cluster
                 for broker_id, other in group.addresses.items()
@@ -418,7 +418,7 @@ class RouteTables:
 
     def route(
         self, topic: str, *, bare: bool = False, order: str | None = None, zone: str | None = None
-    ) -> TopicRoute | None:
+    ) -> TopicRouteData | None:
         """Where a topic is; None: nowhere.
 
         Args:
@@ -446,7 +446,7 @@ class RouteTables:
             if (group.cluster, address) in self._filters
         }
         mapping = self._mappings.get(topic)
-        return TopicRoute(
+        return TopicRouteData(
             broker_datas=[broker_data(group, addresses[group.name], bare) for group in groups],
             filter_server_table=filters,
             order_topic_conf=UNSET if order is None else order,
@@ -494,7 +494,7 @@ def broker_data(group: BrokerGroup, addresses: dict[int, str], bare: bool) -> Br
     )
 
 
-def _queues(name: str, config: TopicConfig, read_only: bool) -> QueueData:
+def _queues(name: str, config: TopicConfigBody, read_only: bool) -> QueueData:
     return QueueData(
         broker_name=name,
         perm=config.perm & ~WRITE if read_only else config.perm,

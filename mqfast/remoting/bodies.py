@@ -22,9 +22,9 @@ __all__ = [
     "Int32",
     "QueueData",
     "RegisterBody",
-    "TopicConfig",
-    "TopicTable",
-    "TopicRoute",
+    "TopicConfigBody",
+    "TopicTableBody",
+    "TopicRouteData",
     "build_tables",
     "decode_body",
     "decode_request",
@@ -53,7 +53,7 @@ class DataVersion(Struct, rename="camel", frozen=True):
     timestamp: int = 0
 
 
-class TopicConfig(Struct, rename="camel"):
+class TopicConfigBody(Struct, rename="camel"):
     """A topic of a broker."""
 
     attributes: dict[str, str] | None = None
@@ -66,11 +66,11 @@ class TopicConfig(Struct, rename="camel"):
     write_queue_nums: Int32 = 16
 
 
-class TopicTable(Struct, rename="camel"):
+class TopicTableBody(Struct, rename="camel"):
     """All topics of a broker, or the changed one."""
 
     data_version: DataVersion | None = None
-    topic_config_table: dict[str, TopicConfig] = {}
+    topic_config_table: dict[str, TopicConfigBody] = {}
     topic_queue_mapping_info_map: dict[str, Raw] = {}
 
 
@@ -78,7 +78,7 @@ class RegisterBody(Struct, rename="camel"):
     """Body of a broker's registration."""
 
     filter_server_list: list[str] | None = None
-    topic_config_serialize_wrapper: TopicTable | None = None
+    topic_config_serialize_wrapper: TopicTableBody | None = None
 
 
 class QueueData(Struct, rename="camel"):
@@ -101,7 +101,7 @@ class BrokerData(Struct, rename="camel"):
     zone_name: str | UnsetType = UNSET
 
 
-class TopicRoute(Struct, rename="camel"):
+class TopicRouteData(Struct, rename="camel"):
     """Where a topic is: answer of 105, body of 217."""
 
     broker_datas: list[BrokerData]

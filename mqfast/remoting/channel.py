@@ -18,15 +18,15 @@ from typing import Any, cast
 from mqfast.errors import CallTimeout, ConnectionLost, FrameError, FrameTooLarge
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import VERSION, Buffer, FrameDecoder, RemotingCommand, encode
-from mqfast.remoting.connection import Answered, Broken, Connection, Event, Request
+from mqfast.remoting.connection import Connection, ConnectionEvent, ProtocolError, Request, ResponseReceived
 from mqfast.remoting.latency import Latencies
 from mqfast.remoting.log_limit import LogLimit
 from mqfast.remoting.processors import Processors
-from mqfast.remoting.proxy_protocol import Preamble
+from mqfast.remoting.proxy_protocol import ProxyHeader
 from mqfast.remoting.settings import RemotingSettings
 from mqfast.remoting.tls import CLIENT_HELLO, WANTS_TLS, TlsMode, TlsStream
 
-__all__ = ["Channel", "End"]
+__all__ = ["Channel", "Endpoint"]
 
 _PLAIN_BYTES = 64 * 1024
 _NO_TLS = "TLS: the connection ended in the handshake; a port that takes no TLS does so"
@@ -37,7 +37,7 @@ _TURN_BYTES = 64 * 1024
 _LOOKS_AT_THE_CLOCK = 8  # requests between two looks; a power of 2
 
 
-class End:
+class Endpoint:
     """What the channels of a server or a client share: limits, processors, the sweep that looks at their time.
 
     Thread: that of the event loop.
@@ -96,7 +96,7 @@ class End:
     def _sweep(self) -> None:
         self._sweeper = asyncio.get_running_loop().call_later(1.0, self._sweep)
         for channel in list(self.channels):
-            channel.look_at_the_time()
+            channel.check_timeouts()
 
 
 class Channel(asyncio.Protocol):
@@ -110,7 +110,9 @@ class Channel(asyncio.Protocol):
     Thread: that of the event loop.
     """
 
-    def __init__(self, end: End, *, server_side: bool, context: ssl.SSLContext | None, host: str | None = None) -> None:
+    def __init__(
+        self, end: Endpoint, *, server_side: bool, context: ssl.SSLContext | None, host: str | None = None
+    ) -> None:
         self._end = end
         self._dispatch: Callable[[Channel, RemotingCommand], None] = end.processors.dispatch
         self._server_side = server_side
@@ -119,10 +121,10 @@ class Channel(asyncio.Protocol):
         self._connection = end.new_connection()
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
-        self._preamble: Preamble | None = Preamble() if server_side and end.settings.proxy_protocol else None
+        self._preamble: ProxyHeader | None = ProxyHeader() if server_side and end.settings.proxy_protocol else None
         self._undecided = True  # nothing was read yet: at a server, is it TLS?
         self._tls: TlsStream | None = None
-        self._events: deque[Event] = deque()
+        self._events: deque[ConnectionEvent] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = math.inf  # when it ends, by the clock of the end
         self._flushing = False
@@ -218,7 +220,7 @@ class Channel(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """The TCP connection is gone."""
         self.is_closed = True
-        answers = [event for event in self._events if type(event) is Answered]
+        answers = [event for event in self._events if type(event) is ResponseReceived]
         self._events.clear()
         self._end.buffered_bytes -= self._buffered
         self._buffered = 0
@@ -323,16 +325,16 @@ class Channel(asyncio.Protocol):
                     self._dispatch(self, event.command)
                     if connection.out_bytes > _FLUSH_BYTES:
                         self._flush()
-                elif type(event) is Answered:
+                elif type(event) is ResponseReceived:
                     event.deliver()
-                elif type(event) is Broken:
+                elif type(event) is ProtocolError:
                     self._break(event.error)
         finally:
             self._working = False
         self._flush()
         self._set_reading()
         if self._leaving:
-            self._leave()
+            self._drain()
 
     def _rest(self) -> None:
         """Let the loop look at the other connections before this one is served or read again."""
@@ -413,7 +415,7 @@ class Channel(asyncio.Protocol):
         """
         if self.is_closed:
             raise ConnectionLost(f"{self.peer[0]}:{self.peer[1]}: the connection is closed")
-        deadline_s = self._connection.call_ready(frame, code, timeout_s, context)
+        deadline_s = self._connection.send_encoded(frame, code, timeout_s, context)
         if not self._flushing:
             self._flush_soon()
         if deadline_s < self._timer_s:
@@ -443,13 +445,13 @@ class Channel(asyncio.Protocol):
         """Can requests be sent? The connection has neither ended nor begun to end."""
         return not (self.is_closed or self._ending or self._leaving)
 
-    def leave(self) -> None:
+    def drain(self) -> None:
         """Take no further request; end the connection once none waits for its answer."""
         self._leaving = True
         if not self._working:
-            self._leave()
+            self._drain()
 
-    def _leave(self) -> None:
+    def _drain(self) -> None:
         if not self._connection.waits and not self._events:
             self._flush()
             self.close()
@@ -459,7 +461,7 @@ class Channel(asyncio.Protocol):
         if self._transport is None or self._ending:
             return
         self._ending = True
-        answers = [event for event in self._events if type(event) is Answered]
+        answers = [event for event in self._events if type(event) is ResponseReceived]
         self._events.clear()
         self._events.extend(answers)
         if self._tls is not None:
@@ -520,7 +522,7 @@ class Channel(asyncio.Protocol):
         expired = self._connection.expired()
         if any(self._connection.is_stuck(call) for call in expired):  # first: who hears of it may ask again at once
             self._break(FrameError("expected the rest of a frame, found none before an answer was due"))
-        if not self._server_side and self._connection.is_mute:
+        if not self._server_side and self._connection.is_unresponsive:
             self._leaving = True  # a server that is gone without a word: the next request makes a new connection
         for call in expired:
             if not call.context.done():
@@ -531,9 +533,9 @@ class Channel(asyncio.Protocol):
         if deadline is not None:
             self._set_timer(deadline)
         elif self._leaving:
-            self._leave()
+            self._drain()
 
-    def look_at_the_time(self) -> None:
+    def check_timeouts(self) -> None:
         """Close what is idle, and what does not come to the end of its handshake."""
         settings = self._end.settings
         began = self._preamble is not None and self._preamble.has_begun

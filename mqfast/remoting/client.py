@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mqfast.errors import ConnectionLost
-from mqfast.remoting.channel import Channel, End
+from mqfast.remoting.channel import Channel, Endpoint
 from mqfast.remoting.command import VERSION, Buffer, RemotingCommand
 from mqfast.remoting.processors import Processors
 from mqfast.remoting.settings import RemotingSettings
@@ -59,7 +59,7 @@ class RemotingClient:
         self._ready: dict[str, Channel] = {}
         self._addresses: dict[Channel, str] = {}
         self.on_closed: list[Callable[[str], object]] = []
-        self._end = End(
+        self._end = Endpoint(
             processors or Processors(clock=clock),
             settings or RemotingSettings(),
             clock=clock,
@@ -138,10 +138,10 @@ class RemotingClient:
     def renew(self, address: str) -> None:
         """The next request makes a new connection to an address; the old one ends once it has given its answers."""
         if (channel := self._given_up(address)) is not None:
-            channel.leave()
+            channel.drain()
             self._tell(address)
 
-    def leave(self, address: str) -> None:
+    def drain(self, address: str) -> None:
         """Close the connection to an address, if there is one; the next request makes a new one."""
         if (channel := self._given_up(address)) is not None:
             channel.close()

@@ -1,11 +1,11 @@
-"""Commands and their bytes: what ``_codec.pyx`` and ``_headers.pyx`` offer, under one public name.
+"""Commands and their bytes: what ``codec.pyx`` and ``headers.pyx`` offer, under one public name.
 
 Room: remoting. It must never do I/O.
 """
 
 from __future__ import annotations
 
-from mqfast.remoting._codec import (
+from mqfast.remoting.codec import (
     FRAME_BYTES_MAX,
     HEADER_BYTES_MAX,
     JSON,
@@ -16,7 +16,7 @@ from mqfast.remoting._codec import (
     encode,
     repeated_name,
 )
-from mqfast.remoting._headers import (
+from mqfast.remoting.headers import (
     OffsetHeader,
     PullHeader,
     SendAnswer,

@@ -24,7 +24,7 @@ from mqfast.broker_conf import java_whole
 
 __all__ = [
     "ASK_ONCE", "END_ONCE", "KEY_MAX", "NUMBER_MAX", "ONCE", "STAMP", "VERSION",
-    "Mark", "Span", "ended", "end_text", "gone", "gone_text",
+    "RowSequence", "SequenceRange", "ended", "end_text", "gone", "gone_text",
 ]  # fmt: skip
 
 ASK_ONCE: Final = 990_001
@@ -48,7 +48,7 @@ NUMBER_MAX: Final = (1 << 63) - 1
 """The largest batch, partition and row."""
 
 
-class Mark(NamedTuple):
+class RowSequence(NamedTuple):
     """Which row a message is; see above."""
 
     key: str
@@ -60,7 +60,7 @@ class Mark(NamedTuple):
     brokers: int
 
     @classmethod
-    def parse(cls, text: str) -> Mark | None:
+    def parse(cls, text: str) -> RowSequence | None:
         """The mark of a property's value; None: the value is none of this kind."""
         parts = text.split(":")
         if len(parts) != _PARTS or not 0 < len(parts[0]) <= KEY_MAX:
@@ -78,19 +78,19 @@ class Mark(NamedTuple):
         return f"{self.key}:{self.batch}:{self.partition}:{self.row}:{self.crc:08x}:{self.queues}.{self.brokers}"
 
 
-class Span(NamedTuple):
+class SequenceRange(NamedTuple):
     """Which rows a request holds: those behind ``previous`` up to the one of the mark."""
 
     previous: int
-    last: Mark
+    last: RowSequence
 
     @classmethod
-    def parse(cls, text: str) -> Span | None:
+    def parse(cls, text: str) -> SequenceRange | None:
         """The span of a field; None: the field cannot be read."""
         parts = text.split(":")
         if len(parts) != _SPAN_PARTS:
             return None
-        last = Mark.parse(":".join((*parts[:3], *parts[4:])))
+        last = RowSequence.parse(":".join((*parts[:3], *parts[4:])))
         try:
             previous = java_whole(parts[3])
         except ValueError:

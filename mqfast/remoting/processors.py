@@ -22,7 +22,7 @@ from mqfast.remoting.log_limit import LogLimit
 if TYPE_CHECKING:
     from mqfast.remoting.channel import Channel
 
-__all__ = ["Handler", "Lane", "Processors"]
+__all__ = ["Handler", "ConcurrencyLimit", "Processors"]
 
 # Such errors come from what the peer asked: its answer says so, and the log stays as it is.
 _OF_THE_PEER = (FieldError, UsageError)
@@ -69,7 +69,7 @@ class _Unsettled:
         return serve
 
 
-class Lane:
+class ConcurrencyLimit:
     """How many requests of some codes are served at once, and how many may wait for their turn.
 
     Args:
@@ -103,8 +103,8 @@ class Processors:
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic, logger: logging.Logger | None = None) -> None:
-        self._table: dict[int, tuple[Handler, Lane]] = {}
-        self._default: tuple[Handler, Lane] | None = None
+        self._table: dict[int, tuple[Handler, ConcurrencyLimit]] = {}
+        self._default: tuple[Handler, ConcurrencyLimit] | None = None
         self._clock = clock
         self._log = LogLimit(logger or logging.getLogger("mqfast.remoting"), clock=clock)
         self._futures: set[asyncio.Future[Outcome]] = set()
@@ -118,7 +118,7 @@ class Processors:
         return frozenset(self._table)
 
     @property
-    def lanes(self) -> dict[str, Lane]:
+    def lanes(self) -> dict[str, ConcurrencyLimit]:
         """Name -> lane of all that are in use."""
         entries = [*self._table.values(), *([self._default] if self._default else [])]
         return {lane.name: lane for _, lane in entries}
@@ -128,12 +128,12 @@ class Processors:
         """Requests that are served now and have no answer yet; holds are not counted."""
         return len(self._futures)
 
-    def register(self, codes: Iterable[int], handler: Handler, lane: Lane) -> None:
+    def register(self, codes: Iterable[int], handler: Handler, lane: ConcurrencyLimit) -> None:
         """Serve these codes with this handler."""
         for code in codes:
             self._table[int(code)] = (handler, lane)
 
-    def register_default(self, handler: Handler, lane: Lane) -> None:
+    def register_default(self, handler: Handler, lane: ConcurrencyLimit) -> None:
         """Serve every other code with this handler."""
         self._default = (handler, lane)
 
@@ -160,7 +160,7 @@ class Processors:
             remark = "[OVERLOAD]system busy, start flow control for a while"
             channel.answer(request, request.response(ResponseCode.SYSTEM_BUSY, remark=remark))
 
-    def _serve(self, channel: Channel, request: RemotingCommand, handler: Handler, lane: Lane) -> None:
+    def _serve(self, channel: Channel, request: RemotingCommand, handler: Handler, lane: ConcurrencyLimit) -> None:
         settling = self.settling
         before = settling.count
         try:
@@ -182,7 +182,9 @@ class Processors:
         self._futures.add(future)
         future.add_done_callback(partial(self._done, channel, request, lane))
 
-    def _done(self, channel: Channel, request: RemotingCommand, lane: Lane, future: asyncio.Future[Outcome]) -> None:
+    def _done(
+        self, channel: Channel, request: RemotingCommand, lane: ConcurrencyLimit, future: asyncio.Future[Outcome]
+    ) -> None:
         self._futures.discard(future)
         lane.running -= 1
         if not future.cancelled():
@@ -192,7 +194,7 @@ class Processors:
                 channel.answer(request, answer)
         self._next(lane)
 
-    def _next(self, lane: Lane) -> None:
+    def _next(self, lane: ConcurrencyLimit) -> None:
         while lane.waiting and lane.running < lane.concurrency:
             waiting = lane.waiting.popleft()
             waited_ms = int((self._clock() - waiting.entered_s) * 1000)

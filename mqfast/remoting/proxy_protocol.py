@@ -13,7 +13,7 @@ from typing import Final
 from mqfast.broker_conf import java_whole
 from mqfast.errors import FrameError
 
-__all__ = ["Preamble"]
+__all__ = ["ProxyHeader"]
 
 _SIGNATURE: Final = b"\r\n\r\n\0\r\nQUIT\n"
 _V1: Final = b"PROXY "
@@ -21,7 +21,7 @@ _V1_BYTES_MAX: Final = 107
 _V2_BYTES_MAX: Final = 16 + 2048
 
 
-class Preamble:
+class ProxyHeader:
     """Looks whether a connection begins with a preamble.
 
     Attributes: ``peer``: (host, port) that it names; None where there is none or it names none.

@@ -14,7 +14,14 @@ import msgspec
 from msgspec import Raw, Struct
 
 from mqfast.errors import FieldError
-from mqfast.remoting.bodies import DataVersion, RegisterBody, TopicConfig, TopicTable, build_tables, decode_request
+from mqfast.remoting.bodies import (
+    DataVersion,
+    RegisterBody,
+    TopicConfigBody,
+    TopicTableBody,
+    build_tables,
+    decode_request,
+)
 from mqfast.remoting.fastjson import standard
 
 __all__ = ["RegistrationLimits", "Steps", "at_once", "registration_steps"]
@@ -63,7 +70,7 @@ def at_once(steps: Steps) -> RegisterBody:
 def registration_steps(body: bytes, *, compressed: bool, version: int, limits: RegistrationLimits) -> Steps:
     """Decode the body of 103; none at all is an empty table. Raises: FieldError."""
     if not body:
-        return RegisterBody(topic_config_serialize_wrapper=TopicTable(data_version=DataVersion()))
+        return RegisterBody(topic_config_serialize_wrapper=TopicTableBody(data_version=DataVersion()))
     if compressed:
         return (yield from _unpacked((yield from _inflated(body, limits.bytes)), limits))
     if len(body) > limits.bytes:
@@ -84,20 +91,22 @@ def registration_steps(body: bytes, *, compressed: bool, version: int, limits: R
         return _as_fastjson(body, version, limits)  # fastjson's own form, or an error that names its place
     _check_topics(len(table.topic_config_table), limits)
     yield
-    whole = raw.topic_config_serialize_wrapper = TopicTable(table.data_version, {}, table.topic_queue_mapping_info_map)
+    whole = raw.topic_config_serialize_wrapper = TopicTableBody(
+        table.data_version, {}, table.topic_queue_mapping_info_map
+    )
     for number, (name, one) in enumerate(table.topic_config_table.items()):
         if not number % _TOPICS_A_STEP:
             yield
         _check_name(name)
         whole.topic_config_table[name] = decode_request(
-            bytes(one), TopicConfig, f"body.topicConfigTable[{name!r}]", bytes_max=limits.bytes
+            bytes(one), TopicConfigBody, f"body.topicConfigTable[{name!r}]", bytes_max=limits.bytes
         )
     return _checked(raw, limits)
 
 
 def _as_fastjson(body: bytes, version: int, limits: RegistrationLimits) -> RegisterBody:
     if version < _BEFORE_BODIES:
-        table = decode_request(body, TopicTable, "body", bytes_max=_FASTJSON_BYTES_MAX)
+        table = decode_request(body, TopicTableBody, "body", bytes_max=_FASTJSON_BYTES_MAX)
         return _checked(RegisterBody(topic_config_serialize_wrapper=table), limits)
     found = decode_request(body, RegisterBody, "body", bytes_max=_FASTJSON_BYTES_MAX)
     if found.topic_config_serialize_wrapper is None:
@@ -181,7 +190,7 @@ class _Pieces:
 
 def _unpacked(data: bytes, limits: RegistrationLimits) -> Steps:
     pieces = _Pieces(data)
-    table = TopicTable(data_version=decode_request(pieces.text("dataVersion"), DataVersion, "body.dataVersion"))
+    table = TopicTableBody(data_version=decode_request(pieces.text("dataVersion"), DataVersion, "body.dataVersion"))
     for number in range(_count(pieces, "count", limits)):
         if not number % _TOPICS_A_STEP:
             yield
@@ -205,14 +214,14 @@ def _count(pieces: _Pieces, what: str, limits: RegistrationLimits) -> int:
     return count
 
 
-def _topic_line(line: str) -> TopicConfig:
+def _topic_line(line: str) -> TopicConfigBody:
     """``name readQueues writeQueues perm filterType {attributes}``."""
     words = line.split(" ", 5)
     try:
         name, reads, writes, perm = words[0], *map(int, words[1:4])
     except ValueError:
         raise FieldError("body.topic", "a name and three whole numbers", repr(line[:80])) from None
-    return TopicConfig(topic_name=name, read_queue_nums=reads, write_queue_nums=writes, perm=perm)
+    return TopicConfigBody(topic_name=name, read_queue_nums=reads, write_queue_nums=writes, perm=perm)
 
 
 build_tables(__name__)

@@ -11,7 +11,7 @@ import ssl
 import time
 from collections.abc import Callable
 
-from mqfast.remoting.channel import Channel, End
+from mqfast.remoting.channel import Channel, Endpoint
 from mqfast.remoting.latency import Latencies
 from mqfast.remoting.processors import Processors
 from mqfast.remoting.settings import RemotingSettings
@@ -50,7 +50,7 @@ class RemotingServer:
         self.processors = processors
         self.context = context
         self._make_channel = make_channel
-        self._end = End(
+        self._end = Endpoint(
             processors,
             settings or RemotingSettings(),
             clock=clock,

@@ -173,7 +173,7 @@ class ServerCertificates:
                     found[path] = status.st_mtime_ns, status.st_size, status.st_ino
         return found
 
-    def look(self) -> bool:
+    def reload_if_changed(self) -> bool:
         """Read the files again where one has changed. Returns: is the context another one?"""
         times = self._times()
         if times == self._seen:

@@ -14,7 +14,7 @@ from mqfast.broker_conf import java_number
 from mqfast.errors import MessageIllegal
 from mqfast.store.reader.timer_files import TIMER_TOPIC
 
-__all__ = ["BROKER_TOPICS", "SCHEDULE_TOPIC", "DelayLevels", "Place", "real_place"]
+__all__ = ["BROKER_TOPICS", "SCHEDULE_TOPIC", "DelayLevels", "QueuePosition", "real_place"]
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 BROKER_TOPICS: Final = frozenset(
@@ -32,7 +32,7 @@ _TRANSACTION_MASK: Final = 12
 _COMMITTED: Final = 8
 
 
-class Place(NamedTuple):
+class QueuePosition(NamedTuple):
     """Under which topic, queue and property string a message is stored."""
 
     topic: str
@@ -64,7 +64,7 @@ class DelayLevels:
         """How long a message of the level is parked; 1 s for an unknown level, as RocketMQ has it."""
         return self.delays_ms[level - 1] if 0 < level <= len(self.delays_ms) else _UNKNOWN_LEVEL_MS
 
-    def park(self, topic: str, queue_id: int, properties: bytes, sys_flag: int = 0) -> Place | None:
+    def park(self, topic: str, queue_id: int, properties: bytes, sys_flag: int = 0) -> QueuePosition | None:
         """Where a message waits that its properties delay (DELAY above 0); None: it is not delayed by a level.
 
         A level above the last one becomes the last one. REAL_TOPIC and REAL_QID remember the place; properties of the
@@ -86,4 +86,4 @@ class DelayLevels:
             pairs[names.DELAY] = str(level)
         pairs[names.REAL_TOPIC] = topic
         pairs[names.REAL_QID] = str(queue_id)
-        return Place(SCHEDULE_TOPIC, level - 1, names.encode(pairs))
+        return QueuePosition(SCHEDULE_TOPIC, level - 1, names.encode(pairs))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mqfast.store.engine import QueueUnit
     from mqfast.store.message_store import MessageStore
     from mqfast.store.meta.metadata import DelayOffsetTable
-    from mqfast.store.put._put_result import PutResult
+    from mqfast.store.put.put_result import PutResult
 
 __all__ = ["DelayService"]
 

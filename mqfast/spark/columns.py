@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from mqfast.spark.access import ReadSettings
+from mqfast.spark.backend import ReadSettings
 from mqfast.spark.bodies import NEEDED
 from mqfast.spark.schema import Column
-from mqfast.store.reader._gather import Gather
+from mqfast.store.reader.gather import Gather
 
 __all__ = ["gather_of", "opens"]
 

@@ -98,7 +98,7 @@ def _broker_store(spark: SparkSession, golden: Path, base: Path) -> None:
         "SELECT topic, count(*) AS messages, sum(bodySize) AS bytes, count(DISTINCT tags) AS tags "
         "FROM messages GROUP BY topic ORDER BY messages DESC LIMIT 5"
     ).show()
-    report = analytics.run(spark, analytics.Settings(str(store), str(base / "broker-store.html")))
+    report = analytics.run(spark, analytics.AnalyticsSettings(str(store), str(base / "broker-store.html")))
     _expect("messages in the report", report.facts["messages"], spark.table("messages").count())
 
 
@@ -135,17 +135,17 @@ def _stream(spark: SparkSession, store: Path, base: Path, count: int) -> None:
 
 def _jobs(spark: SparkSession, store: Path, base: Path, count: int) -> None:
     _step("The jobs: archive, replay, audit, analytics")
-    to_parquet = archive.Settings(str(store), str(base / "archive"))
+    to_parquet = archive.ArchiveSettings(str(store), str(base / "archive"))
     report = _timed("archive", lambda: archive.run(spark, to_parquet))
     _expect("archived messages", report.facts["messages"], count)
     _expect("archived by a second run", archive.run(spark, to_parquet).facts["messages"], 0)
-    back = replay.Settings(str(base / "archive"), str(base / "replayed"))
+    back = replay.ReplaySettings(str(base / "archive"), str(base / "replayed"))
     _expect("replayed messages", _timed("replay", lambda: replay.run(spark, back)).facts["appended"], count)
     _expect("replayed by a second run", replay.run(spark, back).facts["appended"], 0)
-    report = _timed("audit", lambda: audit.run(spark, audit.Settings(str(base / "replayed"))))
+    report = _timed("audit", lambda: audit.run(spark, audit.AuditSettings(str(base / "replayed"))))
     _expect("records that are whole", report.facts["records"], count)
     _expect("findings", report.facts["findings"], 0)
-    charts = analytics.Settings(str(store), str(base / "generated-store.html"))
+    charts = analytics.AnalyticsSettings(str(store), str(base / "generated-store.html"))
     report = _timed("analytics", lambda: analytics.run(spark, charts))
     print(report.text())
 

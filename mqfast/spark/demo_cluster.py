@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.spark.jobs import archive, audit
-from mqfast.spark.jobs.places import Cluster
+from mqfast.spark.jobs.locations import ClusterLocation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,8 +117,8 @@ def live_cluster(
         ).awaitTermination()
         expect("rows, and different ones", _numbers(spark, base / "live-out"), (messages, messages))
         step("An archive of the cluster, and a stream that begins in it")
-        place = Cluster(namesrv)
-        report = archive.run(spark, archive.Settings(place, str(base / "live-archive"), topics=(TOPIC,)))
+        place = ClusterLocation(namesrv)
+        report = archive.run(spark, archive.ArchiveSettings(place, str(base / "live-archive"), topics=(TOPIC,)))
         expect("archived messages", report.facts["messages"], messages)
         send(namesrv, messages, messages + half)
         _stream(spark, namesrv, base, "handed-over", startingFrom=f"archive:{base / 'live-archive'}").awaitTermination()
@@ -135,6 +135,6 @@ def live_cluster(
         back = spark.read.format("mqfast").options(namesrv=namesrv, subscribe=BACK, columns="keys,body").load()
         found = {row["keys"]: int(bytes(row["body"])) for row in back.collect()}
         expect("totals in the broker", found, {"new": every // 2, "paid": every // 2})
-        report = audit.run(spark, audit.Settings(place))
+        report = audit.run(spark, audit.AuditSettings(place))
         expect("records that the audit of the cluster read", report.facts["records"], every + 2)
         expect("findings", report.facts["findings"], 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mqfast.spark import options as table
-from mqfast.spark.plan import Piece
+from mqfast.spark.plan import Split
 from mqfast.spark.schema import chosen_columns
 from mqfast.spark.source import BatchReader, ScanPartition
 
@@ -43,7 +43,7 @@ def explain(options: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def _places(piece: Piece) -> str:
+def _places(piece: Split) -> str:
     if piece.scan is not None:
         return f"log from {piece.scan.start} to {piece.scan.end}"
     return ", ".join(f"{r.topic}/{r.queue_id} from {r.start} to {r.end}" for r in piece.queues)

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from mqfast.errors import MqfastError, StoreLocked
 from mqfast.spark.offsets import LOG_KEY, Offsets, decode
-from mqfast.store.base._os import OsDoor
 from mqfast.store.base.lock import StoreLock
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.base.paths import StorePaths
 from mqfast.store.meta.offsets import ConsumerOffsets
 from mqfast.store.reader.store_reader import StoreReader
@@ -68,9 +68,9 @@ class GroupProgress:
         try:
             with StoreReader(self._path, commit_log=self._commit_log) as reader:
                 offsets = queue_offsets(reader, spark)
-            door = OsDoor()
-            with StoreLock.acquire(door, os.path.join(self._path, "lock")):
-                table = ConsumerOffsets.load(door, StorePaths(self._path).consumer_offset)
+            os_api = OsApi()
+            with StoreLock.acquire(os_api, os.path.join(self._path, "lock")):
+                table = ConsumerOffsets.load(os_api, StorePaths(self._path).consumer_offset)
                 for (topic, queue_id), offset in offsets.items():
                     if offset > table.get(self._group, topic, queue_id):
                         table.commit(self._group, topic, queue_id, offset)

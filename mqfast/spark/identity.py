@@ -20,7 +20,7 @@ from mqfast.spark.offsets import Anchor, Lost, Mark, Offsets, Place, StreamOffse
 from mqfast.spark.plan import Queue, Snapshot
 
 if TYPE_CHECKING:
-    from mqfast.spark.access import Access, LogAccess
+    from mqfast.spark.backend import Backend, LogAccess
 
 __all__ = ["Loss", "Resumed", "anchor_of", "log_marks", "refuse", "resume_log", "resume_queues", "still_there"]
 
@@ -59,7 +59,7 @@ def refuse(losses: Iterable[Loss]) -> None:
 
 
 def log_marks(
-    snapshot: Snapshot, access: Access, position: int | None = None, before: Iterable[Mark] = ()
+    snapshot: Snapshot, access: Backend, position: int | None = None, before: Iterable[Mark] = ()
 ) -> tuple[Mark, ...]:
     """The records by which a store is known again: the newest one that a queue has, the first one of its file, the one
     at ``position``, where a stream goes on, and of ``before`` some, ever further apart, which tell how far back a store
@@ -81,7 +81,7 @@ def log_marks(
     return tuple((place, crc) for place, crc in sorted(found.items()) if crc is not None)
 
 
-def anchor_of(place: Place, offset: int, access: Access) -> Anchor | None:
+def anchor_of(place: Place, offset: int, access: Backend) -> Anchor | None:
     """The message before an offset of a queue or, where there is none, the one at it; None for neither."""
     for at in (offset - 1, offset):
         found = access.message_mark(*place, at) if at >= 0 else None
@@ -93,7 +93,7 @@ def anchor_of(place: Place, offset: int, access: Access) -> Anchor | None:
 # --- what became of it -----------------------------------------------------------------------------------------------
 
 
-def _known(marks: Iterable[Mark], snapshot: Snapshot, access: Access) -> tuple[list[int], list[int]]:
+def _known(marks: Iterable[Mark], snapshot: Snapshot, access: Backend) -> tuple[list[int], list[int]]:
     """Physical offsets of the marks that are the same, and of those that are not."""
     same: list[int] = []
     other: list[int] = []
@@ -138,7 +138,7 @@ def resume_queues(
     offset: StreamOffset,
     snapshot: Snapshot,
     selected: Iterable[Queue],
-    access: Access,
+    access: Backend,
     *,
     every: bool,
     wanted: Callable[[Place], bool],
@@ -207,7 +207,7 @@ def _come_back(
     offset: StreamOffset,
     queues: Mapping[Place, Queue],
     snapshot: Snapshot,
-    access: Access,
+    access: Backend,
     found: Resumed,
     *,
     foreign: bool,
@@ -233,14 +233,14 @@ def _expired(place: Place, offset: StreamOffset, snapshot: Snapshot) -> bool:
     return anchor is not None and anchor[1] < snapshot.log_start <= offset.read
 
 
-def _was_trimmed(queue: Queue, offset: StreamOffset, snapshot: Snapshot, access: Access) -> bool:
+def _was_trimmed(queue: Queue, offset: StreamOffset, snapshot: Snapshot, access: Backend) -> bool:
     """Had a queue that is new to the stream messages below its present beginning?"""
     if snapshot.log_start <= offset.read:  # nothing was removed that the stream had not read
         return False
     return not access.is_filler(queue.topic, queue.queue_id, queue.min_offset - 1)
 
 
-def _is_another(place: Place, anchor: Anchor, snapshot: Snapshot, access: Access) -> bool:
+def _is_another(place: Place, anchor: Anchor, snapshot: Snapshot, access: Backend) -> bool:
     """Has the queue another message at this offset now? One that retention removed is none."""
     at, physical, crc = anchor
     found = access.message_mark(*place, at)
@@ -250,7 +250,7 @@ def _is_another(place: Place, anchor: Anchor, snapshot: Snapshot, access: Access
 
 
 def _resume_queue(
-    queue: Queue, at: int, anchor: Anchor | None, known: int | None, snapshot: Snapshot, access: Access, found: Resumed
+    queue: Queue, at: int, anchor: Anchor | None, known: int | None, snapshot: Snapshot, access: Backend, found: Resumed
 ) -> int:
     """Args: known: up to this physical offset the log is the one that the stream was reading, -1 where nothing tells;
     None: it is another log."""
@@ -289,7 +289,7 @@ def _only_the_master(queue: Queue, at: int, snapshot: Snapshot) -> ConnectError:
     )
 
 
-def _first_behind(queue: Queue, end: int, physical_offset: int, access: Access) -> int:
+def _first_behind(queue: Queue, end: int, physical_offset: int, access: Backend) -> int:
     """The first message of a queue up to ``end`` that lies in the log behind a place."""
     low, high = queue.min_offset, max(end, queue.min_offset)
     log = access.log
@@ -305,7 +305,7 @@ def _first_behind(queue: Queue, end: int, physical_offset: int, access: Access) 
     return low
 
 
-def still_there(offset: StreamOffset, snapshot: Snapshot, access: Access, places: Iterable[Place]) -> list[Loss]:
+def still_there(offset: StreamOffset, snapshot: Snapshot, access: Backend, places: Iterable[Place]) -> list[Loss]:
     """What is gone of an end that an earlier run planned: marks of the log, and the messages before the end of these
     queues."""
     losses = []

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from mqfast.errors import MqfastError, UsageError
 from mqfast.spark import options as table
-from mqfast.spark.access import Access, open_access
+from mqfast.spark.backend import Backend, open_access
 from mqfast.spark.groups import GroupProgress, queue_offsets
 from mqfast.spark.offsets import LOG_KEY, STORES_KEY, VERSION, backlog, decode, live_part
 from mqfast.store.reader.store_reader import StoreReader
@@ -102,7 +102,7 @@ class GroupListener(StreamingQueryListener):
     ) -> None:
         self._group: Final = group
         self._cluster: Final = None if isinstance(path, str) else table.parse(path, table.STREAM)
-        self._brokers: Final[dict[str, Access]] = {}
+        self._brokers: Final[dict[str, Backend]] = {}
         self._store: Final = path if store is None and isinstance(path, str) else store
         self._progress: Final = GroupProgress(path, group) if isinstance(path, str) else None
         self._query: Final = query

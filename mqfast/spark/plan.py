@@ -2,7 +2,7 @@
 
 Room: the Spark adapter, imports neither Spark nor Arrow. Everything here is arithmetic on a snapshot that was taken
 once; the few questions that need the store (where a record begins, which bytes a queue's offsets span) go through
-``Places``, so that it can be tested without one. It must never read a file.
+``ConnectionKeys``, so that it can be tested without one. It must never read a file.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Final, Protocol
 from mqfast.message import LMQ_PREFIX
 
 __all__ = [
-    "Piece",
-    "Places",
+    "Split",
+    "ConnectionKeys",
     "Queue",
     "OffsetRange",
     "ScanRange",
@@ -106,7 +106,7 @@ class ScanRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Split:
     """What one task reads: a part of the log, or parts of queues one after another."""
 
     scan: ScanRange | None = None
@@ -129,7 +129,7 @@ class Selection:
         return sum(r.end - r.start for r in self.ranges)
 
 
-class Places(Protocol):
+class ConnectionKeys(Protocol):
     """What planning asks of a store."""
 
     def boundary(self, physical_offset: int, limit: int) -> int:
@@ -145,14 +145,14 @@ class Places(Protocol):
 def plan(
     snapshot: Snapshot,
     selection: Selection,
-    places: Places | None,
+    places: ConnectionKeys | None,
     *,
     order: str = "auto",
     partition_bytes: int = 128 << 20,
     min_partitions: int | None = None,
     max_partitions: int | None = None,
     within: tuple[int, int] = (0, 1 << 63),
-) -> list[Piece]:
+) -> list[Split]:
     """Cut what was asked for into pieces of about ``partition_bytes`` of log; empty when there is nothing.
 
     ``places``: None where there is no log to be asked: everything is read along the queues. ``within``: only this part
@@ -176,7 +176,7 @@ def plan(
     total = span[1] - span[0] if along_log else selected
     parts = _parts(total, partition_bytes, min_partitions, max_partitions)
     if along_log:
-        return [Piece(scan=piece) for piece in scan_pieces(span[0], span[1], parts, places)]
+        return [Split(scan=piece) for piece in scan_pieces(span[0], span[1], parts, places)]
     return _queue_pieces(ranges, parts)
 
 
@@ -196,7 +196,7 @@ def _prefers_log(snapshot: Snapshot, selection: Selection, selected: float, span
     return selected >= _LOG_SHARE * (span[1] - span[0])
 
 
-def scan_pieces(start: int, end: int, parts: int, places: Places) -> list[ScanRange]:
+def scan_pieces(start: int, end: int, parts: int, places: ConnectionKeys) -> list[ScanRange]:
     """Cut a part of the log into at most ``parts`` pieces of like size, each from the beginning of a record on."""
     cuts = [start]
     for cut in places.boundaries([start + (end - start) * i // parts for i in range(1, parts)], end):
@@ -205,11 +205,11 @@ def scan_pieces(start: int, end: int, parts: int, places: Places) -> list[ScanRa
     return [ScanRange(a, b) for a, b in zip(cuts, [*cuts[1:], end], strict=True)]
 
 
-def _queue_pieces(ranges: Sequence[OffsetRange], parts: int) -> list[Piece]:
+def _queue_pieces(ranges: Sequence[OffsetRange], parts: int) -> list[Split]:
     """Deal the messages out in order; a queue is cut where a piece is full, and a piece may hold many queues."""
     total = sum(r.end - r.start for r in ranges)
     parts = min(parts, total)
-    pieces: list[Piece] = []
+    pieces: list[Split] = []
     current: list[OffsetRange] = []
     done = 0
     for r in ranges:
@@ -222,6 +222,6 @@ def _queue_pieces(ranges: Sequence[OffsetRange], parts: int) -> list[Piece]:
             at += count
             done += count
             if count == room:
-                pieces.append(Piece(queues=tuple(current)))
+                pieces.append(Split(queues=tuple(current)))
                 current = []
     return pieces

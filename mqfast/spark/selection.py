@@ -1,7 +1,7 @@
 """Which messages a user asked for: topics and queues, and where each queue begins and ends.
 
 Room: the Spark adapter, imports neither Spark nor Arrow. Works on one snapshot, for batches and for the first offsets
-of a stream alike; what only the store knows (offsets by time, offsets of groups) comes through ``Access``. It must
+of a stream alike; what only the store knows (offsets by time, offsets of groups) comes through ``Backend``. It must
 never leave out in silence what was named: an unknown topic or queue is an error with the nearest name.
 """
 
@@ -17,7 +17,7 @@ from mqfast.spark.options import Bound, Options, nearest_name
 from mqfast.spark.plan import OffsetRange, Queue, Selection, Snapshot
 
 if TYPE_CHECKING:
-    from mqfast.spark.access import Access
+    from mqfast.spark.backend import Backend
 
 __all__ = [
     "HIDDEN_TOPICS", "check_names", "check_pattern", "ending_offsets", "is_hidden", "is_left_out", "left_out_topics",
@@ -167,7 +167,7 @@ def wants_queue(options: Options, topic: str, queue_id: int | None = None) -> bo
 
 
 def starting_offsets(
-    snapshot: Snapshot, queues: Iterable[Queue], options: Options, access: Access, default: str
+    snapshot: Snapshot, queues: Iterable[Queue], options: Options, access: Backend, default: str
 ) -> dict[Key, int]:
     """The first offset of each queue, within its bounds; ``default`` is earliest or latest. Where only a slave is
     there, an offset that was named may be behind its end.
@@ -189,7 +189,7 @@ def starting_offsets(
     return found
 
 
-def ending_offsets(snapshot: Snapshot, queues: Iterable[Queue], options: Options, access: Access) -> dict[Key, int]:
+def ending_offsets(snapshot: Snapshot, queues: Iterable[Queue], options: Options, access: Backend) -> dict[Key, int]:
     """The end of each queue, not included, within its bounds.
 
     Raises: as starting_offsets.
@@ -204,7 +204,7 @@ def _resolve(
     snapshot: Snapshot,
     queues: Iterable[Queue],
     options: Options,
-    access: Access,
+    access: Backend,
     default: str,
     way: str,
     bound: Bound | None,
@@ -263,7 +263,7 @@ def _check_offset(queue: Queue, offset: int, way: str, fail: bool) -> None:
         )
 
 
-def select(snapshot: Snapshot, options: Options, access: Access) -> Selection:
+def select(snapshot: Snapshot, options: Options, access: Backend) -> Selection:
     """The messages that a batch reads.
 
     Raises: ConfigError, DataLoss.

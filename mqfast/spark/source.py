@@ -21,10 +21,10 @@ from pyspark.sql.types import StructType
 
 from mqfast.errors import ConfigError
 from mqfast.spark import options as table
-from mqfast.spark.access import Access, ReadSettings, StoreReplaced, known_topics, log_of, open_access, stores_of
+from mqfast.spark.backend import Backend, ReadSettings, StoreReplaced, known_topics, log_of, open_access, stores_of
 from mqfast.spark.local.leases import TaskLease, hold
 from mqfast.spark.options import Options
-from mqfast.spark.plan import Piece, Selection, Snapshot, plan
+from mqfast.spark.plan import Selection, Snapshot, Split, plan
 from mqfast.spark.pushdown import Narrowed, narrow
 from mqfast.spark.schema import (
     STORE,
@@ -71,7 +71,7 @@ class MqFastSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A stream read. Raises: ConfigError, also where pyspark is too old for streams."""
         try:
-            from mqfast.spark.handover import StreamFromArchive
+            from mqfast.spark.archive_then_live import StreamFromArchive
             from mqfast.spark.stream import StreamReader
             from mqfast.spark.stream_of_stores import StreamOfStores
         except ImportError as error:
@@ -120,7 +120,7 @@ class ScanPartition(InputPartition):
     options: Options
     columns: tuple[Column, ...]
     store_id: str
-    piece: Piece
+    piece: Split
     settings: ReadSettings
     lease: TaskLease | None = None
     store: str = ""
@@ -145,10 +145,10 @@ def freeze_loaded() -> None:
         gc.freeze()
 
 
-_opened: tuple[str, str, Access] | None = None
+_opened: tuple[str, str, Backend] | None = None
 
 
-def opened(options: Options, store_id: str) -> Access:
+def cached_backend(options: Options, store_id: str) -> Backend:
     """The store of a task; a worker's next task of the same store finds it opened and listed.
 
     Raises: StoreNotFound where the store is another one than was planned.
@@ -174,7 +174,7 @@ def read_part(part: ScanPartition) -> Iterator[pa.RecordBatch]:
     Raises: StoreNotFound where the store is another one, CorruptFile, DataLoss, StorageError.
     """
     try:
-        access = opened(part.options, part.store_id)
+        access = cached_backend(part.options, part.store_id)
     except StoreReplaced as error:
         if not part.may_be_gone:
             raise
@@ -187,7 +187,7 @@ def read_part(part: ScanPartition) -> Iterator[pa.RecordBatch]:
         access.release_files()
 
 
-def _batches_of(part: ScanPartition, access: Access) -> Iterator[pa.RecordBatch]:
+def _batches_of(part: ScanPartition, access: Backend) -> Iterator[pa.RecordBatch]:
     named = [column.name for column in part.columns]
     if STORE.name not in named:
         yield from _rows_of(part, access, part.columns)
@@ -203,7 +203,7 @@ def _batches_of(part: ScanPartition, access: Access) -> Iterator[pa.RecordBatch]
         yield pa.RecordBatch.from_arrays([arrays[name] for name in named], schema=schema)
 
 
-def _rows_of(part: ScanPartition, access: Access, columns: tuple[Column, ...]) -> Iterator[pa.RecordBatch]:
+def _rows_of(part: ScanPartition, access: Backend, columns: tuple[Column, ...]) -> Iterator[pa.RecordBatch]:
     if part.options.view != "messages":
         yield from access.view_rows(part.piece, columns, part.options)
         return
@@ -232,8 +232,8 @@ def read_settings(options: Options, selection: Selection) -> ReadSettings:
     )
 
 
-def parts_of(
-    options: Options, columns: tuple[Column, ...], snapshot: Snapshot, pieces: Sequence[Piece], settings: ReadSettings
+def partitions_of(
+    options: Options, columns: tuple[Column, ...], snapshot: Snapshot, pieces: Sequence[Split], settings: ReadSettings
 ) -> list[ScanPartition]:
     """Partitions of planned pieces; the same for batches and streams."""
     along_queues = dataclasses.replace(settings, queues=None)
@@ -283,16 +283,18 @@ class BatchReader(DataSourceReader):
                     found.append(part)
         return found
 
-    def _parts(self, o: Options, access: Access, snapshot: Snapshot) -> list[ScanPartition]:
+    def _parts(self, o: Options, access: Backend, snapshot: Snapshot) -> list[ScanPartition]:
         if o.view != "messages":
-            return parts_of(o, self.columns, snapshot, access.view_pieces(snapshot, o), ReadSettings())
+            return partitions_of(o, self.columns, snapshot, access.view_pieces(snapshot, o), ReadSettings())
         narrowed = self.narrowed
         selection = narrowed.apply(select(snapshot, o, access))
         pieces = plan(
             snapshot, selection, access.log, order=o.order, partition_bytes=o.partition_bytes,
             min_partitions=o.min_partitions, max_partitions=o.max_partitions, within=narrowed.physical_offsets,
         )  # fmt: skip
-        parts = parts_of(o, self.columns, snapshot, pieces, narrowed_settings(read_settings(o, selection), narrowed))
+        parts = partitions_of(
+            o, self.columns, snapshot, pieces, narrowed_settings(read_settings(o, selection), narrowed)
+        )
         lease = access.lease(pieces, o.lease_ttl)
         if lease is not None:
             for number, part in enumerate(parts):

@@ -28,7 +28,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from mqfast.errors import ConfigError
-from mqfast.spark.access import Access, LogAccess, ReadSettings, log_of, open_access
+from mqfast.spark.backend import Backend, LogAccess, ReadSettings, log_of, open_access
 from mqfast.spark.identity import (
     Loss,
     anchor_of,
@@ -55,11 +55,11 @@ from mqfast.spark.offsets import (
     limit_rows,
 )
 from mqfast.spark.options import Bound, Options
-from mqfast.spark.plan import OffsetRange, Piece, ScanRange, Selection, Snapshot, plan, scan_pieces
+from mqfast.spark.plan import OffsetRange, ScanRange, Selection, Snapshot, Split, plan, scan_pieces
 from mqfast.spark.schema import VIEWS, Column
 from mqfast.spark.selection import check_pattern, present, readable, selected_queues, starting_offsets, wants_queue
-from mqfast.spark.source import ScanPartition, freeze_loaded, parts_of, read_part, read_settings
-from mqfast.store.reader._gather import ANY_QUEUE
+from mqfast.spark.source import ScanPartition, freeze_loaded, partitions_of, read_part, read_settings
+from mqfast.store.reader.gather import ANY_QUEUE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -110,7 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._one_of_many: Final = one_of_many  # topics that are named may be in another store
         self.columns: Final = columns
         self.along_log: Final = reads_along_log(options)
-        self._access: Access | None = None
+        self._access: Backend | None = None
         self._snapshot: Snapshot | None = None
         self._first: Spark | None = None
         self._target: Snapshot | None = None
@@ -124,7 +124,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- the store ---
 
-    def _open(self) -> Access:
+    def _open(self) -> Backend:
         if self._access is None:
             self._access = open_access(self.options)
         return self._access
@@ -133,7 +133,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return log_of(self._open())
 
     def _look(self, *, wait: bool = True) -> Snapshot:
-        self._snapshot = self._open().look(wait=wait)
+        self._snapshot = self._open().refresh(wait=wait)
         return self._snapshot
 
     def _seen(self) -> Snapshot:
@@ -471,12 +471,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         lease = self._open().keep(pieces, self.options.lease_ttl)
         settings = self._wanted(since, until) if self.along_log else read_settings(self.options, Selection(()))
-        parts = parts_of(self.options, self.columns, snapshot, pieces, settings)
+        parts = partitions_of(self.options, self.columns, snapshot, pieces, settings)
         for part in parts:
             part.lease, part.may_be_gone = lease, not self.options.fail_on_data_loss
         return list(parts)
 
-    def _log_pieces(self, start: StreamOffset, end: StreamOffset) -> list[Piece]:
+    def _log_pieces(self, start: StreamOffset, end: StreamOffset) -> list[Split]:
         access, snapshot, o = self._log(), self._seen(), self.options
         assert start.position is not None
         assert end.position is not None
@@ -493,9 +493,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if first >= last:
             return []
         parts = max(1, round((last - first) / o.partition_bytes), o.min_partitions or 1)
-        return [Piece(scan=piece) for piece in scan_pieces(first, last, min(parts, o.max_partitions or parts), access)]
+        return [Split(scan=piece) for piece in scan_pieces(first, last, min(parts, o.max_partitions or parts), access)]
 
-    def _queue_pieces(self, start: StreamOffset, end: StreamOffset) -> list[Piece]:
+    def _queue_pieces(self, start: StreamOffset, end: StreamOffset) -> list[Split]:
         access, o, snapshot = self._open(), self.options, self._seen()
         assert start.queues is not None
         assert end.queues is not None

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from mqfast.errors import UsageError
-from mqfast.spark.access import is_away, known_topics, look_again, open_access, stores_of
+from mqfast.spark.backend import forget_cluster, is_unavailable, known_topics, open_access, stores_of
 from mqfast.spark.offsets import LOG_KEY, STORES_KEY, VERSION, Spark
 from mqfast.spark.options import Options, of_broker
 from mqfast.spark.schema import Column
@@ -81,7 +81,7 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _is_away(self, name: str, error: Exception) -> bool:
         """Can the stream go on without a broker for now? False: the error is another one, or the time is over."""
-        if not is_away(self.options, error):
+        if not is_unavailable(self.options, error):
             return False
         now = time.monotonic()
         if name not in self._away:
@@ -137,7 +137,7 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """This run ends where the stores end now."""
         self._available_now = True
-        look_again(self.options)
+        forget_cluster(self.options)
         self._meet()
         for store in self._stores.values():
             store.prepareForTriggerAvailableNow()
@@ -149,7 +149,7 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 ends[name] = store.reportLatestOffset() or {}
             except Exception as error:
-                if not is_away(self.options, error):
+                if not is_unavailable(self.options, error):
                     raise
         return _together(ends)
 

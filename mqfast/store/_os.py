@@ -1,5 +1,10 @@
-"""The former place of OsDoor, for programs that pass a door to ``mqfast.open``. It must never define anything."""
+"""The former module of the table of OS calls: ``OsDoor`` is ``mqfast.store.base.os_api.OsApi`` now."""
 
-from mqfast.store.base._os import REAL, OsDoor
+import warnings
 
-__all__ = ["REAL", "OsDoor"]
+from mqfast.store.base.os_api import REAL, OsApi
+
+__all__ = ["REAL", "OsApi", "OsDoor"]
+
+OsDoor = OsApi
+warnings.warn("mqfast.store._os.OsDoor is mqfast.store.base.os_api.OsApi now", DeprecationWarning, stacklevel=2)

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from mqfast.store.engine import Engine
     from mqfast.store.follow import Follow
-    from mqfast.store.get._get_result import GetResult
+    from mqfast.store.get.get_result import GetResult
     from mqfast.store.meta.offsets import ConsumerOffsets
-    from mqfast.store.record._record import StoredMessage
+    from mqfast.store.record.record import StoredMessage
 
 __all__ = ["Consumer", "OffsetReset"]
 

@@ -1,9 +1,9 @@
 # The rooms of one open store, as the puts, the gets and the engine interface see them.
 from libc.stdint cimport int64_t
-from mqfast.store.dispatch._dispatch cimport Dispatcher
-from mqfast.store.log._commit_log cimport CommitLog
-from mqfast.store.log._log_state cimport LogState
-from mqfast.store.queues._consume_queue cimport QueueState, QueueTable
+from mqfast.store.dispatch.dispatch cimport Dispatcher
+from mqfast.store.log.commit_log cimport CommitLog
+from mqfast.store.log.log_state cimport LogState
+from mqfast.store.queues.consume_queue cimport QueueState, QueueTable
 
 
 cdef int64_t integer(object value, str what, int64_t low, int64_t high) except? -1

@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 
 from mqfast.config import StoreConfig
-from mqfast.store.dispatch._dispatch import Dispatcher
+from mqfast.store.dispatch.dispatch import Dispatcher
 from mqfast.store.index.index_service import IndexService
-from mqfast.store.log._commit_log import CommitLog
 from mqfast.store.log.acks import AckTable
+from mqfast.store.log.commit_log import CommitLog
 from mqfast.store.log.watermarks import FlushWaiters
-from mqfast.store.put._put_result import Ticket
-from mqfast.store.queues._consume_queue import ConsumeQueue, QueueTable
+from mqfast.store.put.put_result import Ticket
+from mqfast.store.queues.consume_queue import ConsumeQueue, QueueTable
 from mqfast.store.queues.queue_store import QueueStore
 
 class Core:

@@ -7,13 +7,13 @@ Spark is put together in engine.py.
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t
-from mqfast.store.base._os cimport LONGEST_WAIT_NS, mq_load64
-from mqfast.store.dispatch._dispatch cimport Dispatcher
-from mqfast.store.log._commit_log cimport CommitLog
-from mqfast.store.log._group_commit cimport flush_up_to
-from mqfast.store.log._watch cimport unit_put
-from mqfast.store.log._log_state cimport LogState, unlock_puts, wait_to_lock_puts
-from mqfast.store.queues._consume_queue cimport ConsumeQueue, QueueTable
+from mqfast.store.base.os_api cimport LONGEST_WAIT_NS, mq_load64
+from mqfast.store.dispatch.dispatch cimport Dispatcher
+from mqfast.store.log.commit_log cimport CommitLog
+from mqfast.store.log.group_commit cimport flush_up_to
+from mqfast.store.log.log_watch cimport unit_put
+from mqfast.store.log.log_state cimport LogState, unlock_puts, wait_to_lock_puts
+from mqfast.store.queues.consume_queue cimport ConsumeQueue, QueueTable
 
 from mqfast.errors import FlushError, MessageIllegal, PageCacheBusy
 from mqfast.message import parse_host

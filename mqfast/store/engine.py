@@ -15,11 +15,11 @@ from mqfast.errors import OffsetError
 from mqfast.store.base.disk_use import DiskUse, disk_use
 from mqfast.store.base.results import LogFlag
 from mqfast.store.core import Core
-from mqfast.store.dispatch._arrival import Arrivals
-from mqfast.store.get._get_records import GetLimits, GetMessageResult, get_records, record_at, unit_at
-from mqfast.store.get._read import QueueUnit
-from mqfast.store.put import _encoded
-from mqfast.store.record._filter import TagCodes, TagFilter, UnitFilter
+from mqfast.store.dispatch.arrival import Arrivals
+from mqfast.store.get.get_message import QueueUnit
+from mqfast.store.get.get_records import GetLimits, GetMessageResult, get_records, record_at, unit_at
+from mqfast.store.put import encoded as _encoded
+from mqfast.store.record.filter import TagCodes, TagFilter, UnitFilter
 
 if TYPE_CHECKING:
     from mqfast.errors import MqfastError
@@ -144,7 +144,7 @@ class Engine(Core):
 
     def disk_use(self) -> DiskUse:
         """Ask how full the fullest filesystem is that has files of the store. Raises: StorageError."""
-        return disk_use(self.log.door, self.queues.paths)
+        return disk_use(self.log.os_api, self.queues.paths)
 
     def is_on_disk(self, topic: str, queue_id: int, offset: int, limits: GetLimits | None = None) -> bool:
         """Is the message at a queue offset so far behind the end of the log that it counts as on disk, not in memory?

@@ -16,7 +16,7 @@ from mqfast.store.index.index_service import infer_index_sizes
 from mqfast.store.meta.notes import StoreNotes, log_file_bytes
 
 if TYPE_CHECKING:
-    from mqfast.store.base._os import OsDoor
+    from mqfast.store.base.os_api import OsApi
 
 __all__ = ["size_of_log_files", "sizes_of_files"]
 
@@ -24,19 +24,19 @@ _EMBEDDED: Final = StoreConfig()
 _BROKER: Final = StoreConfig(profile="broker")
 
 
-def size_of_log_files(door: OsDoor, paths: StorePaths, config: StoreConfig) -> tuple[int, str]:
+def size_of_log_files(os_api: OsApi, paths: StorePaths, config: StoreConfig) -> tuple[int, str]:
     """The size of the log files, and a file that has it; 0 where there is none.
 
     Raises: CorruptFile for one that was cut short or has grown, ConfigError where its odd size is all that is known.
     """
-    files = [file for directory in paths.commit_logs for file in list_offset_files(door, directory)[0]]
-    sizes = [door.file_size(file.path) for file in files]
+    files = [file for directory in paths.commit_logs for file in list_offset_files(os_api, directory)[0]]
+    sizes = [os_api.file_size(file.path) for file in files]
     if not any(sizes):
         return 0, ""
     name = "mapped_file_bytes_commit_log"
     size = log_file_bytes(
         [(file.start_offset, size) for file, size in zip(files, sizes, strict=True)],
-        StoreNotes.load(door, paths).log_file_bytes,
+        StoreNotes.load(os_api, paths).log_file_bytes,
     )
     if name in config.explicit and (size == 0 or config.mapped_file_bytes_commit_log in sizes):
         size = config.mapped_file_bytes_commit_log
@@ -65,7 +65,7 @@ def size_of_log_files(door: OsDoor, paths: StorePaths, config: StoreConfig) -> t
     return size, files[sizes.index(size) if size in sizes else 0].path
 
 
-def sizes_of_files(door: OsDoor, paths: StorePaths, config: StoreConfig) -> StoreConfig:
+def sizes_of_files(os_api: OsApi, paths: StorePaths, config: StoreConfig) -> StoreConfig:
     """The config with the file sizes that the store's own files have.
 
     Raises: ConfigError when an explicit setting contradicts them.
@@ -81,7 +81,7 @@ def sizes_of_files(door: OsDoor, paths: StorePaths, config: StoreConfig) -> Stor
             )
         found[name] = size
 
-    size, path = size_of_log_files(door, paths, config)
+    size, path = size_of_log_files(os_api, paths, config)
     note("mapped_file_bytes_commit_log", size, path)
     kinds = (
         (paths.consume_queue, "mapped_file_bytes_consume_queue"),
@@ -89,11 +89,11 @@ def sizes_of_files(door: OsDoor, paths: StorePaths, config: StoreConfig) -> Stor
         (paths.consume_queue_ext, "mapped_file_bytes_consume_queue_ext"),
     )
     for base, name in kinds:
-        note(name, *usual_queue_bytes(door, base, getattr(config, name)))
+        note(name, *usual_queue_bytes(os_api, base, getattr(config, name)))
     slots = config.max_hash_slot_num if "max_hash_slot_num" in config.explicit else None
     entries = config.max_index_num if "max_index_num" in config.explicit else None
     try:
-        index = infer_index_sizes(door, paths.index, slots, entries)
+        index = infer_index_sizes(os_api, paths.index, slots, entries)
     except CorruptFile:
         # Sizes are not stored in the file. Where nothing tells them the configured ones are tried, and a wrong length
         # is reported then.

@@ -18,7 +18,7 @@ from mqfast.errors import StoreClosed, UsageError
 if TYPE_CHECKING:
     from mqfast.store.consumer import Consumer
     from mqfast.store.engine import Engine
-    from mqfast.store.record._record import StoredMessage
+    from mqfast.store.record.record import StoredMessage
 
 __all__ = ["Follow", "Followers"]
 
@@ -33,7 +33,7 @@ class Followers:
 
     def __init__(self, engine: Engine) -> None:
         self._arrivals: Final = engine.arrivals()
-        self.waiters: dict[Waiter, None] = {}
+        self.waiters: dict[FollowWaiter, None] = {}
         engine.queues.created = self.wake_topic
         engine.followers = self
 
@@ -56,7 +56,7 @@ class Followers:
         """Readable while something may have arrived."""
         return self._arrivals.fileno()
 
-    def watch(self, waiter: Waiter, topic: str, positions: dict[int, int]) -> bool:
+    def watch(self, waiter: FollowWaiter, topic: str, positions: dict[int, int]) -> bool:
         """Wait for a message at or above these offsets. Returns: True where there is one already."""
         waiter.keys = {(topic, queue_id) for queue_id in positions}
         is_there = False
@@ -88,7 +88,7 @@ class Followers:
             waiter.wake()
 
 
-class Waiter:
+class FollowWaiter:
     """One loop that waits. ``fileno`` is readable when it is to look again.
 
     Thread: one at a time; ``wake``: any.
@@ -158,7 +158,7 @@ class Follow:
         self._consumer: Final = consumer
         self._engine: Final = engine
         self._timeout_s: Final = timeout_s
-        self._waiter: Waiter | None = None
+        self._waiter: FollowWaiter | None = None
         self._message: StoredMessage | None = None
         self._is_over = False
 
@@ -218,7 +218,7 @@ class Follow:
                 return self._message
             before = None
             if self._waiter is None:  # a queue that is made from now on wakes it, so look once more
-                self._waiter = Waiter(Followers.of(self._engine), self._consumer.topic)
+                self._waiter = FollowWaiter(Followers.of(self._engine), self._consumer.topic)
                 continue
             if not self._waiter.watch(self._places()):
                 return None

@@ -1,8 +1,8 @@
 """MessageStore: composes the rooms of the engine; what opens and closes in which order; the public store (RocketMQ:
 DefaultMessageStore).
 
-It must never do per-message work (that is _put.pyx and _read.pyx), never start a thread before recovery is done, and
-never remove the ``abort`` file unless everything is flushed and dispatched.
+It must never do per-message work (that is put_message.pyx and get_message.pyx), never start a thread before recovery is
+done, and never remove the ``abort`` file unless everything is flushed and dispatched.
 
 Open: lock, sizes from the files, load, recover, abort file, threads. Close: no more puts, commit, dispatch, flush,
 checkpoint, spare files away, abort file away, unmap, unlock.
@@ -16,6 +16,7 @@ import copy
 import logging
 import os
 import time
+import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -34,25 +35,25 @@ from mqfast.errors import (
 from mqfast.message import check_topic_name, decode_message_id, not_a_message_id
 from mqfast.store.base import lock as _lock
 from mqfast.store.base import paths as _paths
-from mqfast.store.base._mapped_file import locked_byte_count, mapping_count
-from mqfast.store.base._os import Mutex, OsDoor, check_not_nested, is_nested
+from mqfast.store.base.mapped_file import locked_byte_count, mapping_count
+from mqfast.store.base.os_api import Mutex, OsApi, check_not_nested, is_nested
 from mqfast.store.base.results import BoundaryType, LogFlag, StoreState
 from mqfast.store.base.service import Joinable, Service, start_thread
 from mqfast.store.base.space import Space
 from mqfast.store.check.cut import finish_cut
 from mqfast.store.check.record_starts import check_start
-from mqfast.store.check.recovery import Memory, RecoveryReport, recover, refuse_damage, sync_names
+from mqfast.store.check.recovery import RecoveryMemory, RecoveryReport, recover, refuse_damage, sync_names
 from mqfast.store.consumer import Consumer, OffsetReset
-from mqfast.store.dispatch._dispatch import Dispatcher
+from mqfast.store.dispatch.dispatch import Dispatcher
 from mqfast.store.dispatch.reput import PrefaultService, ReputMessageService
 from mqfast.store.engine import Engine
 from mqfast.store.file_sizes import sizes_of_files
-from mqfast.store.get._get_result import GetResult
-from mqfast.store.get._query import query
-from mqfast.store.get._read import read
+from mqfast.store.get.get_message import read
+from mqfast.store.get.get_result import GetResult
+from mqfast.store.get.query import query
 from mqfast.store.index.index_service import IndexService
-from mqfast.store.log._commit_log import CommitLog
 from mqfast.store.log.allocate import AllocateMappedFileService
+from mqfast.store.log.commit_log import CommitLog
 from mqfast.store.log.flush import CommitService, FlushService, SyncService
 from mqfast.store.log.retention import RetentionService
 from mqfast.store.meta.checkpoint import StoreCheckpoint
@@ -60,8 +61,8 @@ from mqfast.store.meta.metadata import TopicTable
 from mqfast.store.meta.notes import Deletion, StoreNotes
 from mqfast.store.meta.offsets import ConsumerOffsets
 from mqfast.store.meta.persist import MetadataService
-from mqfast.store.put._put import PutPath
-from mqfast.store.queues._consume_queue import ConsumeQueue
+from mqfast.store.put.put_message import PutPath
+from mqfast.store.queues.consume_queue import ConsumeQueue
 from mqfast.store.queues.queue_store import AnyQueue, QueueStore
 from mqfast.store.raw_log import RawLog, Rooms
 
@@ -72,8 +73,8 @@ if TYPE_CHECKING:
     from mqfast.message import Body, Keys, Properties, PutOptions
     from mqfast.settings import StoreSettings
     from mqfast.store.meta.tables import ConfigTables
-    from mqfast.store.put._put_result import PutResult
-    from mqfast.store.record._record import StoredMessage
+    from mqfast.store.put.put_result import PutResult
+    from mqfast.store.record.record import StoredMessage
 
 __all__ = ["MessageStore", "open_store"]
 
@@ -102,7 +103,7 @@ class MessageStore(PutPath):
         path: str,
         config: StoreConfig,
         *,
-        door: OsDoor | None = None,
+        os_api: OsApi | None = None,
         progress: Callable[[int, int], None] | None = None,
         tables: ConfigTables | None = None,
         _start_services: bool = True,
@@ -110,22 +111,22 @@ class MessageStore(PutPath):
         # _start_services=False is for tests and tools that decide themselves when a service takes a step: no thread
         # is started, and a put that needs a new log file makes it.
         self.path: Final = path
-        self.door: Final = door or OsDoor()
-        self.door.guard_mappings(config.sigbus_guard)
+        self.os_api: Final = os_api or OsApi()
+        self.os_api.guard_mappings(config.sigbus_guard)
         self._close_lock = Mutex(nests=True)
         self._is_closed = False
         self._closer: Joinable | None = None
         self._warned: list[str] = []
         self._space = Space()
-        self._unready: list[Callable[[], None]] = []
+        self._deferred_steps: list[Callable[[], None]] = []
         self._unready_error: DiskFull | None = None
         self._unready_at = 0.0  # when the disk is asked again
         self._opened_in = os.getpid()
-        self.door.makedirs(path)
-        self._lock = _lock.StoreLock.acquire(self.door, os.path.join(path, "lock"))
+        self.os_api.makedirs(path)
+        self._lock = _lock.StoreLock.acquire(self.os_api, os.path.join(path, "lock"))
         self._closing: list[Callable[[], object]] = []
         # What a close, or an open that fails, lets go of at the end: the last first.
-        self._letting_go: list[Callable[[], object]] = [self._lock.release]
+        self._close_steps: list[Callable[[], object]] = [self._lock.release]
         self._queues: QueueStore = None  # type: ignore[assignment]
         self._close_failure: Exception | None = None
         self._interruptions = 0
@@ -145,51 +146,53 @@ class MessageStore(PutPath):
         finds no memory. A step that finds none is tried again.
         """
         tries = 0
-        while self._letting_go:
+        while self._close_steps:
             try:
-                self._letting_go[-1]()
+                self._close_steps[-1]()
             except MemoryError:
                 tries += 1
                 if tries < _MOST_TRIES:
                     continue
             except Exception as error:
                 _log.warning("%s: after an open that failed: %s", self.path, error)
-            self._letting_go.pop()
+            self._close_steps.pop()
 
     # --- open ---
 
     def _open(
         self, config: StoreConfig, progress: Callable[[int, int], None] | None, tables: ConfigTables | None
     ) -> None:
-        door, path = self.door, self.path
+        os_api, path = self.os_api, self.path
         root = config.store_path_root_dir
         if root is not None and _paths.absolute(root, "store_path_root_dir") != path:
             raise ConfigError(f"store_path_root_dir: expected the path of the store, {path}, found {root}")
         if len(config.commit_log_dirs) > 1 or config.read_only_commit_log_dirs:
             raise ConfigError("store_path_commit_log: expected one directory, found several")
         self.paths = _paths.StorePaths(path, config.commit_log_dirs)
-        self.config = sizes_of_files(door, self.paths, config)
+        self.config = sizes_of_files(os_api, self.paths, config)
         config = self.config
         config.check_budget()
-        clean = not _lock.abort_exists(door, self.paths.abort)
-        checkpoint = self._checkpoint = StoreCheckpoint.load(door, self.paths.checkpoint)
+        clean = not _lock.abort_exists(os_api, self.paths.abort)
+        checkpoint = self._checkpoint = StoreCheckpoint.load(os_api, self.paths.checkpoint)
         if config.on_damage == "stop":
-            refuse_damage(door, self.paths, config, checkpoint, clean)
-        self._notes = StoreNotes.load(door, self.paths)
+            refuse_damage(os_api, self.paths, config, checkpoint, clean)
+        self._notes = StoreNotes.load(os_api, self.paths)
         for text in self._notes.warnings:
             self._warn(text)
         if not clean:
-            sync_names(door, self.paths)
+            sync_names(os_api, self.paths)
         if tables is None:
-            self.topic_table = TopicTable.load(door, self.paths.topics)
+            self.topic_table = TopicTable.load(os_api, self.paths.topics)
             step = config.consumer_offset_update_version_step
-            self.consumer_offsets = ConsumerOffsets.of_store(door, self.paths, lmq=config.enable_lmq, version_step=step)
+            self.consumer_offsets = ConsumerOffsets.of_store(
+                os_api, self.paths, lmq=config.enable_lmq, version_step=step
+            )
         elif tables.path != path:
             raise ConfigError(f"tables: expected those of the store {path}, found those of {tables.path}")
         else:
             self.topic_table, self.consumer_offsets = tables.topics, tables.offsets
         log = CommitLog(
-            door,
+            os_api,
             self.paths.commit_logs[0],
             config.mapped_file_bytes_commit_log,
             sync_flush=config.sync_flush,
@@ -199,28 +202,28 @@ class MessageStore(PutPath):
             prefault_window=config.prefault_window_bytes,
             zeros_ahead=config.zeros_ahead_bytes,
         )
-        self._letting_go.append(log.close)
+        self._close_steps.append(log.close)
         log.set_flag(LogFlag.SLAVE, config.broker_role == "SLAVE")
-        self._lock.cover(door, self.paths.commit_logs)
-        finish_cut(door, log.path, log.file_bytes, self._notes, self._warn)
+        self._lock.cover(os_api, self.paths.commit_logs)
+        finish_cut(os_api, log.path, log.file_bytes, self._notes, self._warn)
         log.load()
-        self._queues = QueueStore(door, self.paths, config, self.topic_table, log.latch)
-        self._letting_go.append(self._queues.close)
+        self._queues = QueueStore(os_api, self.paths, config, self.topic_table, log.latch)
+        self._close_steps.append(self._queues.close)
         self._queues.load()
         self._queues.made_anew = self._begin_queue_anew
         index = self._index = (
-            IndexService(door, self.paths.index, config, checkpoint)
+            IndexService(os_api, self.paths.index, config, checkpoint)
             if config.message_index_enable and config.index_file_write_enable
             else None
         )
-        self._letting_go.append(self._close_index)
+        self._close_steps.append(self._close_index)
         asked = index if config.index_file_read_enable else None
         dispatcher = self._dispatcher = Dispatcher(log, self._queues.table, self._queues, index, config.delay_levels_ms)
         dispatcher.space = self._space
         if not clean or log.files:
-            self._now_or_later(self._say_at_work)
+            self._run_or_defer(self._create_abort_file)
         confirmed = checkpoint.confirm_phy_offset
-        memory = Memory(self._notes, self.topic_table, self.paths, self._warn)
+        memory = RecoveryMemory(self._notes, self.topic_table, self.paths, self._warn)
         self.recovery: RecoveryReport = recover(
             log,
             self._queues,
@@ -248,24 +251,24 @@ class MessageStore(PutPath):
         if not log.files and self._notes.is_there:
             metadata.persist_notes()  # what they say of the files of an earlier log
         if clean and not log.files:
-            self._now_or_later(self._say_at_work)
+            self._run_or_defer(self._create_abort_file)
         if dispatcher.hold_back(log.written):
-            self._now_or_later(self._end_queue_recovery)
+            self._run_or_defer(self._end_queue_recovery)
         else:
             self._cut_offsets()
-        if self._unready:
+        if self._deferred_steps:
             log.get_ready = self._get_ready
             log.set_flag(LogFlag.WAITING)
-        self._allocate = AllocateMappedFileService(door, log, config, self._space)
+        self._allocate = AllocateMappedFileService(os_api, log, config, self._space)
         log.allocator = self._allocate
         self._pool: Any = None
         if config.transient_store_pool_enable:
-            from mqfast.store.log._transient_pool import TransientStorePool
+            from mqfast.store.log.transient_pool import TransientStorePool
 
             self._pool = TransientStorePool(
-                door, config.transient_store_pool_size, config.mapped_file_bytes_commit_log, config.mlock_budget_bytes
+                os_api, config.transient_store_pool_size, config.mapped_file_bytes_commit_log, config.mlock_budget_bytes
             )
-            self._letting_go.insert(1, self._close_pool)  # behind the log, which has its buffers
+            self._close_steps.insert(1, self._close_pool)  # behind the log, which has its buffers
             self._allocate.pool = self._pool
             log.enable_pool(self._pool)
         self._flush = FlushService(log, self._queues, index, checkpoint, config, self._space, self._warn)
@@ -273,7 +276,7 @@ class MessageStore(PutPath):
         self._commit = CommitService(log, config) if self._pool is not None else None
         self._reput = ReputMessageService(log, dispatcher)
         self._prefault = PrefaultService(log) if log.ready_bytes else None
-        self._retention = RetentionService(door, self.paths, log, self._queues, index, self.consumer_offsets, config)
+        self._retention = RetentionService(os_api, self.paths, log, self._queues, index, self.consumer_offsets, config)
         engine = Engine(log, self._queues.table, dispatcher, self._queues, asked, config, self._flush.waiters)
         rooms = Rooms(
             log,
@@ -294,32 +297,32 @@ class MessageStore(PutPath):
 
     # --- what an open does before anything can be put: on a full disk a put or the dispatch thread tries again ---
 
-    def _now_or_later(self, step: Callable[[], None]) -> None:
+    def _run_or_defer(self, step: Callable[[], None]) -> None:
         try:
             step()
         except DiskFull as error:
             self._space.see("puts", error)
-            self._unready.append(step)
+            self._deferred_steps.append(step)
 
     def _get_ready(self) -> None:
         """Do what is left. Raises: DiskFull, StorageError."""
         with self._dispatcher.locked():
             if self._unready_error is not None and time.monotonic() < self._unready_at:
                 raise copy.copy(self._unready_error)
-            while self._unready:
+            while self._deferred_steps:
                 try:
-                    self._unready[-1]()
+                    self._deferred_steps[-1]()
                 except DiskFull as error:
                     self._unready_error = copy.copy(error)  # without its traceback, which would keep files open
                     self._unready_at = time.monotonic() + _ASK_AGAIN_S
                     self._space.see("puts", error)
                     raise
-                self._unready.pop()
+                self._deferred_steps.pop()
             self.log.set_flag(LogFlag.WAITING, False)
             self._space.see("puts", None)
 
-    def _say_at_work(self) -> None:
-        _lock.create_abort(self.door, self.paths.abort, os.getpid())
+    def _create_abort_file(self) -> None:
+        _lock.create_abort(self.os_api, self.paths.abort, os.getpid())
 
     def _end_queue_recovery(self) -> None:
         """Until each queue has all its units, its end does not say which queue offset comes next."""
@@ -392,6 +395,11 @@ class MessageStore(PutPath):
         return read(self, topic, queue_id, offset, max_count, max_bytes, tags)
 
     def look(self, where: int | str) -> StoredMessage:
+        """Return ``get_by_offset``; the name of before."""
+        warnings.warn("MessageStore.look is get_by_offset now", DeprecationWarning, stacklevel=2)
+        return self.get_by_offset(where)
+
+    def get_by_offset(self, where: int | str) -> StoredMessage:
         """The message at a physical offset, or of an offset message id.
 
         Use ``get`` for a queue offset, and ``query`` for a client's unique key, which has the form of a message id.
@@ -729,7 +737,7 @@ class MessageStore(PutPath):
             if not self._is_closed:
                 self._closing = self._steps_of_closing()
                 self._is_closed = True
-            self._carry_out(self._closing)
+            self._run_steps(self._closing)
             failure, self._close_failure = self._close_failure, None
             if failure is not None:
                 raise failure
@@ -748,7 +756,7 @@ class MessageStore(PutPath):
         finally:
             self._closer = None
 
-    def _carry_out(self, steps: list[Callable[[], object]]) -> None:
+    def _run_steps(self, steps: list[Callable[[], object]]) -> None:
         """From the last one on; what is left when memory fails, or a signal handler raises, is for the next close."""
         while steps:
             try:
@@ -783,7 +791,7 @@ class MessageStore(PutPath):
             lambda: self._if_there_is_space("topics.json", self._metadata.persist_topics),
             lambda: self._if_there_is_space("consumerOffset.json", self._metadata.persist_last_offsets),
             self._say_closed_in_order,
-            self._let_go,
+            self._release,
             self._forget,
         ]
         steps.reverse()
@@ -806,11 +814,11 @@ class MessageStore(PutPath):
         if self._close_failure is None and not log.error_number and log.dispatched >= log.written:
             with contextlib.suppress(DiskFull):  # an older one claims less, which is always right
                 self._checkpoint.flush()
-            _lock.remove_abort(self.door, self.paths.abort)
+            _lock.remove_abort(self.os_api, self.paths.abort)
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         with self._dispatcher.locked():  # a get may still be dispatching where a flush failed
-            self._carry_out(self._letting_go)
+            self._run_steps(self._close_steps)
 
     def _forget(self) -> None:
         self.forget_producers()  # they and the store hold each other, which the garbage collector cannot end
@@ -861,9 +869,10 @@ def open_store(
     config: StoreConfig | None = None,
     broker_conf: str | os.PathLike[str] | None = None,
     create: bool = True,
-    door: OsDoor | None = None,
+    os_api: OsApi | None = None,
     progress: Callable[[int, int], None] | None = None,
     tables: ConfigTables | None = None,
+    door: OsApi | None = None,
     _start_services: bool = True,
     **settings: Unpack[StoreSettings],
 ) -> MessageStore:
@@ -881,20 +890,24 @@ def open_store(
     Returns: MessageStore, a context manager.
     Raises: UsageError for an empty path, ConfigError, StoreLocked, StoreNotFound, CorruptFile, DiskFull, StorageError.
     """
-    real_door = door or OsDoor()
-    text = _paths.root_of(path, real_door)
+    if door is not None:
+        warnings.warn("mqfast.open: door is os_api now", DeprecationWarning, stacklevel=2)
+    real_api = os_api or door or OsApi()
+    text = _paths.root_of(path, real_api)
     if config is None:
         if broker_conf is not None:
             config = StoreConfig.from_broker_conf(
-                _paths.absolute(broker_conf, "broker_conf"), door=real_door, **settings
+                _paths.absolute(broker_conf, "broker_conf"), os_api=real_api, **settings
             )
         else:
             config = StoreConfig.from_kwargs(**settings)
     elif settings or broker_conf is not None:
         raise ConfigError("open: expected either a config object or settings, found both")
-    if not create and not real_door.is_dir(os.path.join(text, "commitlog")) and not config.commit_log_dirs:
+    if not create and not real_api.is_dir(os.path.join(text, "commitlog")) and not config.commit_log_dirs:
         raise StoreNotFound(2, "no store here (no commitlog directory)", text)
-    return MessageStore(text, config, door=real_door, progress=progress, tables=tables, _start_services=_start_services)
+    return MessageStore(
+        text, config, os_api=real_api, progress=progress, tables=tables, _start_services=_start_services
+    )
 
 
 def _close_all() -> None:

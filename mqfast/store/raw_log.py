@@ -18,19 +18,19 @@ from mqfast.store.base.paths import OffsetFile
 from mqfast.store.base.results import LogFlag
 from mqfast.store.check.boundaries import look_behind
 from mqfast.store.check.cut import record_head
-from mqfast.store.check.kept import Keeper, new_folder, no_room
-from mqfast.store.check.recovery import Memory, cut_log
-from mqfast.store.log._raw import RawEnd, get_confirm, read_range, rewind, set_confirm, wait_range
-from mqfast.store.reader._scan import Places
+from mqfast.store.check.kept import KeptRecordsWriter, new_folder, no_room
+from mqfast.store.check.recovery import RecoveryMemory, cut_log
+from mqfast.store.log.raw_bytes import RawEnd, get_confirm, read_range, rewind, set_confirm, wait_range
+from mqfast.store.reader.scan import RecordPositions
 
 if TYPE_CHECKING:
     from mqfast.config import StoreConfig
     from mqfast.message import Body
-    from mqfast.store.base._os import Mutex
-    from mqfast.store.dispatch._dispatch import Dispatcher
+    from mqfast.store.base.os_api import Mutex
+    from mqfast.store.dispatch.dispatch import Dispatcher
     from mqfast.store.index.index_service import IndexService
-    from mqfast.store.log._commit_log import CommitLog
     from mqfast.store.log.allocate import AllocateMappedFileService
+    from mqfast.store.log.commit_log import CommitLog
     from mqfast.store.log.flush import FlushService
     from mqfast.store.log.retention import RetentionService
     from mqfast.store.meta.checkpoint import StoreCheckpoint
@@ -55,7 +55,7 @@ class Rooms:
     dispatcher: Dispatcher
     checkpoint: StoreCheckpoint
     config: StoreConfig
-    memory: Memory
+    memory: RecoveryMemory
     allocate: AllocateMappedFileService
     flush: FlushService
     retention: RetentionService
@@ -128,7 +128,7 @@ class RawLog:
                 return None
             time_at = _BORN_HOST + (20 if sys_flag & _BORN_HOST_V6 else 8)
             stored_ms: int = struct.unpack_from(">q", head, time_at)[0]
-            return max(0, log.door.now_ms() - stored_ms)
+            return max(0, log.os_api.now_ms() - stored_ms)
         except (OffsetError, CorruptFile, struct.error):
             return None
 
@@ -236,11 +236,11 @@ class RawLog:
             for file in log.files
             if file.start_offset < end and file.start_offset + log.file_bytes > offset
         ]
-        keeper = Keeper(log.door, new_folder(log.door, self._rooms.memory.paths.root))
+        keeper = KeptRecordsWriter(log.os_api, new_folder(log.os_api, self._rooms.memory.paths.root))
         try:
             for start, path in files:
                 keeper.copy_rest(path, max(0, offset - start))
-            behind = look_behind(log.door, files, offset, Places)
+            behind = look_behind(log.os_api, files, offset, RecordPositions)
             keeper.write_list(
                 behind, cut_at=offset, reason="other bytes at the master", floors=self._rooms.queues.floors
             )

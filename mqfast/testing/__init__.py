@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mqfast.testing.broker import Broker
-    from mqfast.testing.clock import Clock
+    from mqfast.testing.fault_injection import Asked
     from mqfast.testing.faults import Faults
-    from mqfast.testing.gate import Asked
+    from mqfast.testing.virtual_clock import Clock
 
 __all__ = ["Asked", "Broker", "Clock", "Faults"]
 

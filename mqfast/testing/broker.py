@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from mqfast.errors import UsageError
 from mqfast.message import broker_accepts_topic
-from mqfast.testing import checks, look
-from mqfast.testing.acts import Acts
-from mqfast.testing.clock import Clock, Time
-from mqfast.testing.cluster import AT_ONCE, Cluster, check_settings
+from mqfast.testing import checks
+from mqfast.testing import store_inspection as look
+from mqfast.testing.cluster import AT_ONCE, RunningCluster, check_settings
+from mqfast.testing.cluster_actions import Acts
+from mqfast.testing.event_loop_thread import EventLoopThread
 from mqfast.testing.faults import Faults
-from mqfast.testing.host import Host
-from mqfast.testing.places import Place
-from mqfast.testing.steps import TimeSteps
-from mqfast.testing.waits import WAIT_S_MAX, Waits, picture, stopped_loop, until_true
+from mqfast.testing.request_recorder import TimeSteps
+from mqfast.testing.scratch_directories import ScratchDirectory
+from mqfast.testing.virtual_clock import Clock, Time
+from mqfast.testing.wait_helpers import WAIT_S_MAX, Waits, describe, stopped_loop, until_true
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
     from mqfast.client import AdminClient, Producer, PullConsumer, PushConsumer
     from mqfast.client.delivery import Delivery
     from mqfast.client.values import Body, MessageQueue, SendResult
-    from mqfast.testing.gate import Asked
+    from mqfast.testing.fault_injection import Asked
 
-__all__ = ["Broker", "Wanted", "named_topics"]
+__all__ = ["Broker", "BrokerArguments", "named_topics"]
 
 _T = TypeVar("_T")
 _C = TypeVar("_C")
@@ -105,9 +106,9 @@ class Broker:
             **{name: str(value) for name, value in (config or {}).items()},
         }
         self._pid = os.getpid()
-        self._place: Place | None = None
-        self._host: Host
-        self._cluster: Cluster
+        self._place: ScratchDirectory | None = None
+        self._host: EventLoopThread
+        self._cluster: RunningCluster
         self._clients: list[Any] = []
         self._started = False
         self._namesrv_addr = ""
@@ -119,7 +120,7 @@ class Broker:
         """Serve; by ``with`` as well. Raises: OSError where a directory or port cannot be had; as ``open_store``."""
         if self._started:
             raise UsageError("start: expected a broker that is not started, found one that is")
-        self._place = Place()
+        self._place = ScratchDirectory()
         try:
             return self.start_at(self._place.path, {})
         except BaseException:
@@ -128,14 +129,14 @@ class Broker:
 
     def start_at(self, path: str, state: Mapping[str, Any]) -> Self:
         """As ``start``, in a directory of the caller's, on the ports and stores of a ``state`` of before."""
-        self._host = Host()
+        self._host = EventLoopThread()
         try:
             root = path if self._store is None else self._store
             stores = {name: os.path.join(root, name) for name in self._names}
             if self._store is not None and len(stores) == 1:
                 stores = dict.fromkeys(stores, root)
             self._time = Time(stands=self._virtual_time)
-            self._cluster = Cluster(
+            self._cluster = RunningCluster(
                 path,
                 stores,
                 self._config,
@@ -245,7 +246,7 @@ class Broker:
         self._host.run(self._cluster.reset())
         self._steps.reset()
 
-    def get_ready_for_reset(self) -> None:
+    def prepare_reset(self) -> None:
         """Open the store of the next ``reset`` now, in the background; the reset is quicker then."""
         if self._store is None:
             self._call(self._cluster.prepare_all)
@@ -309,7 +310,7 @@ class Broker:
 
     # --- act ---
 
-    def furnish(self, *, topics: Iterable[str] | Mapping[str, int] = (), groups: Iterable[str] = ()) -> None:
+    def create_topics(self, *, topics: Iterable[str] | Mapping[str, int] = (), groups: Iterable[str] = ()) -> None:
         """Make topics and groups until the next ``reset``. Args: as those of the constructor. Raises: UsageError."""
         named = named_topics(topics)
         wanted = named_groups(groups)
@@ -356,9 +357,9 @@ class Broker:
         wanted = {int(code) for code in codes}
         return self._call(lambda: [one for one in self._cluster.gate.asked if not wanted or one.code in wanted])
 
-    def picture(self) -> str:
+    def describe(self) -> str:
         """The cluster as text, as failures show it."""
-        return self._call(picture, self._cluster)
+        return self._call(describe, self._cluster)
 
     # --- wait ---
 
@@ -367,7 +368,7 @@ class Broker:
 
         Args: match: as ``assert_sent``: body, tags, key; queue_id. Raises: AssertionError with a picture.
         """
-        wanted = Wanted(topic, match)
+        wanted = BrokerArguments(topic, match)
         checks.seconds("timeout_s", timeout_s, WAIT_S_MAX)
         checks.whole("count", count, 0, 1 << 31)
         seen: list[Delivery] = []
@@ -433,7 +434,7 @@ class Broker:
         times: int | None = None,
     ) -> Sequence[Delivery]:
         """A topic has such a message; with times: exactly so many. Returns: them. Raises: AssertionError."""
-        wanted = Wanted(topic, {"body": body, "tags": tags, "key": key})
+        wanted = BrokerArguments(topic, {"body": body, "tags": tags, "key": key})
         found: list[Delivery] = wanted.among(self.messages)
         if len(found) != times if times is not None else not found:
             expected = "a message" if times is None else f"{times} messages"
@@ -463,10 +464,10 @@ class Broker:
 
     def _fail(self, text: str) -> None:
         hint = stopped_loop() if text.startswith("wait_") else ""
-        raise AssertionError(f"{text}{hint}\n{self.picture()}")
+        raise AssertionError(f"{text}{hint}\n{self.describe()}")
 
 
-class Wanted:
+class BrokerArguments:
     """What a test looks for in a topic. Raises: UsageError."""
 
     def __init__(self, topic: str, match: Mapping[str, Any]) -> None:
@@ -492,7 +493,7 @@ class Wanted:
 
 def named_topics(topics: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
     """Name -> queues. Raises: UsageError."""
-    from mqfast.broker.topics import illegal_topic
+    from mqfast.broker.metadata.topic_manager import illegal_topic
 
     if isinstance(topics, Mapping):
         named = dict(topics)

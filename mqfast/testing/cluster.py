@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
-from mqfast.broker.admin.bodies import Offsets, Queue, by_queue
-from mqfast.broker.broker import Broker
-from mqfast.broker.broker_config import BrokerConfig
-from mqfast.broker.clients.heartbeat import PASSIVELY
-from mqfast.broker.context import BrokerContext
-from mqfast.broker.groups import GroupManager
-from mqfast.broker.topics import READ, WRITE, TopicManager
+from mqfast.broker.admin.bodies import OffsetsBody, QueueBody, by_queue
+from mqfast.broker.config.broker_config import BrokerConfig
+from mqfast.broker.metadata.client_manager.heartbeat import PASSIVELY
+from mqfast.broker.metadata.subscription_group_manager import SubscriptionGroupManager
+from mqfast.broker.metadata.topic_manager import READ, WRITE, TopicManager
+from mqfast.broker.parts import BrokerContext
+from mqfast.broker.server import Broker
 from mqfast.errors import ConfigError, MqfastError, UsageError
 from mqfast.namesrv.namesrv_config import NamesrvConfig
 from mqfast.namesrv.server import NameServer
@@ -28,15 +28,15 @@ from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode
 from mqfast.store.message_store import MessageStore, open_store
 from mqfast.store.meta.tables import ConfigTables
-from mqfast.testing._door import FaultDoor
-from mqfast.testing.clock import Time
 from mqfast.testing.disk_faults import Disk, cut_power
-from mqfast.testing.duplicates import Place, Reader
-from mqfast.testing.gate import Gate
-from mqfast.testing.places import remove_tree
+from mqfast.testing.duplicates import QueueOffset, Reader
+from mqfast.testing.fault_injection import FaultInjection
+from mqfast.testing.fault_os_api import FaultDoor
 from mqfast.testing.ports import HeldPorts
+from mqfast.testing.scratch_directories import remove_tree
+from mqfast.testing.virtual_clock import Time
 
-__all__ = ["AT_ONCE", "RUNNING", "Cluster", "Member", "check_settings"]
+__all__ = ["AT_ONCE", "RUNNING", "RunningCluster", "RunningServer", "check_settings"]
 
 _log = logging.getLogger("mqfast.testing")
 RUNNING: Final = "running"
@@ -69,7 +69,7 @@ def check_settings(settings: Mapping[str, object]) -> None:
         raise ConfigError(warnings[0])
 
 
-class Member:
+class RunningServer:
     """One broker of the cluster.
 
     Attributes: ``state``: running, stopped or killed; ``broker``: the one that runs, or the last one.
@@ -83,7 +83,7 @@ class Member:
         self.port: int | None = None
         self.state = "new"
         self.broker: Broker
-        self.door: FaultDoor
+        self.os_api: FaultDoor
         self._spare: asyncio.Future[tuple[str, FaultDoor, MessageStore, ConfigTables]] | None = None
         self.retired: set[asyncio.Future[None]] = set()
 
@@ -113,7 +113,7 @@ class Member:
         return config
 
 
-class Cluster:
+class RunningCluster:
     """Name servers and brokers that share clock, gate and disk.
 
     Args: root: the directory for what is not the brokers'; stores: a directory for each broker; config: settings of
@@ -138,7 +138,7 @@ class Cluster:
         self.time = time_
         self.topics = dict(topics)
         self.groups = list(groups)
-        self.gate = Gate(time_.now_ms)
+        self.gate = FaultInjection(time_.now_ms)
         self.disk = Disk()
         self.name_servers: dict[str, NameServer | None] = {f"namesrv-{i + 1}": None for i in range(name_servers)}
         self._ports: dict[str, int] = {}
@@ -149,7 +149,7 @@ class Cluster:
         if self._tls.get("tls.server.certPath"):
             own["tls.enable"] = "true"
         self.members = {
-            name: Member(name, path, {**own, "brokerName": name, **config}) for name, path in stores.items()
+            name: RunningServer(name, path, {**own, "brokerName": name, **config}) for name, path in stores.items()
         }
         time_.on_change = self._clock_moved
         self.gate.reader = self._reader
@@ -189,20 +189,20 @@ class Cluster:
         self.name_servers[name] = server
         self._ports[name] = server.address[1]
 
-    async def start_member(self, member: Member) -> None:
+    async def start_member(self, member: RunningServer) -> None:
         """Let a broker serve, on its store and, where it served before, on its port."""
         config = member.config(member.store_path)
         config.take({"namesrvAddr": self.namesrv_addr}, "mqfast.testing")
-        member.door = self._door()
+        member.os_api = self._door()
         member.broker = Broker(
             config,
             now_ms=self.time.now_ms,
             client_ms=_steady_ms,
-            door=member.door,
+            os_api=member.os_api,
             port=member.port if member.port is not None else 0,
             make_channel=self.gate.maker(member.name),
         )
-        self.disk.apply(member.door, None)
+        self.disk.apply(member.os_api, None)
         self._held.release([member.port or 0])
         self.gate.starting += 1
         try:
@@ -211,19 +211,19 @@ class Cluster:
             self.gate.starting -= 1
         member.port = member.broker.address[1]
         member.state = RUNNING
-        self.disk.apply(member.door, member.context.store)
-        await self.furnish(member, self.topics, self.groups)
+        self.disk.apply(member.os_api, member.context.store)
+        await self.create_topics(member, self.topics, self.groups)
 
     def _door(self) -> FaultDoor:
-        door = FaultDoor()
-        door.set_clock(*self.time.setting)
-        return door
+        os_api = FaultDoor()
+        os_api.set_clock(*self.time.setting)
+        return os_api
 
     async def furnish_all(self, topics: Mapping[str, int], groups: Iterable[str]) -> None:
         """Make topics and groups on all brokers that run; when this returns, name servers know them."""
-        await asyncio.gather(*(self.furnish(member, topics, groups) for member in self.running()))
+        await asyncio.gather(*(self.create_topics(member, topics, groups) for member in self.running()))
 
-    async def furnish(self, member: Member, topics: Mapping[str, int], groups: Iterable[str]) -> None:
+    async def create_topics(self, member: RunningServer, topics: Mapping[str, int], groups: Iterable[str]) -> None:
         """Make topics and groups on a broker, where they are not there."""
         context = member.context
         missing = {name: queues for name, queues in topics.items() if name not in context.topics.table}
@@ -269,12 +269,12 @@ class Cluster:
     def leave(self, *, keeps_stores: bool) -> None:
         """Close all stores, whatever the loop does; for the end of the interpreter, from its thread."""
         for member in self.members.values():
-            opened = [(member.door, member.context.store)] if member.is_running else []
+            opened = [(member.os_api, member.context.store)] if member.is_running else []
             if member._spare is not None and member._spare.done():
                 opened.append(member._spare.result()[1:3])
-            for door, store in opened:
+            for os_api, store in opened:
                 if not keeps_stores:
-                    door.die()
+                    os_api.die()
                 with contextlib.suppress(MqfastError):
                     store.close()
 
@@ -293,7 +293,7 @@ class Cluster:
         for one in self.named(name):
             await (self.stop_member(self.members[one]) if one in self.members else self.stop_name_server(one))
 
-    async def stop_member(self, member: Member) -> None:
+    async def stop_member(self, member: RunningServer) -> None:
         """End a broker as SIGTERM does."""
         if member.is_running:
             member.state = "stopped"
@@ -321,14 +321,14 @@ class Cluster:
             else:
                 await self.stop_name_server(one)
 
-    async def _kill_member(self, member: Member, *, power_loss: bool) -> None:
+    async def _kill_member(self, member: RunningServer, *, power_loss: bool) -> None:
         if not member.is_running:
             if power_loss and member.state == "killed":
                 raise UsageError(f"kill: expected a running broker for power_loss, found {member.name} killed")
             return
         member.state = "killed"
         flushed = member.context.engine.log.flushed
-        member.door.die()
+        member.os_api.die()
         try:
             await member.broker.abandon()
         except MqfastError as error:
@@ -347,8 +347,8 @@ class Cluster:
                 await self.stop_name_server(one)
                 await self._start_name_server(one)
                 for member in self.running():  # else a broker would do it within half a minute
-                    member.context.registration.tell()
-                    await member.context.registration.told(1.0)
+                    member.context.registration.register_soon()
+                    await member.context.registration.wait_registered(1.0)
 
     # --- all anew ---
 
@@ -364,7 +364,7 @@ class Cluster:
                     await self._start_name_server(name)
             await asyncio.gather(*map(self._reset_member, self.members.values()))
 
-    async def _reset_member(self, member: Member) -> None:
+    async def _reset_member(self, member: RunningServer) -> None:
         if not member.is_running or not member.broker.is_renewable:
             await self.stop_member(member)
             await self._drop_spare(member)
@@ -373,21 +373,21 @@ class Cluster:
             await self.start_member(member)
             self._later(member, lambda: remove_tree(old))
             return
-        old_path, old_door, old_store = member.store_path, member.door, member.context.store
+        old_path, old_door, old_store = member.store_path, member.os_api, member.context.store
         self.prepare(member)
         assert member._spare is not None
-        path, door, store, tables = await member._spare
+        path, os_api, store, tables = await member._spare
         member._spare = None
         member.generation += 1
         assert path == member.store_path
         old_door.die()
-        member.door = door
+        member.os_api = os_api
         member.broker.config.take({"storePathRootDir": path}, "mqfast.testing")
         await member.broker.renew(store, tables)
         self._later(member, lambda: _throw_away(old_store, old_path))
-        self.disk.apply(door, store)
-        door.set_clock(*self.time.setting)
-        await self.furnish(member, self.topics, self.groups)
+        self.disk.apply(os_api, store)
+        os_api.set_clock(*self.time.setting)
+        await self.create_topics(member, self.topics, self.groups)
         self.restart_offsets(member)
 
     def prepare_all(self) -> None:
@@ -395,19 +395,19 @@ class Cluster:
         for member in self.running():
             self.prepare(member)
 
-    def prepare(self, member: Member) -> None:
+    def prepare(self, member: RunningServer) -> None:
         """Open the store of the next ``reset`` ahead of time, in a thread."""
         if member._spare is None:
             path = f"{member.path}.{member.generation + 1}"
             config = member.config(path)
-            door = FaultDoor()  # the clock is reset by then
+            os_api = FaultDoor()  # the clock is reset by then
 
             def open_one() -> tuple[str, FaultDoor, MessageStore, ConfigTables]:
                 of_store = config.store_config()
-                tables = ConfigTables.load(path, of_store, door=door)
-                store = open_store(path, config=of_store, tables=tables, door=door)
+                tables = ConfigTables.load(path, of_store, os_api=os_api)
+                store = open_store(path, config=of_store, tables=tables, os_api=os_api)
                 self._fill(config, tables, len(of_store.delay_levels_ms))
-                return path, door, store, tables
+                return path, os_api, store, tables
 
             member._spare = asyncio.get_running_loop().run_in_executor(None, open_one)
 
@@ -419,19 +419,19 @@ class Cluster:
             tables.groups.ensure(group)
         TopicManager(tables.topics, config, levels).ensure_system_topics()
         tables.topics.persist()
-        GroupManager(tables.groups, config).ensure_system_groups()
+        SubscriptionGroupManager(tables.groups, config).ensure_system_groups()
         tables.groups.persist()
 
-    async def _drop_spare(self, member: Member) -> None:
+    async def _drop_spare(self, member: RunningServer) -> None:
         spare, member._spare = member._spare, None
         if spare is not None:
-            path, door, store, _tables = await spare
-            door.die()
+            path, os_api, store, _tables = await spare
+            os_api.die()
             self._later(member, lambda: _throw_away(store, path))
         if member.retired:
             await asyncio.wait(member.retired)
 
-    def _later(self, member: Member, work: Callable[[], None]) -> None:
+    def _later(self, member: RunningServer, work: Callable[[], None]) -> None:
         """Do something in a thread, when there is time; the end waits for it."""
         future = asyncio.get_running_loop().run_in_executor(None, work)
         member.retired.add(future)
@@ -446,7 +446,7 @@ class Cluster:
             channel.abort()
         return len(clients)
 
-    def shuffle_members(self) -> None:
+    def trigger_rebalance(self) -> None:
         """Tell all consumers that their groups changed (40)."""
         for member in self.running():
             for group in member.context.consumers.groups():
@@ -455,22 +455,22 @@ class Cluster:
                         RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group.name}
                     )
 
-    def restart_offsets(self, member: Member) -> None:
+    def restart_offsets(self, member: RunningServer) -> None:
         """Tell push consumers that are still there that their queues begin at 0 again (220)."""
         for group in member.context.consumers.groups():
             for topic in group.subscriptions:
                 found = member.context.topics.get(topic)
                 if found is None or not group.members or group.consume_type != PASSIVELY:
                     continue
-                queues = [Queue(member.name, queue_id, topic) for queue_id in range(found.read_queue_nums)]
-                body = encode_body(Offsets(by_queue((queue, 0) for queue in queues)))
+                queues = [QueueBody(member.name, queue_id, topic) for queue_id in range(found.read_queue_nums)]
+                body = encode_body(OffsetsBody(by_queue((queue, 0) for queue in queues)))
                 fields = {"topic": topic, "group": group.name, "timestamp": "-1", "isForce": "true"}
                 for channel in group.members:
                     channel.oneway(  # type: ignore[attr-defined]
                         RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body
                     )
 
-    def _reader(self, place: Place, channel: Channel) -> Reader:
+    def _reader(self, place: QueueOffset, channel: Channel) -> Reader:
         member = self.members.get(place.broker)
         group = member.context.consumers.group(place.group) if member is not None and member.is_running else None
         return Reader.of(group, channel)
@@ -478,13 +478,13 @@ class Cluster:
     def disk_changed(self) -> None:
         """Let all brokers feel the disk as it is now."""
         for member in self.running():
-            self.disk.apply(member.door, member.context.store)
+            self.disk.apply(member.os_api, member.context.store)
 
     def _clock_moved(self, ahead_ms: int, stands_ms: int) -> None:
         for member in self.running():
-            member.door.set_clock(ahead_ms, stands_ms)
+            member.os_api.set_clock(ahead_ms, stands_ms)
 
-    def running(self) -> list[Member]:
+    def running(self) -> list[RunningServer]:
         """The brokers that serve."""
         return [member for member in self.members.values() if member.is_running]
 

@@ -12,7 +12,7 @@ from mqfast.store.base.results import LogFlag
 
 if TYPE_CHECKING:
     from mqfast.store.message_store import MessageStore
-    from mqfast.testing._door import FaultDoor
+    from mqfast.testing.fault_os_api import FaultDoor
 
 __all__ = ["Disk", "cut_power"]
 
@@ -54,10 +54,10 @@ class Disk:
             *([f"syncs take {slow_s:g} s longer"] if slow_s else []),
         ]
 
-    def apply(self, door: FaultDoor, store: MessageStore | None) -> None:
+    def apply(self, os_api: FaultDoor, store: MessageStore | None) -> None:
         """Let a door and its open store feel it."""
         full = self._full > 0
-        door.set_disk(full=full, failing=self._failing > 0, slow_ns=int(sum(self._slow_s) * 1e9))
+        os_api.set_disk(full=full, failing=self._failing > 0, slow_ns=int(sum(self._slow_s) * 1e9))
         if store is not None:
             store.log.set_flag(LogFlag.REFUSING, full)
 

@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from mqfast.broker.clients.consumer_manager import ConsumerGroup
-from mqfast.broker.clients.heartbeat import CLUSTERING, PASSIVELY
+from mqfast.broker.metadata.client_manager.consumer_manager import ConsumerGroup
+from mqfast.broker.metadata.client_manager.heartbeat import CLUSTERING, PASSIVELY
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import RemotingCommand, pull_header
 
-__all__ = ["POLL_S", "Duplicates", "Place", "Reader", "place_of"]
+__all__ = ["POLL_S", "Duplicates", "QueueOffset", "Reader", "place_of"]
 
 POLL_S: Final = 0.02
 _PATIENCE_S: Final = 5.0  # for a group that keeps its offsets itself, and so tells nothing
@@ -28,7 +28,7 @@ _COMMITS: Final = 1  # bit of a pull's sysFlag
 _OFFSET_AT: Final = 20  # of a record
 
 
-class Place(NamedTuple):
+class QueueOffset(NamedTuple):
     """A queue of a broker, as a group reads it."""
 
     broker: str
@@ -37,20 +37,20 @@ class Place(NamedTuple):
     queue_id: int
 
 
-def place_of(server: str, request: RemotingCommand) -> tuple[Place, int]:
+def place_of(server: str, request: RemotingCommand) -> tuple[QueueOffset, int]:
     """The queue and the offset of a pull."""
     header = pull_header(request)
-    return Place(server, header.consumer_group, header.topic, header.queue_id), header.queue_offset
+    return QueueOffset(server, header.consumer_group, header.topic, header.queue_id), header.queue_offset
 
 
 class Reader(NamedTuple):
     """Who pulls. Attributes: ``client``: the id of a client that reads alone, empty for a group that shares its queues;
-    ``patience_s``: how long what comes again waits to be done; ``is_member``: of a group that tells of itself, rather
+    ``grace_s``: how long what comes again waits to be done; ``is_member``: of a group that tells of itself, rather
     than a tool that pulls what it wants.
     """
 
     client: str = ""
-    patience_s: float = 0.0
+    grace_s: float = 0.0
     is_member: bool = False
 
     @classmethod
@@ -59,7 +59,7 @@ class Reader(NamedTuple):
         if group is None or group.consume_type != PASSIVELY:
             return cls(is_member=group is not None)
         if group.message_model == CLUSTERING:
-            return cls(patience_s=_PATIENCE_S, is_member=True)
+            return cls(grace_s=_PATIENCE_S, is_member=True)
         found = group.members.get(channel)
         return cls(found.client_id if found is not None else "", _MOMENT_S, is_member=True)
 
@@ -69,9 +69,9 @@ class _Range:
 
     __slots__ = ("begin", "end", "until_s", "waits")
 
-    def __init__(self, begin: int, end: int, patience_s: float) -> None:
-        self.begin, self.end, self.waits = begin, end, patience_s > 0
-        self.until_s = time.monotonic() + patience_s
+    def __init__(self, begin: int, end: int, grace_s: float) -> None:
+        self.begin, self.end, self.waits = begin, end, grace_s > 0
+        self.until_s = time.monotonic() + grace_s
 
 
 class Duplicates:
@@ -80,11 +80,11 @@ class Duplicates:
     Args: every: every how manieth pull; 0: none, the fault is off; reader: who pulls.
     """
 
-    def __init__(self, every: Callable[[], int], reader: Callable[[Place, Channel], Reader]) -> None:
+    def __init__(self, every: Callable[[], int], reader: Callable[[QueueOffset, Channel], Reader]) -> None:
         self._every: Final = every
         self._reader: Final = reader
-        self._ranges: dict[tuple[Place, str], _Range] = {}
-        self._done: dict[tuple[Place, str], int] = {}  # offsets below came twice
+        self._ranges: dict[tuple[QueueOffset, str], _Range] = {}
+        self._done: dict[tuple[QueueOffset, str], int] = {}  # offsets below came twice
         self._pulls = 0
 
     def forget(self) -> None:
@@ -127,8 +127,8 @@ class Duplicates:
         self._pulls += 1
         if self._pulls % every:
             return answer
-        self._ranges[key] = _Range(offset, behind, reader.patience_s)
-        return answer if reader.patience_s else _going_on_at(request, answer, offset)
+        self._ranges[key] = _Range(offset, behind, reader.grace_s)
+        return answer if reader.grace_s else _going_on_at(request, answer, offset)
 
 
 def _going_on_at(

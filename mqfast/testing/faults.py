@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final
 from mqfast.errors import UsageError
 from mqfast.remoting.codes import ResponseCode
 from mqfast.testing import checks
-from mqfast.testing.gate import Fault
+from mqfast.testing.fault_injection import Fault
 
 if TYPE_CHECKING:
-    from mqfast.testing.cluster import Cluster
+    from mqfast.testing.cluster import RunningCluster
     from mqfast.testing.disk_faults import Disk
-    from mqfast.testing.host import Host
+    from mqfast.testing.event_loop_thread import EventLoopThread
 
 __all__ = ["Faults"]
 
@@ -34,7 +34,7 @@ _BUSY: Final = (
 class Faults:
     """The faults of one test cluster. Thread: any but that of the cluster."""
 
-    def __init__(self, host: Host, cluster: Cluster) -> None:
+    def __init__(self, host: EventLoopThread, cluster: RunningCluster) -> None:
         self._host = host
         self._cluster = cluster
 
@@ -91,9 +91,9 @@ class Faults:
         every = checks.whole("every", every, 1, _CODE_MAX)
         return self._on(Fault("duplicate deliveries", frozenset(), None, seconds=every))
 
-    def shuffle_members(self) -> None:
+    def trigger_rebalance(self) -> None:
         """All consumers are told that the members of their group changed: they share the queues anew."""
-        self._host.call(self._cluster.shuffle_members)
+        self._host.call(self._cluster.trigger_rebalance)
 
     # --- time ---
 

@@ -77,7 +77,7 @@ def _rocketmq_session_broker(pytestconfig: pytest.Config) -> Iterator[Any]:
         cluster.close()
         return
     with _new() as broker:
-        broker.get_ready_for_reset()
+        broker.prepare_reset()
         yield broker
 
 
@@ -92,10 +92,10 @@ def rocketmq_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
         return
     broker: Broker = request.getfixturevalue("_rocketmq_session_broker")
     broker.reset()
-    broker.furnish(topics=marked.get("topics", ()), groups=marked.get("groups", ()))
+    broker.create_topics(topics=marked.get("topics", ()), groups=marked.get("groups", ()))
     yield broker
     broker.close_clients()
-    broker.get_ready_for_reset()
+    broker.prepare_reset()
 
 
 @pytest.fixture

@@ -23,14 +23,14 @@ from mqfast.errors import ClientError, UsageError
 from mqfast.testing.broker import Broker
 from mqfast.testing.disk_faults import cut_power
 from mqfast.testing.faults import Faults
-from mqfast.testing.places import Place
 from mqfast.testing.ports import HeldPorts
-from mqfast.testing.waits import stopped_loop, until_true
+from mqfast.testing.scratch_directories import ScratchDirectory
+from mqfast.testing.wait_helpers import stopped_loop, until_true
 
 __all__ = ["ProcessBroker", "serve_calls"]
 
 _END_S: Final = 30.0
-_AT_ONCE: Final = ("drop_connections", "shuffle_members")
+_AT_ONCE: Final = ("drop_connections", "trigger_rebalance")
 
 
 class ProcessBroker(Broker):
@@ -55,7 +55,7 @@ class ProcessBroker(Broker):
         """Serve; by ``with`` as well. Raises: as ``Broker.start``."""
         if self._started:
             raise UsageError("start: expected a broker that is not started, found one that is")
-        self._place = Place()
+        self._place = ScratchDirectory()
         try:
             self._begin()
         except BaseException:
@@ -188,8 +188,8 @@ def _forwarded(name: str) -> Callable[..., Any]:
 
 
 for _name in (
-    "get_ready_for_reset", "stop", "furnish", "create_topic", "send", "messages", "dead_letters", "scheduled", "offset",
-    "requests", "picture", "wait_for", "wait_consumed", "wait_members", "assert_sent", "assert_nothing_sent",
+    "prepare_reset", "stop", "create_topics", "create_topic", "send", "messages", "dead_letters", "scheduled", "offset",
+    "requests", "describe", "wait_for", "wait_consumed", "wait_members", "assert_sent", "assert_nothing_sent",
     "assert_consumed_once", "assert_in_order",
 ):  # fmt: skip
     setattr(ProcessBroker, _name, _forwarded(_name))

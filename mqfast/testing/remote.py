@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from mqfast.client import AdminClient, MessageQueue, Producer, PullConsumer, PushConsumer
 from mqfast.client.values import PullStatus
 from mqfast.errors import ClientError, NoRoute
-from mqfast.testing.broker import Wanted, named_topics
-from mqfast.testing.waits import until_true
+from mqfast.testing.broker import BrokerArguments, named_topics
+from mqfast.testing.wait_helpers import until_true
 
 if TYPE_CHECKING:
     from mqfast.client.delivery import Delivery
@@ -70,7 +70,7 @@ class RemoteBroker:
             except ClientError:
                 continue  # a topic that has no broker now
 
-    def get_ready_for_reset(self) -> None:
+    def prepare_reset(self) -> None:
         """Nothing can be made ready here."""
 
     # --- clients ---
@@ -97,8 +97,8 @@ class RemoteBroker:
 
     # --- act ---
 
-    def furnish(self, *, topics: Iterable[str] | Mapping[str, int] = (), groups: Iterable[str] = ()) -> None:
-        """As ``Broker.furnish``; what is made stays."""
+    def create_topics(self, *, topics: Iterable[str] | Mapping[str, int] = (), groups: Iterable[str] = ()) -> None:
+        """As ``Broker.create_topics``; what is made stays."""
         there = set(self._admin.topics())
         for topic, queues in named_topics(topics).items():
             if topic not in there:
@@ -163,7 +163,7 @@ class RemoteBroker:
         lags: Mapping[MessageQueue, Any] = self._admin.lag(group, topic)
         return {queue: lag[0] for queue, lag in lags.items() if lag[0] >= 0}
 
-    def picture(self) -> str:
+    def describe(self) -> str:
         """What is known of the cluster."""
         return f"--- the cluster at {self.namesrv_addr}: messages of before this test are not counted ---"
 
@@ -171,7 +171,7 @@ class RemoteBroker:
 
     def wait_for(self, topic: str, count: int = 1, *, timeout_s: float = 5.0, **match: Any) -> Sequence[Delivery]:
         """As ``Broker.wait_for``."""
-        wanted = Wanted(topic, match)
+        wanted = BrokerArguments(topic, match)
         found: list[Delivery] = []
 
         def is_there() -> bool:
@@ -222,7 +222,7 @@ class RemoteBroker:
         times: int | None = None,
     ) -> Sequence[Delivery]:
         """As ``Broker.assert_sent``."""
-        wanted = Wanted(topic, {"body": body, "tags": tags, "key": key})
+        wanted = BrokerArguments(topic, {"body": body, "tags": tags, "key": key})
         found = wanted.among(self.messages)
         if len(found) != times if times is not None else not found:
             expected = "a message" if times is None else f"{times} messages"
@@ -236,4 +236,4 @@ class RemoteBroker:
             self._fail(f"assert_nothing_sent: expected no message in {topic}, found {len(found)}")
 
     def _fail(self, text: str) -> NoReturn:
-        raise AssertionError(f"{text}\n{self.picture()}")
+        raise AssertionError(f"{text}\n{self.describe()}")

@@ -109,13 +109,13 @@ def test_a_slow_line_in_the_engine_fails(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     leave = shutil.ignore_patterns(".git", ".venv*", "ab", ".hypothesis", "golden", "__pycache__", "target")
     shutil.copytree(ROOT, tree, ignore=leave, symlinks=True)
-    source = tree / "mqfast" / "store" / "put" / "_put.pyx"
+    source = tree / "mqfast" / "store" / "put" / "put_message.pyx"
     line = "        if body_bytes + extra > self.most_bytes:\n"
     text = source.read_text()
     assert text.count(line) == 1
     slower = "        if body_bytes + extra + (crc31(body, min(body_bytes, 88)) & 0) > self.most_bytes:\n"
     first_import = "from mqfast.store."
-    with_crc = f"from mqfast.store.base._os cimport crc31\n{first_import}"
+    with_crc = f"from mqfast.store.base.os_api cimport crc31\n{first_import}"
     source.write_text(text.replace(line, slower).replace(first_import, with_crc, 1))
     built = subprocess.run(
         [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"], cwd=tree, capture_output=True, text=True

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import mqfast
-from mqfast.store.base._os import lost_page_count
+from mqfast.store.base.os_api import lost_page_count
 from mqfast.store.meta.offsets import ConsumerOffsets
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
@@ -162,7 +162,7 @@ def queue(mount: Path, options: dict[str, Any]) -> dict[str, Any]:
     bodies_of["Grow"] += report["grow"][0]
     report |= {
         "get": outcome(lambda: bodies(store)),
-        "look": outcome(lambda: store.look(0).topic),
+        "look": outcome(lambda: store.get_by_offset(0).topic),
         "flush": outcome(store.flush),
     }
     report |= {"state": str(store.state), "waits": store.stats()["waits_for_space"]}
@@ -228,7 +228,7 @@ def config(mount: Path, options: dict[str, Any]) -> dict[str, Any]:
     report |= {"state": str(store.state), "waits": store.stats()["waits_for_space"]}
     free(mount)
     report["on after"] = tries_until(lambda: _want(path.read_text().count("T@group0"), 200))
-    report["valid"] = ConsumerOffsets.load(store.door, str(path)).get(groups[-1], "T", 0) == 7
+    report["valid"] = ConsumerOffsets.load(store.os_api, str(path)).get(groups[-1], "T", 0) == 7
     return report | finish(store, mount, settings)
 
 

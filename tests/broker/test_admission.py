@@ -15,8 +15,8 @@ from broker.two_brokers import as_slave, end_of, name_server, run, until
 from certificates import Authority
 from running import Running, broker_config, running_broker
 
-from mqfast.broker.broker import Broker
-from mqfast.broker.replica.admission import Admission
+from mqfast.broker.replication.replica_admission import Admission
+from mqfast.broker.server import Broker
 from mqfast.errors import ConfigError
 from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.signature import sign
@@ -188,10 +188,10 @@ def test_a_certificate_that_was_renewed_is_taken(tmp_path: Path) -> None:
             before = await asyncio.to_thread(shown, port)
             renewed, new_key = authority.sign("b")
             renewed.replace(certificate)
-            one.context.replicas.look()
+            one.context.replicas.reload_certificates()
             assert await asyncio.to_thread(shown, port) == before, "the key is still the old one"
             new_key.replace(key)
-            one.context.replicas.look()
+            one.context.replicas.reload_certificates()
             assert await asyncio.to_thread(shown, port) != before
 
     run(flow)

@@ -8,8 +8,8 @@ import socket
 
 import pytest
 
-from mqfast.broker import address as module
-from mqfast.broker.address import announced, check_reached, with_port
+from mqfast.broker.config import broker_address as module
+from mqfast.broker.config.broker_address import announced, check_reached, with_port
 from mqfast.errors import ConfigError
 from mqfast.remoting.client import RemotingClient
 

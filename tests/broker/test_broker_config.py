@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mqfast.broker.broker_config import BrokerConfig
-from mqfast.broker.rocketmq_keys import ROCKETMQ_KEYS
+from mqfast.broker.config.broker_config import BrokerConfig
+from mqfast.broker.config.rocketmq_keys import ROCKETMQ_KEYS
 from mqfast.config import FIELD_OF_PROPERTY
 from mqfast.errors import ConfigError
 from mqfast.retention_rules import RetentionRules

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from running import running_broker
 
-from mqfast.broker.replica.replicas import Replicas
+from mqfast.broker.replication.replica_manager import ReplicaManager
 from mqfast.errors import ConfigError, ConnectionLost, StoreClosed
 from mqfast.namesrv.namesrv_config import NamesrvConfig
 from mqfast.namesrv.server import NameServer
@@ -102,7 +102,7 @@ async def server_of(kind: str, home: Path, names: dict[str, str]) -> AsyncIterat
 def test_a_renewed_certificate_counts_for_new_connections_without_a_restart(
     keys: Path, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("mqfast.broker.broker._SCAN_S", 0.05)
+    monkeypatch.setattr("mqfast.broker.server._SCAN_S", 0.05)
     pem, key = keys / "tls.pem", keys / "tls.key"
 
     def renew(name: str, target: Path) -> None:
@@ -186,9 +186,9 @@ def test_a_broker_that_starts_answers_busy_and_never_that_it_does_not_know_a_cod
 ) -> None:
     """Clients come back as soon as the port listens; who is told that a code is unknown does not ask again."""
     codes: list[int] = []
-    listen = Replicas.listen
+    listen = ReplicaManager.listen
 
-    async def asked_meanwhile(self: Replicas, broker_port: int) -> None:
+    async def asked_meanwhile(self: ReplicaManager, broker_port: int) -> None:
         client = RemotingClient()
         for code in (ASK_ONCE, RequestCode.SEND_MESSAGE_V2, 9999):
             codes.append((await client.call(f"127.0.0.1:{broker_port}", code, {})).code)
@@ -199,7 +199,7 @@ def test_a_broker_that_starts_answers_busy_and_never_that_it_does_not_know_a_cod
         async with running_broker(tmp_path) as one:
             assert (await one.call(9999)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
-    monkeypatch.setattr(Replicas, "listen", asked_meanwhile)
+    monkeypatch.setattr(ReplicaManager, "listen", asked_meanwhile)
     run(flow())
     assert codes == [ResponseCode.SYSTEM_BUSY] * 3
     assert "AttributeError" not in caplog.text

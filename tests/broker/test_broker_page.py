@@ -14,8 +14,8 @@ import pytest
 import yaml
 from running import running_broker
 
-from mqfast.broker.acl.needs import NEEDS
-from mqfast.broker.broker_config import BrokerConfig
+from mqfast.broker.acl.required_permissions import NEEDS
+from mqfast.broker.config.broker_config import BrokerConfig
 from mqfast.remoting.codes import RequestCode
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,9 +12,9 @@ import pytest
 from running import broker_config, running_broker
 
 import mqfast
-from mqfast.broker.broker import Broker
+from mqfast.broker.server import Broker
 from mqfast.remoting.codes import ResponseCode
-from mqfast.remoting.processors import Lane, Processors
+from mqfast.remoting.processors import ConcurrencyLimit, Processors
 from mqfast.remoting.server import RemotingServer
 
 
@@ -170,7 +170,7 @@ def test_a_stopped_broker_leaves_its_name_server(tmp_path: Path) -> None:
             return request.response()
 
         processors = Processors()
-        processors.register_default(serve, Lane("all"))
+        processors.register_default(serve, ConcurrencyLimit("all"))
         server = RemotingServer(processors)
         await server.start()
         try:

@@ -19,7 +19,7 @@ from mqfast.namesrv.server import NameServer
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.processors import Lane
+from mqfast.remoting.processors import ConcurrencyLimit
 from mqfast.store.meta.metadata import ConfigFile, TopicTable
 
 
@@ -156,7 +156,7 @@ async def slow_name_server(tmp_path: Path) -> AsyncIterator[tuple[NameServer, as
         assert isinstance(answer, RemotingCommand)
         return answer
 
-    server.processors.register([RequestCode.REGISTER_TOPIC_IN_NAMESRV], late, Lane("late"))
+    server.processors.register([RequestCode.REGISTER_TOPIC_IN_NAMESRV], late, ConcurrencyLimit("late"))
     try:
         yield server, may, came
     finally:
@@ -203,7 +203,7 @@ def test_answers_wait_once_for_a_name_server_that_does_not_answer(tmp_path: Path
                 assert registration.under_way() == []  # nothing waits for this name server any more
                 assert (await one.send("second", b"x")).code == 0
                 may.set()
-                await registration.told()
+                await registration.wait_registered()
                 assert {"first", "second"} <= set(server.tables.topics())
                 may.clear()
                 third = asyncio.ensure_future(one.send("third", b"x"))

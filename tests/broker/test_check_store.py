@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from running import broker_config
 
-from mqfast.broker.broker import Broker
-from mqfast.broker.broker_config import BrokerConfig
-from mqfast.broker.check_store import check_store
+from mqfast.broker.config.broker_config import BrokerConfig
+from mqfast.broker.config.migration_check import check_store
+from mqfast.broker.server import Broker
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 

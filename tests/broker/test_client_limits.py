@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from running import Running, serve
 
-from mqfast.broker.pull.filter import compiling
-from mqfast.broker.pull.filter.sql import SqlError, SqlExpression, compile_sql, uncompiled
+from mqfast.broker.filter import expression_compiler as compiling
+from mqfast.broker.filter.sql92_parser import SqlError, SqlExpression, compile_sql, uncompiled
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand

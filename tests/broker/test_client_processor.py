@@ -16,14 +16,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "remoting"))
 
 from captures import captures
 
-from mqfast.broker.clients.client_processor import ClientProcessor
-from mqfast.broker.clients.consumer_manager import ConsumerManager
-from mqfast.broker.clients.producer_manager import ProducerManager
-from mqfast.broker.clients.queue_locks import QueueLocks
+from mqfast.broker.metadata.client_manager.client_processor import ClientProcessor
+from mqfast.broker.metadata.client_manager.consumer_manager import ConsumerManager
+from mqfast.broker.metadata.client_manager.producer_manager import ProducerManager
+from mqfast.broker.metadata.client_manager.queue_locks import QueueLocks
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.command import FrameDecoder, RemotingCommand
-from mqfast.remoting.processors import Lane, Processors
+from mqfast.remoting.processors import ConcurrencyLimit, Processors
 from mqfast.remoting.server import RemotingServer
 
 
@@ -42,7 +42,7 @@ class Client:
         self.name = name
         self._world = world
         processors = Processors()
-        processors.register([40], self._notice, Lane("notices"))
+        processors.register([40], self._notice, ConcurrencyLimit("notices"))
         self.remoting = RemotingClient(processors)
 
     def _notice(self, channel: Channel, request: RemotingCommand) -> None:

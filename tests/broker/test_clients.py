@@ -15,10 +15,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "remoting"))
 
 from captures import SETS, captures
 
-from mqfast.broker.clients.consumer_manager import ConsumerManager, Notice
-from mqfast.broker.clients.heartbeat import ConsumerData, Subscription, decode_heartbeat
-from mqfast.broker.clients.producer_manager import ProducerManager
-from mqfast.broker.clients.queue_locks import MessageQueue, QueueLocks
+from mqfast.broker.metadata.client_manager.consumer_manager import ConsumerManager, Notice
+from mqfast.broker.metadata.client_manager.heartbeat import ConsumerData, SubscriptionData, decode_heartbeat
+from mqfast.broker.metadata.client_manager.producer_manager import ProducerManager
+from mqfast.broker.metadata.client_manager.queue_locks import LockedQueue, QueueLocks
 from mqfast.errors import FieldError
 from mqfast.remoting.command import FrameDecoder
 
@@ -31,7 +31,7 @@ class Clock:
 
 
 def data(group: str = "g", *topics: str, version: int = 1, expression: str = "*") -> ConsumerData:
-    subscriptions = [Subscription(topic, expression, sub_version=version) for topic in topics or ("T",)]
+    subscriptions = [SubscriptionData(topic, expression, sub_version=version) for topic in topics or ("T",)]
     return ConsumerData(group, subscription_data_set=subscriptions)
 
 
@@ -148,7 +148,7 @@ def test_producers() -> None:
     assert (producers.groups(), producers.members("p")) == ([], [])
 
 
-Q = [MessageQueue("T", "b", i) for i in range(3)]
+Q = [LockedQueue("T", "b", i) for i in range(3)]
 
 
 def test_locks() -> None:
@@ -184,13 +184,13 @@ class LockModel(RuleBasedStateMachine):
         super().__init__()
         self.clock = Clock()
         self.locks = QueueLocks(self.clock)
-        self.model: dict[MessageQueue, tuple[str, int]] = {}
+        self.model: dict[LockedQueue, tuple[str, int]] = {}
 
     queues = st.lists(st.sampled_from(Q), max_size=3)
     clients = st.sampled_from(["one", "two", "three"])
 
     @rule(client=clients, queues=queues)
-    def lock(self, client: str, queues: list[MessageQueue]) -> None:
+    def lock(self, client: str, queues: list[LockedQueue]) -> None:
         expected = []
         for queue in dict.fromkeys(queues):
             owner, since = self.model.get(queue, (client, self.clock.now))
@@ -200,7 +200,7 @@ class LockModel(RuleBasedStateMachine):
         assert self.locks.lock("g", client, queues) == expected
 
     @rule(client=clients, queues=queues)
-    def unlock(self, client: str, queues: list[MessageQueue]) -> None:
+    def unlock(self, client: str, queues: list[LockedQueue]) -> None:
         self.locks.unlock("g", client, queues)
         for queue in queues:
             if self.model.get(queue, ("", 0))[0] == client:

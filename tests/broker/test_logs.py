@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mqfast.broker.logs import start_logging
+from mqfast.broker.config.broker_logs import start_logging
 
 
 @pytest.fixture
@@ -65,7 +65,8 @@ def test_a_second_call_replaces_the_first_and_leaves_other_handlers(root: loggin
 
 def test_the_import_changes_nothing() -> None:
     code = (
-        "import logging; before = (list(logging.root.handlers), logging.root.level); import mqfast.broker.logs;"
+        "import logging; before = (list(logging.root.handlers), logging.root.level);"
+        "import mqfast.broker.config.broker_logs;"
         "assert before == (list(logging.root.handlers), logging.root.level)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mqfast.broker.broker_config import BrokerConfig
-from mqfast.broker.rocketmq_keys import ROCKETMQ_KEYS
+from mqfast.broker.config.broker_config import BrokerConfig
+from mqfast.broker.config.rocketmq_keys import ROCKETMQ_KEYS
 from mqfast.broker_conf import java_number, java_trim, parse_properties
 
 BASE = "brokerClusterName=rocketmq-cluster|brokerName=broker-a|brokerId=0|deleteWhen=04|"

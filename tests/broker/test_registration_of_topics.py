@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from running import broker_config, running_broker
 
-from mqfast.broker.broker import Broker
+from mqfast.broker.server import Broker
 from mqfast.namesrv.namesrv_config import NamesrvConfig
 from mqfast.namesrv.server import NameServer
 from mqfast.remoting.channel import Channel
@@ -115,9 +115,9 @@ def test_a_start_that_is_given_up_registers_nothing_any_more(tmp_path: Path) -> 
             starting = asyncio.ensure_future(broker.start())
             with pytest.raises(asyncio.CancelledError):
                 await starting
-            told = broker.context.registration.tellings
-            broker.context.registration.tell()  # as its clock would
-            assert broker.context.registration.tellings == told == 1
+            told = broker.context.registration.registration_version
+            broker.context.registration.register_soon()  # as its clock would
+            assert broker.context.registration.registration_version == told == 1
             while not asked[0].is_closed:
                 await asyncio.sleep(0.001)
 

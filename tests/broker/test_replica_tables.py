@@ -15,11 +15,11 @@ from broker.two_brokers import as_slave, end_of, name_server, pull, run, until
 from nonsense_server import Nonsense
 from running import Running, running_broker
 
-from mqfast.broker.replica import table_sync
-from mqfast.broker.replica.epochs import Told
-from mqfast.broker.replica.table_sync import name_new_topics
+from mqfast.broker.replication import metadata_sync as table_sync
+from mqfast.broker.replication.epoch_check import Told
+from mqfast.broker.replication.metadata_sync import name_new_topics
 from mqfast.errors import MqfastError
-from mqfast.ha.epochs import EpochEntry
+from mqfast.ha.epoch_file import EpochEntry
 from mqfast.ha.slave import Followed
 from mqfast.remoting.codes import RequestCode
 from mqfast.schedule.timer.checkpoint import TimerCheckpoint, load_checkpoint, write_checkpoint
@@ -33,7 +33,7 @@ def timed(in_ms: int) -> str:
 
 def checkpoint_of(one: Running) -> TimerCheckpoint:
     store = one.context.store
-    return load_checkpoint(store.log.door, store.paths.timer_check) or TimerCheckpoint()
+    return load_checkpoint(store.log.os_api, store.paths.timer_check) or TimerCheckpoint()
 
 
 async def delivered(one: Running, topic: str) -> int:
@@ -357,9 +357,9 @@ def test_tables_claim_nothing_of_a_log_that_was_cut(tmp_path: Path) -> None:
             raw.master_flushed_offset = raw.end
             context.offsets.commit("g", "T", 0, 4)
             context.tables.delays.set(1, 9)
-            door, timer = context.store.log.door, context.store.paths.timer_check
+            os_api, timer = context.store.log.os_api, context.store.paths.timer_check
             write_checkpoint(
-                door, timer, TimerCheckpoint(read_ms=5, flushed=100, queue_offset=7, master_queue_offset=7)
+                os_api, timer, TimerCheckpoint(read_ms=5, flushed=100, queue_offset=7, master_queue_offset=7)
             )
             end = raw.last_boundary(raw.end // 2)
             kept = sum(one.physical_offset < end for one in context.store.get("T", 0, 0))

@@ -11,7 +11,7 @@ import pytest
 from broker.two_brokers import as_slave, end_of, name_server, pull, run, until
 from running import broker_config, running_broker
 
-from mqfast.broker.broker import Broker
+from mqfast.broker.server import Broker
 from mqfast.errors import ConfigError
 from mqfast.remoting.codes import RequestCode
 

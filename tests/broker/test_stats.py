@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqfast.broker.stats import BrokerStats, Rate, Rates
+from mqfast.broker.metrics.broker_stats import BrokerStats, Rate, Rates
 
 
 class Clock:

@@ -16,8 +16,8 @@ from laboratory import read_queue
 from running import Running, running_broker
 
 import mqfast
-from mqfast.broker.recall import Handle, decode_handle, recall_handle
-from mqfast.broker.timers import Timers
+from mqfast.broker.schedule.recall_message import Handle, decode_handle, recall_handle
+from mqfast.broker.schedule.timer import BrokerTimers
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.loop import runner
@@ -336,7 +336,7 @@ def test_a_turn_that_is_due_at_once_is_not_asked_for_its_time(tmp_path: Path) ->
 
     async def flow() -> None:
         async with asyncio.timeout(60), running_broker(tmp_path, timerWheelEnable=True) as one:
-            (timers,) = (part for part in one.broker.parts if isinstance(part, Timers))
+            (timers,) = (part for part in one.broker.parts if isinstance(part, BrokerTimers))
             for delay_s in (0.0, 0.5, 0.0, 0.001):
                 timers._turn_in(delay_s)
             due_ms = int(time.time() * 1000) + 1200

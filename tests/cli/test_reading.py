@@ -21,8 +21,8 @@ from mqfast.cli.arguments import time_ms
 from mqfast.cli.exit_codes import ExitCode
 from mqfast.cli.main import main
 from mqfast.cli.rows import columns_of, json_lines
-from mqfast.store.reader._gather import COLUMNS
-from mqfast.store.reader._lists import to_lists
+from mqfast.store.reader.gather import COLUMNS
+from mqfast.store.reader.record_lists import to_lists
 
 BODIES = [b"", b"plain text", "grüße".encode(), b"\xff\x00", b"two\nlines", zlib.compress(b"hidden text")]
 

@@ -215,7 +215,7 @@ def check_query(dump: dict[str, Any], store: Path, settings: dict[str, Any]) -> 
             ours = [message.physical_offset for message in hits]
             assert ours == [place for place in dict.fromkeys(found) if place in set(ours)], (topic, key)
             for place in set(found) - set(ours):
-                twin = reader.look(place)
+                twin = reader.get_by_offset(place)
                 assert key not in [*twin.keys, f"T#{twin.tags}"]
                 assert twin.properties.get("UNIQ_KEY") != key
             several += len(ours) > 1

@@ -14,7 +14,7 @@ import pytest
 from conftest import Case, copy_of, golden_cases
 from java_oracle import JavaOracle
 from reference import ModelStore, Record, encode_properties
-from test_reference import put_again
+from test_reference import put_copy
 
 SIZES = {"mappedFileSizeCommitLog": 16384, "mappedFileSizeConsumeQueue": 400, "maxHashSlotNum": 16, "maxIndexNum": 40}
 TOPICS = ["TopicA", "TopicB", "%RETRY%" + "r" * 140, SCHEDULE := "SCHEDULE_TOPIC_XXXX"]
@@ -132,7 +132,7 @@ def test_the_same_questions_give_the_same_answers(
     oracle_of: Callable[[str], JavaOracle], case: Case, tmp_path: Path
 ) -> None:
     rng = random.Random(5)
-    model = put_again(case)
+    model = put_copy(case)
     records = [record for record, _ in model.records.values()]
     gets: list[list[Any]] = []
     times: dict[tuple[str, int], list[int]] = {}

@@ -31,7 +31,7 @@ def module_broker() -> Iterator[Broker]:
 @pytest.fixture
 def broker(module_broker: Broker) -> Broker:
     module_broker.reset()
-    module_broker.furnish(topics={"orders": 1})
+    module_broker.create_topics(topics={"orders": 1})
     return module_broker
 
 

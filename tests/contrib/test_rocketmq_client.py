@@ -42,7 +42,7 @@ def module_broker() -> Iterator[Broker]:
 @pytest.fixture
 def broker(module_broker: Broker) -> Broker:
     module_broker.reset()
-    module_broker.furnish(topics={"TopicTest": 2})
+    module_broker.create_topics(topics={"TopicTest": 2})
     return module_broker
 
 
@@ -136,7 +136,7 @@ def consume(broker: Broker, into: list[ReceivedMessage], count: int, **arguments
         return ConsumeStatus.CONSUME_SUCCESS
 
     consumer = consumer_of(broker, **arguments)
-    broker.furnish(groups=["CID_XXX"])
+    broker.create_topics(groups=["CID_XXX"])
     consumer._arguments["from_where"] = "first"
     consumer.subscribe("TopicTest", callback)
     with consumer:
@@ -192,7 +192,7 @@ def test_a_callback_that_does_not_succeed_gets_its_message_again(broker: Broker,
 
 
 def test_every_topic_has_its_own_callback(broker: Broker) -> None:
-    broker.furnish(topics=["Other"])
+    broker.create_topics(topics=["Other"])
     got: dict[str, str] = {}
     both = threading.Barrier(3)
 

@@ -276,7 +276,7 @@ def _judge(run: Run, case: Case, kind: str, error: int, failure: MqfastError | N
         if store.state is StoreState.FULL:
             count.full += 1
         run.sim.heal()
-        lab(store).allocate.look_again()  # a full disk is asked once a second
+        lab(store).allocate.retry_now()  # a full disk is asked once a second
         _trim(run)
         run.put(size=200)
         run.reput()

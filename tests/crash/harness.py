@@ -25,12 +25,12 @@ from simulation import KILLED, START_MS, Image, Sim
 from mqfast.config import StoreConfig
 from mqfast.errors import MqfastError
 from mqfast.message import Message
-from mqfast.store.base._os import REAL
+from mqfast.store.base.os_api import REAL
 from mqfast.store.base.paths import list_offset_files
 from mqfast.store.base.results import PutMessageStatus
 from mqfast.store.check.verify import verify
 from mqfast.store.message_store import MessageStore
-from mqfast.store.reader._scan import LogWalk, PreadFile
+from mqfast.store.reader.scan import LogWalk, PreadFile
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
@@ -83,7 +83,7 @@ class Run:
         self.path = os.path.join(self.root, STORE)
         os.makedirs(self.root)
         self.sim = Sim(self.root)
-        self.door = self.sim.door
+        self.os_api = self.sim.os_api
         self.sent: list[Sent] = []
         self.notes: list[tuple[str, Any]] = []
         self.store: MessageStore = None  # type: ignore[assignment]
@@ -101,7 +101,7 @@ class Run:
     def open(self, **settings: Any) -> MessageStore:
         """Open it without threads, with the workload's settings and these."""
         config = StoreConfig.tiny(**{**self.workload.settings, **settings})
-        self.store = open_still(self.path, config=config, door=self.door)
+        self.store = open_still(self.path, config=config, os_api=self.os_api)
         return self.store
 
     def close(self) -> None:
@@ -149,14 +149,14 @@ class Run:
         del self.sent[count:]
         self.notes[:] = [("send", None)] * count
         self.sim = Sim(self.root, start_ms=START_MS + 3_600_000)
-        self.door = self.sim.door
+        self.os_api = self.sim.os_api
         self.note("durable")
 
     def restart(self) -> None:
         """A new simulation over what is there: all of it is durable."""
         self.sim.free()
         self.sim = Sim(self.root, start_ms=START_MS + 3_600_000)
-        self.door = self.sim.door
+        self.os_api = self.sim.os_api
         self.sim.mark(len(self.notes))
 
     def _send(self, topic: str, queue_id: int, size: int, keys: str | None) -> Sent:
@@ -235,7 +235,7 @@ class Run:
     def retain(self) -> None:
         """One pass of retention."""
         self.note("retention")
-        lab(self.store).retention.run_once(self.door.now_ms())
+        lab(self.store).retention.run_once(self.os_api.now_ms())
 
     def services(self, rng: random.Random) -> None:
         """A step of one service, drawn at random."""

@@ -15,16 +15,16 @@ from pathlib import Path
 
 from simulation import KINDS
 
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 
 Msync = Callable[[int, int, int], int]
 _MSYNC = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 
 
 @contextmanager
-def msync_by(door: OsDoor, make: Callable[[Msync], Msync]) -> Iterator[None]:
+def msync_by(os_api: OsApi, make: Callable[[Msync], Msync]) -> Iterator[None]:
     """Inside, msync of the door is another one, made from the real one."""
-    place = ctypes.c_void_p.from_address(door.table_address + KINDS["msync"] * ctypes.sizeof(ctypes.c_void_p))
+    place = ctypes.c_void_p.from_address(os_api.table_address + KINDS["msync"] * ctypes.sizeof(ctypes.c_void_p))
     before = place.value
     hook = _MSYNC(make(_MSYNC(before or 0)))
     place.value = ctypes.cast(hook, ctypes.c_void_p).value
@@ -35,7 +35,7 @@ def msync_by(door: OsDoor, make: Callable[[Msync], Msync]) -> Iterator[None]:
 
 
 @contextmanager
-def msync_behind(door: OsDoor, work: Callable[[], object]) -> Iterator[None]:
+def msync_behind(os_api: OsApi, work: Callable[[], object]) -> Iterator[None]:
     """Inside, every msync through the door does the work first, in the thread that called it."""
 
     def make(real: Msync) -> Msync:
@@ -45,7 +45,7 @@ def msync_behind(door: OsDoor, work: Callable[[], object]) -> Iterator[None]:
 
         return msync
 
-    with msync_by(door, make):
+    with msync_by(os_api, make):
         yield
 
 
@@ -53,9 +53,9 @@ _FSYNC = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
 
 
 @contextmanager
-def fsync_behind(door: OsDoor, work: Callable[[], object]) -> Iterator[None]:
+def fsync_behind(os_api: OsApi, work: Callable[[], object]) -> Iterator[None]:
     """The same for every fsync."""
-    place = ctypes.c_void_p.from_address(door.table_address + KINDS["fsync"] * ctypes.sizeof(ctypes.c_void_p))
+    place = ctypes.c_void_p.from_address(os_api.table_address + KINDS["fsync"] * ctypes.sizeof(ctypes.c_void_p))
     before = place.value
     real = _FSYNC(before or 0)
 

@@ -19,7 +19,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from shared_library import shared_library
 
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 
 __all__ = ["KINDS", "SHORT_COUNT", "Image", "Sim", "in_real_time", "scratch_root"]
 
@@ -111,16 +111,16 @@ def library() -> ctypes.CDLL:
 
 
 class Sim:
-    """One simulated system over the tree below ``root``; ``door`` is what a store is opened with.
+    """One simulated system over the tree below ``root``; ``os_api`` is what a store is opened with.
 
     What is below ``root`` now counts as durable. Everything else is the thin shape of sim_door.c.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, real_clocks: bool = False, start_ms: int = START_MS) -> None:
         self.root = os.fspath(root)
-        self.door = OsDoor()
+        self.os_api = OsApi()
         self._lib = library()
-        self._sim = self._lib.sim_new(self.door.table_address, self.root.encode(), start_ms, int(real_clocks))
+        self._sim = self._lib.sim_new(self.os_api.table_address, self.root.encode(), start_ms, int(real_clocks))
 
     def images(
         self, target: str, *, first: int, last: int, per_call: int, seed: int, kinds: int = (1 << 26) - 1

@@ -15,7 +15,7 @@ from simulation import CONTENTS_ONLY, KILLED, STRICT, Sim, scratch_root
 from sweep import Stretch, check_stretch, count_calls
 from workloads import WORKLOADS
 
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 
 _WHOLE = 5200
 _SHORT = 1300
@@ -69,43 +69,43 @@ def _image(sim: Sim, tmp_path: Path, mode: int) -> Path:
 
 
 def test_what_is_not_synced_is_not_in_the_strict_image(sim: Sim, tmp_path: Path) -> None:
-    door, live = sim.door, tmp_path / "live"
+    os_api, live = sim.os_api, tmp_path / "live"
     (live / "old").write_bytes(b"n" * 8192)  # past the door: as a store through a mapping
     assert (_image(sim, tmp_path, STRICT) / "old").read_bytes() == b"o" * 8192
     assert (_image(sim, tmp_path, KILLED) / "old").read_bytes() == b"n" * 8192
     assert (_image(sim, tmp_path, CONTENTS_ONLY) / "old").read_bytes() == b"n" * 8192
-    door.overwrite(live / "old", b"", 0)  # writes nothing, and syncs
+    os_api.overwrite(live / "old", b"", 0)  # writes nothing, and syncs
     assert (_image(sim, tmp_path, STRICT) / "old").read_bytes() == b"n" * 8192
 
 
 def test_a_name_is_durable_once_its_directory_is_synced(sim: Sim, tmp_path: Path) -> None:
-    door, live = sim.door, tmp_path / "live"
-    door.write_file(live / "d" / "new", b"whole")
+    os_api, live = sim.os_api, tmp_path / "live"
+    os_api.write_file(live / "d" / "new", b"whole")
     assert not (_image(sim, tmp_path, STRICT) / "d" / "new").exists()
-    door.fsync_dir(live / "d")
+    os_api.fsync_dir(live / "d")
     assert (_image(sim, tmp_path, STRICT) / "d" / "new").read_bytes() == b"whole"
-    door.rename(live / "d" / "new", live / "d" / "renamed")
+    os_api.rename(live / "d" / "new", live / "d" / "renamed")
     assert [p.name for p in (_image(sim, tmp_path, STRICT) / "d").iterdir()] == ["new"]
     assert [p.name for p in (_image(sim, tmp_path, KILLED) / "d").iterdir()] == ["renamed"]
-    door.fsync_dir(live / "d")
-    door.unlink(live / "d" / "renamed")
+    os_api.fsync_dir(live / "d")
+    os_api.unlink(live / "d" / "renamed")
     assert (_image(sim, tmp_path, STRICT) / "d" / "renamed").read_bytes() == b"whole"
 
 
 def test_pages_of_a_failed_sync_are_not_written_by_the_next(sim: Sim, tmp_path: Path) -> None:
-    door, live = sim.door, tmp_path / "live"
+    os_api, live = sim.os_api, tmp_path / "live"
     (live / "old").write_bytes(b"n" * 8192)
     sim.fault("fsync", 1, 5)
     with pytest.raises(OSError):
-        door.overwrite(live / "old", b"", 0)
-    door.overwrite(live / "old", b"", 0)
+        os_api.overwrite(live / "old", b"", 0)
+    os_api.overwrite(live / "old", b"", 0)
     assert sim.fault_hits == 1
     assert sim.resyncs == 1
     assert (_image(sim, tmp_path, STRICT) / "old").read_bytes() == b"o" * 8192
-    door.overwrite(live / "old", b"x", 4096)
+    os_api.overwrite(live / "old", b"x", 4096)
     assert (_image(sim, tmp_path, STRICT) / "old").read_bytes() == b"o" * 4096 + b"x" + b"n" * 4095
 
 
 def test_the_table_is_the_doors_own(sim: Sim) -> None:
-    assert OsDoor().table_address != sim.door.table_address
+    assert OsApi().table_address != sim.os_api.table_address
     assert scratch_root() is None or Path(str(scratch_root())).is_dir()

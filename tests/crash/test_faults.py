@@ -20,9 +20,9 @@ from sampling import Sample
 
 from mqfast.config import StoreConfig
 from mqfast.errors import DiskFull, FlushError, StoreFailed
-from mqfast.store.base._event import Event
+from mqfast.store.base.event import Event
 from mqfast.store.base.results import StoreState
-from mqfast.store.log._loops import keep_prefaulted
+from mqfast.store.log.service_loops import keep_prefaulted
 from mqfast.store.message_store import MessageStore, open_store
 
 sys.path.append(str(Path(__file__).resolve().parent))
@@ -76,7 +76,7 @@ def sim(tmp_path: Path) -> Iterator[Sim]:
 
 def _open(sim: Sim, **settings: object) -> MessageStore:
     config = StoreConfig.tiny(mapped_file_bytes_commit_log=8192, **settings)
-    return open_store(os.path.join(sim.root, "s"), config=config, door=sim.door)
+    return open_store(os.path.join(sim.root, "s"), config=config, os_api=sim.os_api)
 
 
 def test_every_waiting_ticket_fails_with_the_flush_and_nothing_is_synced_again(sim: Sim) -> None:
@@ -174,7 +174,7 @@ def test_no_mapping_and_no_descriptor_of_the_process_is_left(tmp_path: Path) -> 
 def test_no_zeros_go_to_the_disk_ahead_of_a_log_that_failed(sim: Sim) -> None:
     """The page where the log ends may be the one whose sync failed: nothing syncs it again."""
     config = StoreConfig.tiny(mapped_file_bytes_commit_log=64 << 10, flush_disk_type="SYNC_FLUSH")
-    store = open_still(os.path.join(sim.root, "s"), config=config, door=sim.door)
+    store = open_still(os.path.join(sim.root, "s"), config=config, os_api=sim.os_api)
     store.put("t", b"durable")
     sim.fault("msync", 1, errno.EIO)
     with pytest.raises(FlushError):

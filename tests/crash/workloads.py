@@ -441,7 +441,7 @@ def _repair_before(run: Run) -> None:
 
 
 def _repair(run: Run) -> None:
-    repair(run.path, config=StoreConfig.tiny(**run.workload.settings), door=run.door)
+    repair(run.path, config=StoreConfig.tiny(**run.workload.settings), os_api=run.os_api)
     run.open()
     run.put("t0", keys="new")
     run.flush()

@@ -292,7 +292,7 @@ class _Check:
 
             self.attempt(scan)
             for physical in self.base.records:
-                message = self.attempt(lambda p=physical: reader.look(p))
+                message = self.attempt(lambda p=physical: reader.get_by_offset(p))
                 if message is not None:
                     self.judge(message, "reader.look", None, body_checked=True)
             for topic, key, _ in self.base.keys:
@@ -330,7 +330,7 @@ class _Check:
             self.attempt(lambda t=topic, q=queue_id: store.offset_by_time(t, q, 1_700_000_010_000))
             self.attempt(lambda t=topic, q=queue_id, low=low: store.get(t, q, low, 4, tags="red || PA"))
         for physical in self.base.records:
-            message = self.attempt(lambda p=physical: store.look(p))
+            message = self.attempt(lambda p=physical: store.get_by_offset(p))
             if message is not None:
                 self.judge(message, "look", None, body_checked=True)
         for topic, key, _ in self.base.keys:
@@ -351,7 +351,7 @@ class _Check:
             if result is None:
                 continue
             try:
-                message = store.look(result.physical_offset)
+                message = store.get_by_offset(result.physical_offset)
             except StorageError:
                 continue  # the queue cannot be written, and says so
             if bytes(message.body) != body:

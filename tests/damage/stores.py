@@ -19,7 +19,7 @@ from typing import Any, Final
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.message import Message
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
@@ -96,7 +96,7 @@ def _look_around(base: Base, scratch: str) -> Base:
             for message in reader.messages(row.topic, row.queue_id):
                 base.places[row.topic, row.queue_id, message.queue_offset] = message.physical_offset
         for (topic, _, _), physical in base.places.items():
-            found = reader.look(physical)
+            found = reader.get_by_offset(physical)
             unique = found.properties.get("UNIQ_KEY")
             for key in [*found.keys, *([unique] if unique else [])]:
                 carriers.setdefault((topic, key), set()).add(physical)
@@ -122,11 +122,11 @@ def _settings(**more: Any) -> dict[str, Any]:
     }
 
 
-def _fill(store: mqfast.MessageStore, door: OsDoor, count: int) -> None:
+def _fill(store: mqfast.MessageStore, os_api: OsApi, count: int) -> None:
     now = NOW_MS
     for i in range(count):
         now += 700
-        door.fix_clock(now)
+        os_api.fix_clock(now)
         topic = ("orders", "events", "a")[i % 3]
         # Many of one length, so that a damaged unit may well hit the start of another record of its size.
         body = b"%03d" % i * (7, 7, 7, 0, 90)[i % 5]
@@ -140,18 +140,18 @@ def _made(name: str, scratch: str, *, killed: bool = False, count: int = 36, **m
     """Write a store with the engine itself, with a clock that stands."""
     root = os.path.join(scratch, "making")
     shutil.rmtree(root, ignore_errors=True)
-    door = OsDoor()
-    door.fix_clock(NOW_MS)
+    os_api = OsApi()
+    os_api.fix_clock(NOW_MS)
     settings = _settings(**more)
-    store = open_still(root, door=door, **settings)
-    _fill(store, door, count // 2)
+    store = open_still(root, os_api=os_api, **settings)
+    _fill(store, os_api, count // 2)
     consumer = store.consumer("readers", "orders")
     for _ in consumer.poll():
         pass
     consumer.commit()
     store.close()
-    store = open_still(root, door=door, **settings)
-    _fill(store, door, count - count // 2)
+    store = open_still(root, os_api=os_api, **settings)
+    _fill(store, os_api, count - count // 2)
     store.flush()
     files: Image = {}
     if killed:
@@ -171,7 +171,7 @@ def _small(name: str, scratch: str, rng: random.Random, *, killed: bool = False,
     """About two log files and two queues, of which one has two files: the least that has every border."""
     root = os.path.join(scratch, "making")
     shutil.rmtree(root, ignore_errors=True)
-    door = OsDoor()
+    os_api = OsApi()
     settings = _settings(
         **{
             "mapped_file_bytes_commit_log": rng.choice((768, 1024, 1536, 4096)),
@@ -192,11 +192,11 @@ def _small(name: str, scratch: str, rng: random.Random, *, killed: bool = False,
     log_queues = "%LMQ%x,%LMQ%y" if more.get("enable_lmq") else None
     files: Image = {}
     for first, stop in ((0, count // 2), (count // 2, count)):
-        store = open_still(root, door=door, **settings)
+        store = open_still(root, os_api=os_api, **settings)
         if name == "small-batch":
             store.topic_table.ensure(one, 4, attributes={"queue.type": "BatchCQ"})
         for i in range(first, stop):
-            door.fix_clock(NOW_MS + step * i)
+            os_api.fix_clock(NOW_MS + step * i)
             body = rng.randbytes(rng.choice(sizes))
             store.put(
                 *places[i % 3][:1],

@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from running import broker_config
 
-from mqfast.broker.broker import Broker
+from mqfast.broker.server import Broker
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import JSON, ROCKETMQ, FrameDecoder, RemotingCommand, encode
@@ -244,7 +244,7 @@ class FuzzedBroker:
                     codes.append(command.code)
             assert decoder.error is None, f"{requests}: {decoder.error}"
         writer.close()
-        while len(self.broker.context.hold):
+        while len(self.broker.context.long_polling):
             await asyncio.sleep(0)
         return codes
 

@@ -19,14 +19,14 @@ from mqfast.errors import FieldError, InternalError, MqfastError
 from mqfast.remoting.command import FrameDecoder, encode, offset_header, pull_header, send_header
 from mqfast.remoting.registrations import RegistrationLimits, at_once, registration_steps
 from mqfast.store.base import fastjson
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.check.verify import verify
 from mqfast.store.meta.checkpoint import StoreCheckpoint
 from mqfast.store.meta.metadata import TopicTable
 from mqfast.store.meta.offsets import ConsumerOffsets
 from mqfast.store.queues.batch_queue import BatchConsumeQueue
 from mqfast.store.queues.queue_ext import QueueExt
-from mqfast.store.record._record import decode_record
+from mqfast.store.record.record import decode_record
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
@@ -34,7 +34,7 @@ from laboratory import open_still
 
 from . import broker_requests
 
-_DOOR: Final = OsDoor()
+_DOOR: Final = OsApi()
 _NAME: Final = f"{0:020d}"
 _INDEX: Final = "20231114221332600"
 
@@ -178,7 +178,7 @@ def _registration(data: bytes, root: str) -> None:
 
 def _conf(data: bytes, root: str) -> None:
     _put(root, {"broker.conf": data})
-    StoreConfig.from_broker_conf(os.path.join(root, "broker.conf"), door=_DOOR)
+    StoreConfig.from_broker_conf(os.path.join(root, "broker.conf"), os_api=_DOOR)
 
 
 _brokers: Final[dict[str, broker_requests.FuzzedBroker]] = {}

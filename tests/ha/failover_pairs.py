@@ -14,7 +14,7 @@ from typing import Any
 from ha.etcd_members import EtcdMember, free_ports, one_etcd
 from running import broker_config
 
-from mqfast.broker.replica.failover import FailoverBroker
+from mqfast.broker.replication.failover_broker import FailoverBroker
 from mqfast.namesrv.namesrv_config import NamesrvConfig
 from mqfast.namesrv.server import NameServer
 from mqfast.remoting.client import RemotingClient
@@ -89,7 +89,7 @@ async def until(condition: Callable[[], object], seconds: float = 100) -> None:
 
 
 def in_sync(one: FailoverBroker) -> frozenset[int]:
-    return one._set.members if one._set is not None and one.right.holds() else frozenset()
+    return one._set.members if one._set is not None and one.right.is_valid() else frozenset()
 
 
 @contextlib.asynccontextmanager

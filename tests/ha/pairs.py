@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import mqfast
-from mqfast.ha.epochs import EpochFile
+from mqfast.ha.epoch_file import EpochFile
 from mqfast.ha.master import HaMaster
 from mqfast.ha.settings import HaSettings
 from mqfast.ha.slave import HaSlave
@@ -179,5 +179,5 @@ def trimmed(store: mqfast.MessageStore, first: int) -> None:
             assert time.monotonic() < end
             store.flush()
             store.log.reap()
-            store.retention.run_once(store.door.now_ms())
+            store.retention.run_once(store.os_api.now_ms())
     assert raw.min_offset == first

@@ -16,7 +16,7 @@ from typing import Any, Final, TextIO
 
 from mqfast.errors import MqfastError
 from mqfast.ha.failover.etcd import Etcd
-from mqfast.ha.failover.record import Leader
+from mqfast.ha.failover.etcd_state import Leader
 from mqfast.namesrv.namesrv_config import NamesrvConfig
 from mqfast.namesrv.server import NameServer
 from mqfast.remoting.client import RemotingClient

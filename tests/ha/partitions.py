@@ -27,10 +27,10 @@ from ha.etcd_members import ETCD, EtcdMember
 from ha.history import Stored, read_history
 from running import SMALL
 
-from mqfast.ha.epochs import EpochFile
+from mqfast.ha.epoch_file import EpochFile
 from mqfast.ha.failover.etcd import Etcd, EtcdUnreachable
-from mqfast.ha.failover.record import Leader, State
-from mqfast.store.base._os import OsDoor
+from mqfast.ha.failover.etcd_state import Leader, State
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.reader.store_reader import StoreReader
 
 T = TypeVar("T")
@@ -311,7 +311,7 @@ class Network:
         return found
 
     def epochs(self, name: str) -> list[tuple[int, int]]:
-        return [(one.epoch, one.start) for one in EpochFile.load(OsDoor(), str(self.work / name)).entries]
+        return [(one.epoch, one.start) for one in EpochFile.load(OsApi(), str(self.work / name)).entries]
 
 
 @contextlib.contextmanager

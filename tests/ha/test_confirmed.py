@@ -12,9 +12,9 @@ from ha.etcd_members import NEEDS_ETCD
 from ha.failover_pairs import Pair, cut_off, in_sync, pair, until
 from store.small_store import still
 
-from mqfast.broker.replica.failover import FailoverBroker
-from mqfast.ha.failover.confirmed import Confirmed
-from mqfast.ha.failover.sync_set import SyncAcks
+from mqfast.broker.replication.failover_broker import FailoverBroker
+from mqfast.ha.failover.confirm_offset import Confirmed
+from mqfast.ha.failover.in_sync_replicas import SyncAcks
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
 
@@ -89,7 +89,7 @@ def test_a_master_alone_in_sync_shows_what_it_stores_at_once(tmp_path: Path) -> 
     async def flow() -> None:
         async with pair(tmp_path) as both:
             one = await both.start(1)
-            await until(one.right.holds)
+            await until(one.right.is_valid)
             for number in range(3):
                 assert await both.send(1, b"%d" % number) == ResponseCode.SUCCESS
                 assert await end_of(both, one) == number + 1
@@ -120,7 +120,7 @@ def test_after_a_take_over_readers_have_seen_nothing_that_is_gone(tmp_path: Path
             assert await both.send(1, b"lost") in (ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE)
             assert await end_of(both, one) == 1
             cut_off(one)
-            await until(two.right.holds)
+            await until(two.right.is_valid)
             assert await end_of(both, one) == 1, "also without its right"
             behind = await pull(both, one, 2)
             assert (behind.code, behind.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "2"), (
@@ -128,7 +128,7 @@ def test_after_a_take_over_readers_have_seen_nothing_that_is_gone(tmp_path: Path
             )
             assert await both.send(2, b"instead") == ResponseCode.SUCCESS
             assert both.bodies(2) == [b"seen", b"instead"]
-            one._tasks[0] = asyncio.ensure_future(one._turns())
+            one._tasks[0] = asyncio.ensure_future(one._run())
             await until(lambda: in_sync(two) == {1, 2})
             await until(lambda: both.bodies(1) == [b"seen", b"instead"])
 

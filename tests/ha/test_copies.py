@@ -9,12 +9,12 @@ import pytest
 
 from mqfast.errors import CorruptFile, UsageError
 from mqfast.ha.failover.bootstrap import carry_out_bootstrap, plan_bootstrap
-from mqfast.ha.failover.copies import Copy, View, contradiction, decide
 from mqfast.ha.failover.etcd import Etcd, Value
-from mqfast.ha.failover.known import KnownRecord
-from mqfast.ha.failover.record import Keys, Leader, Member, State
-from mqfast.ha.terms import Term
-from mqfast.store.base._os import OsDoor
+from mqfast.ha.failover.etcd_state import BrokerReplicaInfo, Keys, Leader, State
+from mqfast.ha.failover.known_state import KnownRecord
+from mqfast.ha.failover.leader_election import Copy, View, contradiction, decide
+from mqfast.ha.term_history import Term
+from mqfast.store.base.os_api import OsApi
 
 FIRST, SECOND = Term(1, 0, 1, "aa"), Term(2, 500, 2, "bb")
 
@@ -104,15 +104,15 @@ def test_what_etcd_and_the_store_keep_is_read_back(tmp_path: Path) -> None:
     for damaged in (b"", b"[]", b"{}", b'{"id": 1, "end": 2, "terms": [[1]], "members": []}'):
         with pytest.raises(CorruptFile, match="etcd"):
             Copy.decoded(Value(damaged, 1, 1, 1))
-    known = KnownRecord(OsDoor(), str(tmp_path))
+    known = KnownRecord(OsApi(), str(tmp_path))
     assert (known.state, known.members) == (None, frozenset())
     known.note(one.known, {1, 2})
     known.note(None, {3})
-    again = KnownRecord(OsDoor(), str(tmp_path))
+    again = KnownRecord(OsApi(), str(tmp_path))
     assert (again.state, again.members) == (one.known, {1, 2, 3})
     (tmp_path / "failoverState.json").write_bytes(b"{")
     with pytest.raises(CorruptFile, match="what this store knows of its brokers is damaged"):
-        KnownRecord(OsDoor(), str(tmp_path))
+        KnownRecord(OsApi(), str(tmp_path))
 
 
 def test_plans_of_a_bootstrap() -> None:
@@ -128,7 +128,7 @@ def test_plans_of_a_bootstrap() -> None:
         return "; ".join(plan.refusals)
 
     assert "no broker of this name is there" in refused(none)
-    master = View(Leader(Member(1, "h:1", "h:2"), 4), state(4, 1, "1"), {2: two})
+    master = View(Leader(BrokerReplicaInfo(1, "h:1", "h:2"), 4), state(4, 1, "1"), {2: two})
     assert "broker 1 is the master of epoch 4; end that broker first" in refused(master)
     assert "broker 3 is not there" in refused(both, leader=3)
     assert "broker 2 leads by itself" in refused(both), "the brokers need no operator"

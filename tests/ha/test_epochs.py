@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from mqfast.errors import CorruptFile, UsageError
-from mqfast.ha.epochs import EpochEntry, EpochFile, epochs_text, parse_epochs
-from mqfast.ha.terms import NO_EPOCH
-from mqfast.store.base._os import OsDoor
+from mqfast.ha.epoch_file import EpochEntry, EpochFile, epochs_text, parse_epochs
+from mqfast.ha.term_history import NO_EPOCH
+from mqfast.store.base.os_api import OsApi
 
 EXAMPLE = b"2\n773307083\n7-7000\n8-8000\n"  # of RocketMQ's CheckpointFile
 
 
 def load(path: Path) -> EpochFile:
-    return EpochFile.load(OsDoor(), str(path))
+    return EpochFile.load(OsApi(), str(path))
 
 
 def test_the_bytes_are_those_of_rocketmq(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from ha.etcd_members import NEEDS_ETCD
 from ha.failover_pairs import Pair, in_sync, pair, until
 
-from mqfast.broker.replica.failover import FailoverBroker
+from mqfast.broker.replication.failover_broker import FailoverBroker
 from mqfast.cli.main import main
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
@@ -25,7 +25,7 @@ async def second_alone(both: Pair) -> list[bytes]:
     await until(lambda: in_sync(one) == {1, 2})
     assert await both.send(1, b"epoch 1") == ResponseCode.SUCCESS
     await both.stop(1)
-    await until(two.right.holds)
+    await until(two.right.is_valid)
     assert await both.send(2, b"epoch 2") == ResponseCode.SUCCESS
     await both.start(1)
     await until(lambda: in_sync(two) == {1, 2})
@@ -63,7 +63,7 @@ def test_without_a_record_the_newest_copy_leads_once_a_majority_is_there(tmp_pat
             one = await both.start(1)
             await waits(both, one, "broker 1 of 1 and 2 is there, which is no majority; it waits for broker 2")
             two = await both.start(2)
-            await until(two.right.holds)
+            await until(two.right.is_valid)
             assert await both.send(2, b"after") == ResponseCode.SUCCESS
             await until(lambda: in_sync(two) == {1, 2})
             assert both.bodies(1) == both.bodies(2) == [*sent, b"after"]
@@ -80,8 +80,8 @@ def test_a_record_that_is_lost_while_the_brokers_run(tmp_path: Path) -> None:
             await until(lambda: in_sync(one) == {1, 2})
             assert await both.send(1, b"x") == ResponseCode.SUCCESS
             both.etcd.lose_its_data()
-            await until(lambda: any(broker.right.holds() and broker.right.epoch > 1 for broker in (one, two)))
-            leader = 1 if one.right.holds() else 2
+            await until(lambda: any(broker.right.is_valid() and broker.right.epoch > 1 for broker in (one, two)))
+            leader = 1 if one.right.is_valid() else 2
             assert await both.send(leader, b"y") == ResponseCode.SUCCESS
             await until(lambda: both.bodies(1) == both.bodies(2) == [b"x", b"y"])
 
@@ -101,7 +101,7 @@ def test_an_older_record_is_not_gone_by(tmp_path: Path) -> None:
             await both.stop(1)
             both.etcd.copy_its_data(tmp_path / "older")
             two = await both.start(2)
-            await until(two.right.holds)
+            await until(two.right.is_valid)
             await both.start(1)
             await until(lambda: in_sync(two) == {1, 2})
             await both.stop(1)
@@ -112,7 +112,7 @@ def test_an_older_record_is_not_gone_by(tmp_path: Path) -> None:
             one = await both.start(1)
             await waits(both, one, "it waits for broker 2")
             two = await both.start(2)
-            await until(two.right.holds)
+            await until(two.right.is_valid)
             assert await both.send(2, b"after") == ResponseCode.SUCCESS
             await until(lambda: both.bodies(1) == both.bodies(2) == [b"x", b"of two alone", b"after"])
 
@@ -130,12 +130,12 @@ def test_a_master_by_an_older_record_ends_when_the_newer_store_comes(tmp_path: P
             await both.stop(1)
             shutil.copytree(tmp_path / "b1", tmp_path / "older-b1")
             both.etcd.copy_its_data(tmp_path / "older")
-            await until(two.right.holds)
+            await until(two.right.is_valid)
             assert await both.send(2, b"of two") == ResponseCode.SUCCESS
             await both.stop(2)
             both.etcd.lose_its_data(tmp_path / "older")
             one = await both.start(1)
-            await until(one.right.holds)
+            await until(one.right.is_valid)
             assert await both.send(1, b"of one") == ResponseCode.SUCCESS
             two = await both.start(2)
             await until(lambda: not one.right.is_active)
@@ -149,7 +149,7 @@ def test_a_master_by_an_older_record_ends_when_the_newer_store_comes(tmp_path: P
             assert await asyncio.to_thread(main, [*choose, "--accept-loss"]) == 0
             assert not two.right.is_active, "only a plan"
             assert await asyncio.to_thread(main, [*choose, "--accept-loss", "--yes"]) == 0
-            await until(two.right.holds)
+            await until(two.right.is_valid)
             await until(lambda: in_sync(two) == {1, 2})
             await until(lambda: both.bodies(1) == both.bodies(2) == [b"x", b"of two"])
             assert list((tmp_path / "b1").glob("repair-*")), "what was cut is kept"
@@ -171,7 +171,7 @@ def test_an_operator_goes_on_without_the_only_broker_in_sync(
             assert await asyncio.to_thread(main, ["ha", "bootstrap", *settings]) == 1
             assert "what broker 2 alone has is lost" in capsys.readouterr().out
             assert await asyncio.to_thread(main, ["ha", "bootstrap", *settings, "--accept-loss", "--yes"]) == 0
-            await until(one.right.holds)
+            await until(one.right.is_valid)
             assert await asyncio.to_thread(main, ["ha", "bootstrap", *settings, "--accept-loss", "--yes"]) == 1
             assert "broker 1 is the master" in capsys.readouterr().out
             assert await both.send(1, b"y") == ResponseCode.SUCCESS
@@ -188,7 +188,7 @@ def test_a_store_with_epochs_is_no_first_master(tmp_path: Path) -> None:
     async def flow() -> None:
         async with pair(tmp_path) as both:
             one = await both.start(1)
-            await until(one.right.holds)
+            await until(one.right.is_valid)
             assert await both.send(1, b"x") == ResponseCode.SUCCESS
             await both.stop(1)
             (tmp_path / "b1" / "failoverState.json").unlink()
@@ -198,7 +198,7 @@ def test_a_store_with_epochs_is_no_first_master(tmp_path: Path) -> None:
             await waits(both, one, "no store and no setting (haBrokerIds) names the brokers")
             await both.stop(1)
             one = await both.start(1, haBrokerIds="1")
-            await until(one.right.holds)
+            await until(one.right.is_valid)
             assert both.bodies(1) == [b"x"]
 
     asyncio.run(flow())

@@ -18,9 +18,9 @@ from ha.etcd_members import NEEDS_ETCD, free_ports, one_etcd
 from ha.failover_pairs import CALL_MS, cut_off, in_sync, pair, until
 from running import broker_config
 
-from mqfast.broker.replica import failover
-from mqfast.broker.replica.failover import FailoverBroker
-from mqfast.broker.replica.table_sync import TableSync
+from mqfast.broker.replication import failover_broker as failover
+from mqfast.broker.replication.failover_broker import FailoverBroker
+from mqfast.broker.replication.metadata_sync import TableSync
 from mqfast.errors import ConfigError, FieldError
 from mqfast.ha.failover.etcd import Compare, Etcd, EtcdUnreachable
 from mqfast.remoting.codes import RequestCode, ResponseCode
@@ -52,7 +52,7 @@ def test_a_slave_takes_over_once_the_old_master_refuses_and_the_old_master_follo
             assert taken_ms > refuses_ms, "the old master refuses before the new one takes"
             await both.is_named(two)
             await until(lambda: one.broker.context.replicas.fenced)
-            one._tasks[0] = asyncio.ensure_future(one._turns())
+            one._tasks[0] = asyncio.ensure_future(one._run())
             await until(lambda: one.broker.config.is_slave and in_sync(two) == {1, 2})
             for body in (b"again", b"and again"):
                 assert await both.send(2, body) == ResponseCode.SUCCESS
@@ -88,7 +88,7 @@ def test_a_slave_that_lacks_messages_does_not_take_over(tmp_path: Path, caplog: 
             assert two.broker.config.is_slave
             assert await both.send(2, b"x") == ResponseCode.SERVICE_NOT_AVAILABLE
             one = await both.start(1)
-            await until(one.right.holds)
+            await until(one.right.is_valid)
             assert await both.send(1, b"back") == ResponseCode.SUCCESS
             await until(lambda: both.bodies(2) == [b"x", b"acknowledged by one", b"back"])
 
@@ -179,7 +179,7 @@ def test_a_topic_that_its_master_had_no_time_to_tell_is_there(tmp_path: Path, mo
             assert await both.send(1, b"x") == ResponseCode.SUCCESS
             await until(lambda: two.broker.context.engine.raw.end == one.broker.context.engine.raw.end)
             await both.stop(1)
-            await until(two.right.holds)
+            await until(two.right.is_valid)
             topic = two.broker.context.topics.get("T")
             assert topic is not None
             assert topic.write_queue_nums == two.broker.config["defaultTopicQueueNums"]
@@ -200,7 +200,7 @@ def test_a_topic_that_was_deleted_does_not_come_back_with_a_new_master(tmp_path:
             assert answer.code == ResponseCode.SUCCESS
             await until(lambda: "T" not in two.broker.context.tables.topics)
             await both.stop(1)
-            await until(two.right.holds)
+            await until(two.right.is_valid)
             assert two.broker.context.topics.get("T") is None
             assert two.broker.context.store.max_offset("T", 0) == 1
 
@@ -224,7 +224,7 @@ def test_a_master_whose_lease_is_revoked_takes_messages_with_the_next_one(
             etcd = Etcd([both.etcd.endpoint], 2.0)
             await asyncio.to_thread(etcd.revoke, lease)
             etcd.close()
-            await until(lambda: one.right.holds() and one.right.epoch > epoch)
+            await until(lambda: one.right.is_valid() and one.right.epoch > epoch)
             began = time.monotonic()
             while await both.send(1, b"y") != ResponseCode.SUCCESS:
                 assert time.monotonic() - began < 60
@@ -311,7 +311,7 @@ def test_broker_1_is_the_first_master_and_names_hear_of_a_master_only_when_it_ta
             two = await both.start(2)
             assert two.broker.config.is_slave
             one = await both.start(1)
-            await until(one.right.holds)
+            await until(one.right.is_valid)
             await both.is_named(one)
             assert await both.send(1, b"x") == ResponseCode.SUCCESS
 
@@ -392,7 +392,7 @@ def test_etcd_over_tls(tmp_path: Path) -> None:
         settings = {"brokerId": 1, "listenPort": free_ports(8) + 4, "haEtcdEndpoints": endpoint}
         one = FailoverBroker(broker_config(tmp_path / "b1", **settings, haEtcdCaFile=files[0]))
         await one.start()
-        await until(one.right.holds)
+        await until(one.right.is_valid)
         await one.stop()
         stranger = FailoverBroker(broker_config(tmp_path / "b1", **settings))
         with pytest.raises(EtcdUnreachable, match="certificate"):

@@ -15,8 +15,8 @@ from ha.etcd_members import NEEDS_ETCD
 from ha.failover_pairs import CALL_MS, Pair, cut_off, in_sync, pair, until
 
 from mqfast import properties as names
-from mqfast.broker.replica import table_sync
-from mqfast.broker.replica.failover import FailoverBroker
+from mqfast.broker.replication import metadata_sync as table_sync
+from mqfast.broker.replication.failover_broker import FailoverBroker
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
 
@@ -75,17 +75,17 @@ def test_a_master_that_is_back_does_not_count_what_it_delivered_alone(tmp_path: 
             assert (await end(both, one, half)).code == ResponseCode.SUCCESS
             await until(lambda: len(both.bodies(1)) == 2 and ended(one) == 1 and delivered(one) == 1)
             cut_off(one)
-            await until(two.right.holds)
+            await until(two.right.is_valid)
             for number in range(50):  # its log goes beyond that of the old master
                 assert await both.send(2, b"%d" % number) == ResponseCode.SUCCESS
-            one._tasks[0] = asyncio.ensure_future(one._turns())
+            one._tasks[0] = asyncio.ensure_future(one._run())
             await until(lambda: in_sync(two) == {1, 2})
             assert ended(one) == 0, "the transaction is open at the master of now"
             delays = two.broker.context.delays
             assert delays is not None
             assert delivered(one) <= delays.offset(LEVEL)
             await both.stop(2)
-            await until(one.right.holds)
+            await until(one.right.is_valid)
             assert (await end(both, one, half)).code == ResponseCode.SUCCESS
             await until(lambda: {b"transaction", b"delayed"} <= set(both.bodies(1)))
             assert both.bodies(1).count(b"transaction") == 1
@@ -108,7 +108,7 @@ def test_a_slave_hears_of_deliveries_between_two_copies_of_all_tables(
                 await send(both, one, b"%d" % number, DELAY=LEVEL)
                 await until(lambda number=number: delivered(one) == delivered(two) == number + 1)
             await both.stop(1)
-            await until(two.right.holds)
+            await until(two.right.is_valid)
             await send(both, two, b"3", DELAY=LEVEL)
             await until(lambda: b"3" in both.bodies(2))
             assert both.bodies(2) == [b"0", b"1", b"2", b"3"], "each once"

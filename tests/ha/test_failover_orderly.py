@@ -14,8 +14,8 @@ import pytest
 from ha.etcd_members import NEEDS_ETCD
 from ha.failover_pairs import CALL_MS, Pair, cut_off, in_sync, pair, until
 
-from mqfast.broker.clients import queue_locks
-from mqfast.broker.replica.failover import FailoverBroker
+from mqfast.broker.metadata.client_manager import queue_locks
+from mqfast.broker.replication.failover_broker import FailoverBroker
 from mqfast.client import Delivery, PushConsumer
 from mqfast.client.consumer.push import engine, locks
 from mqfast.client.net import instance
@@ -31,10 +31,10 @@ async def replaced(both: Pair, how: str, one: FailoverBroker, two: FailoverBroke
         await both.stop(1)
     else:
         cut_off(one)
-    await until(two.right.holds)
+    await until(two.right.is_valid)
     await both.is_named(two)
     if how == "follows":
-        one._tasks[0] = asyncio.ensure_future(one._turns())
+        one._tasks[0] = asyncio.ensure_future(one._run())
         await until(lambda: one.broker.config.is_slave)
 
 

@@ -11,9 +11,9 @@ from ha.pairs import FILE, SIZES, as_slave, fill, following, serving, until
 
 import mqfast
 from mqfast.ha.master import HaMaster, SlaveStatus
+from mqfast.ha.protocol import report
 from mqfast.ha.slave import FollowState
-from mqfast.ha.wire import report
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 
 START_MS = 1_700_000_000_000
 
@@ -36,15 +36,15 @@ async def status_after(master: HaMaster, writer: asyncio.StreamWriter, acknowled
 
 def test_the_lag_is_the_age_of_the_first_message_that_is_missing(tmp_path: Path) -> None:
     async def flow() -> None:
-        door = OsDoor()
-        door.fix_clock(START_MS)
-        with mqfast.open(tmp_path / "m", door=door, **SIZES) as ours:
+        os_api = OsApi()
+        os_api.fix_clock(START_MS)
+        with mqfast.open(tmp_path / "m", os_api=os_api, **SIZES) as ours:
             ends = [0]
             for number in range(3):
-                door.fix_clock(START_MS + 1000 * number)
+                os_api.fix_clock(START_MS + 1000 * number)
                 ours.put("T", b"x")
                 ends.append(ours.engine.raw.end)
-            door.fix_clock(START_MS + 10_000)
+            os_api.fix_clock(START_MS + 10_000)
             async with serving(ours) as master, reporting(master) as writer:
                 first = master.statuses()[0]
                 assert (first.behind_bytes, first.behind_ms) == (ends[3], 10_000)
@@ -64,15 +64,15 @@ def test_the_lag_is_the_age_of_the_first_message_that_is_missing(tmp_path: Path)
 
 def test_the_lag_of_a_slave_that_is_at_the_end_mark_of_a_file(tmp_path: Path) -> None:
     async def flow() -> None:
-        door = OsDoor()
-        door.fix_clock(START_MS)
-        with mqfast.open(tmp_path / "m", door=door, **SIZES) as ours:
+        os_api = OsApi()
+        os_api.fix_clock(START_MS)
+        with mqfast.open(tmp_path / "m", os_api=os_api, **SIZES) as ours:
             mark = 0
             while ours.engine.raw.end < FILE:
                 mark = ours.engine.raw.end
-                door.fix_clock(START_MS if mark < FILE - 2000 else START_MS + 3000)
+                os_api.fix_clock(START_MS if mark < FILE - 2000 else START_MS + 3000)
                 ours.put("T", bytes(700))
-            door.fix_clock(START_MS + 5000)
+            os_api.fix_clock(START_MS + 5000)
             async with serving(ours) as master, reporting(master) as writer:
                 at_the_mark = await status_after(master, writer, mark)
                 assert at_the_mark.behind_bytes == ours.engine.raw.end - mark

@@ -25,7 +25,7 @@ from sampling import WHOLE, seed_of_the_run
 import mqfast
 from mqfast.errors import MqfastError
 from mqfast.ha.failover.etcd import Etcd
-from mqfast.ha.failover.record import Leader, State
+from mqfast.ha.failover.etcd_state import Leader, State
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode
 

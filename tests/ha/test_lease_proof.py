@@ -16,7 +16,7 @@ from ha.failover_pairs import in_sync, pair, until
 
 from mqfast.errors import MqfastError
 from mqfast.ha.failover.etcd import Etcd, Value
-from mqfast.ha.failover.right import LeaseKeeper, Right
+from mqfast.ha.failover.lease_guard import LeaseGuard, LeaseKeeper
 from mqfast.remoting.codes import ResponseCode
 
 
@@ -46,20 +46,20 @@ class StaleLeader:
 
 
 @pytest.mark.parametrize(
-    ("value", "holds"), [(Value(b"{}", 7, 7, 5), True), (Value(b"{}", 8, 8, 6), False), (None, False)]
+    ("value", "is_valid"), [(Value(b"{}", 7, 7, 5), True), (Value(b"{}", 8, 8, 6), False), (None, False)]
 )
-def test_the_right_goes_by_the_key_and_never_by_the_lease(value: Value | None, holds: bool) -> None:
+def test_the_right_goes_by_the_key_and_never_by_the_lease(value: Value | None, is_valid: bool) -> None:
     clock = Clock()
-    right, etcd = Right(clock), StaleLeader(value)
-    keeper = LeaseKeeper(etcd, right, key="leader", interval_s=0.01, right_s=2.5, pulse_s=3.0)  # type: ignore[arg-type]
+    right, etcd = LeaseGuard(clock), StaleLeader(value)
+    keeper = LeaseKeeper(etcd, right, key="leader", interval_s=0.01, right_s=2.5, watchdog_s=3.0)  # type: ignore[arg-type]
     try:
         right.activate(1)
         keeper.keep(5, 7, clock.now_s)
         deadline = time.monotonic() + 60
         while right.is_active and not etcd.renewed.acquire(timeout=0.01):
             assert time.monotonic() < deadline
-        assert right.holds() == holds
-        if holds:
+        assert right.is_valid() == is_valid
+        if is_valid:
             assert right.left_s <= 2.5, "from the moment at which the read was sent"
     finally:
         keeper.stop()
@@ -124,7 +124,7 @@ def test_a_leader_of_etcd_that_stands_still_makes_no_second_master(tmp_path: Pat
 
             async def watch() -> None:
                 while not ends:
-                    masters.append((one.right.holds(), two.right.holds()))
+                    masters.append((one.right.is_valid(), two.right.is_valid()))
                     await asyncio.sleep(0.005)
 
             watching = asyncio.ensure_future(watch())
@@ -135,8 +135,8 @@ def test_a_leader_of_etcd_that_stands_still_makes_no_second_master(tmp_path: Pat
                 await asyncio.to_thread(leader_of, others)
                 members[leader].signal(signal.SIGCONT)
                 await asyncio.to_thread(leader_of, members)
-                await until(lambda: one.right.holds() or two.right.holds())
-                master = 1 if one.right.holds() else 2
+                await until(lambda: one.right.is_valid() or two.right.is_valid())
+                master = 1 if one.right.is_valid() else 2
                 body = f"m{number}".encode()
                 deadline = time.monotonic() + 60
                 while await both.send(master, body) != ResponseCode.SUCCESS:
@@ -165,11 +165,11 @@ def test_a_lease_that_etcd_ends_too_early_lets_nobody_in_before_the_right_is_ove
             right_ends_s = one.right.clock() + one.right.left_s
             two.etcd.revoke(lease)
             codes = []
-            while not two.right.holds():
+            while not two.right.is_valid():
                 codes.append(await both.send(1, b"x"))
                 await asyncio.sleep(0.01)
             assert two.right.clock() > right_ends_s
-            assert not one.right.holds()
+            assert not one.right.is_valid()
             assert codes[0] == ResponseCode.SUCCESS, "the lease was gone, the right was not"
 
     asyncio.run(flow())
@@ -185,7 +185,7 @@ def test_a_master_that_ends_in_order_is_not_waited_for(tmp_path: Path) -> None:
             await until(lambda: in_sync(one) == {1, 2})
             await both.stop(1)
             ended_s = two.right.clock()
-            await until(two.right.holds)
+            await until(two.right.is_valid)
             assert two.right.clock() - ended_s < 60
             assert await both.send(2, b"x") == ResponseCode.SUCCESS
 

@@ -26,8 +26,8 @@ from ha.pairs import (
 )
 
 import mqfast
+from mqfast.ha.protocol import frame_head, report
 from mqfast.ha.slave import FollowState
-from mqfast.ha.wire import frame_head, report
 
 
 def master_of(path: Path) -> mqfast.MessageStore:

@@ -16,10 +16,10 @@ from ha.test_missing_bytes import java_master
 
 import mqfast
 from mqfast.ha.divergence import Divergence, load_divergence
-from mqfast.ha.epochs import EpochFile
+from mqfast.ha.epoch_file import EpochFile
 from mqfast.ha.slave import FollowState, HaSlave
-from mqfast.ha.terms import Term
-from mqfast.store.base._os import OsDoor
+from mqfast.ha.term_history import Term
+from mqfast.store.base.os_api import OsApi
 
 FILE = 4 << 20
 SIZES: dict[str, Any] = {
@@ -43,7 +43,7 @@ class Side:
         self, role: Literal["ASYNC_MASTER", "SLAVE"] = "ASYNC_MASTER"
     ) -> Iterator[tuple[mqfast.MessageStore, EpochFile]]:
         with mqfast.open(self.path, broker_role=role, **SIZES) as store:
-            yield store, EpochFile.load(OsDoor(), str(self.path))
+            yield store, EpochFile.load(OsApi(), str(self.path))
 
     def writes(self, *bodies: bytes, epoch: int | None = None) -> int:
         """As a master that starts, stores messages and ends. Returns: where its log ended before."""
@@ -59,7 +59,7 @@ class Side:
 
     @property
     def mark(self) -> Divergence | None:
-        return load_divergence(OsDoor(), str(self.path))
+        return load_divergence(OsApi(), str(self.path))
 
 
 async def follow(slave: Side, master: Side, state: FollowState, *, asks: bool = True, **changes: Any) -> str:
@@ -155,9 +155,9 @@ def test_a_slave_has_the_terms_of_its_master_before_their_first_byte(tmp_path: P
     master, slave = Side(tmp_path / "m"), Side(tmp_path / "s")
     starts = [master.writes(b"x" * 1000 * number) for number in range(1, 6)]
     asyncio.run(follow(slave, master, FollowState.TRANSFER))
-    terms = EpochFile.load(OsDoor(), str(master.path)).terms
+    terms = EpochFile.load(OsApi(), str(master.path)).terms
     assert [term.start for term in terms] == starts
-    assert EpochFile.load(OsDoor(), str(slave.path)).terms == terms
+    assert EpochFile.load(OsApi(), str(slave.path)).terms == terms
 
     async def flow() -> None:
         with master.opened() as (ours, of_master), slave.opened("SLAVE") as (theirs, of_slave):
@@ -169,7 +169,7 @@ def test_a_slave_has_the_terms_of_its_master_before_their_first_byte(tmp_path: P
                     await until(lambda: of_slave.last_epoch == 1)
                     ours.put("T", b"of epoch 1", queue_id=0)
                     await until(lambda: theirs.engine.raw.end == ours.engine.raw.end)
-            assert EpochFile.load(OsDoor(), str(slave.path)).terms == of_master.terms
+            assert EpochFile.load(OsApi(), str(slave.path)).terms == of_master.terms
 
     asyncio.run(flow())
 
@@ -182,7 +182,7 @@ def test_a_term_without_a_message_comes_with_the_last_byte_before(tmp_path: Path
     master.writes(b"more")
     master.writes(epoch=1)
     asyncio.run(follow(slave, master, FollowState.TRANSFER))
-    assert EpochFile.load(OsDoor(), str(slave.path)).last_epoch == 1
+    assert EpochFile.load(OsApi(), str(slave.path)).last_epoch == 1
 
 
 def test_a_master_with_an_older_epoch_is_not_followed(tmp_path: Path) -> None:
@@ -238,18 +238,18 @@ def test_a_java_master_is_compared_record_by_record_as_far_as_needed(tmp_path: P
                     for number in range(5000):
                         store.put("T", b"%d" % number * 300, queue_id=0)
             with mqfast.open(tmp_path / "s", broker_role="SLAVE", **small) as theirs:
-                epochs = EpochFile.load(OsDoor(), str(tmp_path / "s"))
+                epochs = EpochFile.load(OsApi(), str(tmp_path / "s"))
                 log = log_of(ours)
                 with java_master(0, log) as java:
                     bounds = lambda: (0, len(log))  # noqa: E731
                     with following(theirs, java.port, bounds, epochs) as one:
                         await until(lambda: one.status.state is FollowState.DIVERGED)
-                    mark = load_divergence(OsDoor(), str(tmp_path / "s"))
+                    mark = load_divergence(OsApi(), str(tmp_path / "s"))
                     assert mark is not None
                     assert mark.common == common
                     with following(theirs, java.port, bounds, epochs, truncate_diverged=True):
                         await until(lambda: log_of(theirs) == log)
-                assert load_divergence(OsDoor(), str(tmp_path / "s")) is None
+                assert load_divergence(OsApi(), str(tmp_path / "s")) is None
                 assert epochs.terms == ()
 
     asyncio.run(flow())
@@ -262,9 +262,9 @@ def test_bytes_of_a_master_without_epochs_are_of_nobody(tmp_path: Path) -> None:
     asyncio.run(follow(slave, master, FollowState.TRANSFER))
     end = master.writes(b"more")
     asyncio.run(follow(slave, master, FollowState.TRANSFER, asks=False))
-    assert EpochFile.load(OsDoor(), str(slave.path)).terms[-1] == Term(0, end)
+    assert EpochFile.load(OsApi(), str(slave.path)).terms[-1] == Term(0, end)
     asyncio.run(follow(slave, master, FollowState.TRANSFER))
-    assert EpochFile.load(OsDoor(), str(slave.path)).terms[-1].history
+    assert EpochFile.load(OsApi(), str(slave.path)).terms[-1].history
 
 
 def test_a_log_before_its_slave_began_is_no_other_history(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_a_log_before_its_slave_began_is_no_other_history(tmp_path: Path) -> Non
     asyncio.run(follow(slave, master, FollowState.TRANSFER, asks=False))
     master.writes(b"of the first start with epochs")
     asyncio.run(follow(slave, master, FollowState.TRANSFER))
-    assert EpochFile.load(OsDoor(), str(slave.path)).entries == EpochFile.load(OsDoor(), str(master.path)).entries
+    assert EpochFile.load(OsApi(), str(slave.path)).entries == EpochFile.load(OsApi(), str(master.path)).entries
 
 
 def test_a_slave_that_ends_where_its_master_begins_needs_a_common_epoch(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_a_slave_that_ends_where_its_master_begins_needs_a_common_epoch(tmp_path
             mqfast.open(tmp_path / "m", **PAIR_SIZES, **keeps, clean_resource_interval_ms=600_000) as ours,
             as_slave(tmp_path / "s") as theirs,
         ):
-            of_master, of_slave = (EpochFile.load(OsDoor(), str(tmp_path / one)) for one in ("m", "s"))
+            of_master, of_slave = (EpochFile.load(OsApi(), str(tmp_path / one)) for one in ("m", "s"))
             of_master.begin_term(0, 0)
             put_up_to(ours, PAIR_FILE + 1)
             theirs.engine.raw.append(0, log_of(ours)[:PAIR_FILE])

@@ -30,7 +30,7 @@ from sampling import WHOLE, seed_of_the_run
 
 import mqfast
 from mqfast.client.admin.admin_client import AdminClient
-from mqfast.client.admin.brokers import Follower
+from mqfast.client.admin.brokers import SlaveStatus
 from mqfast.errors import MqfastError
 
 KILLS = int(os.environ.get("MQFAST_HA_KILLS", "200"))
@@ -46,7 +46,7 @@ class Pair(NamedTuple):
     master: OurSide
     slave: OurSide
 
-    def slaves(self, of: str) -> list[Follower]:
+    def slaves(self, of: str) -> list[SlaveStatus]:
         """What a broker says of the slaves; nothing while it does not answer."""
         with contextlib.suppress(MqfastError), AdminClient(self.namesrv, timeout_s=5) as admin:
             return list(admin.ha_status(of).slaves)

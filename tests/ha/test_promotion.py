@@ -19,14 +19,14 @@ from running import Running, broker_config, running_broker
 
 import mqfast
 from mqfast.ha.divergence import Divergence, load_divergence, note_divergence
-from mqfast.ha.epochs import EpochFile
+from mqfast.ha.epoch_file import EpochFile
 from mqfast.ha.promotion import carry_out, plan_promotion
 from mqfast.ha.slave import FollowState
 from mqfast.namesrv.namesrv_config import NamesrvConfig
 from mqfast.namesrv.server import NameServer
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode, ResponseCode
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.meta.checkpoint import StoreCheckpoint
 
 SIZES = {"mapped_file_bytes_commit_log": 1 << 20, "mapped_file_bytes_consume_queue": 20_000}
@@ -90,19 +90,19 @@ def test_a_store_is_promoted_with_the_next_epoch_from_the_end_of_its_log_on(tmp_
     assert (plan.end, plan.new_epoch) == (end, 1)
     assert not (tmp_path / "epochFileCheckpoint").exists(), "a plan writes nothing"
     carry_out(plan, config)
-    assert EpochFile.load(OsDoor(), str(tmp_path)).entries == [(1, end)]
+    assert EpochFile.load(OsApi(), str(tmp_path)).entries == [(1, end)]
     with mqfast.open(tmp_path, **SIZES) as store:
         store.put("T", b"of epoch 1")
         end = store.engine.raw.end
     plan = plan_promotion(str(tmp_path), config)
     carry_out(plan, config)
-    assert EpochFile.load(OsDoor(), str(tmp_path)).entries[-1] == (2, end)
+    assert EpochFile.load(OsApi(), str(tmp_path)).entries[-1] == (2, end)
     assert mqfast.verify(tmp_path).ok
 
 
 def test_a_store_that_lags_is_refused_unless_the_loss_is_accepted(tmp_path: Path) -> None:
     end = put(tmp_path, 10)
-    checkpoint = StoreCheckpoint.load(OsDoor(), str(tmp_path / "checkpoint"))
+    checkpoint = StoreCheckpoint.load(OsApi(), str(tmp_path / "checkpoint"))
     checkpoint.master_flushed_offset = end + 1234
     checkpoint.flush()
     config = broker_config(tmp_path).store_config()
@@ -118,7 +118,7 @@ def test_a_store_that_lags_is_refused_unless_the_loss_is_accepted(tmp_path: Path
 def test_a_store_of_another_history_is_refused_unless_the_loss_is_accepted(tmp_path: Path) -> None:
     end = put(tmp_path, 10)
     config = broker_config(tmp_path).store_config()
-    note_divergence(OsDoor(), str(tmp_path), Divergence(100, end, end + 900, "10.0.0.1:10912", 1))
+    note_divergence(OsApi(), str(tmp_path), Divergence(100, end, end + 900, "10.0.0.1:10912", 1))
     plan = plan_promotion(str(tmp_path), config)
     (text,) = plan.refusals
     assert "another history than that of its master 10.0.0.1:10912" in text
@@ -127,7 +127,7 @@ def test_a_store_of_another_history_is_refused_unless_the_loss_is_accepted(tmp_p
     assert not plan.refusals
     assert f"{end + 800} bytes" in str(plan)
     carry_out(plan, config)
-    assert load_divergence(OsDoor(), str(tmp_path)) is None, "its history is the one that counts from now on"
+    assert load_divergence(OsApi(), str(tmp_path)) is None, "its history is the one that counts from now on"
     (tmp_path / "divergedFromMaster").write_bytes(b"?")
     assert "divergedFromMaster" in plan_promotion(str(tmp_path), config).refusals[0]
 
@@ -180,7 +180,7 @@ def test_an_open_store_and_none_are_refused(tmp_path: Path) -> None:
 def test_epochs_that_begin_behind_the_log_and_damaged_ones_are_refused(tmp_path: Path) -> None:
     end = put(tmp_path, 10)
     config = broker_config(tmp_path).store_config()
-    EpochFile.load(OsDoor(), str(tmp_path)).begin(3, end + 1)
+    EpochFile.load(OsApi(), str(tmp_path)).begin(3, end + 1)
     assert "epoch 3 begins" in plan_promotion(str(tmp_path), config).refusals[0]
     (tmp_path / "epochFileCheckpoint").write_bytes(b"nonsense")
     assert "damaged" in plan_promotion(str(tmp_path), config).refusals[0]
@@ -188,11 +188,11 @@ def test_epochs_that_begin_behind_the_log_and_damaged_ones_are_refused(tmp_path:
 
 def test_a_number_that_only_a_damaged_file_knows_is_not_given_again(tmp_path: Path) -> None:
     put(tmp_path, 10)
-    epochs = EpochFile.load(OsDoor(), str(tmp_path))
+    epochs = EpochFile.load(OsApi(), str(tmp_path))
     epochs.begin(1, 0)
     epochs.begin(2, 100)
     (tmp_path / "epochFileCheckpoint").write_bytes(b"nonsense")
-    assert EpochFile.load(OsDoor(), str(tmp_path)).entries == [(1, 0)], "the one before it"
+    assert EpochFile.load(OsApi(), str(tmp_path)).entries == [(1, 0)], "the one before it"
     plan = plan_promotion(str(tmp_path), broker_config(tmp_path).store_config())
     assert any("epochFileCheckpoint" in text and "damaged" in text for text in plan.refusals)
 
@@ -253,7 +253,7 @@ def test_a_master_that_hears_of_its_replacement_while_it_runs_takes_no_more(tmp_
             config = broker_config(tmp_path / "b").store_config()
             carry_out(plan_promotion(str(tmp_path / "b"), config), config)
             async with master(tmp_path / "b", namesrv) as new:
-                old.context.registration.tell()
+                old.context.registration.register_soon()
                 await until(lambda: old.context.replicas.fenced)
                 assert (await old.send("T", b"x")).code == ResponseCode.SERVICE_NOT_AVAILABLE
                 await fill(new, "y", 4)
@@ -268,7 +268,7 @@ def test_a_slave_does_not_follow_a_master_with_an_older_epoch(tmp_path: Path) ->
             async with slave(tmp_path / "b", namesrv) as one:
                 await is_level(old, one)
             end = put(tmp_path / "b", 0, "SLAVE")
-            EpochFile.load(OsDoor(), str(tmp_path / "b")).begin(1, end)
+            EpochFile.load(OsApi(), str(tmp_path / "b")).begin(1, end)
             async with slave(tmp_path / "b", namesrv) as one:
                 sync = one.context.replicas._sync
                 await until(lambda: sync is not None and sync.master is not None and sync._has_old_epoch)
@@ -334,7 +334,7 @@ def test_the_command_shows_its_plan_first_and_writes_only_when_told(tmp_path: Pa
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=30)
     assert "promoted: epoch 1. Write brokerRole=ASYNC_MASTER and brokerId=0" in err
-    assert EpochFile.load(OsDoor(), str(tmp_path)).entries == [(1, end)]
+    assert EpochFile.load(OsApi(), str(tmp_path)).entries == [(1, end)]
 
 
 async def _send_one(address: str) -> int:

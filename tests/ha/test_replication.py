@@ -16,8 +16,8 @@ from sampling import WHOLE
 
 import mqfast
 from mqfast.errors import FrameError
+from mqfast.ha.protocol import Frames, Reports, frame_head, report
 from mqfast.ha.slave import FollowState, HaSlave
-from mqfast.ha.wire import Frames, Reports, frame_head, report
 
 
 def test_a_slave_has_the_log_and_the_queues_of_its_master(tmp_path: Path) -> None:

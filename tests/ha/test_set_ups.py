@@ -28,14 +28,14 @@ from ha.processes import assert_equal_logs
 from running import SMALL
 from sampling import WHOLE
 
-from mqfast.broker.broker_config import BrokerConfig
+from mqfast.broker.config.broker_config import BrokerConfig
 from mqfast.cli.main import main
 from mqfast.client import Producer, PushConsumer
 from mqfast.client.admin.admin_client import AdminClient
 from mqfast.config import StoreConfig
 from mqfast.errors import MqfastError
 from mqfast.ha.failover.etcd import Etcd
-from mqfast.ha.failover.record import State
+from mqfast.ha.failover.etcd_state import State
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode
 

@@ -8,10 +8,10 @@ import pytest
 
 from mqfast.errors import ConfigError, CorruptFile, NotMaster
 from mqfast.ha.failover.etcd import Value, endpoints_of
-from mqfast.ha.failover.record import Leader, Member, State
-from mqfast.ha.failover.right import Right
-from mqfast.ha.failover.sync_set import Change, SyncAcks, SyncSet
-from mqfast.ha.wire import Reports, identity_report, report
+from mqfast.ha.failover.etcd_state import BrokerReplicaInfo, Leader, State
+from mqfast.ha.failover.in_sync_replicas import InSyncReplicas, ReplicaSetChange, SyncAcks
+from mqfast.ha.failover.lease_guard import LeaseGuard
+from mqfast.ha.protocol import Reports, identity_report, report
 
 
 @dataclass(eq=False)
@@ -28,14 +28,16 @@ class Setup:
         self.acks = SyncAcks(3.0, lambda: self.end)
         self.told: list[int] = []
         self.acks.watch(self.told.append)
-        self.set = SyncSet(self.acks, lambda: self.end, own=1, least=least, absent_s=15.0, clock=lambda: self.now_s)
+        self.set = InSyncReplicas(
+            self.acks, lambda: self.end, own=1, least=least, absent_s=15.0, clock=lambda: self.now_s
+        )
         self.set.begin(5)
         self.slave = Slave((2, 5))
 
     def joined(self) -> Setup:
         self.acks.report(self.slave, self.end)
-        self.set.look()
-        change = self.set.look()
+        self.set.evaluate()
+        change = self.set.evaluate()
         assert change is not None
         assert change.members == {1, 2}
         self.set.confirmed(change.members)
@@ -49,16 +51,16 @@ def test_alone_a_master_waits_for_nobody() -> None:
 def test_a_slave_joins_when_it_has_all_that_was_there_when_it_was_first_waited_for() -> None:
     one = Setup()
     one.acks.report(one.slave, 400)
-    assert one.set.look() is None
+    assert one.set.evaluate() is None
     one.end = 1500
-    assert one.set.look() is None, "it is not level: nobody waits for it"
+    assert one.set.evaluate() is None, "it is not level: nobody waits for it"
     assert one.acks.acked == 1500
     one.acks.report(one.slave, 1500)
     one.end = 2000
-    assert one.set.look() is None
+    assert one.set.evaluate() is None
     assert one.acks.acked == 1500, "from now on its acknowledgements are waited for, though etcd does not know"
     one.acks.report(one.slave, 2000)
-    change = one.set.look()
+    change = one.set.evaluate()
     assert change is not None
     assert change.members == {1, 2}
 
@@ -67,8 +69,8 @@ def test_a_slave_of_another_epoch_or_without_a_name_counts_for_nothing() -> None
     one = Setup()
     for identity in ((2, 4), None):
         one.acks.report(Slave(identity), 1000)
-        one.set.look()
-        assert one.set.look() is None
+        one.set.evaluate()
+        assert one.set.evaluate() is None
     assert one.acks.acked == 1000
 
 
@@ -78,9 +80,9 @@ def test_what_a_member_lacks_is_not_acknowledged_and_an_absent_one_leaves_by_etc
     one.end = 3000
     assert one.acks.acked < 3000
     one.now_s = 14.9
-    assert one.set.look() is None
+    assert one.set.evaluate() is None
     one.now_s = 15.1
-    change = one.set.look()
+    change = one.set.evaluate()
     assert change is not None
     assert change.members == {1}
     assert one.acks.acked < 3000, "until etcd has taken the change"
@@ -91,11 +93,11 @@ def test_what_a_member_lacks_is_not_acknowledged_and_an_absent_one_leaves_by_etc
 
 def test_a_change_without_an_answer_is_waited_for_in_both_forms() -> None:
     one = Setup()
-    one.set.unsure(Change(frozenset({1, 2}), "a join whose answer did not come"))
+    one.set.unsure(ReplicaSetChange(frozenset({1, 2}), "a join whose answer did not come"))
     assert one.acks.acked < 1000
     one.set.seen(frozenset({1}))
     assert one.acks.acked < 1000, "the write may come later than this look"
-    change = one.set.look()
+    change = one.set.evaluate()
     assert change is not None
     assert change.members == {1}
     one.set.confirmed(change.members)
@@ -107,26 +109,26 @@ def test_the_set_never_gets_smaller_than_the_least() -> None:
     one.acks.remove(one.slave)
     one.now_s = 100.0
     one.end = 2000
-    assert one.set.look() is None
+    assert one.set.evaluate() is None
 
 
 def test_the_right_ends_by_its_own_clock() -> None:
     now_s = 0.0
-    right = Right(lambda: now_s)
+    right = LeaseGuard(lambda: now_s)
     right.extend(2.5)
-    assert not right.holds(), "a lease alone is no right"
+    assert not right.is_valid(), "a lease alone is no right"
     right.activate(7)
-    assert right.holds()
+    assert right.is_valid()
     right.check()
     now_s = 2.5
-    assert not right.holds()
+    assert not right.is_valid()
     with pytest.raises(NotMaster, match="epoch 7"):
         right.check()
     right.extend(5.0)  # the lease lasted at etcd: nobody else was master
-    assert right.holds()
+    assert right.is_valid()
     right.end()
     right.extend(9.0)
-    assert not right.holds()
+    assert not right.is_valid()
 
 
 def test_identities_stand_between_reports() -> None:
@@ -137,7 +139,7 @@ def test_identities_stand_between_reports() -> None:
 
 
 def test_what_etcd_keeps_is_read_back() -> None:
-    leader = Leader(Member(1, "h:1", "h:2"), 9)
+    leader = Leader(BrokerReplicaInfo(1, "h:1", "h:2"), 9)
     assert Leader.decoded(Value(leader.encoded(), 4, 5, 6)) == Leader(leader.member, 9, 4, 6)
     state = State(9, 1, frozenset({1, 2}), 8)
     assert State.decoded(Value(state.encoded(), 4, 5, 0)) == State(9, 1, frozenset({1, 2}), 8, 5)

@@ -8,15 +8,15 @@ import pytest
 
 from mqfast.errors import CorruptFile
 from mqfast.ha.divergence import Divergence, forget_divergence, load_divergence, note_divergence
-from mqfast.ha.epochs import EpochFile
-from mqfast.ha.terms import Term, common_end, parse_terms, terms_text
-from mqfast.store.base._os import OsDoor
+from mqfast.ha.epoch_file import EpochFile
+from mqfast.ha.term_history import Term, common_end, parse_terms, terms_text
+from mqfast.store.base.os_api import OsApi
 
 A, B, C = Term(0, 0, 0, "a"), Term(0, 500, 0, "b"), Term(1, 900, 1, "c")
 
 
 def load(path: Path) -> EpochFile:
-    return EpochFile.load(OsDoor(), str(path))
+    return EpochFile.load(OsApi(), str(path))
 
 
 @pytest.mark.parametrize(
@@ -105,15 +105,15 @@ def test_what_follows_a_master_without_epochs_is_of_nobody(tmp_path: Path) -> No
 
 
 def test_the_mark_of_a_store(tmp_path: Path) -> None:
-    door, mark = OsDoor(), Divergence(100, 400, 900, "h:1", 7)
-    assert load_divergence(door, str(tmp_path)) is None
-    note_divergence(door, str(tmp_path), mark)
-    assert load_divergence(door, str(tmp_path)) == mark
+    os_api, mark = OsApi(), Divergence(100, 400, 900, "h:1", 7)
+    assert load_divergence(os_api, str(tmp_path)) is None
+    note_divergence(os_api, str(tmp_path), mark)
+    assert load_divergence(os_api, str(tmp_path)) == mark
     assert "from physical offset 100 on, 300 bytes (to 400)" in str(mark)
     assert "800 bytes of the master (to 900)" in str(mark)
     (tmp_path / "divergedFromMaster").write_bytes(b"{}")
     with pytest.raises(CorruptFile, match="divergedFromMaster"):
-        load_divergence(door, str(tmp_path))
-    forget_divergence(door, str(tmp_path))
-    forget_divergence(door, str(tmp_path))
-    assert load_divergence(door, str(tmp_path)) is None
+        load_divergence(os_api, str(tmp_path))
+    forget_divergence(os_api, str(tmp_path))
+    forget_divergence(os_api, str(tmp_path))
+    assert load_divergence(os_api, str(tmp_path)) is None

@@ -12,8 +12,8 @@ import signal
 import sys
 from pathlib import Path
 
-from mqfast.broker.broker import Broker
-from mqfast.broker.broker_config import BrokerConfig
+from mqfast.broker.config.broker_config import BrokerConfig
+from mqfast.broker.server import Broker
 from mqfast.namesrv.namesrv_config import NamesrvConfig
 from mqfast.namesrv.server import NameServer
 from mqfast.remoting.loop import runner

@@ -11,8 +11,8 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from mqfast.broker.broker import Broker
-from mqfast.broker.broker_config import BrokerConfig
+from mqfast.broker.config.broker_config import BrokerConfig
+from mqfast.broker.server import Broker
 from mqfast.namesrv.namesrv_config import NamesrvConfig
 from mqfast.namesrv.server import NameServer
 

@@ -136,7 +136,7 @@ def test_connections_that_are_cut_and_refused(java: Java) -> None:
 
 @pytest.mark.slow
 def test_members_that_are_shuffled_and_a_broker_that_dies(java: Java) -> None:
-    java.broker.faults.shuffle_members()
+    java.broker.faults.trigger_rebalance()
     goes_on(java)
     java.broker.kill(power_loss=True)
     _, outcome, _ = java.send()

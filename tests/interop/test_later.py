@@ -19,7 +19,7 @@ sys.path.append(str(Path(__file__).resolve().parent))
 from real_programs import HERE, NEEDS_JAVA, STEP_S, Machine, free_port
 
 import mqfast
-from mqfast.broker.again.half import ended_offsets
+from mqfast.broker.transaction.half_message import ended_offsets
 
 pytestmark = NEEDS_JAVA
 

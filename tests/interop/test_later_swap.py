@@ -25,8 +25,8 @@ from mqfast import properties as names
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.processors import Lane, Processors
-from mqfast.store.record._record import decode_record
+from mqfast.remoting.processors import ConcurrencyLimit, Processors
+from mqfast.store.record.record import decode_record
 
 pytestmark = NEEDS_JAVA
 
@@ -47,7 +47,7 @@ class Producer:
         self.minds: dict[bytes, int] = {}
         self.checked: list[bytes] = []
         self.processors = Processors()
-        self.processors.register([RequestCode.CHECK_TRANSACTION_STATE], self._asked, Lane("check"))
+        self.processors.register([RequestCode.CHECK_TRANSACTION_STATE], self._asked, ConcurrencyLimit("check"))
         self.client = RemotingClient(self.processors)
         self.address = ""
 

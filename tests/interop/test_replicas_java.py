@@ -25,7 +25,7 @@ from mqfast.ha.slave import FollowState
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.fastjson import standard
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 
 sys.path.append(str(Path(__file__).resolve().parent))
 
@@ -271,7 +271,7 @@ def test_a_large_message_at_both_ends_hides_no_other_history_of_a_java_master(re
             assert (await plain_send(client, address, body)).code == 0
         async with running_broker(tmp_path / "ours", **as_slave) as slave:
             await until(lambda: following().state is FollowState.DIVERGED)
-        mark = load_divergence(OsDoor(), str(tmp_path / "ours"))
+        mark = load_divergence(OsApi(), str(tmp_path / "ours"))
         assert mark is not None
         assert mark.common == common
         async with running_broker(tmp_path / "ours", **as_slave, haTruncateDiverged=True) as slave:
@@ -280,7 +280,7 @@ def test_a_large_message_at_both_ends_hides_no_other_history_of_a_java_master(re
             await until(lambda: slave.context.store.engine.raw.end == end)
         await client.close()
         java.end_all()
-        assert load_divergence(OsDoor(), str(tmp_path / "ours")) is None
+        assert load_divergence(OsApi(), str(tmp_path / "ours")) is None
         assert b"Y of the master" in log_of(tmp_path / "ours", end)
         assert_equal_logs(tmp_path / "ours", tmp_path / "java", end)
 

@@ -10,8 +10,8 @@ sys.path.append(str(Path(__file__).resolve().parent))
 
 from real_programs import HERE, NEEDS_JAVA, NEWEST, STEP_S, Machine, compile_java
 
-from mqfast.broker.broker_config import BrokerConfig
-from mqfast.broker.rocketmq_keys import ROCKETMQ_KEYS
+from mqfast.broker.config.broker_config import BrokerConfig
+from mqfast.broker.config.rocketmq_keys import ROCKETMQ_KEYS
 
 pytestmark = NEEDS_JAVA
 CLASSES = [

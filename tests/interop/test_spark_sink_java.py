@@ -24,7 +24,7 @@ from running import BrokerProcess
 
 from mqfast.client import AdminClient, PullConsumer
 from mqfast.errors import ConfigError, MqfastError
-from mqfast.remoting.once import Mark
+from mqfast.remoting.once import RowSequence
 from mqfast.spark import options as table
 from mqfast.spark.remote.sink import RemoteBatchWriter, Sent
 
@@ -96,7 +96,7 @@ def test_rows_reach_a_java_broker_at_least_once_and_exactly_once_is_refused(
         for one in messages:
             number = int(bytes(one.body))
             assert (one.keys, one.tags) == ([f"k{number % 7}"], f"T{number % 3}")
-            mark = Mark.parse(one.properties["SPK"])
+            mark = RowSequence.parse(one.properties["SPK"])
             assert mark is not None
             assert mark.row == number
             rows.setdefault((one.queue_id, one.keys[0]), []).append(number)

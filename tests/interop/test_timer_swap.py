@@ -20,12 +20,12 @@ sys.path.append(str(Path(__file__).resolve().parent))
 from real_programs import HERE, NEEDS_JAVA, NEWEST, STEP_S, Machine, free_port
 
 import mqfast
-from mqfast.broker.recall import decode_handle
+from mqfast.broker.schedule.recall_message import decode_handle
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode
 from mqfast.schedule.timer.service import TimerService
 from mqfast.schedule.timer.settings import TimerSettings
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 
 pytestmark = NEEDS_JAVA
 
@@ -96,31 +96,31 @@ def test_ours_delivers_what_java_parked(machine: Machine, tmp_path: Path) -> Non
     machine.stop(java)
     for left in (store, killed):
         now_ms = int(time.time() * 1000)
-        door = OsDoor()
-        door.fix_clock(now_ms)
-        with open_still(left, door=door, **SIZES) as opened:
+        os_api = OsApi()
+        os_api.fix_clock(now_ms)
+        with open_still(left, os_api=os_api, **SIZES) as opened:
             timer = TimerService(opened, TimerSettings(), now_ms)
             for at in (now_ms, now_ms + 3500_000, now_ms + 3610_000):
-                run_to(timer, door, at)
+                run_to(timer, os_api, at)
                 before = at < now_ms + 3600_000
                 bodies = sorted(bytes(m.body).decode() for m in read_queue(opened, TOPIC, 0, 0))
                 assert bodies == ([] if before else sorted(str(n) for n in range(30) if n != 4))
-            run_to(timer, door, now_ms + 3 * 86_400_000)
+            run_to(timer, os_api, now_ms + 3 * 86_400_000)
             assert b"far" in [bytes(m.body) for m in read_queue(opened, TOPIC, 0, 0)]
             if left == store:  # a copy of a running broker may lack what the broker counted last
                 assert timer.metrics.count(TOPIC) == 0
-            timer.close(door.now_ms())
+            timer.close(os_api.now_ms())
         assert mqfast.verify(left).ok
 
 
-def run_to(timer: TimerService, door: OsDoor, end_ms: int) -> None:
-    at: int | None = door.now_ms()
+def run_to(timer: TimerService, os_api: OsApi, end_ms: int) -> None:
+    at: int | None = os_api.now_ms()
     while at is not None and at <= end_ms:
-        door.fix_clock(at)
+        os_api.fix_clock(at)
         at = timer.run_once(at)
-        if timer.flush_is_due(door.now_ms()):
-            timer.flush(door.now_ms())
-    door.fix_clock(end_ms)
+        if timer.flush_is_due(os_api.now_ms()):
+            timer.flush(os_api.now_ms())
+    os_api.fix_clock(end_ms)
     while timer.run_once(end_ms) == end_ms:
         timer.flush(end_ms)
 

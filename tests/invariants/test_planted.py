@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import mqfast
-from mqfast.store.base._os import IS_DEBUG
+from mqfast.store.base.os_api import IS_DEBUG
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(not IS_DEBUG, reason="this build does not check its rules: make test-debug")

@@ -11,7 +11,7 @@ import pytest
 from laboratory import lab
 
 import mqfast
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.queues.batch_queue import BatchConsumeQueue
 
 
@@ -19,7 +19,7 @@ from mqfast.store.queues.batch_queue import BatchConsumeQueue
 def test_the_queue_ends_before_such_a_unit(tmp_path: Path, base: int) -> None:
     (tmp_path / "commitlog").mkdir()
     folder = str(tmp_path / "batchconsumequeue")
-    queue = BatchConsumeQueue(OsDoor(), folder, "T", 0, 138)
+    queue = BatchConsumeQueue(OsApi(), folder, "T", 0, 138)
     for i in range(3):
         queue.put(i * 100, 100, 0, 1_700_000_000_000, i, 1)
     queue.close()
@@ -29,7 +29,7 @@ def test_the_queue_ends_before_such_a_unit(tmp_path: Path, base: int) -> None:
     path.write_bytes(data)
     with mqfast.StoreReader(tmp_path) as reader:
         assert lab(reader).queues["T", 0].end() == 46  # what recovery finds
-    queue = BatchConsumeQueue(OsDoor(), folder, "T", 0, 138)
+    queue = BatchConsumeQueue(OsApi(), folder, "T", 0, 138)
     queue.load()
     queue.recover()
     assert (queue.unit_count, queue.max_offset) == (1, 1)
@@ -37,6 +37,6 @@ def test_the_queue_ends_before_such_a_unit(tmp_path: Path, base: int) -> None:
 
 
 def test_such_a_unit_is_not_written(tmp_path: Path) -> None:
-    queue = BatchConsumeQueue(OsDoor(), str(tmp_path), "T", 0, 138)
+    queue = BatchConsumeQueue(OsApi(), str(tmp_path), "T", 0, 138)
     with pytest.raises(ValueError, match="2\\^62"):
         queue.put(0, 100, 0, 1_700_000_000_000, 2**62, 1)

@@ -13,8 +13,8 @@ import pytest
 
 import mqfast
 from mqfast.message import Message
-from mqfast.store.log._commit_log import CommitLog
-from mqfast.store.queues._consume_queue import ConsumeQueue
+from mqfast.store.log.commit_log import CommitLog
+from mqfast.store.queues.consume_queue import ConsumeQueue
 
 POOL = {"transientStorePoolEnable": True, "transientStorePoolSize": 3}
 

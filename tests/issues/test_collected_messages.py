@@ -23,7 +23,7 @@ with mqfast.open(sys.argv[1], mapped_file_bytes_commit_log=4096, mapped_file_byt
                 next(held[1])
         else:
             found = store.get("T", 0, 0)
-            held = [store.look(0), found[1]] if kind == "message" else [found]
+            held = [store.get_by_offset(0), found[1]] if kind == "message" else [found]
         held.append(held)
         del held
         if kind != "reader":

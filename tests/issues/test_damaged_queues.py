@@ -13,7 +13,7 @@ from laboratory import open_still
 
 import mqfast
 from mqfast.errors import CorruptFile
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.check.verify import verify
 
 SETTINGS = {"mapped_file_bytes_commit_log": 16384, "mapped_file_bytes_consume_queue": 2000}
@@ -144,7 +144,7 @@ def test_a_record_with_an_impossible_header_gets_no_queue(tmp_path: Path, at: in
         assert store.stats()["records_without_queue"] >= 1
         found = [bytes(message.body) for message in store.get("T", 0, 0)]
         assert found == [body for body in bodies if body != bodies[1]]
-        assert bytes(store.look(second).body) == bodies[1]
+        assert bytes(store.get_by_offset(second).body) == bodies[1]
 
 
 def test_a_record_that_stands_elsewhere_ends_recovery(tmp_path: Path) -> None:
@@ -175,11 +175,11 @@ def test_a_damaged_unit_that_a_crash_leaves_at_the_end_is_put_again(tmp_path: Pa
     """
     settings = {"mapped_file_bytes_commit_log": 1024, "mapped_file_bytes_consume_queue": 200}
     bodies = [b"%03d" % i * 30 for i in range(9)]
-    door, places = OsDoor(), []
-    door.fix_clock(1_700_000_000_000)
-    with open_still(tmp_path, door=door, **settings) as store:
+    os_api, places = OsApi(), []
+    os_api.fix_clock(1_700_000_000_000)
+    with open_still(tmp_path, os_api=os_api, **settings) as store:
         for i, body in enumerate(bodies):
-            door.fix_clock(1_700_000_000_000 + 5000 * i)  # so that the checkpoint vouches for all but the last file
+            os_api.fix_clock(1_700_000_000_000 + 5000 * i)  # so that the checkpoint vouches for all but the last file
             places.append(store.put("T", body).physical_offset)
     last_file = max(place - place % 1024 for place in places)
     at = next(i for i, place in enumerate(places) if place >= last_file) - 1

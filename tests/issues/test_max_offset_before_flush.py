@@ -11,16 +11,16 @@ import threading
 from pathlib import Path
 
 import mqfast
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 
 MSYNC = 11  # its place in struct mq_os (csrc/os_door.h)
 CALL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 
 
 def test_a_message_that_waits_for_its_flush_is_not_counted(tmp_path: Path) -> None:
-    door = OsDoor()
+    os_api = OsApi()
     entered, go_on = threading.Event(), threading.Event()
-    table = (ctypes.c_void_p * 27).from_address(door.table_address)
+    table = (ctypes.c_void_p * 27).from_address(os_api.table_address)
     real = CALL(table[MSYNC])
 
     def slow(os_: int, address: int, count: int) -> int:
@@ -31,7 +31,7 @@ def test_a_message_that_waits_for_its_flush_is_not_counted(tmp_path: Path) -> No
     callback = CALL(slow)
     settings = {"flushDiskType": "SYNC_FLUSH", "dispatch": "inline", "mappedFileSizeCommitLog": 1 << 20}
     settings |= {"flushIntervalConsumeQueue": 600_000}  # else queues are synced through the same door
-    with mqfast.open(tmp_path / "store", door=door, **settings) as store:
+    with mqfast.open(tmp_path / "store", os_api=os_api, **settings) as store:
         store.put("T", b"first")
         assert store.max_offset("T", 0) == 1
         table[MSYNC] = ctypes.cast(callback, ctypes.c_void_p).value

@@ -14,7 +14,7 @@ from laboratory import bodies
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import ConfigError, CorruptFile, MqfastError
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.base.paths import list_queues
 
 FILE = 1 << 16
@@ -64,7 +64,7 @@ def test_unreadable_directories_of_others(disk_path: Path) -> None:
 def test_a_directory_that_may_be_a_topics_is_an_error(tmp_path: Path) -> None:
     """What cannot be read may hold messages: nothing of them is hidden in silence."""
 
-    class Door(OsDoor):
+    class Door(OsApi):
         def subdirectories(self, path: str) -> list[str]:
             if path.endswith(("lost+found", "/T")):
                 raise mqfast.errors.StorageError(13, "Permission denied", path)
@@ -121,7 +121,7 @@ def test_a_log_file_that_was_cut_short(tmp_path: Path, length: int, messages: in
     assert {found.stat().st_size for found in (path / "commitlog").iterdir()} == {FILE}
     with mqfast.open(path) as store:
         assert store.config.mapped_file_bytes_commit_log == FILE
-        whole = (int(file.name) + length) // len(store.look(0).to_bytes())
+        whole = (int(file.name) + length) // len(store.get_by_offset(0).to_bytes())
         found = [int(body.split()[0]) for body in bodies(store)]
         assert found == list(range(len(found)))
         assert min(messages, whole - 3) <= len(found) <= whole

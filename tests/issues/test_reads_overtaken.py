@@ -12,7 +12,7 @@ from other_thread import in_another_thread
 
 import mqfast
 from mqfast.errors import OffsetError, StoreClosed
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.queues.batch_queue import BatchConsumeQueue
 
 QUEUE_BYTES = 20 * 20
@@ -72,8 +72,8 @@ def test_a_closed_queue_makes_no_room(tmp_path: Path) -> None:
 
 def test_a_batch_queue_that_grows_while_retention_takes_its_first_file(tmp_path: Path) -> None:
     # The file that went came back into the list, and every look at it failed.
-    door = OsDoor()
-    table = (ctypes.c_void_p * 27).from_address(door.table_address)
+    os_api = OsApi()
+    table = (ctypes.c_void_p * 27).from_address(os_api.table_address)
     kept, kind = table[21], ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)  # in csrc/os_door.h
     removed: list[int] = []
 
@@ -82,7 +82,7 @@ def test_a_batch_queue_that_grows_while_retention_takes_its_first_file(tmp_path:
         removed.append(queue.delete_expired(400))
         return int(kind(kept)(os_, path))
 
-    queue = BatchConsumeQueue(door, str(tmp_path), "T", 0, 46 * 4)
+    queue = BatchConsumeQueue(os_api, str(tmp_path), "T", 0, 46 * 4)
     for i in range(8):
         queue.put(100 * i, 90, 0, 1000, i, 1)
     hook = kind(sync_directory)
@@ -119,7 +119,7 @@ def test_a_reader_whose_listing_is_older_than_retention(tmp_path: Path) -> None:
 
 def test_a_reader_that_is_slower_than_retention(tmp_path: Path) -> None:
     # Each file that it had just listed was gone before it opened it; it gave up the sixth time.
-    class Door(OsDoor):
+    class Door(OsApi):
         armed = False
         looks = 0
 
@@ -140,17 +140,17 @@ def test_a_reader_that_is_slower_than_retention(tmp_path: Path) -> None:
             store.log.remove_first()
         assert queue.delete_expired(store.log.min_offset) >= 3
 
-    door = Door()
+    os_api = Door()
     with filled(tmp_path) as store:
         queue: Any = lab(store).queues.get("T", 0)
-        with mqfast.StoreReader(tmp_path / "store", door=door) as reader:
-            door.armed = True
+        with mqfast.StoreReader(tmp_path / "store", os_api=os_api) as reader:
+            os_api.armed = True
             reader.refresh()
             (row,) = reader.queues()
-            assert door.looks == 20
+            assert os_api.looks == 20
             assert (row.min_offset, row.max_offset) == (queue.min_offset, 200 + 20 * 80)
-            door.looks = 10
+            os_api.looks = 10
             reader.refresh()
             with pytest.raises(OffsetError, match=r"from \d+ to 2599, found 0"):
                 reader.unit_at("T", 0, 0)
-            assert door.looks == 20
+            assert os_api.looks == 20

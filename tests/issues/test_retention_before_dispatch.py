@@ -29,10 +29,10 @@ def test_a_log_file_goes_only_when_it_is_dispatched(tmp_path: Path) -> None:
             for path in (tmp_path / "store/commitlog").iterdir():
                 os.utime(path, (0, 0))
             lab(store).retention_at_any_hour()
-            assert store.retention.run_once(store.door.now_ms()) == 0
+            assert store.retention.run_once(store.os_api.now_ms()) == 0
         assert store.max_offset("T", 0) == 40
         lab(store).retention_at_any_hour()
-        assert store.retention.run_once(store.door.now_ms()) >= 3
+        assert store.retention.run_once(store.os_api.now_ms()) >= 3
         first = store.min_offset("T", 0)
         assert [m.record_queue_offset for m in store.get("T", 0, first, max_count=40)] == list(range(first, 40))
         assert store.put("T", b"next").queue_offset == 40

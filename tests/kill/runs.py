@@ -365,7 +365,7 @@ def judge(path: Path, seed: int, killed: list[Killed], indexed: bool = True) -> 
         keyed = [name for name in where if sizes[name[0] // 10].way in ("producer", "put_batch", "properties")]
         if all(kill.plan.settings["messageIndexEnable"] for kill in killed):
             for writer, number in random.Random(seed).sample(sorted(keyed), min(20, len(keyed))):
-                topic = store.look(where[writer, number]).topic
+                topic = store.get_by_offset(where[writer, number]).topic
                 hits = [message.physical_offset for message in store.query(topic, f"{writer}.{number}")]
                 check(where[writer, number] in hits, f"key {writer}.{number} is not in the index")
                 counts["keys"] += 1
@@ -373,7 +373,7 @@ def judge(path: Path, seed: int, killed: list[Killed], indexed: bool = True) -> 
         for queue_id in range(3):
             put = store.put(TOPICS[0], b"afterwards", queue_id, keys="afterwards")
             check(put.queue_offset == ends.get((TOPICS[0], queue_id), 0), "the next offset after recovery")
-            check(bytes(store.look(put.physical_offset).body) == b"afterwards", "append after recovery")
+            check(bytes(store.get_by_offset(put.physical_offset).body) == b"afterwards", "append after recovery")
     report = mqfast.verify(path)
     check(report.state == "clean", f"verify: {report.state}, {report.damages[:3]}")
     before = fingerprint(path)

@@ -269,8 +269,8 @@ def _stream(stage: Stage) -> None:
 
 def _look(stage: Stage) -> Any:
     store, offset = stage.thing
-    message = store.look(offset)
-    return _of_message(message), store.look(message.message_id).physical_offset
+    message = store.get_by_offset(offset)
+    return _of_message(message), store.get_by_offset(message.message_id).physical_offset
 
 
 def _first_offset(stage: Stage) -> None:
@@ -365,7 +365,7 @@ def _much(stage: Stage) -> None:
 
 def _retained(stage: Stage) -> Any:
     store = stage.opened
-    store.retention.run_once(store.door.now_ms() + 3_600_000)
+    store.retention.run_once(store.os_api.now_ms() + 3_600_000)
     return store.stats()["log_files"] <= 4
 
 
@@ -398,7 +398,7 @@ def _scanned(stage: Stage) -> Any:
     reader = stage.reader
     assert reader is not None
     last = [message.physical_offset for message in reader.scan()][-1]
-    return _of_message(reader.look(last)), [m.queue_offset for m in reader.messages("t", 1)]
+    return _of_message(reader.get_by_offset(last)), [m.queue_offset for m in reader.messages("t", 1)]
 
 
 def _in_columns(stage: Stage) -> Any:

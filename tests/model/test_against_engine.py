@@ -19,7 +19,7 @@ from reference import ModelStore, Record, java_map_order, jhash
 
 import mqfast
 from mqfast import Message
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 
 SIZES: dict[str, Any] = {
     "mappedFileSizeCommitLog": 2048,
@@ -74,11 +74,11 @@ class Pair:
         self.settings = SIZES | settings
         self.generation = 0
         self.now = T0
-        self.door = OsDoor()
-        self.door.fix_clock(self.now)
+        self.os_api = OsApi()
+        self.os_api.fix_clock(self.now)
         with_crc = bool(settings.get("enabledAppendPropCRC"))
         self.model = ModelStore(commit_log_bytes=2048, consume_queue_bytes=100, slots=8, entries=12, with_crc=with_crc)
-        self.store = mqfast.open(self.path, door=self.door, **self.settings)
+        self.store = mqfast.open(self.path, os_api=self.os_api, **self.settings)
 
     @property
     def path(self) -> Path:
@@ -133,7 +133,7 @@ class Pair:
 
     def wait(self, ms: int) -> None:
         self.now += ms
-        self.door.fix_clock(self.now)
+        self.os_api.fix_clock(self.now)
 
     def get(self, topic: str, queue_id: int, at: int, count: int, tag: str | None) -> None:
         got = self.store.get(topic, queue_id, at, max_count=count, tags=tag)
@@ -165,14 +165,14 @@ class Pair:
     def reopen(self) -> None:
         self.store.close()
         self.same_files()
-        self.store = mqfast.open(self.path, door=self.door, **self.settings)
+        self.store = mqfast.open(self.path, os_api=self.os_api, **self.settings)
         assert self.store.recovery.clean
 
     def kill(self) -> None:
         before, self.generation = self.path, self.generation + 1
         copy_of_open(before, self.path)
         self.store.close()
-        self.store = mqfast.open(self.path, door=self.door, **self.settings)
+        self.store = mqfast.open(self.path, os_api=self.os_api, **self.settings)
         # An index that recovery rebuilds starts its first file later, and may list a record twice: answers count.
         assert not self.store.recovery.clean
 

@@ -20,15 +20,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from running import broker_config
 
-from mqfast.broker.again.delays import Delays
-from mqfast.broker.broker import Broker
-from mqfast.remoting.channel import Channel, End
+from mqfast.broker.schedule.delay_level import Delays
+from mqfast.broker.server import Broker
+from mqfast.remoting.channel import Channel, Endpoint
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.connection import Answered, Connection
+from mqfast.remoting.connection import Connection, ResponseReceived
 from mqfast.remoting.settings import RemotingSettings
-from mqfast.store.base._os import OsDoor
-from mqfast.store.record._record import decode_record
+from mqfast.store.base.os_api import OsApi
+from mqfast.store.record.record import decode_record
 
 T = TypeVar("T")
 TOPICS, GROUPS, QUEUES = ("Orders", "Bills"), ("g1", "g2"), 2
@@ -45,7 +45,7 @@ class Wire(asyncio.Transport):
         super().__init__({"peername": ("127.0.0.1", 5000)})
         self._out = bytearray()
         self._client = Connection(time.monotonic)
-        end = End(broker.processors, RemotingSettings())
+        end = Endpoint(broker.processors, RemotingSettings())
         self._server = Channel(end, server_side=True, context=None)
         self._server.connection_made(self)
 
@@ -75,7 +75,7 @@ class Wire(asyncio.Transport):
         while True:
             data, self._out = bytes(self._out), bytearray()
             for event in self._client.receive(data):
-                if isinstance(event, Answered) and event.call is call:
+                if isinstance(event, ResponseReceived) and event.call is call:
                     return event.command
             assert time.monotonic() < end, f"no answer to {code}"
             await asyncio.sleep(0)
@@ -121,9 +121,9 @@ class BrokerModel(RuleBasedStateMachine):
             transactionCheckInterval=3_600_000,
             flushConsumerOffsetInterval=3_600_000,
         )
-        self.door = OsDoor()
-        self.door.fix_clock(self.now_ms)
-        self.broker = Broker(config, now_ms=lambda: self.now_ms, door=self.door)
+        self.os_api = OsApi()
+        self.os_api.fix_clock(self.now_ms)
+        self.broker = Broker(config, now_ms=lambda: self.now_ms, os_api=self.os_api)
         self.do(self.broker.start())
         self.wire = self.do(self.connect())
 
@@ -237,7 +237,7 @@ class BrokerModel(RuleBasedStateMachine):
 
     def pass_time(self, seconds: int) -> None:
         self.now_ms += seconds * 1000
-        self.door.fix_clock(self.now_ms)
+        self.os_api.fix_clock(self.now_ms)
         delays = next(part for part in self.broker.parts if isinstance(part, Delays))
         while delays.service.run_once(self.now_ms) == 0:
             pass

@@ -202,7 +202,7 @@ def test_batch_queue_units() -> None:
 # --- whole stores, put again ------------------------------------------------------------------------------------------
 
 
-def put_again(case: Case) -> ModelStore:
+def put_copy(case: Case) -> ModelStore:
     """Put every record of the recovered log into a fresh model at its own time; the model works out the rest."""
     sizes = case.settings
     model = ModelStore(
@@ -242,14 +242,14 @@ def test_put_again_gives_the_same_files(case: Case) -> None:
     rooms = ["commitlog", "consumequeue", "index"]
     if case.name in ("batch-cq", "cq-ext"):
         rooms.remove("consumequeue")  # other units there: compared one by one above
-    assert put_again(case).differences(case.store, rooms) == []
+    assert put_copy(case).differences(case.store, rooms) == []
 
 
 @pytest.mark.parametrize("case", golden_cases(), ids=str)
 def test_offsets_and_searches_by_time(case: Case) -> None:
     if case.name == "batch-cq":
         pytest.skip("the model has no search in batch queues")
-    model = put_again(case)
+    model = put_copy(case)
     for queue in case.expected["queues"]:
         where = (queue["topic"], queue["queueId"])
         assert model.min_offset(*where) == queue["minOffset"]
@@ -263,7 +263,7 @@ def test_offsets_and_searches_by_time(case: Case) -> None:
 
 @pytest.mark.parametrize("case", [c for c in golden_cases() if c.name not in DAMAGED or "no-queues" in c.name], ids=str)
 def test_index_queries(case: Case) -> None:
-    model = put_again(case)
+    model = put_copy(case)
     assert len(case.expected["index"]) > 9
     for topic, key, limit, begin_ms, end_ms, offsets in case.expected["index"]:
         assert model.query_offsets(topic, key, limit, begin_ms, end_ms) == offsets, (topic, key)
@@ -540,7 +540,7 @@ def test_property_order_is_that_of_a_java_map(case: Case) -> None:
 
 def test_fillers_are_no_messages() -> None:
     (case,) = golden_cases("5.3.3", ("ha-slave",))
-    model = put_again(case)
+    model = put_copy(case)
     assert model.queues["PlainA", 0].units[24] == (0, FILLER_SIZE, 0) or model.min_offset("PlainA", 0) == 25
     assert model.get("PlainA", 0, 0).status == "OFFSET_TOO_SMALL"
     assert model.get("PlainA", 0, 25).records[0].physical_offset == 33657

@@ -73,30 +73,30 @@ def places(tree: Path) -> dict[str, str]:
     return found
 
 
-_APPEND: Final = "mqfast/store/log/_append.pyx"
-_APPEND_ONE: Final = "mqfast/store/log/_append.pxd"
-_DISPATCH: Final = "mqfast/store/dispatch/_dispatch.pyx"
-_INDEX: Final = "mqfast/store/index/_index_file.pyx"
-_LOG: Final = "mqfast/store/log/_commit_log.pyx"
-_GROUP: Final = "mqfast/store/log/_group_commit.pyx"
-_MAPPED: Final = "mqfast/store/base/_mapped_file.pyx"
-_POOL: Final = "mqfast/store/log/_transient_pool.pyx"
-_PUT: Final = "mqfast/store/put/_put.pyx"
-_MESSAGE: Final = "mqfast/store/put/_message.pyx"
-_QUERY: Final = "mqfast/store/get/_query.pyx"
-_QUEUE: Final = "mqfast/store/queues/_consume_queue.pyx"
-_QUEUE_FLUSH: Final = "mqfast/store/queues/_queue_flush.pyx"
-_UNIT: Final = "mqfast/store/queues/_consume_queue.pxd"
-_READ: Final = "mqfast/store/get/_read.pyx"
-_UNIT_WALK: Final = "mqfast/store/get/_unit_walk.pyx"
-_FILTER: Final = "mqfast/store/record/_filter.pyx"
-_RECORD: Final = "mqfast/store/record/_record.pyx"
-_PLAIN_RECORD: Final = "mqfast/store/record/_record.pxd"
+_APPEND: Final = "mqfast/store/log/append.pyx"
+_APPEND_ONE: Final = "mqfast/store/log/append.pxd"
+_DISPATCH: Final = "mqfast/store/dispatch/dispatch.pyx"
+_INDEX: Final = "mqfast/store/index/index_file.pyx"
+_LOG: Final = "mqfast/store/log/commit_log.pyx"
+_GROUP: Final = "mqfast/store/log/group_commit.pyx"
+_MAPPED: Final = "mqfast/store/base/mapped_file.pyx"
+_POOL: Final = "mqfast/store/log/transient_pool.pyx"
+_PUT: Final = "mqfast/store/put/put_message.pyx"
+_MESSAGE: Final = "mqfast/store/put/put_record.pyx"
+_QUERY: Final = "mqfast/store/get/query.pyx"
+_QUEUE: Final = "mqfast/store/queues/consume_queue.pyx"
+_QUEUE_FLUSH: Final = "mqfast/store/queues/queue_flush.pyx"
+_UNIT: Final = "mqfast/store/queues/consume_queue.pxd"
+_READ: Final = "mqfast/store/get/get_message.pyx"
+_UNIT_WALK: Final = "mqfast/store/get/unit_walk.pyx"
+_FILTER: Final = "mqfast/store/record/filter.pyx"
+_RECORD: Final = "mqfast/store/record/record.pyx"
+_PLAIN_RECORD: Final = "mqfast/store/record/record.pxd"
 _CHECKPOINT: Final = "mqfast/store/meta/checkpoint.py"
 _FLUSH: Final = "mqfast/store/log/flush.py"
 _LOCK: Final = "mqfast/store/base/lock.py"
 _METADATA: Final = "mqfast/store/meta/metadata.py"
-_OS: Final = "mqfast/store/base/_os.pyx"
+_OS: Final = "mqfast/store/base/os_api.pyx"
 _QUEUES: Final = "mqfast/store/queues/queue_store.py"
 _BY_TIME: Final = "mqfast/store/queues/by_time.py"
 _RECOVERY: Final = "mqfast/store/check/recovery.py"
@@ -105,8 +105,8 @@ _STORE: Final = "mqfast/store/message_store.py"
 _CRC: Final = "csrc/crc32.c"
 _CRC_X86: Final = "csrc/crc32_x86.c"
 _DOOR: Final = "csrc/os_door.c"
-_IDLE: Final = "mqfast/store/log/_idle.pyx"
-_LOOPS: Final = "mqfast/store/log/_loops.pyx"
+_IDLE: Final = "mqfast/store/log/idle.pyx"
+_LOOPS: Final = "mqfast/store/log/service_loops.pyx"
 
 MUTANTS: Final = (
     # --- records
@@ -885,7 +885,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "buffer-not-touched-ahead",
-        "mqfast/store/log/_append.pyx",
+        "mqfast/store/log/append.pyx",
         "        touch(base + start, stop - file_start - start)\n",
         "        pass\n",
         "a put with the pool would wait, every 2 MiB, for memory that the host of a virtual machine took back",
@@ -893,7 +893,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "no-zeros-ahead-with-a-pool",
-        "mqfast/store/log/_append.pyx",
+        "mqfast/store/log/append.pyx",
         "        if not to_disk:\n            return 1\n",
         "        return 1\n",
         "each sync with a pool would wait until the filesystem has noted that its blocks are written",
@@ -942,8 +942,8 @@ MUTANTS: Final = (
     Mutant(
         "short-queue-file-believed",
         _QUEUE_FLUSH,
-        " < 0 or st.bytes < q.file_bytes or mq_load32(f.lost):\n        return BY_HAND",
-        " < 0 or mq_load32(f.lost):\n        return BY_HAND",
+        " < 0 or st.bytes < q.file_bytes or mq_load32(f.lost):\n        return NEEDS_PYTHON",
+        " < 0 or mq_load32(f.lost):\n        return NEEDS_PYTHON",
         "units in a file that was cut short would be called durable",
         ("test_a_file_that_was_cut_short_is_told_and_costs_the_others_nothing",),
     ),
@@ -981,7 +981,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "look-ahead-takes-the-first-file-for-all",
-        "mqfast/store/queues/_consume_queue.pyx",
+        "mqfast/store/queues/consume_queue.pyx",
         "list_starts(look.path, starts, 2) != 1 or",
         "list_starts(look.path, starts, 2) < 1 or",
         "of a queue with several files one would be there",
@@ -1224,7 +1224,7 @@ MUTANTS: Final = (
         _RECOVERY,
         "    for directory in (paths.root, *paths.commit_logs, paths.index, os.path.dirname(paths.topics), "
         "*queues):\n"
-        "        if door.is_dir(directory):\n",
+        "        if os_api.is_dir(directory):\n",
         "    for directory in (paths.root, *paths.commit_logs, paths.index, os.path.dirname(paths.topics), "
         "*queues):\n"
         "        if not directory:\n",
@@ -1488,8 +1488,8 @@ MUTANTS: Final = (
     Mutant(
         "abort-not-written",
         _STORE,
-        "        if clean and not log.files:\n            self._now_or_later(self._say_at_work)",
-        "        if False:\n            self._now_or_later(self._say_at_work)",
+        "        if clean and not log.files:\n            self._run_or_defer(self._create_abort_file)",
+        "        if False:\n            self._run_or_defer(self._create_abort_file)",
         "after a kill nothing would say that the store has to be recovered",
         (
             "test_trap_29_the_abort_file_alone_decides",
@@ -1606,7 +1606,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "timer-chain-unchecked",
-        "mqfast/schedule/timer/_timer_log.pyx",
+        "mqfast/schedule/timer/timer_log.pyx",
         "if due // precision != time:",
         "if False:",
         "a damaged chain would deliver the messages of another time",
@@ -1614,7 +1614,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "timer-unit-counted-twice",
-        "mqfast/schedule/timer/_wheel.pyx",
+        "mqfast/schedule/timer/wheel.pyx",
         "elif position > mq_get64(slot + LAST):",
         "elif True:",
         "recovery would count messages twice, and refuse others for it",
@@ -1725,7 +1725,7 @@ def _seed(base: Path) -> Path:
     if words:
         raise SystemExit(f"the last commit does not build:\n{words}")
     where = subprocess.run(
-        [sys.executable, "-c", "import mqfast.store.base._os as m; print(m.__file__)"],
+        [sys.executable, "-c", "import mqfast.store.base.os_api as m; print(m.__file__)"],
         cwd=seed,
         env=_environment(seed),
         capture_output=True,

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from mqfast.namesrv.tables import Broker, Registered, RouteTables
-from mqfast.remoting.bodies import DataVersion, QueueData, TopicConfig, TopicTable, encode_body
+from mqfast.namesrv.tables import Registered, RegisteredBroker, RouteTables
+from mqfast.remoting.bodies import DataVersion, QueueData, TopicConfigBody, TopicTableBody, encode_body
 
 
 class Clock:
@@ -19,9 +19,11 @@ class Clock:
         return self.now
 
 
-def table(*topics: str, counter: int = 1, state: int = 0, **config: Any) -> TopicTable:
-    configs = {name: TopicConfig(topic_name=name, read_queue_nums=8, write_queue_nums=8, **config) for name in topics}
-    return TopicTable(DataVersion(counter, state, 7), configs)
+def table(*topics: str, counter: int = 1, state: int = 0, **config: Any) -> TopicTableBody:
+    configs = {
+        name: TopicConfigBody(topic_name=name, read_queue_nums=8, write_queue_nums=8, **config) for name in topics
+    }
+    return TopicTableBody(DataVersion(counter, state, 7), configs)
 
 
 class World:
@@ -30,14 +32,14 @@ class World:
         self.tables = RouteTables(self.clock, **switches)
 
     def add(
-        self, name: str, broker_id: int = 0, topics: TopicTable | None = None, cluster: str = "c", **more: Any
+        self, name: str, broker_id: int = 0, topics: TopicTableBody | None = None, cluster: str = "c", **more: Any
     ) -> Registered | None:
-        broker = Broker(cluster, name, broker_id, f"{name}{broker_id}:1")
+        broker = RegisteredBroker(cluster, name, broker_id, f"{name}{broker_id}:1")
         more.setdefault("channel", f"channel of {name}{broker_id}")
         return self.tables.register(broker, topics or table("T1", "T2"), ha_address=f"{name}{broker_id}:2", **more)
 
     def remove(self, *brokers: tuple[str, int], cluster: str = "c") -> None:
-        self.tables.unregister([Broker(cluster, name, i, f"{name}{i}:1") for name, i in brokers])
+        self.tables.unregister([RegisteredBroker(cluster, name, i, f"{name}{i}:1") for name, i in brokers])
 
     def route(self, topic: str, **how: Any) -> dict[str, Any] | None:
         found = self.tables.route(topic, **how)
@@ -180,14 +182,14 @@ def test_acting_masters() -> None:
 def test_a_broker_changes_its_role() -> None:
     world = World()
     world.add("a")
-    world.tables.register(Broker("c", "a", 1, "a0:1"), table("T1", "T2"), ha_address="", channel="x")
+    world.tables.register(RegisteredBroker("c", "a", 1, "a0:1"), table("T1", "T2"), ha_address="", channel="x")
     assert world.addresses() == {"a": {"1": "a0:1"}}
 
 
 def test_an_older_state_does_not_take_the_place_of_a_newer() -> None:
     world = World()
     world.add("a", topics=table("T1", "T2", state=5))
-    other = Broker("c", "a", 0, "other:1")
+    other = RegisteredBroker("c", "a", 0, "other:1")
     assert world.tables.register(other, table("T1", "T2", state=4), ha_address="", channel="x") == Registered()
     assert world.addresses() == {"a": {"0": "a0:1"}}
     world.tables.register(other, table("T1", "T2", state=5), ha_address="", channel="x")
@@ -268,7 +270,7 @@ def test_two_brokers_that_announce_one_address_are_told_of(caplog: pytest.LogCap
     world = World()
     world.add("a")
     with caplog.at_level(logging.WARNING, "mqfast.namesrv"):
-        world.tables.register(Broker("c", "b", 0, "a0:1"), table("T1", "T2"), ha_address="", channel="x")
+        world.tables.register(RegisteredBroker("c", "b", 0, "a0:1"), table("T1", "T2"), ha_address="", channel="x")
     assert "brokers a and b announce one address, a0:1" in caplog.text
 
 

@@ -499,7 +499,7 @@ class Round:
             if (topic, queue_id) not in GOING and store.max_offset(topic, queue_id) <= last.queue_offset:
                 raise Broken(f"{topic}/{queue_id} ends before {last.queue_offset}, which was acknowledged")
             with contextlib.suppress(OffsetError):
-                message = store.look(last.physical_offset)
+                message = store.get_by_offset(last.physical_offset)
                 if message.body != last.body or (message.topic, message.queue_id) != (topic, queue_id):
                     raise Broken(f"{last.body[:40]!r} of {topic}/{queue_id} is not at {last.physical_offset} any more")
                 self.job.counts["acknowledged messages checked"] += 1

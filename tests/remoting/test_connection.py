@@ -15,7 +15,14 @@ from captures import captures
 
 from mqfast.errors import HeaderIllegal, InternalError, TooManyCalls
 from mqfast.remoting.command import JSON, ROCKETMQ, FrameDecoder, RemotingCommand, encode
-from mqfast.remoting.connection import Answered, Broken, Connection, Event, Request, Unmatched
+from mqfast.remoting.connection import (
+    Connection,
+    ConnectionEvent,
+    ProtocolError,
+    Request,
+    ResponseReceived,
+    UnmatchedResponse,
+)
 
 
 class Clock:
@@ -31,9 +38,11 @@ def sent(connection: Connection) -> list[RemotingCommand]:
     return decoder.feed(b"".join(connection.data_to_send()))
 
 
-def shape(events: list[Event]) -> list[tuple[object, ...]]:
+def shape(events: list[ConnectionEvent]) -> list[tuple[object, ...]]:
     return [
-        ("broken", str(e.error)) if isinstance(e, Broken) else (type(e).__name__, repr(e.command), e.command.body)
+        ("broken", str(e.error))
+        if isinstance(e, ProtocolError)
+        else (type(e).__name__, repr(e.command), e.command.body)
         for e in events
     ]
 
@@ -58,7 +67,7 @@ def test_byte_by_byte() -> None:
     connection = Connection(Clock())
     found = [event for byte in DAMAGED for event in connection.receive(bytes([byte]))]
     assert shape(found) == shape(Connection(Clock()).receive(DAMAGED))
-    assert isinstance(found[-1], Broken)
+    assert isinstance(found[-1], ProtocolError)
     assert isinstance(found[-1].error, HeaderIllegal)
     assert connection.receive(STREAM) == []
 
@@ -71,16 +80,16 @@ def test_answers_in_any_order_find_their_calls_and_those_of_nobody_are_told() ->
     assert [request.ext_fields["topic"] for request in requests] == ["t0", "t1", "t2"]
     stream = b"".join(encode(requests[i].response(remark=str(i))) for i in (2, 0, 2))
     first, second, third = connection.receive(stream)
-    assert isinstance(first, Answered)
+    assert isinstance(first, ResponseReceived)
     assert (first.call.context, first.command.remark) == (2, "2")
-    assert isinstance(second, Answered)
+    assert isinstance(second, ResponseReceived)
     assert second.call.context == 0
-    assert isinstance(third, Unmatched)
+    assert isinstance(third, UnmatchedResponse)
     # A request of the peer may have the number of a call of ours.
     (request,) = connection.receive(encode(RemotingCommand(40, opaque=calls[1].opaque)))
     assert isinstance(request, Request)
     (answered,) = connection.receive(encode(requests[1].response()))
-    assert isinstance(answered, Answered)
+    assert isinstance(answered, ResponseReceived)
 
 
 def test_calls_time_out_one_by_one_and_late_answers_are_unmatched() -> None:
@@ -95,9 +104,9 @@ def test_calls_time_out_one_by_one_and_late_answers_are_unmatched() -> None:
     assert connection.expired() == [fast]
     assert connection.next_deadline_s() == 130.0
     (late,) = connection.receive(encode(requests[1].response()))
-    assert isinstance(late, Unmatched)
+    assert isinstance(late, UnmatchedResponse)
     (answered,) = connection.receive(encode(requests[0].response()))
-    assert answered == Answered(slow, answered.command)
+    assert answered == ResponseReceived(slow, answered.command)
     assert connection.next_deadline_s() is None
     clock.now = 1000.0
     assert connection.expired() == []
@@ -136,7 +145,7 @@ def test_a_frame_that_comes_slowly_is_waited_for_whatever_short_calls_expire() -
         assert connection.expired() == [short]
         assert not connection.is_stuck(short)
     [event] = connection.receive(answer[30 * part :])
-    assert isinstance(event, Answered)
+    assert isinstance(event, ResponseReceived)
     assert event.call is pull
 
 
@@ -160,15 +169,15 @@ def test_a_peer_is_mute_when_calls_expire_and_nothing_came_meanwhile() -> None:
     connection.call(11, timeout_ms=30_000)
     clock.now = 110.0
     short = connection.call(34, timeout_ms=500)
-    assert not connection.is_mute  # a long call is no reason
+    assert not connection.is_unresponsive  # a long call is no reason
     clock.now = 110.5
     assert connection.expired() == [short]
-    assert not connection.is_mute  # half a second: the peer may be that slow
+    assert not connection.is_unresponsive  # half a second: the peer may be that slow
     clock.now = 110.6
     again = connection.call(34, timeout_ms=500)
     clock.now = 111.1
     assert connection.expired() == [again]
-    assert connection.is_mute
+    assert connection.is_unresponsive
 
 
 def test_a_peer_that_answers_others_is_not_mute() -> None:
@@ -179,11 +188,11 @@ def test_a_peer_that_answers_others_is_not_mute() -> None:
     answer = encode(sent(connection)[1].response())
     clock.now = 100.1
     [event] = connection.receive(answer)
-    assert isinstance(event, Answered)
+    assert isinstance(event, ResponseReceived)
     assert event.call is other
     clock.now = 103.0
     assert connection.expired() == [lost]
-    assert not connection.is_mute
+    assert not connection.is_unresponsive
 
 
 def test_deadlines_hold_while_most_of_many_calls_are_answered() -> None:
@@ -194,7 +203,7 @@ def test_deadlines_hold_while_most_of_many_calls_are_answered() -> None:
     for i in range(20_000):
         clock.now += 0.001
         context = object()
-        deadline_s = connection.call_ready(lambda opaque: b"x", 310, 30.0 if i % 100 else 5.0 + i % 7, context)
+        deadline_s = connection.send_encoded(lambda opaque: b"x", 310, 30.0 if i % 100 else 5.0 + i % 7, context)
         if i % 1000 < 3:
             left.append((deadline_s, i, context))
             continue

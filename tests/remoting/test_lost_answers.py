@@ -12,7 +12,7 @@ from mqfast.errors import ConnectionLost
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.command import RemotingCommand, encode
-from mqfast.remoting.processors import Lane, Processors
+from mqfast.remoting.processors import ConcurrencyLimit, Processors
 from mqfast.remoting.settings import RemotingSettings
 
 ANSWERED, LOST, BIG = 1, 2, 77
@@ -57,7 +57,7 @@ def test_an_answer_behind_a_request_whose_answer_the_peer_does_not_read() -> Non
 
     async def main(server: RawServer) -> None:
         processors = Processors()
-        processors.register([BIG], big, Lane("big"))
+        processors.register([BIG], big, ConcurrencyLimit("big"))
         settings = RemotingSettings(write_high_bytes=1000, write_low_bytes=100)
         await calls(RemotingClient(processors, settings), server)
 

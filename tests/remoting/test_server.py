@@ -23,7 +23,7 @@ from mqfast.remoting.channel import Channel
 from mqfast.remoting.client import RemotingClient, split_address
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import ROCKETMQ, FrameDecoder, RemotingCommand, encode
-from mqfast.remoting.processors import Lane, Processors
+from mqfast.remoting.processors import ConcurrencyLimit, Processors
 from mqfast.remoting.server import RemotingServer
 from mqfast.remoting.settings import RemotingSettings
 from mqfast.remoting.tls import WANTS_TLS, TlsMode, client_context, server_context
@@ -42,7 +42,7 @@ class World:
 
     def __init__(self, settings: RemotingSettings | None = None, context: ssl.SSLContext | None = None) -> None:
         self.processors = Processors()
-        self.lane = Lane("all", concurrency=2, queue_max=2)
+        self.lane = ConcurrencyLimit("all", concurrency=2, queue_max=2)
         self.closed: list[Channel] = []
         self.held: list[tuple[Channel, RemotingCommand]] = []
         self.server = RemotingServer(self.processors, settings, context=context, on_closed=self.closed.append)
@@ -209,7 +209,7 @@ def test_the_server_asks_its_clients(play: Callable[..., None]) -> None:
             return request.response(remark="me")
 
         processors = Processors()
-        processors.register([40, 307], serve, Lane("client"))
+        processors.register([40, 307], serve, ConcurrencyLimit("client"))
         client = world.client(processors=processors)
         await client.call(world.address, 1)
         (channel,) = world.server.channels
@@ -232,7 +232,7 @@ def test_lanes_limit_what_runs_and_what_waits(play: Callable[..., None]) -> None
         assert refused.remark == "[OVERLOAD]system busy, start flow control for a while"
         assert (world.lane.running, len(world.lane.waiting)) == (2, 2)
         assert world.lane.head_wait_ms(time.monotonic() + 1) >= 1000
-        world.processors.register([1], world.echo, Lane("other"))
+        world.processors.register([1], world.echo, ConcurrencyLimit("other"))
         assert (await client.call(world.address, 1)).code == 0  # another lane is free
         world.gate.set()
         assert sorted([(await call).code for call in calls]) == [0, 0, 0, 0, 2]
@@ -243,7 +243,7 @@ def test_lanes_limit_what_runs_and_what_waits(play: Callable[..., None]) -> None
 
 def test_who_waited_too_long_in_a_lane_is_told_so(play: Callable[..., None]) -> None:
     async def main(world: World) -> None:
-        lane = Lane("brief", concurrency=1, queue_timeout_ms=0)
+        lane = ConcurrencyLimit("brief", concurrency=1, queue_timeout_ms=0)
         world.processors.register([4], world.slow, lane)
         client = world.client()
         calls = [asyncio.create_task(client.call(world.address, 4, timeout_ms=20_000)) for _ in range(2)]
@@ -357,7 +357,7 @@ def test_a_client_that_does_not_wait_takes_its_turn(play: Callable[..., None]) -
                 pass
             return request.response()
 
-        world.processors.register([8, 9], work, Lane("work"))
+        world.processors.register([8, 9], work, ConcurrencyLimit("work"))
         flood, calm = socket.create_connection(world.server.address), socket.create_connection(world.server.address)
         await eventually(lambda: len(world.server.channels) == 2, "both are there")
         flood.settimeout(0.5)

@@ -102,7 +102,7 @@ class Delays(RuleBasedStateMachine):
         copy_of_open(old.path, target)
         old.store.close()
         self.run = Run.__new__(Run)
-        self.run.door, self.run.path, self.run.config, self.run.now_ms = old.door, target, old.config, old.now_ms
+        self.run.os_api, self.run.path, self.run.config, self.run.now_ms = old.os_api, target, old.config, old.now_ms
         self.run.open()
 
     @invariant()

@@ -22,7 +22,7 @@ import kills
 from running import BrokerProcess
 
 import mqfast
-from mqfast.remoting.once import Mark
+from mqfast.remoting.once import RowSequence
 
 KINDS = (
     *("broker", "task", "broker", "broker", "task", "broker", "broker", "task", "broker", "driver", "broker", "task"),
@@ -87,7 +87,7 @@ class BrokerRun(kills.Run):
                     number = int(bytes(message.body).split()[0])
                     found[number] += 1
                     assert message.queue_id == number % kills.QUEUES
-                    mark = Mark.parse(message.properties["SPK"])
+                    mark = RowSequence.parse(message.properties["SPK"])
                     assert mark is not None
                     rows.setdefault((mark.batch, mark.partition, message.queue_id), []).append(mark.row)
         lost = [n for n in range(self.rows) if n not in found]

@@ -20,10 +20,10 @@ from golden_rows import expected_rows, key_of
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import ConfigError, DataLoss, StoreNotFound
-from mqfast.spark.access import ReadSettings
-from mqfast.spark.local.local_access import LocalAccess
+from mqfast.spark.backend import ReadSettings
+from mqfast.spark.local.local_backend import LocalBackend
 from mqfast.spark.options import BATCH, STREAM, parse
-from mqfast.spark.plan import OffsetRange, Piece, Selection, plan
+from mqfast.spark.plan import OffsetRange, Selection, Split, plan
 from mqfast.spark.schema import VIEWS, Column
 from mqfast.spark.selection import ending_offsets, select, selected_queues, starting_offsets
 
@@ -31,12 +31,12 @@ EVERY = tuple(column for column in VIEWS["messages"] if column.name != "crcOk")
 
 
 def rows(
-    access: LocalAccess, pieces: list[Piece], columns: tuple[Column, ...] = EVERY, **settings: Any
+    access: LocalBackend, pieces: list[Split], columns: tuple[Column, ...] = EVERY, **settings: Any
 ) -> list[dict[str, Any]]:
     """All rows of all pieces, each piece by an access of its own, as tasks have it."""
     found: list[dict[str, Any]] = []
     for piece in pieces:
-        task = LocalAccess(access.root)
+        task = LocalBackend(access.root)
         batches = [] if piece.scan is None else list(task.scan(piece.scan, columns, ReadSettings(**settings)))
         for part in piece.queues:
             batches += list(task.gather(part, columns, ReadSettings(**settings)))
@@ -55,7 +55,7 @@ def rows(
 def test_every_message_of_every_golden_store(golden_case: Case, tmp_path: Path) -> None:
     path = copy_of(golden_case, tmp_path)
     options = parse({"path": str(path), "includeSystemTopics": "true"}, BATCH)
-    access = LocalAccess(str(path))
+    access = LocalBackend(str(path))
     snapshot = access.snapshot()
     selection = select(snapshot, options, access)
     # Java cut the log at the damage; a reader that does not repair has what lies behind it as well.
@@ -77,7 +77,7 @@ def test_every_message_of_every_golden_store(golden_case: Case, tmp_path: Path) 
 
 def test_light_queues_are_read_by_name(tmp_path: Path) -> None:
     (case,) = golden_cases("5.3.3", ("lmq",))
-    access = LocalAccess(str(copy_of(case, tmp_path)))
+    access = LocalBackend(str(copy_of(case, tmp_path)))
     snapshot = access.snapshot()
     selection = select(snapshot, parse({"path": access.root, "subscribePattern": ".*"}, BATCH), access)
     assert rows(access, plan(snapshot, selection, access)) == expected_rows(case.expected)
@@ -93,16 +93,16 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with mqfast.open(path, config=StoreConfig.tiny(mapped_file_bytes_commit_log=4096)) as opened:
         now = 1_700_000_000_000
         for i in range(120):
-            opened.door.fix_clock(now + 1000 * i)
+            opened.os_api.fix_clock(now + 1000 * i)
             opened.put(f"T{i % 3}", b"%d" % i, queue_id=i // 3 % 2, tags=f"tag{i % 4}")
-        opened.door.fix_clock(None)
+        opened.os_api.fix_clock(None)
         opened.flush()
         opened.consumer("readers", "T0").commit_message(opened.get("T0", 0, 6, 1)[0])
     return path
 
 
 def chosen(store: Path, **given: str) -> dict[tuple[str, int], tuple[int, int]]:
-    access = LocalAccess(str(store))
+    access = LocalBackend(str(store))
     snapshot = access.snapshot()
     selection = select(snapshot, parse({"path": str(store), **given}, BATCH), access)
     return {(r.topic, r.queue_id): (r.start, r.end) for r in selection.ranges}
@@ -164,7 +164,7 @@ def test_by_time(store: Path) -> None:
 
 
 def test_streams_begin_at_the_end_unless_told(store: Path) -> None:
-    access = LocalAccess(str(store))
+    access = LocalBackend(str(store))
     snapshot = access.snapshot()
     options = parse({"path": str(store), "subscribe": "T0"}, STREAM)
     queues = selected_queues(snapshot, options)
@@ -173,7 +173,7 @@ def test_streams_begin_at_the_end_unless_told(store: Path) -> None:
 
 
 def test_both_orders_read_the_same_ranges(store: Path) -> None:
-    access = LocalAccess(str(store))
+    access = LocalBackend(str(store))
     snapshot = access.snapshot()
     options = parse({"path": str(store), "assign": "T0/1,T2/0", "startingOffsets": "-13", "endingOffsets": "-2"}, BATCH)
     selection = select(snapshot, options, access)
@@ -185,7 +185,7 @@ def test_both_orders_read_the_same_ranges(store: Path) -> None:
 
 
 def test_sizes_of_units_are_those_of_the_records(store: Path) -> None:
-    access = LocalAccess(str(store))
+    access = LocalBackend(str(store))
     sizes = access.unit_sizes(OffsetRange("T1", 0, 3, 17))
     assert list(sizes) == [m.size for m in access.reader.get("T1", 0, 3, 14)]
     assert list(access.unit_sizes(OffsetRange("T1", 0, 5, 5))) == []
@@ -194,7 +194,7 @@ def test_sizes_of_units_are_those_of_the_records(store: Path) -> None:
 @pytest.mark.parametrize("name", ["normal-clean", "cq-ext", "batch-cq"])
 def test_units_of_every_kind_of_queue(name: str, tmp_path: Path) -> None:
     (case,) = golden_cases("5.3.3", (name,))
-    access = LocalAccess(str(copy_of(case, tmp_path)))
+    access = LocalBackend(str(copy_of(case, tmp_path)))
     snapshot = access.snapshot()
     options = parse(
         {"path": access.root, "view": "consumequeue", "partitionBytes": "9k", "includeSystemTopics": "true"}, BATCH
@@ -215,27 +215,27 @@ def test_units_of_every_kind_of_queue(name: str, tmp_path: Path) -> None:
 
 
 def test_another_store_under_the_same_path_is_refused(store: Path, tmp_path: Path) -> None:
-    planned = LocalAccess(str(store)).snapshot().store_id
-    LocalAccess(str(store)).check(planned)
+    planned = LocalBackend(str(store)).snapshot().store_id
+    LocalBackend(str(store)).check(planned)
     with mqfast.open(tmp_path / "other", config=StoreConfig.tiny()) as opened:
         opened.put("T0", b"other")
     with pytest.raises(StoreNotFound, match="not the store that was planned"):
-        LocalAccess(str(tmp_path / "other")).check(planned)
+        LocalBackend(str(tmp_path / "other")).check(planned)
     with pytest.raises(StoreNotFound, match="no store here"):
-        LocalAccess(str(tmp_path))
+        LocalBackend(str(tmp_path))
     shutil.rmtree(tmp_path / "other" / "commitlog")
     (tmp_path / "other" / "commitlog").mkdir()
     with pytest.raises(StoreNotFound):
-        LocalAccess(str(tmp_path / "other")).check(planned)
-    empty = LocalAccess(str(tmp_path / "other")).snapshot()
+        LocalBackend(str(tmp_path / "other")).check(planned)
+    empty = LocalBackend(str(tmp_path / "other")).snapshot()
     assert (empty.log_start, empty.log_end, empty.store_id) == (0, 0, "empty")
-    assert plan(empty, Selection(whole=True), LocalAccess(str(tmp_path / "other"))) == []
+    assert plan(empty, Selection(whole=True), LocalBackend(str(tmp_path / "other"))) == []
 
 
 def test_what_went_between_planning_and_reading_is_a_loss(store: Path, tmp_path: Path) -> None:
     copy = tmp_path / "store"
     shutil.copytree(store, copy)
-    access = LocalAccess(str(copy))
+    access = LocalBackend(str(copy))
     snapshot = access.snapshot()
     selection = select(snapshot, parse({"path": str(copy)}, BATCH), access)
     whole = rows(access, plan(snapshot, selection, access))
@@ -248,7 +248,7 @@ def test_what_went_between_planning_and_reading_is_a_loss(store: Path, tmp_path:
         pieces = (
             plan(snapshot, selection, access, order=order, partition_bytes=1 << 30)
             if order == "commitlog"
-            else [Piece(queues=selection.ranges)]
+            else [Split(queues=selection.ranges)]
         )
         with pytest.raises(DataLoss):
             rows(access, pieces)
@@ -260,7 +260,7 @@ def test_a_writer_at_work_does_not_change_what_was_planned(tmp_path: Path) -> No
     with mqfast.open(tmp_path / "store", config=StoreConfig.tiny(mapped_file_bytes_commit_log=4096)) as opened:
         for i in range(30):
             opened.put("T", b"%d" % i)
-        access = LocalAccess(str(tmp_path / "store"))
+        access = LocalBackend(str(tmp_path / "store"))
         snapshot = access.snapshot()
         selection = select(snapshot, parse({"path": access.root}, BATCH), access)
         pieces = plan(snapshot, selection, access, partition_bytes=2000)

@@ -23,8 +23,8 @@ from mqfast.errors import ConfigError, DataLoss, UsageError
 from mqfast.spark import options as table
 from mqfast.spark.jobs import analytics, archive, audit, compact, dlq, rebuild, replay
 from mqfast.spark.jobs.files import crc_of
+from mqfast.spark.jobs.locations import ClusterLocation, as_options
 from mqfast.spark.jobs.manifest import manifests
-from mqfast.spark.jobs.places import Cluster, as_options
 from mqfast.spark.schema import chosen_columns
 from mqfast.spark.source import BatchReader
 from mqfast.testing import Broker
@@ -67,8 +67,8 @@ def fill(broker: Broker, first: int, end: int, topic: str = "orders", queues: in
             )
 
 
-def of(broker: Broker) -> Cluster:
-    return Cluster(broker.namesrv_addr)
+def of(broker: Broker) -> ClusterLocation:
+    return ClusterLocation(broker.namesrv_addr)
 
 
 def archived(path: Path) -> list[Row]:

@@ -19,15 +19,15 @@ from golden_rows import expected_rows
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import UsageError
-from mqfast.spark.jobs.analytics import Settings, run
+from mqfast.spark.jobs.analytics import AnalyticsSettings, run
 from mqfast.spark.jobs.charts import page
-from mqfast.spark.jobs.report import Report
+from mqfast.spark.jobs.report import JobReport
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def tables(report: Report) -> dict[str, list[dict[str, Any]]]:
+def tables(report: JobReport) -> dict[str, list[dict[str, Any]]]:
     return {t.title: [dict(zip(t.heads, row, strict=True)) for row in t.rows] for t in report.tables}
 
 
@@ -58,7 +58,7 @@ class Page(HTMLParser):
 def test_figures_of_a_golden_store(spark: SparkSession, tmp_path: Path) -> None:
     (case,) = golden_cases("5.3.3", ("normal-clean",))
     store = copy_of(case, tmp_path)
-    report = run(spark, Settings(str(store), str(tmp_path / "page.html"), top=100))
+    report = run(spark, AnalyticsSettings(str(store), str(tmp_path / "page.html"), top=100))
     rows = expected_rows(case.expected, light=False)
     found = tables(report)
     assert report.facts["messages"] == len(rows)
@@ -101,19 +101,19 @@ def test_only_some_topics_since_some_time(spark: SparkSession, tmp_path: Path) -
     with mqfast.open(tmp_path / "store", config=StoreConfig(mapped_file_bytes_commit_log=1 << 16)) as store:
         for i in range(60):
             store.put("A" if i % 3 else "B", b"x" * i, queue_id=0 if i < 50 else 1)
-    report = run(spark, Settings(str(tmp_path / "store"), topics=("A",)))
+    report = run(spark, AnalyticsSettings(str(tmp_path / "store"), topics=("A",)))
     (row,) = tables(report)["topics"]
     assert (row["topic"], row["messages"], row["queues"]) == ("A", 40, 2)
     in_queue_0 = sum(1 for i in range(50) if i % 3)
     assert row["queueSkew"] == pytest.approx(in_queue_0 * 2 / 40, abs=0.001)
-    later = run(spark, Settings(str(tmp_path / "store"), since="2100-01-01"))
+    later = run(spark, AnalyticsSettings(str(tmp_path / "store"), since="2100-01-01"))
     assert later.facts["messages"] == 0
     with pytest.raises(UsageError, match=r"ends in \.html"):
-        run(spark, Settings(str(tmp_path / "store"), html=str(tmp_path / "page.txt")))
+        run(spark, AnalyticsSettings(str(tmp_path / "store"), html=str(tmp_path / "page.txt")))
 
 
 def test_what_a_producer_wrote_cannot_change_the_page() -> None:
-    report = Report("analytics", {"<b>": "<script>alert(1)</script>"})
+    report = JobReport("analytics", {"<b>": "<script>alert(1)</script>"})
     report.table("t", ("<i>",), [("</td>\x1b[31m",)])
     text = page(report, {"names": [("<script>", 3.0), ("&", 0.0)]}, {"times": [(f"m{i}", 1.0) for i in range(5000)]})
     parser = Page()

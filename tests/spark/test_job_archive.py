@@ -24,7 +24,7 @@ import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, DataLoss, StoreLocked, UsageError
 from mqfast.spark.jobs import manifest as manifest_module
-from mqfast.spark.jobs.archive import Settings, read_archive, run
+from mqfast.spark.jobs.archive import ArchiveSettings, read_archive, run
 from mqfast.spark.jobs.files import DurableFile, crc_of
 from mqfast.spark.jobs.manifest import manifests, only_run
 from mqfast.spark.jobs.parquet_files import PieceFiles, by_topic_and_day
@@ -66,7 +66,7 @@ def test_archive_of_a_golden_store_has_every_column_of_every_message(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
     (case,) = golden_cases("5.3.3", (name,))
-    settings = Settings(
+    settings = ArchiveSettings(
         str(copy_of(case, tmp_path)), str(tmp_path / "archive"), properties="map", partition_bytes=40_000
     )
     report = run(spark, settings)
@@ -91,7 +91,7 @@ def test_archive_of_a_golden_store_has_every_column_of_every_message(
 
 def test_each_run_adds_what_is_new(spark: SparkSession, tmp_path: Path) -> None:
     store, archive = tmp_path / "store", tmp_path / "archive"
-    settings = Settings(str(store), str(archive), partition_bytes=20_000)
+    settings = ArchiveSettings(str(store), str(archive), partition_bytes=20_000)
     counts = []
     for new in (500, 300, 0, 7):
         put(store, new)
@@ -106,20 +106,20 @@ def test_only_the_topics_that_were_asked_for(spark: SparkSession, tmp_path: Path
     store, archive = tmp_path / "store", tmp_path / "archive"
     for topic in ("A", "%RETRY%b", "C"):
         put(store, 50, topic)
-    run(spark, Settings(str(store), str(archive), topics=("%RETRY%b", "C")))
+    run(spark, ArchiveSettings(str(store), str(archive), topics=("%RETRY%b", "C")))
     assert {row["topic"] for row in archived(archive)} == {"%RETRY%b", "C"}
     assert (archive / "topic=%25RETRY%25b").is_dir()
     with pytest.raises(UsageError, match="another choice needs an archive of its own"):
-        run(spark, Settings(str(store), str(archive)))
+        run(spark, ArchiveSettings(str(store), str(archive)))
     with pytest.raises(UsageError, match="under another topic"):
-        run(spark, Settings(str(store), str(tmp_path / "other"), topics=("%LMQ%x",)))
+        run(spark, ArchiveSettings(str(store), str(tmp_path / "other"), topics=("%LMQ%x",)))
 
 
 def test_a_run_that_did_not_end_leaves_nothing_behind(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, archive = tmp_path / "store", tmp_path / "archive"
-    settings = Settings(str(store), str(archive))
+    settings = ArchiveSettings(str(store), str(archive))
     put(store, 100)
 
     class Killed(BaseException):
@@ -143,12 +143,12 @@ def test_a_run_that_did_not_end_leaves_nothing_behind(
 def test_two_runs_do_not_meet(spark: SparkSession, tmp_path: Path) -> None:
     put(tmp_path / "store", 3)
     with only_run(str(tmp_path / "archive")), pytest.raises(StoreLocked, match="another run"):
-        run(spark, Settings(str(tmp_path / "store"), str(tmp_path / "archive")))
+        run(spark, ArchiveSettings(str(tmp_path / "store"), str(tmp_path / "archive")))
 
 
 def test_messages_that_retention_took_are_not_passed_over_in_silence(spark: SparkSession, tmp_path: Path) -> None:
     store, archive = tmp_path / "store", tmp_path / "archive"
-    settings = Settings(str(store), str(archive))
+    settings = ArchiveSettings(str(store), str(archive))
     put(store, 100)
     end = run(spark, settings).facts["end"]
     put(store, 2000)
@@ -157,7 +157,7 @@ def test_messages_that_retention_took_are_not_passed_over_in_silence(spark: Spar
         log.unlink()
     with pytest.raises(DataLoss, match="removed before they were archived"):
         run(spark, settings)
-    report = run(spark, Settings(str(store), str(archive), allow_loss=True))
+    report = run(spark, ArchiveSettings(str(store), str(archive), allow_loss=True))
     assert report.damaged
     assert report.facts["lostBytes"] == int(logs[2].name) - end
 
@@ -166,10 +166,10 @@ def test_a_damaged_record_fails_the_job_or_is_left_out(spark: SparkSession, tmp_
     (case,) = golden_cases("5.3.3", ("torn-middle",))
     store = str(copy_of(case, tmp_path))
     with pytest.raises(Exception, match=r"mqfast\.errors\.CorruptFile: .*commitlog"):
-        run(spark, Settings(store, str(tmp_path / "strict")))
+        run(spark, ArchiveSettings(store, str(tmp_path / "strict")))
     assert manifests(str(tmp_path / "strict")) == []
-    whole = run(spark, Settings(store, str(tmp_path / "off"), verify_crc="off")).facts["messages"]
-    report = run(spark, Settings(store, str(tmp_path / "skip"), verify_crc="skip", partition_bytes=40_000))
+    whole = run(spark, ArchiveSettings(store, str(tmp_path / "off"), verify_crc="off")).facts["messages"]
+    report = run(spark, ArchiveSettings(store, str(tmp_path / "skip"), verify_crc="skip", partition_bytes=40_000))
     assert report.damaged
     assert (report.facts["messages"], report.facts["leftOut"]) == (whole - 1, 1)
     with mqfast.StoreReader(store) as reader:
@@ -194,7 +194,7 @@ def test_what_was_left_out_is_told_by_file(
         overwrite(store, at, bytes(size))  # one gap
     for at, _ in torn:
         overwrite(store, at + 4, b"\0")
-    report = run(spark, Settings(str(store), str(archive), verify_crc="skip", partition_bytes=20_000))
+    report = run(spark, ArchiveSettings(str(store), str(archive), verify_crc="skip", partition_bytes=20_000))
     assert report.facts["messages"] == len(archived(archive)) == 1000 - 6
     assert (report.facts["leftOut"], report.facts["leftOutBytes"]) == (4, sum(size for _, size in gone + torn))
     assert len(report.tables[1].rows) == 3
@@ -203,7 +203,7 @@ def test_what_was_left_out_is_told_by_file(
     assert [at for file in found for at, _ in file.places] == [gone[0][0], *(at for at, _ in torn)]
     assert {file.path for file in found} <= {str(path) for path in (store / "commitlog").iterdir()}
     assert {why for file in found for _, why in file.places} == {"zero", "no record"}
-    again = run(spark, Settings(str(store), str(archive), verify_crc="skip"))
+    again = run(spark, ArchiveSettings(str(store), str(archive), verify_crc="skip"))
     assert not again.damaged, "the next run begins behind it"
 
 
@@ -217,11 +217,11 @@ def overwrite(store: Path, physical: int, data: bytes) -> None:
 def test_an_archive_of_another_store_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     put(tmp_path / "one", 10)
     put(tmp_path / "two", 20, "Other")
-    run(spark, Settings(str(tmp_path / "one"), str(tmp_path / "archive")))
+    run(spark, ArchiveSettings(str(tmp_path / "one"), str(tmp_path / "archive")))
     with pytest.raises(OSError, match="not the store"):
-        run(spark, Settings(str(tmp_path / "two"), str(tmp_path / "archive")))
+        run(spark, ArchiveSettings(str(tmp_path / "two"), str(tmp_path / "archive")))
     with pytest.raises(UsageError, match="expected an archive or an empty directory"):
-        run(spark, Settings(str(tmp_path / "one"), str(tmp_path / "two")))
+        run(spark, ArchiveSettings(str(tmp_path / "one"), str(tmp_path / "two")))
 
 
 @pytest.mark.parametrize(

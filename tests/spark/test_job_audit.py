@@ -17,8 +17,8 @@ from conftest import Case, copy_of, golden_cases
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.spark.jobs import audit, index_check
-from mqfast.spark.jobs.audit import Settings, run
-from mqfast.spark.jobs.report import Report
+from mqfast.spark.jobs.audit import AuditSettings, run
+from mqfast.spark.jobs.report import JobReport
 from mqfast.store.check.verify import verify
 
 if TYPE_CHECKING:
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 SOUND = [c for c in golden_cases() if str(c) in ("5.3.3-normal-clean", "5.3.3-batch-cq", "5.3.3-cq-ext")]
 
 
-def tables(report: Report) -> dict[str, list[dict[str, Any]]]:
+def tables(report: JobReport) -> dict[str, list[dict[str, Any]]]:
     return {t.title: [dict(zip(t.heads, row, strict=True)) for row in t.rows] for t in report.tables}
 
 
 @pytest.mark.sampled(4, group="the tests of the job audit")
 @pytest.mark.parametrize("case", SOUND, ids=map(str, SOUND))
 def test_sound_stores_have_no_findings(spark: SparkSession, tmp_path: Path, case: Case) -> None:
-    report = run(spark, Settings(str(copy_of(case, tmp_path)), partition_bytes=40_000))
+    report = run(spark, AuditSettings(str(copy_of(case, tmp_path)), partition_bytes=40_000))
     assert not report.damaged
     assert report.facts["crcErrors"] == report.facts["gaps"] == report.facts["findings"] == 0
     records = [row for row in case.expected["log"] if "BLANK" not in row]
@@ -52,7 +52,7 @@ def test_sound_stores_have_no_findings(spark: SparkSession, tmp_path: Path, case
 @pytest.mark.sampled(4, group="the tests of the job audit")
 def test_a_flipped_bit_is_found_where_it_was_flipped(spark: SparkSession, tmp_path: Path) -> None:
     (case,) = golden_cases("5.3.3", ("torn-middle",))
-    report = run(spark, Settings(str(copy_of(case, tmp_path))))
+    report = run(spark, AuditSettings(str(copy_of(case, tmp_path))))
     assert report.damaged
     assert report.facts["crcErrors"] == 1
     assert report.facts["indexFindings"] == 0, "a record with a torn body has its keys all the same"
@@ -84,7 +84,7 @@ def change_unit(path: Path, queue: int, offset: int, at: int, data: bytes) -> No
 def test_every_kind_of_wrong_unit(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "store"
     places = make(path)
-    assert not run(spark, Settings(str(path))).damaged
+    assert not run(spark, AuditSettings(str(path))).damaged
     change_unit(path, 0, 1, 8, (99).to_bytes(4, "big"))  # message 6: another length
     change_unit(path, 0, 2, 19, b"x")  # message 9: no tags, and a code
     change_unit(path, 1, 1, 0, (places[3] + 1).to_bytes(8, "big"))  # message 4: points beside it
@@ -92,7 +92,7 @@ def test_every_kind_of_wrong_unit(spark: SparkSession, tmp_path: Path) -> None:
     (file,) = (path / "consumequeue" / "T" / "2").iterdir()
     data = file.read_bytes()
     file.write_bytes(data[20:40] + data[:20] + data[40:])
-    report = run(spark, Settings(str(path)))
+    report = run(spark, AuditSettings(str(path)))
     assert report.damaged
     found = sorted((row["physicalOffset"], row["kind"]) for row in tables(report)["first findings"])
     assert found == sorted(
@@ -102,7 +102,7 @@ def test_every_kind_of_wrong_unit(spark: SparkSession, tmp_path: Path) -> None:
         ]
     )  # fmt: skip
     assert report.facts["findings"] == 6
-    assert len(tables(run(spark, Settings(str(path), findings=2)))["first findings"]) == 2
+    assert len(tables(run(spark, AuditSettings(str(path), findings=2)))["first findings"]) == 2
 
 
 @pytest.mark.sampled(4, group="the tests of the job audit")
@@ -113,13 +113,13 @@ def test_what_is_no_record_is_a_gap_in_the_log(spark: SparkSession, tmp_path: Pa
     with log.open("r+b") as f:
         f.seek(places[4])
         f.write(bytes(places[5] - places[4]))
-    report = run(spark, Settings(str(path)))
+    report = run(spark, AuditSettings(str(path)))
     assert report.damaged
     (bad,) = tables(report)["damage in the log"]
     assert (bad["firstBadOffset"], bad["gaps"], bad["gapBytes"]) == (places[4], 1, places[5] - places[4])
     (finding,) = tables(report)["first findings"]
     assert (finding["physicalOffset"], finding["kind"]) == (places[4], audit.NO_RECORD)
-    only_log = run(spark, Settings(str(path), queues=False, index=False))
+    only_log = run(spark, AuditSettings(str(path), queues=False, index=False))
     assert only_log.damaged
     assert "queues" not in tables(only_log)
     assert "indexFiles" not in only_log.facts
@@ -130,7 +130,7 @@ def test_delivery_times_of_delay_levels(spark: SparkSession, tmp_path: Path) -> 
     (case,) = golden_cases("5.3.3", ("normal-clean",))
     store = copy_of(case, tmp_path)
     levels = "2s 5s 10s"  # not the broker's
-    report = run(spark, Settings(str(store), index=False, delay_levels=levels))
+    report = run(spark, AuditSettings(str(store), index=False, delay_levels=levels))
     delayed = [row for row in case.expected["messages"] if row["topic"] == "SCHEDULE_TOPIC_XXXX"]
     found = {row["kind"]: row["count"] for row in tables(report)["findings by kind"]}
     assert found == {audit.OTHER_TIME: sum(row["queueId"] not in (1, 2) for row in delayed)}
@@ -138,7 +138,7 @@ def test_delivery_times_of_delay_levels(spark: SparkSession, tmp_path: Path) -> 
     data = bytearray(file.read_bytes())
     data[39] ^= 1
     file.write_bytes(data)
-    report = run(spark, Settings(str(store), index=False))
+    report = run(spark, AuditSettings(str(store), index=False))
     (finding,) = tables(report)["first findings"]
     assert (finding["kind"], finding["unitOffset"]) == (audit.OTHER_TIME, 1)
     assert finding["unitCode"] - finding["recordCode"] in (1, -1)
@@ -147,7 +147,7 @@ def test_delivery_times_of_delay_levels(spark: SparkSession, tmp_path: Path) -> 
 @pytest.mark.sampled(4, group="the tests of the job audit")
 def test_a_store_in_use_is_behind_and_not_damaged(spark: SparkSession, tmp_path: Path) -> None:
     (case,) = golden_cases("5.3.3", ("killed-no-queues",))
-    report = run(spark, Settings(str(copy_of(case, tmp_path))))
+    report = run(spark, AuditSettings(str(copy_of(case, tmp_path))))
     assert not report.damaged
     assert report.facts["unitsNotYetThere"] == report.facts["records"] > 0
     assert report.facts["findings"] == report.facts["indexFiles"] == 0
@@ -156,7 +156,7 @@ def test_a_store_in_use_is_behind_and_not_damaged(spark: SparkSession, tmp_path:
     (path / "abort").touch()
     change_unit(path, 2, 2, 0, bytes(20))  # the last one of its queue is not there yet
     change_unit(path, 1, 1, 0, bytes(8))  # one in the middle is another matter
-    report = run(spark, Settings(str(path)))
+    report = run(spark, AuditSettings(str(path)))
     assert report.damaged
     assert report.facts["unitsNotYetThere"] == 1
     assert {row["kind"] for row in tables(report)["findings by kind"]} >= {audit.NO_UNIT}
@@ -180,8 +180,8 @@ def test_every_kind_of_wrong_index(spark: SparkSession, tmp_path: Path) -> None:
     files = with_keys(path)
     assert len(files) > 3
 
-    def check() -> tuple[Report, dict[str, int], list[dict[str, Any]]]:
-        report = run(spark, Settings(str(path), queues=False, partition_bytes=2000))
+    def check() -> tuple[JobReport, dict[str, int], list[dict[str, Any]]]:
+        report = run(spark, AuditSettings(str(path), queues=False, partition_bytes=2000))
         assert report.damaged == (verify(path).state == "damaged")
         found = tables(report)
         counts = {row["kind"]: row["count"] for row in found["findings in the index by kind"]}
@@ -243,7 +243,7 @@ def test_an_entry_into_damage_of_the_log_is_told_once(spark: SparkSession, tmp_p
     with log.open("r+b") as f:
         f.seek(record.physical_offset + 4)
         f.write(b"\0")
-    report = run(spark, Settings(str(path), queues=False))
+    report = run(spark, AuditSettings(str(path), queues=False))
     assert report.damaged
     assert (report.facts["gaps"], report.facts["indexFindings"]) == (1, 0)
 
@@ -255,9 +255,9 @@ def test_a_killed_writer_may_leave_its_newest_index_file_torn(spark: SparkSessio
     data = bytearray(files[-1].read_bytes())
     data[40 + 4 * SLOTS + 20 + 11] ^= 1
     files[-1].write_bytes(data)
-    assert run(spark, Settings(str(path), queues=False)).damaged
+    assert run(spark, AuditSettings(str(path), queues=False)).damaged
     (path / "abort").touch()
-    report = run(spark, Settings(str(path), queues=False))
+    report = run(spark, AuditSettings(str(path), queues=False))
     assert not report.damaged
     assert report.facts["indexFindings"] > 0
     assert verify(path).state == "recoverable"
@@ -266,9 +266,9 @@ def test_a_killed_writer_may_leave_its_newest_index_file_torn(spark: SparkSessio
 def test_the_command_line() -> None:
     parser = audit.build_parser()
 
-    def settings(*line: str) -> Settings:
+    def settings(*line: str) -> AuditSettings:
         return audit.settings_of(parser.parse_args(["s", *line]))
 
-    assert settings() == Settings("s")
-    assert settings("--log-only") == Settings("s", queues=False, index=False)
-    assert settings("--no-index", "--delay-levels", "1s") == Settings("s", index=False, delay_levels="1s")
+    assert settings() == AuditSettings("s")
+    assert settings("--log-only") == AuditSettings("s", queues=False, index=False)
+    assert settings("--no-index", "--delay-levels", "1s") == AuditSettings("s", index=False, delay_levels="1s")

@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import UsageError
-from mqfast.spark.jobs.compact import Settings, run
+from mqfast.spark.jobs.compact import CompactSettings, run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +31,7 @@ def test_the_latest_of_each_key(spark: SparkSession, tmp_path: Path) -> None:
             if topic != "T2" and key is not None:
                 latest[topic, key] = body
             keyless += topic != "T2" and key is None
-    settings = Settings(str(tmp_path / "store"), str(tmp_path / "out"), ("T0", "T1"), partition_bytes=20_000)
+    settings = CompactSettings(str(tmp_path / "store"), str(tmp_path / "out"), ("T0", "T1"), partition_bytes=20_000)
     report = run(spark, settings)
     rows = spark.read.parquet(settings.output).collect()
     found = {(row["topic"], row["keys"]): bytes(row["body"]) for row in rows}
@@ -44,7 +44,7 @@ def test_the_latest_of_each_key(spark: SparkSession, tmp_path: Path) -> None:
     assert [report.facts[name] for name in facts] == [len(latest), deleted, keyless, len(live), 400]
     with pytest.raises(UsageError, match="expected no such directory"):
         run(spark, settings)
-    kept = Settings(settings.store, str(tmp_path / "kept"), ("T1",), keep_deleted=True)
+    kept = CompactSettings(settings.store, str(tmp_path / "kept"), ("T1",), keep_deleted=True)
     assert run(spark, kept).facts["written"] == sum(topic == "T1" for topic, _ in latest)
     rows = spark.read.parquet(kept.output).collect()
     assert {row["keys"]: bytes(row["body"]) for row in rows} == {k: b for (t, k), b in latest.items() if t == "T1"}

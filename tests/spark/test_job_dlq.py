@@ -24,9 +24,9 @@ from mqfast.properties import DLQ_ATTEMPTS as ATTEMPTS
 from mqfast.properties import attempts_of, origin_of
 from mqfast.spark.jobs import dlq
 from mqfast.spark.jobs.dead_letters import SentLetters, offsets_of, runs_of
-from mqfast.spark.jobs.dlq import Settings, run, settings_of
-from mqfast.spark.jobs.report import Report
-from mqfast.spark.local.commit import STAMP, Transaction
+from mqfast.spark.jobs.dlq import DlqSettings, run, settings_of
+from mqfast.spark.jobs.report import JobReport
+from mqfast.spark.local.commit import STAMP, SinkTransaction
 from mqfast.store.check.verify import verify
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def content(path: Path) -> dict[Path, bytes]:
     return {file: file.read_bytes() for file in path.rglob("*") if file.is_file() and "spark-leases" not in str(file)}
 
 
-def facts(report: Report, *names: str) -> tuple[Any, ...]:
+def facts(report: JobReport, *names: str) -> tuple[Any, ...]:
     return tuple(report.facts[name] for name in names)
 
 
@@ -76,7 +76,7 @@ def test_the_letter_of_a_broker_comes_back(spark: SparkSession, tmp_path: Path, 
     store = copy_of(case, tmp_path)
     with mqfast.StoreReader(store) as reader:
         end = reader.readable_range()[1]
-    report = run(spark, Settings(str(store), groups=("cg_retry",)))
+    report = run(spark, DlqSettings(str(store), groups=("cg_retry",)))
     assert facts(report, "letters", "chosen", "sent") == (1, 1, 1)
     assert report.tables[0].rows == [("cg_retry", 1, 0, 0, 0, 0, 1)]
     assert report.tables[1].rows == [("RetryTopic", 1)]
@@ -95,18 +95,18 @@ def test_each_letter_is_sent_once_and_new_ones_later(spark: SparkSession, tmp_pa
     store = tmp_path / "store"
     bury(store, "a", 30)
     bury(store, "b", 20, first=100)
-    assert facts(run(spark, Settings(str(store), groups=("a",), tags=("t1",))), "chosen", "sent") == (10, 10)
-    report = run(spark, Settings(str(store)))
+    assert facts(run(spark, DlqSettings(str(store), groups=("a",), tags=("t1",))), "chosen", "sent") == (10, 10)
+    report = run(spark, DlqSettings(str(store)))
     assert facts(report, "letters", "sentBefore", "chosen", "sent") == (50, 10, 40, 40)
     assert report.tables[0].rows == [("a", 30, 0, 0, 0, 10, 20), ("b", 20, 0, 0, 0, 0, 20)]
-    assert facts(run(spark, Settings(str(store))), "sentBefore", "chosen", "sent") == (50, 0, 0)
+    assert facts(run(spark, DlqSettings(str(store))), "sentBefore", "chosen", "sent") == (50, 0, 0)
     bury(store, "a", 5, first=200)
-    assert facts(run(spark, Settings(str(store))), "chosen", "sent") == (5, 5)
+    assert facts(run(spark, DlqSettings(str(store))), "chosen", "sent") == (5, 5)
     assert numbers(store) == [*range(30), *range(100, 120), *range(200, 205)]
     for message in living(store):
         assert message.topic == f"T{int(bytes(message.body)[5:]) % 2}"
     # On purpose: another name sends all of them again.
-    assert run(spark, Settings(str(store), txn_id="again")).facts["sent"] == 55
+    assert run(spark, DlqSettings(str(store), txn_id="again")).facts["sent"] == 55
     assert len(numbers(store)) == 110
 
 
@@ -119,7 +119,7 @@ def test_letters_go_to_another_store_in_their_order(
     with mqfast.open(other, config=CONFIG) as target:
         target.put("Before", b"was here 999")
     with mqfast.open(store, config=CONFIG) as live:  # only the target must be free
-        settings = Settings(str(store), str(other), topic="Again")
+        settings = DlqSettings(str(store), str(other), topic="Again")
         assert run(spark, settings).facts["sent"] == 25
         live.put("x", b"y")
     assert [m.topic for m in living(store)] == ["x"]
@@ -137,11 +137,11 @@ def test_a_letter_that_died_too_often_is_counted_and_stays(spark: SparkSession, 
     for attempts, first in ((None, 0), (1, 10), (2, 20), (7, 30)):
         bury(store, "a", 4, first=first, attempts=attempts)
     bury(store, "a", 1, first=50, DLQ_ATTEMPTS="many")
-    report = run(spark, Settings(str(store), max_attempts=2))
+    report = run(spark, DlqSettings(str(store), max_attempts=2))
     assert facts(report, "letters", "overCap", "sent") == (17, 8, 9)
     found = {int(bytes(m.body)[5:]): m.properties[ATTEMPTS] for m in living(store)}
     assert found == {**dict.fromkeys(range(4), "1"), **dict.fromkeys(range(10, 14), "2"), 50: "1"}
-    assert facts(run(spark, Settings(str(store), max_attempts=3)), "overCap", "sentBefore", "sent") == (4, 9, 4)
+    assert facts(run(spark, DlqSettings(str(store), max_attempts=3)), "overCap", "sentBefore", "sent") == (4, 9, 4)
 
 
 def test_filters(spark: SparkSession, tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_filters(spark: SparkSession, tmp_path: Path) -> None:
         stored = [m.store_timestamp for m in reader.scan()]
 
     def chosen(**settings: Any) -> tuple[int, int]:
-        report = run(spark, Settings(str(store), dry_run=True, **settings))
+        report = run(spark, DlqSettings(str(store), dry_run=True, **settings))
         assert report.facts["sent"] == 0
         assert report.facts["filteredOut"] + report.facts["chosen"] == report.facts["letters"]
         return facts(report, "filteredOut", "chosen")
@@ -182,22 +182,22 @@ def test_letters_that_do_not_tell_where_from(spark: SparkSession, tmp_path: Path
         made.put("%DLQ%a", b"body 0")
         made.put("%DLQ%a", b"body 1", properties={"RETRY_TOPIC": "%RETRY%a"})
         made.put("%DLQ%a", b"body 2", properties={"RETRY_TOPIC": "%DLQ%b", "DLQ_ORIGIN_TOPIC": "T"})
-    report = run(spark, Settings(str(store)))
+    report = run(spark, DlqSettings(str(store)))
     assert facts(report, "withoutOrigin", "sent") == (2, 1)
     assert [(m.topic, bytes(m.body)) for m in living(store)] == [("T", b"body 2")]
-    assert run(spark, Settings(str(store), topic="Lost")).facts["sent"] == 2
+    assert run(spark, DlqSettings(str(store), topic="Lost")).facts["sent"] == 2
     assert numbers(store) == [0, 1, 2]
 
 
 def test_stores_without_letters(spark: SparkSession, tmp_path: Path) -> None:
     with mqfast.open(tmp_path / "store", config=CONFIG) as store:
         store.put("T", b"x")
-    report = run(spark, Settings(str(tmp_path / "store")))
+    report = run(spark, DlqSettings(str(tmp_path / "store")))
     assert facts(report, "letters", "sent") == (0, 0)
     with pytest.raises(StoreNotFound):
-        run(spark, Settings(str(tmp_path / "nothing")))
+        run(spark, DlqSettings(str(tmp_path / "nothing")))
     with pytest.raises(TopicTooLong):
-        run(spark, Settings(str(tmp_path / "store"), topic="T" * 300))
+        run(spark, DlqSettings(str(tmp_path / "store"), topic="T" * 300))
 
 
 @pytest.mark.sampled(2)
@@ -207,33 +207,33 @@ def test_a_run_that_is_cut_off_is_finished_by_the_next(
 ) -> None:
     store = tmp_path / "store"
     bury(store, "a", 20)
-    real = Transaction.commit
+    real = SinkTransaction.commit
 
     class Killed(BaseException):
         pass
 
-    def commit(self: Transaction, batch: int, files: Any) -> Any:
+    def commit(self: SinkTransaction, batch: int, files: Any) -> Any:
         def crash(name: str) -> None:
             if name == step:
                 raise Killed
 
         return real(self, batch, files, crash)
 
-    monkeypatch.setattr(Transaction, "commit", commit)
+    monkeypatch.setattr(SinkTransaction, "commit", commit)
     with pytest.raises(Killed):
-        run(spark, Settings(str(store), tags=("t0", "t1")))
+        run(spark, DlqSettings(str(store), tags=("t0", "t1")))
     monkeypatch.undo()
     bury(store, "a", 3, first=40)
-    dry = run(spark, Settings(str(store), dry_run=True))
+    dry = run(spark, DlqSettings(str(store), dry_run=True))
     begun = step != "intend"
     assert facts(dry, "sentBefore", "chosen") == ((14, 9) if begun else (0, 23))
-    report = run(spark, Settings(str(store)))
+    report = run(spark, DlqSettings(str(store)))
     assert facts(report, "sentBefore", "chosen", "sent") == ((14, 9, 9) if begun else (0, 23, 23))
     assert report.facts["resumed"] == {"intended": 14}.get(step, 0), (
         "what was appended before it was cut off counts there"
     )
     assert numbers(store) == [*range(20), *range(40, 43)]
-    assert run(spark, Settings(str(store))).facts["sent"] == 0
+    assert run(spark, DlqSettings(str(store))).facts["sent"] == 0
 
 
 def test_a_name_belongs_to_one_store(spark: SparkSession, tmp_path: Path) -> None:
@@ -242,21 +242,21 @@ def test_a_name_belongs_to_one_store(spark: SparkSession, tmp_path: Path) -> Non
     with mqfast.open(tmp_path / "target", config=CONFIG) as store:
         store.put("x", b"1")
     to = str(tmp_path / "target")
-    run(spark, Settings(str(tmp_path / "one"), to, txn_id="t"))
+    run(spark, DlqSettings(str(tmp_path / "one"), to, txn_id="t"))
     with pytest.raises(UsageError, match="expected one query under it"):
-        run(spark, Settings(str(tmp_path / "two"), to, txn_id="t"))
-    run(spark, Settings(str(tmp_path / "two"), to))
+        run(spark, DlqSettings(str(tmp_path / "two"), to, txn_id="t"))
+    run(spark, DlqSettings(str(tmp_path / "two"), to))
     os.rename(tmp_path / "two", tmp_path / "gone")
     bury(tmp_path / "two", "a", 9)
     with pytest.raises(StoreNotFound, match="not the store"):
-        run(spark, Settings(str(tmp_path / "two"), to))
+        run(spark, DlqSettings(str(tmp_path / "two"), to))
 
 
 @pytest.mark.parametrize(
     "text", ["{", '{"version": 1}', '{"version": 1, "storeId": "empty", "before": {"x": 1}, "now": {}}']
 )
 def test_damaged_notes(tmp_path: Path, text: str) -> None:
-    transaction = Transaction(str(tmp_path), str(tmp_path / "staging"), "t")
+    transaction = SinkTransaction(str(tmp_path), str(tmp_path / "staging"), "t")
     SentLetters().save(transaction, "empty", {("%DLQ%a", 0): [(0, 3)]}, {})
     (note,) = Path(transaction.directory).iterdir()
     assert json.loads(note.read_text())["now"] == {"%DLQ%a/0": [[0, 3]]}
@@ -290,10 +290,10 @@ def test_the_command_line() -> None:
     line = ["s", "--to", "t", "--groups", "a,b", "--since", "5", "--until", "1970-01-01T00:00:01Z", "--tags", "x || y"]
     line += ["--property", "a=b", "--property", "c=", "--where", "flag = 1", "--topic", "T", "--max-attempts", "9"]
     line += ["--dry-run", "--txn-id", "i", "--staging", "d"]
-    assert settings_of(parser.parse_args(line)) == Settings(
+    assert settings_of(parser.parse_args(line)) == DlqSettings(
         "s", "t", ("a", "b"), 5, 1000, ("x", "y"), (("a", "b"), ("c", "")), "flag = 1", "T", 9, "i", "d", True
     )
-    assert settings_of(parser.parse_args(["s"])) == Settings("s")
+    assert settings_of(parser.parse_args(["s"])) == DlqSettings("s")
     for wrong in (["--since", "soon"], ["--property", "a"], ["--property", "=a"]):
         with pytest.raises(SystemExit):
             parser.parse_args(["s", *wrong])

@@ -20,7 +20,7 @@ import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import UsageError
 from mqfast.spark.jobs.queue_files import BATCH, Units
-from mqfast.spark.jobs.rebuild import Settings, difference, run
+from mqfast.spark.jobs.rebuild import RebuildSettings, difference, run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +34,7 @@ CASES = [case for case in golden_cases() if str(case) in NAMES]
 @pytest.mark.parametrize("case", CASES, ids=map(str, CASES))
 def test_queues_and_index_are_those_of_the_broker(spark: SparkSession, tmp_path: Path, case: Case) -> None:
     store = copy_of(case, tmp_path)
-    settings = Settings(
+    settings = RebuildSettings(
         str(store), str(tmp_path / "new"), StoreConfig(), partition_bytes=50_000, compare=True,
         tags=case.release >= "5.5",
     )  # fmt: skip
@@ -58,7 +58,7 @@ def make(path: Path, count: int = 700) -> None:
 
 def test_a_store_of_ours(spark: SparkSession, tmp_path: Path) -> None:
     make(tmp_path / "store")
-    settings = Settings(
+    settings = RebuildSettings(
         str(tmp_path / "store"), str(tmp_path / "new"), StoreConfig(), partition_bytes=30_000, compare=True
     )
     report = run(spark, settings)
@@ -76,7 +76,7 @@ def test_differences_are_found(spark: SparkSession, tmp_path: Path) -> None:
     data = bytearray(unit.read_bytes())
     data[777] ^= 1
     unit.write_bytes(data)
-    settings = Settings(str(tmp_path / "store"), str(tmp_path / "new"), StoreConfig(), compare=True, index=False)
+    settings = RebuildSettings(str(tmp_path / "store"), str(tmp_path / "new"), StoreConfig(), compare=True, index=False)
     report = run(spark, settings)
     assert report.damaged
     assert report.tables[0].rows == [
@@ -96,9 +96,9 @@ def test_lost_messages_are_refused_or_filled(spark: SparkSession, tmp_path: Path
         file.seek(record.physical_offset + 88)
         file.write(b"X")
     with pytest.raises(Exception, match="CorruptFile"):
-        run(spark, Settings(str(store), str(tmp_path / "new"), StoreConfig()))
+        run(spark, RebuildSettings(str(store), str(tmp_path / "new"), StoreConfig()))
     assert not (tmp_path / "new").exists()
-    report = run(spark, Settings(str(store), str(tmp_path / "new"), StoreConfig(), allow_gaps=True, index=False))
+    report = run(spark, RebuildSettings(str(store), str(tmp_path / "new"), StoreConfig(), allow_gaps=True, index=False))
     assert report.damaged
     assert report.facts["gaps"] == 1
     data = (tmp_path / "new" / "consumequeue" / "T" / "0" / f"{0:020d}").read_bytes()
@@ -112,11 +112,11 @@ def test_a_log_that_lacks_messages_is_refused(spark: SparkSession, tmp_path: Pat
     first = next(m for m in mqfast.StoreReader(store).scan(int(logs[1].name)))
     assert first.queue_offset > 0
     logs[0].unlink()
-    report = run(spark, Settings(str(store), str(tmp_path / "new"), StoreConfig(), index=False))
+    report = run(spark, RebuildSettings(str(store), str(tmp_path / "new"), StoreConfig(), index=False))
     assert report.facts["gaps"] == 0, "what retention took is no gap"
     logs[2].unlink()
     with pytest.raises(Exception, match=r"mqfast\.errors\.DataLoss"):
-        run(spark, Settings(str(store), str(tmp_path / "other"), StoreConfig(), index=False))
+        run(spark, RebuildSettings(str(store), str(tmp_path / "other"), StoreConfig(), index=False))
 
 
 def make_batches(path: Path) -> None:
@@ -137,7 +137,9 @@ def make_batches(path: Path) -> None:
 def test_batch_queues_are_those_of_the_engine(spark: SparkSession, tmp_path: Path) -> None:
     store = tmp_path / "store"
     make_batches(store)
-    report = run(spark, Settings(str(store), str(tmp_path / "new"), StoreConfig(), partition_bytes=9_000, compare=True))
+    report = run(
+        spark, RebuildSettings(str(store), str(tmp_path / "new"), StoreConfig(), partition_bytes=9_000, compare=True)
+    )
     assert not report.damaged, report.text()
     assert (report.facts["units"], report.facts["queueFiles"]) == (241, 3 + 3 + 2)
     made = sorted((tmp_path / "new" / "batchconsumequeue" / "B" / "1").iterdir())
@@ -147,15 +149,15 @@ def test_batch_queues_are_those_of_the_engine(spark: SparkSession, tmp_path: Pat
     # What the files tell is gone; topics.json tells as much, but for the size.
     shutil.rmtree(store / "batchconsumequeue")
     config = StoreConfig(mapped_file_bytes_batch_consume_queue=1000)
-    again = run(spark, Settings(str(store), str(tmp_path / "again"), config, index=False))
+    again = run(spark, RebuildSettings(str(store), str(tmp_path / "again"), config, index=False))
     assert again.facts["units"] == 241
     for file in made:
         assert (tmp_path / "again" / "batchconsumequeue" / "B" / "1" / file.name).read_bytes() == file.read_bytes()
     for name in ("topics.json", "topics.json.bak"):
         (store / "config" / name).unlink(missing_ok=True)
     with pytest.raises(Exception, match=r"mqfast\.errors\.UsageError: topic B: found a record of several messages"):
-        run(spark, Settings(str(store), str(tmp_path / "third"), config, index=False))
-    told = Settings(str(store), str(tmp_path / "fourth"), config, index=False, batch_topics=("B",))
+        run(spark, RebuildSettings(str(store), str(tmp_path / "third"), config, index=False))
+    told = RebuildSettings(str(store), str(tmp_path / "fourth"), config, index=False, batch_topics=("B",))
     assert run(spark, told).facts["units"] == 241
 
 
@@ -168,7 +170,7 @@ def test_a_batch_queue_that_lacks_messages(spark: SparkSession, tmp_path: Path) 
     with log.open("r+b") as file:
         file.seek(record.physical_offset + 4)
         file.write(b"\0")
-    settings = Settings(str(store), str(tmp_path / "new"), StoreConfig(), index=False, allow_gaps=True)
+    settings = RebuildSettings(str(store), str(tmp_path / "new"), StoreConfig(), index=False, allow_gaps=True)
     report = run(spark, settings)
     assert report.damaged
     assert (report.facts["gaps"], report.facts["units"]) == (4, 240)
@@ -183,7 +185,7 @@ def test_a_record_on_its_way_is_not_yet_in_light_queues(spark: SparkSession, tmp
     with mqfast.open(tmp_path / "store", config=config) as store:
         for topic in ("%RETRY%g", "SCHEDULE_TOPIC_XXXX", "T"):
             store.put(topic, b"body", properties=light)
-    settings = Settings(str(tmp_path / "store"), str(tmp_path / "new"), StoreConfig(), compare=True, index=False)
+    settings = RebuildSettings(str(tmp_path / "store"), str(tmp_path / "new"), StoreConfig(), compare=True, index=False)
     report = run(spark, settings)
     assert not report.damaged, report.text()
     assert report.facts["units"] == 4

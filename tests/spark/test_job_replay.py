@@ -21,8 +21,8 @@ from mqfast.errors import StoreLocked, UsageError
 from mqfast.spark.jobs import archive as archive_job
 from mqfast.spark.jobs.manifest import ArchivedFile, Manifest, manifests
 from mqfast.spark.jobs.merge import in_order, merged
-from mqfast.spark.jobs.replay import Settings, batches_of, run
-from mqfast.spark.local.commit import STAMP, Transaction
+from mqfast.spark.jobs.replay import ReplaySettings, batches_of, run
+from mqfast.spark.local.commit import STAMP, SinkTransaction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +44,7 @@ def target(path: Path) -> Path:
 
 
 def archived(spark: SparkSession, store: Path, archive: Path, **settings: Any) -> None:
-    archive_job.run(spark, archive_job.Settings(str(store), str(archive), **settings))
+    archive_job.run(spark, archive_job.ReplaySettings(str(store), str(archive), **settings))
 
 
 def messages(path: Path) -> list[tuple[Any, ...]]:
@@ -65,7 +65,7 @@ def test_a_replay_keeps_content_and_order_and_counts_once(spark: SparkSession, t
     put(store, 900)
     archived(spark, store, archive, partition_bytes=20_000)
     target(new)
-    settings = Settings(str(archive), str(new), batch_bytes=30_000)
+    settings = ReplaySettings(str(archive), str(new), batch_bytes=30_000)
     report = run(spark, settings)
     assert messages(new) == messages(store)
     assert report.facts["appended"] == report.facts["messages"] == 900
@@ -78,7 +78,7 @@ def test_a_replay_keeps_content_and_order_and_counts_once(spark: SparkSession, t
     assert run(spark, settings).facts["appended"] == 100
     assert messages(new) == messages(store)
     with pytest.raises(UsageError, match="expected one query under it"):
-        run(spark, Settings(str(archive), str(new)))
+        run(spark, ReplaySettings(str(archive), str(new)))
 
 
 @pytest.mark.sampled(2)
@@ -90,12 +90,12 @@ def test_a_replay_that_is_cut_off_is_finished_by_the_next(
     put(store, 600)
     archived(spark, store, archive, partition_bytes=6_000)
     target(new)
-    real = Transaction.commit
+    real = SinkTransaction.commit
 
     class Killed(BaseException):
         pass
 
-    def commit(self: Transaction, batch: int, files: Any, *, opened: Any) -> Any:
+    def commit(self: SinkTransaction, batch: int, files: Any, *, opened: Any) -> Any:
         seen = 0
 
         def crash(name: str) -> None:
@@ -106,11 +106,11 @@ def test_a_replay_that_is_cut_off_is_finished_by_the_next(
 
         return real(self, batch, files, crash, opened=opened)
 
-    settings = Settings(str(archive), str(new), batch_bytes=50_000)
+    settings = ReplaySettings(str(archive), str(new), batch_bytes=50_000)
     batches = batches_of(manifests(str(archive)), None, 50_000)
     assert len(batches) > 2
     assert len(batches[1]) > 1
-    monkeypatch.setattr(Transaction, "commit", commit)
+    monkeypatch.setattr(SinkTransaction, "commit", commit)
     with pytest.raises(Killed):
         run(spark, settings)
     monkeypatch.undo()
@@ -127,7 +127,7 @@ def test_a_golden_store_and_maps_of_properties(spark: SparkSession, tmp_path: Pa
     for form in ("raw", "map"):
         archive, new = tmp_path / f"archive-{form}", tmp_path / f"new-{form}"
         archived(spark, store, archive, properties=form, topics=topics)
-        assert run(spark, Settings(str(archive), str(new), topics=topics)).facts["appended"] == len(rows)
+        assert run(spark, ReplaySettings(str(archive), str(new), topics=topics)).facts["appended"] == len(rows)
         kept = [m for m in messages(store) if m[0] in topics]
         assert messages(new) == kept
 
@@ -137,7 +137,7 @@ def test_only_topics_and_new_times_and_ids(spark: SparkSession, tmp_path: Path) 
     put(store, 30)
     archived(spark, store, archive)
     target(new)
-    run(spark, Settings(str(archive), str(new), topics=("T1",), new_times=True, new_ids=True))
+    run(spark, ReplaySettings(str(archive), str(new), topics=("T1",), new_times=True, new_ids=True))
     found, old = messages(new), [m for m in messages(store) if m[0] == "T1"]
     assert [m[:3] for m in found] == [m[:3] for m in old]
     assert all(m[4] > max(o[4] for o in old) for m in found)
@@ -148,18 +148,18 @@ def test_what_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     store, archive = tmp_path / "store", tmp_path / "archive"
     put(store, 30)
     with pytest.raises(UsageError, match="found no manifest"):
-        run(spark, Settings(str(tmp_path / "nothing"), str(tmp_path / "new")))
+        run(spark, ReplaySettings(str(tmp_path / "nothing"), str(tmp_path / "new")))
     archived(spark, store, archive)
     put(tmp_path / "live", 1)
     with mqfast.open(tmp_path / "live", config=CONFIG), pytest.raises(StoreLocked, match="one writer"):
-        run(spark, Settings(str(archive), str(tmp_path / "live")))
+        run(spark, ReplaySettings(str(archive), str(tmp_path / "live")))
     target(tmp_path / "new")
     path = archive / manifests(str(archive))[0].files[0].path
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     with pytest.raises(Exception, match=r"mqfast\.errors\.CorruptFile: a file is not as its manifest says"):
-        run(spark, Settings(str(archive), str(tmp_path / "new")))
+        run(spark, ReplaySettings(str(archive), str(tmp_path / "new")))
     assert messages(tmp_path / "new") == []
 
 

@@ -24,9 +24,9 @@ from mqfast import errors
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, DataLoss, DiskFull, StoreLocked, UsageError
 from mqfast.spark.jobs import arguments
-from mqfast.spark.jobs.arguments import ExitCode, carry_out, job_parser
+from mqfast.spark.jobs.arguments import JobExitCode, carry_out, job_parser
 from mqfast.spark.jobs.files import DurableFile
-from mqfast.spark.jobs.report import Report
+from mqfast.spark.jobs.report import JobReport
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,7 +84,7 @@ def run_with(outcome: Any, monkeypatch: pytest.MonkeyPatch, spark: Any, *more: s
     session = Session()
     monkeypatch.setattr(arguments, "_session", lambda name, a: session)
 
-    def job(found: SparkSession, settings: Namespace) -> Report:
+    def job(found: SparkSession, settings: Namespace) -> JobReport:
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome  # type: ignore[no-any-return]
@@ -98,23 +98,23 @@ def run_with(outcome: Any, monkeypatch: pytest.MonkeyPatch, spark: Any, *more: s
 @pytest.mark.parametrize(
     ("outcome", "code"),
     [
-        (Report("x"), ExitCode.OK),
-        (Report("x", damaged=True), ExitCode.DAMAGE),
-        (UsageError("no"), ExitCode.USAGE),
-        (StoreLocked("no"), ExitCode.LOCKED),
-        (DiskFull(28, "full"), ExitCode.STORAGE),
-        (PermissionError(13, "no"), ExitCode.STORAGE),
-        (CorruptFile("no", path="p"), ExitCode.DAMAGE),
-        (DataLoss("no"), ExitCode.DAMAGE),
-        (RuntimeError("no"), ExitCode.FAILED),
-        (KeyboardInterrupt(), ExitCode.INTERRUPTED),
-        (RuntimeError("Traceback\n  x\nmqfast.errors.CorruptFile: bad\n at org.apache"), ExitCode.DAMAGE),
-        (RuntimeError("[X] mqfast.errors.ConfigError: option foo"), ExitCode.USAGE),
+        (JobReport("x"), JobExitCode.OK),
+        (JobReport("x", damaged=True), JobExitCode.DAMAGE),
+        (UsageError("no"), JobExitCode.USAGE),
+        (StoreLocked("no"), JobExitCode.LOCKED),
+        (DiskFull(28, "full"), JobExitCode.STORAGE),
+        (PermissionError(13, "no"), JobExitCode.STORAGE),
+        (CorruptFile("no", path="p"), JobExitCode.DAMAGE),
+        (DataLoss("no"), JobExitCode.DAMAGE),
+        (RuntimeError("no"), JobExitCode.FAILED),
+        (KeyboardInterrupt(), JobExitCode.INTERRUPTED),
+        (RuntimeError("Traceback\n  x\nmqfast.errors.CorruptFile: bad\n at org.apache"), JobExitCode.DAMAGE),
+        (RuntimeError("[X] mqfast.errors.ConfigError: option foo"), JobExitCode.USAGE),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, (BaseException, Report)) else str(value),
+    ids=lambda value: type(value).__name__ if isinstance(value, (BaseException, JobReport)) else str(value),
 )
 def test_exit_codes(
-    outcome: Any, code: ExitCode, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    outcome: Any, code: JobExitCode, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_with(outcome, monkeypatch, None) == code
     shown = capsys.readouterr()
@@ -158,7 +158,7 @@ LOST = "An error occurred while calling o54.collect.\n: org.apache.spark.SparkEx
     ],
 )
 def test_the_line_that_a_job_ends_with_is_the_cause(text: str, line: str) -> None:
-    assert arguments._judge(RuntimeError(text)) == (ExitCode.FAILED, line)
+    assert arguments._judge(RuntimeError(text)) == (JobExitCode.FAILED, line)
 
 
 def test_workers_without_mqfast(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_workers_without_mqfast(tmp_path: Path) -> None:
         [sys.executable, "-c", driver, str(tmp_path / "store"), "--no-index", "--master", "local[1]"],
         env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
-    assert done.returncode == ExitCode.FAILED
+    assert done.returncode == JobExitCode.FAILED
     # A worker of its own may write its traceback to the same place behind it.
     causes = [line for line in done.stderr.splitlines() if "on a worker: install it" in line]
     assert len(causes) == 1, done.stderr
@@ -231,11 +231,11 @@ def test_errors_of_ours_are_found_by_name() -> None:
     for name in errors.__all__:
         code, text = arguments._judge(RuntimeError(f"x\n  mqfast.errors.{name}: text of it\n y"))
         assert text == "text of it"
-        assert code in ExitCode
+        assert code in JobExitCode
 
 
 def test_reports_as_text_and_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    report = Report("job", {"messages": 12345, "share": 0.5, "none": None, "sound": True})
+    report = JobReport("job", {"messages": 12345, "share": 0.5, "none": None, "sound": True})
     report.table("table", ("name", "count"), [("a\x1b[2J", 7), ("bb", 123456)])
     report.table("nothing", ("x",), [])
     assert run_with(report, monkeypatch, None) == 0

@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from mqfast.spark.plan import OffsetRange, Piece, Queue, ScanRange, Selection, Snapshot, plan
+from mqfast.spark.plan import OffsetRange, Queue, ScanRange, Selection, Snapshot, Split, plan
 from mqfast.spark.pushdown import Narrowed, narrow
 
 RECORD = 100
@@ -129,7 +129,7 @@ def test_nothing_to_read_is_no_piece() -> None:
     assert plan(snapshot([], 0), Selection(whole=True), Even()) == []
     assert plan(snapshot([Queue("A", 0, 3, 3)], 100), Selection(), Even()) == []
     assert plan(snapshot([], 500), Selection(whole=True), Even(), within=(700, 900)) == []
-    assert plan(snapshot([], 500), Selection(whole=True), Even()) == [Piece(scan=ScanRange(0, 500))]
+    assert plan(snapshot([], 500), Selection(whole=True), Even()) == [Split(scan=ScanRange(0, 500))]
 
 
 # --- filters ---------------------------------------------------------------------------------------------------------

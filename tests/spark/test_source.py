@@ -29,11 +29,11 @@ import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import StoreNotFound
 from mqfast.spark import LOCAL_CHECKPOINTS, SETTINGS, conf, register
-from mqfast.spark.local.local_access import LocalAccess
+from mqfast.spark.local.local_backend import LocalBackend
 from mqfast.spark.options import BATCH, parse
 from mqfast.spark.plan import Queue
 from mqfast.spark.schema import VIEWS, arrow_schema, struct_type
-from mqfast.spark.source import opened
+from mqfast.spark.source import cached_backend
 from mqfast.store.reader.store_reader import StoreReader
 
 if TYPE_CHECKING:
@@ -318,16 +318,16 @@ def test_a_worker_keeps_a_store_open_until_it_is_another_one(store: Path, tmp_pa
     copy = tmp_path / "store"
     shutil.copytree(store, copy)
     options = parse({"path": str(copy)}, BATCH)
-    first = opened(options, LocalAccess(str(copy)).snapshot().store_id)
+    first = cached_backend(options, LocalBackend(str(copy)).snapshot().store_id)
     first.release_files()
-    assert opened(options, LocalAccess(str(copy)).snapshot().store_id) is first
-    old = LocalAccess(str(copy)).snapshot().store_id
+    assert cached_backend(options, LocalBackend(str(copy)).snapshot().store_id) is first
+    old = LocalBackend(str(copy)).snapshot().store_id
     shutil.rmtree(copy)
     with mqfast.open(copy, config=StoreConfig.tiny()) as other:
         other.put("T", b"other")
     with pytest.raises(StoreNotFound, match="not the store"):
-        opened(options, old)
-    second = opened(options, LocalAccess(str(copy)).snapshot().store_id)
+        cached_backend(options, old)
+    second = cached_backend(options, LocalBackend(str(copy)).snapshot().store_id)
     assert second is not first
     assert second.snapshot().queues == (Queue("T", 0, 0, 1),)
 
@@ -357,7 +357,7 @@ def test_views_say_what_the_reader_says(spark: SparkSession, store: Path) -> Non
         units = load(spark, store, view="consumequeue", subscribe="T1", startingOffsets="-7").collect()
         assert len(units) == 14
         for row in units:
-            assert reader.look(row.physicalOffset).size == row.msgSize
+            assert reader.get_by_offset(row.physicalOffset).size == row.msgSize
             assert reader.unit_at(row.topic, row.queueId, row.queueOffset).tags_code == row.tagsCode
         groups = load(spark, store, view="groups").collect()
         assert [tuple(row) for row in groups] == [("readers", "T0", 0, 7, 0, 40, 33)]

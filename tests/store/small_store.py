@@ -14,7 +14,7 @@ from typing import Any
 from laboratory import open_still
 
 from mqfast.config import StoreConfig
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.message_store import MessageStore
 
 SMALL: dict[str, Any] = {
@@ -26,10 +26,10 @@ SMALL: dict[str, Any] = {
 POOL: dict[str, Any] = {"transient_store_pool_enable": True, "transient_store_pool_size": 3}
 
 
-def still(path: Path, door: OsDoor | None = None, **settings: Any) -> MessageStore:
+def still(path: Path, os_api: OsApi | None = None, **settings: Any) -> MessageStore:
     """A store without threads."""
     config = StoreConfig.tiny(**{"mapped_file_bytes_commit_log": 1 << 20, **settings})
-    return open_still(path, config=config, door=door)
+    return open_still(path, config=config, os_api=os_api)
 
 
 def eventually(condition: Callable[[], bool]) -> bool:

@@ -11,7 +11,7 @@ import pytest
 import mqfast
 from mqfast.errors import MqfastError, StoreNotFound, UsageError
 from mqfast.message import Message
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.meta.leases import least_leased, write_lease
 
 SMALL = {"mapped_file_bytes_commit_log": 64 << 10, "message_index_enable": False}
@@ -84,8 +84,8 @@ def test_a_lease_of_a_relative_root(tmp_path: Path) -> None:
         store.put("T", b"x")
         root = mqfast.StoreReader("store").paths.root
         os.chdir("elsewhere")
-        write_lease(OsDoor(), root, 0, 60_000)
-        assert least_leased(OsDoor(), store.paths.root, 0) == 0
+        write_lease(OsApi(), root, 0, 60_000)
+        assert least_leased(OsApi(), store.paths.root, 0) == 0
 
 
 @pytest.mark.parametrize(

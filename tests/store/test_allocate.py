@@ -17,8 +17,8 @@ from store.small_store import (
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import PoolExhausted, StoreBusy, StoreClosed
-from mqfast.store.base._mapped_file import MappedFile
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.mapped_file import MappedFile
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.log import allocate
 
 
@@ -75,9 +75,9 @@ def test_a_log_that_ends_with_its_last_file_keeps_nobody_busy(tmp_path: Path, mo
             """Its file has all its blocks."""
             return -1
 
-    door = OsDoor()
-    log: Any = EndedLog(MappedFile.create(door, tmp_path / f"{0:020}", 0, 4096))
-    service = allocate.AllocateMappedFileService(door, log, StoreConfig.tiny(preallocate_files=0))
+    os_api = OsApi()
+    log: Any = EndedLog(MappedFile.create(os_api, tmp_path / f"{0:020}", 0, 4096))
+    service = allocate.AllocateMappedFileService(os_api, log, StoreConfig.tiny(preallocate_files=0))
     waits: list[float] = []
 
     class Seen:

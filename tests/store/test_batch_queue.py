@@ -18,23 +18,23 @@ from hypothesis import strategies as st
 from reference import Record, batch_unit
 
 from mqfast.errors import CorruptFile, OffsetError, StoreClosed
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.base.results import BoundaryType
 from mqfast.store.queues.batch_queue import BatchConsumeQueue, BatchUnit, check_unit, claimed_places
-from mqfast.store.record._record import decode_record
+from mqfast.store.record.record import decode_record
 
 (CASE,) = golden_cases("5.3.3", ("batch-cq",))
 FILE = 46 * 4
 
 
 def new(tmp_path: Path, file_bytes: int = FILE) -> BatchConsumeQueue:
-    return BatchConsumeQueue(OsDoor(), str(tmp_path / "batchconsumequeue"), "T", 0, file_bytes)
+    return BatchConsumeQueue(OsApi(), str(tmp_path / "batchconsumequeue"), "T", 0, file_bytes)
 
 
 def reopened(queue: BatchConsumeQueue) -> BatchConsumeQueue:
     queue.close()
     again = BatchConsumeQueue(
-        OsDoor(), str(Path(queue.path).parent.parent), queue.topic, queue.queue_id, queue.file_bytes
+        OsApi(), str(Path(queue.path).parent.parent), queue.topic, queue.queue_id, queue.file_bytes
     )
     again.load()
     again.recover()
@@ -70,7 +70,7 @@ def golden_units(row: dict[str, Any]) -> list[BatchUnit]:
 def test_golden_queue_reads_as_in_java(row: dict[str, Any], tmp_path: Path) -> None:
     base = shutil.copytree(CASE.store / "batchconsumequeue", tmp_path / "b")
     size = CASE.settings["mapperFileSizeBatchConsumeQueue"]
-    queue = BatchConsumeQueue(OsDoor(), str(base), row["topic"], row["queueId"], size)
+    queue = BatchConsumeQueue(OsApi(), str(base), row["topic"], row["queueId"], size)
     before = {path: path.read_bytes() for path in base.rglob("*") if path.is_file()}
     queue.load()
     queue.recover()
@@ -95,7 +95,7 @@ def test_golden_queue_reads_as_in_java(row: dict[str, Any], tmp_path: Path) -> N
 @pytest.mark.parametrize("row", golden_queues(), ids=lambda row: f"{row['topic']}-{row['queueId']}")
 def test_puts_give_the_bytes_of_java(row: dict[str, Any], tmp_path: Path) -> None:
     size = CASE.settings["mapperFileSizeBatchConsumeQueue"]
-    queue = BatchConsumeQueue(OsDoor(), str(tmp_path), row["topic"], row["queueId"], size)
+    queue = BatchConsumeQueue(OsApi(), str(tmp_path), row["topic"], row["queueId"], size)
     for unit in golden_units(row):
         queue.put(*unit[:6])
     folder = CASE.store / "batchconsumequeue" / row["topic"] / str(row["queueId"])
@@ -104,7 +104,7 @@ def test_puts_give_the_bytes_of_java(row: dict[str, Any], tmp_path: Path) -> Non
 
 
 def test_v11_batch_queue_units(tmp_path: Path) -> None:
-    queue = BatchConsumeQueue(OsDoor(), str(tmp_path), "BTopic", 0, 184)
+    queue = BatchConsumeQueue(OsApi(), str(tmp_path), "BTopic", 0, 184)
     t = 0x1A1F9B9F560
     for row in ((321, 241, 0, t, 0, 3), (562, 209, 0, t + 1, 3, 2), (771, 108, 2598919, t + 1, 5, 1)):
         queue.put(*row)

@@ -54,4 +54,4 @@ def test_a_half_of_a_transaction_is_in_the_log_and_in_no_queue(tmp_path: Path) -
         half = writer.put("T", b"half", sys_flag=SysFlag.TRANSACTION_PREPARED, properties={"TRAN_MSG": "true"})
         writer.put("T", b"whole")
         assert writer.get("T", 0, 0).bodies() == [b"whole"]
-        assert writer.look(half.physical_offset).body == b"half"
+        assert writer.get_by_offset(half.physical_offset).body == b"half"

@@ -23,9 +23,9 @@ from store.small_store import (
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, FlushError, StoreFailed
-from mqfast.store.base._event import Event
-from mqfast.store.base._os import OsDoor
-from mqfast.store.log._loops import FlushLoop, keep_committed
+from mqfast.store.base.event import Event
+from mqfast.store.base.os_api import OsApi
+from mqfast.store.log.service_loops import FlushLoop, keep_committed
 from mqfast.store.message_store import MessageStore
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
@@ -105,12 +105,12 @@ def test_whoever_waits_for_the_disk_waits_for_the_page_that_puts_are_in_too(tmp_
 
 def test_the_time_that_is_flushed_is_not_that_of_a_record_that_was_left(tmp_path: Path) -> None:
     """The checkpoint would claim what the disk does not have."""
-    door = OsDoor()
-    with still(tmp_path / "store", door, mapped_file_bytes_commit_log=64 << 20) as store:
+    os_api = OsApi()
+    with still(tmp_path / "store", os_api, mapped_file_bytes_commit_log=64 << 20) as store:
         an_interval(store)
         flushed = []
         for ms in (1_000_000, 2_000_000, 3_000_000):
-            door.fix_clock(ms)
+            os_api.fix_clock(ms)
             for _ in range(19 if ms < 3_000_000 else 0):
                 store.put("T", b"x" * 1_000_000)
             an_interval(store)
@@ -123,7 +123,7 @@ def test_a_power_cut_behind_flushes_by_the_clock_takes_what_they_left_and_no_mor
     sizes = {"mapped_file_bytes_commit_log": 8 << 20, "mapped_file_bytes_consume_queue": 150_000}
     with (
         in_real_time(tmp_path) as sim,
-        still(Path(sim.root) / "store", sim.door, prefault_window_bytes=0, **sizes) as store,
+        still(Path(sim.root) / "store", sim.os_api, prefault_window_bytes=0, **sizes) as store,
     ):
         an_interval(store)
         ends = []
@@ -168,17 +168,17 @@ def test_the_event_ends_the_flushes_of_the_clock(tmp_path: Path) -> None:
 
 
 def test_flushes_that_are_always_due_still_end_with_their_time(tmp_path: Path) -> None:
-    door, event = OsDoor(), Event()
+    os_api, event = OsApi(), Event()
 
     def slower_than_the_interval() -> None:
         store.put("T", b"x")  # so that there is always something to flush
         time.sleep(0.003)
 
     config = StoreConfig.tiny(mapped_file_bytes_commit_log=1 << 20)  # no file ends, which would end the flushes
-    with open_still(tmp_path / "store", config=config, door=door) as store:
+    with open_still(tmp_path / "store", config=config, os_api=os_api) as store:
         store.put("T", b"x")
         thread = threading.Thread(target=FlushLoop(store.log, 0.001, 0.001, 0).run, args=(event, 0.05))
-        with msync_behind(door, slower_than_the_interval):
+        with msync_behind(os_api, slower_than_the_interval):
             ended = ends_by_itself(thread, event)
         assert ended
         assert store.log.flushed > 0
@@ -202,7 +202,7 @@ def test_a_file_that_is_durable_whole_ends_the_flushes_of_the_clock(tmp_path: Pa
 
 
 def test_a_flush_of_the_clock_that_fails_latches_the_log(sim: Sim) -> None:
-    store = open_still(os.path.join(sim.root, "s"), config=StoreConfig.tiny(), door=sim.door)
+    store = open_still(os.path.join(sim.root, "s"), config=StoreConfig.tiny(), os_api=sim.os_api)
     store.put("T", b"x")
     sim.fault("msync", 1, errno.EIO)
     with pytest.raises(FlushError, match="latched"):
@@ -238,7 +238,7 @@ def test_the_clock_commits_enough_pages_and_later_whatever_there_is(tmp_path: Pa
 
 def test_a_commit_of_the_clock_that_fails_latches_the_log(sim: Sim) -> None:
     config = StoreConfig.tiny(**POOL)
-    store = open_still(os.path.join(sim.root, "s"), config=config, door=sim.door)
+    store = open_still(os.path.join(sim.root, "s"), config=config, os_api=sim.os_api)
     store.put("T", b"x")
     sim.fault("pwrite", 1, errno.EIO)
     with pytest.raises(StoreFailed, match="latched"):

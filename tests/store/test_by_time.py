@@ -11,7 +11,7 @@ import pytest
 from store.small_store import SMALL
 
 import mqfast
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.base.results import BoundaryType
 
 BEGIN = 1_750_000_000_000
@@ -19,12 +19,12 @@ BEGIN = 1_750_000_000_000
 
 @pytest.mark.parametrize("steps", [(1,), (0, 0, 3), (5, 0, 0, 0, 1), (0,)])
 def test_a_store_and_a_reader_agree(tmp_path: Path, steps: tuple[int, ...]) -> None:
-    door = OsDoor()
+    os_api = OsApi()
     times, now = [], BEGIN
-    with mqfast.open(tmp_path / "s", door=door, **SMALL) as store:
+    with mqfast.open(tmp_path / "s", os_api=os_api, **SMALL) as store:
         for number in range(60):  # several queue files and log files
             now += steps[number % len(steps)]
-            door.fix_clock(now)
+            os_api.fix_clock(now)
             store.put("T", b"x" * 100)
             times.append(now)
         with mqfast.StoreReader(tmp_path / "s") as reader:

@@ -24,7 +24,7 @@ import mqfast
 from mqfast import Message
 from mqfast.message import parse_host
 from mqfast.properties import encode
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 
 ENGINE = GOLDEN / "golden-engine"
 CRASHED = ("killed", "killed-no-queues", "torn-flip", "torn-half", "torn-middle")
@@ -107,17 +107,17 @@ def put_encoded(store: mqfast.MessageStore, group: list[Record]) -> list[Any]:
     ]
 
 
-def put_again(
+def put_copy(
     records: list[Record], path: Path, first: dict[tuple[str, int], int], encoded: bool = False, **settings: Any
 ) -> list[int]:
     """Put ``records`` into the store at ``path``; ``first``: queue offsets to begin with. Returns the batch sizes."""
-    door = OsDoor()
+    os_api = OsApi()
     sizes = []
-    with mqfast.open(path, door=door, **settings) as store:
+    with mqfast.open(path, os_api=os_api, **settings) as store:
         for (topic, queue_id), offset in first.items():
             lab(store).queues.find_or_create(topic, queue_id).next_offset = offset
         for group in in_batches(records):
-            door.fix_clock(group[0].store_timestamp)
+            os_api.fix_clock(group[0].store_timestamp)
             messages = [message_of(record) for record in group]
             if encoded:
                 results = put_encoded(store, group)
@@ -190,7 +190,7 @@ def test_every_golden_store(golden_case: Case, tmp_path: Path, encoded: bool) ->
         theirs = copy_of(golden_case, tmp_path)  # as recovered, which test_golden_store.py holds to Java's account
         mqfast.open(theirs, **settings).close()
     records = records_of(theirs, bool(settings.get("forceVerifyPropCRC")))
-    put_again(records, ours, fresh_store(golden_case, ours), encoded, **settings)
+    put_copy(records, ours, fresh_store(golden_case, ours), encoded, **settings)
     # Recovery, Java's too, may list the record at the end of a full index file twice; a put does not.
     same_index = golden_case.release >= "5.5" and golden_case.name not in CRASHED
     rooms = ROOMS if same_index else tuple(room for room in ROOMS if room != "index")
@@ -241,7 +241,7 @@ def test_every_engine_store(name: str, tmp_path: Path) -> None:
     if name == "data3_C":
         with mqfast.open(ours, **TINY) as store:
             store.topic_table.ensure("BTopic", 1, attributes={"queue.type": "BatchCQ"})
-    sizes = put_again(records, ours, first, **TINY | SPECIAL.get(name, {}))
+    sizes = put_copy(records, ours, first, **TINY | SPECIAL.get(name, {}))
     assert max(sizes) == (3 if name == "data3_C" else 1)
     assert_index(ours, records, TINY | SPECIAL.get(name, {}))
     if name == "data3_G":
@@ -265,10 +265,10 @@ def in_any_order(record: Record) -> tuple[Record, list[bytes]]:
 
 def test_a_batch_that_does_not_fit_leaves_an_early_blank(tmp_path: Path) -> None:
     """Single elements would have fitted; the roll is decided for the whole batch."""
-    door = OsDoor()
-    door.fix_clock(1_700_000_000_000)
+    os_api = OsApi()
+    os_api.fix_clock(1_700_000_000_000)
     model = ModelStore(commit_log_bytes=1024, consume_queue_bytes=100, slots=10, entries=8)
-    with mqfast.open(tmp_path / "store", door=door, **TINY) as store:
+    with mqfast.open(tmp_path / "store", os_api=os_api, **TINY) as store:
         for count in (3, 4, 4, 1, 5):
             messages = [Message("T", b"%d" % i * 20, born_timestamp=5, keys=f"k{i}") for i in range(count)]
             results = list(store.put_batch(messages))

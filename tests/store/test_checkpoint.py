@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqfast.errors import StorageError
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.meta.checkpoint import StoreCheckpoint
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -31,7 +31,7 @@ def numbers(checkpoint: StoreCheckpoint) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: "/".join(path.parts[-4:-2]))
 def test_files_of_real_brokers(path: Path) -> None:
-    checkpoint = StoreCheckpoint.load(OsDoor(), str(path))
+    checkpoint = StoreCheckpoint.load(OsApi(), str(path))
     assert checkpoint.warnings == []
     expected = json.loads((path.parents[1] / "expected.json").read_text())["checkpointFileBefore"]
     stated = (
@@ -47,7 +47,7 @@ def test_files_of_real_brokers(path: Path) -> None:
 
 def test_missing_file_is_all_zero_and_the_first_flush_makes_it(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
-    checkpoint = StoreCheckpoint.load(OsDoor(), str(path))
+    checkpoint = StoreCheckpoint.load(OsApi(), str(path))
     assert numbers(checkpoint) == (0,) * 6
     assert checkpoint.warnings == []
     assert not path.exists()
@@ -61,7 +61,7 @@ def test_flush_writes_in_place_and_only_on_change(tmp_path: Path) -> None:
     # A Java broker has the same inode mapped, and what lies behind the numbers is not ours.
     path.write_bytes(struct.pack(">6q", 1, 2, 3, 4, 5, 6) + b"x" * (4096 - 48))
     inode = path.stat().st_ino
-    checkpoint = StoreCheckpoint.load(OsDoor(), str(path))
+    checkpoint = StoreCheckpoint.load(OsApi(), str(path))
     assert not checkpoint.flush()
     checkpoint.physic_msg_timestamp = 10
     assert checkpoint.flush()
@@ -74,7 +74,7 @@ def test_flush_writes_in_place_and_only_on_change(tmp_path: Path) -> None:
 @given(st.lists(st.integers(0, 2**63 - 1), min_size=6, max_size=6))
 def test_round_trip(tmp_path_factory: pytest.TempPathFactory, values: list[int]) -> None:
     path = str(tmp_path_factory.mktemp("checkpoint") / "checkpoint")
-    checkpoint = StoreCheckpoint(OsDoor(), path)
+    checkpoint = StoreCheckpoint(OsApi(), path)
     (
         checkpoint.physic_msg_timestamp,
         checkpoint.logics_msg_timestamp,
@@ -84,7 +84,7 @@ def test_round_trip(tmp_path_factory: pytest.TempPathFactory, values: list[int])
         checkpoint.logics_physical_offset,
     ) = values
     checkpoint.flush()
-    assert list(numbers(StoreCheckpoint.load(OsDoor(), path))) == values
+    assert list(numbers(StoreCheckpoint.load(OsApi(), path))) == values
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_round_trip(tmp_path_factory: pytest.TempPathFactory, values: list[int])
 def test_damage_gives_zeros_and_a_warning_and_is_mended_by_flush(tmp_path: Path, data: bytes, found: str) -> None:
     path = tmp_path / "checkpoint"
     path.write_bytes(data)
-    checkpoint = StoreCheckpoint.load(OsDoor(), str(path))
+    checkpoint = StoreCheckpoint.load(OsApi(), str(path))
     assert numbers(checkpoint) == (0,) * 6
     assert len(checkpoint.warnings) == 1
     assert found in checkpoint.warnings[0]
@@ -111,7 +111,7 @@ def test_damage_gives_zeros_and_a_warning_and_is_mended_by_flush(tmp_path: Path,
 
 
 def test_minimum_rules() -> None:
-    checkpoint = StoreCheckpoint(OsDoor(), "unused")
+    checkpoint = StoreCheckpoint(OsApi(), "unused")
     assert (checkpoint.get_min_timestamp(), checkpoint.get_min_timestamp_index()) == (0, 0)
     checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp = 10_000, 9_000
     assert checkpoint.get_min_timestamp() == 6_000
@@ -126,18 +126,18 @@ def test_minimum_rules() -> None:
 
 def test_a_failed_flush_is_tried_again(tmp_path: Path) -> None:
     place = tmp_path / "gone"
-    checkpoint = StoreCheckpoint(OsDoor(), str(place / "checkpoint"))
+    checkpoint = StoreCheckpoint(OsApi(), str(place / "checkpoint"))
     checkpoint.confirm_phy_offset = 3
     with pytest.raises(OSError, match="open failed"):
         checkpoint.flush()
     place.mkdir()
     assert checkpoint.flush()
-    assert numbers(StoreCheckpoint.load(OsDoor(), str(place / "checkpoint")))[4] == 3
+    assert numbers(StoreCheckpoint.load(OsApi(), str(place / "checkpoint")))[4] == 3
 
 
 def test_a_file_that_somebody_removes_is_made_again_whole(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
-    checkpoint = StoreCheckpoint(OsDoor(), str(path))
+    checkpoint = StoreCheckpoint(OsApi(), str(path))
     checkpoint.confirm_phy_offset = 1
     assert checkpoint.flush()
     path.unlink()
@@ -148,6 +148,6 @@ def test_a_file_that_somebody_removes_is_made_again_whole(tmp_path: Path) -> Non
 
 def test_a_directory_in_its_place_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
-    checkpoint = StoreCheckpoint(OsDoor(), str(tmp_path / "checkpoint"))
+    checkpoint = StoreCheckpoint(OsApi(), str(tmp_path / "checkpoint"))
     with pytest.raises(StorageError):
         checkpoint.flush()

@@ -17,8 +17,8 @@ from laboratory import lab
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, DataLoss
-from mqfast.store.reader._gather import Gather
 from mqfast.store.reader.column_scan import LogColumns, QueueColumns
+from mqfast.store.reader.gather import Gather
 from mqfast.store.reader.store_reader import StoreReader
 
 UNIT = 20
@@ -225,7 +225,7 @@ def test_a_batch_with_a_wrong_checksum_stops_is_marked_or_counted(batches: tuple
         whole = column(along(reader, topic, queue_id))
         place = column(along(reader, topic, queue_id), "physical_offset")[1]
         start, log = [(start, file) for start, file in reader.log_starts() if start <= place][-1]
-        at = place - start + (88 if reader.look(place).size > 200 else 0)
+        at = place - start + (88 if reader.get_by_offset(place).size > 200 else 0)
     data = bytearray(Path(log).read_bytes())
     data[at] ^= 1
     Path(log).write_bytes(data)

@@ -16,7 +16,7 @@ import pytest
 from conftest import Case, copy_of
 
 import mqfast
-from mqfast.store.get._columns import FIXED_FIELDS
+from mqfast.store.get.get_columns import FIXED_FIELDS
 
 TOPIC = "columns"
 
@@ -489,7 +489,7 @@ def test_importing_the_columns_imports_no_numpy() -> None:
         [
             sys.executable,
             "-c",
-            "import sys, mqfast.store.get._columns; print({'numpy', 'pyarrow'} & set(sys.modules))",
+            "import sys, mqfast.store.get.get_columns; print({'numpy', 'pyarrow'} & set(sys.modules))",
         ],
         capture_output=True,
         text=True,

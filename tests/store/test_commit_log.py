@@ -26,9 +26,9 @@ from store.small_store import (
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, FlushError, InternalError, OffsetError, StorageError, StoreFailed
-from mqfast.store.base._event import Event
-from mqfast.store.base._os import OsDoor
-from mqfast.store.log._loops import keep_prefaulted, wait_until_written
+from mqfast.store.base.event import Event
+from mqfast.store.base.os_api import OsApi
+from mqfast.store.log.service_loops import keep_prefaulted, wait_until_written
 from mqfast.store.message_store import open_store
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
@@ -106,7 +106,7 @@ def sim(tmp_path: Path) -> Sim:
 
 def test_a_flush_without_patience_that_fails_says_so(sim: Sim) -> None:
     config = StoreConfig.tiny(mapped_file_bytes_commit_log=8192)
-    store = open_still(os.path.join(sim.root, "s"), config=config, door=sim.door)
+    store = open_still(os.path.join(sim.root, "s"), config=config, os_api=sim.os_api)
     store.put("T", b"x")
     sim.fault("msync", 1, errno.EIO)
     with pytest.raises(FlushError):
@@ -131,7 +131,7 @@ def test_a_roll_that_would_have_to_flush_first_and_cannot(sim: Sim) -> None:
     config = StoreConfig.tiny(
         mapped_file_bytes_commit_log=4096, mapped_file_bytes_consume_queue=40_000, preallocate_files=0
     )
-    store = open_still(os.path.join(sim.root, "s"), config=config, door=sim.door)
+    store = open_still(os.path.join(sim.root, "s"), config=config, os_api=sim.os_api)
     body = b"x" * 3900
     sim.fault("msync", 1, errno.EIO, True)
     with pytest.raises(StoreFailed):
@@ -367,7 +367,7 @@ def test_dispatch_goes_on_where_the_log_begins(tmp_path: Path) -> None:
 
 def test_a_ticket_keeps_why_it_failed(sim: Sim) -> None:
     config = StoreConfig.tiny(mapped_file_bytes_commit_log=8192, flush_interval_ms_commit_log=600_000)
-    store = open_store(os.path.join(sim.root, "s"), config=config, door=sim.door)
+    store = open_store(os.path.join(sim.root, "s"), config=config, os_api=sim.os_api)
     ticket = store.put_nowait("T", b"x")
     told = threading.Event()
     sim.fault("msync", 1, errno.EIO)
@@ -383,10 +383,10 @@ def test_a_ticket_keeps_why_it_failed(sim: Sim) -> None:
 
 
 def test_a_flush_that_somebody_else_is_at_is_not_waited_for_longer_than_asked(tmp_path: Path) -> None:
-    door = OsDoor()
+    os_api = OsApi()
     signature = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
     under_way, go_on = threading.Event(), threading.Event()
-    table = (ctypes.c_void_p * 27).from_address(door.table_address)
+    table = (ctypes.c_void_p * 27).from_address(os_api.table_address)
     real = signature(table[11])  # msync, in csrc/os_door.h
 
     def slow(os_: int, address: int, count: int) -> int:
@@ -396,7 +396,7 @@ def test_a_flush_that_somebody_else_is_at_is_not_waited_for_longer_than_asked(tm
 
     kept = signature(slow)
     table[11] = ctypes.cast(kept, ctypes.c_void_p).value
-    store = open_still(str(tmp_path / "store"), config=StoreConfig.tiny(), door=door)
+    store = open_still(str(tmp_path / "store"), config=StoreConfig.tiny(), os_api=os_api)
     store.put("T", b"x")
     thread = threading.Thread(target=store.flush)
     thread.start()
@@ -424,7 +424,7 @@ def test_where_no_page_can_be_made_ready_ahead_the_thread_sleeps(tmp_path: Path,
 
         threading.Thread(target=keep, daemon=True).start()
         assert not ended.wait(0.05)
-        assert store.look(store.put("T", b"y").physical_offset).body == b"y"
+        assert store.get_by_offset(store.put("T", b"y").physical_offset).body == b"y"
         if settings:
             event.set()
         assert ended.wait(20)
@@ -447,7 +447,7 @@ def test_a_further_queue_file_has_all_its_blocks_at_once(sim: Sim) -> None:
     """Else the dispatcher would come back for more of them while puts go on; on a full disk it takes what it needs."""
     settings = {"mapped_file_bytes_commit_log": 1 << 20, "mapped_file_bytes_consume_queue": 40_000}
     config = StoreConfig.tiny(preallocate_files=0, **settings)
-    store = open_still(os.path.join(sim.root, "s"), config=config, door=sim.door)
+    store = open_still(os.path.join(sim.root, "s"), config=config, os_api=sim.os_api)
     put = store.producer("T", 0).put
     for _ in range(2001):
         put(b"x")
@@ -492,7 +492,7 @@ def test_the_end_of_a_busy_log_is_reached_with_the_put_lock(
         assert len(store.query("T", "k")) == 1 + (key is not None)
 
 
-def _of_every_kind(store: mqfast.MessageStore, door: OsDoor, after_each: Any) -> None:
+def _of_every_kind(store: mqfast.MessageStore, os_api: OsApi, after_each: Any) -> None:
     """Records that differ from the one before in one thing only, which their units depend on."""
     delayed = {"DELAY": "1", "REAL_TOPIC": "T", "REAL_QID": "0"}
     now = 1_700_000_000_000
@@ -507,7 +507,7 @@ def _of_every_kind(store: mqfast.MessageStore, door: OsDoor, after_each: Any) ->
         ]
         for given, named in puts:
             now += 5
-            door.fix_clock(now)
+            os_api.fix_clock(now)
             store.put(*given, **named)
             after_each()
 
@@ -516,10 +516,10 @@ def test_a_walk_over_many_gives_what_a_walk_over_each_gives(tmp_path: Path) -> N
     """What a walk remembers of the record before must not show in the units and keys of the next one."""
     found = []
     for way in ("each", "all"):
-        door, place = OsDoor(), tmp_path / way
+        os_api, place = OsApi(), tmp_path / way
         given = {**SMALL, "mappedFileSizeCommitLog": 64 << 10, "dispatch": "background"}
-        with open_still(place, door=door, **given) as store:
-            _of_every_kind(store, door, lab(store).step_dispatch if way == "each" else lambda: None)
+        with open_still(place, os_api=os_api, **given) as store:
+            _of_every_kind(store, os_api, lab(store).step_dispatch if way == "each" else lambda: None)
             lab(store).step_dispatch()
             assert len(store.query("T", "k")) == 11
         found.append(

@@ -1,6 +1,6 @@
 """A commit of much is written in pieces, so that whoever stands behind it has the processor in between.
 
-Room: tests/store. What it is for: ``_write_out`` in ``mqfast/store/log/_group_commit.pyx``.
+Room: tests/store. What it is for: ``_write_out`` in ``mqfast/store/log/group_commit.pyx``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from store.small_store import (
 )
 
 from mqfast.errors import StoreFailed
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.message_store import MessageStore
 
 PIECE = 128 << 10
@@ -35,23 +35,23 @@ class Writes:
     """Notes the writes of a door (offset and bytes), and lets all from number ``fail_from`` on fail."""
 
     def __init__(self) -> None:
-        self.door = OsDoor()
+        self.os_api = OsApi()
         self.seen: list[tuple[int, int]] = []
         self.fail_from = sys.maxsize
-        table = (ctypes.c_void_p * 27).from_address(self.door.table_address)
+        table = (ctypes.c_void_p * 27).from_address(self.os_api.table_address)
         real = _WRITE_CALL(table[_PWRITE] or 0)
 
-        def pwrite(door: int, fd: int, source: int, count: int, offset: int) -> int:
+        def pwrite(os_api: int, fd: int, source: int, count: int, offset: int) -> int:
             self.seen.append((offset, count))
-            return -errno.EIO if len(self.seen) > self.fail_from else int(real(door, fd, source, count, offset))
+            return -errno.EIO if len(self.seen) > self.fail_from else int(real(os_api, fd, source, count, offset))
 
         self._kept = _WRITE_CALL(pwrite)
         table[_PWRITE] = ctypes.cast(self._kept, ctypes.c_void_p).value
 
 
-def filled(path: Path, count: int, door: OsDoor | None = None, **settings: int) -> MessageStore:
+def filled(path: Path, count: int, os_api: OsApi | None = None, **settings: int) -> MessageStore:
     """A store with a pool and without threads, that many messages of 4,000 bytes in its buffers."""
-    store = still(path, door, **{**POOL, "mapped_file_bytes_commit_log": 4 << 20, **settings})
+    store = still(path, os_api, **{**POOL, "mapped_file_bytes_commit_log": 4 << 20, **settings})
     for number in range(count):
         store.put("T", b"%4000d" % number)
     return store
@@ -59,7 +59,7 @@ def filled(path: Path, count: int, door: OsDoor | None = None, **settings: int) 
 
 def test_pieces_end_at_even_places_and_leave_nothing_out(tmp_path: Path) -> None:
     writes = Writes()
-    with filled(tmp_path / "store", 10, writes.door) as store:
+    with filled(tmp_path / "store", 10, writes.os_api) as store:
         written: list[tuple[int, int]] = []
         for count in (0, 200, 1, 40):
             for number in range(count):
@@ -80,7 +80,7 @@ def test_pieces_end_at_even_places_and_leave_nothing_out(tmp_path: Path) -> None
 
 def test_a_piece_that_fails_latches_the_log_and_is_the_last_one(tmp_path: Path) -> None:
     writes = Writes()
-    with filled(tmp_path / "store", 100, writes.door) as store:
+    with filled(tmp_path / "store", 100, writes.os_api) as store:
         writes.seen.clear()
         writes.fail_from = 1
         with pytest.raises(StoreFailed, match="commit failed"):

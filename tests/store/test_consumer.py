@@ -193,7 +193,7 @@ def expired(path: Path) -> mqfast.MessageStore:
         for _ in range(6):
             next(loop)
     store = mqfast.open(path, retention_bytes=128 << 10)
-    assert store.retention.run_once(store.door.now_ms()) > 0
+    assert store.retention.run_once(store.os_api.now_ms()) > 0
     assert store.consumer_offsets.get("g", "T", 0) == 5
     assert store.min_offset("T", 0) > 5
     return store

@@ -21,7 +21,7 @@ from store.small_store import POOL, eventually, still
 
 from mqfast.config import StoreConfig
 from mqfast.errors import MqfastError, OffsetError, StoreFailed
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.check.verify import verify
 from mqfast.store.message_store import open_store
 
@@ -136,7 +136,7 @@ def test_a_cut_below_what_a_resting_dispatcher_has_dispatched(
                 assert not list(slave.get(*queue, len(kept[queue]), 32))
                 assert not list(slave.get(*queue, count - 1, 32)) or count == len(kept[queue])
             with pytest.raises(OffsetError):
-                slave.look(two.fork)
+                slave.get_by_offset(two.fork)
 
             send(two.new, slave)
             assert eventually(lambda: slave.log.dispatched == two.new.engine.raw.end)
@@ -155,7 +155,7 @@ def test_a_cut_below_what_a_resting_dispatcher_has_dispatched(
 @pytest.mark.parametrize("by_clock", [False, True], ids=["new names", "by the clock"])
 def test_a_flush_under_way_counts_nothing_behind_a_cut_as_durable(tmp_path: Path, sim: Sim, by_clock: bool) -> None:
     """It has read where the queues end; the cut comes while it syncs. What then stands there is not what it synced."""
-    with masters(tmp_path) as two, still(Path(sim.root) / "s", sim.door, **SLAVE) as slave:
+    with masters(tmp_path) as two, still(Path(sim.root) / "s", sim.os_api, **SLAVE) as slave:
         if by_clock:  # the names are durable then, and the flush needs no GIL
             at = two.old.engine.raw.read(0, two.fork)
             slave.engine.raw.append(0, at[0])
@@ -173,7 +173,7 @@ def test_a_flush_under_way_counts_nothing_behind_a_cut_as_durable(tmp_path: Path
 
         flush = threading.Thread(target=lab(slave).flush_turn)
         cut = threading.Thread(target=slave.engine.raw.truncate_to, args=(two.fork,))
-        with msync_behind(sim.door, hold_the_first):
+        with msync_behind(sim.os_api, hold_the_first):
             flush.start()
             assert inside.wait(30)
             cut.start()
@@ -202,7 +202,7 @@ def test_the_checkpoint_claims_no_page_that_was_left_before_a_cut(tmp_path: Path
     """The flush of a busy queue leaves its last page to the next flush, and claims then what it had found before."""
     busy = {"mapped_file_bytes_commit_log": 1 << 20, "mapped_file_bytes_consume_queue": 200_000}
     with still(tmp_path / "m", **busy) as master, still(tmp_path / "n", **busy) as other:
-        slave = still(Path(sim.root) / "s", sim.door, **busy, broker_role="SLAVE")
+        slave = still(Path(sim.root) / "s", sim.os_api, **busy, broker_role="SLAVE")
         for store, body in ((master, b"old"), (other, b"new message")):
             store.put_many("T", [body] * 4000)
         send(master, slave)
@@ -229,21 +229,21 @@ def test_the_checkpoint_claims_no_page_that_was_left_before_a_cut(tmp_path: Path
 
 def test_retention_waits_for_a_cut(tmp_path: Path) -> None:
     """It would remove the file in which the log is to end."""
-    door = OsDoor()
+    os_api = OsApi()
     with masters(tmp_path, common=60, old=200) as two:
-        slave = still(tmp_path / "s", door, **SLAVE, retention=f"{2 * FILE}B", delete_files_interval_ms_commit_log=0)
+        slave = still(tmp_path / "s", os_api, **SLAVE, retention=f"{2 * FILE}B", delete_files_interval_ms_commit_log=0)
         send(two.old, slave)
         lab(slave).step_dispatch()
         slave.flush()
         slave.log.reap()  # as the flush thread does: only then a file may be removed
-        thread = threading.Thread(target=slave.retention.run_once, args=(door.now_ms(),))
+        thread = threading.Thread(target=slave.retention.run_once, args=(os_api.now_ms(),))
 
         def retention() -> None:
             if threading.current_thread() is not thread and not thread.is_alive() and not thread.ident:
                 thread.start()
                 until_asleep(thread)
 
-        with fsync_behind(door, retention):  # of the note that a cut begins
+        with fsync_behind(os_api, retention):  # of the note that a cut begins
             slave.engine.raw.truncate_to(two.fork)
         thread.join(30)
         assert not thread.is_alive()
@@ -260,10 +260,10 @@ def test_retention_waits_for_a_cut(tmp_path: Path) -> None:
 
 def test_a_close_waits_for_a_cut(tmp_path: Path) -> None:
     """Until the cut is over the store does not count as closed in order."""
-    door = OsDoor()
+    os_api = OsApi()
     abort: list[bool] = []
     with masters(tmp_path) as two:
-        slave = still(tmp_path / "s", door, **SLAVE)
+        slave = still(tmp_path / "s", os_api, **SLAVE)
         send(two.old, slave)
         lab(slave).step_dispatch()
         thread = threading.Thread(target=slave.close)
@@ -274,7 +274,7 @@ def test_a_close_waits_for_a_cut(tmp_path: Path) -> None:
                 until_asleep(thread)
                 abort.append((tmp_path / "s" / "abort").exists())
 
-        with fsync_behind(door, close):
+        with fsync_behind(os_api, close):
             slave.engine.raw.truncate_to(two.fork)
         thread.join(30)
         assert not thread.is_alive()
@@ -295,7 +295,7 @@ def test_a_cut_that_fails_latches_the_log_or_has_changed_nothing(tmp_path: Path,
         while True:
             number += 1
             path = Path(sim.root) / f"s{number}"
-            slave = still(path, sim.door, **SLAVE)
+            slave = still(path, sim.os_api, **SLAVE)
             send(two.old, slave)
             slave.flush()
             lab(slave).step_dispatch()
@@ -322,7 +322,7 @@ def test_a_cut_that_fails_latches_the_log_or_has_changed_nothing(tmp_path: Path,
                 slave.close()
             except MqfastError:
                 assert latched
-            with still(path, sim.door, **SLAVE) as again:
+            with still(path, sim.os_api, **SLAVE) as again:
                 ends.add(again.engine.raw.end)
                 assert again.engine.raw.end in (two.fork, two.old.engine.raw.end)
                 assert again.engine.raw.end == two.fork or not latched

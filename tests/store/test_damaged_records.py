@@ -78,7 +78,7 @@ def test_a_body_that_would_reach_out_of_its_file_is_not_read(tmp_path: Path, len
         with pytest.raises(CorruptFile):
             store.get("Topic", 0, 1)
         with pytest.raises(OffsetError, match="expected a record"):  # no whole record begins there, as for StoreReader
-            store.look(placed[1].physical_offset)
+            store.get_by_offset(placed[1].physical_offset)
 
 
 def test_a_negative_length_of_properties_is_not_walked_over_backwards(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_the_checksum_of_the_whole_record_covers_topic_and_properties(tmp_path: 
     second = placed[1].physical_offset
     tag_at = BODY + len(b"body 1") + 1 + len(b"Topic") + 2 + len(b"TAGS\x01")
     with mqfast.open(path, **SETTINGS, **crc) as store:
-        assert store.look(second).tags == "tag"
+        assert store.get_by_offset(second).tags == "tag"
     (path / "abort").touch()
     patch(path, second + tag_at, b"T")
     with mqfast.open(path, **SETTINGS, **crc) as store:

@@ -16,7 +16,7 @@ from laboratory import lab, open_still
 
 import mqfast
 from mqfast.errors import CorruptFile
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 
 SETTINGS: dict[str, Any] = {"mappedFileSizeCommitLog": 4096, "mappedFileSizeConsumeQueue": 20 * 200, "maxIndexNum": 100}
 UNIT = 20
@@ -64,13 +64,13 @@ def test_after_a_kill_a_unit_with_a_torn_end_is_put_again(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("lost", [4, 11])
 def test_after_a_kill_units_lost_below_the_start_of_the_walk_are_put_again(tmp_path: Path, lost: int) -> None:
-    door = OsDoor()
-    door.fix_clock(T0)
+    os_api = OsApi()
+    os_api.fix_clock(T0)
     settings = {**SETTINGS, "messageIndexEnable": False}  # else the walk for lost keys passes there
-    with open_still(tmp_path / "store", door=door, **settings) as store:
+    with open_still(tmp_path / "store", os_api=os_api, **settings) as store:
         for i in range(100):
             store.put("TU"[i % 2], b"%d" % (i // 2))
-        door.fix_clock(T0 + 60_000)
+        os_api.fix_clock(T0 + 60_000)
         for i in range(100, 160):
             store.put("TU"[i % 2], b"%d" % (i // 2))
         lab(store).step_dispatch()
@@ -78,7 +78,7 @@ def test_after_a_kill_units_lost_below_the_start_of_the_walk_are_put_again(tmp_p
         lab(store).flush_queues()
         path = shutil.copytree(tmp_path / "store", tmp_path / "killed")
     write_units(path, "T", lost * UNIT, bytes((80 - lost) * UNIT))
-    with mqfast.open(path, door=door, **settings) as store:
+    with mqfast.open(path, os_api=os_api, **settings) as store:
         assert store.recovery.start > 0  # the walk itself does not reach the first record that has no unit
         assert numbers(store, "T") == [(i, i) for i in range(80)]
         assert numbers(store, "U") == [(i, i) for i in range(80)]

@@ -60,7 +60,7 @@ def opened(tmp_path: Path, kind: str, other: Path) -> mqfast.MessageStore:
 def test_the_watermarks_look_at_the_disk_of_every_kind_of_file(tmp_path: Path, kind: str, tmpfs: Tmpfs) -> None:
     other = tmpfs("64m")
     with opened(tmp_path, kind, other) as store:
-        now = store.door.now_ms()
+        now = store.os_api.now_ms()
         fill(other, 60)
         used = store.stats()["disk_used_percent"]
         assert store.retention.run_once(now) == 0
@@ -94,7 +94,7 @@ def test_the_disk_of_the_root_does_not_count_where_no_store_file_grows_on_it(tmp
         lab(store).step_dispatch()
         store.log.reap()
         fill(home, 95)
-        assert store.retention.run_once(store.door.now_ms()) == 0
+        assert store.retention.run_once(store.os_api.now_ms()) == 0
         assert store.put("T", BODY).status.name == "PUT_OK"
 
 

@@ -444,7 +444,7 @@ def test_admin_questions(tmp_path: Path) -> None:
             engine.unit_at("T", 0, 2)
         with pytest.raises(OffsetError):
             engine.unit_at("None", 0, 0)
-        assert bytes(engine.record_at(second.physical_offset)) == store.look(second.physical_offset).to_bytes()
+        assert bytes(engine.record_at(second.physical_offset)) == store.get_by_offset(second.physical_offset).to_bytes()
         with pytest.raises(OffsetError):
             engine.record_at(1 << 40)
         assert not engine.is_page_cache_busy

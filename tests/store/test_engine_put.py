@@ -27,7 +27,7 @@ from mqfast.errors import (
     StoreClosed,
     TopicTooLong,
 )
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.base.results import PutMessageStatus
 
 NOW = 1_750_000_000_000
@@ -44,9 +44,9 @@ HALF, COMMIT, ROLLBACK = 0x4, 0x8, 0xC
 
 
 def opened(path: Path | str, **given: Any) -> mqfast.MessageStore:
-    door = OsDoor()
-    door.fix_clock(NOW)
-    return mqfast.open(path, door=door, **SMALL | given)
+    os_api = OsApi()
+    os_api.fix_clock(NOW)
+    return mqfast.open(path, os_api=os_api, **SMALL | given)
 
 
 def log_of(store: mqfast.MessageStore) -> bytes:
@@ -161,7 +161,7 @@ def test_a_half_and_a_rolled_back_message_have_no_place_in_a_queue(tmp_path: Pat
         assert [r.queue_offset for r in (half, commit, rolled)] == [0, 1, 0]
         assert store.log.dispatched == store.log.written  # also those without a unit need no dispatch
         assert [bytes(m.body) for m in store.get("A", 0, 0)] == [b"first", b"commit"]
-        found = store.look(commit.physical_offset)
+        found = store.get_by_offset(commit.physical_offset)
         assert (found.prepared_transaction_offset, found.sys_flag) == (half.physical_offset, COMMIT)
 
 
@@ -285,11 +285,11 @@ def test_numbers_of_every_length(tmp_path: Path) -> None:
             place = store.engine.put_encoded(
                 b"A", 0, b"x", born_timestamp=number, prepared_transaction_offset=number
             ).physical_offset
-            message = store.look(place)
+            message = store.get_by_offset(place)
             assert (message.born_timestamp, message.prepared_transaction_offset) == (number, number)
         for number in ints:
             place = store.engine.put_encoded(b"A", 0, b"x", flag=number, reconsume_times=number).physical_offset
-            message = store.look(place)
+            message = store.get_by_offset(place)
             assert (message.flag, message.reconsume_times) == (number, number)
 
 
@@ -364,8 +364,8 @@ def test_a_batch_has_the_bytes_of_put_batch(tmp_path: Path) -> None:
 def test_a_batch_is_stored_as_it_came_also_with_a_checksum_property(tmp_path: Path) -> None:
     with opened(tmp_path, enabled_append_prop_crc=True) as store:
         place = store.engine.put_batch_encoded(b"A", 0, element(b"x", b"a\x01b"))[0].physical_offset
-        assert store.look(place).properties_bytes[:12] == b"a\x01b__CRC32#\x01"  # no separator, as RocketMQ
-        assert store.look(place).size == 88 + 1 + 2 + 2 + 3 + 20
+        assert store.get_by_offset(place).properties_bytes[:12] == b"a\x01b__CRC32#\x01"  # no separator, as RocketMQ
+        assert store.get_by_offset(place).size == 88 + 1 + 2 + 2 + 3 + 20
 
 
 @pytest.mark.parametrize(
@@ -408,7 +408,7 @@ def test_no_batch_body_does_harm(shared: mqfast.MessageStore, data: st.DataObjec
         assert shared.log.written == before
     else:
         for result in found:
-            assert shared.look(result.physical_offset).check_crc()
+            assert shared.get_by_offset(result.physical_offset).check_crc()
 
 
 @pytest.fixture(scope="module")
@@ -426,7 +426,7 @@ def test_a_stored_record_under_another_topic(tmp_path: Path) -> None:
         first = store.engine.put_encoded(b"A", 1, body, b"TAGS\x01t\x02", 5, 1, 77, V6, V4, 3, 9)
         again = store.engine.put_stored(first.physical_offset)
         assert again.queue_offset == 1
-        one, other = store.look(first.physical_offset), store.look(again.physical_offset)
+        one, other = store.get_by_offset(first.physical_offset), store.get_by_offset(again.physical_offset)
         places = slice(20, 36), slice(68, 76)  # queue offset and physical offset; store time
         texts = [bytearray(m.to_bytes()) for m in (one, other)]
         for text in texts:
@@ -460,8 +460,8 @@ def test_a_stored_record_over_the_end_of_many_log_files(tmp_path: Path) -> None:
         for _ in range(60):
             place = store.engine.put_stored(place, b"B").physical_offset
         assert store.max_offset("B", 0) == 60
-        assert store.look(place).properties["a"] == "b"
-        assert store.look(place).properties_bytes.count(b"__CRC32#") == 1
+        assert store.get_by_offset(place).properties["a"] == "b"
+        assert store.get_by_offset(place).properties_bytes.count(b"__CRC32#") == 1
     with opened(tmp_path, enabled_append_prop_crc=True, force_verify_prop_crc=True) as store:
         assert store.max_offset("B", 0) == 60
 
@@ -502,7 +502,7 @@ def test_a_result_that_is_given_is_filled_and_nothing_else_is_kept(tmp_path: Pat
             assert result.queue_offset == number
         assert [sys.getrefcount(thing) for thing in (topic, body, text, host, result)] == counts
         body.append(1)  # no buffer is held
-        assert properties.decode(store.look(0).properties_bytes) == {"TAGS": "t"}
+        assert properties.decode(store.get_by_offset(0).properties_bytes) == {"TAGS": "t"}
 
 
 def test_a_store_that_is_killed_behind_a_put_has_it(tmp_path: Path) -> None:

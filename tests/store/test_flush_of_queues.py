@@ -1,7 +1,7 @@
 """What the flush thread does by the clock without the GIL: syncs of queues, then the write of the checkpoint.
 
-Room: tests/store. The code: ``flush_tails`` of ``mqfast/store/queues/_queue_flush.pyx``, ``FlushLoop`` of
-``mqfast/store/log/_loops.pyx``. It must never start the thread: what the clock does is a call here.
+Room: tests/store. The code: ``flush_tails`` of ``mqfast/store/queues/queue_flush.pyx``, ``FlushLoop`` of
+``mqfast/store/log/service_loops.pyx``. It must never start the thread: what the clock does is a call here.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from store.small_store import (
 )
 
 from mqfast.errors import CorruptFile, FlushError, StorageError, StoreFailed
-from mqfast.store.base._event import Event
-from mqfast.store.base._mapped_file import mapping_count
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.event import Event
+from mqfast.store.base.mapped_file import mapping_count
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.message_store import MessageStore, open_store
 from mqfast.store.meta.checkpoint import StoreCheckpoint
-from mqfast.store.queues._consume_queue import ConsumeQueue
+from mqfast.store.queues.consume_queue import ConsumeQueue
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 
@@ -53,7 +53,7 @@ def flushed(store: MessageStore, queue_id: int = 0) -> int:
 
 def on_disk(store: MessageStore) -> int:
     """Up to which store time the checkpoint file claims the queues."""
-    return StoreCheckpoint.load(OsDoor(), store.paths.checkpoint).logics_msg_timestamp
+    return StoreCheckpoint.load(OsApi(), store.paths.checkpoint).logics_msg_timestamp
 
 
 def failing(number: int, tried: list[int]) -> Callable[[Msync], Msync]:
@@ -70,29 +70,29 @@ def failing(number: int, tried: list[int]) -> Callable[[Msync], Msync]:
 
 
 def test_queues_are_synced_and_then_the_checkpoint_tells_of_it(tmp_path: Path) -> None:
-    door, claims = OsDoor(), list[int]()
-    with still(tmp_path / "store", door) as store:
-        door.fix_clock(1_000_000)
+    os_api, claims = OsApi(), list[int]()
+    with still(tmp_path / "store", os_api) as store:
+        os_api.fix_clock(1_000_000)
         put_unit(store)
         turn(store)  # the first one makes the names durable, which is done with the GIL
-        door.fix_clock(2_000_000)
+        os_api.fix_clock(2_000_000)
         put_unit(store)
-        with msync_behind(door, lambda: claims.append(on_disk(store))):
+        with msync_behind(os_api, lambda: claims.append(on_disk(store))):
             turn(store)
         assert claims == [1_000_000], "one sync, and before it the checkpoint claims nothing of it"
         assert (flushed(store), on_disk(store)) == (40, 2_000_000)
-        with msync_behind(door, lambda: claims.append(0)):
+        with msync_behind(os_api, lambda: claims.append(0)):
             turn(store)
         assert claims == [1_000_000], "nothing is left to sync"
 
 
 def test_units_that_come_while_their_queue_is_synced_are_the_next_ones(tmp_path: Path) -> None:
-    door = OsDoor()
-    with still(tmp_path / "store", door) as store:
+    os_api = OsApi()
+    with still(tmp_path / "store", os_api) as store:
         put_unit(store)
         turn(store)
         put_unit(store)
-        with msync_behind(door, lambda: put_unit(store)):
+        with msync_behind(os_api, lambda: put_unit(store)):
             turn(store)
         assert flushed(store) == 40
         turn(store)
@@ -102,14 +102,14 @@ def test_units_that_come_while_their_queue_is_synced_are_the_next_ones(tmp_path:
 
 def test_a_sync_that_fails_latches_the_log_and_is_the_last_one(tmp_path: Path) -> None:
     """At once: until the thread has the GIL again puts would be accepted that nobody may call durable."""
-    door, tried = OsDoor(), list[int]()
-    with still(tmp_path / "store", door) as store:
+    os_api, tried = OsApi(), list[int]()
+    with still(tmp_path / "store", os_api) as store:
         for queue_id in (0, 1):
             put_unit(store, queue_id)
         turn(store)
         for queue_id in (0, 1):
             put_unit(store, queue_id)
-        with msync_by(door, failing(1, tried)):
+        with msync_by(os_api, failing(1, tried)):
             with pytest.raises(StorageError, match=r"msync.*consumequeue"):
                 turn(store)
             assert store.log.error_number == errno.EIO
@@ -124,15 +124,15 @@ def test_a_sync_that_fails_latches_the_log_and_is_the_last_one(tmp_path: Path) -
 @pytest.mark.parametrize("ticket", [False, True])
 def test_behind_a_log_that_is_latched_nothing_is_synced(tmp_path: Path, ticket: bool) -> None:
     """It may be latched by whoever puts."""
-    door, syncs = OsDoor(), list[int]()
-    with still(tmp_path / "store", door) as store:
+    os_api, syncs = OsApi(), list[int]()
+    with still(tmp_path / "store", os_api) as store:
         put_unit(store)
         turn(store)
         put_unit(store)
         if ticket:
             lab(store).flush.waiters.add(store.put_nowait("T", b"x"))
         store.log.fail(errno.EIO)
-        with msync_behind(door, lambda: syncs.append(1)):
+        with msync_behind(os_api, lambda: syncs.append(1)):
             if ticket:
                 with contextlib.suppress(FlushError):
                     lab(store).flush._turn(Event())
@@ -143,14 +143,14 @@ def test_behind_a_log_that_is_latched_nothing_is_synced(tmp_path: Path, ticket: 
 
 def test_a_checkpoint_that_cannot_be_written_keeps_no_queue_from_the_disk(tmp_path: Path) -> None:
     """Each time it is told, puts go on, and it is written as soon as it can be."""
-    door = OsDoor()
-    with still(tmp_path / "store", door) as store:
-        door.fix_clock(1_000_000)
+    os_api = OsApi()
+    with still(tmp_path / "store", os_api) as store:
+        os_api.fix_clock(1_000_000)
         put_unit(store)
         turn(store)
         os.rename(store.paths.checkpoint, tmp_path / "away")
         os.mkdir(store.paths.checkpoint)
-        door.fix_clock(2_000_000)
+        os_api.fix_clock(2_000_000)
         for _ in range(3):
             put_unit(store)
             with pytest.raises(StorageError, match="checkpoint"):
@@ -165,13 +165,13 @@ def test_a_checkpoint_that_cannot_be_written_keeps_no_queue_from_the_disk(tmp_pa
 
 def test_a_checkpoint_that_somebody_removes_is_made_again_whole(tmp_path: Path) -> None:
     """48 bytes of it would be a damaged file."""
-    door = OsDoor()
-    with still(tmp_path / "store", door) as store:
-        door.fix_clock(1_000_000)
+    os_api = OsApi()
+    with still(tmp_path / "store", os_api) as store:
+        os_api.fix_clock(1_000_000)
         put_unit(store)
         turn(store)
         os.unlink(store.paths.checkpoint)
-        door.fix_clock(2_000_000)
+        os_api.fix_clock(2_000_000)
         put_unit(store)
         turn(store)
         assert os.path.getsize(store.paths.checkpoint) == 4096
@@ -199,13 +199,13 @@ def test_a_file_that_was_cut_short_is_told_and_costs_the_others_nothing(tmp_path
 
 def test_a_queue_that_went_on_in_the_next_file_is_synced_in_both(tmp_path: Path) -> None:
     """Twice in one interval, too, which needs the GIL; and each file is let go of."""
-    door, before = OsDoor(), mapping_count()
-    with still(tmp_path / "store", door, mapped_file_bytes_consume_queue=40) as store:
+    os_api, before = OsApi(), mapping_count()
+    with still(tmp_path / "store", os_api, mapped_file_bytes_consume_queue=40) as store:
         for count in (1, 2, 1, 2, 5, 7, 1):
             for _ in range(count):
                 put_unit(store)
             syncs = list[int]()
-            with msync_behind(door, partial(syncs.append, 1)):
+            with msync_behind(os_api, partial(syncs.append, 1)):
                 turn(store)
             assert syncs
             queue = lab(store).queues.get("T", 0)
@@ -230,13 +230,13 @@ def test_a_queue_file_that_is_bad_at_close_keeps_the_log_from_nothing(tmp_path: 
 
 
 def test_a_topic_that_is_deleted_during_a_sync_is_nobodys_error(tmp_path: Path) -> None:
-    door = OsDoor()
-    with still(tmp_path / "store", door) as store:
+    os_api = OsApi()
+    with still(tmp_path / "store", os_api) as store:
         put_unit(store)
         turn(store)
         put_unit(store)
         deletion = threading.Thread(target=store.delete_topic, args=("T",))
-        with msync_behind(door, lambda: deletion.start() if deletion.ident is None else None):
+        with msync_behind(os_api, lambda: deletion.start() if deletion.ident is None else None):
             turn(store)
         deletion.join()
         turn(store)

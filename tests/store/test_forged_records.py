@@ -18,8 +18,8 @@ import pytest
 import mqfast
 from mqfast import StoreReader
 from mqfast.errors import CorruptFile, DataLoss, OffsetError
-from mqfast.store.reader._gather import Gather
 from mqfast.store.reader.column_scan import LogColumns
+from mqfast.store.reader.gather import Gather
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from forged import HEAD, Forged, chain, forge, record
@@ -62,12 +62,12 @@ def test_the_log_is_divided_where_records_begin(store: Forged) -> None:
 
 def test_a_record_is_not_looked_up_in_a_body(store: Forged) -> None:
     with StoreReader(store.path) as reader:
-        assert [reader.look(place).physical_offset for place in store.true] == store.true
+        assert [reader.get_by_offset(place).physical_offset for place in store.true] == store.true
         for place in store.false[::50]:
             with pytest.raises(OffsetError, match="expected the beginning of a record"):
-                reader.look(place)
+                reader.get_by_offset(place)
             with pytest.raises(OffsetError, match="expected the beginning of a record"):
-                reader.look(mqfast.message.encode_message_id("127.0.0.1:10911", place))
+                reader.get_by_offset(mqfast.message.encode_message_id("127.0.0.1:10911", place))
 
 
 @pytest.mark.parametrize("dispatch", ["inline", "background"])
@@ -79,10 +79,10 @@ def test_nor_in_an_open_store(made: Forged, tmp_path: Path, dispatch: str) -> No
         assert placed.physical_offset == places[0] - HEAD
         for place in (*made.false[::50], *places):
             with pytest.raises(OffsetError, match="expected the beginning of a record"):
-                store.look(place)
+                store.get_by_offset(place)
         true = [*made.true, placed.physical_offset]
-        assert [store.look(place).physical_offset for place in true] == true
-        assert bytes(store.look(placed.message_id).body) == body
+        assert [store.get_by_offset(place).physical_offset for place in true] == true
+        assert bytes(store.get_by_offset(placed.message_id).body) == body
 
 
 def test_nobody_begins_in_a_body(store: Forged) -> None:
@@ -130,7 +130,7 @@ def test_what_skips_damage_does_not_go_on_in_a_body(made: Forged, tmp_path: Path
             assert set(seen) < set(made.true)
         for place in made.false[::50]:
             with pytest.raises(OffsetError):
-                reader.look(place)
+                reader.get_by_offset(place)
             with pytest.raises((OffsetError, CorruptFile)):
                 list(reader.scan(place))
 
@@ -167,12 +167,12 @@ def test_thousands_of_queues_are_not_all_asked(tmp_path: Path) -> None:
 def test_a_task_that_was_told_to_begin_in_a_body(made: Forged) -> None:
     """The offsets of an old checkpoint beside another store, or what somebody wrote into one."""
     pytest.importorskip("pyarrow")
-    from mqfast.spark.access import ReadSettings
-    from mqfast.spark.local.local_access import LocalAccess
+    from mqfast.spark.backend import ReadSettings
+    from mqfast.spark.local.local_backend import LocalBackend
     from mqfast.spark.plan import ScanRange
     from mqfast.spark.schema import MESSAGES
 
-    access = LocalAccess(str(made.path))
+    access = LocalBackend(str(made.path))
     columns = [column for column in MESSAGES if column.name == "topic"]
     try:
         with pytest.raises(DataLoss, match="no record begins"):

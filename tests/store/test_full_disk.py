@@ -20,7 +20,7 @@ from laboratory import lab
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import DiskFull
-from mqfast.store.base._os import lost_page_count
+from mqfast.store.base.os_api import lost_page_count
 from mqfast.store.base.results import StoreState
 from mqfast.store.base.space import Space
 from mqfast.store.message_store import MessageStore, open_store
@@ -42,7 +42,7 @@ def sim(tmp_path: Path) -> Iterator[Sim]:
 def opened(sim: Sim, *, threads: bool = False, **settings: Any) -> MessageStore:
     """A small store; without threads, so that nothing happens but what a test does."""
     config = StoreConfig.tiny(preallocate_files=0, **settings)
-    return open_store(os.path.join(sim.root, "s"), config=config, door=sim.door, _start_services=threads)
+    return open_store(os.path.join(sim.root, "s"), config=config, os_api=sim.os_api, _start_services=threads)
 
 
 def dispatch(store: MessageStore) -> None:
@@ -65,7 +65,7 @@ def until(found: Callable[[], Any], expected: Any, limit_s: float = 20.0) -> Non
     assert found() == expected
 
 
-def put_again(store: MessageStore, topic: str, body: bytes, limit_s: float = 60.0) -> int:
+def put_copy(store: MessageStore, topic: str, body: bytes, limit_s: float = 60.0) -> int:
     """Put once the store takes a put: it asks a disk that was full once a second. Returns: the queue offset."""
     deadline = time.monotonic() + limit_s
     while True:
@@ -104,7 +104,7 @@ def test_keys_wait_and_nothing_else_does(sim: Sim) -> None:
     assert hits(store, "k3") == []
     assert store.state is StoreState.FULL
     assert [text.split(":")[0] for text in store.stats()["waits_for_space"]] == ["index"]
-    assert store.look(0).body == b"first"
+    assert store.get_by_offset(0).body == b"first"
     assert store.queues() == [("T", 0, 0, 22)]
     sim.heal()
     dispatch(store)
@@ -199,7 +199,7 @@ def test_a_queue_without_room_holds_up_no_other(sim: Sim) -> None:
     assert [text.split(":")[0] for text in store.stats()["waits_for_space"]] == ["queues"]
     assert store.state is StoreState.FULL
     sim.heal()
-    put_again(store, "New", b"6")
+    put_copy(store, "New", b"6")
     dispatch(store)
     store.put("New", b"7")
     assert bodies(store, "New") == [b"%d" % n for n in range(1, 8)]
@@ -255,7 +255,7 @@ def test_after_an_open_puts_wait_until_every_queue_has_its_units(sim: Sim, kille
     store = opened(sim)
     assert bodies(store) == [b"0"]
     sim.heal()
-    assert put_again(store, "New", b"5") == 5
+    assert put_copy(store, "New", b"5") == 5
     assert bodies(store, "New") == [b"%d" % n for n in range(6)]
     assert store.state is StoreState.OPEN
     check_whole(store)
@@ -278,7 +278,7 @@ def test_offsets_of_a_group_stay_while_units_wait(sim: Sim) -> None:
     consumer = store.consumer("group", "T")
     assert list(consumer) == []
     sim.heal()
-    put_again(store, "T", b"25")
+    put_copy(store, "T", b"25")
     assert len(bodies(store)) == 26
     assert [message.body for message in consumer] == [b"25"]
     assert store.consumer_offsets.get("group", "T", 0) == 26
@@ -337,7 +337,7 @@ def test_a_store_that_cannot_note_its_writer_reads_and_refuses_puts(sim: Sim) ->
     assert not os.path.exists(os.path.join(store.path, "abort")), "nothing was written: it is as clean as before"
     store = opened(sim)
     sim.heal()
-    put_again(store, "T", b"1")
+    put_copy(store, "T", b"1")
     assert os.path.exists(os.path.join(store.path, "abort"))
     check_whole(store)
 
@@ -454,7 +454,7 @@ def test_a_log_file_with_holes_gets_its_blocks_ahead_of_the_puts(tmp_path: Path,
     lost = lost_page_count()
     try:
         sim.fill()
-        store = open_store(str(root), config=StoreConfig.from_kwargs(**config), door=sim.door)
+        store = open_store(str(root), config=StoreConfig.from_kwargs(**config), os_api=sim.os_api)
         assert len(bodies(store)) == 51
         for _ in range(3):
             with pytest.raises(DiskFull):
@@ -464,7 +464,7 @@ def test_a_log_file_with_holes_gets_its_blocks_ahead_of_the_puts(tmp_path: Path,
         assert len(bodies(store)) == 51
         sim.heal()
         for number in range(2000):
-            put_again(store, "T", bytes(9_000) + b"%d" % number)
+            put_copy(store, "T", bytes(9_000) + b"%d" % number)
         blocks = log.stat().st_blocks * 512
         assert store.log.written < blocks <= store.log.written + (18 << 20), "step by step, not all at once"
         until(lambda: len(bodies(store)), 2051)
@@ -483,7 +483,7 @@ def test_queue_and_index_files_with_holes_wait(tmp_path: Path) -> None:
     sim = Sim(tmp_path / "live", real_clocks=True)
     lost = lost_page_count()
     try:
-        store = open_store(str(root), config=StoreConfig.from_kwargs(preallocate_files=0), door=sim.door)
+        store = open_store(str(root), config=StoreConfig.from_kwargs(preallocate_files=0), os_api=sim.os_api)
         store.put("Other", b"takes blocks for the log")
         sim.fill()
         for number in range(50, 900):
@@ -518,7 +518,7 @@ def test_a_full_disk_is_asked_once_a_second_however_many_puts_there_are(sim: Sim
     # the log, a queue, the index, two tables and the checkpoint, each once a second, with some calls for a file
     assert sim.asked_for_space <= 30 * (seconds + 2)
     sim.heal()
-    put_again(store, "T", b"last")
+    put_copy(store, "T", b"last")
     check_whole(store)
 
 
@@ -617,7 +617,7 @@ def test_disk_full_says_what_was_wanted_what_is_free_and_what_asks_for_less(sim:
             store.put("T", bytes(1000), keys="k")
     error = caught.value
     assert error.wanted_bytes == 64 << 10
-    assert error.free_bytes == store.door.statvfs(sim.root)[1]
+    assert error.free_bytes == store.os_api.statvfs(sim.root)[1]
     assert error.setting == "mapped_file_bytes_commit_log"
     for word in (
         "wanted 65536 bytes",

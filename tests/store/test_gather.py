@@ -21,10 +21,10 @@ import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, DataLoss, OffsetError, UsageError
 from mqfast.message import Message
-from mqfast.store.reader._gather import COLUMNS, Gather, RecordColumns
 from mqfast.store.reader.column_scan import LogColumns
+from mqfast.store.reader.gather import COLUMNS, Gather, RecordColumns
 from mqfast.store.reader.store_reader import StoreReader
-from mqfast.store.record._record import StoredMessage
+from mqfast.store.record.record import StoredMessage
 
 EVERY = [name for name in COLUMNS if name != "crc_ok"]
 

@@ -6,7 +6,7 @@ import pytest
 
 import mqfast
 from mqfast.errors import UsageError
-from mqfast.store.reader._gather import Gather
+from mqfast.store.reader.gather import Gather
 
 pa = pytest.importorskip("pyarrow")
 

@@ -18,7 +18,7 @@ from laboratory import lab
 from mqfast.properties import index_entries, index_keys
 from mqfast.store.base.results import BoundaryType, GetMessageStatus
 from mqfast.store.reader.store_reader import StoreReader
-from mqfast.store.record._record import StoredMessage
+from mqfast.store.record.record import StoredMessage
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from conftest import GOLDEN, Case, golden_cases
@@ -104,8 +104,8 @@ def test_every_message(golden_case: Case, reader: StoreReader) -> None:
             _same(message, row)
             assert bytes(message) == bytes(message.body) == result.bodies()[0]
             found.append(message)
-            _same(reader.look(row["physicalOffset"]), {**row, "cqOffset": row["queueOffset"]})
-            assert reader.look(row["msgId"]).physical_offset == row["physicalOffset"]
+            _same(reader.get_by_offset(row["physicalOffset"]), {**row, "cqOffset": row["queueOffset"]})
+            assert reader.get_by_offset(row["msgId"]).physical_offset == row["physicalOffset"]
         if not torn:
             walked = [m for m in reader.messages(topic, queue_id) if m.queue_offset <= last]
             assert [m.to_bytes() for m in walked] == [m.to_bytes() for m in found]
@@ -188,7 +188,7 @@ def test_key_queries(golden_case: Case, reader: StoreReader) -> None:
     for topic, key, count, begin, end_ms, physical in golden_case.expected["index"]:
         carrying = []
         for offset in dict.fromkeys(physical):
-            message = reader.look(offset)
+            message = reader.get_by_offset(offset)
             # Java's index knows times to the second only; the reader asks the message.
             if message.topic == topic and key in index_entries(message.properties):
                 carrying += [offset] * (begin <= message.store_timestamp <= end_ms)
@@ -199,7 +199,7 @@ def test_key_queries(golden_case: Case, reader: StoreReader) -> None:
         if len(physical) < count and golden_case.name not in KILLED:
             assert [offset for offset in found if offset in physical] == carrying, (topic, key)
         for offset in found:
-            message = reader.look(offset)
+            message = reader.get_by_offset(offset)
             assert message.topic == topic
             assert key in index_entries(message.properties)
             assert begin <= message.store_timestamp <= end_ms

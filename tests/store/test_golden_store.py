@@ -261,8 +261,8 @@ def test_appending_goes_on_behind_what_is_there(golden_case: Case, tmp_path: Pat
                 (hit,) = store.query(topic, f"new-{topic}-{queue_id}-69")
                 assert hit.physical_offset == store.get(topic, queue_id, first + 69)[0].physical_offset
             for topic, result in put[::17]:
-                assert store.look(result.physical_offset).queue_offset == result.queue_offset
-                assert store.look(result.message_id).topic == topic
+                assert store.get_by_offset(result.physical_offset).queue_offset == result.queue_offset
+                assert store.get_by_offset(result.message_id).topic == topic
 
 
 # --- settings against files -------------------------------------------------------------------------------------------

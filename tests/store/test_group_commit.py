@@ -22,7 +22,7 @@ from store.small_store import POOL, eventually
 
 from mqfast.config import StoreConfig
 from mqfast.errors import FlushError, StoreFailed
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.base.results import StoreState
 from mqfast.store.message_store import MessageStore, open_store
 
@@ -41,16 +41,16 @@ def store_with(
     path: Path, config: StoreConfig, msync: Callable[[Msync], Msync], services: bool
 ) -> Iterator[MessageStore]:
     """A store whose msync is another one; it gets the real one."""
-    door = OsDoor()
-    with open_store(path, config=config, door=door, _start_services=services) as store, msync_by(door, msync):
+    os_api = OsApi()
+    with open_store(path, config=config, os_api=os_api, _start_services=services) as store, msync_by(os_api, msync):
         yield store
 
 
 @contextmanager
-def clock_by(door: OsDoor, clock: Callable[[], int]) -> Iterator[None]:
+def clock_by(os_api: OsApi, clock: Callable[[], int]) -> Iterator[None]:
     """Inside, the monotonic clock of the door is another one."""
     size = ctypes.sizeof(ctypes.c_void_p)
-    place = ctypes.c_void_p.from_address(door.table_address + KINDS["monotonic_ns"] * size)
+    place = ctypes.c_void_p.from_address(os_api.table_address + KINDS["monotonic_ns"] * size)
     real = place.value
     hook = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(lambda table: clock())
     place.value = ctypes.cast(hook, ctypes.c_void_p).value
@@ -188,7 +188,7 @@ def test_blocks_are_written_before_a_sync_needs_them(tmp_path: Path, memory: dic
             store.put("T", b"x" * 1000)
         assert eventually(lambda: len(pieces) >= 7)  # 4 MiB less what the puts have begun
         first = store.put("T", b"y" * 1000)
-        assert store.look(first.physical_offset).body == b"y" * 1000
+        assert store.get_by_offset(first.physical_offset).body == b"y" * 1000
 
 
 @with_and_without_a_pool
@@ -251,7 +251,7 @@ def test_a_clock_that_stands_still_does_not_hold_a_sync_up(tmp_path: Path) -> No
         for thread in threads:
             thread.join(20)
         assert heard == [True] * company
-        with clock_by(store.door, lambda: looks.append(None) or 1):
+        with clock_by(store.os_api, lambda: looks.append(None) or 1):
             asked = []
             for _ in range(4):
                 looks.clear()
@@ -282,7 +282,7 @@ def test_who_comes_back_alone_waits_for_nobody(tmp_path: Path) -> None:
 
     with store_with(tmp_path / "s", StoreConfig.tiny(flush_disk_type="SYNC_FLUSH"), counted, services=False) as store:
         store.put("T", b"the first one makes the log file")
-        with clock_by(store.door, clock):
+        with clock_by(store.os_api, clock):
             for _ in range(3):
                 store.put("T", b"x")
                 assert looks == 1, "one to see how long the sync took"
@@ -302,9 +302,9 @@ def test_a_file_that_is_cut_short_right_after_its_sync_latches_the_store(tmp_pat
 @contextmanager
 def open_hooked(path: Path) -> Iterator[tuple[MessageStore, list[str]]]:
     """A store, and a list: the file named in it is cut to nothing behind the next look at a file's length."""
-    door, cut = OsDoor(), []
+    os_api, cut = OsApi(), []
     call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
-    place = ctypes.c_void_p.from_address(door.table_address + KINDS["fstat"] * ctypes.sizeof(ctypes.c_void_p))
+    place = ctypes.c_void_p.from_address(os_api.table_address + KINDS["fstat"] * ctypes.sizeof(ctypes.c_void_p))
     real = call(place.value or 0)
 
     def fstat(table: int, fd: int, out: int) -> int:
@@ -314,7 +314,7 @@ def open_hooked(path: Path) -> Iterator[tuple[MessageStore, list[str]]]:
         return int(rc)
 
     hook = call(fstat)
-    with suppress(StoreFailed), open_still(path, config=StoreConfig.tiny(), door=door) as store:
+    with suppress(StoreFailed), open_still(path, config=StoreConfig.tiny(), os_api=os_api) as store:
         place.value = ctypes.cast(hook, ctypes.c_void_p).value
         try:
             yield store, cut

@@ -1,7 +1,7 @@
 """How often the threads of a store wake up and take the GIL.
 
-Room: tests/store. The loops: ``mqfast/store/log/_loops.pyx``, ``mqfast/store/dispatch/_dispatch.pyx``; the sleep:
-``mqfast/store/log/_idle.pyx``.
+Room: tests/store. The loops: ``mqfast/store/log/service_loops.pyx``, ``mqfast/store/dispatch/dispatch.pyx``; the sleep:
+``mqfast/store/log/idle.pyx``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from laboratory import bodies
 from store.small_store import eventually
 
 import mqfast
-from mqfast.store.base._os import service_gil_takes
+from mqfast.store.base.os_api import service_gil_takes
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="wake-ups of threads are counted in /proc")
 SOON = {"flush_thorough_interval_ms_commit_log": 100, "flush_interval_ms_commit_log": 50}
@@ -56,7 +56,7 @@ def test_an_idle_store_sleeps(tmp_path: Path, settings: dict[str, object]) -> No
             assert falls_asleep(2.0, 3.0)
             end = store.put("T", b"%d" % number, keys="k")
             assert eventually(lambda: store.stats()["flushed_offset"] == store.stats()["written_offset"])
-            assert store.look(end.physical_offset).body == b"%d" % number
+            assert store.get_by_offset(end.physical_offset).body == b"%d" % number
         assert bodies(store) == [b"0", b"1", b"2"]
 
 

@@ -18,13 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqfast.errors import ConfigError, CorruptFile, StorageError, StoreClosed, StoreNotFound, UsageError
-from mqfast.store.base._os import OsDoor
-from mqfast.store.index._index_file import IndexFile, infer_sizes, key_hash
+from mqfast.store.base.os_api import OsApi
+from mqfast.store.index.index_file import IndexFile, infer_sizes, key_hash
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 ENGINE = GOLDEN / "golden-engine"
 EVER = (-(2**63), 2**63 - 1)
-DOOR = OsDoor()
+DOOR = OsApi()
 I32 = struct.Struct(">i")
 ENTRY = struct.Struct(">iqii")
 HEADER = struct.Struct(">qqqqii")
@@ -390,8 +390,8 @@ def test_full_disk_is_an_error_at_creation(path: str) -> None:
     script = (
         "import os, sys\n"
         "from mqfast.errors import DiskFull\n"
-        "from mqfast.store.index._index_file import IndexFile\n"
-        "from mqfast.store.base._os import OsDoor\n"
+        "from mqfast.store.index.index_file import IndexFile\n"
+        "from mqfast.store.base.os_api import OsDoor\n"
         "os.chdir(sys.argv[1])\n"
         "IndexFile.create(OsDoor(), 'small', 4, 1000).put(1, 1, 1)\n"
         "try:\n"
@@ -408,8 +408,8 @@ def test_refused_allocation_leaves_nothing(path: str) -> None:
     script = (
         "import resource, signal, sys\n"
         "from mqfast.errors import StorageError\n"
-        "from mqfast.store.index._index_file import IndexFile\n"
-        "from mqfast.store.base._os import OsDoor\n"
+        "from mqfast.store.index.index_file import IndexFile\n"
+        "from mqfast.store.base.os_api import OsDoor\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
         "small = IndexFile.create(OsDoor(), sys.argv[1] + 's', 4, 10)\n"

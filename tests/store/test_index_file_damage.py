@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqfast.errors import CorruptFile
-from mqfast.store.base._os import OsDoor
-from mqfast.store.index._index_file import IndexFile, infer_sizes
+from mqfast.store.base.os_api import OsApi
+from mqfast.store.index.index_file import IndexFile, infer_sizes
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 EVER = (-(2**63), 2**63 - 1)
-DOOR = OsDoor()
+DOOR = OsApi()
 PREVIOUS = st.none() | st.tuples(st.integers(1, 10**13), st.integers(1, 2**40))
 I32 = struct.Struct(">i")
 

@@ -22,8 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqfast.errors import CorruptFile, StoreClosed, UsageError
-from mqfast.store.base._os import OsDoor
-from mqfast.store.index._index_file import IndexFile, key_hash
+from mqfast.store.base.os_api import OsApi
+from mqfast.store.index.index_file import IndexFile, key_hash
 from mqfast.store.index.index_service import IndexService, infer_index_sizes
 
 EVER = (0, 2**63 - 1)
@@ -48,10 +48,10 @@ class Checkpoint:
 
 
 @pytest.fixture
-def door() -> OsDoor:
-    door = OsDoor()
-    door.fix_clock(1_700_000_000_000)
-    return door
+def os_api() -> OsApi:
+    os_api = OsApi()
+    os_api.fix_clock(1_700_000_000_000)
+    return os_api
 
 
 @pytest.fixture
@@ -60,8 +60,8 @@ def checkpoint() -> Checkpoint:
 
 
 @pytest.fixture
-def service(door: OsDoor, tmp_path: Path, checkpoint: Checkpoint) -> Iterator[IndexService]:
-    service = IndexService(door, str(tmp_path / "index"), Config(), checkpoint)
+def service(os_api: OsApi, tmp_path: Path, checkpoint: Checkpoint) -> Iterator[IndexService]:
+    service = IndexService(os_api, str(tmp_path / "index"), Config(), checkpoint)
     service.load()
     yield service
     service.close()
@@ -100,20 +100,20 @@ def dispatch(service: IndexService, case: Case) -> None:
             service.put(row["topic"], keys, place, row["storeTimestamp"])
 
 
-def golden_service(case: Case, directory: Path, door: OsDoor) -> IndexService:
+def golden_service(case: Case, directory: Path, os_api: OsApi) -> IndexService:
     settings = case.settings
     config = Config(settings["maxHashSlotNum"], settings["maxIndexNum"])
     return IndexService(
-        door, str(directory), config, Checkpoint(case.expected["checkpointFileBefore"]["indexMsgTimestamp"])
+        os_api, str(directory), config, Checkpoint(case.expected["checkpointFileBefore"]["indexMsgTimestamp"])
     )
 
 
-def test_golden_answers(golden_case: Case, tmp_path: Path, door: OsDoor) -> None:
+def test_golden_answers(golden_case: Case, tmp_path: Path, os_api: OsApi) -> None:
     """Every query that Java answered, after the same load and the same dispatching."""
     index = tmp_path / "index"
     if (golden_case.store / "index").is_dir():
         shutil.copytree(golden_case.store / "index", index)
-    service = golden_service(golden_case, index, door)
+    service = golden_service(golden_case, index, os_api)
     killed = golden_case.expected["abortFileBefore"]
     report = service.load(last_exit_ok=not killed)
     gone = [name.split("/")[1] for name in golden_case.expected["filesDeletedByLoad"] if name.startswith("index/")]
@@ -132,9 +132,9 @@ def test_golden_answers(golden_case: Case, tmp_path: Path, door: OsDoor) -> None
 @pytest.mark.parametrize(
     "case", [case for case in golden_cases() if not case.expected["abortFileBefore"]], ids=lambda case: str(case)
 )
-def test_golden_bytes(case: Case, tmp_path: Path, door: OsDoor) -> None:
+def test_golden_bytes(case: Case, tmp_path: Path, os_api: OsApi) -> None:
     """The keys of every record put again give Java's files, byte for byte."""
-    service = golden_service(case, tmp_path / "index", door)
+    service = golden_service(case, tmp_path / "index", os_api)
     service.load()
     dispatch(service, case)
     service.close()
@@ -145,10 +145,10 @@ def test_golden_bytes(case: Case, tmp_path: Path, door: OsDoor) -> None:
         assert a == b, f"file {number}"
 
 
-def test_trap_27_after_a_crash_the_unfinished_file_goes(tmp_path: Path, door: OsDoor) -> None:
+def test_trap_27_after_a_crash_the_unfinished_file_goes(tmp_path: Path, os_api: OsApi) -> None:
     case = golden_cases("5.3.3", ("killed",))[0]
     shutil.copytree(case.store / "index", tmp_path / "index")
-    service = golden_service(case, tmp_path / "index", door)
+    service = golden_service(case, tmp_path / "index", os_api)
     report = service.load(last_exit_ok=False)
     assert report.destroyed == ["20261121094440329"]
     assert len(report.kept) == 3
@@ -189,8 +189,8 @@ def test_roll_over_files(service: IndexService, checkpoint: Checkpoint) -> None:
     assert service.roll() is service.files[-1], "not full: nothing is made"
 
 
-def test_newest_first_and_limits(door: OsDoor, tmp_path: Path) -> None:
-    service = IndexService(door, str(tmp_path), Config(max_msgs_num_batch=7), Checkpoint())
+def test_newest_first_and_limits(os_api: OsApi, tmp_path: Path) -> None:
+    service = IndexService(os_api, str(tmp_path), Config(max_msgs_num_batch=7), Checkpoint())
     for i in range(20):
         service.put("T", ["same"], i * 100, 1_000_000 + i * 1000)
     assert service.query("T", "same", 99, *EVER).physical_offsets == [i * 100 for i in range(19, 12, -1)]
@@ -213,23 +213,23 @@ def test_records_below_the_end_are_not_put_again(service: IndexService) -> None:
     assert service.end_offset == 500
 
 
-def test_indexing_switched_off(door: OsDoor, tmp_path: Path) -> None:
-    service = IndexService(door, str(tmp_path / "index"), Config(message_index_enable=False), Checkpoint())
+def test_indexing_switched_off(os_api: OsApi, tmp_path: Path) -> None:
+    service = IndexService(os_api, str(tmp_path / "index"), Config(message_index_enable=False), Checkpoint())
     assert service.put("T", ["a"], 0, 1000) == 0
     assert not (tmp_path / "index").exists()
     service.close()
 
 
-def test_names_are_local_times_and_never_repeat(door: OsDoor, tmp_path: Path) -> None:
+def test_names_are_local_times_and_never_repeat(os_api: OsApi, tmp_path: Path) -> None:
     old = os.environ.get("TZ")
     os.environ["TZ"] = "Asia/Shanghai"
     time.tzset()
     try:
-        service = IndexService(door, str(tmp_path / "index"), Config(), Checkpoint())
+        service = IndexService(os_api, str(tmp_path / "index"), Config(), Checkpoint())
         fill(service, 11)
-        door.fix_clock(1_600_000_000_000)  # the clock was put back
+        os_api.fix_clock(1_600_000_000_000)  # the clock was put back
         fill(service, 5, 11)
-        door.fix_clock(1_800_000_000_007)
+        os_api.fix_clock(1_800_000_000_007)
         fill(service, 5, 16)
         assert names(service) == [
             "20231115061320000",
@@ -256,21 +256,21 @@ def test_names_are_local_times_and_never_repeat(door: OsDoor, tmp_path: Path) ->
     ],
 )
 def test_the_name_behind_a_strange_one(
-    door: OsDoor, tmp_path: Path, newest: str, expected: str, checkpoint: Checkpoint
+    os_api: OsApi, tmp_path: Path, newest: str, expected: str, checkpoint: Checkpoint
 ) -> None:
-    file = IndexFile.create(door, tmp_path / newest, 5, 6)
+    file = IndexFile.create(os_api, tmp_path / newest, 5, 6)
     for i in range(5):
         file.put(1, i, 1000)
     file.close()
-    service = IndexService(door, str(tmp_path), Config(), checkpoint)
+    service = IndexService(os_api, str(tmp_path), Config(), checkpoint)
     service.load()
     fill(service, 1, 10)
     assert names(service) == [newest, expected]
     service.close()
 
 
-def test_a_name_taken_by_something_else_is_left_alone(door: OsDoor, tmp_path: Path) -> None:
-    service = IndexService(door, str(tmp_path), Config(), Checkpoint())
+def test_a_name_taken_by_something_else_is_left_alone(os_api: OsApi, tmp_path: Path) -> None:
+    service = IndexService(os_api, str(tmp_path), Config(), Checkpoint())
     service.load()
     taken = tmp_path / time.strftime("%Y%m%d%H%M%S000", time.localtime(1_700_000_000))
     taken.mkdir()
@@ -279,9 +279,9 @@ def test_a_name_taken_by_something_else_is_left_alone(door: OsDoor, tmp_path: Pa
     service.close()
 
 
-def test_a_failed_roll_can_be_repeated(door: OsDoor, tmp_path: Path) -> None:
+def test_a_failed_roll_can_be_repeated(os_api: OsApi, tmp_path: Path) -> None:
     """The directory is a file: nothing is made, nothing is lost, and the next attempt works."""
-    service = IndexService(door, str(tmp_path / "index"), Config(), Checkpoint())
+    service = IndexService(os_api, str(tmp_path / "index"), Config(), Checkpoint())
     fill(service, 5)
     shutil.move(tmp_path / "index", tmp_path / "aside")
     (tmp_path / "index").write_text("in the way")
@@ -312,12 +312,12 @@ def test_a_failed_checkpoint_does_not_make_more_files(service: IndexService, che
 # --- load ------------------------------------------------------------------------------------------------------------
 
 
-def test_reopen(door: OsDoor, tmp_path: Path) -> None:
-    first = IndexService(door, str(tmp_path), Config(), Checkpoint())
+def test_reopen(os_api: OsApi, tmp_path: Path) -> None:
+    first = IndexService(os_api, str(tmp_path), Config(), Checkpoint())
     fill(first, 12)
     first.close()
     first.close()
-    second = IndexService(door, str(tmp_path), Config(), Checkpoint())
+    second = IndexService(os_api, str(tmp_path), Config(), Checkpoint())
     report = second.load()
     assert (len(report.kept), report.destroyed) == (3, [])
     with pytest.raises(UsageError):
@@ -330,11 +330,11 @@ def test_reopen(door: OsDoor, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("known", "kept"), [(0, 0), (1_004_000, 1), (1_008_999, 1), (1_009_000, 2), (1_011_000, 2)])
-def test_abnormal_exit_keeps_what_the_checkpoint_knows(door: OsDoor, tmp_path: Path, known: int, kept: int) -> None:
-    first = IndexService(door, str(tmp_path), Config(), Checkpoint())
+def test_abnormal_exit_keeps_what_the_checkpoint_knows(os_api: OsApi, tmp_path: Path, known: int, kept: int) -> None:
+    first = IndexService(os_api, str(tmp_path), Config(), Checkpoint())
     fill(first, 12)
     first.close()
-    service = IndexService(door, str(tmp_path), Config(), Checkpoint(known))
+    service = IndexService(os_api, str(tmp_path), Config(), Checkpoint(known))
     report = service.load(last_exit_ok=False)
     assert (len(report.kept), len(report.destroyed)) == (kept, 3 - kept)
     assert len(os.listdir(tmp_path)) == kept
@@ -344,8 +344,8 @@ def test_abnormal_exit_keeps_what_the_checkpoint_knows(door: OsDoor, tmp_path: P
     service.close()
 
 
-def test_load_leaves_strangers_and_clears_unfinished_files(door: OsDoor, tmp_path: Path) -> None:
-    first = IndexService(door, str(tmp_path), Config(), Checkpoint())
+def test_load_leaves_strangers_and_clears_unfinished_files(os_api: OsApi, tmp_path: Path) -> None:
+    first = IndexService(os_api, str(tmp_path), Config(), Checkpoint())
     fill(first, 2)
     first.close()
     (tmp_path / "notes.txt").write_text("mine")
@@ -353,7 +353,7 @@ def test_load_leaves_strangers_and_clears_unfinished_files(door: OsDoor, tmp_pat
     (tmp_path / "20230101000000001").write_bytes(b"")
     (tmp_path / "20230101000000002.tmp").write_bytes(b"half")
     (tmp_path / "99999999999999999").write_bytes(b"a name without a later one")
-    service = IndexService(door, str(tmp_path), Config(), Checkpoint())
+    service = IndexService(os_api, str(tmp_path), Config(), Checkpoint())
     report = service.load()
     assert report.destroyed == ["20230101000000001", "20230101000000002.tmp"]
     assert report.skipped == ["20230101000000000", "99999999999999999", "notes.txt"]
@@ -362,26 +362,26 @@ def test_load_leaves_strangers_and_clears_unfinished_files(door: OsDoor, tmp_pat
 
 
 @pytest.mark.parametrize("last_exit_ok", [True, False])
-def test_trap_25_wrong_sizes_are_refused_and_destroy_nothing(door: OsDoor, tmp_path: Path, last_exit_ok: bool) -> None:
-    first = IndexService(door, str(tmp_path), Config(), Checkpoint())
+def test_trap_25_wrong_sizes_are_refused_and_destroy_nothing(os_api: OsApi, tmp_path: Path, last_exit_ok: bool) -> None:
+    first = IndexService(os_api, str(tmp_path), Config(), Checkpoint())
     fill(first, 12)
     first.close()
-    service = IndexService(door, str(tmp_path), Config(max_index_num=7), Checkpoint())
+    service = IndexService(os_api, str(tmp_path), Config(max_index_num=7), Checkpoint())
     with pytest.raises(CorruptFile, match="expected 200 bytes, found 180 bytes"):
         service.load(last_exit_ok)
     assert len(os.listdir(tmp_path)) == 3
     assert service.files == ()
 
 
-def test_damage_is_reported_and_the_rest_usable(door: OsDoor, tmp_path: Path) -> None:
-    first = IndexService(door, str(tmp_path), Config(), Checkpoint())
+def test_damage_is_reported_and_the_rest_usable(os_api: OsApi, tmp_path: Path) -> None:
+    first = IndexService(os_api, str(tmp_path), Config(), Checkpoint())
     fill(first, 12)
     middle = first.files[1].path
     first.close()
     with open(middle, "r+b") as raw:
         raw.seek(36)
         raw.write((1000).to_bytes(4, "big"))
-    service = IndexService(door, str(tmp_path), Config(), Checkpoint())
+    service = IndexService(os_api, str(tmp_path), Config(), Checkpoint())
     report = service.load()
     assert len(report.damaged) == 1
     assert "1000" in report.damaged[0]
@@ -391,18 +391,18 @@ def test_damage_is_reported_and_the_rest_usable(door: OsDoor, tmp_path: Path) ->
     service.close()
 
 
-def test_sizes_of_a_store_nobody_described(door: OsDoor, tmp_path: Path) -> None:
-    assert infer_index_sizes(door, str(tmp_path / "none")) is None
-    assert infer_index_sizes(door, str(tmp_path)) is None
-    IndexFile.create(door, tmp_path / "20230101000000000", 5, 6).close()
+def test_sizes_of_a_store_nobody_described(os_api: OsApi, tmp_path: Path) -> None:
+    assert infer_index_sizes(os_api, str(tmp_path / "none")) is None
+    assert infer_index_sizes(os_api, str(tmp_path)) is None
+    IndexFile.create(os_api, tmp_path / "20230101000000000", 5, 6).close()
     with pytest.raises(CorruptFile, match="cannot be told"):
-        infer_index_sizes(door, str(tmp_path))
-    assert infer_index_sizes(door, str(tmp_path), 5, 6) == (5, 6)
-    file = IndexFile.create(door, tmp_path / "20230101000000001", 5, 6)
+        infer_index_sizes(os_api, str(tmp_path))
+    assert infer_index_sizes(os_api, str(tmp_path), 5, 6) == (5, 6)
+    file = IndexFile.create(os_api, tmp_path / "20230101000000001", 5, 6)
     file.put(1234, 100, 1000)
     file.close()
     (tmp_path / "20230101000000002").write_bytes(b"")
-    assert infer_index_sizes(door, str(tmp_path)) == (5, 6)
+    assert infer_index_sizes(os_api, str(tmp_path)) == (5, 6)
 
 
 # --- retire ----------------------------------------------------------------------------------------------------------
@@ -421,8 +421,8 @@ def test_delete_expired_keeps_the_newest(service: IndexService) -> None:
 
 @given(st.integers(0, 1300))
 def test_truncate_and_dispatch_again(tmp_path: Path, cut: int) -> None:
-    door = OsDoor()
-    service = IndexService(door, str(tmp_path / "t"), Config(), Checkpoint())
+    os_api = OsApi()
+    service = IndexService(os_api, str(tmp_path / "t"), Config(), Checkpoint())
     fill(service, 12)
     start = service.truncate(cut)
     for file in service.files:
@@ -464,9 +464,9 @@ def test_closed_service_refuses(service: IndexService) -> None:
             call()
 
 
-def test_queries_beside_rolling_and_deleting(door: OsDoor, tmp_path: Path) -> None:
+def test_queries_beside_rolling_and_deleting(os_api: OsApi, tmp_path: Path) -> None:
     """What is never deleted is always found; what is deleted is found or not, and nothing breaks."""
-    service = IndexService(door, str(tmp_path), Config(max_index_num=50), Checkpoint())
+    service = IndexService(os_api, str(tmp_path), Config(max_index_num=50), Checkpoint())
     wrong: list[object] = []
     done = threading.Event()
     newest = [0]
@@ -497,12 +497,12 @@ def test_queries_beside_rolling_and_deleting(door: OsDoor, tmp_path: Path) -> No
     assert wrong == []
 
 
-def test_much_to_index_finds_the_pages_of_the_slots_ready(door: OsDoor, tmp_path: Path) -> None:
+def test_much_to_index_finds_the_pages_of_the_slots_ready(os_api: OsApi, tmp_path: Path) -> None:
     """A recovery touches them in no order; made one by one they are most of its time."""
 
     def resident_pages(log_bytes: int) -> int:
         config = Config(max_hash_slot_num=1_000_000, max_index_num=10_000)
-        service = IndexService(door, str(tmp_path / str(log_bytes)), config, Checkpoint())
+        service = IndexService(os_api, str(tmp_path / str(log_bytes)), config, Checkpoint())
         service.load()
         file = service.roll(log_bytes)
         with open(file.path, "r+b") as handle, mmap.mmap(handle.fileno(), 0) as mapped:
@@ -518,8 +518,8 @@ def test_much_to_index_finds_the_pages_of_the_slots_ready(door: OsDoor, tmp_path
     assert resident_pages(1 << 30) >= 4_000_040 // mmap.PAGESIZE
 
 
-def test_slots_of_a_closed_file_are_not_made(door: OsDoor, tmp_path: Path) -> None:
-    file = IndexFile.create(door, str(tmp_path / "20260101000000000"), 16, 100)
+def test_slots_of_a_closed_file_are_not_made(os_api: OsApi, tmp_path: Path) -> None:
+    file = IndexFile.create(os_api, str(tmp_path / "20260101000000000"), 16, 100)
     file.close()
     with pytest.raises(StoreClosed):
         file.populate_slots()

@@ -24,10 +24,10 @@ from test_retention import BODY, Disk, filled
 def test_puts_are_refused_above_the_warning_level_and_not_at_it(tmp_path: Path) -> None:
     disk = Disk(used_percent=90)
     with filled(tmp_path / "store", disk, retention_when_full="refuse") as store:
-        store.retention.run_once(store.door.now_ms())
+        store.retention.run_once(store.os_api.now_ms())
         assert store.put("T", BODY).status.name == "PUT_OK"
         disk.used_percent = 91
-        store.retention.run_once(store.door.now_ms())
+        store.retention.run_once(store.os_api.now_ms())
         with pytest.raises(DiskFull):
             store.put("T", BODY)
 
@@ -35,9 +35,9 @@ def test_puts_are_refused_above_the_warning_level_and_not_at_it(tmp_path: Path) 
 def test_the_oldest_go_above_the_forcible_level_and_not_at_it(tmp_path: Path) -> None:
     disk = Disk(used_percent=85)
     with filled(tmp_path / "store", disk) as store:
-        assert store.retention.run_once(store.door.now_ms()) == 0
+        assert store.retention.run_once(store.os_api.now_ms()) == 0
         disk.used_percent = 86
-        assert store.retention.run_once(store.door.now_ms()) > 0
+        assert store.retention.run_once(store.os_api.now_ms()) > 0
 
 
 def test_a_log_that_fills_its_budget_exactly_keeps_all_its_files(tmp_path: Path) -> None:
@@ -57,16 +57,16 @@ def test_a_log_that_fills_its_budget_exactly_keeps_all_its_files(tmp_path: Path)
         store.log.reap()
         exact = store.log.written - store.min_physical_offset
         store.retention._config = StoreConfig.tiny(retention_bytes=exact, delete_files_interval_ms_commit_log=0)
-        assert store.retention.run_once(store.door.now_ms()) == 0
+        assert store.retention.run_once(store.os_api.now_ms()) == 0
         store.retention._config = StoreConfig.tiny(retention_bytes=exact - 1, delete_files_interval_ms_commit_log=0)
-        assert store.retention.run_once(store.door.now_ms()) == 1
+        assert store.retention.run_once(store.os_api.now_ms()) == 1
 
 
 def test_a_pass_removes_no_more_files_than_it_may(tmp_path: Path) -> None:
     with filled(tmp_path / "store", retention_bytes=128 << 10, delete_file_batch_max=2) as store:
         assert store.stats()["log_files"] > 5
-        assert store.retention.run_once(store.door.now_ms()) == 2
-        assert store.retention.run_once(store.door.now_ms()) == 2
+        assert store.retention.run_once(store.os_api.now_ms()) == 2
+        assert store.retention.run_once(store.os_api.now_ms()) == 2
 
 
 def test_four_dirty_pages_are_flushed_and_three_are_not(tmp_path: Path) -> None:

@@ -14,25 +14,25 @@ from pathlib import Path
 import pytest
 
 from mqfast.errors import CorruptFile, DiskFull, StorageError, StoreClosed
-from mqfast.store.base._mapped_file import MappedFile, locked_byte_count, mapping_count
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.mapped_file import MappedFile, locked_byte_count, mapping_count
+from mqfast.store.base.os_api import OsApi
 
 BYTES = 8192
 
 
 def made(path: Path) -> MappedFile:
-    return MappedFile.create(OsDoor(), path / "file", 4096, BYTES)
+    return MappedFile.create(OsApi(), path / "file", 4096, BYTES)
 
 
 def test_lengths_are_part_of_the_format(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     for size in (0, -1):
         with pytest.raises(CorruptFile, match="more than 0 bytes"):
-            MappedFile.load(OsDoor(), tmp_path / "empty", 0, size, True, False)
+            MappedFile.load(OsApi(), tmp_path / "empty", 0, size, True, False)
     with pytest.raises(CorruptFile, match=f"expected {BYTES} bytes"):
-        MappedFile.load(OsDoor(), tmp_path / "empty", 0, BYTES)
+        MappedFile.load(OsApi(), tmp_path / "empty", 0, BYTES)
     (tmp_path / "file").write_bytes(bytes(BYTES))
-    file = MappedFile.load(OsDoor(), tmp_path / "file", 0, BYTES)
+    file = MappedFile.load(OsApi(), tmp_path / "file", 0, BYTES)
     os.truncate(tmp_path / "file", 100)  # between the listing and the first use
     with pytest.raises(CorruptFile, match="shorter than its format asks for"):
         file.preheat()
@@ -50,7 +50,7 @@ def test_a_file_that_was_dropped_gives_nothing_out(tmp_path: Path) -> None:
     file.destroy()
     file.destroy()  # safe when it is gone already
     assert not (tmp_path / "file").exists()
-    sparse = MappedFile.create(OsDoor(), tmp_path / "sparse", 0, BYTES, False)
+    sparse = MappedFile.create(OsApi(), tmp_path / "sparse", 0, BYTES, False)
     sparse.grow(100)
     sparse.grow(50)  # is there
     sparse.drop()
@@ -82,12 +82,12 @@ def test_what_a_crash_left_is_cleared(tmp_path: Path) -> None:
 
 def test_pages_that_cannot_be_had(tmp_path: Path) -> None:
     """madvise and mlock that fail; the file stays usable."""
-    door = OsDoor()
+    os_api = OsApi()
     signature = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int)
     failing = signature(lambda *_: -errno.ENOSPC)
-    file = MappedFile.create(door, tmp_path / "file", 0, 9 << 20)
+    file = MappedFile.create(os_api, tmp_path / "file", 0, 9 << 20)
     assert file.preheat() == 9 << 20
-    table = (ctypes.c_void_p * 27).from_address(door.table_address)
+    table = (ctypes.c_void_p * 27).from_address(os_api.table_address)
     kept = table[8], table[9]
     table[8] = ctypes.cast(failing, ctypes.c_void_p).value  # madvise, in csrc/os_door.h
     with pytest.raises(DiskFull, match="populate"):
@@ -102,12 +102,12 @@ def test_pages_that_cannot_be_had(tmp_path: Path) -> None:
 
 def test_a_file_that_is_used_again_while_it_is_unmapped(tmp_path: Path) -> None:
     """Who unmapped it closed the descriptor that the other one had opened meanwhile, and was giving to fallocate."""
-    door = OsDoor()
-    file = MappedFile.create(door, tmp_path / "file", 0, 4 << 20, False)
+    os_api = OsApi()
+    file = MappedFile.create(os_api, tmp_path / "file", 0, 4 << 20, False)
     file.grow(4096)
     file.unmap_idle()
     file.grow(8192)
-    table = (ctypes.c_void_p * 27).from_address(door.table_address)
+    table = (ctypes.c_void_p * 27).from_address(os_api.table_address)
     at_work, rested = threading.Event(), threading.Event()
     took: list[object] = []
 

@@ -25,9 +25,9 @@ from store.small_store import (
     still,
 )
 
-from mqfast.store.base._event import Event
-from mqfast.store.base._os import OsDoor
-from mqfast.store.log._loops import FlushLoop, keep_prefaulted
+from mqfast.store.base.event import Event
+from mqfast.store.base.os_api import OsApi
+from mqfast.store.log.service_loops import FlushLoop, keep_prefaulted
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 
@@ -80,8 +80,8 @@ def test_written_pages_of_the_log(tmp_path: Path) -> None:
 
 def test_the_page_of_the_puts_leaves_the_mapping_for_a_sync_that_somebody_waits_for(tmp_path: Path) -> None:
     """The sync has one page less to tell all processors of; by the clock a put meanwhile shall not meet a fault."""
-    door = OsDoor()
-    with still(tmp_path / "store", door) as store:
+    os_api = OsApi()
+    with still(tmp_path / "store", os_api) as store:
         store.put("T", b"x")
         log = only(tmp_path / "store" / "commitlog")
         by_clock = partial(FlushLoop(store.log, 0.001, 100.0, 1).run, Event(), 0.05)
@@ -90,7 +90,7 @@ def test_the_page_of_the_puts_leaves_the_mapping_for_a_sync_that_somebody_waits_
                 store.put("T", b"x" * PAGE)
             last = store.log.written // PAGE
             meanwhile: list[set[int]] = []
-            with msync_behind(door, partial(lambda seen: seen.append(mapped_pages(log)), meanwhile)):
+            with msync_behind(os_api, partial(lambda seen: seen.append(mapped_pages(log)), meanwhile)):
                 sync()
             assert [last in pages for pages in meanwhile] == [stays]
             assert last in mapped_pages(log), "the next put goes there"
@@ -188,8 +188,8 @@ def test_a_few_pages_are_not_worth_it(tmp_path: Path) -> None:
 
 
 def test_written_pages_of_a_queue(tmp_path: Path) -> None:
-    door = OsDoor()
-    with still(tmp_path / "store", door, mapped_file_bytes_consume_queue=400_000) as store:
+    os_api = OsApi()
+    with still(tmp_path / "store", os_api, mapped_file_bytes_consume_queue=400_000) as store:
         for number in range(10_000):
             store.put("T", b"")
             if number % 2_500 == 0:
@@ -199,7 +199,7 @@ def test_written_pages_of_a_queue(tmp_path: Path) -> None:
         last = 200_000 // PAGE
         assert set(range(last + 1)) <= mapped_pages(path)
         meanwhile: list[set[int]] = []
-        with msync_behind(door, lambda: meanwhile.append(mapped_pages(path))):
+        with msync_behind(os_api, lambda: meanwhile.append(mapped_pages(path))):
             lab(store).flush_queues()
         for pages in (*meanwhile, mapped_pages(path)):
             assert not pages & set(range(last))

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mqfast.errors import DiskFull
-from mqfast.store.base._os import OsDoor
 from mqfast.store.base.memory_room import MemoryRoom, mount_of
+from mqfast.store.base.os_api import OsApi
 
 MIB = 1 << 20
 PROGRAM = """
@@ -91,7 +91,7 @@ class Files:
 
     def __init__(self, files: dict[str, str]) -> None:
         self.files = files
-        self.real = OsDoor()
+        self.real = OsApi()
 
     def read_file(self, path: str, max_bytes: int = 0) -> bytes:
         if path in self.files:
@@ -144,4 +144,4 @@ def test_whose_memory_it_is(change: dict[str, str], directory: str, refused: str
 def test_what_fits_is_made(tmp_path: Path) -> None:
     room = MemoryRoom(Files(NEWER), "/mnt/a b")  # type: ignore[arg-type]
     room.check(50 * MIB, "f", "setting")  # 70 MiB are free, page cache that can be given back counted
-    assert mount_of(OsDoor(), str(tmp_path)) is not None
+    assert mount_of(OsApi(), str(tmp_path)) is not None

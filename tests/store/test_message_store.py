@@ -61,7 +61,7 @@ def test_use_after_close(tmp_path: Path) -> None:
         lambda: producer.put_many([b""]),
         lambda: store.producer("T"),
         lambda: store.get("T", 0, 0),
-        lambda: store.look(0),
+        lambda: store.get_by_offset(0),
         lambda: store.query("T", "k"),
         lambda: store.offset_by_time("T", 0, 0),
         lambda: store.max_offset("T", 0),
@@ -130,11 +130,11 @@ def test_views_outlive_the_store_and_the_file(tmp_path: Path) -> None:
     for file in (path / "commitlog").iterdir():
         os.utime(file, (0, 0))
     lab(store).retention_at_any_hour()
-    assert store.retention.run_once(store.door.now_ms()) >= 3
+    assert store.retention.run_once(store.os_api.now_ms()) >= 3
     assert not (path / "commitlog" / f"{0:020}").exists()
     assert [bytes(view) for view in views] == given
     with pytest.raises(OffsetError):
-        store.look(0)
+        store.get_by_offset(0)
     store.delete_topic("T")
     assert [bytes(view) for view in views] == given
     store.close()
@@ -286,7 +286,7 @@ def test_wrong_questions(tmp_path: Path) -> None:
                 call()
         for where in (-1, 1, 142, 4096, 1 << 62, "7F00", "Z" * 32, "7F00000100002A9F" + "7" * 16):
             with pytest.raises(OffsetError):
-                store.look(where)
+                store.get_by_offset(where)
         assert store.get("T", 0, -5).status.name == "OFFSET_TOO_SMALL"
         assert store.get("T", 0, 1 << 50).status.name == "OFFSET_OVERFLOW_BADLY"
         assert len(store.get("T", 0, 0, 0)) == 0

@@ -13,7 +13,7 @@ import pytest
 from simulation import Sim
 
 from mqfast.errors import CorruptFile, InternalError, StorageError, UsageError
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.meta.metadata import (
     ConfigFile,
     ConsumerFilterTable,
@@ -46,12 +46,12 @@ def test_real_files_are_read_and_written_back_unchanged(tmp_path: Path, config: 
             continue
         copy = tmp_path / name
         shutil.copyfile(config / name, copy)
-        table = kind.load(OsDoor(), str(copy))
+        table = kind.load(OsApi(), str(copy))
         assert table.warnings == []
         assert not table.persist()
         copy.unlink()
         # Loaded, so not empty; written again because it is gone.
-        again = kind(OsDoor(), str(copy))
+        again = kind(OsApi(), str(copy))
         again._root = table._root
         assert again.persist()
         assert same_text(copy.read_bytes(), (config / name).read_bytes(), config)
@@ -59,7 +59,7 @@ def test_real_files_are_read_and_written_back_unchanged(tmp_path: Path, config: 
 
 def test_topics_of_a_real_broker() -> None:
     topics = TopicTable.load(
-        OsDoor(), str(GOLDEN / "golden-5.3.3" / "normal-clean" / "store" / "config" / "topics.json")
+        OsApi(), str(GOLDEN / "golden-5.3.3" / "normal-clean" / "store" / "config" / "topics.json")
     )
     multi = topics.get("MultiTagTopic")
     assert multi is not None
@@ -76,15 +76,15 @@ def test_topics_of_a_real_broker() -> None:
     assert topics.get("nothing") is None
     assert "TopicA" in topics
     assert len(list(topics)) == len(topics) > 10
-    batch = TopicTable.load(OsDoor(), str(GOLDEN / "golden-5.3.3" / "batch-cq" / "store" / "config" / "topics.json"))
+    batch = TopicTable.load(OsApi(), str(GOLDEN / "golden-5.3.3" / "batch-cq" / "store" / "config" / "topics.json"))
     assert any(config is not None and config.is_batch_queue for config in map(batch.get, batch))
 
 
 def test_new_tables_look_like_a_brokers(tmp_path: Path) -> None:
-    door = OsDoor()
-    door.fix_clock(1_700_000_000_000)
+    os_api = OsApi()
+    os_api.fix_clock(1_700_000_000_000)
     path = tmp_path / "config" / "topics.json"
-    topics = TopicTable.load(door, str(path))
+    topics = TopicTable.load(os_api, str(path))
     assert not topics.persist()
     assert not path.exists()
     topics.ensure("OrderEvents", 8, attributes={"queue.type": "BatchCQ"})
@@ -103,25 +103,25 @@ def test_new_tables_look_like_a_brokers(tmp_path: Path) -> None:
     assert topics.delete("OrderEvents")
     assert not topics.delete("OrderEvents")
     assert topics.persist()
-    assert len(TopicTable.load(door, str(path))) == 0
+    assert len(TopicTable.load(os_api, str(path))) == 0
 
-    groups = SubscriptionGroupTable.load(door, str(tmp_path / "config" / "subscriptionGroup.json"))
+    groups = SubscriptionGroupTable.load(os_api, str(tmp_path / "config" / "subscriptionGroup.json"))
     assert groups.get("billing") is None
     assert groups.ensure("billing")["retryMaxTimes"] == 16
     assert groups.persist()
     real = GOLDEN / "golden-5.3.3" / "normal-clean" / "store" / "config" / "subscriptionGroup.json"
-    theirs = SubscriptionGroupTable.load(door, str(real)).get("cg_retry")
+    theirs = SubscriptionGroupTable.load(os_api, str(real)).get("cg_retry")
     assert theirs is not None
     assert list(theirs.items()) == list({**groups.ensure("billing"), "groupName": "cg_retry"}.items())
 
-    delays = DelayOffsetTable.load(door, str(tmp_path / "config" / "delayOffset.json"))
+    delays = DelayOffsetTable.load(os_api, str(tmp_path / "config" / "delayOffset.json"))
     assert delays.get(3) == 0
     delays.set(1, 10)
     delays.set(3, 42)
     assert delays.persist()
     text = (tmp_path / "config" / "delayOffset.json").read_text()
     assert text.endswith('\t"offsetTable":{\n\t\t1:10,\n\t\t3:42\n\t}\n}')
-    assert DelayOffsetTable.load(door, str(tmp_path / "config" / "delayOffset.json")).get(3) == 42
+    assert DelayOffsetTable.load(os_api, str(tmp_path / "config" / "delayOffset.json")).get(3) == 42
 
 
 def test_unknown_fields_come_back(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_unknown_fields_come_back(tmp_path: Path) -> None:
     path.write_text(
         '{"future":[1,2],"topicConfigTable":{"T":{"perm":6,"mood":"good"}},"dataVersion":{"counter":4,"x":9}}'
     )
-    topics = TopicTable.load(OsDoor(), str(path))
+    topics = TopicTable.load(OsApi(), str(path))
     topics.ensure("U", 1)
     topics.persist()
     text = path.read_text()
@@ -148,7 +148,7 @@ def test_trap_a_bad_main_is_kept_until_the_backup_was_read(tmp_path: Path, damag
     main, backup = tmp_path / "x.json", tmp_path / "x.json.bak"
     main.write_bytes(damage)
     backup.write_bytes(GOOD)
-    file = ConfigFile(OsDoor(), str(main))
+    file = ConfigFile(OsApi(), str(main))
     assert file.load() == {"a": 1}
     assert len(file.warnings) == 1
     assert f"using {backup}" in file.warnings[0]
@@ -159,7 +159,7 @@ def test_trap_a_bad_main_is_kept_until_the_backup_was_read(tmp_path: Path, damag
     assert backup.read_bytes() == GOOD
     assert (tmp_path / "x.json.damaged").read_bytes() == damage
     assert file.persist({"a": 3})
-    assert ConfigFile(OsDoor(), str(backup)).load() == {"a": 2}
+    assert ConfigFile(OsApi(), str(backup)).load() == {"a": 2}
 
 
 @pytest.mark.parametrize("damage", [damage for damage in DAMAGED if damage])
@@ -167,10 +167,10 @@ def test_two_bad_files_are_an_error_and_stay(tmp_path: Path, damage: bytes) -> N
     main, backup = tmp_path / "x.json", tmp_path / "x.json.bak"
     main.write_bytes(damage)
     with pytest.raises(CorruptFile, match=r"x\.json,|x\.json$"):
-        ConfigFile(OsDoor(), str(main)).load()
+        ConfigFile(OsApi(), str(main)).load()
     backup.write_bytes(damage)
     with pytest.raises(CorruptFile, match=r"x\.json\.bak"):
-        ConfigFile(OsDoor(), str(main)).load()
+        ConfigFile(OsApi(), str(main)).load()
     assert main.read_bytes() == backup.read_bytes() == damage
 
 
@@ -180,17 +180,17 @@ def test_an_empty_file_counts_as_missing_with_a_warning(tmp_path: Path, backup: 
     main.write_bytes(b"")
     if backup is not None:
         main.with_name("x.json.bak").write_bytes(backup)
-    file = ConfigFile(OsDoor(), str(main))
+    file = ConfigFile(OsApi(), str(main))
     assert file.load() == {}
     assert len(file.warnings) == 1
     assert f"{main} is empty" in file.warnings[0]
     assert file.persist({"a": 1})
-    assert ConfigFile(OsDoor(), str(main)).load() == {"a": 1}
+    assert ConfigFile(OsApi(), str(main)).load() == {"a": 1}
 
 
 def test_a_text_that_could_not_be_read_back_never_replaces_the_file(tmp_path: Path) -> None:
     main = tmp_path / "x.json"
-    file = ConfigFile(OsDoor(), str(main))
+    file = ConfigFile(OsApi(), str(main))
     assert file.persist({"a": 1})
     before = sorted((path.name, path.read_bytes()) for path in tmp_path.iterdir())
     for value in ({"a": float("nan")}, {"a": 2**70}, {"a": float("inf")}):
@@ -203,7 +203,7 @@ def test_a_text_that_could_not_be_read_back_never_replaces_the_file(tmp_path: Pa
     "value", [2**63, float("nan"), "\ud800", functools.reduce(lambda inner, _: [inner], range(70), 0)]
 )
 def test_what_no_file_can_hold_is_not_taken(tmp_path: Path, value: object) -> None:
-    table = SubscriptionGroupTable.load(OsDoor(), str(tmp_path / "subscriptionGroup.json"))
+    table = SubscriptionGroupTable.load(OsApi(), str(tmp_path / "subscriptionGroup.json"))
     table.put("good", {"groupName": "good"})
     with pytest.raises(UsageError, match="expected what JSON can hold"):
         table.put("bad", {"groupName": "bad", "more": value})
@@ -213,10 +213,10 @@ def test_what_no_file_can_hold_is_not_taken(tmp_path: Path, value: object) -> No
 
 def test_missing_main_takes_the_backup_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "x.json.bak").write_bytes(GOOD)
-    file = ConfigFile(OsDoor(), str(tmp_path / "x.json"))
+    file = ConfigFile(OsApi(), str(tmp_path / "x.json"))
     assert file.load() == {"a": 1}
     assert "is missing" in file.warnings[0]
-    assert ConfigFile(OsDoor(), str(tmp_path / "y.json")).load() == {}
+    assert ConfigFile(OsApi(), str(tmp_path / "y.json")).load() == {}
 
 
 STARTS = ["nothing", "main", "main and backup", "bad main and backup", "backup"]
@@ -243,13 +243,13 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new_state(tmp_path: Path, sta
     images = tmp_path / "images"
     images.mkdir()
     with simulated(main.parent) as sim:
-        file = ConfigFile(sim.door, str(main))
+        file = ConfigFile(sim.os_api, str(main))
         assert file.load() == old
         sim.images(str(images), first=0, last=1000, per_call=5, seed=1)
         assert file.persist({"a": 2})
         sim.take()
         taken = sim.taken()
-    found = [ConfigFile(OsDoor(), str(images / str(n) / "x.json")).load() for n in range(len(taken))]
+    found = [ConfigFile(OsApi(), str(images / str(n) / "x.json")).load() for n in range(len(taken))]
     assert len(taken) >= 30
     assert all(state in (old, {"a": 2}) for state in found)
     assert found[-1] == {"a": 2}
@@ -261,15 +261,15 @@ def test_a_step_that_fails_leaves_the_old_or_the_new_state(tmp_path: Path, start
     for n in (1, 2):
         main, old = _begin(tmp_path / str(n), start)
         with simulated(main.parent) as sim:
-            file = ConfigFile(sim.door, str(main))
+            file = ConfigFile(sim.os_api, str(main))
             assert file.load() == old
             sim.fault(call, n, errno.EIO)
             if write_fails(file):
-                assert ConfigFile(OsDoor(), str(main)).load() in (old, {"a": 2})
+                assert ConfigFile(OsApi(), str(main)).load() in (old, {"a": 2})
                 assert not main.with_name("x.json.tmp").exists()
             sim.heal()
             file.persist({"a": 3})
-        assert ConfigFile(OsDoor(), str(main)).load() == {"a": 3}
+        assert ConfigFile(OsApi(), str(main)).load() == {"a": 3}
 
 
 def write_fails(file: ConfigFile) -> bool:
@@ -303,34 +303,34 @@ def test_json_of_another_shape_is_damage(tmp_path: Path, text: str) -> None:
     path = tmp_path / "topics.json"
     path.write_text(text)
     with pytest.raises(CorruptFile, match=r"topics\.json, expected"):
-        TopicTable.load(OsDoor(), str(path))
+        TopicTable.load(OsApi(), str(path))
 
 
 def test_strange_values_inside_a_topic_count_as_their_defaults(tmp_path: Path) -> None:
     path = tmp_path / "topics.json"
     path.write_text('{"topicConfigTable":{"T":{"perm":"x","attributes":7,"readQueueNums":null}}}')
-    topic = TopicTable.load(OsDoor(), str(path)).get("T")
+    topic = TopicTable.load(OsApi(), str(path)).get("T")
     assert topic is not None
     assert (topic.perm, topic.attributes, topic.read_queue_nums) == (6, {}, 16)
 
 
 def test_small_tables_answer_for_what_they_do_not_have(tmp_path: Path) -> None:
-    door = OsDoor()
-    filters = ConsumerFilterTable.load(door, str(tmp_path / "consumerFilter.json"))
+    os_api = OsApi()
+    filters = ConsumerFilterTable.load(os_api, str(tmp_path / "consumerFilter.json"))
     assert filters.get("T") is None
     (tmp_path / "consumerFilter.json").write_bytes(b'{"filterDataByTopic":{"T":{"topic":"T"}}}')
-    filters = ConsumerFilterTable.load(door, str(tmp_path / "consumerFilter.json"))
+    filters = ConsumerFilterTable.load(os_api, str(tmp_path / "consumerFilter.json"))
     found = filters.get("T")
     assert found == {"topic": "T"}
     found.clear()
     assert filters.get("T") == {"topic": "T"}, "not a copy"
-    delays = DelayOffsetTable.load(door, str(tmp_path / "delayOffset.json"))
+    delays = DelayOffsetTable.load(os_api, str(tmp_path / "delayOffset.json"))
     delays.set(3, 7)
     assert delays.persist()
     delays.set(3, 7)
     assert not delays.persist()
     assert delays.offsets() == {3: 7}
-    topics = TopicTable.load(door, str(tmp_path / "topics.json"))
+    topics = TopicTable.load(os_api, str(tmp_path / "topics.json"))
     assert "'T', queues=2" in repr(topics.ensure("T", 2))
 
 
@@ -339,7 +339,7 @@ def test_a_file_whose_values_did_not_change_keeps_the_text_of_its_writer(tmp_pat
     path = tmp_path / "consumerOffset.json"
     older = b'{\n\t"offsetTable":{\n\t\t"T@g":{0:5,1:6\n\t\t}\n\t}\n}'
     path.write_bytes(older)
-    file = ConfigFile(OsDoor(), str(path))
+    file = ConfigFile(OsApi(), str(path))
     value = file.load()
     assert not file.persist(value)
     assert not file.persist(value)

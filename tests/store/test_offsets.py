@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, FlushError, UsageError
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.meta.offsets import ConsumerOffsets
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -35,7 +35,7 @@ def test_real_files_are_written_back_unchanged(tmp_path: Path, source: Path) -> 
     lmq = source.name.startswith("lmq")
     copy = tmp_path / source.name
     shutil.copyfile(source, copy)
-    offsets = ConsumerOffsets.load(OsDoor(), str(copy), lmq=lmq)
+    offsets = ConsumerOffsets.load(OsApi(), str(copy), lmq=lmq)
     assert not offsets.persist()
     # There and back, so that the write really happens.
     offsets.commit("g", "T", 0, 5)
@@ -48,7 +48,7 @@ def test_real_files_are_written_back_unchanged(tmp_path: Path, source: Path) -> 
 
 def test_offsets_of_a_real_broker() -> None:
     path = GOLDEN / "golden-5.3.3" / "normal-clean" / "store" / "config" / "consumerOffset.json"
-    offsets = ConsumerOffsets.load(OsDoor(), str(path))
+    offsets = ConsumerOffsets.load(OsApi(), str(path))
     assert offsets.get("cg_all", "TopicA", 2) == 23
     assert offsets.get("cg_all", "TopicA", 4) == -1
     assert offsets.get("cg_none", "TopicA", 0) == -1
@@ -57,10 +57,10 @@ def test_offsets_of_a_real_broker() -> None:
 
 
 def test_new_file_looks_like_a_brokers(tmp_path: Path) -> None:
-    door = OsDoor()
-    door.fix_clock(1_700_000_000_000)
+    os_api = OsApi()
+    os_api.fix_clock(1_700_000_000_000)
     path = tmp_path / "config" / "consumerOffset.json"
-    offsets = ConsumerOffsets.load(door, str(path))
+    offsets = ConsumerOffsets.load(os_api, str(path))
     assert not offsets.persist()
     offsets.commit("billing", "OrderEvents", 0, 120)
     offsets.commit("billing", "OrderEvents", 1, 118)
@@ -70,14 +70,14 @@ def test_new_file_looks_like_a_brokers(tmp_path: Path) -> None:
         '\t"groupTopicMap":{\n\t\t"billing":[\n\t\t\t"OrderEvents"\n\t\t]\n\t},\n'
         '\t"offsetTable":{\n\t\t"OrderEvents@billing":{\n\t\t\t0:120,\n\t\t\t1:118\n\t\t}\n\t}\n}'
     )
-    again = ConsumerOffsets.load(door, str(path))
+    again = ConsumerOffsets.load(os_api, str(path))
     assert again.offsets("billing") == {"OrderEvents": {0: 120, 1: 118}}
 
 
 def test_version_steps_with_the_commits(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     path.write_text('{"dataVersion":{"counter":7,"stateVersion":3,"timestamp":1},"offsetTable":{}}')
-    offsets = ConsumerOffsets.load(OsDoor(), str(path), version_step=10)
+    offsets = ConsumerOffsets.load(OsApi(), str(path), version_step=10)
     for i in range(25):
         offsets.commit("g", "T", 0, i)
     offsets.persist()
@@ -89,7 +89,7 @@ def test_version_steps_with_the_commits(tmp_path: Path) -> None:
 def test_file_of_4x_keeps_its_form(tmp_path: Path) -> None:
     path = tmp_path / "consumerOffset.json"
     path.write_text('{"offsetTable":{"T@g":{0:1}}}')
-    offsets = ConsumerOffsets.load(OsDoor(), str(path), version_step=1)
+    offsets = ConsumerOffsets.load(OsApi(), str(path), version_step=1)
     offsets.commit("g", "T", 0, 2)
     offsets.persist()
     assert path.read_text() == '{\n\t"offsetTable":{\n\t\t"T@g":{\n\t\t\t0:2\n\t\t}\n\t}\n}'
@@ -126,11 +126,11 @@ def test_the_file_of_the_setting_counts_and_a_younger_one_of_the_other_is_told(t
 
 def test_light_groups_have_their_own_table(tmp_path: Path) -> None:
     path = tmp_path / "lmqConsumerOffset.json"
-    offsets = ConsumerOffsets.load(OsDoor(), str(path), lmq=True)
+    offsets = ConsumerOffsets.load(OsApi(), str(path), lmq=True)
     offsets.commit("%LMQ%a", "%LMQ%a", 0, 9)
     offsets.commit("plain", "%LMQ%a", 0, 4)
     offsets.persist()
-    again = ConsumerOffsets.load(OsDoor(), str(path), lmq=True)
+    again = ConsumerOffsets.load(OsApi(), str(path), lmq=True)
     assert (again.offsets("%LMQ%a"), again.offsets("%LMQ%none")) == ({"%LMQ%a": {0: 9}}, {})
     assert again.get("%LMQ%a", "%LMQ%a", 0) == 9
     assert again.get("plain", "%LMQ%a", 0) == 4
@@ -143,7 +143,7 @@ def test_light_groups_have_their_own_table(tmp_path: Path) -> None:
 def test_trap_quoted_queue_ids_are_read(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     path.write_text('{"offsetTable":{"T@g":{"0":1,"12":3}},"groupTopicMap":{"noise":5}}')
-    assert ConsumerOffsets.load(OsDoor(), str(path)).offsets("g") == {"T": {0: 1, 12: 3}}
+    assert ConsumerOffsets.load(OsApi(), str(path)).offsets("g") == {"T": {0: 1, 12: 3}}
 
 
 @pytest.mark.parametrize(
@@ -163,9 +163,9 @@ def test_damage_falls_back_to_the_backup(tmp_path: Path, text: str) -> None:
     path = tmp_path / "c.json"
     path.write_text(text)
     with pytest.raises(CorruptFile, match=r"c\.json, expected"):
-        ConsumerOffsets.load(OsDoor(), str(path), lmq=True)
+        ConsumerOffsets.load(OsApi(), str(path), lmq=True)
     path.with_name("c.json.bak").write_text('{"offsetTable":{"T@g":{0:8}}}')
-    offsets = ConsumerOffsets.load(OsDoor(), str(path), lmq=True)
+    offsets = ConsumerOffsets.load(OsApi(), str(path), lmq=True)
     assert offsets.get("g", "T", 0) == 8
     assert len(offsets.warnings) == 1
 
@@ -176,7 +176,7 @@ def test_damage_falls_back_to_the_backup(tmp_path: Path, text: str) -> None:
      ("g", "T", 0, 2**63), ("g", "T", 2**31, 0), (5, "T", 0, 0), ("g", "T", "0", 0), ("g", "T", 0, 1.5)],
 )  # fmt: skip
 def test_wrong_commits_are_refused_and_leave_nothing(group: str, topic: str, queue_id: int, offset: int) -> None:
-    offsets = ConsumerOffsets(OsDoor(), "unused")
+    offsets = ConsumerOffsets(OsApi(), "unused")
     with pytest.raises(UsageError, match="expected"):
         offsets.commit(group, topic, queue_id, offset)
     assert offsets.groups() == []
@@ -189,18 +189,18 @@ class Place(enum.IntEnum):
 @pytest.mark.parametrize("number", [True, Place.FIFTH, numpy.int64(5), numpy.uint8(5)], ids=repr)
 def test_whatever_counts_as_a_whole_number_is_a_plain_number_in_the_file(tmp_path: Path, number: int) -> None:
     path = tmp_path / "c.json"
-    offsets = ConsumerOffsets.load(OsDoor(), str(path), lmq=True)
+    offsets = ConsumerOffsets.load(OsApi(), str(path), lmq=True)
     offsets.commit("g", "T", number, number)
     offsets.commit("%LMQ%a", "%LMQ%a", 0, number)
     assert offsets.persist()
-    again = ConsumerOffsets.load(OsDoor(), str(path), lmq=True)
+    again = ConsumerOffsets.load(OsApi(), str(path), lmq=True)
     assert again.offsets("g") == {"T": {int(number): int(number)}}
     assert again.offsets("%LMQ%a") == {"%LMQ%a": {0: int(number)}}
 
 
 def test_offsets_behind_the_end_of_their_queue_are_cut_with_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
-    offsets = ConsumerOffsets.load(OsDoor(), str(path), lmq=True)
+    offsets = ConsumerOffsets.load(OsApi(), str(path), lmq=True)
     for group, topic, queue_id, offset in (("g", "T", 0, 10), ("g", "T", 1, 11), ("%LMQ%a", "%LMQ%a", 0, 12)):
         offsets.commit(group, topic, queue_id, offset)
     offsets.cut(lambda topic, queue_id: {("T", 0): 10, ("T", 1): 4}.get((topic, queue_id), 0))
@@ -212,7 +212,7 @@ def test_offsets_behind_the_end_of_their_queue_are_cut_with_a_warning(tmp_path: 
 
 def test_offsets_are_not_written_when_their_messages_cannot_be_made_durable(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
-    offsets = ConsumerOffsets.load(OsDoor(), str(path))
+    offsets = ConsumerOffsets.load(OsApi(), str(path))
     offsets.commit("g", "T", 0, 1)
     offsets.persist()
 
@@ -223,7 +223,7 @@ def test_offsets_are_not_written_when_their_messages_cannot_be_made_durable(tmp_
     offsets.commit("g", "T", 0, 2)
     with pytest.raises(FlushError):
         offsets.persist(before=refuse)
-    assert ConsumerOffsets.load(OsDoor(), str(path)).get("g", "T", 0) == 1
+    assert ConsumerOffsets.load(OsApi(), str(path)).get("g", "T", 0) == 1
 
 
 names = st.text(st.characters(exclude_characters="@", exclude_categories=["Cs"]), min_size=1, max_size=8)
@@ -234,20 +234,20 @@ def test_commits_survive_a_reload(
     tmp_path_factory: pytest.TempPathFactory, commits: list[tuple[str, str, int, int]]
 ) -> None:
     path = str(tmp_path_factory.mktemp("offsets") / "c.json")
-    offsets = ConsumerOffsets.load(OsDoor(), path)
+    offsets = ConsumerOffsets.load(OsApi(), path)
     model: dict[tuple[str, str, int], int] = {}
     for group, topic, queue_id, offset in commits:
         offsets.commit(group, topic, queue_id, offset)
         model[group, topic, queue_id] = offset
     offsets.persist()
-    again = ConsumerOffsets.load(OsDoor(), path)
+    again = ConsumerOffsets.load(OsApi(), path)
     assert {key: again.get(*key) for key in model} == model
     assert again.groups() == sorted({group for group, _, _ in model})
 
 
 def test_many_threads_lose_nothing(tmp_path: Path) -> None:
     path = str(tmp_path / "c.json")
-    offsets = ConsumerOffsets.load(OsDoor(), path)
+    offsets = ConsumerOffsets.load(OsApi(), path)
 
     def work(queue_id: int) -> None:
         for offset in range(200):
@@ -261,12 +261,12 @@ def test_many_threads_lose_nothing(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     offsets.persist()
-    assert ConsumerOffsets.load(OsDoor(), path).offsets("g") == {"T": dict.fromkeys(range(4), 199)}
+    assert ConsumerOffsets.load(OsApi(), path).offsets("g") == {"T": dict.fromkeys(range(4), 199)}
 
 
 def test_light_offsets_of_a_group(tmp_path: Path) -> None:
     path = tmp_path / "lmqConsumerOffset.json"
-    offsets = ConsumerOffsets.load(OsDoor(), str(path), lmq=True)
+    offsets = ConsumerOffsets.load(OsApi(), str(path), lmq=True)
     offsets.commit("g", "%LMQ%a", 0, 5)
     offsets.commit("other", "%LMQ%b", 0, 6)
     assert offsets.offsets("g") == {"%LMQ%a": {0: 5}}
@@ -278,4 +278,4 @@ def test_a_light_table_by_numbers_is_damage(tmp_path: Path) -> None:
     path = tmp_path / "lmqConsumerOffset.json"
     path.write_bytes(b'{"lmqOffsetTable":{5:6}}')
     with pytest.raises(CorruptFile, match="by name"):
-        ConsumerOffsets.load(OsDoor(), str(path), lmq=True)
+        ConsumerOffsets.load(OsApi(), str(path), lmq=True)

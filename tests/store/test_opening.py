@@ -11,7 +11,7 @@ from laboratory import lab, open_still
 
 import mqfast
 from mqfast.errors import CorruptFile, StorageError
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 
 SMALL: dict[str, Any] = {
     "mappedFileSizeCommitLog": 1 << 16,
@@ -135,16 +135,16 @@ def test_fillers_of_a_queue_that_begins_later(tmp_path: Path) -> None:
 
 
 def test_directories_of_a_directory(tmp_path: Path) -> None:
-    door = OsDoor()
+    os_api = OsApi()
     for name in ("b", "a", "c/d"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "a")
     (tmp_path / "dead").symlink_to(tmp_path / "nothing")
-    assert door.subdirectories(tmp_path) == ["a", "b", "c", "link"]
-    assert door.subdirectories(tmp_path / "nothing") == []
+    assert os_api.subdirectories(tmp_path) == ["a", "b", "c", "link"]
+    assert os_api.subdirectories(tmp_path / "nothing") == []
     with pytest.raises(StorageError):
-        door.subdirectories(tmp_path / "file")
+        os_api.subdirectories(tmp_path / "file")
 
 
 @pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 130])

@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 
 from mqfast.errors import DiskFull, MapFailed, MqfastError, StorageError, StoreLocked, StoreNotFound
-from mqfast.store.base._mapped_file import MappedFile
-from mqfast.store.base._os import REAL, Mutex, OsDoor, body_crc, crc32_variant
+from mqfast.store.base.mapped_file import MappedFile
+from mqfast.store.base.os_api import REAL, Mutex, OsApi, body_crc, crc32_variant
 
 ROOT = Path(__file__).resolve().parents[2]
 # Who may call the system for files, and why.
 ALLOWED = {
     "csrc/os_door.c": "the real table",
-    "mqfast/store/base/_os.pyx": "the door; listdir and makedirs' names go past the table, which has no call for them",
+    "mqfast/store/base/os_api.pyx": "the table; names of listdir and makedirs go past the table, which has no call",
     "csrc/sigbus_guard.c": "puts a page under a mapping whose file was cut, in a signal handler, where no table is",
     "csrc/crc32_consts.py": "a generator that is run by hand",
     "mqfast/remoting/tls.py": "certificates and keys, which are no store files",
@@ -112,50 +112,50 @@ def test_the_search_would_find_a_call() -> None:
 
 
 def test_files(tmp_path: Path) -> None:
-    door = OsDoor()
+    os_api = OsApi()
     path = tmp_path / "file"
-    door.write_file(path, b"twelve bytes")
-    assert door.read_file(path) == b"twelve bytes" == path.read_bytes()
-    assert door.file_size(path) == 12
-    door.overwrite(path, b"TWO", 4)
+    os_api.write_file(path, b"twelve bytes")
+    assert os_api.read_file(path) == b"twelve bytes" == path.read_bytes()
+    assert os_api.file_size(path) == 12
+    os_api.overwrite(path, b"TWO", 4)
     assert path.read_bytes() == b"twelTWOytes"[:4] + b"TWO" + b"bytes"
-    door.overwrite(tmp_path / "fresh", b"x", 3)
+    os_api.overwrite(tmp_path / "fresh", b"x", 3)
     assert (tmp_path / "fresh").read_bytes() == b"\0\0\0x"
-    door.write_file(path, b"short")
+    os_api.write_file(path, b"short")
     assert path.read_bytes() == b"short"
-    door.replace_file(path, b"replaced")
+    os_api.replace_file(path, b"replaced")
     assert path.read_bytes() == b"replaced"
     assert not (tmp_path / "file.tmp").exists()
-    assert abs(door.mtime_ms(path) - path.stat().st_mtime_ns // 1_000_000) <= 1
-    assert door.file_id(path) == (path.stat().st_dev, path.stat().st_ino)
-    door.rename(path, tmp_path / "other")
-    assert not door.exists(path)
-    assert door.exists(tmp_path / "other")
-    door.unlink(tmp_path / "other")
-    door.unlink(tmp_path / "other", missing_ok=True)
+    assert abs(os_api.mtime_ms(path) - path.stat().st_mtime_ns // 1_000_000) <= 1
+    assert os_api.file_id(path) == (path.stat().st_dev, path.stat().st_ino)
+    os_api.rename(path, tmp_path / "other")
+    assert not os_api.exists(path)
+    assert os_api.exists(tmp_path / "other")
+    os_api.unlink(tmp_path / "other")
+    os_api.unlink(tmp_path / "other", missing_ok=True)
     with pytest.raises(StoreNotFound):
-        door.unlink(tmp_path / "other")
+        os_api.unlink(tmp_path / "other")
 
 
 def test_directories(tmp_path: Path) -> None:
-    door = OsDoor()
-    door.makedirs(tmp_path / "a" / "b" / "c")
-    door.makedirs(tmp_path / "a" / "b" / "c")
-    assert door.is_dir(tmp_path / "a" / "b")
-    assert not door.is_dir(tmp_path / "none")
+    os_api = OsApi()
+    os_api.makedirs(tmp_path / "a" / "b" / "c")
+    os_api.makedirs(tmp_path / "a" / "b" / "c")
+    assert os_api.is_dir(tmp_path / "a" / "b")
+    assert not os_api.is_dir(tmp_path / "none")
     (tmp_path / "a" / "z").touch()
-    assert door.listdir(tmp_path / "a") == ["b", "z"]
-    assert door.listdir(tmp_path / "none") == []
-    assert not door.exists(tmp_path / "a" / "z" / "below")
+    assert os_api.listdir(tmp_path / "a") == ["b", "z"]
+    assert os_api.listdir(tmp_path / "none") == []
+    assert not os_api.exists(tmp_path / "a" / "z" / "below")
     with pytest.raises(StorageError):
-        door.listdir(tmp_path / "a" / "z")
-    door.rmdir(tmp_path / "a" / "b" / "c")
+        os_api.listdir(tmp_path / "a" / "z")
+    os_api.rmdir(tmp_path / "a" / "b" / "c")
     with pytest.raises(StorageError):
-        door.rmdir(tmp_path / "a")
-    door.fsync_dir(tmp_path)
+        os_api.rmdir(tmp_path / "a")
+    os_api.fsync_dir(tmp_path)
     with pytest.raises(StoreNotFound):
-        door.fsync_dir(tmp_path / "none")
-    total, available = door.statvfs(tmp_path)
+        os_api.fsync_dir(tmp_path / "none")
+    total, available = os_api.statvfs(tmp_path)
     assert 0 < available <= total
 
 
@@ -181,7 +181,7 @@ def test_the_lock_keeps_other_processes_out(tmp_path: Path) -> None:
     ask = (
         "import sys\n"
         "from mqfast.errors import StoreLocked\n"
-        "from mqfast.store.base._os import REAL\n"
+        "from mqfast.store.base.os_api import REAL\n"
         "try:\n    REAL.lock_byte(sys.argv[1]); print('free')\n"
         "except StoreLocked:\n    print('held')\n"
     )
@@ -197,32 +197,32 @@ def test_the_lock_keeps_other_processes_out(tmp_path: Path) -> None:
 
 
 def test_the_clock_can_be_fixed() -> None:
-    door = OsDoor()
-    assert abs(door.now_ms() - REAL.now_ms()) < 60_000
-    door.fix_clock(1234)
-    assert [door.now_ms(), door.now_ms()] == [1234, 1234]
+    os_api = OsApi()
+    assert abs(os_api.now_ms() - REAL.now_ms()) < 60_000
+    os_api.fix_clock(1234)
+    assert [os_api.now_ms(), os_api.now_ms()] == [1234, 1234]
     assert REAL.now_ms() > 1234
-    door.fix_clock(None)
-    assert door.now_ms() > 1_600_000_000_000
-    first = door.monotonic_ns()
-    assert door.monotonic_ns() >= first
+    os_api.fix_clock(None)
+    assert os_api.now_ms() > 1_600_000_000_000
+    first = os_api.monotonic_ns()
+    assert os_api.monotonic_ns() >= first
 
 
 @pytest.mark.parametrize(("number", "kind"), ERRORS)
 def test_every_errno_becomes_its_exception(tmp_path: Path, number: int, kind: type[StorageError]) -> None:
     """The first function of a door's table is open: put one there that fails."""
-    door = OsDoor()
+    os_api = OsApi()
     signature = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int)
     failing = signature(lambda *_: -number)
-    ctypes.c_void_p.from_address(door.table_address).value = ctypes.cast(failing, ctypes.c_void_p).value
+    ctypes.c_void_p.from_address(os_api.table_address).value = ctypes.cast(failing, ctypes.c_void_p).value
     with pytest.raises(kind) as raised:
-        door.read_file(tmp_path / "file")
+        os_api.read_file(tmp_path / "file")
     assert type(raised.value) is kind
     assert raised.value.errno == number
     assert str(tmp_path / "file") in str(raised.value)
     assert os.strerror(number) in str(raised.value)
     (tmp_path / "file").write_bytes(b"other doors are not changed")
-    assert OsDoor().read_file(tmp_path / "file") == b"other doors are not changed"
+    assert OsApi().read_file(tmp_path / "file") == b"other doors are not changed"
 
 
 # --- calls that fail, one at a time -----------------------------------------------------------------------------------
@@ -243,21 +243,21 @@ PLACES: dict[str, tuple[int, Any]] = {
 }
 
 
-def failing(call: str, number: int) -> tuple[OsDoor, object]:
+def failing(call: str, number: int) -> tuple[OsApi, object]:
     """A door one of whose calls always fails; the second object must be kept as long."""
-    door = OsDoor()
+    os_api = OsApi()
     place, signature = PLACES[call]
     function = signature(lambda *_: -number)
-    table = (ctypes.c_void_p * 27).from_address(door.table_address)
+    table = (ctypes.c_void_p * 27).from_address(os_api.table_address)
     table[place] = ctypes.cast(function, ctypes.c_void_p).value
-    return door, function
+    return os_api, function
 
 
 @pytest.mark.parametrize("call", ["pwrite", "fsync"])
 def test_a_file_that_cannot_be_written_or_synced(tmp_path: Path, call: str) -> None:
-    door, kept = failing(call, errno.EIO)
+    os_api, kept = failing(call, errno.EIO)
     path = tmp_path / "file"
-    for write in (door.write_file, door.overwrite, door.replace_file):
+    for write in (os_api.write_file, os_api.overwrite, os_api.replace_file):
         with pytest.raises(StorageError, match="write failed" if call == "pwrite" else "fsync failed"):
             write(path, b"data")
     assert kept is not None
@@ -265,54 +265,54 @@ def test_a_file_that_cannot_be_written_or_synced(tmp_path: Path, call: str) -> N
 
 def test_latencies_of_a_disk(tmp_path: Path) -> None:
     probe = tmp_path / "probe"
-    took = OsDoor().sync_latencies_ns(probe, 3)
+    took = OsApi().sync_latencies_ns(probe, 3)
     assert len(took) == 3
     assert min(took) > 0
     assert not probe.exists()
     for call in ("pwrite", "fdatasync"):
-        door, kept = failing(call, errno.EIO)
+        os_api, kept = failing(call, errno.EIO)
         with pytest.raises(StorageError, match="fdatasync failed"):
-            door.sync_latencies_ns(probe, 3)
+            os_api.sync_latencies_ns(probe, 3)
         assert not probe.exists(), "the probe stays"
         assert kept is not None
     with pytest.raises(StoreNotFound):
-        OsDoor().sync_latencies_ns(tmp_path / "none" / "probe")
+        OsApi().sync_latencies_ns(tmp_path / "none" / "probe")
 
 
 def test_directories_that_somebody_else_makes_or_that_cannot_be_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    OsDoor().makedirs("relative")
-    OsDoor().makedirs("/")
-    OsDoor().replace_file("plain", b"data")
+    OsApi().makedirs("relative")
+    OsApi().makedirs("/")
+    OsApi().replace_file("plain", b"data")
     assert Path("plain").read_bytes() == b"data"
-    door, kept = failing("mkdir", errno.EEXIST)  # made by another process between the look and the call
-    door.makedirs(tmp_path / "theirs")
-    door, kept = failing("mkdir", errno.EACCES)
+    os_api, kept = failing("mkdir", errno.EEXIST)  # made by another process between the look and the call
+    os_api.makedirs(tmp_path / "theirs")
+    os_api, kept = failing("mkdir", errno.EACCES)
     with pytest.raises(StorageError, match="mkdir failed"):
-        door.makedirs(tmp_path / "mine")
-    door, kept = failing("sync_directory", errno.EIO)
-    door.makedirs(tmp_path / "later", False)
+        os_api.makedirs(tmp_path / "mine")
+    os_api, kept = failing("sync_directory", errno.EIO)
+    os_api.makedirs(tmp_path / "later", False)
     assert (tmp_path / "later").is_dir()
     with pytest.raises(StorageError, match="fsync of directory"):
-        door.makedirs(tmp_path / "now")
+        os_api.makedirs(tmp_path / "now")
     assert not (tmp_path / "now").exists(), "the next attempt would take it for durable"
     assert kept is not None
 
 
 def test_a_filesystem_as_a_whole(tmp_path: Path) -> None:
-    place = OsDoor().open_directory(tmp_path)
+    place = OsApi().open_directory(tmp_path)
     assert place.device == tmp_path.stat().st_dev
     assert place.sync_filesystem() in (True, False)  # by the kernel
     place.close()
     place.close()
     for number, expected in ((errno.ENOSYS, False), (0, True)):
-        door, kept = failing("sync_filesystem", number)
-        assert door.open_directory(tmp_path).sync_filesystem() is expected
-    door, kept = failing("sync_filesystem", errno.EIO)
+        os_api, kept = failing("sync_filesystem", number)
+        assert os_api.open_directory(tmp_path).sync_filesystem() is expected
+    os_api, kept = failing("sync_filesystem", errno.EIO)
     with pytest.raises(StorageError, match="sync of filesystem"):
-        door.open_directory(tmp_path).sync_filesystem()
+        os_api.open_directory(tmp_path).sync_filesystem()
     assert kept is not None
 
 
@@ -351,22 +351,22 @@ def test_who_holds_a_lock_that_nests_may_take_it_again() -> None:
 @pytest.mark.parametrize(
     ("slot", "work"),
     [
-        (3, lambda door, path: MappedFile.create(door, f"{path}3", 0, 4096)),
-        (6, lambda door, path: MappedFile.create(door, f"{path}3", 0, 4096)),
-        (8, lambda door, path: MappedFile.create(door, f"{path}3", 0, 4096).expect_appends(False)),
-        (5, lambda door, path: door.exists(path)),
-        (5, lambda door, path: door.file_size(path)),
-        (17, lambda door, path: door.rename(path, f"{path}2")),
-        (18, lambda door, path: MappedFile.create(door, f"{path}3", 0, 4096).destroy()),
-        (19, lambda door, path: door.makedirs(path)),
-        (20, lambda door, path: door.rmdir(path)),
-        (21, lambda door, path: door.fsync_dir(path)),
+        (3, lambda os_api, path: MappedFile.create(os_api, f"{path}3", 0, 4096)),
+        (6, lambda os_api, path: MappedFile.create(os_api, f"{path}3", 0, 4096)),
+        (8, lambda os_api, path: MappedFile.create(os_api, f"{path}3", 0, 4096).expect_appends(False)),
+        (5, lambda os_api, path: os_api.exists(path)),
+        (5, lambda os_api, path: os_api.file_size(path)),
+        (17, lambda os_api, path: os_api.rename(path, f"{path}2")),
+        (18, lambda os_api, path: MappedFile.create(os_api, f"{path}3", 0, 4096).destroy()),
+        (19, lambda os_api, path: os_api.makedirs(path)),
+        (20, lambda os_api, path: os_api.rmdir(path)),
+        (21, lambda os_api, path: os_api.fsync_dir(path)),
     ],
 )
 def test_a_file_system_that_takes_its_time_stops_nobody_else(tmp_path: Path, slot: int, work: Any) -> None:
     """A rename that waited for the journal kept the GIL: here it waits for a signal, at most 8 seconds."""
-    door = OsDoor()
-    table = (ctypes.c_void_p * 27).from_address(door.table_address)
+    os_api = OsApi()
+    table = (ctypes.c_void_p * 27).from_address(os_api.table_address)
     real = table[slot]
     inside = threading.Event()
 
@@ -374,7 +374,7 @@ def test_a_file_system_that_takes_its_time_stops_nobody_else(tmp_path: Path, slo
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
         inside.set()
         with contextlib.suppress(OSError, MqfastError):
-            work(door, str(tmp_path / "name"))
+            work(os_api, str(tmp_path / "name"))
 
     old = signal.signal(signal.SIGALRM, lambda *_: None)
     table[slot] = ctypes.cast(ctypes.CDLL(None).pause, ctypes.c_void_p).value

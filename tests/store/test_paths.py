@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqfast.errors import CorruptFile
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.base.paths import (
     StorePaths,
     index_name,
@@ -104,46 +104,46 @@ def test_names_that_are_no_time(name: str) -> None:
 
 
 def test_listings_leave_strangers_out(tmp_path: Path) -> None:
-    door = OsDoor()
+    os_api = OsApi()
     log = tmp_path / "commitlog"
     (log / offset_name(77)).mkdir(parents=True)
     for name in (offset_name(1024), offset_name(0), "1024", ".hidden"):
         (log / name).touch()
-    files, others = list_offset_files(door, str(log))
+    files, others = list_offset_files(os_api, str(log))
     assert files == [(0, str(log / offset_name(0))), (1024, str(log / offset_name(1024)))]
     assert sorted(others) == sorted([".hidden", "1024", offset_name(77)])
-    assert list_offset_files(door, str(tmp_path / "nothing")) == ([], [])
+    assert list_offset_files(os_api, str(tmp_path / "nothing")) == ([], [])
 
     queues = tmp_path / "consumequeue"
     for name in ("T/0", "T/10", "T/2", "T/x", "T/007", "T/-1", "T/99999999999", "%LMQ%a/0", "empty"):
         (queues / name).mkdir(parents=True)
     (queues / "T" / "5").touch()
     (queues / "file").touch()
-    assert list_queues(door, str(queues)) == {"%LMQ%a": [0], "T": [0, 2, 10], "empty": []}
-    assert list_queues(door, str(tmp_path / "nothing")) == {}
+    assert list_queues(os_api, str(queues)) == {"%LMQ%a": [0], "T": [0, 2, 10], "empty": []}
+    assert list_queues(os_api, str(tmp_path / "nothing")) == {}
     assert queue_dir(str(queues), "T", 10) == str(queues / "T" / "10")
 
     index = tmp_path / "index"
     (index / "20240101000000000").mkdir(parents=True)
     for name in ("20240102000000000", "20231114221320007", "junk"):
         (index / name).touch()
-    assert list_index_files(door, str(index)) == (
+    assert list_index_files(os_api, str(index)) == (
         ["20231114221320007", "20240102000000000"],
         ["20240101000000000", "junk"],
     )
 
 
 def test_a_real_store_has_these_places() -> None:
-    door = OsDoor()
+    os_api = OsApi()
     paths = StorePaths(str(GOLDEN / "golden-5.3.3" / "normal-clean" / "store"))
-    assert len(list_offset_files(door, paths.commit_logs[0])[0]) > 1
-    assert list_offset_files(door, paths.commit_logs[0])[1] == []
-    assert "TopicA" in list_queues(door, paths.consume_queue)
-    assert list_index_files(door, paths.index)[0]
+    assert len(list_offset_files(os_api, paths.commit_logs[0])[0]) > 1
+    assert list_offset_files(os_api, paths.commit_logs[0])[1] == []
+    assert "TopicA" in list_queues(os_api, paths.consume_queue)
+    assert list_index_files(os_api, paths.index)[0]
     for path in (paths.checkpoint, paths.lock, paths.topics, paths.subscription_group, paths.consumer_offset,
                  paths.delay_offset, paths.consumer_filter):  # fmt: skip
-        assert door.exists(path), path
-    assert not door.exists(paths.abort)
+        assert os_api.exists(path), path
+    assert not os_api.exists(paths.abort)
     assert paths.offsets_file(False) == paths.consumer_offset
     assert paths.offsets_file(True).endswith("config/lmqConsumerOffset.json")
 

@@ -1,6 +1,6 @@
 """Dispatch with a pool: what only its buffer holds is dispatched as well, so that puts go on themselves.
 
-Room: tests/store. The walk: ``mqfast/store/dispatch/_dispatch.pyx``. It must never hand a reader what was not
+Room: tests/store. The walk: ``mqfast/store/dispatch/dispatch.pyx``. It must never hand a reader what was not
 committed.
 """
 
@@ -120,7 +120,7 @@ def test_a_put_without_room_for_its_unit_wakes_the_dispatcher_before_the_commit(
 
 def test_a_log_that_failed_does_not_keep_the_dispatcher_awake(sim: Any) -> None:
     config = StoreConfig.tiny(**POOL, mapped_file_bytes_commit_log=1 << 20, mapped_file_bytes_consume_queue=400)
-    store = open_still(os.path.join(sim.root, "s"), config=config, door=sim.door)
+    store = open_still(os.path.join(sim.root, "s"), config=config, os_api=sim.os_api)
     store.put("T", b"first")
     store.log.commit()
     lab(store).step_dispatch()
@@ -190,7 +190,7 @@ def test_any_order_gives_the_units_of_a_store_without_a_pool(tmp_path: Path, see
 
 def test_a_commit_that_fails_in_between_latches_and_is_no_damage(sim: Any) -> None:
     config = StoreConfig.tiny(**POOL, mapped_file_bytes_commit_log=1 << 20)
-    store = open_still(os.path.join(sim.root, "s"), config=config, door=sim.door)
+    store = open_still(os.path.join(sim.root, "s"), config=config, os_api=sim.os_api)
     store.put("T", b"first")
     store.log.commit()
     lab(store).step_dispatch()

@@ -369,7 +369,7 @@ def test_the_whole_matrix_rolls_closes_and_reopens(tmp_path: Path, settings: dic
         assert [result.queue_offset for result in results] == list(range(100))
         assert len({result.physical_offset // 4096 for result in results}) > 8
         assert bodies(store) == given
-        assert store.look(results[77].message_id).queue_offset == 77
+        assert store.get_by_offset(results[77].message_id).queue_offset == 77
     with mqfast.open(tmp_path / "store", **SMALL | settings) as store:
         assert store.recovery.clean
         assert bodies(store) == given
@@ -532,10 +532,10 @@ def test_whatever_is_not_plain_goes_the_general_way(tmp_path: Path) -> None:
         ]
         for options, name, value in fields:
             placed = store.put("T", b"x", **options)
-            assert getattr(store.look(placed.physical_offset), name) == value
+            assert getattr(store.get_by_offset(placed.physical_offset), name) == value
         assert store.put("T", b"x", wait_store_ok=False).status.name == "PUT_OK"
     with mqfast.open(tmp_path / "six", store_host="[::1]:10911", **SMALL) as store:
-        assert store.look(store.producer("T").put(b"x").physical_offset).store_host == "[::1]:10911"
+        assert store.get_by_offset(store.producer("T").put(b"x").physical_offset).store_host == "[::1]:10911"
     with mqfast.open(tmp_path / "short", autoMessageVersionOnTopicLen=False, **SMALL) as store:
         with pytest.raises(TopicTooLong):
             store.put("T" * 128, b"", flag=1)
@@ -550,7 +550,7 @@ def test_a_batch_takes_no_message_of_several_queues(tmp_path: Path) -> None:
             store.put_batch([several])
         for number in range(3):
             placed = store.put_message(several)
-            offsets = store.look(placed.physical_offset).properties["INNER_MULTI_QUEUE_OFFSET"]
+            offsets = store.get_by_offset(placed.physical_offset).properties["INNER_MULTI_QUEUE_OFFSET"]
             assert offsets == f"{number},", "only light queues count for themselves"
         assert store.max_offset("%LMQ%a", 0) == 3
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from reference import ext_record
 
 from mqfast.errors import CorruptFile
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.queues.queue_ext import ExtUnit, QueueExt, is_address
 
 (CASE,) = golden_cases("5.3.3", ("cq-ext",))
@@ -26,7 +26,7 @@ def write(tmp_path: Path, *files: bytes, size: int = 128, first: int = 0) -> Que
     folder.mkdir(parents=True)
     for i, data in enumerate(files):
         (folder / f"{first + i * size:020}").write_bytes(data.ljust(size, b"\0"))
-    ext = QueueExt(OsDoor(), str(tmp_path), "T", 0, size)
+    ext = QueueExt(OsApi(), str(tmp_path), "T", 0, size)
     ext.load()
     return ext
 
@@ -36,9 +36,7 @@ def test_golden_units_are_those_that_the_queues_point_at(tmp_path: Path) -> None
     before = {path: path.read_bytes() for path in base.rglob("*") if path.is_file()}
     seen = 0
     for row in CASE.expected["queues"]:
-        ext = QueueExt(
-            OsDoor(), str(base), row["topic"], row["queueId"], CASE.settings["mappedFileSizeConsumeQueueExt"]
-        )
+        ext = QueueExt(OsApi(), str(base), row["topic"], row["queueId"], CASE.settings["mappedFileSizeConsumeQueueExt"])
         ext.load()
         ext.recover()
         queue = CASE.store / "consumequeue" / row["topic"] / str(row["queueId"])
@@ -64,7 +62,7 @@ def test_golden_units_are_those_that_the_queues_point_at(tmp_path: Path) -> None
 
 def test_v12_extension(tmp_path: Path) -> None:
     base = shutil.copytree(GOLDEN / "golden-engine/data3_G/consumequeue_ext", tmp_path / "ext")
-    ext = QueueExt(OsDoor(), str(base), "TE", 0, 64)
+    ext = QueueExt(OsApi(), str(base), "TE", 0, 64)
     ext.load()
     ext.recover()
     stored = 0x1A1F9BA3969
@@ -169,14 +167,14 @@ def test_load_refuses_files_of_another_length_and_gaps(tmp_path: Path) -> None:
     ext = write(tmp_path, b"", b"", b"")
     ext.close()
     with pytest.raises(CorruptFile, match="128 bytes"):
-        QueueExt(OsDoor(), str(tmp_path), "T", 0, 64).load()
+        QueueExt(OsApi(), str(tmp_path), "T", 0, 64).load()
     (Path(ext.path) / f"{128:020}").unlink()
     with pytest.raises(CorruptFile, match="out of place"):
-        QueueExt(OsDoor(), str(tmp_path), "T", 0, 128).load()
+        QueueExt(OsApi(), str(tmp_path), "T", 0, 128).load()
 
 
 def test_missing_directory_is_an_empty_extension(tmp_path: Path) -> None:
-    ext = QueueExt(OsDoor(), str(tmp_path), "T", 0, 64)
+    ext = QueueExt(OsApi(), str(tmp_path), "T", 0, 64)
     ext.load()
     ext.recover()
     ext.truncate(LEAST)
@@ -214,7 +212,7 @@ def test_any_bytes_are_read_without_harm(tmp_path: Path, data: bytes, offsets: l
 
 def test_what_is_no_extension(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="file_bytes"):
-        QueueExt(OsDoor(), str(tmp_path), "T", 0, 20)
+        QueueExt(OsApi(), str(tmp_path), "T", 0, 20)
     unit = ext_record(5, 6)
     ext = write(tmp_path, unit)
     ext.recover()
@@ -224,7 +222,7 @@ def test_what_is_no_extension(tmp_path: Path) -> None:
     assert "T/0 1 files" in repr(ext)
     ext.close()
     (tmp_path / "T" / "0" / f"{128:020}").touch()  # made, but never given its length
-    again = QueueExt(OsDoor(), str(tmp_path), "T", 0, 128)
+    again = QueueExt(OsApi(), str(tmp_path), "T", 0, 128)
     again.load()
     assert len(again.file_list) == 1
     (tmp_path / "T" / "0" / "stranger").touch()

@@ -1,7 +1,7 @@
 """Many queues flushed at once: how seldom Python is met, what one bad file costs the others, what a sync of a whole
 filesystem does not reach.
 
-Room: tests/store. The rules: ``mqfast/store/queues/_queue_flush.pyx``. That the disk has what counts as flushed,
+Room: tests/store. The rules: ``mqfast/store/queues/queue_flush.pyx``. That the disk has what counts as flushed,
 and in which order: ``test_sync_order.py``.
 """
 
@@ -24,10 +24,10 @@ from store.small_store import (
 from mqfast import Message
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, StorageError
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.message_store import MessageStore
-from mqfast.store.queues._consume_queue import ConsumeQueue, QueueTable
-from mqfast.store.queues._queue_flush import flush_queues
+from mqfast.store.queues.consume_queue import ConsumeQueue, QueueTable
+from mqfast.store.queues.queue_flush import flush_queues
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 
@@ -131,11 +131,11 @@ def test_by_the_clock_a_busy_queue_keeps_the_page_that_its_units_come_to(tmp_pat
 
 
 def test_the_checkpoint_knows_nothing_of_units_that_were_left(tmp_path: Path) -> None:
-    door = OsDoor()
-    with still(tmp_path / "store", door, mapped_file_bytes_consume_queue=6_000_000) as store:
+    os_api = OsApi()
+    with still(tmp_path / "store", os_api, mapped_file_bytes_consume_queue=6_000_000) as store:
         known = []
         for ms, count in ((1_000_000, 10_000), (2_000_000, 10_000), (3_000_000, 10), (4_000_000, 0)):
-            door.fix_clock(ms)
+            os_api.fix_clock(ms)
             put_units(store, count)
             lab(store).flush_queues(by_clock=True)
             known.append(lab(store).checkpoint.logics_msg_timestamp)
@@ -162,7 +162,7 @@ def test_a_file_that_was_cut_short_costs_the_other_queues_nothing(tmp_path: Path
 
 def test_a_sync_that_fails_is_the_last_one(tmp_path: Path) -> None:
     """Nothing behind it is synced, and nothing counts as durable that was not."""
-    door = OsDoor()
+    os_api = OsApi()
     tried: list[int] = []
 
     def third_fails(real: Msync) -> Msync:
@@ -172,9 +172,9 @@ def test_a_sync_that_fails_is_the_last_one(tmp_path: Path) -> None:
 
         return msync
 
-    with open_still(tmp_path / "store", config=StoreConfig.tiny(), door=door) as store:
+    with open_still(tmp_path / "store", config=StoreConfig.tiny(), os_api=os_api) as store:
         fill(store, 5)
-        with msync_by(door, third_fails), pytest.raises(StorageError, match="msync"):
+        with msync_by(os_api, third_fails), pytest.raises(StorageError, match="msync"):
             lab(store).queues.flush()
         assert len(tried) == 3
         assert flushed(store, 5)[2:] == [0, 0, 0]
@@ -183,10 +183,10 @@ def test_a_sync_that_fails_is_the_last_one(tmp_path: Path) -> None:
 def test_a_first_file_that_comes_during_a_flush_has_its_name_on_the_disk_after_the_next_one(sim: Sim) -> None:
     """Of a queue that recovery left without files: it was dirty when the flush began, and its names were not new."""
     base = os.path.join(sim.root, "consumequeue")
-    sim.door.makedirs(base, False)
-    sim.door.fsync_dir(sim.root)  # as the store does when it opens
+    sim.os_api.makedirs(base, False)
+    sim.os_api.fsync_dir(sim.root)  # as the store does when it opens
     table = QueueTable()
-    other, cut = (ConsumeQueue(sim.door, base, "T", number, 400) for number in range(2))
+    other, cut = (ConsumeQueue(sim.os_api, base, "T", number, 400) for number in range(2))
     for queue, at in ((other, 0), (cut, 100)):
         queue.make_room(at)
         queue.put(0, 100, 0, at)
@@ -201,7 +201,7 @@ def test_a_first_file_that_comes_during_a_flush_has_its_name_on_the_disk_after_t
             cut.make_room(0)
             cut.put(200, 100, 0, 0)
 
-    with msync_behind(sim.door, first_unit):
+    with msync_behind(sim.os_api, first_unit):
         flush_queues(table.dirty()[0])
     assert cut.file_list
     assert cut.flushed_bytes == 0
@@ -238,17 +238,17 @@ def test_a_queue_in_another_filesystem_is_synced_by_itself(tmp_path: Path) -> No
     elsewhere = [place for place in ("/dev/shm", "/var/tmp") if os.path.isdir(place) and os.stat(place).st_dev != here]
     if not elsewhere:
         pytest.skip("needs two filesystems")
-    door = OsDoor()
+    os_api = OsApi()
     synced: list[int] = []
     with (
         tempfile.TemporaryDirectory(dir=elsewhere[0]) as other,
-        open_still(tmp_path / "store", config=StoreConfig.tiny(), door=door) as store,
+        open_still(tmp_path / "store", config=StoreConfig.tiny(), os_api=os_api) as store,
     ):
         (tmp_path / "store" / "consumequeue" / "T").mkdir(parents=True)
         (tmp_path / "store" / "consumequeue" / "T" / "1").symlink_to(other)
         lab(store).queues.many = TOGETHER
         fill(store, 3)
-        with msync_behind(door, lambda: synced.append(1)):
+        with msync_behind(os_api, lambda: synced.append(1)):
             lab(store).queues.flush()
         assert flushed(store, 3) == [20] * 3
         together = lab(store).queues._directory

@@ -14,15 +14,15 @@ import pytest
 from laboratory import lab, open_still
 
 from mqfast.config import StoreConfig
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.message_store import MessageStore
 
 
-def falls_to_the_dispatcher(store: MessageStore, door: OsDoor, count: int, ms_each: int) -> int:
+def falls_to_the_dispatcher(store: MessageStore, os_api: OsApi, count: int, ms_each: int) -> int:
     """Put so many, so many milliseconds after each other; how often did a queue have no room for a unit?"""
     falls, now = 0, 1_700_000_000_000
     for _ in range(count):
-        door.fix_clock(now := now + ms_each)
+        os_api.fix_clock(now := now + ms_each)
         store.put("T", b"")
         if store.log.dispatched < store.log.written:
             falls += 1
@@ -36,17 +36,17 @@ def test_a_queue_that_fills_fast_has_much_room_at_once(
     tmp_path: Path, ms_each: int, falls: int, most_blocks: int
 ) -> None:
     """Each fall leaves the units of all puts to the dispatcher until it has caught up. Blocks are of 512 bytes."""
-    door = OsDoor()
+    os_api = OsApi()
     config = StoreConfig.tiny(mapped_file_bytes_commit_log=8 << 20, mapped_file_bytes_consume_queue=400_000)
-    with open_still(tmp_path / "store", config=config, door=door) as store:
-        assert falls_to_the_dispatcher(store, door, 6_500, ms_each) == falls
+    with open_still(tmp_path / "store", config=config, os_api=os_api) as store:
+        assert falls_to_the_dispatcher(store, os_api, 6_500, ms_each) == falls
         (file,) = (tmp_path / "store" / "consumequeue" / "T" / "0").iterdir()
         assert 6_500 * 20 <= file.stat().st_blocks * 512 <= most_blocks * 512
 
 
 def test_a_disk_without_much_room_gives_a_queue_a_little(sim: Any) -> None:
     config = StoreConfig.tiny(mapped_file_bytes_commit_log=1 << 20, mapped_file_bytes_consume_queue=400_000)
-    store = open_still(os.path.join(sim.root, "s"), config=config, door=sim.door)
+    store = open_still(os.path.join(sim.root, "s"), config=config, os_api=sim.os_api)
     for _ in range(409):
         store.put("T", b"")
         lab(store).step_dispatch()

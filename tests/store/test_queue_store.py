@@ -105,7 +105,7 @@ def test_a_record_whose_numbers_are_no_place_gets_no_queue(
     (path / "abort").touch()
     with mqfast.open(path, **SMALL) as store:
         assert bodies(store, "A") == [b"0", b"2"]
-        assert bytes(store.look(at).body) == b"1"
+        assert bytes(store.get_by_offset(at).body) == b"1"
         assert any(what in text for text in store.stats()["warnings"])
 
 

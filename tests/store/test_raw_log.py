@@ -520,7 +520,7 @@ def crash_images(sim: Any, place: Path) -> Any:
 
 
 def test_a_crash_at_any_call_of_a_cut_leaves_the_old_log_or_the_cut_one(tmp_path: Path, sim: Any) -> None:
-    master, slave = still(tmp_path / "m", **SMALL), still(Path(sim.root) / "s", sim.door, **SLAVE)
+    master, slave = still(tmp_path / "m", **SMALL), still(Path(sim.root) / "s", sim.os_api, **SLAVE)
     fill(master, 140)
     send(master, slave)
     slave.flush()
@@ -549,7 +549,7 @@ def test_a_crash_at_any_call_of_a_cut_leaves_the_old_log_or_the_cut_one(tmp_path
 
 
 def test_a_crash_at_any_call_of_a_slave_that_follows_leaves_whole_records(tmp_path: Path, sim: Any) -> None:
-    master, slave = still(tmp_path / "m", **SMALL), still(Path(sim.root) / "s", sim.door, **SLAVE)
+    master, slave = still(tmp_path / "m", **SMALL), still(Path(sim.root) / "s", sim.os_api, **SLAVE)
     taken = crash_images(sim, tmp_path / "images")
     for round_ in range(6):
         fill(master, 20, 20 * round_)
@@ -610,7 +610,7 @@ def test_readers_and_dispatch_end_at_the_confirm_offset_when_asked(tmp_path: Pat
     assert [m.body for m in store.query("T", "k")] == [b"a"]
     assert b"".join(raw.read(0, 9999)) == b"".join(log_of(tmp_path / "s").values())[: first.size]
     with pytest.raises(OffsetError):
-        store.look(second.physical_offset)
+        store.get_by_offset(second.physical_offset)
     assert raw.confirm_offset == first.size
     raw.confirm(raw.end)
     assert bodies(store) == [b"a", b"b"]

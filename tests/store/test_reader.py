@@ -82,7 +82,7 @@ def _tour(reader: StoreReader, calm: bool = False) -> int:
                 attempt(lambda t=topic, q=queue_id, b=boundary: reader.offset_by_time(t, q, 1795253890000, b))
         attempt(lambda t=topic: reader.query(t, "k1"))
     for place in places[:5]:
-        attempt(lambda p=place: reader.look(p))
+        attempt(lambda p=place: reader.get_by_offset(p))
     attempt(lambda: reader.checkpoint)
     attempt(lambda: reader.consumer_offsets("cg_all"))
     return seen
@@ -152,7 +152,7 @@ def test_a_damaged_message_ends_a_get(copy: Path) -> None:
             list(reader.messages("TopicA", 0))
         assert reader.get("TopicA", 0, 4)[0].to_bytes() == messages[4].to_bytes()
         with pytest.raises(CorruptFile):
-            reader.look(bad.physical_offset)
+            reader.get_by_offset(bad.physical_offset)
         scan = reader.scan()
         assert max(m.physical_offset for m in scan) < bad.physical_offset
         assert (scan.at, scan.reason) == (bad.physical_offset, "crc")
@@ -171,7 +171,7 @@ def test_files_that_vanish_after_open(copy: Path, gone: str) -> None:
         _tour(reader)
         if gone in ("commitlog", "."):
             with pytest.raises(MqfastError):
-                reader.look(200_000)
+                reader.get_by_offset(200_000)
         if gone.startswith("consume"):
             assert reader.get("TopicA", 0, 0).status == GetMessageStatus.NO_MATCHED_LOGIC_QUEUE
             assert len(list(reader.scan())) == 353
@@ -228,7 +228,7 @@ def test_removed_log_files(copy: Path) -> None:
             found += len(messages)
         assert found == 102
         with pytest.raises(OffsetError):
-            reader.look(0)
+            reader.get_by_offset(0)
         with pytest.raises(OffsetError):
             reader.scan(0)
     assert verify(copy).ok
@@ -266,7 +266,7 @@ def test_beside_a_live_writer(tmp_path: Path) -> None:
             assert [bytes(m.body) for m in result] == [b"%06d" % i * 40]
             assert result.max_offset == i // 3 + 1 == reader.max_offset(topic, 0)
             if i % 50 == 0:
-                assert reader.look(put.physical_offset).queue_offset == i // 3
+                assert reader.get_by_offset(put.physical_offset).queue_offset == i // 3
                 assert [m.queue_offset for m in reader.query(topic, f"k{i}")] == [i // 3]
         assert len(os.listdir(tmp_path / "store/commitlog")) > 3
         assert len(list(reader.scan())) == 700
@@ -340,7 +340,7 @@ def test_after_close(copy: Path) -> None:
     reader.close()
     reader.close()
     calls: list[Callable[[], Any]] = [
-        reader.topics, reader.queues, reader.log_range, reader.scan, reader.refresh, lambda: reader.look(0),
+        reader.topics, reader.queues, reader.log_range, reader.scan, reader.refresh, lambda: reader.get_by_offset(0),
         lambda: reader.get("TopicA", 0, 0), lambda: reader.query("TopicA", "k"), lambda: reader.max_offset("TopicA", 0),
         lambda: reader.offset_by_time("TopicA", 0, 0), lambda: reader.checkpoint, lambda: reader.consumer_offsets("g"),
         lambda: reader.earliest_message_time,
@@ -364,9 +364,9 @@ def test_refusals(copy: Path, tmp_path: Path) -> None:
             reader.get("TopicA", 0, 0, tags=" || ".join(f"t{i}" for i in range(65)))
         for place in (-1, 1, 10**12, 326739):
             with pytest.raises(OffsetError):
-                reader.look(place)
+                reader.get_by_offset(place)
         with pytest.raises(OffsetError):
-            reader.look("no id")
+            reader.get_by_offset("no id")
         assert reader.get("TopicA", 0, 0, 0).next_offset == 0
         assert len(reader.get("TopicA", 0, 0, 5, 1)) == 1
         first = reader.get("TopicA", 0, 0, 5)
@@ -438,7 +438,7 @@ def test_a_log_file_that_went_since_it_was_listed(tmp_path: Path) -> None:
         result = reader.get("Old", 0, 0, 5)
         assert (result.status, len(result), result.next_offset) == (GetMessageStatus.MESSAGE_WAS_REMOVING, 0, 1)
         with pytest.raises(OffsetError):
-            reader.look(0)
+            reader.get_by_offset(0)
         assert reader.get("T", 0, first_of_second, 1)[0].physical_offset == placed[first_of_second].physical_offset
 
 

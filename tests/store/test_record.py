@@ -18,7 +18,7 @@ from reference import Record, jhash
 
 import mqfast
 from mqfast.errors import CorruptFile
-from mqfast.store.record._record import decode_record, java_hash
+from mqfast.store.record.record import decode_record, java_hash
 
 V1 = Record("Topic", b"body", properties=b"KEYS\x01a b\x02TAGS\x01t\x02", queue_offset=7, physical_offset=100)
 V2 = dataclasses.replace(V1, topic="T" * 130)

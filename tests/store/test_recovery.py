@@ -25,7 +25,7 @@ import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, DiskFull
 from mqfast.store.check.kept import kept_folders
-from mqfast.store.reader._scan import PreadFile
+from mqfast.store.reader.scan import PreadFile
 
 LOG_FILE = 8192
 SIZES: dict[str, Any] = {"mapped_file_bytes_commit_log": LOG_FILE, "mapped_file_bytes_consume_queue": 2000}
@@ -40,7 +40,7 @@ def killed(tmp_path: Path, messages: int = 60, **settings: Any) -> tuple[Path, l
             for i in range(messages)
         ]
         ends = [result.physical_offset for result in results]
-        places = [(at, store.look(at).size) for at in ends]
+        places = [(at, store.get_by_offset(at).size) for at in ends]
         shutil.copytree(tmp_path / "live", path)
     return path, places
 
@@ -92,12 +92,12 @@ def test_whole_records_behind_damage_are_kept(
         assert f"{59 - number} whole records" in said
         assert store.max_offset("T", 0) + store.max_offset("T", 1) == number
     assert [record.levelname for record in caplog.records if "whole records" in record.getMessage()] == ["WARNING"]
-    (folder,) = kept_folders(store.door, str(path))
+    (folder,) = kept_folders(store.os_api, str(path))
     assert folder.path == report.kept_in
     assert os.path.dirname(folder.path) == str(path)
     found = []
     for start, file in folder.files:
-        opened = PreadFile(store.door, file, start)
+        opened = PreadFile(store.os_api, file, start)
         found += [place for place, size in places if start <= place and place + size <= opened.end
                   and not isinstance(opened.record(place, size), str)]  # fmt: skip
     assert sorted(found) == [place for place, _ in places[number + 1 :]]
@@ -126,7 +126,7 @@ def test_a_torn_tail_is_no_damage(tmp_path: Path) -> None:
         assert store.recovery.end == last
         assert store.recovery.kept_in == ""
         assert store.stats()["warnings"] == []
-    assert kept_folders(store.door, str(path)) == []
+    assert kept_folders(store.os_api, str(path)) == []
 
 
 @pytest.mark.parametrize("clean", [False, True])
@@ -175,13 +175,13 @@ def test_a_body_that_looks_like_a_record_is_not_taken_for_one(tmp_path: Path) ->
     """The damage is in the head of the record whose body holds records made to measure."""
     with still(tmp_path / "live", **SIZES) as store:
         first = store.put("T", b"first")
-        inner = bytearray(bytes(store.look(first.physical_offset)))
-        head = store.look(first.physical_offset)
+        inner = bytearray(bytes(store.get_by_offset(first.physical_offset)))
+        head = store.get_by_offset(first.physical_offset)
         after = first.physical_offset + head.size
         planted = after + 88  # where the body of the next record begins
         inner[28:36] = planted.to_bytes(8, "big")
         carrier = store.put("T", bytes(inner))
-        assert bytes(store.look(carrier.physical_offset).to_bytes())[88:].startswith(bytes(inner)[:50])
+        assert bytes(store.get_by_offset(carrier.physical_offset).to_bytes())[88:].startswith(bytes(inner)[:50])
         rest = [store.put("T", b"rest %d" % i) for i in range(5)]
         shutil.copytree(tmp_path / "live", tmp_path / "killed")
     flip(tmp_path / "killed", carrier.physical_offset)  # its size
@@ -372,7 +372,7 @@ def test_units_are_put_again_behind_damage_that_no_recovery_cuts(tmp_path: Path)
 def test_without_units_what_a_body_holds_is_no_record(tmp_path: Path, end: str) -> None:
     """A body with a record at just its place, and behind it what ends a file: only the real records are found."""
     with still(tmp_path / "live", **SIZES) as store:
-        first = store.look(store.put("T", b"first").physical_offset)
+        first = store.get_by_offset(store.put("T", b"first").physical_offset)
         planted = first.size + 88
         inner = bytearray(first.to_bytes())
         inner[28:36] = planted.to_bytes(8, "big")

@@ -24,7 +24,7 @@ FAST = {"delete_files_interval_ms_commit_log": 0, "clean_resource_interval_ms": 
 def filled(path: Path, disk: Disk | None = None, still: bool = True, **settings: object) -> mqfast.MessageStore:
     """Args: still: without threads, which would hold files for a moment."""
     config = StoreConfig.tiny(**FAST, **settings)  # type: ignore[arg-type]
-    store = (open_still if still else mqfast.open)(path, config=config, door=disk.door if disk else None)
+    store = (open_still if still else mqfast.open)(path, config=config, os_api=disk.os_api if disk else None)
     for _ in range(400):
         store.put("T", BODY)
     store.flush()
@@ -37,7 +37,7 @@ def test_the_budget_takes_the_oldest_files_and_what_follows_them(tmp_path: Path)
     with filled(tmp_path / "store", retention_bytes=128 << 10) as store:
         store.consumer("slow", "T").commit_message(store.get("T", 0, 9, 1)[0])
         held = store.get("T", 0, 0, 1)[0]
-        assert store.retention.run_once(store.door.now_ms()) > 0
+        assert store.retention.run_once(store.os_api.now_ms()) > 0
         kept = store.log.written - store.min_physical_offset
         assert kept <= 128 << 10 < kept + (64 << 10)  # no more than asked for, and no file too many
         first = store.min_offset("T", 0)
@@ -55,7 +55,7 @@ def test_the_budget_takes_the_oldest_files_and_what_follows_them(tmp_path: Path)
 def test_above_the_forcible_level_the_oldest_go_whatever_their_age(tmp_path: Path) -> None:
     disk = Disk(used_percent=50)
     with filled(tmp_path / "store", disk) as store:
-        now = store.door.now_ms()
+        now = store.os_api.now_ms()
         assert store.retention.run_once(now) == 0
         disk.used_percent = 86
         assert store.retention.run_once(now) > 0
@@ -68,7 +68,7 @@ def test_above_the_warning_level_puts_are_refused_until_there_is_space(
 ) -> None:
     disk = Disk(used_percent=95)
     with filled(tmp_path / "store", disk, retention_when_full=policy) as store:
-        now = store.door.now_ms()
+        now = store.os_api.now_ms()
         assert (store.retention.run_once(now) > 0) is removes
         with pytest.raises(DiskFull):
             store.put("T", BODY)
@@ -87,7 +87,7 @@ def test_a_file_whose_time_is_over_goes_at_the_hour_or_when_space_is_short(tmp_p
     disk = Disk(used_percent=50)
     another_hour = f"{(time.localtime().tm_hour + 12) % 24:02d}"
     with filled(tmp_path / "store", disk, file_reserved_time_hours=0, delete_when=another_hour) as store:
-        now = store.door.now_ms() + 10_000
+        now = store.os_api.now_ms() + 10_000
         assert store.retention.run_once(now) == 0
         disk.used_percent = 80
         assert store.retention.run_once(now) > 0
@@ -113,34 +113,34 @@ def test_the_budget_is_compared_with_the_files_that_are_there(tmp_path: Path) ->
 def test_a_lease_keeps_what_somebody_planned_to_read_until_it_ends(tmp_path: Path) -> None:
     with filled(tmp_path / "store", retention_bytes=128 << 10) as store:
         second = store.log.files[1].start_offset
-        lease = Path(write_lease(store.door, str(tmp_path / "store"), second + 1, 60_000))
-        now = store.door.now_ms()
+        lease = Path(write_lease(store.os_api, str(tmp_path / "store"), second + 1, 60_000))
+        now = store.os_api.now_ms()
         assert store.retention.run_once(now) == 1  # the first file lies below the lease, the second one is in it
         assert store.min_physical_offset == second
         assert store.retention.run_once(now) == 0
         assert store.retention.run_once(now + 120_000) > 0
         assert store.min_physical_offset > second
         assert lease.exists()
-        write_lease(store.door, str(tmp_path / "store"), 0, 60_000)
+        write_lease(store.os_api, str(tmp_path / "store"), 0, 60_000)
         assert lease.exists()
-        store.door.fix_clock(now + 120_000)
-        write_lease(store.door, str(tmp_path / "store"), 0, 60_000)
+        store.os_api.fix_clock(now + 120_000)
+        write_lease(store.os_api, str(tmp_path / "store"), 0, 60_000)
         assert not lease.exists()  # whoever writes the next lease removes those that have ended
 
 
 def test_a_lease_does_not_hold_a_disk_that_runs_full_and_half_a_lease_holds_nothing(tmp_path: Path) -> None:
     disk = Disk(50)
     with filled(tmp_path / "store", disk) as store:
-        write_lease(store.door, str(tmp_path / "store"), 0, 60_000)
+        write_lease(store.os_api, str(tmp_path / "store"), 0, 60_000)
         disk.used_percent = 96
-        assert store.retention.run_once(store.door.now_ms()) > 0
+        assert store.retention.run_once(store.os_api.now_ms()) > 0
     with filled(tmp_path / "other", retention_bytes=128 << 10) as store:
-        lease = Path(write_lease(store.door, str(tmp_path / "other"), 0, 60_000))
+        lease = Path(write_lease(store.os_api, str(tmp_path / "other"), 0, 60_000))
         whole = lease.read_bytes()
         for broken in (b"", whole[:10], b"[]", b'{"minPhysicalOffset": "0", "expiresMs": 99999999999999}'):
             lease.write_bytes(broken)
-            assert least_leased(store.door, str(tmp_path / "other"), 0) is None
-        assert store.retention.run_once(store.door.now_ms()) > 0
+            assert least_leased(store.os_api, str(tmp_path / "other"), 0) is None
+        assert store.retention.run_once(store.os_api.now_ms()) > 0
 
 
 def test_two_passes_at_once_take_turns(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_two_passes_at_once_take_turns(tmp_path: Path) -> None:
 
         def run() -> None:
             barrier.wait()
-            removed.append(store.retention.run_once(store.door.now_ms()))
+            removed.append(store.retention.run_once(store.os_api.now_ms()))
 
         switch = sys.getswitchinterval()
         sys.setswitchinterval(1e-5)
@@ -171,7 +171,7 @@ def test_the_next_runs_remove_what_is_expired_when_somebody_asks(tmp_path: Path)
     settings = {"file_reserved_time_hours": 0, "delete_when": another_hour}
     with filled(tmp_path / "store", still=False, **settings) as store:
         first = store.min_physical_offset
-        assert store.retention.run_once(store.door.now_ms() + 10_000) == 0
+        assert store.retention.run_once(store.os_api.now_ms() + 10_000) == 0
         store.retention.clean_now()
         deadline = time.monotonic() + 30
         while store.min_physical_offset == first and time.monotonic() < deadline:
@@ -185,7 +185,7 @@ def test_a_removed_file_that_is_held_for_long_is_told_of(tmp_path: Path, caplog:
         filled(tmp_path / "store", retention_bytes=128 << 10) as store,
     ):
         held = store.get("T", 0, 0, 1)[0]
-        now = store.door.now_ms()
+        now = store.os_api.now_ms()
         assert store.retention.run_once(now) > 0
         later = now + store.config.redelete_hanged_file_interval_ms
         later += store.config.destroy_mapped_file_interval_forcibly_ms + 1
@@ -202,5 +202,5 @@ def test_groups_of_queues_that_are_not_there_count_nothing(tmp_path: Path) -> No
         store.consumer_offsets.commit("g", "Gone", 0, 5)
         store.consumer_offsets.commit("ahead", "T", 7, 5)
         store.consumer_offsets.commit("ahead", "T", 0, 10_000)
-        assert store.retention.run_once(store.door.now_ms()) > 0
+        assert store.retention.run_once(store.os_api.now_ms()) > 0
         assert store.stats()["dropped_unread_messages"] == 0

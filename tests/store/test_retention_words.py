@@ -33,7 +33,7 @@ SMALL: dict[str, Any] = {
 
 def filled(path: Path, disk: Disk | None = None, **settings: Any) -> mqfast.MessageStore:
     """400 messages of 1,000 bytes in seven log files, through the public open."""
-    store = mqfast.open(path, door=disk.door if disk else None, **{**SMALL, **settings})
+    store = mqfast.open(path, os_api=disk.os_api if disk else None, **{**SMALL, **settings})
     refill(store)
     return store
 
@@ -128,7 +128,7 @@ def test_nothing_goes_by_itself_however_old_and_however_full_the_disk(
     """10,696 of 12,000 acknowledged messages were gone within 12 s on a disk that others had filled."""
     disk = Disk(used_percent=99)
     with caplog.at_level(logging.INFO, "mqfast.store"), filled(tmp_path / "store", disk, **settings) as store:
-        now = store.door.now_ms()
+        now = store.os_api.now_ms()
         for file in store.log.files:
             os.utime(file.path, (1, 1))
         for later in (0, 73 * HOUR, 10_000 * HOUR):
@@ -144,7 +144,7 @@ def test_nothing_goes_by_itself_however_old_and_however_full_the_disk(
 def test_an_age_means_age_at_any_hour_and_however_full_the_disk(tmp_path: Path) -> None:
     disk = Disk(used_percent=99)
     with filled(tmp_path / "store", disk, retention="72h") as store:
-        now = store.door.now_ms()
+        now = store.os_api.now_ms()
         for file in store.log.files:
             os.utime(file.path, (1, 1))  # a filesystem in memory does not move it for a mapping
         for hour in range(24):
@@ -161,7 +161,7 @@ def test_an_age_means_age_at_any_hour_and_however_full_the_disk(tmp_path: Path) 
 def test_a_size_means_size_however_full_the_disk(tmp_path: Path) -> None:
     disk = Disk(used_percent=99)
     with filled(tmp_path / "store", disk, retention="140kB") as store:
-        now = store.door.now_ms()
+        now = store.os_api.now_ms()
         assert store.retention.run_once(now) > 0
         kept = store.log.written - store.min_physical_offset
         assert 140_000 - (64 << 10) < kept <= 140_000
@@ -170,7 +170,7 @@ def test_a_size_means_size_however_full_the_disk(tmp_path: Path) -> None:
 
 def test_of_both_the_first_one_decides(tmp_path: Path) -> None:
     with filled(tmp_path / "store", retention="1h, 140kB") as store:
-        now = store.door.now_ms()
+        now = store.os_api.now_ms()
         assert store.retention.run_once(now) > 0
         assert len(store.log.files) > 1
         assert store.retention.run_once(now + 2 * HOUR) > 0
@@ -180,7 +180,7 @@ def test_of_both_the_first_one_decides(tmp_path: Path) -> None:
 def test_a_record_of_the_future_makes_no_file_young(disk_path: Path) -> None:
     store = filled(disk_path / "store", retention="1h")
     with store:
-        now = store.door.now_ms()
+        now = store.os_api.now_ms()
         assert store.retention.run_once(now - 10 * HOUR) == 0  # the clock was set back: nothing is old
         for file in store.log.files:
             os.utime(file.path, (now / 1000 - 20 * 3600,) * 2)
@@ -209,7 +209,7 @@ def test_what_a_group_had_not_read_is_counted_and_told(
         late = store.consumer("late", "T", from_first=False)
         assert late.poll() == []
         disk.used_percent = 99 if forced else 50
-        now = store.door.now_ms()
+        now = store.os_api.now_ms()
         assert store.retention.run_once(now) > 0
         gone = store.min_offset("T", 0)
         assert gone > 100
@@ -230,7 +230,7 @@ def test_the_warning_comes_once_a_minute_and_with_all_counts(tmp_path: Path, cap
         filled(tmp_path / "store", retention="140kB", delete_files_interval_ms_commit_log=0) as store,
     ):
         store.consumer("slow", "T")
-        now, counts = store.door.now_ms(), []
+        now, counts = store.os_api.now_ms(), []
         for passed_ms in (0, 1000, 30_000, 60_000, 61_000):
             assert store.retention.run_once(now + passed_ms) > 0
             counts.append(store.stats()["dropped_unread_messages"])
@@ -256,7 +256,7 @@ def test_on_a_full_disk_puts_are_refused_nothing_goes_and_room_brings_them_back(
                 store.put("T", BODY)
                 stored += 1
         assert os.statvfs(place).f_bavail * os.statvfs(place).f_frsize < 1 << 20  # where the file system is full
-        assert store.retention.run_once(store.door.now_ms()) == 0
+        assert store.retention.run_once(store.os_api.now_ms()) == 0
         with pytest.raises(DiskFull):
             store.put("T", BODY)
         assert store.min_physical_offset == 0

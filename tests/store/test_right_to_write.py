@@ -18,8 +18,8 @@ import pytest
 
 import mqfast
 from mqfast.errors import StoreLocked
-from mqfast.store.base._os import OsDoor
 from mqfast.store.base.lock_holder import find_holder
+from mqfast.store.base.os_api import OsApi
 
 SMALL = {"mapped_file_bytes_commit_log": 64 << 10, "message_index_enable": False}
 OPEN = """
@@ -167,7 +167,7 @@ class OneProcess:
     """The system with no other process than this one to be seen."""
 
     def __init__(self) -> None:
-        self._door = OsDoor()
+        self._door = OsApi()
 
     def listdir(self, path: str) -> list[str]:
         return [str(os.getpid())] if path == "/proc" else self._door.listdir(path)

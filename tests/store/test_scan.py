@@ -21,15 +21,15 @@ from hypothesis import strategies as st
 
 from mqfast.errors import CorruptFile, MqfastError, StorageError, StoreClosed, StoreNotFound
 from mqfast.properties import jhash
-from mqfast.store.base._os import OsDoor
-from mqfast.store.reader._scan import ExtFiles, LogTally, LogWalk, PreadFile, tally_index, tally_units
-from mqfast.store.record._record import StoredMessage
+from mqfast.store.base.os_api import OsApi
+from mqfast.store.reader.scan import ExtFiles, LogTally, LogWalk, PreadFile, tally_index, tally_units
+from mqfast.store.record.record import StoredMessage
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import reference
 from conftest import golden_cases
 
-DOOR = OsDoor()
+DOOR = OsApi()
 (CASE,) = golden_cases("5.3.3", ("normal-clean",))
 (WALKED,) = golden_cases("5.3.3", ("killed",))
 START = 32768
@@ -278,9 +278,9 @@ class Failing:
         signature = ctypes.CFUNCTYPE(
             ctypes.c_int64, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
         )
-        self.door = OsDoor()
+        self.os_api = OsApi()
         self._function = signature(lambda *_: answer)
-        self._table = (ctypes.c_void_p * 27).from_address(self.door.table_address)
+        self._table = (ctypes.c_void_p * 27).from_address(self.os_api.table_address)
 
     def fail(self) -> None:
         self._table[13] = ctypes.cast(self._function, ctypes.c_void_p).value  # pread, in csrc/os_door.h
@@ -295,8 +295,8 @@ def test_every_reader_of_a_file_says_that_it_cannot_be_read(tmp_path: Path, answ
     (tmp_path / "index").write_bytes((bytes(36) + struct.pack(">i", 2)).ljust(40 + 4 * slots + 20 * 3, b"\0"))
     (tmp_path / "slots").write_bytes((bytes(36) + struct.pack(">i", 1)).ljust(40 + 4 * slots + 20 * 3, b"\0"))
     failing = Failing(answer)
-    log, units = PreadFile(failing.door, tmp_path / "log"), PreadFile(failing.door, tmp_path / "units")
-    index, empty = PreadFile(failing.door, tmp_path / "index"), PreadFile(failing.door, tmp_path / "slots")
+    log, units = PreadFile(failing.os_api, tmp_path / "log"), PreadFile(failing.os_api, tmp_path / "units")
+    index, empty = PreadFile(failing.os_api, tmp_path / "index"), PreadFile(failing.os_api, tmp_path / "slots")
     assert tally_index(index, slots, 3, 0, 1)[0] == 1
     assert tally_index(empty, slots, 3, 0, 1)[0] == 0
     assert log.read(4000, 200, False) == bytes(96)

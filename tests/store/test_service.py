@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import mqfast
-from mqfast.store.base._event import Event
+from mqfast.store.base.event import Event
 from mqfast.store.base.service import Service
 
 

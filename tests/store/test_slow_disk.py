@@ -15,7 +15,7 @@ import pytest
 
 import mqfast
 from mqfast.errors import UsageError
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.base.results import PutMessageStatus
 
 # Its place in the table of csrc/os_door.h.
@@ -28,10 +28,10 @@ class Disk:
     """Syncs of the log wait while it is stuck."""
 
     def __init__(self) -> None:
-        self.door = OsDoor()
+        self.os_api = OsApi()
         self.answers = threading.Event()
         self.answers.set()
-        table = (ctypes.c_void_p * (MSYNC + 1)).from_address(self.door.table_address)
+        table = (ctypes.c_void_p * (MSYNC + 1)).from_address(self.os_api.table_address)
         real = SIGNATURE(table[MSYNC] or 0)
 
         def msync(os: int, address: int, size: int) -> int:
@@ -51,7 +51,7 @@ def disk() -> Iterator[Disk]:
 
 def opened(path: Path, disk: Disk, **settings: Any) -> mqfast.MessageStore:
     given = {"mapped_file_bytes_commit_log": 1 << 20, "message_index_enable": False, **settings}
-    return mqfast.open(path / "store", door=disk.door, **given)
+    return mqfast.open(path / "store", os_api=disk.os_api, **given)
 
 
 def took(work: Callable[[], object]) -> tuple[float, object]:

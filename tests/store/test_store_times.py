@@ -14,7 +14,7 @@ import pytest
 
 import mqfast
 from mqfast import Message
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 
 T0 = 1_700_000_000_000
 
@@ -31,16 +31,16 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_store_time_is_the_clock_s_also_where_that_falls(tmp_path: Path, way: str) -> None:
-    door = OsDoor()
-    door.fix_clock(T0)
-    with mqfast.open(tmp_path / "store", door=door, mappedFileSizeCommitLog=1 << 16) as store:
+    os_api = OsApi()
+    os_api.fix_clock(T0)
+    with mqfast.open(tmp_path / "store", os_api=os_api, mappedFileSizeCommitLog=1 << 16) as store:
         store.put("T", b"first")
         for now in (T0 - 3_600_000, T0 + 1, T0 + 1, T0 + 7):
-            door.fix_clock(now)
+            os_api.fix_clock(now)
             assert WAYS[way](store).store_timestamp == now
         assert store.offset_by_time("T", 0, T0 + 7) == store.max_offset("T", 0) - (2 if way in ("many", "batch") else 1)
-    door.fix_clock(T0 - 7_200_000)
-    with mqfast.open(tmp_path / "store", door=door) as store:
+    os_api.fix_clock(T0 - 7_200_000)
+    with mqfast.open(tmp_path / "store", os_api=os_api) as store:
         assert WAYS[way](store).store_timestamp == T0 - 7_200_000
 
 

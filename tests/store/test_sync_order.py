@@ -23,7 +23,7 @@ from laboratory import lab, open_still
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import FlushError, StorageError, StoreFailed
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 
@@ -141,19 +141,19 @@ def test_the_checkpoint_names_no_offset_that_is_not_flushed(start: Callable[...,
 
 
 def test_a_message_that_comes_during_a_sync_is_not_in_the_checkpoint(tmp_path: Path) -> None:
-    door = OsDoor()
-    door.fix_clock(1_700_000_000_000)
+    os_api = OsApi()
+    os_api.fix_clock(1_700_000_000_000)
     puts: list[int] = []
 
     def put() -> None:
         if not puts:
             puts.append(1)
-            door.fix_clock(1_700_000_060_000)
+            os_api.fix_clock(1_700_000_060_000)
             store.put("T", b"during the sync")
 
-    with open_still(tmp_path / "s", config=StoreConfig.tiny(), door=door) as store:
+    with open_still(tmp_path / "s", config=StoreConfig.tiny(), os_api=os_api) as store:
         store.put("T", b"before the sync")
-        with msync_behind(door, put):
+        with msync_behind(os_api, put):
             lab(store).flush_log(thorough=True)
         assert puts
         assert lab(store).checkpoint.physic_msg_timestamp == 1_700_000_000_000
@@ -162,9 +162,9 @@ def test_a_message_that_comes_during_a_sync_is_not_in_the_checkpoint(tmp_path: P
 
 
 def test_a_batch_ends_where_the_store_was_latched(tmp_path: Path) -> None:
-    door = OsDoor()
+    os_api = OsApi()
     call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
-    place = ctypes.c_void_p.from_address(door.table_address + KINDS["clock_ms"] * ctypes.sizeof(ctypes.c_void_p))
+    place = ctypes.c_void_p.from_address(os_api.table_address + KINDS["clock_ms"] * ctypes.sizeof(ctypes.c_void_p))
     looks = 0
 
     def clock(_table: int) -> int:
@@ -179,7 +179,7 @@ def test_a_batch_ends_where_the_store_was_latched(tmp_path: Path) -> None:
     config = StoreConfig.from_kwargs(**settings)
     with (
         pytest.raises(StoreFailed),
-        open_still(tmp_path / "s", config=config, door=door) as store,
+        open_still(tmp_path / "s", config=config, os_api=os_api) as store,
     ):
         size = store.put("T", b"x" * 100).size
         place.value = ctypes.cast(hook, ctypes.c_void_p).value
@@ -192,7 +192,7 @@ def test_a_batch_ends_where_the_store_was_latched(tmp_path: Path) -> None:
 
 
 def test_who_waits_for_the_sync_of_another_is_woken(tmp_path: Path) -> None:
-    door = OsDoor()
+    os_api = OsApi()
     heard: list[bool] = []
 
     def wait() -> None:
@@ -200,10 +200,10 @@ def test_who_waits_for_the_sync_of_another_is_woken(tmp_path: Path) -> None:
             waiter.start()
             until_asleep(waiter)  # should it be late all the same, it finds itself covered
 
-    with open_still(tmp_path / "s", config=StoreConfig.tiny(), door=door) as store:
+    with open_still(tmp_path / "s", config=StoreConfig.tiny(), os_api=os_api) as store:
         tickets = [store.put_nowait("T", b"%d" % i) for i in range(2)]
         waiter = threading.Thread(target=lambda: heard.append(tickets[1].wait()), daemon=True)
-        with msync_behind(door, wait):
+        with msync_behind(os_api, wait):
             assert tickets[0].wait()
         waiter.join(20)
         assert heard == [True]
@@ -285,7 +285,7 @@ def test_names_that_a_killed_writer_left_are_durable_at_the_next_open(start: Cal
     run = start()
     run.put()
     run.flush()
-    run.door.write_file(os.path.join(run.path, "commitlog", "made"), b"")  # its directory is not synced
+    run.os_api.write_file(os.path.join(run.path, "commitlog", "made"), b"")  # its directory is not synced
     run.abandon()
     assert not os.path.exists(os.path.join(after_power_cut(run), "commitlog", "made"))
     run.open()
@@ -297,9 +297,9 @@ def test_a_write_that_the_system_cuts_short_is_carried_on(start: Callable[..., R
     data = bytes(range(256)) * 40
     path = os.path.join(run.path, "made")
     run.sim.fault("pwrite", 1, SHORT_COUNT, True)
-    run.door.write_file(path, data)
+    run.os_api.write_file(path, data)
     run.sim.heal()
-    assert run.door.read_file(path) == data
+    assert run.os_api.read_file(path) == data
 
 
 @pytest.mark.parametrize("many", [64, 1])

@@ -15,9 +15,9 @@ from reference import ModelStore, Record, index_hash
 
 import mqfast
 from mqfast.errors import UsageError
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.check.verify import verify
-from mqfast.store.index._index_file import IndexFile
+from mqfast.store.index.index_file import IndexFile
 
 SIZES: dict[str, Any] = {
     "mappedFileSizeCommitLog": 1 << 16,
@@ -32,7 +32,7 @@ def entries(path: Path) -> list[tuple[int, int]]:
     """(hash, physical offset) of every entry of a store's index, oldest first."""
     found = []
     for name in sorted((path / "index").iterdir()):
-        file = IndexFile.open(OsDoor(), str(name), SIZES["maxHashSlotNum"], SIZES["maxIndexNum"], writable=False)
+        file = IndexFile.open(OsApi(), str(name), SIZES["maxHashSlotNum"], SIZES["maxIndexNum"], writable=False)
         found += [(hashed, physical) for _, hashed, physical, _, _ in file.entries()]
         file.close()
     return found
@@ -94,8 +94,8 @@ def test_an_index_without_tags_is_whole(tmp_path: Path) -> None:
     records = list(mqfast.StoreReader(path).scan())
     for file in (path / "index").iterdir():
         file.unlink()
-    door = OsDoor()
-    file = IndexFile.create(door, str(path / "index" / "20260101000000000"), 16, 64)
+    os_api = OsApi()
+    file = IndexFile.create(os_api, str(path / "index" / "20260101000000000"), 16, 64)
     for number, message in enumerate(records):
         file.put(index_hash(f"T#k{number}"), message.physical_offset, message.store_timestamp)
     file.flush()
@@ -154,13 +154,13 @@ def test_reading_the_index_can_be_switched_off(tmp_path: Path) -> None:
 
 
 def test_the_bytes_are_those_of_the_reference(tmp_path: Path) -> None:
-    door = OsDoor()
+    os_api = OsApi()
     now = 1_700_000_000_000
     model = ModelStore(commit_log_bytes=1 << 16, consume_queue_bytes=2000, slots=16, entries=64)
-    with mqfast.open(tmp_path / "store", door=door, **SIZES) as store:
+    with mqfast.open(tmp_path / "store", os_api=os_api, **SIZES) as store:
         for number in range(150):
             now += 700
-            door.fix_clock(now)
+            os_api.fix_clock(now)
             tag = ["x", "标签", None, "y"][number % 4]
             store.put("T", b"%d" % number, tags=tag)
             properties = f"TAGS\x01{tag}\x02".encode() if tag else b""

@@ -16,7 +16,7 @@ import pytest
 import mqfast
 from mqfast.errors import CorruptFile, OffsetError, StoreClosed, UsageError
 from mqfast.message import Message
-from mqfast.store.reader._tail import LogTail
+from mqfast.store.reader.tail import LogTail
 
 SMALL = {"mappedFileSizeCommitLog": 1 << 16, "mappedFileSizeConsumeQueue": 20 * 100, "message_index_enable": False}
 POOL = {"transientStorePoolEnable": True, "transientStorePoolSize": 3, "commitIntervalCommitLog": 1}

@@ -15,12 +15,12 @@ from laboratory import open_still
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import InternalError, MapFailed
-from mqfast.store.base._mapped_file import MappedFile, locked_byte_count
-from mqfast.store.base._os import OsDoor
-from mqfast.store.log._transient_pool import TransientStorePool
+from mqfast.store.base.mapped_file import MappedFile, locked_byte_count
+from mqfast.store.base.os_api import OsApi
+from mqfast.store.log.transient_pool import TransientStorePool
 
 BYTES = 1 << 20
-DOOR = OsDoor()
+DOOR = OsApi()
 
 
 def files(tmp_path: Path, count: int, file_bytes: int = BYTES) -> list[MappedFile]:
@@ -116,8 +116,8 @@ def run(script: str) -> str:
 def test_refused_mlock_is_a_warning() -> None:
     out = run(
         "import ctypes, os, resource\n"
-        "from mqfast.store.base._os import OsDoor\n"
-        "from mqfast.store.log._transient_pool import TransientStorePool\n"
+        "from mqfast.store.base.os_api import OsDoor\n"
+        "from mqfast.store.log.transient_pool import TransientStorePool\n"
         "resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, 0))\n"
         "if os.geteuid() == 0:\n"
         "    os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)\n"  # root may always lock

@@ -19,8 +19,8 @@ import pytest
 
 import mqfast
 from mqfast.errors import StorageError, StoreLocked, StoreNotFound
-from mqfast.store.base._os import OsDoor
 from mqfast.store.base.lock import StoreLock
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.check.repair import repair
 from mqfast.store.check.verify import Damage, Severity, verify
 from mqfast.store.reader.store_reader import StoreReader
@@ -430,12 +430,12 @@ def test_a_locked_store_is_not_repaired(clean: Path) -> None:
     """Only who may write may repair."""
     _break_queue(clean)
     before = _image(clean)
-    with StoreLock.acquire(OsDoor(), str(clean / "lock")), pytest.raises(StoreLocked):
+    with StoreLock.acquire(OsApi(), str(clean / "lock")), pytest.raises(StoreLocked):
         repair(clean)
     assert _image(clean) == before
 
 
-class _Failing(OsDoor):
+class _Failing(OsApi):
     """A door whose n-th change fails."""
 
     left = -1
@@ -468,11 +468,11 @@ def test_an_interrupted_repair_can_be_run_again(tmp_path: Path) -> None:
     failed = 0
     for n in range(1, 50):
         store = Path(shutil.copytree(case.store, tmp_path / f"store{n}"))
-        door = _Failing()
-        door.left = n
+        os_api = _Failing()
+        os_api.left = n
         keep = tmp_path / f"kept{n}"
         try:
-            repair(store, keep=keep, door=door)
+            repair(store, keep=keep, os_api=os_api)
         except StorageError:
             failed += 1
             repair(store, keep=tmp_path / f"again{n}")
@@ -494,11 +494,11 @@ def test_a_table_of_delays_that_is_another_one(clean: Path) -> None:
 
 
 def test_two_repairs_in_one_second_keep_what_each_took_away(clean: Path) -> None:
-    door = OsDoor()
-    door.fix_clock(1_800_000_000_000)
+    os_api = OsApi()
+    os_api.fix_clock(1_800_000_000_000)
     for number in range(2):
         _flip(clean / f"consumequeue/TopicA/{number}" / f"{0:020}", 7)
-        report = repair(clean, door=door)
+        report = repair(clean, os_api=os_api)
         assert "lost behind" not in str(report)
         assert report.actions
     assert len(list(clean.glob("repair-*"))) == 2

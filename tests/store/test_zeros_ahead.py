@@ -14,7 +14,7 @@ from crash.simulation import KINDS
 from store.small_store import eventually
 
 import mqfast
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 
 FILE_BYTES = 8 << 20
 AHEAD = 1 << 20
@@ -25,9 +25,11 @@ class Syncs:
     """A door that notes the length of each sync of a range."""
 
     def __init__(self) -> None:
-        self.door = OsDoor()
+        self.os_api = OsApi()
         self.lengths: list[int] = []
-        place = ctypes.c_void_p.from_address(self.door.table_address + KINDS["msync"] * ctypes.sizeof(ctypes.c_void_p))
+        place = ctypes.c_void_p.from_address(
+            self.os_api.table_address + KINDS["msync"] * ctypes.sizeof(ctypes.c_void_p)
+        )
         real: Callable[[int, int, int], int] = _MSYNC(place.value or 0)
 
         def msync(os: int, address: int, length: int) -> int:
@@ -43,7 +45,7 @@ def test_zeros_go_to_the_disk_ahead_with_any_prefault_window(tmp_path: Path, win
     syncs = Syncs()
     with mqfast.open(
         tmp_path / "store",
-        door=syncs.door,
+        os_api=syncs.os_api,
         flush_disk_type="SYNC_FLUSH",
         mapped_file_bytes_commit_log=FILE_BYTES,
         prefault_window_bytes=window,
@@ -57,7 +59,7 @@ def test_without_zeros_only_records_are_synced(tmp_path: Path) -> None:
     syncs = Syncs()
     with mqfast.open(
         tmp_path / "store",
-        door=syncs.door,
+        os_api=syncs.os_api,
         flush_disk_type="SYNC_FLUSH",
         mapped_file_bytes_commit_log=FILE_BYTES,
         prefault_window_bytes=AHEAD,

@@ -133,7 +133,7 @@ def test_a_reset_leaves_only_the_first_topics() -> None:
     with Broker(topics=["orders"], groups=["billing"]) as broker:
         address = broker.addresses["broker-a"]
         for _ in range(3):
-            broker.get_ready_for_reset()
+            broker.prepare_reset()
             broker.send("orders", "42")
             broker.send("other", "43")
             broker.send("later", "44", delay_s=3600)

@@ -112,16 +112,16 @@ def test_connections_are_cut_and_refused(broker: Broker) -> None:
 def test_a_fault_ends_with_its_context(broker: Broker) -> None:
     with pytest.raises(ZeroDivisionError):
         with broker.faults.lose_requests(), broker.faults.refuse_connections(), broker.faults.disk_full():
-            assert "faults: lose requests; connections are refused; disk full" in broker.picture()
+            assert "faults: lose requests; connections are refused; disk full" in broker.describe()
             raise ZeroDivisionError
-    assert "faults: none" in broker.picture()
+    assert "faults: none" in broker.describe()
     assert sent(broker).code == 0
 
 
 def test_a_reset_ends_faults(broker: Broker) -> None:
     with broker.faults.lose_requests(), broker.faults.slow_disk(0.1), broker.faults.refuse_connections():
         broker.reset()
-        assert "faults: none" in broker.picture()
+        assert "faults: none" in broker.describe()
         assert sent(broker).code == 0
 
 
@@ -204,7 +204,7 @@ def test_a_power_cut_of_all_takes_those_that_run(power_loss: bool) -> None:
     with Broker(topics=["orders"], brokers=2) as broker:
         broker.kill("broker-a", power_loss=power_loss)
         broker.kill(power_loss=power_loss)
-        assert "broker-b: killed" in broker.picture()
+        assert "broker-b: killed" in broker.describe()
         if power_loss:
             with pytest.raises(UsageError, match="expected a running broker for power_loss, found none"):
                 broker.kill(power_loss=True)
@@ -296,7 +296,7 @@ def test_a_clock_that_is_set_ahead_or_back(broker: Broker, seconds: float) -> No
     with broker.faults.clock_jump(seconds):
         moved = broker.clock.now_ms()
         assert abs(moved - before - seconds * 1000) < 60_000
-        assert f"faults: clocks jumped by {seconds:+g} s" in broker.picture()
+        assert f"faults: clocks jumped by {seconds:+g} s" in broker.describe()
         for i in range(4):
             assert sent(broker, b"jumped %d" % i).code == 0
         assert abs(broker.wait_for("orders", 4, timeout_s=60)[0].store_timestamp - moved) < 60_000
@@ -309,7 +309,7 @@ def test_a_clock_that_jumps_is_right_after_a_reset(broker: Broker) -> None:
     with broker.faults.clock_jump(7200):
         broker.reset()
         assert abs(broker.clock.now_ms() - time.time() * 1000) < 60_000
-        assert "faults: none" in broker.picture()
+        assert "faults: none" in broker.describe()
     assert abs(broker.clock.now_ms() - time.time() * 1000) < 60_000
     for wrong in ("soon", True, 1e9, float("nan")):
         with pytest.raises(UsageError, match="clock_jump: expected"):

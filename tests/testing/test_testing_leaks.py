@@ -19,7 +19,7 @@ from sampling import WHOLE
 from mqfast.errors import StoreForked, StoreNotFound
 from mqfast.remoting.codes import RequestCode
 from mqfast.testing import Broker
-from mqfast.testing.places import _parent
+from mqfast.testing.scratch_directories import _parent
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
@@ -55,7 +55,7 @@ def test_many_brokers_leave_nothing() -> None:
             broker.send("orders", "42")
             broker.send("later", "43", delay_s=60)
             send(address, "orders", b"44")
-            broker.get_ready_for_reset()
+            broker.prepare_reset()
             broker.reset()
             broker.send("orders", "42")
     # A directory of another process may have come or gone.
@@ -177,12 +177,12 @@ def test_what_a_killed_process_left_is_removed_by_the_next_one(monkeypatch: pyte
         path = process.stdout.readline().strip()
         old = time.time() - 3600
         os.utime(path, (old, old))
-        monkeypatch.setattr("mqfast.testing.places._swept", set())
+        monkeypatch.setattr("mqfast.testing.scratch_directories._swept", set())
         with Broker():
             assert os.path.exists(path)  # its process lives
         process.send_signal(signal.SIGKILL)
         process.wait()
-    monkeypatch.setattr("mqfast.testing.places._swept", set())
+    monkeypatch.setattr("mqfast.testing.scratch_directories._swept", set())
     os.utime(path, (old, old))
     with Broker():
         assert not os.path.exists(path)

@@ -17,7 +17,7 @@ from mqfast.remoting.channel import Channel
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.processors import Lane, Processors
+from mqfast.remoting.processors import ConcurrencyLimit, Processors
 from mqfast.testing import Broker
 
 PREPARED = 4
@@ -191,7 +191,7 @@ def test_a_transaction_is_checked_when_its_time_has_come(broker: Broker) -> None
                 }  # fmt: skip
                 channel.oneway(RequestCode.END_TRANSACTION, end)
 
-        processors.register([RequestCode.CHECK_TRANSACTION_STATE], check, Lane("check"))
+        processors.register([RequestCode.CHECK_TRANSACTION_STATE], check, ConcurrencyLimit("check"))
         client = RemotingClient(processors)
         heartbeat = b'{"clientID":"payer","producerDataSet":[{"groupName":"payers"}],"consumerDataSet":[]}'
         assert (await client.call(address, RequestCode.HEART_BEAT, {}, heartbeat)).code == 0

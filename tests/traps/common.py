@@ -73,7 +73,7 @@ def clean(store: Any) -> int:
     store.log.reap()
     assert store.max_offset("T", 0)  # dispatched
     lab(store).retention_at_any_hour()
-    return int(store.retention.run_once(store.door.now_ms()))
+    return int(store.retention.run_once(store.os_api.now_ms()))
 
 
 def age(directory: Path, hours: float, only: int | None = None) -> None:

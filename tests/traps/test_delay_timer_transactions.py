@@ -28,7 +28,7 @@ from traps.common import (
 
 import mqfast
 from mqfast import Message
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.base.paths import StorePaths
 from mqfast.store.check.verify import Severity
 from mqfast.store.meta.metadata import DelayOffsetTable
@@ -49,8 +49,8 @@ def test_trap_44_a_delivered_message_is_an_ordinary_one_with_the_properties_of_i
     case: Case, tmp_path: Path
 ) -> None:
     """Whoever takes DELAY for "is waiting" puts it off for ever: topic and queue say what a message is."""
-    door = OsDoor()
-    again = mqfast.open(tmp_path / "again", door=door, mappedFileSizeCommitLog=1 << 20)
+    os_api = OsApi()
+    again = mqfast.open(tmp_path / "again", os_api=os_api, mappedFileSizeCommitLog=1 << 20)
     with mqfast.open(copy_of(case, tmp_path), **case.settings) as store, again:
         log = list(mqfast.StoreReader(case.store).scan())
         waiting: dict[str, list[dict[str, str]]] = {}
@@ -70,7 +70,7 @@ def test_trap_44_a_delivered_message_is_an_ordinary_one_with_the_properties_of_i
             unit = lab(store).queues.get(message.topic, message.queue_id).unit(offset)
             assert unit[2] == jhash(message.tags or "")
             # Put again as it is: the same bytes, in its own topic.
-            door.fix_clock(message.store_timestamp)
+            os_api.fix_clock(message.store_timestamp)
             result = again.put_message(
                 Message(
                     message.topic, message.body, message.queue_id, None, None, message.properties_bytes, message.flag,
@@ -78,7 +78,7 @@ def test_trap_44_a_delivered_message_is_an_ordinary_one_with_the_properties_of_i
                     message.reconsume_times, message.prepared_transaction_offset,
                 )
             )  # fmt: skip
-            twin = again.look(result.physical_offset)
+            twin = again.get_by_offset(result.physical_offset)
             assert rest_of_record(twin.to_bytes()) == rest_of_record(message.to_bytes())
         # Since 5.5 a committed message says no longer where it was to go.
         committed = set() if case.release >= "5.5" else {"TRAN_MSG"}
@@ -99,10 +99,10 @@ def test_trap_45_a_level_above_the_table_waits_in_the_last_queue(case: Case, tmp
 
 
 def test_trap_45_dispatch_takes_a_level_above_its_table_as_the_last(tmp_path: Path) -> None:
-    door = OsDoor()
-    door.fix_clock(T0)
+    os_api = OsApi()
+    os_api.fix_clock(T0)
     settings = SMALL | {"messageDelayLevel": "2s 1m 3h"}
-    with mqfast.open(tmp_path / "store", door=door, **settings) as store:
+    with mqfast.open(tmp_path / "store", os_api=os_api, **settings) as store:
         for level in (1, 3, 4, 18, 2**31 - 1):
             store.put(SCHEDULE, b"", min(level, 40) - 1, properties={"DELAY": str(level)})
         due = {queue_id: units_of(store, SCHEDULE, queue_id)[0][2] - T0 for queue_id in store.queue_ids(SCHEDULE)}
@@ -117,7 +117,7 @@ def test_trap_45_dispatch_takes_a_level_above_its_table_as_the_last(tmp_path: Pa
 def test_trap_46_delay_offsets_count_by_level_not_by_queue(case: Case, tmp_path: Path) -> None:
     directory = copy_of(case, tmp_path)
     path = directory / "config/delayOffset.json"
-    table = DelayOffsetTable.load(OsDoor(), str(path))
+    table = DelayOffsetTable.load(OsApi(), str(path))
     with mqfast.open(directory, **case.settings) as store:
         delivered = {f["UNIQ_KEY"] for f in _properties(case) if f["topic"] not in WAITING}
         assert len(table.offsets()) > 2
@@ -158,7 +158,7 @@ def timer_damage(directory: Path) -> list[tuple[str, int | None, str]]:
 
 
 def test_trap_48_a_slot_counts_only_where_its_time_is_right(timer_store: Path, wheel_of: dict[str, Any]) -> None:
-    files = TimerFiles(OsDoor(), StorePaths(str(timer_store)))
+    files = TimerFiles(OsApi(), StorePaths(str(timer_store)))
     assert [[*slot, 0] for slot in files.used_slots()] == wheel_of["slots"]
     units = [row for row in wheel_of["log"] if row[3] != "BLANK"]
     found: list[Any] = []
@@ -267,7 +267,7 @@ def test_trap_52_bodies_of_op_messages_are_offsets_with_or_without_a_comma(case:
         committed = [m for m in mqfast.StoreReader(case.store).scan() if m.sys_flag & 0xC == 0x8]
         assert len(committed) > 2
         for message in committed:
-            half = store.look(message.prepared_transaction_offset)
+            half = store.get_by_offset(message.prepared_transaction_offset)
             assert half.topic == HALF
             assert half.physical_offset in ended
             assert bytes(half.body) == bytes(message.body)

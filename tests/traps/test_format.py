@@ -34,7 +34,7 @@ from mqfast.errors import (
     PropertiesTooLong,
     TopicTooLong,
 )
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 
 
 @pytest.mark.parametrize("born", ["10.1.2.3:65535", "[2001:db8::7]:65535"])
@@ -51,7 +51,7 @@ def test_trap_01_ports_have_four_bytes_and_hosts_move_everything_behind_them(
         assert message.sys_flag == 0x10 * (born[0] == "[") | 0x20 * (stored[0] == "[")
         assert message.store_timestamp == result.store_timestamp
         assert len(result.message_id) == (56 if stored[0] == "[" else 32)
-        assert store.look(result.message_id).physical_offset == result.physical_offset
+        assert store.get_by_offset(result.message_id).physical_offset == result.physical_offset
         assert store.offset_by_time("T", 0, result.store_timestamp) == 0
     data = log_bytes(tmp_path / "store")
     width = 16 if born[0] == "[" else 4
@@ -132,10 +132,10 @@ def test_trap_05_a_size_that_disagrees_with_the_parts_is_damage(tmp_path: Path, 
 @pytest.mark.parametrize("left", [9, 8, 7, 0])
 def test_trap_06_eight_bytes_must_remain_behind_a_record(tmp_path: Path, left: int) -> None:
     model = model_of_small()
-    door = OsDoor()
-    door.fix_clock(T0)
+    os_api = OsApi()
+    os_api.fix_clock(T0)
     overhead = 91 + 1
-    with mqfast.open(tmp_path / "store", door=door, **SMALL) as store:
+    with mqfast.open(tmp_path / "store", os_api=os_api, **SMALL) as store:
         for body in (b"a" * (2000 - overhead), b"b" * (4096 - 2000 - left - overhead), b"c"):
             result = store.put("T", body)
             model.put(Record("T", body, born_timestamp=T0, store_timestamp=T0))
@@ -192,7 +192,7 @@ def test_trap_09_prepared_and_rollback_records_have_no_queue_offset(tmp_path: Pa
         for kind in (0x4, 0xC):
             result = store.put("T", b"none", sys_flag=kind, keys=f"k{kind}")
             assert result.queue_offset == 0
-            assert store.look(result.physical_offset).record_queue_offset == 0
+            assert store.get_by_offset(result.physical_offset).record_queue_offset == 0
         assert store.put("T", b"1", sys_flag=0x8, prepared_transaction_offset=7).queue_offset == 1
         assert bodies(store, "T") == [b"0", b"1"]
         assert store.get("T", 0, 1)[0].prepared_transaction_offset == 7
@@ -207,7 +207,7 @@ def test_trap_10_properties_stand_in_the_order_of_javas_hash_map(tmp_path: Path)
         for seed in range(3):
             random.Random(seed).shuffle(names)
             result = store.put("T", b"", tags="A", properties=dict.fromkeys(names, "v"))
-            text = store.look(result.physical_offset).properties_bytes.decode()
+            text = store.get_by_offset(result.physical_offset).properties_bytes.decode()
             assert [pair.split("\x01")[0] for pair in text.split("\x02")[:-1]] == java_map_order([*names, "TAGS"])
 
 

@@ -163,7 +163,7 @@ def test_trap_61_the_age_of_a_file_is_its_last_change(tmp_path: Path) -> None:
         assert store.max_offset("T", 0) == 40
         store.flush()
         store.log.reap()
-        now = store.door.now_ms()
+        now = store.os_api.now_ms()
         age(path, 73)
         os.utime(path / "commitlog" / f"{0:020}")  # touched: it lives on, and holds up those behind it
         assert store.retention.run_once(now) == 0

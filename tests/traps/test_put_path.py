@@ -27,7 +27,7 @@ from traps.common import (
 import mqfast
 from mqfast import Message
 from mqfast.errors import ConfigError, MessageTooLarge, NotMaster
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 
 
 def test_trap_38_a_free_put_lock_is_never_busy(tmp_path: Path) -> None:
@@ -40,12 +40,12 @@ def test_trap_38_a_free_put_lock_is_never_busy(tmp_path: Path) -> None:
 
 def test_trap_39_a_synchronous_master_waits_for_no_slave(tmp_path: Path) -> None:
     """With RocketMQ's default of one replica in sync, which is the master itself; old releases waited."""
-    door = OsDoor()
-    door.fix_clock(T0)
+    os_api = OsApi()
+    os_api.fix_clock(T0)
     conf = tmp_path / "broker.conf"
     for role in ("ASYNC_MASTER", "SYNC_MASTER"):
         conf.write_text(f"brokerRole={role}\ninSyncReplicas=1\nslaveTimeout=3000\n")
-        with mqfast.open(tmp_path / role, broker_conf=conf, door=door, **SMALL) as store:
+        with mqfast.open(tmp_path / role, broker_conf=conf, os_api=os_api, **SMALL) as store:
             assert store.config.broker_role == role
             assert set(store.config.without_effect) == {"inSyncReplicas", "slaveTimeout"}
             for i in range(20):

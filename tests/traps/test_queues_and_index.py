@@ -34,7 +34,7 @@ import mqfast
 from mqfast.errors import (
     CorruptFile,
 )
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 
 
 def test_trap_15_tags_are_hashed_as_java_does_and_compared_by_their_text(tmp_path: Path) -> None:
@@ -54,9 +54,9 @@ def test_trap_15_tags_are_hashed_as_java_does_and_compared_by_their_text(tmp_pat
 
 
 def test_trap_16_tags_code_of_a_delayed_message_is_its_delivery_time(tmp_path: Path) -> None:
-    door = OsDoor()
-    door.fix_clock(T0)
-    with mqfast.open(tmp_path / "store", door=door, **SMALL) as store:
+    os_api = OsApi()
+    os_api.fix_clock(T0)
+    with mqfast.open(tmp_path / "store", os_api=os_api, **SMALL) as store:
         for level in ("1", "18", "99", "0"):
             store.put("SCHEDULE_TOPIC_XXXX", b"", properties={"DELAY": level, "TAGS": "A"})
         store.put("T", b"", properties={"DELAY": "3", "TAGS": "A"})
@@ -99,7 +99,7 @@ def test_trap_17_a_queue_of_fillers_only_takes_new_units(tmp_path: Path) -> None
     settings = SMALL | {"mappedFileSizeCommitLog": 1024, "mappedFileSizeConsumeQueue": 100}
     settings |= {"maxHashSlotNum": 10, "maxIndexNum": 8}
     with mqfast.open(tmp_path / "store", **settings) as store:
-        log = [store.look(offset) for offset in record_starts(store)]
+        log = [store.get_by_offset(offset) for offset in record_starts(store)]
         waiting = [message for message in log if message.topic == "TF"]
         result = store.put("TF", b"new")
         found = list(read_queue(store, "TF", 0, store.min_offset("TF", 0)))
@@ -112,7 +112,7 @@ def record_starts(store: Any) -> list[int]:
     starts, at = [], store.min_physical_offset
     while at < store.max_physical_offset:
         try:
-            message = store.look(at)
+            message = store.get_by_offset(at)
         except CorruptFile:  # a blank
             at += 1024 - at % 1024
             continue
@@ -186,10 +186,10 @@ def test_trap_21_queue_sizes_round_up_and_other_lengths_are_refused(tmp_path: Pa
 
 
 def test_trap_22_lower_and_upper_are_not_symmetric(tmp_path: Path) -> None:
-    door = OsDoor()
-    with mqfast.open(tmp_path / "store", door=door, **SMALL) as store:
+    os_api = OsApi()
+    with mqfast.open(tmp_path / "store", os_api=os_api, **SMALL) as store:
         for step in (0, 3, 24, 24, 45, 45, 66, 68):
-            door.fix_clock(T0 + step)
+            os_api.fix_clock(T0 + step)
             store.put("T", b"")
         asked = {
             at: [store.offset_by_time("T", 0, T0 + at, boundary) for boundary in ("LOWER", "UPPER")]
@@ -220,11 +220,11 @@ def test_trap_23_index_entries_count_from_one(tmp_path: Path) -> None:
 
 
 def test_trap_24_the_first_entry_of_a_follow_up_file_is_measured_from_the_file_before(tmp_path: Path) -> None:
-    door, model = OsDoor(), model_of_small()
-    with mqfast.open(tmp_path / "store", door=door, **SMALL) as store:
+    os_api, model = OsApi(), model_of_small()
+    with mqfast.open(tmp_path / "store", os_api=os_api, **SMALL) as store:
         for i in range(12):
             now = T0 + i * 5000
-            door.fix_clock(now)
+            os_api.fix_clock(now)
             store.put("T", b"", keys=f"k{i}")
             keys = encode_properties({"KEYS": f"k{i}"})
             model.put(Record("T", properties=keys, born_timestamp=now, store_timestamp=now))
@@ -261,10 +261,10 @@ def test_trap_26_hash_twins_are_told_apart_by_the_message(tmp_path: Path) -> Non
 
 def test_trap_27_no_key_is_lost_by_a_crash(tmp_path: Path) -> None:
     """RocketMQ drops the newest index file and rebuilds it only from the log file where recovery starts."""
-    door = OsDoor()
-    with open_still(tmp_path / "store", door=door, **SMALL | {"maxIndexNum": 100}) as store:
+    os_api = OsApi()
+    with open_still(tmp_path / "store", os_api=os_api, **SMALL | {"maxIndexNum": 100}) as store:
         for i in range(40):
-            door.fix_clock(T0 + i * 1000)
+            os_api.fix_clock(T0 + i * 1000)
             store.put("T", b"%03d" % i + b"x" * 400, keys=f"k{i}")
         assert store.max_offset("T", 0) == 40
         lab(store).flush_log(thorough=True)

@@ -32,7 +32,7 @@ from mqfast.errors import (
     CorruptFile,
     StoreLocked,
 )
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 
 
 def test_trap_29_the_abort_file_alone_decides(tmp_path: Path) -> None:
@@ -95,10 +95,10 @@ def test_trap_32_the_confirm_offset_is_where_the_last_record_starts(tmp_path: Pa
 
 
 def test_trap_33_recovery_starts_three_seconds_before_the_checkpoint(tmp_path: Path) -> None:
-    door = OsDoor()
-    with mqfast.open(tmp_path / "store", door=door, **SMALL) as store:
+    os_api = OsApi()
+    with mqfast.open(tmp_path / "store", os_api=os_api, **SMALL) as store:
         for i in range(40):
-            door.fix_clock(T0 + i * 1000)
+            os_api.fix_clock(T0 + i * 1000)
             store.put("T", b"x" * 400)
         killed = as_killed(tmp_path / "store", tmp_path / "killed")
     first_of_file = {n: T0 + i * 1000 for n, i in ((0, 0), (1, 8), (2, 16), (3, 24), (4, 32))}

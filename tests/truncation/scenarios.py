@@ -25,7 +25,7 @@ from typing import Any
 
 import mqfast
 from mqfast.message import Message
-from mqfast.store.base._os import guarded_count, lost_page_count
+from mqfast.store.base.os_api import guarded_count, lost_page_count
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
@@ -204,7 +204,7 @@ def old_log_under_reader(path: Path, kind: str) -> dict[str, Any]:
     harm(log_file(path), kind)
     report = {
         "get": outcome(lambda: len(store.get("T", 0, number).bodies())),
-        "look": outcome(lambda: len(store.look(physical).body)),
+        "look": outcome(lambda: len(store.get_by_offset(physical).body)),
         "query": outcome(lambda: len(store.query("T", f"k{number}"))),
         "by_time": outcome(lambda: store.offset_by_time("T", 0, 1)),
         "numpy": outcome(lambda: len(store.get("T", 0, number).to_numpy())),
@@ -283,7 +283,7 @@ def store_reader(path: Path, which: str, kind: str) -> dict[str, Any]:
     began = time.monotonic()
     report |= {
         "get": outcome(lambda: len(reader.get("T", 0, 100).messages)),
-        "look": outcome(lambda: len(reader.look(0).body)),
+        "look": outcome(lambda: len(reader.get_by_offset(0).body)),
         "query": outcome(lambda: len(reader.query("T", "k100"))),
         "scan": outcome(lambda: sum(1 for _ in reader.scan())),
     }

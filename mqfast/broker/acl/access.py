@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from mqfast.broker.acl.acl_filter import AclFilter, GuardedProcessors
 from mqfast.broker.acl.auth_processor import AuthProcessor
-from mqfast.broker.acl.guard import Guard, GuardedProcessors
-from mqfast.broker.acl.kinds import UserType
 from mqfast.broker.acl.plain_files import PlainFiles
 from mqfast.broker.acl.plain_processor import PlainAclProcessor
 from mqfast.broker.acl.policies import Policies
 from mqfast.broker.acl.rights import Rights
+from mqfast.broker.acl.terms import UserType
 from mqfast.broker.acl.users import User, Users
-from mqfast.broker.broker_config import BrokerConfig
+from mqfast.broker.config.broker_config import BrokerConfig
 from mqfast.errors import ConfigError
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.command import VERSION, Buffer, RemotingCommand
@@ -120,12 +120,12 @@ class AccessControl:
 
     def processors(self) -> Processors:
         """The table for requests: behind a guard where something is to be checked."""
-        return GuardedProcessors(self.rights) if isinstance(self.rights, Guard) else Processors()
+        return GuardedProcessors(self.rights) if isinstance(self.rights, AclFilter) else Processors()
 
     def _make_rights(self) -> Rights:
         if self._plain is None and not self._authenticates:
             return Rights()
-        return Guard(
+        return AclFilter(
             self._plain,
             self._users if self._authenticates else None,
             self._policies if self._config["authorizationEnabled"] else None,

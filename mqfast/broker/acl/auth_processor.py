@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from mqfast.broker.acl.kinds import UserStatus, UserType, word
 from mqfast.broker.acl.policies import Acl, Policies, subject_of
+from mqfast.broker.acl.terms import UserStatus, UserType, word
 from mqfast.broker.acl.users import User, Users, denied
 from mqfast.errors import CallRefused
 from mqfast.remoting.bodies import decode_request, encode_body
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.processors import Lane, Processors
+from mqfast.remoting.processors import ConcurrencyLimit, Processors
 
 __all__ = ["AuthProcessor"]
 
@@ -37,7 +37,7 @@ class AuthProcessor:
 
     def register(self, processors: Processors) -> None:
         """Put the codes into a server's table."""
-        lane = Lane("auth")
+        lane = ConcurrencyLimit("auth")
         for code, handler in {
             RequestCode.AUTH_CREATE_USER: self.create_user,
             RequestCode.AUTH_UPDATE_USER: self.update_user,

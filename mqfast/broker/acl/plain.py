@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from mqfast.broker.acl.addresses import Matcher, pattern
-from mqfast.broker.acl.kinds import Action, Kind
-from mqfast.broker.acl.needs import ADMIN_ONLY, NEEDS, Need, needs_of
+from mqfast.broker.acl.required_permissions import ADMIN_ONLY, NEEDS, Need, needs_of
 from mqfast.broker.acl.rights import Caller
-from mqfast.broker.topics import TRACE_TOPIC
+from mqfast.broker.acl.terms import Action, Kind
+from mqfast.broker.metadata.topic_manager import TRACE_TOPIC
 from mqfast.errors import CallRefused, ConfigError, FieldError
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import RemotingCommand

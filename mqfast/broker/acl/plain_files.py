@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from mqfast.broker.acl.needs import Need
 from mqfast.broker.acl.plain import PlainAccounts, account_of
+from mqfast.broker.acl.required_permissions import Need
 from mqfast.broker.acl.rights import Caller
 from mqfast.errors import ConfigError
 from mqfast.file_replacement import replace_file

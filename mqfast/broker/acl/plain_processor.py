@@ -14,7 +14,7 @@ from mqfast.remoting.bodies import encode_body
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.processors import Lane, Processors
+from mqfast.remoting.processors import ConcurrencyLimit, Processors
 
 __all__ = ["PlainAclProcessor"]
 
@@ -33,7 +33,7 @@ class PlainAclProcessor:
 
     def register(self, processors: Processors) -> None:
         """Put the codes into a server's table."""
-        lane = Lane("acl")
+        lane = ConcurrencyLimit("acl")
         for code, handler in {
             RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: self.put,
             RequestCode.DELETE_ACL_CONFIG: self.delete,

@@ -14,19 +14,19 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from mqfast.broker.acl.addresses import is_in_network, is_network
-from mqfast.broker.acl.kinds import Action, Decision, Kind, PolicyType, word
-from mqfast.broker.acl.needs import Need
+from mqfast.broker.acl.required_permissions import Need
+from mqfast.broker.acl.terms import Action, Decision, Kind, PolicyType, word
 from mqfast.broker.acl.users import denied
 from mqfast.errors import CallRefused, CorruptFile, FieldError
 from mqfast.file_replacement import replace_file
 from mqfast.remoting.bodies import build_tables, decode_body, encode_body
 
-__all__ = ["Acl", "Entry", "Policies", "Policy", "subject_of"]
+__all__ = ["Acl", "PolicyEntry", "Policies", "Policy", "subject_of"]
 
 _USER: Final = "User:"
 
 
-class Entry(Struct, rename="camel", omit_defaults=True, frozen=True):
+class PolicyEntry(Struct, rename="camel", omit_defaults=True, frozen=True):
     """One rule, as the wire has it."""
 
     resource: str | None = None
@@ -39,7 +39,7 @@ class Policy(Struct, rename="camel", omit_defaults=True, frozen=True):
     """Rules of one type."""
 
     policy_type: str | None = None
-    entries: list[Entry] | None = None
+    entries: list[PolicyEntry] | None = None
 
 
 class Acl(Struct, rename="camel", omit_defaults=True, frozen=True):
@@ -104,12 +104,12 @@ class _Rule(NamedTuple):
             and (not self.source_ips or any(is_in_network(address, one) for one in self.source_ips))
         )
 
-    def shown(self) -> Entry:
+    def shown(self) -> PolicyEntry:
         actions = [one.value for one in Action if one in self.actions]
-        return Entry(str(self.resource), actions, list(self.source_ips) or None, self.decision.value)
+        return PolicyEntry(str(self.resource), actions, list(self.source_ips) or None, self.decision.value)
 
 
-def _rule(entry: Entry) -> _Rule:
+def _rule(entry: PolicyEntry) -> _Rule:
     resource = _resource(entry.resource)
     actions = frozenset(found for text in entry.actions or () if (found := word(Action, text)) is not None)
     if not actions:
@@ -242,7 +242,7 @@ def _shown(subject: str, rules: _Rules) -> Acl:
     return Acl(subject, [Policy(kind.value, _entries(found.values())) for kind, found in rules.items()])
 
 
-def _entries(rules: Iterable[_Rule]) -> list[Entry]:
+def _entries(rules: Iterable[_Rule]) -> list[PolicyEntry]:
     return [rule.shown() for rule in rules]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from mqfast.broker.acl.needs import Need
+    from mqfast.broker.acl.required_permissions import Need
     from mqfast.remoting.channel import Channel
     from mqfast.remoting.command import RemotingCommand
 

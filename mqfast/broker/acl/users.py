@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from mqfast.broker.acl.kinds import UserStatus, UserType
+from mqfast.broker.acl.terms import UserStatus, UserType
 from mqfast.errors import CallRefused, CorruptFile, FieldError
 from mqfast.file_replacement import replace_file
 from mqfast.remoting.bodies import build_tables, decode_body, encode_body

@@ -11,21 +11,21 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from mqfast.broker.admin.assignment import Assignment
 from mqfast.broker.admin.client_requests import ClientRequests
+from mqfast.broker.admin.consume_progress import Progress
 from mqfast.broker.admin.group_requests import GroupRequests
-from mqfast.broker.admin.health import Health
-from mqfast.broker.admin.http import HttpServer
-from mqfast.broker.admin.metrics import Metrics
-from mqfast.broker.admin.progress import Progress
 from mqfast.broker.admin.query import Query
+from mqfast.broker.admin.queue_assignment import Assignment
 from mqfast.broker.admin.runtime_info import RuntimeInfo
 from mqfast.broker.admin.settings_requests import SettingsRequests
 from mqfast.broker.admin.topic_requests import TopicRequests
-from mqfast.remoting.processors import Lane, Processors
+from mqfast.broker.metrics.health import Health
+from mqfast.broker.metrics.http_server import HttpServer
+from mqfast.broker.metrics.metrics import Metrics
+from mqfast.remoting.processors import ConcurrencyLimit, Processors
 
 if TYPE_CHECKING:
-    from mqfast.broker.context import BrokerContext
+    from mqfast.broker.parts import BrokerContext
 
 __all__ = ["Admin"]
 
@@ -44,7 +44,7 @@ class Admin:
         """Queries and admin requests have a lane each."""
         context = self._context
         self._processors = processors
-        query, admin = Lane("query", queue_max=20_000), Lane("admin", queue_max=10_000)
+        query, admin = ConcurrencyLimit("query", queue_max=20_000), ConcurrencyLimit("admin", queue_max=10_000)
         Query(context).register(processors, query)
         RuntimeInfo(context, processors).register(processors, admin)
         for kind in (TopicRequests, GroupRequests, Progress, ClientRequests, SettingsRequests, Assignment):

@@ -12,20 +12,20 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from mqfast.broker.clients.heartbeat import Subscription
+from mqfast.broker.metadata.client_manager.heartbeat import SubscriptionData
 from mqfast.errors import FieldError
 from mqfast.remoting.bodies import DataVersion, build_tables, decode_body, encode_body
 from mqfast.remoting.fastjson import object_keys
 
 __all__ = [
-    "AllGroups", "AllTopics", "ConsumeStats", "ConsumeStatsList", "Group", "GroupForbidden", "GroupList",
-    "GroupNames", "OffsetWrapper", "Offsets", "ProducerRow", "Queue", "QueueRow", "QueueRows", "StatsData",
+    "AllGroups", "AllTopics", "ConsumeStats", "ConsumeStatsList", "GroupBody", "GroupForbidden", "GroupList",
+    "GroupNames", "OffsetWrapper", "OffsetsBody", "ProducerRow", "QueueBody", "QueueRow", "QueueRows", "StatsData",
     "StatsItem", "SubscriptionOf", "TimeSpan", "TopicNames", "TopicOffset", "TopicStats", "by_client",
     "by_queue", "queue_offsets",
 ]  # fmt: skip
 
 
-class Queue(Struct, rename="camel", frozen=True, order=True):
+class QueueBody(Struct, rename="camel", frozen=True, order=True):
     """One queue of a topic on one broker; a key of maps."""
 
     broker_name: str
@@ -73,7 +73,7 @@ class ConsumeStatsList(Struct, rename="camel"):
     total_inflight_diff: int
 
 
-class Offsets(Struct, rename="camel"):
+class OffsetsBody(Struct, rename="camel"):
     """Body of 222, and of 220 to a client."""
 
     offset_table: Raw
@@ -103,7 +103,7 @@ class TimeSpan(Struct, rename="camel"):
     delay_time: int
     max_time_stamp: int
     max_time_stamp_str: str
-    message_queue: Queue
+    message_queue: QueueBody
     min_time_stamp: int
     min_time_stamp_str: str
 
@@ -124,7 +124,7 @@ class QueueRows(Struct, rename="camel"):
     max_queue_index: int
     min_queue_index: int
     queue_data: list[QueueRow] | UnsetType = UNSET
-    subscription_data: Subscription | UnsetType = UNSET
+    subscription_data: SubscriptionData | UnsetType = UNSET
 
 
 class TopicNames(Struct, rename="camel"):
@@ -144,7 +144,7 @@ class SubscriptionOf(Struct, rename="camel"):
     """What a group wants of a topic (345)."""
 
     group: str
-    subscription_data: Subscription | UnsetType
+    subscription_data: SubscriptionData | UnsetType
     topic: str
 
 
@@ -156,7 +156,7 @@ class GroupForbidden(Struct, rename="camel"):
     topic: str
 
 
-class Group(Struct):
+class GroupBody(Struct):
     """The name in a group's settings; the rest stays as it came (200, 225)."""
 
     groupName: str | None = None
@@ -194,12 +194,12 @@ class ProducerRow(Struct, rename="camel"):
     version: int
 
 
-def by_queue(table: Iterable[tuple[Queue, Any]]) -> Raw:
+def by_queue(table: Iterable[tuple[QueueBody, Any]]) -> Raw:
     """A map with queues as keys, as fastjson writes it."""
     return Raw(object_keys((encode_body(queue), encode_body(value)) for queue, value in table))
 
 
-def by_client(tables: Mapping[str, Mapping[Queue, int]]) -> Raw:
+def by_client(tables: Mapping[str, Mapping[QueueBody, int]]) -> Raw:
     """Client id -> queue -> offset."""
     return Raw(encode_body({client: by_queue(table.items()) for client, table in tables.items()}))
 
@@ -208,11 +208,11 @@ class _QueueTable(Struct, rename="camel"):
     message_queue_table: dict[str, int] | None = None
 
 
-def queue_offsets(body: bytes) -> dict[Queue, int]:
+def queue_offsets(body: bytes) -> dict[QueueBody, int]:
     """The answer of a client to 221. Raises: FieldError."""
     found = decode_body(body, _QueueTable, "body").message_queue_table or {}
     try:
-        return {msgspec.json.decode(key, type=Queue, strict=False): offset for key, offset in found.items()}
+        return {msgspec.json.decode(key, type=QueueBody, strict=False): offset for key, offset in found.items()}
     except msgspec.MsgspecError as error:
         raise FieldError("body.messageQueueTable", f"queues as keys ({str(error)[:80]})", "another key") from None
 

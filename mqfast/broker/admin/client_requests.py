@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
-from mqfast.broker.acl.kinds import Action
-from mqfast.broker.acl.needs import of_message
-from mqfast.broker.admin.bodies import Offsets, ProducerRow, Queue, by_client, by_queue, queue_offsets
+from mqfast.broker.acl.required_permissions import of_message
+from mqfast.broker.acl.terms import Action
+from mqfast.broker.admin.bodies import OffsetsBody, ProducerRow, QueueBody, by_client, by_queue, queue_offsets
 from mqfast.errors import CallRefused, CallTimeout, MqfastError, RemotingError
 from mqfast.message import decode_message_id
 from mqfast.remoting.bodies import build_tables, encode_body, header_of
@@ -26,10 +26,10 @@ from mqfast.remoting.log_limit import LogLimit
 from mqfast.remoting.signature import OF_THE_SIGNATURE
 
 if TYPE_CHECKING:
-    from mqfast.broker.clients.consumer_manager import Member
-    from mqfast.broker.context import BrokerContext
+    from mqfast.broker.metadata.client_manager.consumer_manager import ClientChannelInfo
+    from mqfast.broker.parts import BrokerContext
     from mqfast.remoting.command import RemotingCommand
-    from mqfast.remoting.processors import Lane, Processors
+    from mqfast.remoting.processors import ConcurrencyLimit, Processors
 
 __all__ = ["ClientRequests"]
 
@@ -73,7 +73,7 @@ class ClientRequests:
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
 
-    def register(self, processors: Processors, lane: Lane) -> None:
+    def register(self, processors: Processors, lane: ConcurrencyLimit) -> None:
         """Put the codes into a server's table."""
         processors.register([RequestCode.INVOKE_BROKER_TO_RESET_OFFSET], self.reset, lane)
         processors.register([RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS], self.status, lane)
@@ -171,7 +171,7 @@ class ClientRequests:
     def _offsets_body(self, topic: str, offsets: dict[int, int]) -> bytes:
         name = self._context.config["brokerName"]
         return encode_body(
-            Offsets(by_queue((Queue(name, queue_id, topic), offset) for queue_id, offset in offsets.items()))
+            OffsetsBody(by_queue((QueueBody(name, queue_id, topic), offset) for queue_id, offset in offsets.items()))
         )
 
     async def status(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -207,7 +207,7 @@ class ClientRequests:
         if header.consumer_group and (group := context.groups.get(header.consumer_group)) is not None:
             fields["groupSysFlag"] = str(group.get("groupSysFlag", 0))
         try:
-            found = context.store.look(decode_message_id(header.msg_id).physical_offset)
+            found = context.store.get_by_offset(decode_message_id(header.msg_id).physical_offset)
             record = context.engine.record_at(found.physical_offset)
         except (MqfastError, ValueError) as error:
             raise CallRefused(ResponseCode.SYSTEM_ERROR, f"msgId {header.msg_id!r}: {error}") from None
@@ -244,16 +244,16 @@ class ClientRequests:
         data = {group: [_row(member) for member in manager.members(group)] for group in manager.groups()}
         return request.response(body=encode_body({"data": data}))
 
-    def _members(self, group: str) -> list[Member]:
+    def _members(self, group: str) -> list[ClientChannelInfo]:
         found = self._context.consumers.group(group)
         return [] if found is None else list(found.members.values())
 
-    def _member(self, group: str, client_id: str) -> Member | None:
+    def _member(self, group: str, client_id: str) -> ClientChannelInfo | None:
         found = [member for member in self._members(group) if member.client_id == client_id]
         return max(found, key=lambda member: member.updated_ms) if found else None
 
 
-async def _status_of(member: Member, fields: dict[str, str]) -> dict[Queue, int] | None:
+async def _status_of(member: ClientChannelInfo, fields: dict[str, str]) -> dict[QueueBody, int] | None:
     if not isinstance(member.channel, Channel):
         return None
     code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
@@ -265,18 +265,18 @@ async def _status_of(member: Member, fields: dict[str, str]) -> dict[Queue, int]
         return None
 
 
-def _channels(members: Iterable[Member]) -> list[Channel]:
+def _channels(members: Iterable[ClientChannelInfo]) -> list[Channel]:
     return [member.channel for member in members if isinstance(member.channel, Channel)]
 
 
-def _check_versions(members: Iterable[Member]) -> None:
+def _check_versions(members: Iterable[ClientChannelInfo]) -> None:
     for member in members:
         if member.version < _SINCE_RESET:
             remark = f"the client does not support this feature. version={member.version}"
             raise CallRefused(ResponseCode.SYSTEM_ERROR, remark)
 
 
-def _row(member: Member) -> ProducerRow:
+def _row(member: ClientChannelInfo) -> ProducerRow:
     host, port = member.channel.peer if isinstance(member.channel, Channel) else ("", 0)
     language = LanguageCode(member.language).name
     return ProducerRow(member.client_id, language, member.updated_ms, f"/{host}:{port}", member.version)

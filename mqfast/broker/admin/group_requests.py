@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from mqfast.broker.admin.attributes import GROUP_ATTRIBUTES, changed
 from mqfast.broker.admin.bodies import AllGroups, GroupForbidden
-from mqfast.broker.topics import illegal_group
+from mqfast.broker.metadata.topic_manager import illegal_group
 from mqfast.errors import CallRefused, FieldError
 from mqfast.remoting.bodies import (
     LIST_BYTES_MAX,
@@ -30,10 +30,10 @@ from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.log_limit import LogLimit
 
 if TYPE_CHECKING:
-    from mqfast.broker.context import BrokerContext
+    from mqfast.broker.parts import BrokerContext
     from mqfast.remoting.channel import Channel
     from mqfast.remoting.command import RemotingCommand
-    from mqfast.remoting.processors import Lane, Processors
+    from mqfast.remoting.processors import ConcurrencyLimit, Processors
 
 __all__ = ["GroupRequests"]
 
@@ -88,7 +88,7 @@ class GroupRequests:
         self._context = context
         self._limit = LogLimit(logging.getLogger("mqfast.broker"), burst=20)
 
-    def register(self, processors: Processors, lane: Lane) -> None:
+    def register(self, processors: Processors, lane: ConcurrencyLimit) -> None:
         """Put the codes into a server's table."""
         for code, handler in {
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update,

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET, Struct
 
-from mqfast.broker.acl.kinds import Action
-from mqfast.broker.acl.needs import of_message
+from mqfast.broker.acl.required_permissions import of_message
+from mqfast.broker.acl.terms import Action
 from mqfast.broker.admin.bodies import QueueRow, QueueRows
 from mqfast.errors import CorruptFile, OffsetError, UsageError
 from mqfast.remoting.bodies import build_tables, encode_body, header_of
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
-    from mqfast.broker.context import BrokerContext
+    from mqfast.broker.parts import BrokerContext
     from mqfast.remoting.channel import Channel
     from mqfast.remoting.command import Buffer, RemotingCommand
-    from mqfast.remoting.processors import Lane, Processors
+    from mqfast.remoting.processors import ConcurrencyLimit, Processors
 
 __all__ = ["Query"]
 
@@ -58,7 +58,7 @@ class Query:
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
 
-    def register(self, processors: Processors, lane: Lane) -> None:
+    def register(self, processors: Processors, lane: ConcurrencyLimit) -> None:
         """Put the codes into a server's table."""
         processors.register([RequestCode.QUERY_MESSAGE], self.query, lane)
         processors.register([RequestCode.VIEW_MESSAGE_BY_ID], self.view, lane)
@@ -104,7 +104,7 @@ class Query:
         """33: the message at a place of the log."""
         header = header_of(request, _ViewHeader)
         try:
-            found = self._context.store.look(header.offset)  # a body may hold what looks like a record
+            found = self._context.store.get_by_offset(header.offset)  # a body may hold what looks like a record
             self._context.rights.demand(channel, request, of_message(found, Action.SUB, Action.GET))
             record = self._context.engine.record_at(header.offset)
         except (OffsetError, CorruptFile):

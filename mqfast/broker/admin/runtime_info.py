@@ -21,11 +21,11 @@ from mqfast.remoting.bodies import build_tables, encode_body, header_of
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
-    from mqfast.broker.context import BrokerContext
-    from mqfast.broker.stats import Rate
+    from mqfast.broker.metrics.broker_stats import Rate
+    from mqfast.broker.parts import BrokerContext
     from mqfast.remoting.channel import Channel
     from mqfast.remoting.command import RemotingCommand
-    from mqfast.remoting.processors import Lane, Processors
+    from mqfast.remoting.processors import ConcurrencyLimit, Processors
 
 __all__ = ["RuntimeInfo", "size_text"]
 
@@ -58,7 +58,7 @@ class RuntimeInfo:
         self._context = context
         self._processors = processors
 
-    def register(self, processors: Processors, lane: Lane) -> None:
+    def register(self, processors: Processors, lane: ConcurrencyLimit) -> None:
         """Put the codes into a server's table."""
         processors.register([RequestCode.GET_BROKER_RUNTIME_INFO], self.info, lane)
         processors.register([RequestCode.VIEW_BROKER_STATS_DATA], self.stats_data, lane)

@@ -17,10 +17,10 @@ from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.settings_change import SettingsChange
 
 if TYPE_CHECKING:
-    from mqfast.broker.context import BrokerContext
+    from mqfast.broker.parts import BrokerContext
     from mqfast.remoting.channel import Channel
     from mqfast.remoting.command import RemotingCommand
-    from mqfast.remoting.processors import Lane, Processors
+    from mqfast.remoting.processors import ConcurrencyLimit, Processors
 
 __all__ = ["SettingsRequests"]
 
@@ -40,7 +40,7 @@ class SettingsRequests:
             log=logging.getLogger("mqfast.broker"),
         )
 
-    def register(self, processors: Processors, lane: Lane) -> None:
+    def register(self, processors: Processors, lane: ConcurrencyLimit) -> None:
         """Put the codes into a server's table."""
         processors.register([RequestCode.UPDATE_BROKER_CONFIG], self.update, lane)
         processors.register([RequestCode.GET_BROKER_CONFIG], self.settings, lane)
@@ -58,7 +58,7 @@ class SettingsRequests:
             self._context.topics.permission_changed()
         answer = request.response(remark=changed.remark)
         if "namesrvAddr" in taken:
-            self._context.registration.tell()
+            self._context.registration.register_soon()
             self._context.changes.registering()
         return answer
 

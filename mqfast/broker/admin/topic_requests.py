@@ -15,13 +15,13 @@ from msgspec import UNSET, Struct
 
 from mqfast.broker.admin.attributes import TOPIC_ATTRIBUTES, changed, parsed
 from mqfast.broker.admin.bodies import AllTopics, TopicNames
-from mqfast.broker.topics import illegal_topic
+from mqfast.broker.metadata.topic_manager import illegal_topic
 from mqfast.errors import CallRefused
 from mqfast.remoting.bodies import (
     LIST_BYTES_MAX,
     DataVersion,
     Int32,
-    TopicConfig,
+    TopicConfigBody,
     build_tables,
     decode_request,
     encode_body,
@@ -31,10 +31,10 @@ from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.log_limit import LogLimit
 
 if TYPE_CHECKING:
-    from mqfast.broker.context import BrokerContext
+    from mqfast.broker.parts import BrokerContext
     from mqfast.remoting.channel import Channel
     from mqfast.remoting.command import RemotingCommand
-    from mqfast.remoting.processors import Lane, Processors
+    from mqfast.remoting.processors import ConcurrencyLimit, Processors
 
 __all__ = ["TopicRequests"]
 
@@ -60,7 +60,7 @@ class _NameHeader(Struct):
 
 
 class _TopicListBody(Struct, rename="camel"):
-    topic_config_list: list[TopicConfig]
+    topic_config_list: list[TopicConfigBody]
 
 
 class TopicRequests:
@@ -71,7 +71,7 @@ class TopicRequests:
         self._limit = LogLimit(logging.getLogger("mqfast.broker"), burst=20)
         self._deleting = asyncio.Lock()
 
-    def register(self, processors: Processors, lane: Lane) -> None:
+    def register(self, processors: Processors, lane: ConcurrencyLimit) -> None:
         """Put the codes into a server's table."""
         processors.register([RequestCode.UPDATE_AND_CREATE_TOPIC], self.update, lane)
         processors.register([RequestCode.UPDATE_AND_CREATE_TOPIC_LIST], self.update_list, lane)
@@ -198,7 +198,7 @@ class TopicRequests:
         context.reset_offsets.forget_topic(topic)
         context.stats.topic_deleted(topic)
         for queue_id in range(found.read_queue_nums if found is not None else 0):
-            context.hold.end((topic, queue_id))  # their consumers ask again, and hear that the topic is gone
+            context.long_polling.end((topic, queue_id))  # their consumers ask again, and hear that the topic is gone
 
     # --- questions ---
 

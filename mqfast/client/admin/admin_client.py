@@ -17,12 +17,12 @@ from mqfast.client.admin.messages import MessageCalls
 from mqfast.client.admin.offsets import OffsetCalls
 from mqfast.client.admin.topics import TopicCalls
 from mqfast.client.net import io_thread
-from mqfast.client.net._guard import Guard, check_may_wait
+from mqfast.client.net.connection_pool import BlockingConnectionPool, connection_pool_of
 from mqfast.client.net.exit import close_at_exit
 from mqfast.client.net.fork import watch
+from mqfast.client.net.guard import Guard, check_may_wait
 from mqfast.client.net.instance import ClientInstance
-from mqfast.client.net.lane import Lanes, lanes_of
-from mqfast.client.net.steps import Steps
+from mqfast.client.net.request_steps import RequestSteps
 from mqfast.client.settings import NamedArguments, instance_settings
 from mqfast.client.values import Address, Credentials
 from mqfast.errors import ClientClosed, ClientConfigError
@@ -97,7 +97,7 @@ class AdminClient(AdminCalls, SyncFace):
         self._closed = False
         self._starting = Guard(brief=False)
         self._io: io_thread.IoThread | None = None
-        self._lanes: Lanes | None = None
+        self._connection_pool: BlockingConnectionPool | None = None
         watch(self)
 
     def __enter__(self) -> Self:
@@ -110,41 +110,41 @@ class AdminClient(AdminCalls, SyncFace):
         """End it; calls after that raise ClientClosed. The second call does nothing. Args: timeout_s: at most."""
         check_may_wait()
         self._closed = True
-        if self._lanes is not None and self._io is not None and self._io.is_alive:
+        if self._connection_pool is not None and self._io is not None and self._io.is_alive:
             self._io.call(self._end(), _CLOSE_S if timeout_s is None else timeout_s)
 
     async def _end(self) -> None:
-        lanes, self._lanes = self._lanes, None
-        if lanes is not None:
+        connection_pool, self._connection_pool = self._connection_pool, None
+        if connection_pool is not None:
             await self._instance.release()
 
     def after_fork(self) -> None:
         """In a child: begin anew at the next call."""
         self._starting = Guard(brief=False)
-        self._io = self._lanes = None
+        self._io = self._connection_pool = None
 
-    def _run(self, steps: Steps[T]) -> T:
-        lanes = self._lanes
-        if lanes is None:
-            lanes = self._begun()
-        return lanes.run(steps)
+    def _run(self, steps: RequestSteps[T]) -> T:
+        connection_pool = self._connection_pool
+        if connection_pool is None:
+            connection_pool = self._begun()
+        return connection_pool.run(steps)
 
-    def _begun(self) -> Lanes:
+    def _begun(self) -> BlockingConnectionPool:
         with self._starting:
             if self._closed:
                 raise ClientClosed("the AdminClient is closed")
-            if self._lanes is None:
+            if self._connection_pool is None:
                 self._io = io_thread.shared()
-                lanes = self._io.call(self._begin(self._io), _START_S)
+                connection_pool = self._io.call(self._begin(self._io), _START_S)
                 close_at_exit(self)
-                return lanes
-            return self._lanes
+                return connection_pool
+            return self._connection_pool
 
-    async def _begin(self, io: io_thread.IoThread) -> Lanes:
+    async def _begin(self, io: io_thread.IoThread) -> BlockingConnectionPool:
         self._instance = ClientInstance.shared(self._settings, io.loop)
         await self._instance.acquire()
         if self._closed:  # meanwhile, by a signal handler or another thread
             await self._instance.release()
             raise ClientClosed("the AdminClient is closed")
-        self._lanes = lanes_of(self._instance)
-        return self._lanes
+        self._connection_pool = connection_pool_of(self._instance)
+        return self._connection_pool

@@ -12,7 +12,7 @@ from mqfast.client.admin.admin_client import AdminCalls
 from mqfast.client.admin.call import AsyncFace
 from mqfast.client.net.green import loop_of_caller
 from mqfast.client.net.instance import ClientInstance
-from mqfast.client.net.steps import Steps
+from mqfast.client.net.request_steps import RequestSteps
 from mqfast.errors import ClientClosed
 
 __all__ = ["AsyncAdminClient"]
@@ -48,7 +48,7 @@ class AsyncAdminClient(AdminCalls, AsyncFace):
     def _has_changed(self) -> bool:
         return self._is_open or self._closed
 
-    async def _run(self, steps: Steps[T]) -> T:
+    async def _run(self, steps: RequestSteps[T]) -> T:
         if self._closed:
             raise ClientClosed("the AsyncAdminClient is closed")
         if not self._is_open:
@@ -59,4 +59,4 @@ class AsyncAdminClient(AdminCalls, AsyncFace):
                 return await self._run(steps)
             self._instance, self._is_open = instance, True
         self._instance.check_here()
-        return await self._instance.shell.run(steps)
+        return await self._instance.driver.run(steps)

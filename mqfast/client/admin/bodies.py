@@ -14,12 +14,12 @@ from msgspec import Struct
 
 from mqfast.client.values import MessageQueue
 from mqfast.errors import FieldError
-from mqfast.remoting.bodies import TopicConfig, build_tables, decode_body
+from mqfast.remoting.bodies import TopicConfigBody, build_tables, decode_body
 
 __all__ = [
     "AllOffsetsBody", "ClusterBody", "ConnectionsBody", "ConsumeStatsBody", "DirectResultBody", "GroupListBody",
     "GroupsBody", "HaBody", "OffsetsBody", "ProducersBody", "RunningInfoBody", "TableBody", "TimeSpansBody",
-    "TopicConfig", "TopicListBody", "TopicStatsBody", "TopicsBody", "by_queue", "properties_text", "settings_of",
+    "TopicConfigBody", "TopicListBody", "TopicStatsBody", "TopicsBody", "by_queue", "properties_text", "settings_of",
     "subscriptions_of",
 ]  # fmt: skip
 

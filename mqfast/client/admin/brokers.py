@@ -11,20 +11,20 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Final, NamedTuple
 
-from mqfast.client.admin.asking import Asking, read_answer, read_field
+from mqfast.client.admin.admin_base import Asking, read_answer, read_field
 from mqfast.client.admin.bodies import HaBody, TableBody, properties_text, settings_of
 from mqfast.client.admin.call import call
 from mqfast.client.admin.checks import checked_flag, checked_pairs, known_name
-from mqfast.client.net.steps import Steps
+from mqfast.client.net.request_steps import RequestSteps
 from mqfast.errors import ClientConfigError
 from mqfast.remoting.codes import RequestCode
 
-__all__ = ["BrokerCalls", "Follower", "HaStatus"]
+__all__ = ["BrokerCalls", "SlaveStatus", "HaStatus"]
 
 _BOOLEANS: Final = ("true", "false")
 
 
-class Follower(NamedTuple):
+class SlaveStatus(NamedTuple):
     """How far one slave is.
 
     Attributes: address: of the slave, as its master sees it, or the slave that was asked; state: what a master says,
@@ -55,20 +55,22 @@ class HaStatus(NamedTuple):
     is_master: bool
     end: int
     master: str | None
-    slaves: Sequence[Follower]
+    slaves: Sequence[SlaveStatus]
 
 
 class BrokerCalls(Asking):
     """The calls about brokers and name servers. A broker is named by its name (the master) or by ``host:port``."""
 
     @call
-    def broker_config(self, broker: str) -> Steps[Mapping[str, str]]:
+    def broker_config(self, broker: str) -> RequestSteps[Mapping[str, str]]:
         """All settings of a broker, by RocketMQ's names."""
         address = yield from self._address_of(broker)
         return (yield from _settings_at(self, address))
 
     @call
-    def set_broker_config(self, broker: str, changes: Mapping[str, str], *, unchecked: bool = False) -> Steps[None]:
+    def set_broker_config(
+        self, broker: str, changes: Mapping[str, str], *, unchecked: bool = False
+    ) -> RequestSteps[None]:
         """Change settings of a running broker; some act only at its next start.
 
         Args: unchecked: send also names that the broker does not list.
@@ -83,7 +85,7 @@ class BrokerCalls(Asking):
         yield from self._call(address, RequestCode.UPDATE_BROKER_CONFIG, None, properties_text(pairs), about=about)
 
     @call
-    def runtime(self, broker: str) -> Steps[Mapping[str, str]]:
+    def runtime(self, broker: str) -> RequestSteps[Mapping[str, str]]:
         """What a broker measures of itself: ``putTps``, ``commitLogDiskRatio``, ``msgPutTotalTodayNow`` and others."""
         address = yield from self._address_of(broker)
         code = RequestCode.GET_BROKER_RUNTIME_INFO
@@ -91,7 +93,7 @@ class BrokerCalls(Asking):
         return dict(sorted(body.table.items()))
 
     @call
-    def ha_status(self, broker: str) -> Steps[HaStatus]:
+    def ha_status(self, broker: str) -> RequestSteps[HaStatus]:
         """How far the slaves of a master are, or how a slave follows. Raises: Refused for brokers of 4.9."""
         address = yield from self._address_of(broker)
         code = RequestCode.GET_BROKER_HA_STATUS
@@ -99,7 +101,7 @@ class BrokerCalls(Asking):
         return _ha_status(address, body)
 
     @call
-    def wipe_write_perm(self, broker: str) -> Steps[int]:
+    def wipe_write_perm(self, broker: str) -> RequestSteps[int]:
         """Have the name servers tell producers that they may not write to a broker: before it is stopped.
 
         It holds until the broker's topics change or ``add_write_perm``. Returns: topics that changed.
@@ -107,12 +109,12 @@ class BrokerCalls(Asking):
         return (yield from _permission(self, broker, RequestCode.WIPE_WRITE_PERM_OF_BROKER, "wipeTopicCount"))
 
     @call
-    def add_write_perm(self, broker: str) -> Steps[int]:
+    def add_write_perm(self, broker: str) -> RequestSteps[int]:
         """Let producers write to a broker again. Returns: topics that changed."""
         return (yield from _permission(self, broker, RequestCode.ADD_WRITE_PERM_OF_BROKER, "addTopicCount"))
 
     @call
-    def namesrv_config(self) -> Steps[Mapping[str, Mapping[str, str]]]:
+    def namesrv_config(self) -> RequestSteps[Mapping[str, Mapping[str, str]]]:
         """The settings of each name server, by its address."""
         answers = yield from self._each_name_server(RequestCode.GET_NAMESRV_CONFIG, about="settings of name servers")
         return {
@@ -121,7 +123,7 @@ class BrokerCalls(Asking):
         }
 
     @call
-    def set_namesrv_config(self, changes: Mapping[str, str], *, unchecked: bool = False) -> Steps[None]:
+    def set_namesrv_config(self, changes: Mapping[str, str], *, unchecked: bool = False) -> RequestSteps[None]:
         """Change settings of all name servers. Args, Raises: as ``set_broker_config``."""
         pairs = checked_pairs("changes", changes)
         checked_flag("unchecked", unchecked)
@@ -133,7 +135,7 @@ class BrokerCalls(Asking):
         yield from self._each_name_server(RequestCode.UPDATE_NAMESRV_CONFIG, None, properties_text(pairs), about=about)
 
 
-def _settings_at(asking: Asking, address: str) -> Steps[dict[str, str]]:
+def _settings_at(asking: Asking, address: str) -> RequestSteps[dict[str, str]]:
     answer = yield from asking._call(address, RequestCode.GET_BROKER_CONFIG, about="settings of the broker")
     return read_answer(answer, address, lambda data: settings_of("body", data))
 
@@ -153,7 +155,7 @@ def _is_number(text: str) -> bool:
     return whole.isascii() and whole.isdigit() and (not rest or (rest.isascii() and rest.isdigit()))
 
 
-def _permission(asking: Asking, broker: str, code: RequestCode, field: str) -> Steps[int]:
+def _permission(asking: Asking, broker: str, code: RequestCode, field: str) -> RequestSteps[int]:
     known_name("broker", broker, (yield from asking._clusters()).brokers)
     answers = yield from asking._each_name_server(code, {"brokerName": broker}, about=f"broker {broker}")
     return max(read_field(answer, address, field) for address, answer in answers.items())
@@ -163,7 +165,7 @@ def _ha_status(address: str, body: HaBody) -> HaStatus:
     end = body.master_commit_log_max_offset
     if body.master:
         slaves = [
-            Follower(
+            SlaveStatus(
                 one.addr,
                 "IN_SYNC" if one.in_sync else "BEHIND",
                 one.slave_ack_offset,
@@ -181,7 +183,7 @@ def _ha_status(address: str, body: HaBody) -> HaStatus:
     heard_ms = own.last_contact_millis
     if heard_ms is None and own.last_read_timestamp > 0:
         heard_ms = max(0, time.time_ns() // 1_000_000 - own.last_read_timestamp)
-    slave = Follower(
+    slave = SlaveStatus(
         address,
         own.state or ("TRANSFER" if own.is_activated else "READY"),
         own.max_offset,

@@ -10,16 +10,16 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from mqfast.client.admin.asking import Asking, Broker
+from mqfast.client.admin.admin_base import Asking, BrokerInfo
 from mqfast.client.admin.topics import stats_at
-from mqfast.client.consumer.pulls import pull
+from mqfast.client.consumer.pull_request import pull
 from mqfast.client.consumer.queue_bounds import offset_at
 from mqfast.client.consumer.subscription import Subscription
 from mqfast.client.delivery import Delivery, Source
-from mqfast.client.net.steps import Steps
+from mqfast.client.net.request_steps import RequestSteps
 from mqfast.client.values import MessageQueue, PullStatus
 
-__all__ = ["TOOLS_GROUP", "Span", "pages_of"]
+__all__ = ["TOOLS_GROUP", "BrowseRange", "pages_of"]
 
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 """RocketMQ's own group for pulls of tools; each broker has it."""
@@ -27,7 +27,7 @@ _BATCH: Final = 32
 _log = logging.getLogger("mqfast.client.admin")
 
 
-class Span:
+class BrowseRange:
     """Which messages: stored from ``begin_ms`` to ``end_ms``, both included; None: no limit on that side."""
 
     def __init__(self, begin_ms: int | None, end_ms: int | None) -> None:
@@ -56,15 +56,15 @@ class _Queue:
 
 
 def pages_of(
-    asking: Asking, topic: str, brokers: Steps[list[Broker]], span: Span, tags: str, most: int | None
-) -> Iterator[Steps[Sequence[Delivery]]]:
+    asking: Asking, topic: str, brokers: RequestSteps[list[BrokerInfo]], span: BrowseRange, tags: str, most: int | None
+) -> Iterator[RequestSteps[Sequence[Delivery]]]:
     """The pages of a browse. Args: most: messages at most; reaching it is logged as a warning. Raises: UsageError."""
     return _pages(asking, Subscription(topic, tags), brokers, span, most)
 
 
 def _pages(
-    asking: Asking, wanted: Subscription, brokers: Steps[list[Broker]], span: Span, most: int | None
-) -> Iterator[Steps[Sequence[Delivery]]]:
+    asking: Asking, wanted: Subscription, brokers: RequestSteps[list[BrokerInfo]], span: BrowseRange, most: int | None
+) -> Iterator[RequestSteps[Sequence[Delivery]]]:
     topic = wanted.topic
     queues: list[_Queue] = []
     yield _found_queues(asking, topic, brokers, span, queues)
@@ -78,8 +78,8 @@ def _pages(
 
 
 def _found_queues(
-    asking: Asking, topic: str, brokers: Steps[list[Broker]], span: Span, queues: list[_Queue]
-) -> Steps[Sequence[Delivery]]:
+    asking: Asking, topic: str, brokers: RequestSteps[list[BrokerInfo]], span: BrowseRange, queues: list[_Queue]
+) -> RequestSteps[Sequence[Delivery]]:
     """The first page has no message: it finds the queues and where the span begins and ends in each."""
     for broker in (yield from brokers):
         for queue, stats in (yield from stats_at(asking, broker.any, topic)).items():
@@ -93,13 +93,13 @@ def _found_queues(
     return []
 
 
-def _offset_at(asking: Asking, queue: MessageQueue, time_ms: int) -> Steps[int]:
+def _offset_at(asking: Asking, queue: MessageQueue, time_ms: int) -> RequestSteps[int]:
     return (yield from offset_at(asking._instance, queue, time_ms, timeout_s=asking._timeout_s))
 
 
 def _next_page(
-    asking: Asking, queues: list[_Queue], wanted: Subscription, span: Span, most: int | None, given: list[int]
-) -> Steps[Sequence[Delivery]]:
+    asking: Asking, queues: list[_Queue], wanted: Subscription, span: BrowseRange, most: int | None, given: list[int]
+) -> RequestSteps[Sequence[Delivery]]:
     """Messages up to where a queue has none left in memory: the next ones of that queue may be older than the rest."""
     for one in queues:
         while one.is_empty:
@@ -115,7 +115,7 @@ def _next_page(
     return page
 
 
-def _fill(asking: Asking, one: _Queue, wanted: Subscription, span: Span) -> Steps[None]:
+def _fill(asking: Asking, one: _Queue, wanted: Subscription, span: BrowseRange) -> RequestSteps[None]:
     """Pull once."""
     source = Source(one.queue.broker_name, one.queue)
     answer = yield from pull(

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
-from mqfast.client.net.steps import Steps
+from mqfast.client.net.request_steps import RequestSteps
 
 __all__ = ["AsyncFace", "SyncFace", "call", "paged"]
 
@@ -24,7 +24,7 @@ class SyncFace(ABC):
     """A face whose methods return when the answer is there."""
 
     @abstractmethod
-    def _run(self, steps: Steps[T]) -> T:
+    def _run(self, steps: RequestSteps[T]) -> T:
         """Run steps to their end on the caller's thread."""
 
 
@@ -32,7 +32,7 @@ class AsyncFace(ABC):
     """A face whose methods are coroutines."""
 
     @abstractmethod
-    async def _run(self, steps: Steps[T]) -> T:
+    async def _run(self, steps: RequestSteps[T]) -> T:
         """Run steps to their end in the running loop."""
 
 
@@ -62,7 +62,7 @@ class _OfBothFaces(Generic[P]):
 class call(_OfBothFaces[P], Generic[P, T]):
     """A method written as steps with one result."""
 
-    def __init__(self, function: Callable[Concatenate[Any, P], Steps[T]]) -> None:
+    def __init__(self, function: Callable[Concatenate[Any, P], RequestSteps[T]]) -> None:
         super().__init__(function)
 
     @overload
@@ -96,7 +96,7 @@ class paged(_OfBothFaces[P], Generic[P, T]):
 
     _results = ("Iterator[{}]", "AsyncIterator[{}]")
 
-    def __init__(self, function: Callable[Concatenate[Any, P], Iterator[Steps[Sequence[T]]]]) -> None:
+    def __init__(self, function: Callable[Concatenate[Any, P], Iterator[RequestSteps[Sequence[T]]]]) -> None:
         super().__init__(function)
 
     @overload
@@ -125,12 +125,12 @@ class paged(_OfBothFaces[P], Generic[P, T]):
         return ordinary
 
 
-def _items(face: SyncFace, pages: Iterator[Steps[Sequence[T]]]) -> Iterator[T]:
+def _items(face: SyncFace, pages: Iterator[RequestSteps[Sequence[T]]]) -> Iterator[T]:
     for page in pages:
         yield from face._run(page)
 
 
-async def _async_items(face: AsyncFace, pages: Iterator[Steps[Sequence[T]]]) -> AsyncIterator[T]:
+async def _async_items(face: AsyncFace, pages: Iterator[RequestSteps[Sequence[T]]]) -> AsyncIterator[T]:
     for page in pages:
         for item in await face._run(page):
             yield item
@@ -147,7 +147,7 @@ def _like(function: Callable[..., Any], made: Any, result: str) -> Callable[...,
 
 
 def _of_steps(function: Callable[..., Any]) -> str:
-    """``Steps[X]`` or ``Iterator[Steps[Sequence[X]]]``: the text of X."""
+    """``RequestSteps[X]`` or ``Iterator[RequestSteps[Sequence[X]]]``: the text of X."""
     text = str(function.__annotations__["return"])
     for wrapping in ("Iterator[", "Steps[", "Sequence[") if text.startswith("Iterator[") else ("Steps[",):
         text = text.removeprefix(wrapping).removesuffix("]")

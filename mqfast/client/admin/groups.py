@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mqfast.client.admin.asking import Asking, Broker, read_answer
+from mqfast.client.admin.admin_base import Asking, BrokerInfo, read_answer
 from mqfast.client.admin.bodies import (
     ConnectionsBody,
     DirectResultBody,
@@ -25,7 +25,7 @@ from mqfast.client.admin.call import call
 from mqfast.client.admin.checks import checked_flag, checked_group, checked_number, checked_text, known_name
 from mqfast.client.admin.topics import delete_topic
 from mqfast.client.delivery import Delivery
-from mqfast.client.net.steps import Steps
+from mqfast.client.net.request_steps import RequestSteps
 from mqfast.errors import BrokerError, ClientConfigError, ClientError, ClientUsageError
 from mqfast.message import DLQ_PREFIX, RETRY_PREFIX
 from mqfast.remoting.bodies import decode_body
@@ -52,13 +52,13 @@ class GroupCalls(Asking):
     """The calls about consumer groups and producers."""
 
     @call
-    def groups(self, *, cluster: str | None = None, system: bool = False) -> Steps[Sequence[str]]:
+    def groups(self, *, cluster: str | None = None, system: bool = False) -> RequestSteps[Sequence[str]]:
         """All consumer groups that brokers know. Args: system: RocketMQ's own groups as well."""
         found = yield from _group_names(self, (yield from self._clusters()).of(cluster))
         return sorted(name for name in found if system or not _is_system(name))
 
     @call
-    def group_config(self, group: str) -> Steps[Mapping[str, Mapping[str, Any]]]:
+    def group_config(self, group: str) -> RequestSteps[Mapping[str, Mapping[str, Any]]]:
         """The settings of a group on each broker, by RocketMQ's names (``retryMaxTimes``, ...).
 
         Raises: ConfigError with the nearest name when no broker knows the group.
@@ -82,7 +82,7 @@ class GroupCalls(Asking):
         retry_max: int = 16,
         cluster: str | None = None,
         settings: Mapping[str, Any] | None = None,
-    ) -> Steps[None]:
+    ) -> RequestSteps[None]:
         """Make a consumer group on every master of a cluster, or set an existing one so.
 
         Args:
@@ -119,7 +119,7 @@ class GroupCalls(Asking):
     @call
     def delete_group(
         self, group: str, *, cluster: str | None = None, offsets: bool = False, topics: bool = False
-    ) -> Steps[None]:
+    ) -> RequestSteps[None]:
         """Delete a group from every master that knows it. A consumer that connects may make it again.
 
         Args:
@@ -153,7 +153,7 @@ class GroupCalls(Asking):
                     yield from delete_topic(self, topic, cluster)
 
     @call
-    def connections(self, group: str) -> Steps[Sequence[Mapping[str, Any]]]:
+    def connections(self, group: str) -> RequestSteps[Sequence[Mapping[str, Any]]]:
         """The members of a consumer group that are connected; empty when there are none.
 
         Each has ``client_id``, ``address``, ``language``, ``version`` (a number), ``brokers`` (where it is connected),
@@ -178,7 +178,7 @@ class GroupCalls(Asking):
         return [rows[client_id] for client_id in sorted(rows)]
 
     @call
-    def producers(self, group: str | None = None) -> Steps[Sequence[Mapping[str, Any]]]:
+    def producers(self, group: str | None = None) -> RequestSteps[Sequence[Mapping[str, Any]]]:
         """The producers that are connected, each with ``group``, ``client_id``, ``address``, ``language``, ``version``
         and ``brokers``.
 
@@ -192,7 +192,7 @@ class GroupCalls(Asking):
         return [rows[key] for key in sorted(rows)]
 
     @call
-    def running_info(self, group: str, client_id: str, *, stack: bool = False) -> Steps[Mapping[str, Any]]:
+    def running_info(self, group: str, client_id: str, *, stack: bool = False) -> RequestSteps[Mapping[str, Any]]:
         """What a member says of itself: ``properties``, ``subscriptions``, ``queues``, ``status``, ``stack``.
 
         Args: client_id: as ``connections`` has it; stack: its threads as well.
@@ -218,7 +218,7 @@ class GroupCalls(Asking):
         return read_answer(answer, address, read)
 
     @call
-    def consume_directly(self, message: Delivery, group: str, client_id: str) -> Steps[Mapping[str, Any]]:
+    def consume_directly(self, message: Delivery, group: str, client_id: str) -> RequestSteps[Mapping[str, Any]]:
         """Have a member consume a stored message now, whatever the group's offsets are. Nothing is committed.
 
         Returns: ``result`` (``CR_SUCCESS``, ``CR_LATER``, ...), ``remark``, ``spent_ms``, ``order``, ``auto_commit``.
@@ -260,7 +260,7 @@ def _is_system(group: str) -> bool:
     return group in _SYSTEM or group.startswith(_SYSTEM_PREFIX)
 
 
-def _group_names(asking: Asking, brokers: Collection[Broker]) -> Steps[set[str]]:
+def _group_names(asking: Asking, brokers: Collection[BrokerInfo]) -> RequestSteps[set[str]]:
     names: set[str] = set()
     for broker in brokers:
         code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
@@ -269,7 +269,7 @@ def _group_names(asking: Asking, brokers: Collection[Broker]) -> Steps[set[str]]
     return names
 
 
-def known_group(asking: Asking, group: str, brokers: Collection[Broker] | None = None) -> Steps[None]:
+def known_group(asking: Asking, group: str, brokers: Collection[BrokerInfo] | None = None) -> RequestSteps[None]:
     """Nothing. Raises: ConfigError with the nearest name where no broker knows the group."""
     if brokers is None:
         brokers = (yield from asking._clusters()).of(None)
@@ -277,7 +277,7 @@ def known_group(asking: Asking, group: str, brokers: Collection[Broker] | None =
     known_name("group", group, {name for name in names if name == group or not _is_system(name)})
 
 
-def _config_at(asking: Asking, address: str, group: str) -> Steps[dict[str, Any] | None]:
+def _config_at(asking: Asking, address: str, group: str) -> RequestSteps[dict[str, Any] | None]:
     """A group's settings on one broker; None: it has no such group.
 
     All groups are asked for: asked for one (352), a broker makes it where it is not there.
@@ -287,7 +287,7 @@ def _config_at(asking: Asking, address: str, group: str) -> Steps[dict[str, Any]
     return body.subscription_group_table.get(group)
 
 
-def members_at(asking: Asking, address: str, group: str) -> Steps[ConnectionsBody]:
+def members_at(asking: Asking, address: str, group: str) -> RequestSteps[ConnectionsBody]:
     """Who of a consumer group is connected to one broker; nobody: an empty one."""
     also = (ResponseCode.CONSUMER_NOT_ONLINE,)
     fields = {"consumerGroup": group}
@@ -299,7 +299,7 @@ def members_at(asking: Asking, address: str, group: str) -> Steps[ConnectionsBod
     return read_answer(answer, address, lambda data: decode_body(data, ConnectionsBody, "body"))
 
 
-def _address_of_member(asking: Asking, group: str, client_id: str) -> Steps[str]:
+def _address_of_member(asking: Asking, group: str, client_id: str) -> RequestSteps[str]:
     """The broker that a member is connected to. Raises: ConfigError with the nearest client id."""
     checked_group(group)
     checked_text("client_id", client_id)
@@ -318,7 +318,7 @@ def _address_of_member(asking: Asking, group: str, client_id: str) -> Steps[str]
     raise AssertionError("a known member has an address")
 
 
-def _producers_at(asking: Asking, broker: Broker, group: str | None) -> Steps[list[dict[str, Any]]]:
+def _producers_at(asking: Asking, broker: BrokerInfo, group: str | None) -> RequestSteps[list[dict[str, Any]]]:
     if group is not None:
         checked_group(group)
         code = RequestCode.GET_PRODUCER_CONNECTION_LIST

@@ -14,14 +14,14 @@ from functools import partial
 from typing import Any, Final
 
 from mqfast import properties as names
-from mqfast.client.admin.asking import Asking, Broker, read_answer, read_field
-from mqfast.client.admin.browse import Span, pages_of
+from mqfast.client.admin.admin_base import Asking, BrokerInfo, read_answer, read_field
+from mqfast.client.admin.browse import BrowseRange, pages_of
 from mqfast.client.admin.call import call, paged
 from mqfast.client.admin.checks import checked_group, checked_number, checked_topic, milliseconds
 from mqfast.client.admin.groups import known_group
 from mqfast.client.admin.trace_data import TRACE_TOPIC, trace_rows
 from mqfast.client.delivery import Delivery, Source, decode_deliveries
-from mqfast.client.net.steps import Steps
+from mqfast.client.net.request_steps import RequestSteps
 from mqfast.client.values import MessageQueue, SendResult, SendStatus, When
 from mqfast.errors import (
     CallTimeout,
@@ -63,7 +63,7 @@ class MessageCalls(Asking):
         begin: When | None = None,
         end: When | None = None,
         max_count: int = 64,
-    ) -> Steps[Sequence[Delivery]]:
+    ) -> RequestSteps[Sequence[Delivery]]:
         """Messages of a topic by id, by key or by time; empty when there are none.
 
         Args:
@@ -97,7 +97,7 @@ class MessageCalls(Asking):
         end: When | None = None,
         tags: str = "*",
         max_count: int | None = 2000,
-    ) -> Iterator[Steps[Sequence[Delivery]]]:
+    ) -> Iterator[RequestSteps[Sequence[Delivery]]]:
         """The messages of all queues of a topic, ordered by store time; nothing is committed.
 
         Args:
@@ -113,7 +113,7 @@ class MessageCalls(Asking):
     @paged
     def dead_letters(
         self, group: str, *, begin: When | None = None, end: When | None = None
-    ) -> Iterator[Steps[Sequence[Delivery]]]:
+    ) -> Iterator[RequestSteps[Sequence[Delivery]]]:
         """The dead letters of a group, ordered by store time; none: nothing. ``resend`` sends one to its topic again.
 
         Raises: ConfigError with the nearest name when no broker knows the group.
@@ -123,7 +123,7 @@ class MessageCalls(Asking):
         return pages_of(self, topic, _brokers_of_letters(self, group), _span(begin, end), "*", None)
 
     @call
-    def resend(self, message: Delivery, *, topic: str | None = None) -> Steps[SendResult]:
+    def resend(self, message: Delivery, *, topic: str | None = None) -> RequestSteps[SendResult]:
         """Send a message again, a dead letter to the topic that it came from; the stored one stays.
 
         Body, keys, tags, unique id and the application's properties are the same; property ``DLQ_ATTEMPTS`` counts how
@@ -133,14 +133,14 @@ class MessageCalls(Asking):
         return (yield from _resent(self, message, topic))
 
     @call
-    def trace(self, msg_id: str, *, trace_topic: str = TRACE_TOPIC) -> Steps[Sequence[Mapping[str, Any]]]:
+    def trace(self, msg_id: str, *, trace_topic: str = TRACE_TOPIC) -> RequestSteps[Sequence[Mapping[str, Any]]]:
         """What clients with trace wrote of a message, by time: ``type`` is Pub, SubBefore, SubAfter, EndTransaction or
         Recall; the other fields are those of that type (``group``, ``client_host``, ``cost_ms``, ``success``, ...).
 
         Args: msg_id: the producer's unique id.
         """
         checked_topic(trace_topic)
-        found = yield from _by_key(self, trace_topic, _word("msg_id", msg_id), Span(None, None), 64)
+        found = yield from _by_key(self, trace_topic, _word("msg_id", msg_id), BrowseRange(None, None), 64)
         rows = []
         for message in found:
             try:
@@ -167,15 +167,15 @@ def _word(what: str, text: object) -> str:
     return text
 
 
-def _span(begin: When | None, end: When | None) -> Span:
+def _span(begin: When | None, end: When | None) -> BrowseRange:
     begin_ms = None if begin is None else milliseconds("begin", begin)
     end_ms = None if end is None else milliseconds("end", end)
     if begin_ms is not None and end_ms is not None and begin_ms > end_ms:
         raise ClientConfigError(f"begin: expected a time before end, found {begin!r} and {end!r}")
-    return Span(begin_ms, end_ms)
+    return BrowseRange(begin_ms, end_ms)
 
 
-def _brokers_of_letters(asking: Asking, group: str) -> Steps[list[Broker]]:
+def _brokers_of_letters(asking: Asking, group: str) -> RequestSteps[list[BrokerInfo]]:
     try:
         return (yield from asking._brokers_of(DLQ_PREFIX + group))
     except NoRoute:
@@ -184,8 +184,8 @@ def _brokers_of_letters(asking: Asking, group: str) -> Steps[list[Broker]]:
 
 
 def _by_key(
-    asking: Asking, topic: str, key: str, span: Span, most: int, *, is_unique: bool = False
-) -> Steps[list[Delivery]]:
+    asking: Asking, topic: str, key: str, span: BrowseRange, most: int, *, is_unique: bool = False
+) -> RequestSteps[list[Delivery]]:
     """Messages that have a key, of all brokers; the index knows hashes only, so each is compared."""
     fields = {
         "topic": topic, "key": key, "maxNum": most, "beginTimestamp": span.begin_ms or 0,
@@ -204,8 +204,8 @@ def _by_key(
     return [one for one in found if key in one.keys and one.topic == topic][:most]
 
 
-def _by_id(asking: Asking, topic: str, msg_id: str) -> Steps[list[Delivery]]:
-    found = yield from _by_key(asking, topic, msg_id, Span(None, None), 32, is_unique=True)
+def _by_id(asking: Asking, topic: str, msg_id: str) -> RequestSteps[list[Delivery]]:
+    found = yield from _by_key(asking, topic, msg_id, BrowseRange(None, None), 32, is_unique=True)
     if found:
         return found
     try:
@@ -231,7 +231,7 @@ def _by_id(asking: Asking, topic: str, msg_id: str) -> Steps[list[Delivery]]:
 # --- sending a stored message once more ---
 
 
-def _resent(asking: Asking, message: Delivery, topic: str | None) -> Steps[SendResult]:
+def _resent(asking: Asking, message: Delivery, topic: str | None) -> RequestSteps[SendResult]:
     """Send it. Raises: ConfigError, NoRoute, SendTimeout, BrokerError."""
     if not isinstance(message, Delivery):
         raise ClientUsageError(f"message: expected a Delivery, found {type(message).__name__}")

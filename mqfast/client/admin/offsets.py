@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
-from mqfast.client.admin.asking import Asking, Broker, read_answer, read_field
+from mqfast.client.admin.admin_base import Asking, BrokerInfo, read_answer, read_field
 from mqfast.client.admin.bodies import ConsumeStatsBody, TimeSpansBody, by_queue, settings_of
 from mqfast.client.admin.call import call
 from mqfast.client.admin.checks import checked_flag, checked_group, checked_queue, checked_topic, known_name
@@ -21,7 +21,7 @@ from mqfast.client.admin.groups import known_group, members_at
 from mqfast.client.admin.plan import NOTHING_COMMITTED, QueueStats, Target, Where, row, target_of
 from mqfast.client.admin.topics import stats_at
 from mqfast.client.consumer.queue_bounds import offset_at, store_offset
-from mqfast.client.net.steps import Steps
+from mqfast.client.net.request_steps import RequestSteps
 from mqfast.client.values import MessageQueue, ResetPlan
 from mqfast.errors import ClientConfigError
 from mqfast.message import RETRY_PREFIX
@@ -51,7 +51,7 @@ class OffsetCalls(Asking):
     """The calls about offsets."""
 
     @call
-    def lag(self, group: str, topic: str | None = None) -> Steps[Mapping[MessageQueue, Lag]]:
+    def lag(self, group: str, topic: str | None = None) -> RequestSteps[Mapping[MessageQueue, Lag]]:
         """How far a group is in every queue of its topics: committed, behind, age.
 
         A group that is connected is shown with the topics that it subscribes to now, its retry topic too. Messages that
@@ -73,7 +73,7 @@ class OffsetCalls(Asking):
     @call
     def reset_offset(
         self, group: str, topic: str, to: Where, *, queue: MessageQueue | None = None, dry_run: bool = True
-    ) -> Steps[Sequence[ResetPlan]]:
+    ) -> RequestSteps[Sequence[ResetPlan]]:
         """Set where a group goes on in a topic, running or not, forward or back. Returns the plan, one row a queue.
 
         Args:
@@ -103,7 +103,7 @@ class OffsetCalls(Asking):
     @call
     def clone_offset(
         self, source: str, group: str, topic: str | None = None, *, dry_run: bool = True
-    ) -> Steps[Sequence[ResetPlan]]:
+    ) -> RequestSteps[Sequence[ResetPlan]]:
         """Let a group go on where another one is. Returns the plan of ``group``, one row a queue.
 
         Args: topic: only this one; left out: all topics that ``source`` has offsets in, but its retry topic.
@@ -139,7 +139,7 @@ class OffsetCalls(Asking):
 # --- lag ---
 
 
-def _lag_at(asking: Asking, address: str, group: str, topic: str | None) -> Steps[dict[MessageQueue, Lag]]:
+def _lag_at(asking: Asking, address: str, group: str, topic: str | None) -> RequestSteps[dict[MessageQueue, Lag]]:
     fields = {"consumerGroup": group, "topic": topic}
     about = f"lag of group {group}"
     answer = yield from asking._call(address, RequestCode.GET_CONSUME_STATS, fields, about=about)
@@ -170,7 +170,7 @@ def _lag_at(asking: Asking, address: str, group: str, topic: str | None) -> Step
     return found
 
 
-def _oldest_ms(asking: Asking, address: str, queue: MessageQueue) -> Steps[int]:
+def _oldest_ms(asking: Asking, address: str, queue: MessageQueue) -> RequestSteps[int]:
     fields = {"topic": queue.topic, "queueId": queue.queue_id}
     answer = yield from asking._call(address, RequestCode.GET_EARLIEST_MSG_STORETIME, fields, about=str(queue))
     return read_field(answer, address, "timestamp")
@@ -179,7 +179,7 @@ def _oldest_ms(asking: Asking, address: str, queue: MessageQueue) -> Steps[int]:
 # --- plans ---
 
 
-def _committed(asking: Asking, address: str, group: str, queue: MessageQueue) -> Steps[int]:
+def _committed(asking: Asking, address: str, group: str, queue: MessageQueue) -> RequestSteps[int]:
     """A group's offset, or NOTHING_COMMITTED. A broker of 4.x may say 0 for nothing."""
     fields = {"consumerGroup": group, "topic": queue.topic, "queueId": queue.queue_id, "setZeroIfNotFound": False}
     answer = yield from asking._call(
@@ -191,8 +191,8 @@ def _committed(asking: Asking, address: str, group: str, queue: MessageQueue) ->
 
 
 def _plan_at(
-    asking: Asking, broker: Broker, group: str, topic: str, target: Target, only: MessageQueue | None
-) -> Steps[list[ResetPlan]]:
+    asking: Asking, broker: BrokerInfo, group: str, topic: str, target: Target, only: MessageQueue | None
+) -> RequestSteps[list[ResetPlan]]:
     """What a reset does to the queues of one broker."""
     stats = yield from stats_at(asking, broker.master, topic)
     if only is not None:
@@ -206,7 +206,7 @@ def _plan_at(
     return plan
 
 
-def _wanted(asking: Asking, queue: MessageQueue, target: Target, stats: QueueStats) -> Steps[int]:
+def _wanted(asking: Asking, queue: MessageQueue, target: Target, stats: QueueStats) -> RequestSteps[int]:
     if target.first:
         return stats.min_offset
     if target.offset is not None:
@@ -221,7 +221,7 @@ def _wanted(asking: Asking, queue: MessageQueue, target: Target, stats: QueueSta
     return min(max(found, stats.min_offset), stats.max_offset)
 
 
-def _topics_at(asking: Asking, address: str, group: str) -> Steps[list[str]]:
+def _topics_at(asking: Asking, address: str, group: str) -> RequestSteps[list[str]]:
     body = yield from asking._ask(
         address, RequestCode.GET_CONSUME_STATS, ConsumeStatsBody, {"consumerGroup": group}, about=f"group {group}"
     )
@@ -229,7 +229,9 @@ def _topics_at(asking: Asking, address: str, group: str) -> Steps[list[str]]:
     return sorted(topics - {RETRY_PREFIX + group})
 
 
-def _copy_plan_at(asking: Asking, broker: Broker, source: str, group: str, topic: str) -> Steps[list[ResetPlan]]:
+def _copy_plan_at(
+    asking: Asking, broker: BrokerInfo, source: str, group: str, topic: str
+) -> RequestSteps[list[ResetPlan]]:
     plan = []
     for queue, one in (yield from stats_at(asking, broker.master, topic)).items():
         to = yield from _committed(asking, broker.master, source, queue)
@@ -244,14 +246,14 @@ def _copy_plan_at(asking: Asking, broker: Broker, source: str, group: str, topic
 
 def _apply(
     asking: Asking,
-    broker: Broker,
+    broker: BrokerInfo,
     group: str,
     topic: str,
     target: Target,
     plan: Sequence[ResetPlan],
     *,
     whole_topic: bool,
-) -> Steps[None]:
+) -> RequestSteps[None]:
     """Set the offsets of a plan at one broker."""
     address = broker.master
     if (yield from _set_by_broker(asking, address, group, plan)):
@@ -271,7 +273,7 @@ def _apply(
         yield from asking._call(address, code, fields, also=also, about=f"reset of group {group}, topic {topic}")
 
 
-def _set_by_broker(asking: Asking, address: str, group: str, plan: Sequence[ResetPlan]) -> Steps[bool]:
+def _set_by_broker(asking: Asking, address: str, group: str, plan: Sequence[ResetPlan]) -> RequestSteps[bool]:
     """Have a broker set the offsets itself, in force for its members too. Returns: does it do such a thing?
 
     Where it does, an offset that is only committed (15) may be ignored: as long as an earlier reset waits for a member.
@@ -290,6 +292,6 @@ def _set_by_broker(asking: Asking, address: str, group: str, plan: Sequence[Rese
     return True
 
 
-def _store(asking: Asking, group: str, plan: Sequence[ResetPlan]) -> Steps[None]:
+def _store(asking: Asking, group: str, plan: Sequence[ResetPlan]) -> RequestSteps[None]:
     for one in plan:
         yield from store_offset(asking._instance, group, one.queue, one.to, timeout_s=asking._timeout_s)

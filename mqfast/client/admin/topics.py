@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from mqfast.client.admin.asking import Asking, Broker, read_answer
+from mqfast.client.admin.admin_base import Asking, BrokerInfo, read_answer
 from mqfast.client.admin.bodies import GroupListBody, TopicListBody, TopicStatsBody, by_queue
 from mqfast.client.admin.call import call
 from mqfast.client.admin.checks import checked_flag, checked_number, checked_perm, checked_topic, known_name
 from mqfast.client.admin.plan import QueueStats
-from mqfast.client.net.steps import Pause, Steps
+from mqfast.client.net.request_steps import RequestSteps, Sleep
 from mqfast.client.values import MessageQueue
 from mqfast.errors import ClientConfigError, ClientError, NoRoute
 from mqfast.message import SYSTEM_TOPICS
@@ -34,13 +34,13 @@ class TopicCalls(Asking):
     """The calls about topics and clusters."""
 
     @call
-    def clusters(self) -> Steps[Mapping[str, Mapping[str, Mapping[int, str]]]]:
+    def clusters(self) -> RequestSteps[Mapping[str, Mapping[str, Mapping[int, str]]]]:
         """All clusters: cluster -> broker name -> broker id -> address. Id 0 is the master."""
         found = yield from self._clusters()
         return {name: {one.name: dict(one.addresses) for one in found.of(name)} for name in found.names}
 
     @call
-    def topics(self, *, cluster: str | None = None, system: bool = False) -> Steps[Sequence[str]]:
+    def topics(self, *, cluster: str | None = None, system: bool = False) -> RequestSteps[Sequence[str]]:
         """All topics, those of retries (``%RETRY%``) and dead letters (``%DLQ%``) too.
 
         Args: cluster: only those of one cluster; system: RocketMQ's own topics as well.
@@ -59,7 +59,7 @@ class TopicCalls(Asking):
         return [name for name in names if name not in own and not is_system_topic(name)]
 
     @call
-    def topic_config(self, topic: str) -> Steps[Mapping[str, Mapping[str, Any]]]:
+    def topic_config(self, topic: str) -> RequestSteps[Mapping[str, Mapping[str, Any]]]:
         """The settings of a topic on each broker, by RocketMQ's names (``perm``, ``readQueueNums``, ...).
 
         Raises: NoRoute when no broker has the topic.
@@ -72,7 +72,7 @@ class TopicCalls(Asking):
         return {name: settings or known.get(name, {}) for name, settings in found.items()}
 
     @call
-    def topic_stats(self, topic: str) -> Steps[Mapping[MessageQueue, QueueStats]]:
+    def topic_stats(self, topic: str) -> RequestSteps[Mapping[MessageQueue, QueueStats]]:
         """Each queue of a topic: min offset, max offset (behind the last message), last update (ms, 0: never)."""
         checked_topic(topic)
         found: dict[MessageQueue, QueueStats] = {}
@@ -81,7 +81,7 @@ class TopicCalls(Asking):
         return {queue: found[queue] for queue in sorted(found)}
 
     @call
-    def topic_groups(self, topic: str) -> Steps[Sequence[str]]:
+    def topic_groups(self, topic: str) -> RequestSteps[Sequence[str]]:
         """The consumer groups that subscribe to a topic or have offsets in it."""
         checked_topic(topic)
         names: set[str] = set()
@@ -103,7 +103,7 @@ class TopicCalls(Asking):
         order: bool = False,
         write_queues: int | None = None,
         allow_shrink: bool = False,
-    ) -> Steps[None]:
+    ) -> RequestSteps[None]:
         """Make a topic on every master of a cluster, or set an existing one so. Returns once name servers name it.
 
         Args:
@@ -148,7 +148,7 @@ class TopicCalls(Asking):
         yield from _wait_for_route(self, topic, {broker.name for broker in brokers}, queues)
 
     @call
-    def delete_topic(self, topic: str, *, cluster: str | None = None) -> Steps[None]:
+    def delete_topic(self, topic: str, *, cluster: str | None = None) -> RequestSteps[None]:
         """Delete a topic with its messages: on masters and slaves, then on the name servers.
 
         Args: cluster: only there; left out: wherever the topic is.
@@ -166,7 +166,7 @@ def is_system_topic(topic: str) -> bool:
     return any(topic.startswith(one[:-1]) if one.endswith("*") else topic == one for one in SYSTEM_TOPICS)
 
 
-def stats_at(asking: Asking, address: str, topic: str) -> Steps[dict[MessageQueue, QueueStats]]:
+def stats_at(asking: Asking, address: str, topic: str) -> RequestSteps[dict[MessageQueue, QueueStats]]:
     """The queues of a topic on one broker."""
     code = RequestCode.GET_TOPIC_STATS_INFO
     answer = yield from asking._call(address, code, {"topic": topic}, about=f"topic {topic}")
@@ -181,7 +181,7 @@ def stats_at(asking: Asking, address: str, topic: str) -> Steps[dict[MessageQueu
     return read_answer(answer, address, read)
 
 
-def delete_topic(asking: Asking, topic: str, cluster: str | None) -> Steps[None]:
+def delete_topic(asking: Asking, topic: str, cluster: str | None) -> RequestSteps[None]:
     """Delete a topic from its brokers and the name servers."""
     clusters = yield from asking._clusters()
     of_topic = {broker.cluster for broker in (yield from asking._brokers_of(topic))}
@@ -203,7 +203,7 @@ def delete_topic(asking: Asking, topic: str, cluster: str | None) -> Steps[None]
     asking._instance.routes.forget(topic)
 
 
-def _config_at(asking: Asking, address: str, topic: str) -> Steps[dict[str, Any] | None]:
+def _config_at(asking: Asking, address: str, topic: str) -> RequestSteps[dict[str, Any] | None]:
     """A topic's settings on one broker; None: no such topic, or a broker of 4.x, which cannot be asked."""
     also = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
     answer = yield from asking._call(
@@ -215,7 +215,7 @@ def _config_at(asking: Asking, address: str, topic: str) -> Steps[dict[str, Any]
     return {name: value for name, value in sorted(found.items()) if value is not None}
 
 
-def _route_configs(asking: Asking, topic: str) -> Steps[dict[str, dict[str, Any]]]:
+def _route_configs(asking: Asking, topic: str) -> RequestSteps[dict[str, dict[str, Any]]]:
     """What the name servers know of a topic's settings, by broker; empty for an unknown topic."""
     try:
         route = yield from asking._instance.route(topic, timeout_s=asking._timeout_s, refresh=True)
@@ -239,7 +239,9 @@ def _attributes(kind: str, old: Mapping[str, Any] | None) -> str | None:
     return None if before == kind else f"+{_TYPE}={kind}"
 
 
-def _check_shrink(asking: Asking, broker: Broker, topic: str, queues: int, old: Mapping[str, Any]) -> Steps[None]:
+def _check_shrink(
+    asking: Asking, broker: BrokerInfo, topic: str, queues: int, old: Mapping[str, Any]
+) -> RequestSteps[None]:
     before = old.get("readQueueNums", 0)
     if not isinstance(before, int) or before <= queues:
         return
@@ -255,7 +257,7 @@ def _check_shrink(asking: Asking, broker: Broker, topic: str, queues: int, old: 
         )
 
 
-def _wait_for_route(asking: Asking, topic: str, brokers: set[str], queues: int) -> Steps[None]:
+def _wait_for_route(asking: Asking, topic: str, brokers: set[str], queues: int) -> RequestSteps[None]:
     """Until a name server names the topic on all brokers: a Java broker may tell it only at its next registration."""
     pauses = max(1, round(asking._timeout_s / _PAUSE_S))
     missing = brokers
@@ -267,7 +269,7 @@ def _wait_for_route(asking: Asking, topic: str, brokers: set[str], queues: int) 
             missing = brokers
         if not missing:
             return
-        yield Pause(_PAUSE_S)
+        yield Sleep(_PAUSE_S)
     raise ClientError(
         f"topic {topic}: brokers {', '.join(sorted(missing))} have it, and the name servers do not name it after "
         f"{asking._timeout_s:g} s; a broker tells them at its next registration (each 30 s) at the latest"

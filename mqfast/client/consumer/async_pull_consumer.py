@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, Self
 
 from mqfast.client.consumer.pull.settings import new_subscription
 from mqfast.client.consumer.pull_consumer import PullArguments
-from mqfast.client.consumer.pulls import PullAnswer
+from mqfast.client.consumer.pull_request import PullAnswer
 from mqfast.client.delivery import Delivery
 from mqfast.client.values import MessageQueue, When, milliseconds
 from mqfast.errors import ClientClosed, MqfastError

@@ -18,11 +18,11 @@ from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
 from mqfast.client.consumer.iteration import AsyncLoop, AsyncLoopWorkers
-from mqfast.client.consumer.push.assigned import Wanted
+from mqfast.client.consumer.push.consume_service import Workers
 from mqfast.client.consumer.push.engine import PushEngine
-from mqfast.client.consumer.push.face import PushFace, close_quietly
-from mqfast.client.consumer.push.handling import Workers
-from mqfast.client.consumer.push.workers import ExecutorWorkers, TaskWorkers
+from mqfast.client.consumer.push.push_base import PushConsumerBase, close_quietly
+from mqfast.client.consumer.push.state import TopicSubscription
+from mqfast.client.consumer.push.worker_pools import ExecutorWorkers, TaskWorkers
 from mqfast.client.net.green import loop_of_caller
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.producer.async_producer import AsyncProducer
@@ -36,11 +36,11 @@ _log = logging.getLogger("mqfast.client.consumer")
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
-class AsyncPushConsumer(PushFace):
+class AsyncPushConsumer(PushConsumerBase):
     """Receives messages of a group and hands them to coroutine functions, or to an ``async for``.
 
     The same as PushConsumer; ``threads`` counts tasks. A function that is no coroutine function runs in the event loop
-    itself. See ``PushFace`` for the arguments.
+    itself. See ``PushConsumerBase`` for the arguments.
 
     Thread: that of the event loop in which it was started.
     """
@@ -102,7 +102,7 @@ class AsyncPushConsumer(PushFace):
             return ExecutorWorkers(engine.handling, self._executor, most, self.group)
         return TaskWorkers(engine.handling, engine.loop, most, self.group)
 
-    def _subscribe_now(self, engine: PushEngine, topic: str, wanted: Wanted) -> None:
+    def _subscribe_now(self, engine: PushEngine, topic: str, wanted: TopicSubscription) -> None:
         async def subscribe() -> None:
             try:
                 await engine.subscribe(topic, wanted)

@@ -15,11 +15,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from mqfast.client.consumer.push.assigned import Assigned, Handler, Job
-from mqfast.client.consumer.push.handling import Handling
-from mqfast.client.consumer.push.ready import Ready
+from mqfast.client.consumer.push.consume_service import ConsumeService
+from mqfast.client.consumer.push.state import Assigned, Handler, Job
+from mqfast.client.consumer.push.wakeup_queue import WakeupQueue
 from mqfast.client.delivery import Delivery
-from mqfast.client.net._guard import check_may_wait, nested, refuse_nested
+from mqfast.client.net.guard import check_may_wait, nested, refuse_nested
 from mqfast.client.producer.request_reply import reply_message
 from mqfast.client.values import Body, Retry, SendResult
 from mqfast.errors import ClientNested, ClientUsageError
@@ -39,7 +39,7 @@ class InHand:
     def __init__(self) -> None:
         self._jobs: dict[Delivery, Job] = {}
         self._left: dict[int, Job] = {}  # by thread: the last message that a loop was left with
-        self.handling: Handling | None = None
+        self.handling: ConsumeService | None = None
         self.answer: Callable[[Message], Awaitable[SendResult]] | None = None
         self.answer_sync: Callable[[Message], SendResult] | None = None
 
@@ -106,7 +106,7 @@ class InHand:
         self._jobs.clear()
 
 
-class LoopWorkers(Ready[Assigned]):
+class LoopWorkers(WakeupQueue[Assigned]):
     """What loops of threads wait for."""
 
     def offer(self, assigned: Assigned) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from mqfast.client.net.steps import Ask, Steps, checked
+from mqfast.client.net.request_steps import Request, RequestSteps, checked
 from mqfast.client.route.route_table import MASTER_ID
 from mqfast.errors import CallTimeout, ClientError, ConnectionLost, FieldError, NoRoute
 from mqfast.remoting.bodies import build_tables, decode_body
@@ -27,7 +27,9 @@ class _Members(Struct, rename="camel"):
     consumer_id_list: list[str] = []
 
 
-def group_members(instance: ClientInstance, group: str, topic: str, *, timeout_s: float = 3.0) -> Steps[list[str]]:
+def group_members(
+    instance: ClientInstance, group: str, topic: str, *, timeout_s: float = 3.0
+) -> RequestSteps[list[str]]:
     """The client ids of a group (38), from one broker of the topic after the other until one knows any.
 
     Returns: at least one id. Raises: the error of the last broker; NoRoute where the topic has none.
@@ -41,7 +43,7 @@ def group_members(instance: ClientInstance, group: str, topic: str, *, timeout_s
             continue
         address = place.addresses.get(MASTER_ID) or next(iter(place.addresses.values()))
         try:
-            answer = yield Ask(
+            answer = yield Request(
                 address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group}, b"", timeout_s
             )
             checked(answer, address, f"members of group {group}")

@@ -22,7 +22,15 @@ if TYPE_CHECKING:
     from mqfast.client.consumer.offset_file import OffsetFile
     from mqfast.client.net.instance import ClientInstance
 
-__all__ = ["FileOffsets", "OffsetStore", "Offsets", "OwnOffsets", "RemoteOffsets", "check_offset_store", "offsets_of"]
+__all__ = [
+    "FileOffsets",
+    "OffsetStore",
+    "GroupOffsets",
+    "OwnOffsets",
+    "RemoteOffsets",
+    "check_offset_store",
+    "offsets_of",
+]
 
 _AT_ONCE: Final = 64
 
@@ -51,7 +59,7 @@ def check_offset_store(given: OffsetStore | None) -> OffsetStore | None:
     return given
 
 
-class Offsets:
+class GroupOffsets:
     """The offsets of one consumer in memory; its subclasses keep them.
 
     Thread: that of the event loop.
@@ -126,7 +134,7 @@ class Offsets:
         raise NotImplementedError
 
 
-class RemoteOffsets(Offsets):
+class RemoteOffsets(GroupOffsets):
     """At the brokers that have the queues, by requests 14 and 15: clustering. Durability: the broker's, some 5 s."""
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
@@ -135,11 +143,11 @@ class RemoteOffsets(Offsets):
         self._group: Final = group
 
     async def _load(self, queue: MessageQueue) -> int | None:
-        return await self._instance.shell.run(stored_offset(self._instance, self._group, queue))
+        return await self._instance.driver.run(stored_offset(self._instance, self._group, queue))
 
     async def kept(self, queue: MessageQueue) -> int | None:
         """The offset that the broker has; where it has none also no 0 for a small queue."""
-        return await self._instance.shell.run(stored_offset(self._instance, self._group, queue, zero_if_new=False))
+        return await self._instance.driver.run(stored_offset(self._instance, self._group, queue, zero_if_new=False))
 
     async def _save(self, changed: dict[MessageQueue, int]) -> None:
         error: BaseException | None = None
@@ -156,10 +164,10 @@ class RemoteOffsets(Offsets):
             raise error
 
     async def _tell(self, queue: MessageQueue, offset: int) -> None:
-        await self._instance.shell.run(store_offset(self._instance, self._group, queue, offset))
+        await self._instance.driver.run(store_offset(self._instance, self._group, queue, offset))
 
 
-class FileOffsets(Offsets):
+class FileOffsets(GroupOffsets):
     """In Java's file for broadcasting consumers. Durability: every persist survives a power loss."""
 
     def __init__(self, file: OffsetFile) -> None:
@@ -174,7 +182,7 @@ class FileOffsets(Offsets):
         self._was_kept(changed)
 
 
-class OwnOffsets(Offsets):
+class OwnOffsets(GroupOffsets):
     """In a store of the user's, which sees topics without the namespace."""
 
     def __init__(self, store: OffsetStore, namespace: str | None = None) -> None:
@@ -200,7 +208,7 @@ class OwnOffsets(Offsets):
 
 def offsets_of(
     instance: ClientInstance, group: str, *, broadcasting: bool = False, own: OffsetStore | None = None
-) -> Offsets:
+) -> GroupOffsets:
     """Where a consumer's offsets are kept. Args: group: as it goes over the wire. Raises: ConfigError."""
     if own is not None:
         checked: object = own

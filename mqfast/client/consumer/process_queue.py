@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from mqfast.client.delivery import Delivery
-from mqfast.client.net._guard import Guard
+from mqfast.client.net.guard import Guard
 from mqfast.client.values import MessageQueue
 
 __all__ = ["ProcessQueue"]
@@ -75,7 +75,7 @@ class ProcessQueue:
         with self._lock:
             return [waiting.popleft() for _ in range(min(most, len(waiting)))]
 
-    def put_back(self, messages: Sequence[Delivery]) -> None:
+    def requeue(self, messages: Sequence[Delivery]) -> None:
         """Messages that were taken wait again, in front of the others."""
         with self._lock:
             self._waiting.extendleft(message for message in reversed(messages) if message.queue_offset in self._open)
@@ -89,7 +89,7 @@ class ProcessQueue:
                 return False
             return True
 
-    def settle(self, messages: Iterable[Delivery]) -> int:
+    def ack(self, messages: Iterable[Delivery]) -> int:
         """These messages are done. Returns: how many of them were still open; one that timed out is not."""
         gone = 0
         with self._lock:

@@ -28,15 +28,15 @@ from mqfast.client.consumer.pull.settings import (
     pull_settings,
     subscriptions_of,
 )
-from mqfast.client.consumer.pulls import PullAnswer
+from mqfast.client.consumer.pull_request import PullAnswer
 from mqfast.client.consumer.subscription import checked_name
+from mqfast.client.decompression import BODY_BYTES_MAX
 from mqfast.client.delivery import Delivery
 from mqfast.client.hooks import ClientHook, ConsumeContext, tell
 from mqfast.client.net import fork, io_thread
-from mqfast.client.net._guard import Guard, check_may_wait
 from mqfast.client.net.exit import close_at_exit
+from mqfast.client.net.guard import Guard, check_may_wait
 from mqfast.client.route.namespace import plain_queue, wrap
-from mqfast.client.unpack import BODY_BYTES_MAX
 from mqfast.client.values import Address, Credentials, MessageQueue, When, milliseconds
 from mqfast.errors import ClientClosed, ClientForked, ClientUsageError, MqfastError
 from mqfast.offset_words import end_word

@@ -17,14 +17,14 @@ from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
 from mqfast.client.consumer.iteration import Loop, LoopWorkers
-from mqfast.client.consumer.push.assigned import Wanted
+from mqfast.client.consumer.push.consume_service import Workers
 from mqfast.client.consumer.push.engine import PushEngine
-from mqfast.client.consumer.push.face import PushFace, close_quietly
-from mqfast.client.consumer.push.handling import Workers
-from mqfast.client.consumer.push.workers import ExecutorWorkers, ThreadWorkers
+from mqfast.client.consumer.push.push_base import PushConsumerBase, close_quietly
+from mqfast.client.consumer.push.state import TopicSubscription
+from mqfast.client.consumer.push.worker_pools import ExecutorWorkers, ThreadWorkers
 from mqfast.client.net import io_thread
-from mqfast.client.net._guard import Guard, check_may_wait
 from mqfast.client.net.exit import close_at_exit
+from mqfast.client.net.guard import Guard, check_may_wait
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.producer.producer import Producer
 from mqfast.client.values import MessageQueue, SendResult
@@ -38,7 +38,7 @@ ASK_S: Final = 10.0
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
-class PushConsumer(PushFace):
+class PushConsumer(PushConsumerBase):
     """Receives messages of a group and hands them to functions, or to a loop.
 
         consumer = PushConsumer("billing", "127.0.0.1:9876")
@@ -49,8 +49,8 @@ class PushConsumer(PushFace):
 
         consumer.run()
 
-    A handler that returns None or True has done the message; False, or an exception, brings it again. See ``PushFace``
-    for the arguments.
+    A handler that returns None or True has done the message; False, or an exception, brings it again. See
+    ``PushConsumerBase`` for the arguments.
 
     Thread: any; handlers run in up to ``threads`` threads at once.
     """
@@ -125,7 +125,7 @@ class PushConsumer(PushFace):
             return ExecutorWorkers(engine.handling, self._executor, most, name)
         return ThreadWorkers(engine.handling, most, name)
 
-    def _subscribe_now(self, engine: PushEngine, topic: str, wanted: Wanted) -> None:
+    def _subscribe_now(self, engine: PushEngine, topic: str, wanted: TopicSubscription) -> None:
         io_thread.shared().call(engine.subscribe(topic, wanted), ASK_S)
 
     def unsubscribe(self, topic: str) -> None:

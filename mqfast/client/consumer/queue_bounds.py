@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from mqfast.broker_conf import java_whole
-from mqfast.client.net.steps import Ask, Steps, checked
+from mqfast.client.net.request_steps import Request, RequestSteps, checked
 from mqfast.client.route.namespace import RETRY_PREFIX
 from mqfast.client.values import MessageQueue, milliseconds
 from mqfast.errors import BrokerError, ClientConfigError, NoRoute
@@ -71,7 +71,7 @@ def where_of_new(from_where: FromWhere, *, was_lost: bool, since_ms: int | None)
 
 def read_place(
     instance: ClientInstance, queue: MessageQueue, broker_id: int = 0, *, timeout_s: float = TIMEOUT_S
-) -> Steps[tuple[int, str]]:
+) -> RequestSteps[tuple[int, str]]:
     """(broker id, address) to read a queue from; the route is asked for where no broker of that name is known.
 
     Raises: NoRoute, ConnectError.
@@ -96,26 +96,28 @@ def number_field(answer: RemotingCommand, name: str, address: str) -> int:
         raise BrokerError(text, code=answer.code, remark=answer.remark or "", broker=address) from None
 
 
-def _offset_of(instance: ClientInstance, code: int, queue: MessageQueue, timeout_s: float, **more: str) -> Steps[int]:
+def _offset_of(
+    instance: ClientInstance, code: int, queue: MessageQueue, timeout_s: float, **more: str
+) -> RequestSteps[int]:
     _, address = yield from read_place(instance, queue, timeout_s=timeout_s)
     fields: dict[str, Any] = {"topic": queue.topic, "queueId": str(queue.queue_id), "bname": queue.broker_name, **more}
-    answer = yield Ask(address, code, fields, timeout_s=timeout_s)
+    answer = yield Request(address, code, fields, timeout_s=timeout_s)
     return number_field(checked(answer, address, str(queue)), "offset", address)
 
 
-def max_offset(instance: ClientInstance, queue: MessageQueue, *, timeout_s: float = TIMEOUT_S) -> Steps[int]:
+def max_offset(instance: ClientInstance, queue: MessageQueue, *, timeout_s: float = TIMEOUT_S) -> RequestSteps[int]:
     """The offset behind the last message (30)."""
     return (yield from _offset_of(instance, RequestCode.GET_MAX_OFFSET, queue, timeout_s))
 
 
-def min_offset(instance: ClientInstance, queue: MessageQueue, *, timeout_s: float = TIMEOUT_S) -> Steps[int]:
+def min_offset(instance: ClientInstance, queue: MessageQueue, *, timeout_s: float = TIMEOUT_S) -> RequestSteps[int]:
     """The offset of the first message that is there (31)."""
     return (yield from _offset_of(instance, RequestCode.GET_MIN_OFFSET, queue, timeout_s))
 
 
 def offset_at(
     instance: ClientInstance, queue: MessageQueue, time_ms: int, *, timeout_s: float = TIMEOUT_S
-) -> Steps[int]:
+) -> RequestSteps[int]:
     """The offset of the first message that was stored at a time or later; behind the last one where none was (29)."""
     code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
     return (yield from _offset_of(instance, code, queue, timeout_s, timestamp=str(time_ms), boundaryType="LOWER"))
@@ -128,7 +130,7 @@ def stored_offset(
     *,
     zero_if_new: bool = True,
     timeout_s: float = TIMEOUT_S,
-) -> Steps[int | None]:
+) -> RequestSteps[int | None]:
     """The group's offset at the broker (14); None: it has none.
 
     A broker answers 0 for a new group where the whole queue is still in memory: that group begins at its first
@@ -143,7 +145,7 @@ def stored_offset(
     }  # fmt: skip
     if not zero_if_new:
         fields["setZeroIfNotFound"] = "false"
-    answer = yield Ask(address, RequestCode.QUERY_CONSUMER_OFFSET, fields, timeout_s=timeout_s)
+    answer = yield Request(address, RequestCode.QUERY_CONSUMER_OFFSET, fields, timeout_s=timeout_s)
     if answer.code == ResponseCode.QUERY_NOT_FOUND:
         return None
     offset = number_field(checked(answer, address, f"offset of group {group} in {queue}"), "offset", address)
@@ -152,20 +154,20 @@ def stored_offset(
 
 def store_offset(
     instance: ClientInstance, group: str, queue: MessageQueue, offset: int, *, timeout_s: float = TIMEOUT_S
-) -> Steps[None]:
+) -> RequestSteps[None]:
     """Tell the broker how far the group is (15), and wait for its answer. Raises: as ``stored_offset``."""
     _, address = yield from read_place(instance, queue, timeout_s=timeout_s)
     fields = {
         "consumerGroup": group, "topic": queue.topic, "queueId": str(queue.queue_id), "commitOffset": str(offset),
         "bname": queue.broker_name,
     }  # fmt: skip
-    answer = yield Ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields, timeout_s=timeout_s)
+    answer = yield Request(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields, timeout_s=timeout_s)
     checked(answer, address, f"offset {offset} of group {group} in {queue}")
 
 
 def end_before(
     instance: ClientInstance, queue: MessageQueue, from_where: FromWhere, *, timeout_s: float = TIMEOUT_S
-) -> Steps[int | None]:
+) -> RequestSteps[int | None]:
     """The end of a queue, asked for before the group's offset: where a group begins at the end that has none.
 
     Asked for behind it, the end passes over a message that came between both questions, and nobody reads that message.
@@ -178,7 +180,7 @@ def end_before(
 
 def first_offset(
     instance: ClientInstance, queue: MessageQueue, from_where: FromWhere, *, timeout_s: float = TIMEOUT_S
-) -> Steps[int]:
+) -> RequestSteps[int]:
     """Where a group without an offset begins in a queue, by RocketMQ's rules.
 
     ``"latest"``: behind the last message, but at 0 in a retry topic; ``"earliest"``: at 0; a datetime: at the first

@@ -12,10 +12,10 @@ from typing import NamedTuple
 from mqfast.client.consumer.allocation import Allocation, sorted_members, sorted_queues
 from mqfast.client.values import MessageQueue
 
-__all__ = ["NOTHING", "Change", "rebalance", "rebalance_broadcast"]
+__all__ = ["NOTHING", "RebalanceResult", "rebalance", "rebalance_broadcast"]
 
 
-class Change(NamedTuple):
+class RebalanceResult(NamedTuple):
     """What one member does: ``give_up`` first, then ``take``; both sorted.
 
     ``unknown``: queues that the strategy named and that the topic does not have; they are not taken.
@@ -29,7 +29,7 @@ class Change(NamedTuple):
         return bool(self.take or self.give_up)
 
 
-NOTHING = Change()
+NOTHING = RebalanceResult()
 
 
 def rebalance(
@@ -40,7 +40,7 @@ def rebalance(
     members: Iterable[str],
     strategy: Allocation,
     owned: Iterable[MessageQueue],
-) -> Change:
+) -> RebalanceResult:
     """One rebalance of a topic in clustering mode.
 
     Args:
@@ -57,7 +57,7 @@ def rebalance(
     return _change(topic, named, all_queues, owned)
 
 
-def rebalance_broadcast(topic: str, queues: Iterable[MessageQueue], owned: Iterable[MessageQueue]) -> Change:
+def rebalance_broadcast(topic: str, queues: Iterable[MessageQueue], owned: Iterable[MessageQueue]) -> RebalanceResult:
     """One rebalance in broadcasting mode: every member has all queues; no queues: nothing changes."""
     all_queues = sorted_queues(queues)
     return _change(topic, all_queues, all_queues, owned) if all_queues else NOTHING
@@ -65,11 +65,11 @@ def rebalance_broadcast(topic: str, queues: Iterable[MessageQueue], owned: Itera
 
 def _change(
     topic: str, named: list[MessageQueue], all_queues: list[MessageQueue], owned: Iterable[MessageQueue]
-) -> Change:
+) -> RebalanceResult:
     there = set(all_queues)
     wanted = there.intersection(named)
     have = {queue for queue in owned if queue.topic == topic}
-    return Change(
+    return RebalanceResult(
         tuple(sorted_queues(wanted - have)),
         tuple(sorted_queues(have - wanted)),
         tuple(sorted_queues(set(named) - there)),

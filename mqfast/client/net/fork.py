@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from mqfast.client.net._guard import begin_anew
+from mqfast.client.net.guard import begin_anew
 
 __all__ = ["Inherited", "leave_sockets", "watch"]
 

@@ -17,11 +17,11 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
-from mqfast.client.net._guard import Guard
-from mqfast.client.net.aio_shell import AioShell, Sign
+from mqfast.client.net.asyncio_driver import AsyncioDriver, Sign
 from mqfast.client.net.fork import leave_sockets
+from mqfast.client.net.guard import Guard
+from mqfast.client.net.request_steps import Request, RequestSteps, broker_error
 from mqfast.client.net.requests import BrokerRequests, Handler
-from mqfast.client.net.steps import Ask, Steps, broker_error
 from mqfast.client.route.address_map import AddressMap, hint, reached_at
 from mqfast.client.route.name_servers import NameServers, fetch_addresses
 from mqfast.client.route.namespace import header_fields
@@ -45,7 +45,7 @@ from mqfast.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from mqfast.remoting.settings import RemotingSettings
 from mqfast.remoting.signature import sign
 
-__all__ = ["ROUTE_S", "ClientInstance", "InstanceSettings", "Owner"]
+__all__ = ["ROUTE_S", "ClientInstance", "InstanceSettings", "InstanceClient"]
 
 ROUTE_S: Final = 30.0
 ROUTE_FAILED_S: Final = 1.0
@@ -80,7 +80,7 @@ class InstanceSettings(NamedTuple):
         return ssl.create_default_context() if self.tls else None
 
 
-class Owner(Protocol):
+class InstanceClient(Protocol):
     """A producer or consumer, as the instance sees it."""
 
     def heartbeat(self) -> Mapping[str, Any]:
@@ -107,8 +107,8 @@ class ClientInstance:
         self.client_id = _client_id(settings)
         self.routes = RouteTable()
         self.requests = BrokerRequests()
-        self._producers: dict[str, list[Owner]] = {}
-        self._consumers: dict[str, Owner] = {}
+        self._producers: dict[str, list[InstanceClient]] = {}
+        self._consumers: dict[str, InstanceClient] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._users = 0
         self._heartbeat_lock = asyncio.Lock()
@@ -126,7 +126,7 @@ class ClientInstance:
             logger=_log,
             reached_at=self.reached_at,
         )
-        self.shell = AioShell(self.remoting, self.sign_with, self.explain)
+        self.driver = AsyncioDriver(self.remoting, self.sign_with, self.explain)
         self.routes.on_change.append(lambda topic, route: self.heartbeat_soon())
 
     @property
@@ -197,7 +197,7 @@ class ClientInstance:
                 if self.name_servers.url is not None and not self.name_servers.addresses:
                     await self._ask_address_server()
                 steps = self.ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO, timeout_s=3.0, about=about)
-                await self.shell.run(steps)
+                await self.driver.run(steps)
                 return
             except ClientError as error:
                 if is_closed():
@@ -285,7 +285,7 @@ class ClientInstance:
 
     def ask_name_servers(
         self, code: int, fields: dict[str, Any] | None = None, body: bytes = b"", *, timeout_s: float, about: str
-    ) -> Steps[Any]:
+    ) -> RequestSteps[Any]:
         """Ask one name server after the other until one answers. Returns: the answer. Raises: ConnectError."""
         begun = time.monotonic()
         deadline = begun + timeout_s
@@ -296,7 +296,7 @@ class ClientInstance:
                 reasons.append(f"{address} was not asked, the time is over")
                 break
             try:
-                return (yield Ask(address, code, fields, body, min(left, _NAME_SERVER_TIMEOUT_S)))
+                return (yield Request(address, code, fields, body, min(left, _NAME_SERVER_TIMEOUT_S)))
             except (ConnectError, ConnectionLost, CallTimeout) as error:
                 self.name_servers.failed(address)
                 reasons.append(str(error) if address in str(error) else f"{address}: {error}")
@@ -306,7 +306,7 @@ class ClientInstance:
             f"{about}: no name server answered in {time.monotonic() - begun:.1f} s: {'; '.join(reasons)}"
         )
 
-    def route(self, topic: str, *, timeout_s: float = 3.0, refresh: bool = False) -> Steps[TopicRoute]:
+    def route(self, topic: str, *, timeout_s: float = 3.0, refresh: bool = False) -> RequestSteps[TopicRoute]:
         """A topic's route, from the table or from a name server. Raises: NoRoute, ConnectError, BrokerError."""
         known = self.routes.get(topic)
         if known is not None and not refresh:
@@ -332,7 +332,7 @@ class ClientInstance:
 
     def publish_route(
         self, topic: str, *, copied_topic: str, queues: int, timeout_s: float = 3.0, refresh: bool = False
-    ) -> Steps[TopicRoute]:
+    ) -> RequestSteps[TopicRoute]:
         """The route of a topic to send to; for an unknown one that of the topic that brokers copy (TBW102)."""
         try:
             return (yield from self.route(topic, timeout_s=timeout_s, refresh=refresh))
@@ -351,7 +351,7 @@ class ClientInstance:
         wanted = {topic for owner in self._owners() for topic in owner.topics()} | set(self.routes.topics)
         for topic in sorted(wanted):
             try:
-                await self.shell.run(self.route(topic, refresh=True))
+                await self.driver.run(self.route(topic, refresh=True))
             except NoRoute:
                 continue  # a copied route stays: the topic may be made by the next send
             except BrokerError as error:  # of this topic alone
@@ -376,7 +376,7 @@ class ClientInstance:
 
     async def _refresh_route(self, topic: str) -> None:
         try:
-            await self.shell.run(self.route(topic, refresh=True))
+            await self.driver.run(self.route(topic, refresh=True))
         except MqfastError as error:
             _log.info("%s: %s", self.client_id, error)
 
@@ -391,22 +391,22 @@ class ClientInstance:
 
     # -- who is here ---------------------------------------------------------------------------------------------------
 
-    def _owners(self) -> list[Owner]:
+    def _owners(self) -> list[InstanceClient]:
         producers = [one for of_group in self._producers.values() for one in of_group]
         return [*producers, *self._consumers.values()]
 
-    def add_producer(self, group: str, owner: Owner) -> None:
+    def add_producer(self, group: str, owner: InstanceClient) -> None:
         """A producer of this group is here; several of one group are one to the broker."""
         self._producers.setdefault(group, []).append(owner)
         self.heartbeat_soon()
 
-    def add_consumer(self, group: str, owner: Owner) -> None:
+    def add_consumer(self, group: str, owner: InstanceClient) -> None:
         """A consumer of this group is here. Raises: ClientError for a second one."""
         if self._consumers.get(group, owner) is not owner:
             raise ClientError(f"group {group}: {self.client_id} has a consumer of it already")
         self._consumers[group] = owner
 
-    async def remove_producer(self, group: str, owner: Owner) -> None:
+    async def remove_producer(self, group: str, owner: InstanceClient) -> None:
         """The producer ends: brokers hear of it, unless another one of the group is here."""
         of_group = self._producers.get(group, [])
         if owner not in of_group:
@@ -416,7 +416,7 @@ class ClientInstance:
             del self._producers[group]
             await self._unregister({"producerGroup": group})
 
-    async def remove_consumer(self, group: str, owner: Owner) -> None:
+    async def remove_consumer(self, group: str, owner: InstanceClient) -> None:
         """The consumer ends: brokers hear of it, and tell the other members."""
         if self._consumers.get(group) is owner:
             del self._consumers[group]
@@ -426,7 +426,7 @@ class ClientInstance:
         fields = {"clientID": self.client_id, **fields}
         heard, self._heard = self._heard, (self._heard if self._owners() else set())
         for outcome in await asyncio.gather(
-            *(self.shell.ask(Ask(one, RequestCode.UNREGISTER_CLIENT, fields, timeout_s=1.0)) for one in heard),
+            *(self.driver.request(Request(one, RequestCode.UNREGISTER_CLIENT, fields, timeout_s=1.0)) for one in heard),
             return_exceptions=True,
         ):
             if isinstance(outcome, BaseException):
@@ -468,7 +468,7 @@ class ClientInstance:
         data = encode_body(body)
         async with self._heartbeat_lock:
             outcomes = await asyncio.gather(
-                *(self.shell.ask(Ask(address, RequestCode.HEART_BEAT, None, data)) for address in targets),
+                *(self.driver.request(Request(address, RequestCode.HEART_BEAT, None, data)) for address in targets),
                 return_exceptions=True,
             )
         for address, outcome in zip(targets, outcomes, strict=True):

@@ -14,8 +14,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Final, Generic, TypeVar
 
-from mqfast.client.net._guard import Guard, check_may_wait, serve_here
 from mqfast.client.net.green import refuse_green_threads
+from mqfast.client.net.guard import Guard, check_may_wait, serve_here
 from mqfast.errors import ClientError
 from mqfast.remoting.loop import runner
 

@@ -11,7 +11,7 @@ from typing import Final
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.processors import Lane, Processors
+from mqfast.remoting.processors import ConcurrencyLimit, Processors
 
 __all__ = ["CODES", "BrokerRequests", "Handler"]
 
@@ -38,7 +38,7 @@ class BrokerRequests:
     def __init__(self) -> None:
         self._handlers: dict[tuple[int, str | None], list[Handler]] = {}
         self.processors = Processors()
-        self.processors.register(CODES, self._dispatch, Lane("broker requests"))
+        self.processors.register(CODES, self._dispatch, ConcurrencyLimit("broker requests"))
 
     def serve(self, code: int, group: str | None, handler: Handler) -> None:
         """Serve a code for a group; with group None each request of that code whose header names no group here."""

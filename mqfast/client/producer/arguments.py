@@ -17,9 +17,9 @@ from typing import Any, Final, Self, TypedDict
 from mqfast.client.hooks import ClientHook, SendContext, tell
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.producer.batch import Done
-from mqfast.client.producer.encode import Compressor, Outgoing, Wire, checked_topic
-from mqfast.client.producer.pressure import Pressure
-from mqfast.client.producer.send import RETRIED, Sender, Sending
+from mqfast.client.producer.encode import Compressor, PreparedMessage, Wire, checked_topic
+from mqfast.client.producer.in_flight_limiter import InFlightLimiter
+from mqfast.client.producer.send import RETRIED, Sender, SendOptions
 from mqfast.client.producer.trace import Tracer, trace_topic
 from mqfast.client.route.fault import V4, V5, FaultTable
 from mqfast.client.route.namespace import unwrap, wrap
@@ -39,7 +39,7 @@ from mqfast.client.values import Address, Body, Credentials, MessageQueue, SendR
 from mqfast.errors import ClientClosed, ClientConfigError, ClientUsageError
 from mqfast.message import Message
 
-__all__ = ["Counter", "Owner", "ProducerArguments", "ProducerBase", "check_call", "message_of"]
+__all__ = ["Counter", "ProducerOwner", "ProducerArguments", "ProducerBase", "check_call", "message_of"]
 
 _LATENCY_TABLES: Final = {"True": V5, "5": V5, "4.9": V4}
 _NOTHING: Final = (None,) * 8
@@ -64,7 +64,7 @@ class Counter:
         return int(self._next.__reduce__()[1][0])
 
 
-class Owner:
+class ProducerOwner:
     """A producer as the instance sees it; the producer itself can be forgotten by its user."""
 
     def __init__(self, group: str) -> None:
@@ -217,18 +217,18 @@ class ProducerBase(NamedArguments):
         )
         self._selector = selector
         self._timeout_s = float(send_timeout_s)
-        self._usual = Sending(self._timeout_s, None, selector)
+        self._usual = SendOptions(self._timeout_s, None, selector)
         self._linger_s = linger_ms / 1000
         self._batch_bytes = batch_bytes
         self._limits = (max_in_flight, max_in_flight_bytes)
-        self._pressure = Pressure(*self._limits)
+        self._pressure = InFlightLimiter(*self._limits)
         topic = trace_topic(trace)
         self._tracer = None if topic is None else Tracer(self.group, topic, "PRODUCE")
         if self._tracer is not None:
             self._hooks = (*self._hooks, self._tracer)
         self._start_timeout_s = start_timeout_s
         self._close_timeout_s = float(close_timeout_s)
-        self._owner = Owner(self._wire.group)
+        self._owner = ProducerOwner(self._wire.group)
         self._instance: ClientInstance | None = None
         self._closed = False
         self._sent, self._failed = Counter(), Counter()
@@ -270,7 +270,7 @@ class ProducerBase(NamedArguments):
         if self._closed:
             raise ClientClosed(f"producer of group {self.group}: it is closed")
 
-    def _how(self, queue: MessageQueue | None, selector: Selector | None, timeout_s: float | None) -> Sending:
+    def _how(self, queue: MessageQueue | None, selector: Selector | None, timeout_s: float | None) -> SendOptions:
         if queue is None and selector is None and timeout_s is None:
             return self._usual
         if timeout_s is not None:
@@ -279,7 +279,7 @@ class ProducerBase(NamedArguments):
             raise ClientUsageError("queue: expected a queue or a selector, found both")
         if selector is not None:
             check(PRODUCER_RULES, {"selector": selector})
-        return Sending(
+        return SendOptions(
             self._timeout_s if timeout_s is None else float(timeout_s),
             queue,
             selector or (self._selector if queue is None else None),
@@ -349,9 +349,9 @@ class ProducerBase(NamedArguments):
     def _publish_topic(self, topic: str) -> str:
         return self._wire.topic(checked_topic(topic))
 
-    def _waits_for_others(self, out: Outgoing, how: Sending) -> bool:
+    def _waits_for_others(self, out: PreparedMessage, how: SendOptions) -> bool:
         """With ``linger_ms``: may others go with it? Its time is that of all."""
-        return how.anywhere and how.timeout_s == self._timeout_s and out.is_batchable
+        return how.any_queue and how.timeout_s == self._timeout_s and out.is_batchable
 
 
 def check_call(name: str, given: object) -> None:

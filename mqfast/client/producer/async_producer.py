@@ -14,15 +14,15 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from mqfast.client.net import fork
-from mqfast.client.net._guard import Guard
 from mqfast.client.net.green import loop_of_caller
+from mqfast.client.net.guard import Guard
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.net.user_errors import is_passed_on
-from mqfast.client.producer._encode import Outgoing
 from mqfast.client.producer.arguments import ProducerBase, check_call, message_of
-from mqfast.client.producer.batch import Done, Group, Grouping, Linger, Pipeline, start_group
+from mqfast.client.producer.batch import BatchGroup, Done, Grouping, Linger, Pipeline, start_group
 from mqfast.client.producer.encode import batch_of, check_several, prepared
-from mqfast.client.producer.send import Sending
+from mqfast.client.producer.fast_encode import PreparedMessage
+from mqfast.client.producer.send import SendOptions
 from mqfast.client.route.select import Selector
 from mqfast.client.values import Body, MessageQueue, SendResult, When
 from mqfast.errors import Backlog, ClientError, ClientForked, ClientNested, MqfastError, SendTimeout
@@ -216,7 +216,7 @@ class AsyncProducer(ProducerBase):
         out = prepared(message if contexts is None else contexts[0].message, self._wire)
         return await self._send(out, how, contexts)
 
-    async def _send(self, out: Outgoing, how: Sending, contexts: list[Any] | None) -> SendResult:
+    async def _send(self, out: PreparedMessage, how: SendOptions, contexts: list[Any] | None) -> SendResult:
         size = out.size
         begin = time.monotonic()
         if not self._pressure.try_take(1, size) and not await self._pressure.take_async(1, size, how.timeout_s):
@@ -247,7 +247,7 @@ class AsyncProducer(ProducerBase):
             error.msg_id = out.msg_id  # type: ignore[attr-defined]
             raise
 
-    def _start(self, out: Outgoing, how: Sending, done: Done) -> None:
+    def _start(self, out: PreparedMessage, how: SendOptions, done: Done) -> None:
         pipeline, linger = self._pipeline, self._linger
         assert pipeline is not None
         assert linger is not None
@@ -307,9 +307,9 @@ class AsyncProducer(ProducerBase):
         instance = await self._begun()
         contexts = self._contexts([message]) if self._hooks else []
         out = prepared(contexts[0].message if contexts else message, self._wire)
-        how = Sending(self._timeout_s, None, self._selector, oneway=True)
+        how = SendOptions(self._timeout_s, None, self._selector, oneway=True)
         try:
-            await instance.shell.run(self._sender.send(instance, out, how))
+            await instance.driver.run(self._sender.send(instance, out, how))
         except Exception as error:
             self._failed.add()
             self._after(contexts, (), error, 0.0)
@@ -367,7 +367,7 @@ class AsyncProducer(ProducerBase):
                 if slot[2] is not None and not slot[2].done():
                     slot[2].set_result(None)
 
-        def start(groups: Sequence[Group]) -> None:
+        def start(groups: Sequence[BatchGroup]) -> None:
             for group in groups:
                 start_group(pipeline, group, self._timeout_s, done)
 
@@ -387,7 +387,7 @@ class AsyncProducer(ProducerBase):
                 try:
                     out = prepared(message if contexts is None else contexts[0].message, self._wire)
                     if not instance.routes.publish_queues(out.topic):
-                        await instance.shell.run(self._sender.queues(instance, out.topic, self._timeout_s))
+                        await instance.driver.run(self._sender.queues(instance, out.topic, self._timeout_s))
                     queue = grouping.queue_of(instance, out)
                 except Exception as error:  # of the message, or of the selector
                     self._after(contexts or (), (), error, 0.0)
@@ -438,7 +438,7 @@ class AsyncProducer(ProducerBase):
         instance = await self._begun()
         name = self._publish_topic(topic)
         steps = recall(instance, self._sender, name, recall_handle, self._timeout_s, self._tracer)
-        return await instance.shell.run(steps)
+        return await instance.driver.run(steps)
 
     async def flush(self, timeout_s: float | None = None) -> int:
         """Send what waits and await what is on its way. Returns: how many messages still are."""

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 from mqfast.client.net.instance import ClientInstance
-from mqfast.client.net.steps import Pause, Steps
-from mqfast.client.producer._encode import FirstAttempt, Outgoing, SendAsk, results_of
+from mqfast.client.net.request_steps import RequestSteps, Sleep
 from mqfast.client.producer.encode import joined
-from mqfast.client.producer.send import Sender, Sending
+from mqfast.client.producer.fast_encode import FirstAttempt, PreparedMessage, SendRequest, results_of
+from mqfast.client.producer.send import Sender, SendOptions
 from mqfast.client.route.select import Selector
 from mqfast.client.values import MessageQueue, SendResult
 from mqfast.errors import ClientClosed, ClientError, ConnectError, ConnectionLost, MqfastError, TooManyCalls
@@ -33,7 +33,7 @@ Done: TypeAlias = Callable[[SendResult | None, Exception | None], None]
 """Hears of the end of a send: its result, or its error."""
 
 
-Begin: TypeAlias = Callable[[Outgoing, Sending, Done], None]
+Begin: TypeAlias = Callable[[PreparedMessage, SendOptions, Done], None]
 """Begins a send whose topic has a route."""
 
 
@@ -42,7 +42,7 @@ class _Flight:
 
     __slots__ = ("_done", "_instance", "_pipeline", "_step", "_steps", "_timer", "_until")
 
-    def __init__(self, pipeline: Pipeline, steps: Steps[SendResult | None], done: Done) -> None:
+    def __init__(self, pipeline: Pipeline, steps: RequestSteps[SendResult | None], done: Done) -> None:
         self._pipeline = pipeline
         self._instance = pipeline.instance
         self._steps = steps
@@ -78,9 +78,9 @@ class _Flight:
                 return
             answer = error = None
             self._step = step
-            if type(step) is SendAsk and not step.oneway and not self._instance.shell.signs:
+            if type(step) is SendRequest and not step.oneway and not self._instance.driver.signs:
                 try:
-                    if not self._instance.shell.begin(step, self, step.timeout_s):
+                    if not self._instance.driver.begin(step, self, step.timeout_s):
                         self._until = self._instance.loop.time() + step.timeout_s
                         self._timer = self._instance.loop.call_at(self._until, self._too_late)
                         self._pipeline.connect(step.address, self)
@@ -88,7 +88,7 @@ class _Flight:
                 except (ConnectionLost, TooManyCalls) as failure:
                     error = failure
                     continue
-            if type(step) is Pause:  # many sends may wait for one broker: no task for each
+            if type(step) is Sleep:  # many sends may wait for one broker: no task for each
                 self._instance.loop.call_later(step.seconds, self.go, None, None)
                 return
             self._instance.spawn(self._slowly(step), "mqfast send")
@@ -107,7 +107,7 @@ class _Flight:
         self._timer = None
         if error is None and not self._pipeline.closed:
             try:
-                if self._instance.shell.begin(self._step, self, max(0.001, self._until - self._instance.loop.time())):
+                if self._instance.driver.begin(self._step, self, max(0.001, self._until - self._instance.loop.time())):
                     return
                 error = ConnectError(f"{self._step.address}: the connection ended at once")
             except (ConnectionLost, TooManyCalls) as failure:
@@ -118,7 +118,7 @@ class _Flight:
         answer: RemotingCommand | None = None
         error: Exception | None = None
         try:
-            answer = await self._instance.shell.ask(step)
+            answer = await self._instance.driver.request(step)
         except asyncio.CancelledError:
             self._pipeline.closed = True  # the instance has ended, and its tasks with it
         except Exception as failure:  # whatever it is: nobody may wait for ever
@@ -156,15 +156,15 @@ class Pipeline:
         self.sender = sender
         self.closed = False
         self._connecting: dict[str, list[_Flight]] = {}
-        self._without_route: dict[tuple[str, float], list[tuple[Outgoing, Sending, Done, Begin, float]]] = {}
-        self._in_order: dict[MessageQueue, deque[tuple[Outgoing, Sending, Done]]] = {}
+        self._without_route: dict[tuple[str, float], list[tuple[PreparedMessage, SendOptions, Done, Begin, float]]] = {}
+        self._in_order: dict[MessageQueue, deque[tuple[PreparedMessage, SendOptions, Done]]] = {}
 
-    def start(self, out: Outgoing, how: Sending, done: Done) -> None:
+    def start(self, out: PreparedMessage, how: SendOptions, done: Done) -> None:
         """Begin a send. ``done`` is called once, perhaps at once."""
-        ask = self.sender.first(self.instance, out, how)
+        ask = self.sender.first_attempt(self.instance, out, how)
         if ask is not None:
             try:
-                if self.instance.shell.begin(ask, FirstAttempt(ask, how, done, self._go_on), ask.timeout_s):
+                if self.instance.driver.begin(ask, FirstAttempt(ask, how, done, self._go_on), ask.timeout_s):
                     return
             except (ConnectionLost, TooManyCalls):
                 pass  # the steps find the same
@@ -183,13 +183,13 @@ class Pipeline:
     async def _connect(self, address: str) -> None:
         error: Exception | None = None
         try:
-            error = await self.instance.shell.connect(address)
+            error = await self.instance.driver.connect(address)
         except asyncio.CancelledError:
             self.closed = True  # the instance has ended, and its tasks with it
         for flight in self._connecting.pop(address, ()):
             flight.connected(error)
 
-    def wait_for_route(self, out: Outgoing, how: Sending, done: Done, begin: Begin) -> None:
+    def wait_for_route(self, out: PreparedMessage, how: SendOptions, done: Done, begin: Begin) -> None:
         """Ask for a route, once for all sends that want it meanwhile and have as much time; then ``begin`` each."""
         key = out.topic, how.timeout_s
         is_first = key not in self._without_route
@@ -200,7 +200,7 @@ class Pipeline:
     async def _find_route(self, key: tuple[str, float]) -> None:
         error: Exception | None = None
         try:
-            await self.instance.shell.run(self.sender.queues(self.instance, *key))
+            await self.instance.driver.run(self.sender.queues(self.instance, *key))
         except asyncio.CancelledError:
             self.closed = True
             error = ClientClosed("the client was closed before the topic's route was known; nothing was sent")
@@ -211,7 +211,7 @@ class Pipeline:
             if error is not None:
                 done(None, error_of(error, out))
                 continue
-            left = Sending(max(0.0, how.timeout_s - (now_s - begun_s)), how.queue, how.selector, how.oneway)
+            left = SendOptions(max(0.0, how.timeout_s - (now_s - begun_s)), how.queue, how.selector, how.oneway)
             if left.timeout_s:
                 begin(out, left, done)
             else:  # the steps say so, and send nothing
@@ -221,7 +221,7 @@ class Pipeline:
         ask = first.ask
         _Flight(self, self.sender.send(self.instance, ask.out, first.how, ask), first.whom).go_on(answer, error)
 
-    def start_in_order(self, out: Outgoing, how: Sending, done: Done) -> None:
+    def start_in_order(self, out: PreparedMessage, how: SendOptions, done: Done) -> None:
         """Begin a send to ``how.queue`` behind the sends to that queue that have not ended."""
         assert how.queue is not None
         waiting = self._in_order.get(how.queue)
@@ -271,7 +271,7 @@ class _Turn:
 # -- one result for each message of a batch ----------------------------------------------------------------------------
 
 
-def error_of(error: Exception, one: Outgoing) -> Exception:
+def error_of(error: Exception, one: PreparedMessage) -> Exception:
     """The error of a batch for one of its messages."""
     own = copy.copy(error)
     if isinstance(own, ClientError):
@@ -283,18 +283,18 @@ def error_of(error: Exception, one: Outgoing) -> Exception:
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 
-class Group:
+class BatchGroup:
     """Messages that go into one request. Attributes: ``queue``: the one they must go to, None for any."""
 
     __slots__ = ("bytes", "many", "queue", "tags")
 
     def __init__(self, queue: MessageQueue | None) -> None:
         self.queue = queue
-        self.many: list[Outgoing] = []
+        self.many: list[PreparedMessage] = []
         self.tags: list[Any] = []
         self.bytes = 0
 
-    def add(self, out: Outgoing, tag: Any) -> None:
+    def add(self, out: PreparedMessage, tag: Any) -> None:
         """One more."""
         self.many.append(out)
         self.tags.append(tag)
@@ -309,41 +309,41 @@ class Grouping:
 
     def __init__(self, sender: Sender, batch_bytes: int, selector: Selector | None = None) -> None:
         self._sender = sender
-        self._how = Sending(0.0, None, selector)
+        self._how = SendOptions(0.0, None, selector)
         self._batch_bytes = min(batch_bytes, sender.wire.max_message_bytes)
-        self._open: dict[tuple[Any, ...], Group] = {}
+        self._open: dict[tuple[Any, ...], BatchGroup] = {}
 
-    def queue_of(self, instance: ClientInstance, out: Outgoing) -> MessageQueue | None:
+    def queue_of(self, instance: ClientInstance, out: PreparedMessage) -> MessageQueue | None:
         """The queue that a message must go to; None: any. Raises: UsageError; what the selector raises."""
         if self._how.selector is None and not out.sharding_key:
             return None
         return self._sender.fixed(instance.routes.publish_queues(out.topic), out, self._how)
 
-    def add(self, queue: MessageQueue | None, out: Outgoing, tag: Any) -> Sequence[Group]:
+    def add(self, queue: MessageQueue | None, out: PreparedMessage, tag: Any) -> Sequence[BatchGroup]:
         """One more message, for a queue or for any. Returns: the groups that are to be sent now, in order."""
         key = (out.topic, queue, out.message.wait_store_ok)
         group = self._open.get(key)
         if not out.is_batchable:
-            alone = Group(queue)
+            alone = BatchGroup(queue)
             alone.add(out, tag)
             if queue is None or group is None:
                 return (alone,)
             del self._open[key]
             return (group, alone)  # it must not be overtaken
-        ready: list[Group] = []
+        ready: list[BatchGroup] = []
         if group is not None and group.bytes + 22 + out.size > self._batch_bytes:
             ready.append(self._open.pop(key))
             group = None
         if group is None:
             if len(self._open) >= _OPEN_GROUPS_MAX:
                 ready += self.rest()
-            group = self._open[key] = Group(queue)
+            group = self._open[key] = BatchGroup(queue)
         group.add(out, tag)
         if group.bytes >= self._batch_bytes or len(group.many) >= BATCH_MESSAGES_MAX:
             ready.append(self._open.pop(key))
         return ready
 
-    def rest(self) -> list[Group]:
+    def rest(self) -> list[BatchGroup]:
         """All groups that are not full."""
         ready = list(self._open.values())
         self._open.clear()
@@ -354,10 +354,10 @@ Ends: TypeAlias = Callable[[list[Any], Sequence[SendResult | Exception]], None]
 """Hears of the end of a group: the tags of its messages, and the result or error of each."""
 
 
-def start_group(pipeline: Pipeline, group: Group, timeout_s: float, done: Ends) -> None:
+def start_group(pipeline: Pipeline, group: BatchGroup, timeout_s: float, done: Ends) -> None:
     """Send a group. ``done`` is called once."""
     many, tags = group.many, group.tags
-    how = Sending(timeout_s, group.queue)
+    how = SendOptions(timeout_s, group.queue)
 
     def ended(result: SendResult | None, error: Exception | None) -> None:
         ends: Sequence[SendResult | Exception]
@@ -393,7 +393,7 @@ class Linger:
         self._timeout_s = timeout_s
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, out: Outgoing, how: Sending, done: Done) -> None:
+    def add(self, out: PreparedMessage, how: SendOptions, done: Done) -> None:
         """Send it with others, once the route of its topic is known."""
         if not self._pipeline.instance.routes.publish_queues(out.topic):
             self._pipeline.wait_for_route(out, how, done, self.add)
@@ -409,7 +409,7 @@ class Linger:
             self._timer = None
         self._start(self._grouping.rest())
 
-    def _start(self, groups: Iterable[Group]) -> None:
+    def _start(self, groups: Iterable[BatchGroup]) -> None:
         for group in groups:
             start_group(self._pipeline, group, self._timeout_s, _tell_each)
 

@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from mqfast import properties as names
-from mqfast.client.net._guard import Guard
-from mqfast.client.producer._encode import Outgoing, SendHead, encode_batch, plain
+from mqfast.client.net.guard import Guard
+from mqfast.client.producer.fast_encode import HeaderTemplate, PreparedMessage, encode_batch, plain
 from mqfast.errors import ClientConfigError, MessageIllegal, MessageTooLarge
 from mqfast.message import DLQ_PREFIX, RETRY_PREFIX, Message, SysFlag, broker_accepts_topic
-from mqfast.remoting._unique_ids import UniqueIds
 from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.command import VERSION
+from mqfast.remoting.unique_ids import UniqueIds
 
 __all__ = [
     "Compressor",
-    "Outgoing",
+    "PreparedMessage",
     "Wire",
     "batch_of",
     "check_several",
@@ -231,7 +231,7 @@ class OwnMessage(Message):
     __slots__ = ()
 
 
-def prepared(message: Message, wire: Wire, more: Mapping[str, str] | None = None) -> Outgoing:
+def prepared(message: Message, wire: Wire, more: Mapping[str, str] | None = None) -> PreparedMessage:
     """Check a message and make what is sent of it.
 
     Args: more: properties of the client itself, which win.
@@ -254,7 +254,7 @@ def prepared(message: Message, wire: Wire, more: Mapping[str, str] | None = None
     pairs.update(more or {})
     given = pairs.setdefault(names.UNIQ_KEY, "") or new_id()
     pairs[names.UNIQ_KEY] = given
-    out = Outgoing(message, wire.topic(topic), body, names.encode(pairs), str(given))
+    out = PreparedMessage(message, wire.topic(topic), body, names.encode(pairs), str(given))
     out.delayed = any(pairs.get(name) for name in _DELAYS)
     if str(pairs.get(names.TRAN_MSG)).lower() == "true":
         out.sys_flag |= SysFlag.TRANSACTION_PREPARED
@@ -299,7 +299,7 @@ def check_several(messages: object) -> None:
         raise MessageIllegal(f"messages: expected several, found {type(messages).__name__}")
 
 
-def batch_of(messages: Iterable[Message], wire: Wire) -> Outgoing:
+def batch_of(messages: Iterable[Message], wire: Wire) -> PreparedMessage:
     """One request of several messages, which become neighbours in one queue.
 
     Raises: MessageIllegal where they have different topics, waits or sharding keys, a delay, or a retry topic;
@@ -310,7 +310,7 @@ def batch_of(messages: Iterable[Message], wire: Wire) -> Outgoing:
     return joined([prepared(message, plain) for message in messages], wire)
 
 
-def joined(many: list[Outgoing], wire: Wire, *, any_keys: bool = False) -> Outgoing:
+def joined(many: list[PreparedMessage], wire: Wire, *, any_keys: bool = False) -> PreparedMessage:
     """One request of several messages that are ready and not compressed.
 
     Args: any_keys: their sharding keys may differ, since the caller chose the queue. Raises: as batch_of.
@@ -340,7 +340,7 @@ def joined(many: list[Outgoing], wire: Wire, *, any_keys: bool = False) -> Outgo
             f"messages: expected at most {wire.max_message_bytes} bytes together (max_message_bytes), found {len(body)}"
         )
     # The header's properties go to every message of the batch: a UNIQ_KEY there would replace their own.
-    out = Outgoing(first.message, first.topic, body, b"", ",".join(one.msg_id for one in many))
+    out = PreparedMessage(first.message, first.topic, body, b"", ",".join(one.msg_id for one in many))
     if not first.message.wait_store_ok:
         out.properties = b"WAIT\x01false\x02"
     out.msg_ids = tuple(one.msg_id for one in many)
@@ -354,7 +354,7 @@ _NO_COMPRESSION: Final = Compressor(None)
 # -- the header --------------------------------------------------------------------------------------------------------
 
 
-def head_of(out: Outgoing, wire: Wire, broker_name: str, queue_id: int) -> SendHead:
+def head_of(out: PreparedMessage, wire: Wire, broker_name: str, queue_id: int) -> HeaderTemplate:
     """The header of sends like this one to a queue, without what changes from message to message."""
     fields = {
         "a": wire.group,
@@ -367,4 +367,4 @@ def head_of(out: Outgoing, wire: Wire, broker_name: str, queue_id: int) -> SendH
         "m": "true" if out.batch else "false",
         "n": broker_name,
     }
-    return SendHead(out.code, fields, VERSION, LANGUAGE)
+    return HeaderTemplate(out.code, fields, VERSION, LANGUAGE)

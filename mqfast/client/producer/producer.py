@@ -18,16 +18,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, overload
 
 from mqfast.client.net import fork, io_thread
-from mqfast.client.net._guard import HALF_DONE, Guard, check_may_wait, refuse_nested, serves_here
+from mqfast.client.net.connection_pool import BlockingConnectionPool, connection_pool_of
 from mqfast.client.net.exit import close_at_exit
+from mqfast.client.net.guard import HALF_DONE, Guard, check_may_wait, refuse_nested, serves_here
 from mqfast.client.net.instance import ClientInstance
-from mqfast.client.net.lane import Lanes, lanes_of
-from mqfast.client.net.steps import of_client
-from mqfast.client.producer._encode import Outgoing
+from mqfast.client.net.request_steps import of_client
 from mqfast.client.producer.arguments import ProducerBase, check_call, message_of
-from mqfast.client.producer.batch import Done, Ends, Group, Grouping, Linger, Pipeline, start_group
+from mqfast.client.producer.batch import BatchGroup, Done, Ends, Grouping, Linger, Pipeline, start_group
 from mqfast.client.producer.encode import batch_of, check_several, prepared
-from mqfast.client.producer.send import Sending
+from mqfast.client.producer.fast_encode import PreparedMessage
+from mqfast.client.producer.send import SendOptions
 from mqfast.client.producer.trace import Tracer
 from mqfast.client.route.select import Selector
 from mqfast.client.values import Body, MessageQueue, SendResult, When
@@ -56,11 +56,11 @@ class Producer(ProducerBase):
 
     def _set_up(self) -> None:
         self._starting = Guard(brief=False)
-        self._lanes: Lanes | None = None
+        self._connection_pool: BlockingConnectionPool | None = None
         self._pipeline: Pipeline | None = None
         self._linger: Linger | None = None
         self._io: io_thread.IoThread | None = None
-        self._inbox: deque[tuple[Outgoing, Sending, Done]] = deque()
+        self._inbox: deque[tuple[PreparedMessage, SendOptions, Done]] = deque()
         self._called = False
         self._warned = False
         fork.watch(self)
@@ -104,7 +104,7 @@ class Producer(ProducerBase):
         instance.add_producer(self._wire.group, self._owner)
         self._pipeline = Pipeline(instance, self._sender)
         self._linger = Linger(self._pipeline, self._batch_bytes, self._linger_s, self._timeout_s)
-        self._lanes = lanes_of(instance)
+        self._connection_pool = connection_pool_of(instance)
         if self._tracer is not None:
             self._tracer.begin(instance)
         self._instance = instance
@@ -151,7 +151,7 @@ class Producer(ProducerBase):
     def after_fork(self) -> None:
         """In a child: begin anew at the next send; what was on its way is the parent's."""
         self._starting = Guard(brief=False)
-        self._instance = self._lanes = self._pipeline = self._linger = self._io = None
+        self._instance = self._connection_pool = self._pipeline = self._linger = self._io = None
         self._inbox = deque()
         self._called = False
         if self._tracer is not None:
@@ -238,22 +238,22 @@ class Producer(ProducerBase):
             return self._send_with_others(out, how)
         return self._send(instance, out, how)
 
-    def _send(self, instance: ClientInstance, out: Outgoing, how: Sending) -> SendResult:
-        lanes, sender = self._lanes, self._sender
-        assert lanes is not None
+    def _send(self, instance: ClientInstance, out: PreparedMessage, how: SendOptions) -> SendResult:
+        connection_pool, sender = self._connection_pool, self._sender
+        assert connection_pool is not None
         try:
-            ask = sender.first(instance, out, how)
+            ask = sender.first_attempt(instance, out, how)
             if ask is None:
-                result = lanes.run(sender.send(instance, out, how))
+                result = connection_pool.run(sender.send(instance, out, how))
             else:
                 answer = failed = None
                 try:
-                    answer = lanes.ask(ask)
+                    answer = connection_pool.request(ask)
                 except (ConnectError, ConnectionLost, CallTimeout) as failure:
                     failed = of_client(failure)
                 result = ask.stored(answer)
                 if result is None:
-                    result = lanes.go_on(sender.send(instance, out, how, ask), answer, failed)
+                    result = connection_pool.go_on(sender.send(instance, out, how, ask), answer, failed)
         except BaseException as error:
             self._failed.add()
             if not isinstance(error, Exception):
@@ -263,7 +263,7 @@ class Producer(ProducerBase):
         assert result is not None
         return result
 
-    def _send_with_hooks(self, instance: ClientInstance, message: Message, how: Sending) -> SendResult:
+    def _send_with_hooks(self, instance: ClientInstance, message: Message, how: SendOptions) -> SendResult:
         contexts = self._contexts([message])
         begin = time.monotonic()
         try:
@@ -274,7 +274,7 @@ class Producer(ProducerBase):
         self._after(contexts, (result,), None, time.monotonic() - begin)
         return result
 
-    def _send_with_others(self, out: Outgoing, how: Sending) -> SendResult:
+    def _send_with_others(self, out: PreparedMessage, how: SendOptions) -> SendResult:
         check_may_wait()
         future: Future[SendResult] = SendFuture()
         self._start_async(out, how, _into(future))
@@ -305,10 +305,10 @@ class Producer(ProducerBase):
         instance = self._begun()
         contexts = self._contexts([message]) if self._hooks else []
         out = prepared(contexts[0].message if contexts else message, self._wire)
-        assert self._lanes is not None
-        how = Sending(self._timeout_s, None, self._selector, oneway=True)
+        assert self._connection_pool is not None
+        how = SendOptions(self._timeout_s, None, self._selector, oneway=True)
         try:
-            self._lanes.run(self._sender.send(instance, out, how))
+            self._connection_pool.run(self._sender.send(instance, out, how))
         except Exception as error:
             self._failed.add()
             self._after(contexts, (), error, 0.0)
@@ -365,7 +365,7 @@ class Producer(ProducerBase):
         self._start_async(out, self._usual, self._hooked(contexts, _into(future)))
         return future
 
-    def _start_async(self, out: Outgoing, how: Sending, done: Done) -> None:
+    def _start_async(self, out: PreparedMessage, how: SendOptions, done: Done) -> None:
         size = out.size
         pressure = self._pressure
         limit_s = 0.0
@@ -439,7 +439,7 @@ class Producer(ProducerBase):
                 with changed:
                     changed.notify()
 
-        def start(groups: Sequence[Group]) -> None:
+        def start(groups: Sequence[BatchGroup]) -> None:
             assert self._io is not None
             if groups:
                 self._io.soon(lambda: self._start_groups(groups, done))
@@ -459,8 +459,8 @@ class Producer(ProducerBase):
                 try:
                     out = prepared(message if contexts is None else contexts[0].message, self._wire)
                     if not instance.routes.publish_queues(out.topic):
-                        assert self._lanes is not None
-                        self._lanes.run(self._sender.queues(instance, out.topic, self._timeout_s))
+                        assert self._connection_pool is not None
+                        self._connection_pool.run(self._sender.queues(instance, out.topic, self._timeout_s))
                     queue = grouping.queue_of(instance, out)
                 except Exception as error:  # of the message, or of the selector
                     self._after(contexts or (), (), error, 0.0)
@@ -487,7 +487,7 @@ class Producer(ProducerBase):
         while ends:
             yield wait(ends.popleft())
 
-    def _start_groups(self, groups: Sequence[Group], done: Ends) -> None:
+    def _start_groups(self, groups: Sequence[BatchGroup], done: Ends) -> None:
         assert self._pipeline is not None
         for group in groups:
             start_group(self._pipeline, group, self._timeout_s, done)
@@ -519,8 +519,8 @@ class Producer(ProducerBase):
         from mqfast.client.producer.recall import recall
 
         instance = self._begun()
-        assert self._lanes is not None
-        return self._lanes.run(
+        assert self._connection_pool is not None
+        return self._connection_pool.run(
             recall(instance, self._sender, self._publish_topic(topic), recall_handle, self._timeout_s, self._tracer)
         )
 
@@ -542,8 +542,8 @@ class Producer(ProducerBase):
     def queues(self, topic: str) -> Sequence[MessageQueue]:
         """The queues that messages of a topic go to. Raises: NoRoute, ConnectError."""
         instance = self._begun()
-        assert self._lanes is not None
-        found = self._lanes.run(self._sender.queues(instance, self._publish_topic(topic), self._timeout_s))
+        assert self._connection_pool is not None
+        found = self._connection_pool.run(self._sender.queues(instance, self._publish_topic(topic), self._timeout_s))
         return tuple(queue._replace(topic=topic) for queue in found)
 
 

@@ -9,7 +9,7 @@ import base64
 import binascii
 
 from mqfast.client.net.instance import ClientInstance
-from mqfast.client.net.steps import Ask, Steps, checked
+from mqfast.client.net.request_steps import Request, RequestSteps, checked
 from mqfast.client.producer.send import Sender
 from mqfast.client.producer.trace import Tracer
 from mqfast.client.route.namespace import unwrap
@@ -40,7 +40,7 @@ def broker_of_handle(handle: object) -> str:
 
 def recall(
     instance: ClientInstance, sender: Sender, topic: str, handle: str, timeout_s: float, tracer: Tracer | None = None
-) -> Steps[str]:
+) -> RequestSteps[str]:
     """Call a message back. Args: topic: with its namespace. Returns: its unique id.
 
     Raises: UsageError, NoRoute, ConnectError, BrokerError (the message is delivered already, say).
@@ -52,7 +52,7 @@ def recall(
     if address is None:
         raise ConnectError(f"topic {topic}: no known route names the master of broker {broker}")
     fields = {"producerGroup": sender.wire.group, "topic": topic, "recallHandle": handle, "bname": broker}
-    answer = yield Ask(address, RequestCode.RECALL_MESSAGE, fields, timeout_s=timeout_s)
+    answer = yield Request(address, RequestCode.RECALL_MESSAGE, fields, timeout_s=timeout_s)
     if tracer is not None:
         region = answer.ext_fields.get("MSG_REGION")
         tracer.recalled(unwrap(instance.settings.namespace, topic), msg_id, region, success=answer.code == 0)

@@ -21,9 +21,9 @@ from mqfast import properties as names
 from mqfast.broker_conf import java_whole
 from mqfast.client.delivery import Delivery, Source
 from mqfast.client.net.instance import ClientInstance
-from mqfast.client.producer._encode import Outgoing
 from mqfast.client.producer.encode import MSG_TYPE, OwnMessage, Wire, prepared
-from mqfast.client.producer.send import Sender, Sending
+from mqfast.client.producer.fast_encode import PreparedMessage
+from mqfast.client.producer.send import Sender, SendOptions
 from mqfast.client.values import Body, SendResult
 from mqfast.errors import ClientError, ClientUsageError, MqfastError, SendTimeout
 from mqfast.message import Message
@@ -31,7 +31,7 @@ from mqfast.remoting.channel import Channel
 from mqfast.remoting.client import split_address
 from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.command import RemotingCommand
-from mqfast.store.record._record import decode_record
+from mqfast.store.record.record import decode_record
 
 __all__ = ["introduced", "reply_message", "request", "request_of"]
 
@@ -47,7 +47,7 @@ async def introduced(instance: ClientInstance, sender: Sender, topic: str, timeo
 
     A master that takes no heartbeat is waited for once in a while, for half of the time: others may take the message.
     """
-    queues = await instance.shell.run(sender.queues(instance, topic, timeout_s))
+    queues = await instance.driver.run(sender.queues(instance, topic, timeout_s))
     addresses = {instance.routes.address(queue.broker_name) for queue in queues}
     if not all(one is None or instance.was_told(one) for one in addresses):
         heartbeat = instance.spawn(instance.heartbeat(), "mqfast introduction")
@@ -84,7 +84,7 @@ class _Requests:
 _requests: weakref.WeakKeyDictionary[ClientInstance, _Requests] = weakref.WeakKeyDictionary()
 
 
-def request_of(message: Message, wire: Wire, client_id: str, timeout_s: float) -> tuple[Outgoing, str]:
+def request_of(message: Message, wire: Wire, client_id: str, timeout_s: float) -> tuple[PreparedMessage, str]:
     """A message that asks, and its correlation id."""
     correlation = str(uuid.uuid4())
     more = {CORRELATION_ID: correlation, REPLY_TO_CLIENT: client_id, TTL: str(round(timeout_s * 1000))}
@@ -92,7 +92,7 @@ def request_of(message: Message, wire: Wire, client_id: str, timeout_s: float) -
 
 
 async def request(
-    instance: ClientInstance, sender: Sender, message: Message, how: Sending
+    instance: ClientInstance, sender: Sender, message: Message, how: SendOptions
 ) -> tuple[Delivery, SendResult]:
     """Send a message that asks and await the answer, both within ``how.timeout_s``. Returns: the answer, where it went.
 
@@ -108,7 +108,7 @@ async def request(
     try:
         await introduced(instance, sender, out.topic, how.timeout_s)
         left = max(0.001, deadline - time.monotonic())
-        result = await instance.shell.run(sender.send(instance, out, Sending(left, how.queue, how.selector)))
+        result = await instance.driver.run(sender.send(instance, out, SendOptions(left, how.queue, how.selector)))
         assert result is not None
         try:
             async with asyncio.timeout(max(0.0, deadline - time.monotonic())):

@@ -12,9 +12,9 @@ from contextlib import suppress
 from typing import Any, Final
 
 from mqfast.client.net.instance import ClientInstance
-from mqfast.client.net.steps import Pause, Steps, broker_error
-from mqfast.client.producer._encode import Outgoing, SendAsk, SendHead, result_of
+from mqfast.client.net.request_steps import RequestSteps, Sleep, broker_error
 from mqfast.client.producer.encode import Wire, head_of
+from mqfast.client.producer.fast_encode import HeaderTemplate, PreparedMessage, SendRequest, result_of
 from mqfast.client.route.fault import FaultTable
 from mqfast.client.route.select import RoundRobin, Selector, by_hash, chosen
 from mqfast.client.values import MessageQueue, SendResult, SendStatus
@@ -34,7 +34,7 @@ from mqfast.errors import (
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import RemotingCommand
 
-__all__ = ["RETRIED", "SendAsk", "Sender", "Sending"]
+__all__ = ["RETRIED", "SendRequest", "Sender", "SendOptions"]
 
 RETRIED: Final = (17, 14, 1, 16, 204, 205, 2, 1500)
 """The answers after which another attempt is made."""
@@ -50,15 +50,15 @@ _LEAVING_S: Final = (0.1, 0.5)
 """First and longest pause before another attempt at a broker that leaves, where no other one has the topic."""
 
 
-class Sending:
+class SendOptions:
     """What one send may be told beside its message.
 
     Args: timeout_s: for all attempts together. queue: exactly this queue. selector: chooses the queue. oneway: no
     answer is wanted.
-    Attributes: ``anywhere``: nothing of this is said but the time.
+    Attributes: ``any_queue``: nothing of this is said but the time.
     """
 
-    __slots__ = ("anywhere", "oneway", "queue", "selector", "timeout_s")
+    __slots__ = ("any_queue", "oneway", "queue", "selector", "timeout_s")
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Sending:
         self.queue = queue
         self.selector = selector
         self.oneway = oneway
-        self.anywhere = queue is None and selector is None and not oneway
+        self.any_queue = queue is None and selector is None and not oneway
 
 
 class Sender:
@@ -103,12 +103,12 @@ class Sender:
         self._clock = clock
         self._now = now
         self._robins: dict[str, RoundRobin] = {}
-        self._heads: dict[tuple[Any, ...], SendHead] = {}
-        self._targets: dict[tuple[str, int], tuple[object, RoundRobin, list[tuple[str, SendHead]]]] = {}
+        self._heads: dict[tuple[Any, ...], HeaderTemplate] = {}
+        self._targets: dict[tuple[str, int], tuple[object, RoundRobin, list[tuple[str, HeaderTemplate]]]] = {}
 
     # -- where to ------------------------------------------------------------------------------------------------------
 
-    def queues(self, instance: ClientInstance, topic: str, timeout_s: float) -> Steps[Sequence[MessageQueue]]:
+    def queues(self, instance: ClientInstance, topic: str, timeout_s: float) -> RequestSteps[Sequence[MessageQueue]]:
         """The queues that a topic (with its namespace) may be sent to. Raises: NoRoute, ConnectError, BrokerError."""
         known = instance.routes.publish_queues(topic)
         if known:
@@ -134,7 +134,7 @@ class Sender:
             return robin.pick(queues, last_broker)
         return self.faults.pick(queues, last_broker, robin)
 
-    def fixed(self, queues: Sequence[MessageQueue], out: Outgoing, how: Sending) -> MessageQueue | None:
+    def fixed(self, queues: Sequence[MessageQueue], out: PreparedMessage, how: SendOptions) -> MessageQueue | None:
         """The one queue that this message must go to; None: any."""
         if how.queue is not None:
             return _checked_queue(how.queue, out)
@@ -143,7 +143,7 @@ class Sender:
             return _checked_queue(chosen(plain, out.message, how.selector), out)
         return by_hash(queues, out.sharding_key) if out.sharding_key else None
 
-    def _head(self, out: Outgoing, queue: MessageQueue) -> SendHead:
+    def _head(self, out: PreparedMessage, queue: MessageQueue) -> HeaderTemplate:
         key = (out.code, out.topic, queue.broker_name, queue.queue_id, out.reconsume_times)
         head = self._heads.get(key)
         if head is None:
@@ -154,12 +154,12 @@ class Sender:
             self._heads[key] = head
         return head
 
-    def first(self, instance: ClientInstance, out: Outgoing, how: Sending) -> SendAsk | None:
+    def first_attempt(self, instance: ClientInstance, out: PreparedMessage, how: SendOptions) -> SendRequest | None:
         """The request of the first attempt, where it needs no steps: any queue will do, and the route is known.
 
         Most sends end with its answer; what else comes of it is for ``send``, which goes on from there.
         """
-        if not how.anywhere or self.faults is not None or out.sharding_key or out.reconsume_times:
+        if not how.any_queue or self.faults is not None or out.sharding_key or out.reconsume_times:
             return None
         known = self._targets.get((out.topic, out.code))
         if known is None or known[0] is not instance.routes.version:
@@ -169,11 +169,11 @@ class Sender:
             return None
         address, head = targets[robin.number() % len(targets)]
         born = round(self._now() * 1000) if out.born_ms is None else out.born_ms
-        return SendAsk(address, head, out, born, how.timeout_s, False, self._clock())
+        return SendRequest(address, head, out, born, how.timeout_s, False, self._clock())
 
     def _find_targets(
-        self, instance: ClientInstance, out: Outgoing
-    ) -> tuple[object, RoundRobin, list[tuple[str, SendHead]]]:
+        self, instance: ClientInstance, out: PreparedMessage
+    ) -> tuple[object, RoundRobin, list[tuple[str, HeaderTemplate]]]:
         version = instance.routes.version  # read first: a change meanwhile makes this one old
         queues = instance.routes.publish_queues(out.topic)
         addresses = [instance.routes.address(queue.broker_name) for queue in queues]
@@ -187,8 +187,8 @@ class Sender:
     # -- the send ------------------------------------------------------------------------------------------------------
 
     def send(
-        self, instance: ClientInstance, out: Outgoing, how: Sending, first: SendAsk | None = None
-    ) -> Steps[SendResult | None]:
+        self, instance: ClientInstance, out: PreparedMessage, how: SendOptions, first: SendRequest | None = None
+    ) -> RequestSteps[SendResult | None]:
         """Send one message or batch. Returns: its result, None for one-way.
 
         Args: first: the request of the first attempt, if it is made already; it is then the first step.
@@ -233,7 +233,7 @@ class Sender:
                 if attempt:
                     self.retried += 1
                 born = round(self._now() * 1000) if out.born_ms is None else out.born_ms
-                ask = SendAsk(address, self._head(out, queue), out, born, left, how.oneway, attempt_begin)
+                ask = SendRequest(address, self._head(out, queue), out, born, left, how.oneway, attempt_begin)
             address, last_broker = ask.address, ask.head.queue.broker_name
             attempt, counted = attempt + 1, counted + 1
             try:
@@ -257,7 +257,7 @@ class Sender:
                     and counted < attempts_max
                     and all(queue.broker_name == last_broker for queue in queues)
                 ):  # the route is asked for meanwhile, once for all sends
-                    yield Pause(max(0.0, min(pause_s, deadline - self._clock() - _LEAST_S)))
+                    yield Sleep(max(0.0, min(pause_s, deadline - self._clock() - _LEAST_S)))
                     queues = instance.routes.publish_queues(out.topic)
                     pause_s = min(pause_s * 2, _LEAVING_S[1])
                 continue
@@ -290,8 +290,8 @@ class Sender:
         raise _failed(out, failures, self._clock() - begin, maybe_stored)
 
     def _elsewhere(
-        self, instance: ClientInstance, out: Outgoing, leaving: str, deadline: float, pause_s: float
-    ) -> Steps[Sequence[MessageQueue]]:
+        self, instance: ClientInstance, out: PreparedMessage, leaving: str, deadline: float, pause_s: float
+    ) -> RequestSteps[Sequence[MessageQueue]]:
         """Look where else a topic is by now, since a broker of it leaves; wait a little where it is nowhere else."""
         left = deadline - self._clock()
         if left > _LEAST_S:
@@ -300,10 +300,10 @@ class Sender:
         queues = instance.routes.publish_queues(out.topic)
         left = deadline - self._clock()
         if left > _LEAST_S and not any(one.broker_name != leaving for one in queues):
-            yield Pause(min(pause_s, left))
+            yield Sleep(min(pause_s, left))
         return queues
 
-    def _result(self, status: SendStatus, answer: RemotingCommand, ask: SendAsk) -> SendResult:
+    def _result(self, status: SendStatus, answer: RemotingCommand, ask: SendRequest) -> SendResult:
         try:
             return result_of(status, answer, ask.out, ask.head.queue)
         except FieldError as error:
@@ -317,7 +317,7 @@ class Sender:
             ) from None
 
 
-def _checked_queue(queue: object, out: Outgoing) -> MessageQueue:
+def _checked_queue(queue: object, out: PreparedMessage) -> MessageQueue:
     if not isinstance(queue, MessageQueue):
         raise ClientUsageError(f"queue: expected a MessageQueue, found {queue!r}")
     if queue.topic not in (out.message.topic, out.topic):
@@ -328,7 +328,7 @@ def _checked_queue(queue: object, out: Outgoing) -> MessageQueue:
 
 
 def _failed(
-    out: Outgoing, failures: list[tuple[str, float, Exception]], seconds: float, maybe_stored: bool
+    out: PreparedMessage, failures: list[tuple[str, float, Exception]], seconds: float, maybe_stored: bool
 ) -> ClientError:
     """The error of a send whose attempts have all failed: what, where, how long, and whether it may be stored."""
     topic, msg_id = out.message.topic, out.msg_id

@@ -22,7 +22,7 @@ from mqfast.client.delivery import Delivery
 from mqfast.client.hooks import ClientHook, ConsumeContext, SendContext
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.producer.encode import Compressor, Wire, new_id, prepared
-from mqfast.client.producer.send import Sender, Sending
+from mqfast.client.producer.send import Sender, SendOptions
 from mqfast.client.values import ConsumeStatus, TransactionStatus
 from mqfast.errors import ClientConfigError, MqfastError
 from mqfast.message import Message, broker_accepts_topic, join_keys
@@ -209,7 +209,7 @@ class Tracer(ClientHook):
             for message in self._messages():
                 try:
                     out = prepared(message, self._wire)
-                    await instance.shell.run(sender.send(instance, out, Sending(_SEND_S)))
+                    await instance.driver.run(sender.send(instance, out, SendOptions(_SEND_S)))
                 except MqfastError as error:
                     self.dropped += 1
                     _log.info("trace of group %s: %s", self._group, error)

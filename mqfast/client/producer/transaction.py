@@ -18,17 +18,17 @@ from typing import Any, Final, Unpack
 from mqfast import properties as names
 from mqfast.client.delivery import Delivery, Source
 from mqfast.client.net import io_thread
-from mqfast.client.net._guard import check_may_wait
+from mqfast.client.net.guard import check_may_wait
 from mqfast.client.net.instance import ROUTE_S, ClientInstance
-from mqfast.client.net.steps import Ask, Steps, checked
+from mqfast.client.net.request_steps import Request, RequestSteps, checked
 from mqfast.client.net.user_errors import is_passed_on
-from mqfast.client.producer._encode import Outgoing
 from mqfast.client.producer.arguments import ProducerArguments
 from mqfast.client.producer.async_producer import AsyncProducer
 from mqfast.client.producer.encode import prepared
+from mqfast.client.producer.fast_encode import PreparedMessage
 from mqfast.client.producer.producer import Producer
 from mqfast.client.producer.request_reply import introduced
-from mqfast.client.producer.send import Sender, Sending
+from mqfast.client.producer.send import Sender, SendOptions
 from mqfast.client.producer.trace import Tracer
 from mqfast.client.route.namespace import unwrap
 from mqfast.client.route.route_table import MASTER_ID
@@ -40,7 +40,7 @@ from mqfast.remoting.bodies import decode_body
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.command import RemotingCommand
-from mqfast.store.record._record import decode_record
+from mqfast.store.record.record import decode_record
 
 __all__ = ["AsyncTransactionProducer", "Transaction", "TransactionProducer"]
 
@@ -89,7 +89,7 @@ class Transaction:
 # -- for both faces ----------------------------------------------------------------------------------------------------
 
 
-def half_of(message: Message, producer: Any) -> Outgoing:
+def half_of(message: Message, producer: Any) -> PreparedMessage:
     """The half message. Raises: MessageIllegal for one that is delayed."""
     more = {names.TRAN_MSG: "true", names.PGROUP: producer._wire.group}
     out = prepared(message, producer._wire, more)
@@ -99,14 +99,14 @@ def half_of(message: Message, producer: Any) -> Outgoing:
 
 
 async def send_half(
-    instance: ClientInstance, sender: Sender, out: Outgoing, how: Sending, tracer: Tracer | None = None
+    instance: ClientInstance, sender: Sender, out: PreparedMessage, how: SendOptions, tracer: Tracer | None = None
 ) -> Transaction:
     """Send the half message, after a heartbeat. Raises: as a send; SendFailed where the status is not SEND_OK."""
     await introduced(instance, sender, out.topic, how.timeout_s)
-    result = await instance.shell.run(sender.send(instance, out, how))
+    result = await instance.driver.run(sender.send(instance, out, how))
     assert result is not None
     if result.status is not SendStatus.SEND_OK:
-        await instance.shell.run(end(instance, sender, out, result, TransactionStatus.ROLLBACK, tracer))
+        await instance.driver.run(end(instance, sender, out, result, TransactionStatus.ROLLBACK, tracer))
         raise SendFailed(
             f"{out.message.topic}: the half message was stored with status {result.status.name} and is rolled back "
             f"(msg_id {out.msg_id})",
@@ -118,11 +118,11 @@ async def send_half(
 def end(
     instance: ClientInstance,
     sender: Sender,
-    out: Outgoing,
+    out: PreparedMessage,
     result: SendResult,
     status: TransactionStatus,
     tracer: Tracer | None = None,
-) -> Steps[None]:
+) -> RequestSteps[None]:
     """Tell the broker the end of a transaction. It is not answered: a broker that did not hear it asks."""
     address = instance.routes.address(result.message_queue.broker_name)
     if address is None:
@@ -143,7 +143,7 @@ def end(
         "transactionId": result.transaction_id or result.msg_id,
         "bname": result.message_queue.broker_name,
     }
-    yield Ask(address, RequestCode.END_TRANSACTION, fields, oneway=True)
+    yield Request(address, RequestCode.END_TRANSACTION, fields, oneway=True)
 
 
 async def make_known(instance: ClientInstance) -> None:
@@ -154,7 +154,7 @@ async def make_known(instance: ClientInstance) -> None:
 
     code, about = RequestCode.GET_BROKER_CLUSTER_INFO, "brokers that ask for transactions"
     answer = checked(
-        (await instance.shell.run(instance.ask_name_servers(code, timeout_s=3.0, about=about))), "name server", about
+        (await instance.driver.run(instance.ask_name_servers(code, timeout_s=3.0, about=about))), "name server", about
     )
     found = decode_body(bytes(answer.body or b""), ClusterBody, "body").broker_addr_table.values()
     instance.tell_besides(one.broker_addrs[MASTER_ID] for one in found if MASTER_ID in one.broker_addrs)
@@ -299,7 +299,7 @@ class TransactionProducer(Producer):
             self._workers += 1
             threading.Thread(target=_work, args=(self._todo, self._check, self._io), daemon=True).start()
 
-    def _half(self, message: Message) -> tuple[Outgoing, Transaction]:
+    def _half(self, message: Message) -> tuple[PreparedMessage, Transaction]:
         instance = self._begun()
         contexts = self._contexts([message], is_half=True) if self._hooks else []
         out = half_of(contexts[0].message if contexts else message, self)
@@ -310,13 +310,15 @@ class TransactionProducer(Producer):
             stored(transaction.result)
         return out, transaction
 
-    def _end(self, out: Outgoing, result: SendResult, status: TransactionStatus) -> None:
+    def _end(self, out: PreparedMessage, result: SendResult, status: TransactionStatus) -> None:
         instance, io = self._instance, self._io
         if instance is None or io is None:
             _log.warning("transaction %s: the producer was closed before its end; the broker asks", out.msg_id)
             return
         try:
-            io.call(instance.shell.run(end(instance, self._sender, out, result, status, self._tracer)), self._timeout_s)
+            io.call(
+                instance.driver.run(end(instance, self._sender, out, result, status, self._tracer)), self._timeout_s
+            )
         except MqfastError as error:
             _log.warning("transaction %s: the broker asks for its end, since: %s", out.msg_id, error)
 
@@ -442,7 +444,7 @@ class AsyncTransactionProducer(AsyncProducer):
             await self._tell_end(instance, out, transaction.result, status)
         return transaction.result
 
-    async def _half(self, message: Message) -> tuple[ClientInstance, Outgoing, Transaction]:
+    async def _half(self, message: Message) -> tuple[ClientInstance, PreparedMessage, Transaction]:
         instance = await self._begun()
         contexts = self._contexts([message], is_half=True) if self._hooks else []
         out = half_of(contexts[0].message if contexts else message, self)
@@ -452,9 +454,9 @@ class AsyncTransactionProducer(AsyncProducer):
         return instance, out, transaction
 
     async def _tell_end(
-        self, instance: ClientInstance, out: Outgoing, result: SendResult, status: TransactionStatus
+        self, instance: ClientInstance, out: PreparedMessage, result: SendResult, status: TransactionStatus
     ) -> None:
         try:
-            await instance.shell.run(end(instance, self._sender, out, result, status, self._tracer))
+            await instance.driver.run(end(instance, self._sender, out, result, status, self._tracer))
         except MqfastError as error:
             _log.warning("transaction %s: the broker asks for its end, since: %s", out.msg_id, error)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mqfast.errors import MqfastError, UsageError
-from mqfast.ha.failover.copies import View, contradiction, decide, ids_text
 from mqfast.ha.failover.etcd import Compare, Etcd
-from mqfast.ha.failover.record import Keys, State
+from mqfast.ha.failover.etcd_state import Keys, State
+from mqfast.ha.failover.leader_election import View, contradiction, decide, ids_text
 
 __all__ = ["BootstrapPlan", "carry_out_bootstrap", "plan_bootstrap"]
 

@@ -119,7 +119,7 @@ class Etcd:
             lambda answer: [_value(one["response_range"]) for one in answer["responses"]],
         )
 
-    def look(self, keys: Sequence[str], prefix: str) -> tuple[list[Value | None], dict[str, Value]]:
+    def read_many(self, keys: Sequence[str], prefix: str) -> tuple[list[Value | None], dict[str, Value]]:
         """Some keys, and all keys that begin with a prefix, as ``read``. Raises: EtcdUnreachable."""
         wanted = [{"request_range": {"key": _text(key.encode())}} for key in keys]
         begin = prefix.encode()

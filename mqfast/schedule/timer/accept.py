@@ -12,7 +12,7 @@ from typing import Final
 
 from mqfast import properties as names
 from mqfast.broker_conf import java_number
-from mqfast.schedule.delay_levels import Place
+from mqfast.schedule.delay_levels import QueuePosition
 from mqfast.schedule.timer.settings import TimerSettings
 from mqfast.store.base.results import PutMessageStatus
 from mqfast.store.reader.timer_files import TIMER_TOPIC
@@ -53,7 +53,7 @@ def accept(
     sys_flag: int,
     now_ms: int,
     draw: Callable[[], int] = _draw,
-) -> Place | PutMessageStatus | None:
+) -> QueuePosition | PutMessageStatus | None:
     """Where a message waits that its properties delay to a time.
 
     Args: is_crowded: ``TimerService.is_crowded``; draw: a random number from 0 to 999.
@@ -82,4 +82,4 @@ def accept(
     fields[names.TIMER_OUT_MS] = str(out_ms)
     fields[names.REAL_TOPIC] = topic
     fields[names.REAL_QID] = str(queue_id)
-    return Place(TIMER_TOPIC, 0, names.encode(fields))
+    return QueuePosition(TIMER_TOPIC, 0, names.encode(fields))

@@ -70,14 +70,14 @@ def of_master(checkpoint: TimerCheckpoint) -> TimerCheckpoint:
     return checkpoint._replace(flushed=0, queue_offset=0)
 
 
-def load_checkpoint(door: Door, path: str) -> TimerCheckpoint | None:
+def load_checkpoint(os_api: Door, path: str) -> TimerCheckpoint | None:
     """Read the file; None where it is missing, too short, or holds numbers that no broker writes (then with a warning).
 
     Raises: StorageError.
     """
-    if not door.exists(path):
+    if not os_api.exists(path):
         return None
-    data = door.read_file(path, max_bytes=_FILE_BYTES)
+    data = os_api.read_file(path, max_bytes=_FILE_BYTES)
     if len(data) < CHECKPOINT_BYTES:
         _log.warning("%s: expected at least %d bytes, found %d; it is not used", path, CHECKPOINT_BYTES, len(data))
         return None
@@ -88,14 +88,14 @@ def load_checkpoint(door: Door, path: str) -> TimerCheckpoint | None:
     return found if any(found[:4]) else None
 
 
-def write_checkpoint(door: Door, path: str, checkpoint: TimerCheckpoint) -> None:
+def write_checkpoint(os_api: Door, path: str, checkpoint: TimerCheckpoint) -> None:
     """Write the file and wait for the disk. Raises: StorageError. Durability: then it survives power loss."""
     data = checkpoint.encode()
-    if door.exists(path) and door.file_size(path) == _FILE_BYTES:
+    if os_api.exists(path) and os_api.file_size(path) == _FILE_BYTES:
         try:
-            door.overwrite(path, data, 0, create=False)
+            os_api.overwrite(path, data, 0, create=False)
             return
         except StoreNotFound:
             pass  # removed meanwhile
-    door.makedirs(path.rpartition("/")[0])
-    door.replace_file(path, data.ljust(_FILE_BYTES, b"\0"))
+    os_api.makedirs(path.rpartition("/")[0])
+    os_api.replace_file(path, data.ljust(_FILE_BYTES, b"\0"))

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from mqfast.schedule.timer.metrics import TimerMetrics
     from mqfast.schedule.timer.settings import TimerSettings
     from mqfast.store.engine import Engine
-    from mqfast.store.record._record import StoredMessage
+    from mqfast.store.record.record import StoredMessage
 
-__all__ = ["NEVER_PARKED", "Delivery"]
+__all__ = ["NEVER_PARKED", "TimerDelivery"]
 
 _log = logging.getLogger("mqfast.schedule")
 
@@ -42,7 +42,7 @@ _TRIES: Final = 3
 _TOPIC: Final = TIMER_TOPIC.encode()
 
 
-class Delivery:
+class TimerDelivery:
     """The puts of one timer.
 
     Args: on_delivered: called with topic and record size of each message that went to its topic.

@@ -39,7 +39,7 @@ class TimerFlush:
             while timer.wheel.write():
                 pass
             timer.wheel.sync()
-            write_checkpoint(timer.store.log.door, timer.paths.timer_check, self._checkpoint)
+            write_checkpoint(timer.store.log.os_api, timer.paths.timer_check, self._checkpoint)
             timer.flushed_number = self._number
             timer.drop_snapshots()
             timer.metrics.persist(self._metrics)

@@ -24,8 +24,8 @@ class TimerMetrics:
     Thread: one thread counts; ``persist`` of what ``text`` gave may run in another one.
     """
 
-    def __init__(self, door: Door, path: str) -> None:
-        self._door = door
+    def __init__(self, os_api: Door, path: str) -> None:
+        self._door = os_api
         self._path = path
         self._counts: dict[str, list[int]] = {}
         self._counter = 0
@@ -33,7 +33,7 @@ class TimerMetrics:
         self._state_version = 0
         self._written: bytes | None = None
         try:
-            self._read(ConfigFile(door, path).load())
+            self._read(ConfigFile(os_api, path).load())
         except (CorruptFile, TypeError, ValueError, AttributeError) as error:
             _log.warning("%s: counting begins anew: %s", path, error)
             self._counts.clear()

@@ -16,9 +16,9 @@ from mqfast.errors import CorruptFile
 from mqfast.store.reader.timer_files import DELETE
 
 if TYPE_CHECKING:
-    from mqfast.schedule.timer._timer_log import TimerLog
-    from mqfast.schedule.timer._wheel import TimerWheel
     from mqfast.schedule.timer.checkpoint import TimerCheckpoint
+    from mqfast.schedule.timer.timer_log import TimerLog
+    from mqfast.schedule.timer.wheel import TimerWheel
 
 __all__ = ["Recovered", "recover"]
 

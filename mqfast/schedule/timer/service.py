@@ -17,15 +17,15 @@ from mqfast import properties as _properties
 from mqfast.broker_conf import java_number
 from mqfast.errors import CorruptFile, StorageError, UsageError
 from mqfast.properties import jhash
-from mqfast.schedule.timer._timer_log import TimerLog
-from mqfast.schedule.timer._wheel import TimerWheel
 from mqfast.schedule.timer.checkpoint import TimerCheckpoint, load_checkpoint
-from mqfast.schedule.timer.delivery import NEVER_PARKED, Delivery
+from mqfast.schedule.timer.delivery import NEVER_PARKED, TimerDelivery
 from mqfast.schedule.timer.flush import TimerFlush
 from mqfast.schedule.timer.metrics import TimerMetrics
 from mqfast.schedule.timer.recovery import Recovered, recover
 from mqfast.schedule.timer.settings import TimerSettings
 from mqfast.schedule.timer.slot import DueSlot
+from mqfast.schedule.timer.timer_log import TimerLog
+from mqfast.schedule.timer.wheel import TimerWheel
 from mqfast.store.base.paths import list_offset_files
 from mqfast.store.base.results import GetMessageStatus
 from mqfast.store.engine import GetLimits
@@ -33,7 +33,7 @@ from mqfast.store.reader.timer_files import DELETE, ROLL, SLOTS, TIMER_TOPIC
 
 if TYPE_CHECKING:
     from mqfast.store.message_store import MessageStore
-    from mqfast.store.record._record import StoredMessage
+    from mqfast.store.record.record import StoredMessage
 
 __all__ = ["TimerService"]
 
@@ -71,15 +71,15 @@ class TimerService:
         self._precision = settings.precision_ms
         if self._precision <= 0:
             raise UsageError(f"timerPrecisionMs: expected more than 0, found {self._precision}")
-        door = store.log.door
-        files = list_offset_files(door, self.paths.timer_log)[0]
-        size = door.file_size(files[0].path) if files else store.config.mapped_file_bytes_timer_log
+        os_api = store.log.os_api
+        files = list_offset_files(os_api, self.paths.timer_log)[0]
+        size = os_api.file_size(files[0].path) if files else store.config.mapped_file_bytes_timer_log
         self.flushing = threading.Lock()
         self.flushed_number = 0
-        self.wheel = TimerWheel(door, self.paths.timer_wheel)
-        self.log = TimerLog(door, self.paths.timer_log, size)
-        self.metrics = TimerMetrics(door, f"{self.paths.config}/timermetrics")
-        self._delivery = Delivery(self._engine, self.metrics, settings, on_delivered)
+        self.wheel = TimerWheel(os_api, self.paths.timer_wheel)
+        self.log = TimerLog(os_api, self.paths.timer_log, size)
+        self.metrics = TimerMetrics(os_api, f"{self.paths.config}/timermetrics")
+        self._delivery = TimerDelivery(self._engine, self.metrics, settings, on_delivered)
         self._limits = GetLimits(
             max_transfer_bytes_on_message_in_memory=_MOST_BYTES,
             max_transfer_count_on_message_in_memory=MOST_AT_ONCE,
@@ -88,10 +88,10 @@ class TimerService:
         )
         self._snapshots = [
             f"{self.paths.root}/{name}"
-            for name in door.listdir(self.paths.root)
+            for name in os_api.listdir(self.paths.root)
             if name.startswith("timerwheel.") and name.removeprefix("timerwheel.").isdigit()
         ]
-        checkpoint = load_checkpoint(door, self.paths.timer_check)
+        checkpoint = load_checkpoint(os_api, self.paths.timer_check)
         try:
             self._start(
                 recover(self.wheel, self.log, checkpoint, self._precision, store.log.written, bool(self._snapshots)),
@@ -407,7 +407,7 @@ class TimerService:
     def drop_snapshots(self) -> None:
         """Remove the files of ``timerWheelSnapshotFlush``: the wheel itself is durable, and newer."""
         while self._snapshots:
-            self.store.log.door.unlink(self._snapshots[-1], missing_ok=True)
+            self.store.log.os_api.unlink(self._snapshots[-1], missing_ok=True)
             self._snapshots.pop()
 
     def close(self, now_ms: int) -> None:

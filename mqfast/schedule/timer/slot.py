@@ -16,9 +16,9 @@ from mqfast.errors import CorruptFile
 from mqfast.store.reader.timer_files import DELETE, ROLL
 
 if TYPE_CHECKING:
-    from mqfast.schedule.timer._timer_log import TimerLog
-    from mqfast.schedule.timer.delivery import Delivery
+    from mqfast.schedule.timer.delivery import TimerDelivery
     from mqfast.schedule.timer.metrics import TimerMetrics
+    from mqfast.schedule.timer.timer_log import TimerLog
 
 __all__ = ["DueSlot"]
 
@@ -30,7 +30,7 @@ _UNITS_A_MESSAGE: Final = 50  # to follow a unit costs so much less than to deli
 class DueSlot:
     """The slot of one step while it is delivered. Positions take eight bytes a message."""
 
-    def __init__(self, log: TimerLog, delivery: Delivery, metrics: TimerMetrics, step: int, newest: int) -> None:
+    def __init__(self, log: TimerLog, delivery: TimerDelivery, metrics: TimerMetrics, step: int, newest: int) -> None:
         self.step = step
         self._log = log
         self._delivery = delivery

@@ -1,4 +1,4 @@
-"""Ready jobs over stores: ``python -m mqfast.spark.jobs.<name>``, or the same file given to ``spark-submit``.
+"""Jobs over stores: each module runs with ``python -m``, or as the file of ``spark-submit``.
 
 Room: the Spark adapter. Each job is one module with ``Settings``, ``run(spark, settings) -> Report`` and ``main``; what
 they share is in ``arguments.py``, ``report.py``, ``tasks.py`` and ``files.py``. A job must never change the store that

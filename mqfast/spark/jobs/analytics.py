@@ -16,14 +16,14 @@ from mqfast.errors import UsageError
 from mqfast.spark.jobs.arguments import carry_out, count, job_parser, names, size_argument
 from mqfast.spark.jobs.charts import Bars, page
 from mqfast.spark.jobs.files import DurableFile
-from mqfast.spark.jobs.places import Cluster, Place, add_place, as_options, name_of, place_of
-from mqfast.spark.jobs.report import Report
+from mqfast.spark.jobs.locations import ClusterLocation, Place, add_place, as_options, name_of, place_of
+from mqfast.spark.jobs.report import JobReport
 from mqfast.spark.jobs.tasks import tell
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Settings", "main", "run"]
+__all__ = ["AnalyticsSettings", "main", "run"]
 
 _COLUMNS: Final = "topic,queueId,msgSize,bodySize,bornTimestamp,storeTimestamp,tags,keys"
 _SHARES: Final = (0.5, 0.9, 0.99, 0.999)
@@ -32,7 +32,7 @@ _ACCURACY: Final = 1000
 
 
 @dataclass(frozen=True)
-class Settings:
+class AnalyticsSettings:
     """``html``: write charts to this file; ``top``: topics, tags and keys listed at most; ``since``: as the source's
     startingTimestamp.
     """
@@ -45,14 +45,14 @@ class Settings:
     partition_bytes: int = 128 << 20
 
 
-def run(spark: SparkSession, settings: Settings) -> Report:
+def run(spark: SparkSession, settings: AnalyticsSettings) -> JobReport:
     """Look at the messages that were asked for.
 
     Raises: StorageError for the page, and Spark's errors.
     """
     from pyspark.sql import functions as f
 
-    report = Report("analytics", {"store": name_of(settings.store)})
+    report = JobReport("analytics", {"store": name_of(settings.store)})
     rows = _messages(spark, settings).persist()
     try:
         tell("analytics: topics")
@@ -82,13 +82,13 @@ def run(spark: SparkSession, settings: Settings) -> Report:
     return report
 
 
-def _options(settings: Settings) -> dict[str, str]:
+def _options(settings: AnalyticsSettings) -> dict[str, str]:
     topics = {"subscribe": ",".join(settings.topics)} if settings.topics is not None else {}
     return {**as_options(settings.store), **topics}
 
 
-def _messages(spark: SparkSession, settings: Settings) -> DataFrame:
-    columns = f"{_COLUMNS},store" if isinstance(settings.store, Cluster) else _COLUMNS
+def _messages(spark: SparkSession, settings: AnalyticsSettings) -> DataFrame:
+    columns = f"{_COLUMNS},store" if isinstance(settings.store, ClusterLocation) else _COLUMNS
     options = {**_options(settings), "columns": columns, "partitionBytes": str(settings.partition_bytes)}
     options["includeSystemTopics"] = "true"  # what takes the space
     if settings.since is not None:
@@ -96,7 +96,7 @@ def _messages(spark: SparkSession, settings: Settings) -> DataFrame:
     return spark.read.format("mqfast").options(**options).load()
 
 
-def _topics(rows: DataFrame, report: Report, top: int) -> Bars:
+def _topics(rows: DataFrame, report: JobReport, top: int) -> Bars:
     from pyspark.sql import functions as f
 
     found = (
@@ -120,7 +120,7 @@ def _topics(rows: DataFrame, report: Report, top: int) -> Bars:
     return [(r["topic"], r["n"]) for r in found[:top]]
 
 
-def _percentiles(rows: DataFrame, report: Report) -> None:
+def _percentiles(rows: DataFrame, report: JobReport) -> None:
     from pyspark.sql import functions as f
 
     latency = (f.unix_millis("storeTimestamp") - f.unix_millis("bornTimestamp")).alias("ms")
@@ -137,7 +137,7 @@ def _percentiles(rows: DataFrame, report: Report) -> None:
     report.table("percentiles", ("what", "least", "p50", "p90", "p99", "p99.9", "most", "mean"), shown)
 
 
-def _most(groups: Any, report: Report, title: str, heads: tuple[str, str], top: int) -> Bars:
+def _most(groups: Any, report: JobReport, title: str, heads: tuple[str, str], top: int) -> Bars:
     """The groups with the most messages, and the share of each."""
     from pyspark.sql import functions as f
 
@@ -158,7 +158,7 @@ def _rates(rows: DataFrame) -> Bars:
     return [(row[0], row[1]) for row in found.select(shown, "count").collect()]
 
 
-def _backlog(spark: SparkSession, settings: Settings, report: Report) -> Bars:
+def _backlog(spark: SparkSession, settings: AnalyticsSettings, report: JobReport) -> Bars:
     from pyspark.sql import functions as f
 
     groups = spark.read.format("mqfast").options(view="groups", **_options(settings)).load()
@@ -201,11 +201,11 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def settings_of(a: argparse.Namespace) -> Settings:
+def settings_of(a: argparse.Namespace) -> AnalyticsSettings:
     """The settings that a command line means."""
     if a.html is not None and not a.html.endswith(".html"):
         raise UsageError(f"--html: expected a name that ends in .html, found {a.html}")
-    return Settings(place_of(a), a.html, a.topics, a.since, a.top, a.partition_bytes)
+    return AnalyticsSettings(place_of(a), a.html, a.topics, a.since, a.top, a.partition_bytes)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

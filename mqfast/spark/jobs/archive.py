@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.errors import DataLoss, UsageError
 from mqfast.spark import options as table
-from mqfast.spark.access import LeftOut, LogAccess, log_of, open_local
+from mqfast.spark.backend import LeftOut, LogAccess, log_of, open_local
 from mqfast.spark.jobs.arguments import carry_out, job_parser, names, size_argument
+from mqfast.spark.jobs.locations import ClusterLocation, Place, add_place, as_options, name_of, place_of
 from mqfast.spark.jobs.manifest import (
     CLUSTER,
     ArchivedFile,
@@ -30,20 +31,19 @@ from mqfast.spark.jobs.manifest import (
     together,
 )
 from mqfast.spark.jobs.parquet_files import PieceFiles
-from mqfast.spark.jobs.places import Cluster, Place, add_place, as_options, name_of, place_of
-from mqfast.spark.jobs.report import Report
+from mqfast.spark.jobs.report import JobReport
 from mqfast.spark.jobs.tasks import run_tasks
 from mqfast.spark.local.leases import HeldLease
 from mqfast.spark.plan import Snapshot, plan
 from mqfast.spark.schema import chosen_columns
 from mqfast.spark.selection import select
-from mqfast.spark.source import ScanPartition, opened, parts_of, read_settings
+from mqfast.spark.source import ScanPartition, cached_backend, partitions_of, read_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Settings", "main", "read_archive", "run"]
+__all__ = ["ArchiveSettings", "main", "read_archive", "run"]
 
 COLUMNS: Final = (
     "topic,queueId,queueOffset,physicalOffset,msgSize,bodySize,bornTimestamp,storeTimestamp,bornHost,storeHost,flag,"
@@ -55,7 +55,7 @@ _MOST_SHOWN: Final = 100
 
 
 @dataclass(frozen=True)
-class Settings:
+class ArchiveSettings:
     """``topics``: only these, None for all; ``level``: of the compression, None for the codec's own;
     ``allow_loss``: go on although retention removed messages that no run archived.
     """
@@ -71,13 +71,13 @@ class Settings:
     allow_loss: bool = False
 
 
-def run(spark: SparkSession, settings: Settings) -> Report:
+def run(spark: SparkSession, settings: ArchiveSettings) -> JobReport:
     """Archive what is new.
 
     Raises: ConfigError, UsageError, DataLoss, StoreLocked, StorageError, ClientError, and Spark's errors of failed
     tasks.
     """
-    if isinstance(settings.store, Cluster):
+    if isinstance(settings.store, ClusterLocation):
         from mqfast.spark.jobs.archive_cluster import archive_cluster
 
         return _report(*archive_cluster(spark, settings, COLUMNS), of_queues=True)
@@ -108,7 +108,7 @@ def run(spark: SparkSession, settings: Settings) -> Report:
             )  # fmt: skip
         finally:
             access.close()
-        parts = parts_of(options, chosen_columns(options), snapshot, pieces, read_settings(options, selection))
+        parts = partitions_of(options, chosen_columns(options), snapshot, pieces, read_settings(options, selection))
         with HeldLease(snapshot.root, options.lease_ttl) as held:
             if pieces:
                 held.move(start)
@@ -127,7 +127,7 @@ def run(spark: SparkSession, settings: Settings) -> Report:
     return _report(manifest, lost)
 
 
-def _start(settings: Settings, done: list[Manifest], snapshot: Snapshot, access: LogAccess) -> tuple[int, int]:
+def _start(settings: ArchiveSettings, done: list[Manifest], snapshot: Snapshot, access: LogAccess) -> tuple[int, int]:
     """Where this run begins, and bytes of log that no run has seen and that are gone."""
     if not done:
         return snapshot.log_start, 0
@@ -162,7 +162,7 @@ def _start(settings: Settings, done: list[Manifest], snapshot: Snapshot, access:
 class _Work:
     part: ScanPartition
     archive: str
-    settings: Settings
+    settings: ArchiveSettings
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def _archive_part(work: _Work) -> _Done:
     assert scan is not None
     topics = frozenset(settings.topics) if settings.topics is not None else None
     left_out = LeftOut()
-    access = log_of(opened(part.options, part.store_id))
+    access = log_of(cached_backend(part.options, part.store_id))
     try:
         with PieceFiles(work.archive, scan.start, scan.end, settings.compression, settings.level) as files:
             for batch in access.scan(scan, part.columns, part.settings, left_out):
@@ -224,9 +224,9 @@ def _damaged_files(parts: Sequence[_Done]) -> tuple[DamagedFile, ...]:
     return tuple(found[path] for path in sorted(found))
 
 
-def _report(manifest: Manifest, lost: int, *, of_queues: bool = False) -> Report:
+def _report(manifest: Manifest, lost: int, *, of_queues: bool = False) -> JobReport:
     left_out = sum(file.count for file in manifest.left_out)
-    report = Report("archive", damaged=lost > 0 or left_out > 0)
+    report = JobReport("archive", damaged=lost > 0 or left_out > 0)
     place: dict[str, Any] = {"start": manifest.start, "end": manifest.end, "logBytes": manifest.end - manifest.start,
                              "lostBytes": lost}  # fmt: skip
     if of_queues:
@@ -287,9 +287,9 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def settings_of(a: argparse.Namespace) -> Settings:
+def settings_of(a: argparse.Namespace) -> ArchiveSettings:
     """The settings that a command line means."""
-    settings = Settings(
+    settings = ArchiveSettings(
         place_of(a), a.archive, a.topics, a.properties, a.compression, a.level, a.verify_crc, a.partition_bytes,
         a.allow_loss,
     )  # fmt: skip

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import ConnectError, DataLoss, UsageError
 from mqfast.spark import options as table
-from mqfast.spark.access import known_topics, open_access, stores_of
+from mqfast.spark.backend import known_topics, open_access, stores_of
+from mqfast.spark.jobs.locations import as_options
 from mqfast.spark.jobs.manifest import (
     CLUSTER,
     ArchivedFile,
@@ -30,19 +31,18 @@ from mqfast.spark.jobs.manifest import (
     save,
 )
 from mqfast.spark.jobs.parquet_files import PieceFiles
-from mqfast.spark.jobs.places import as_options
 from mqfast.spark.jobs.tasks import run_tasks
 from mqfast.spark.options import Options
 from mqfast.spark.plan import OffsetRange, Queue, Selection, Snapshot, plan
 from mqfast.spark.schema import chosen_columns
 from mqfast.spark.selection import check_names, present, readable, selected_queues
-from mqfast.spark.source import ScanPartition, opened, parts_of, read_settings
+from mqfast.spark.source import ScanPartition, cached_backend, partitions_of, read_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from mqfast.spark.jobs.archive import Settings
+    from mqfast.spark.jobs.archive import ArchiveSettings
 
 __all__ = ["archive_cluster"]
 
@@ -53,7 +53,7 @@ _MOST_PLACES: Final = 1000
 class _Work:
     part: ScanPartition
     archive: str
-    settings: Settings
+    settings: ArchiveSettings
     run: int
 
 
@@ -66,7 +66,7 @@ class _Done:
     damaged_bytes: int
 
 
-def archive_cluster(spark: SparkSession, settings: Settings, columns: str) -> tuple[Manifest, int]:
+def archive_cluster(spark: SparkSession, settings: ArchiveSettings, columns: str) -> tuple[Manifest, int]:
     """Archive what is new. Returns: the manifest, and how many messages no run has seen and are gone.
 
     Raises: ConfigError, UsageError, DataLoss, StoreLocked, StorageError, ClientError, and Spark's errors.
@@ -103,7 +103,7 @@ def archive_cluster(spark: SparkSession, settings: Settings, columns: str) -> tu
                     new.append(ArchivedQueue(name, queue.topic, queue.queue_id, start, queue.max_offset))
             selection = Selection(tuple(ranges))
             pieces = plan(snapshot, selection, None, partition_bytes=settings.partition_bytes)
-            for part in parts_of(given, chosen_columns(given), snapshot, pieces, read_settings(given, selection)):
+            for part in partitions_of(given, chosen_columns(given), snapshot, pieces, read_settings(given, selection)):
                 part.store = name
                 parts.append(part)
         run = len(done) + 1
@@ -122,7 +122,7 @@ def archive_cluster(spark: SparkSession, settings: Settings, columns: str) -> tu
     return manifest, lost
 
 
-def _check_runs(settings: Settings, done: Sequence[Manifest]) -> None:
+def _check_runs(settings: ArchiveSettings, done: Sequence[Manifest]) -> None:
     if not done:
         return
     last = done[-1]
@@ -154,7 +154,7 @@ def _looked_at(options: Options) -> list[tuple[str, Options, Snapshot, list[Queu
 
 
 def _check_known(
-    settings: Settings,
+    settings: ArchiveSettings,
     ends: dict[tuple[str, str, int], int],
     stores: Sequence[tuple[str, Options, Snapshot, list[Queue]]],
 ) -> int:
@@ -173,7 +173,7 @@ def _check_known(
 
 
 def _made_again(
-    settings: Settings,
+    settings: ArchiveSettings,
     done: Sequence[Manifest],
     ends: dict[tuple[str, str, int], int],
     stores: Sequence[tuple[str, Options, Snapshot, list[Queue]]],
@@ -199,7 +199,7 @@ def _made_again(
     return found
 
 
-def _start(settings: Settings, broker: str, queue: Queue, end: int | None, may_lag: bool) -> tuple[int, int]:
+def _start(settings: ArchiveSettings, broker: str, queue: Queue, end: int | None, may_lag: bool) -> tuple[int, int]:
     """Where this run begins in a queue, and how many messages no run has seen and are gone.
 
     Args: may_lag: a slave says what there is. Raises: DataLoss; ConnectError where only the master can tell.
@@ -235,7 +235,7 @@ def _archive_part(work: _Work) -> _Done:
     part, settings = work.part, work.settings
     done = _Done([], {}, 0)
     left_out_bytes = 0
-    access = opened(part.options, part.store_id)
+    access = cached_backend(part.options, part.store_id)
     try:
         for piece in part.piece.queues:
             queue = (part.store, piece.queue_id)

@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from mqfast import errors
 from mqfast.errors import CorruptFile, DataLoss, MqfastError, StorageError, StoreLocked, UsageError
 from mqfast.spark.jobs.files import DurableFile
-from mqfast.spark.jobs.report import Report
+from mqfast.spark.jobs.report import JobReport
 from mqfast.spark.jobs.tasks import run_tasks
 from mqfast.spark.options import instant_ms, size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["ExitCode", "carry_out", "count", "instant", "job_parser", "names", "size_argument"]
+__all__ = ["JobExitCode", "carry_out", "count", "instant", "job_parser", "names", "size_argument"]
 
 S = TypeVar("S")
 
 
-class ExitCode(IntEnum):
+class JobExitCode(IntEnum):
     """How a job ended."""
 
     OK = 0
@@ -107,7 +107,7 @@ def instant(text: str) -> int:
 def carry_out(
     parser: argparse.ArgumentParser,
     settings_of: Callable[[argparse.Namespace], S],
-    run: Callable[[SparkSession, S], Report],
+    run: Callable[[SparkSession, S], JobReport],
     argv: Sequence[str] | None = None,
 ) -> int:
     """Parse, make a session, run, print the report; returns the exit code."""
@@ -123,7 +123,7 @@ def carry_out(
         if arguments.report is not None:
             _write(arguments.report, report)
     except KeyboardInterrupt:
-        return ExitCode.INTERRUPTED
+        return JobExitCode.INTERRUPTED
     except Exception as error:
         code, text = _judge(error)
         if spark is not None and _LOST.search(text):
@@ -134,7 +134,7 @@ def carry_out(
         if spark is not None:
             spark.stop()
     print(report.json() if arguments.json else report.text())
-    return ExitCode.DAMAGE if report.damaged else ExitCode.OK
+    return JobExitCode.DAMAGE if report.damaged else JobExitCode.OK
 
 
 def _session(name: str, arguments: argparse.Namespace) -> SparkSession:
@@ -155,7 +155,7 @@ def _session(name: str, arguments: argparse.Namespace) -> SparkSession:
     return spark
 
 
-def _write(path: str, report: Report) -> None:
+def _write(path: str, report: JobReport) -> None:
     file = DurableFile(path)
     try:
         file.write(report.json().encode("ascii"))
@@ -164,17 +164,17 @@ def _write(path: str, report: Report) -> None:
         file.discard()
 
 
-def _judge(error: Exception) -> tuple[ExitCode, str]:
+def _judge(error: Exception) -> tuple[JobExitCode, str]:
     """The exit code and one line; errors of ours that come out of a task or a plan are found in Spark's text."""
     if isinstance(error, MqfastError):
         return _code(type(error)), str(error)
     if isinstance(error, OSError):
-        return ExitCode.STORAGE, str(error)
+        return JobExitCode.STORAGE, str(error)
     ours = _OURS.findall(str(error))
     if ours:
         kind, text = ours[-1]
         return _code(getattr(errors, kind, MqfastError)), text
-    return ExitCode.FAILED, _cause(str(error))
+    return JobExitCode.FAILED, _cause(str(error))
 
 
 def _ask_a_worker(spark: SparkSession) -> str | None:
@@ -220,14 +220,14 @@ def _cause(text: str) -> str:
     return found[-1]
 
 
-def _code(kind: type[BaseException]) -> ExitCode:
+def _code(kind: type[BaseException]) -> JobExitCode:
     for base, code in (
-        (StoreLocked, ExitCode.LOCKED),
-        (UsageError, ExitCode.USAGE),
-        (StorageError, ExitCode.STORAGE),
-        (CorruptFile, ExitCode.DAMAGE),
-        (DataLoss, ExitCode.DAMAGE),
+        (StoreLocked, JobExitCode.LOCKED),
+        (UsageError, JobExitCode.USAGE),
+        (StorageError, JobExitCode.STORAGE),
+        (CorruptFile, JobExitCode.DAMAGE),
+        (DataLoss, JobExitCode.DAMAGE),
     ):
         if issubclass(kind, base):
             return code
-    return ExitCode.FAILED
+    return JobExitCode.FAILED

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.config import StoreConfig
 from mqfast.spark import options as table
-from mqfast.spark.access import open_local
+from mqfast.spark.backend import open_local
 from mqfast.spark.jobs.arguments import carry_out, count, job_parser, size_argument
 from mqfast.spark.jobs.audit_cluster import audit_cluster
 from mqfast.spark.jobs.index_check import check_index, rows_of
-from mqfast.spark.jobs.places import Cluster, Place, add_place, as_options, directory, place_of
+from mqfast.spark.jobs.locations import ClusterLocation, Place, add_place, as_options, directory, place_of
 from mqfast.spark.jobs.queue_files import LEAST_DELAY_MS, SCHEDULE_TOPIC, tag_hashes
-from mqfast.spark.jobs.report import Report
+from mqfast.spark.jobs.report import JobReport
 from mqfast.spark.jobs.tasks import tell
 from mqfast.spark.plan import Snapshot
 from mqfast.store.base.paths import StorePaths
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Settings", "main", "run"]
+__all__ = ["AuditSettings", "main", "run"]
 
 CRC: Final = "the body does not match its checksum"
 NO_RECORD: Final = "a unit points at no record of its queue"
@@ -46,7 +46,7 @@ _OF_SEGMENTS: Final = ("records", "recordBytes", "crcErrors", "gaps", "gapBytes"
 
 
 @dataclass(frozen=True)
-class Settings:
+class AuditSettings:
     """``findings``: at most so many are listed; ``queues`` and ``index``: compare them with the log as well;
     ``delay_levels``: of the broker, None for RocketMQ's own.
     """
@@ -59,19 +59,19 @@ class Settings:
     delay_levels: str | None = None
 
 
-def run(spark: SparkSession, settings: Settings) -> Report:
+def run(spark: SparkSession, settings: AuditSettings) -> JobReport:
     """Check a store; the report is ``damaged`` when anything is wrong.
 
     Raises: StoreNotFound, and Spark's errors of failed tasks.
     """
-    if isinstance(settings.store, Cluster):
+    if isinstance(settings.store, ClusterLocation):
         return audit_cluster(spark, settings)
     access = open_local(table.parse(as_options(settings.store), table.BATCH))
     try:
         snapshot = access.snapshot()
     finally:
         access.close()
-    report = Report("audit", {"store": settings.store, "start": snapshot.log_start, "end": snapshot.log_end})
+    report = JobReport("audit", {"store": settings.store, "start": snapshot.log_start, "end": snapshot.log_end})
     tell("audit: checking the log")
     _segments(spark, settings, report)
     if settings.queues:
@@ -83,12 +83,12 @@ def run(spark: SparkSession, settings: Settings) -> Report:
     return report
 
 
-def _load(spark: SparkSession, settings: Settings, **options: str) -> DataFrame:
+def _load(spark: SparkSession, settings: AuditSettings, **options: str) -> DataFrame:
     reader = spark.read.format("mqfast").options(partitionBytes=settings.partition_bytes, includeSystemTopics="true")
     return reader.options(**as_options(settings.store), **options).load()
 
 
-def _segments(spark: SparkSession, settings: Settings, report: Report) -> None:
+def _segments(spark: SparkSession, settings: AuditSettings, report: JobReport) -> None:
     rows = _load(spark, settings, view="audit").orderBy("startOffset").collect()
     for name in _OF_SEGMENTS:
         report.facts[name] = sum(row[name] for row in rows)
@@ -105,7 +105,7 @@ def _segments(spark: SparkSession, settings: Settings, report: Report) -> None:
     )  # fmt: skip
 
 
-def compared(spark: SparkSession, settings: Settings, snapshot: Snapshot) -> DataFrame:
+def compared(spark: SparkSession, settings: AuditSettings, snapshot: Snapshot) -> DataFrame:
     """Records and units side by side: topic, queueId, physicalOffset, queue offsets, lengths and tags codes of both,
     and ``kind``, which is null where they agree.
     """
@@ -148,7 +148,7 @@ def compared(spark: SparkSession, settings: Settings, snapshot: Snapshot) -> Dat
     return both.withColumn("kind", kind)
 
 
-def _levels_ms(settings: Settings) -> list[int]:
+def _levels_ms(settings: AuditSettings) -> list[int]:
     """Delays by level, the first one's first. Raises: ConfigError."""
     levels = settings.delay_levels
     config = StoreConfig() if levels is None else StoreConfig(message_delay_level=levels)
@@ -170,7 +170,7 @@ def _hashes(tags: pa.Array) -> pa.Array:
     return pa.array(tag_hashes(tags))
 
 
-def _queues(spark: SparkSession, settings: Settings, report: Report, snapshot: Snapshot) -> None:
+def _queues(spark: SparkSession, settings: AuditSettings, report: JobReport, snapshot: Snapshot) -> None:
     from pyspark.sql import functions as f
 
     both = compared(spark, settings, snapshot)
@@ -201,7 +201,7 @@ def _queues(spark: SparkSession, settings: Settings, report: Report, snapshot: S
         report.table("first findings", columns, [tuple(row) for row in first.limit(settings.findings).collect()])
 
 
-def _index(spark: SparkSession, settings: Settings, report: Report, snapshot: Snapshot) -> None:
+def _index(spark: SparkSession, settings: AuditSettings, report: JobReport, snapshot: Snapshot) -> None:
     store = directory(settings.store, "audit", "the index is a file")
     found = check_index(spark, store, snapshot, settings.partition_bytes, settings.findings)
     report.damaged = report.damaged or found.damaged
@@ -229,13 +229,13 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def settings_of(a: argparse.Namespace) -> Settings:
+def settings_of(a: argparse.Namespace) -> AuditSettings:
     """The settings that a command line means."""
     store = place_of(a)
     if a.delay_levels is not None:
         directory(store, "audit --delay-levels", "units of delay levels are in the files of the queues")
     index = not (a.log_only or a.no_index)
-    return Settings(store, a.partition_bytes, a.findings, not a.log_only, index, a.delay_levels)
+    return AuditSettings(store, a.partition_bytes, a.findings, not a.log_only, index, a.delay_levels)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

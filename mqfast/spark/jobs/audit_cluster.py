@@ -11,15 +11,15 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.spark import options as table_of_options
-from mqfast.spark.access import open_access, stores_of
-from mqfast.spark.jobs.places import as_options, name_of, queue_ends
-from mqfast.spark.jobs.report import Report
+from mqfast.spark.backend import open_access, stores_of
+from mqfast.spark.jobs.locations import as_options, name_of, queue_ends
+from mqfast.spark.jobs.report import JobReport
 from mqfast.spark.jobs.tasks import tell
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from mqfast.spark.jobs.audit import Settings
+    from mqfast.spark.jobs.audit import AuditSettings
 
 __all__ = ["audit_cluster"]
 
@@ -28,9 +28,9 @@ _HEADS: Final = ("store", "topic", "queueId", "records", "crcErrors", "missing",
 _NOT_HERE: Final = "files of the log, units of the queues, index: audit STORE where the files of the broker are"
 
 
-def audit_cluster(spark: SparkSession, settings: Settings) -> Report:
+def audit_cluster(spark: SparkSession, settings: AuditSettings) -> JobReport:
     """Read every message of every queue; the report is ``damaged`` when anything is wrong. Raises: Spark's errors."""
-    report = Report("audit", {"store": name_of(settings.store), "notChecked": _NOT_HERE})
+    report = JobReport("audit", {"store": name_of(settings.store), "notChecked": _NOT_HERE})
     tell("audit: asking for the queues")
     before = _queues(spark, settings)
     tell("audit: reading the messages")
@@ -64,24 +64,24 @@ def audit_cluster(spark: SparkSession, settings: Settings) -> Report:
     return report
 
 
-def _unread(settings: Settings) -> set[tuple[str, str, int]]:
+def _unread(settings: AuditSettings) -> set[tuple[str, str, int]]:
     """Queues with messages that consumers may not read now, so that a broker hands out none of them."""
     options = table_of_options.parse(as_options(settings.store), table_of_options.BATCH)
     found = set()
     for name, given in stores_of(options, begins=True):
         with closing(open_access(given)) as access:
-            queues = access.look().queues
+            queues = access.refresh().queues
         found |= {(name, q.topic, q.queue_id) for q in queues if q.messages and not q.is_readable}
     return found
 
 
-def _queues(spark: SparkSession, settings: Settings) -> DataFrame:
+def _queues(spark: SparkSession, settings: AuditSettings) -> DataFrame:
     options = {**as_options(settings.store), "view": "queues", "columns": "store,topic,queueId,minOffset,maxOffset"}
     rows = spark.read.format("mqfast").options(**options).load()
     return spark.createDataFrame(rows.collect(), rows.schema)  # asked once
 
 
-def _read(spark: SparkSession, settings: Settings, ends: str) -> DataFrame:
+def _read(spark: SparkSession, settings: AuditSettings, ends: str) -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any, Final
 
-from mqfast.spark.jobs.report import Report, cell_text
+from mqfast.spark.jobs.report import JobReport, cell_text
 
 __all__ = ["Bars", "page"]
 
@@ -63,7 +63,7 @@ def _upright(bars: Bars) -> str:
     return "".join([*lines, "</svg>"])
 
 
-def page(report: Report, names: dict[str, Bars], times: dict[str, Bars]) -> str:
+def page(report: JobReport, names: dict[str, Bars], times: dict[str, Bars]) -> str:
     """The page: facts, charts with their titles, then the tables of the report."""
     facts = "".join(f"<tr><td>{escape(k)}</td><td>{escape(cell_text(v))}</td></tr>" for k, v in report.facts.items())
     parts = [f"<h1>{escape(report.job)}</h1><table>{facts}</table>"]

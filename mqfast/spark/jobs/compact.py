@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import UsageError
 from mqfast.spark import options as table
-from mqfast.spark.access import open_local
+from mqfast.spark.backend import open_local
 from mqfast.spark.jobs.arguments import carry_out, job_parser, names, size_argument
-from mqfast.spark.jobs.places import Cluster, Place, add_place, as_options, name_of, place_of, queue_ends
-from mqfast.spark.jobs.report import Report
+from mqfast.spark.jobs.locations import ClusterLocation, Place, add_place, as_options, name_of, place_of, queue_ends
+from mqfast.spark.jobs.report import JobReport
 from mqfast.spark.jobs.tasks import tell
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Settings", "main", "run"]
+__all__ = ["CompactSettings", "main", "run"]
 
 _KEY: Final = "coalesce(keys, '') AS key"
 
 
 @dataclass(frozen=True)
-class Settings:
+class CompactSettings:
     """``keep_deleted``: keep keys whose latest message has no body, which means that they are deleted;
     ``compression``: of Spark's writer.
     """
@@ -43,7 +43,7 @@ class Settings:
     partition_bytes: int = 128 << 20
 
 
-def run(spark: SparkSession, settings: Settings) -> Report:
+def run(spark: SparkSession, settings: CompactSettings) -> JobReport:
     """Write the latest messages of the topics, by topic; messages without a key are left out, and counted.
 
     Raises: UsageError where there is something at the output, and Spark's errors.
@@ -52,9 +52,9 @@ def run(spark: SparkSession, settings: Settings) -> Report:
 
     if os.path.exists(settings.output):
         raise UsageError(f"{settings.output}: expected no such directory yet, found one")
-    load = _of_cluster(spark, settings) if isinstance(settings.store, Cluster) else _of_store(spark, settings)
+    load = _of_cluster(spark, settings) if isinstance(settings.store, ClusterLocation) else _of_store(spark, settings)
     # Brokers have logs of their own: of a cluster, the message that was stored last is the latest.
-    newest = ("storeTimestamp", "store") if isinstance(settings.store, Cluster) else ()
+    newest = ("storeTimestamp", "store") if isinstance(settings.store, ClusterLocation) else ()
     tell("compact: looking for the latest of each key")
     columns = ",".join((*newest, "topic", "keys", "physicalOffset", "bodySize"))
     found = load(columns=columns).selectExpr(
@@ -80,7 +80,7 @@ def run(spark: SparkSession, settings: Settings) -> Report:
         rows.write.option("compression", settings.compression).partitionBy("topic").parquet(settings.output)
     finally:
         latest.unpersist()
-    report = Report("compact", {"store": name_of(settings.store), "output": settings.output})
+    report = JobReport("compact", {"store": name_of(settings.store), "output": settings.output})
     heads = ("messages", "keys", "deleted", "keyless")
     for head in heads:
         report.facts[head] = sum(row[head] for row in counts.values())
@@ -89,12 +89,12 @@ def run(spark: SparkSession, settings: Settings) -> Report:
     return report
 
 
-def _reader(spark: SparkSession, settings: Settings, **options: str) -> DataFrame:
+def _reader(spark: SparkSession, settings: CompactSettings, **options: str) -> DataFrame:
     reader = spark.read.format("mqfast").options(**as_options(settings.store), **options)
     return reader.options(subscribe=",".join(settings.topics), partitionBytes=settings.partition_bytes).load()
 
 
-def _of_store(spark: SparkSession, settings: Settings) -> Callable[..., DataFrame]:
+def _of_store(spark: SparkSession, settings: CompactSettings) -> Callable[..., DataFrame]:
     """Reads that all end at the same place of the log, however the store grows meanwhile."""
     access = open_local(table.parse(as_options(settings.store), table.BATCH))
     try:
@@ -104,7 +104,7 @@ def _of_store(spark: SparkSession, settings: Settings) -> Callable[..., DataFram
     return lambda **options: _reader(spark, settings, **options).where(f"physicalOffset < {end}")
 
 
-def _of_cluster(spark: SparkSession, settings: Settings) -> Callable[..., DataFrame]:
+def _of_cluster(spark: SparkSession, settings: CompactSettings) -> Callable[..., DataFrame]:
     """Reads that all end at the same offset of each queue."""
     ends = queue_ends(_reader(spark, settings, view="queues", columns="store,topic,queueId,minOffset,maxOffset"))
     return lambda **options: _reader(spark, settings, endingOffsets=ends, **options)
@@ -124,9 +124,9 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def settings_of(a: argparse.Namespace) -> Settings:
+def settings_of(a: argparse.Namespace) -> CompactSettings:
     """The settings that a command line means."""
-    return Settings(place_of(a), a.output, a.topics, a.keep_deleted, a.compression, a.partition_bytes)
+    return CompactSettings(place_of(a), a.output, a.topics, a.keep_deleted, a.compression, a.partition_bytes)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    from mqfast.spark.access import Access
+    from mqfast.spark.backend import Backend
 
 __all__ = ["DLQ_PREFIX", "Runs", "SentLetters", "marks_of", "offsets_of", "revived", "runs_of"]
 
@@ -114,7 +114,7 @@ class SentLetters:
         for queue, runs in letters.items():
             self.sent[queue] = runs_of(np.union1d(offsets_of(self.sent.get(queue, [])), offsets_of(runs)))
 
-    def check(self, queues: Iterable[OffsetRange], access: Access) -> None:
+    def check(self, queues: Iterable[OffsetRange], access: Backend) -> None:
         """Are the queues those whose letters were sent? Those of a topic that was made again have other letters.
 
         Raises: UsageError.
@@ -149,7 +149,7 @@ class SentLetters:
                 unlink(_path(transaction, number))
 
 
-def marks_of(letters: Mapping[Queue, Runs], access: Access) -> dict[Queue, tuple[int, int]]:
+def marks_of(letters: Mapping[Queue, Runs], access: Backend) -> dict[Queue, tuple[int, int]]:
     """The last one of these letters of each queue: queue offset and physical offset."""
     found = {}
     for queue, runs in letters.items():

@@ -22,7 +22,7 @@ from mqfast.errors import UsageError
 from mqfast.message import check_topic
 from mqfast.properties import DLQ_ATTEMPTS, ORIGINS
 from mqfast.spark import options as table
-from mqfast.spark.access import LogAccess, ReadSettings, open_local
+from mqfast.spark.backend import LogAccess, ReadSettings, open_local
 from mqfast.spark.jobs.arguments import carry_out, count, instant, job_parser, names
 from mqfast.spark.jobs.dead_letters import (
     DLQ_PREFIX,
@@ -35,10 +35,10 @@ from mqfast.spark.jobs.dead_letters import (
     runs_of,
 )
 from mqfast.spark.jobs.files import locked
-from mqfast.spark.jobs.places import Cluster, Place, add_place, as_options, place_of
-from mqfast.spark.jobs.report import Report
+from mqfast.spark.jobs.locations import ClusterLocation, Place, add_place, as_options, place_of
+from mqfast.spark.jobs.report import JobReport
 from mqfast.spark.jobs.tasks import run_tasks, tell
-from mqfast.spark.local.commit import Transaction, check_target
+from mqfast.spark.local.commit import SinkTransaction, check_target
 from mqfast.spark.local.leases import HeldLease
 from mqfast.spark.local.sink import QueueCounts
 from mqfast.spark.local.staging import StagedFile, clean_staging
@@ -46,14 +46,14 @@ from mqfast.spark.options import Options, nearest_name
 from mqfast.spark.plan import OffsetRange, Snapshot
 from mqfast.spark.rows import RowWriter
 from mqfast.spark.schema import chosen_columns
-from mqfast.spark.source import opened
+from mqfast.spark.source import cached_backend
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
 __all__ = [
-    "Found", "Settings", "letters_of", "main", "options_of", "pieces_of", "queues_of", "run", "tell_of",
+    "DeadLetterGroup", "DlqSettings", "letters_of", "main", "options_of", "pieces_of", "queues_of", "run", "tell_of",
 ]  # fmt: skip
 
 _COLUMNS: Final = "topic,queueId,queueOffset,storeTimestamp,tags,properties"
@@ -64,7 +64,7 @@ KINDS: Final = ("filteredOut", "overCap", "withoutOrigin")
 
 
 @dataclass(frozen=True)
-class Settings:
+class DlqSettings:
     """``target``: None for the store itself; ``groups``: of consumers, None for all; ``since_ms``, ``until_ms``: when
     the letter was stored, that is, died; ``properties``: name and value, all of them must be there; ``where``: a
     condition in SQL over the columns of messages; ``topic``: for all letters, None for each one's own;
@@ -87,12 +87,12 @@ class Settings:
     dry_run: bool = False
 
 
-def run(spark: SparkSession, settings: Settings) -> Report:
+def run(spark: SparkSession, settings: DlqSettings) -> JobReport:
     """Send back what is to be sent and was not yet.
 
     Raises: UsageError, StoreLocked, CorruptFile, DataLoss, StorageError, and Spark's errors of failed tasks.
     """
-    if isinstance(settings.store, Cluster):
+    if isinstance(settings.store, ClusterLocation):
         from mqfast.spark.jobs.dlq_cluster import resend_in_cluster
 
         return resend_in_cluster(spark, settings)
@@ -106,8 +106,8 @@ def run(spark: SparkSession, settings: Settings) -> Report:
         if not settings.dry_run:
             check_target(target)
         txn_id = settings.txn_id or f"dlq of {store}"
-        transaction = Transaction(target, staging, txn_id, owner=f"dlq of {store}")
-        report = Report("dlq", {"store": store, "target": target, "txnId": txn_id, "dryRun": settings.dry_run})
+        transaction = SinkTransaction(target, staging, txn_id, owner=f"dlq of {store}")
+        report = JobReport("dlq", {"store": store, "target": target, "txnId": txn_id, "dryRun": settings.dry_run})
         with _alone(transaction, settings.dry_run):
             _send(spark, settings, access, transaction, report)
     finally:
@@ -118,7 +118,7 @@ def run(spark: SparkSession, settings: Settings) -> Report:
 
 
 @contextlib.contextmanager
-def _alone(transaction: Transaction, dry_run: bool) -> Iterator[None]:
+def _alone(transaction: SinkTransaction, dry_run: bool) -> Iterator[None]:
     if dry_run:
         yield  # leaves no trace, a lock file neither
         return
@@ -126,7 +126,9 @@ def _alone(transaction: Transaction, dry_run: bool) -> Iterator[None]:
         yield
 
 
-def _send(spark: SparkSession, settings: Settings, access: LogAccess, transaction: Transaction, report: Report) -> None:
+def _send(
+    spark: SparkSession, settings: DlqSettings, access: LogAccess, transaction: SinkTransaction, report: JobReport
+) -> None:
     snapshot = access.snapshot()
     known = SentLetters.load(transaction)
     if known.store_id != "empty" and int(known.store_id[:20]) >= snapshot.log_start:
@@ -138,7 +140,7 @@ def _send(spark: SparkSession, settings: Settings, access: LogAccess, transactio
     queues = queues_of(snapshot, settings)
     known.check(queues, access)
     tell("dlq: looking for letters")
-    found = Found(letters_of(spark, settings, queues).toArrow() if queues else None)
+    found = DeadLetterGroup(letters_of(spark, settings, queues).toArrow() if queues else None)
     now, before = found.new(known)
     pieces = pieces_of(now)
     if pieces and not settings.dry_run:
@@ -157,7 +159,7 @@ def _send(spark: SparkSession, settings: Settings, access: LogAccess, transactio
     tell_of(report, found, now, before)
 
 
-def queues_of(snapshot: Snapshot, settings: Settings, *, optional: bool = False) -> list[OffsetRange]:
+def queues_of(snapshot: Snapshot, settings: DlqSettings, *, optional: bool = False) -> list[OffsetRange]:
     """The dead letters' queues that have something.
 
     Raises: UsageError for a group that has none, unless ``optional``: another broker may have its letters.
@@ -178,7 +180,7 @@ def queues_of(snapshot: Snapshot, settings: Settings, *, optional: bool = False)
 # --- which letters ---------------------------------------------------------------------------------------------------
 
 
-def letters_of(spark: SparkSession, settings: Settings, queues: Sequence[OffsetRange]) -> DataFrame:
+def letters_of(spark: SparkSession, settings: DlqSettings, queues: Sequence[OffsetRange]) -> DataFrame:
     """One row a letter: topic, queueId, queueOffset, kind, target (null unless it is to be sent).
 
     Raises: UsageError for a condition that Spark refuses.
@@ -222,7 +224,7 @@ def _is_topic(value: Column) -> Column:
     return (value != "") & ~value.startswith("%RETRY%") & ~value.startswith(DLQ_PREFIX)
 
 
-def _wanted(settings: Settings) -> Column:
+def _wanted(settings: DlqSettings) -> Column:
     from pyspark.sql import functions as f
 
     wanted = f.lit(True)
@@ -250,7 +252,7 @@ def _by_topic(queues: Sequence[OffsetRange]) -> dict[str, list[int]]:
     return found
 
 
-class Found:
+class DeadLetterGroup:
     """What the first read found: counts, and the offsets of the letters that are to be sent."""
 
     def __init__(self, letters: pa.Table | None) -> None:
@@ -298,7 +300,7 @@ class Found:
         return found
 
 
-def tell_of(report: Report, found: Found, now: dict[Queue, Runs], before: Counter[str]) -> None:
+def tell_of(report: JobReport, found: DeadLetterGroup, now: dict[Queue, Runs], before: Counter[str]) -> None:
     chosen: Counter[str] = Counter()
     for (topic, _), runs in now.items():
         chosen[topic] += sum(end - start for start, end in runs)
@@ -318,17 +320,17 @@ def tell_of(report: Report, found: Found, now: dict[Queue, Runs], before: Counte
 
 @dataclass(frozen=True)
 class _Work:
-    settings: Settings
+    settings: DlqSettings
     options: Options
     store_id: str
     piece: OffsetRange
     runs: Runs
-    transaction: Transaction
+    transaction: SinkTransaction
     batch: int
     partition: int
 
 
-def options_of(settings: Settings) -> Options:
+def options_of(settings: DlqSettings) -> Options:
     how = {"columns": _TO_SEND, "properties": "raw", "verifyCrc": "fail", "decompress": "false"}
     return table.parse({**as_options(settings.store), **how}, table.BATCH)
 
@@ -359,7 +361,7 @@ def _stage(work: _Work) -> StagedFile | None:
     rows = RowWriter(sink, stamp, work.partition, QueueCounts(work.transaction.store_path))
     settings = ReadSettings(batch_bytes=work.options.batch_bytes, verify_crc=work.options.verify_crc)
     wanted = offsets_of(work.runs)
-    access = opened(work.options, work.store_id)
+    access = cached_backend(work.options, work.store_id)
     try:
         with work.transaction.writer(work.batch, work.partition, attempt) as writer:
             for batch in access.gather(work.piece, chosen_columns(work.options), settings):
@@ -422,9 +424,9 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def settings_of(a: argparse.Namespace) -> Settings:
+def settings_of(a: argparse.Namespace) -> DlqSettings:
     """The settings that a command line means."""
-    return Settings(
+    return DlqSettings(
         place_of(a), a.to, a.groups, a.since, a.until, a.tags, tuple(a.property), a.where, a.topic, a.max_attempts,
         a.txn_id, a.staging, a.dry_run,
     )  # fmt: skip

@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING
 from mqfast.errors import UsageError
 from mqfast.message import check_topic
 from mqfast.spark import options as table
-from mqfast.spark.access import Access, ReadSettings, open_access, stores_of
+from mqfast.spark.backend import Backend, ReadSettings, open_access, stores_of
 from mqfast.spark.jobs.dead_letters import Queue, Runs, SentLetters, marks_of, offsets_of, revived
-from mqfast.spark.jobs.dlq import Found, Settings, letters_of, options_of, pieces_of, queues_of, tell_of
+from mqfast.spark.jobs.dlq import DeadLetterGroup, DlqSettings, letters_of, options_of, pieces_of, queues_of, tell_of
 from mqfast.spark.jobs.files import locked, write_json
-from mqfast.spark.jobs.places import Cluster, as_options
-from mqfast.spark.jobs.report import Report
+from mqfast.spark.jobs.locations import ClusterLocation, as_options
+from mqfast.spark.jobs.report import JobReport
 from mqfast.spark.jobs.tasks import context_of, run_tasks, tell
 from mqfast.spark.options import Options
 from mqfast.spark.plan import OffsetRange
 from mqfast.spark.remote.sink import RemoteBatchWriter, Sent, key_of
 from mqfast.spark.schema import MESSAGES, chosen_columns, struct_type
-from mqfast.spark.source import opened
+from mqfast.spark.source import cached_backend
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,7 +61,7 @@ class _Notes:
 
 @dataclass(frozen=True)
 class _Work:
-    settings: Settings
+    settings: DlqSettings
     options: Options
     store_id: str
     piece: OffsetRange
@@ -71,12 +71,12 @@ class _Work:
     batch: int
 
 
-def resend_in_cluster(spark: SparkSession, settings: Settings) -> Report:
+def resend_in_cluster(spark: SparkSession, settings: DlqSettings) -> JobReport:
     """Send back what is to be sent and was not yet.
 
     Raises: UsageError, ConfigError, StoreLocked, CorruptFile, ClientError, and Spark's errors of failed tasks.
     """
-    assert isinstance(settings.store, Cluster)
+    assert isinstance(settings.store, ClusterLocation)
     context_of(spark, "dlq")
     if settings.target is not None:
         raise UsageError("--to: dead letters of a cluster go back to that cluster")
@@ -88,14 +88,14 @@ def resend_in_cluster(spark: SparkSession, settings: Settings) -> Report:
         check_topic(settings.topic)
     txn_id = settings.txn_id or f"dlq of {settings.store.namesrv}"
     facts = {"store": settings.store.namesrv, "target": settings.store.namesrv, "txnId": txn_id}
-    report = Report("dlq", {**facts, "dryRun": settings.dry_run, "resumed": 0, "sent": 0})
+    report = JobReport("dlq", {**facts, "dryRun": settings.dry_run, "resumed": 0, "sent": 0})
     several = stores_of(table.parse(as_options(settings.store), table.BATCH), begins=True)
     for name, _ in several:
         others = tuple(option for option in settings.store.options if option[0] != "brokers")
-        place = Cluster(settings.store.namesrv, (*others, ("brokers", name)))
+        place = ClusterLocation(settings.store.namesrv, (*others, ("brokers", name)))
         key = key_of("dlq", txn_id, name)
         notes = _Notes(os.path.join(os.path.abspath(settings.staging or os.curdir), f"dlq-{key}"), key)
-        one = Report("dlq")
+        one = JobReport("dlq")
         alone = (
             nullcontext() if settings.dry_run else locked(os.path.join(notes.directory, "lock"), f"dlq as {txn_id!r}")
         )
@@ -105,14 +105,14 @@ def resend_in_cluster(spark: SparkSession, settings: Settings) -> Report:
     return report
 
 
-def _together(report: Report, one: Report, broker: str, several: bool) -> None:
+def _together(report: JobReport, one: JobReport, broker: str, several: bool) -> None:
     for name, value in one.facts.items():
         report.facts[name] = report.facts.get(name, 0) + value
     for found in one.tables:
         report.table(f"{found.title}, {broker}" if several else found.title, found.heads, found.rows)
 
 
-def _resend(spark: SparkSession, settings: Settings, notes: _Notes, report: Report) -> None:
+def _resend(spark: SparkSession, settings: DlqSettings, notes: _Notes, report: JobReport) -> None:
     options = options_of(settings)
     with closing(open_access(options)) as access:
         snapshot = access.snapshot()
@@ -128,7 +128,7 @@ def _resend(spark: SparkSession, settings: Settings, notes: _Notes, report: Repo
                 spark, settings, options, known.store_id, known.last, notes, known.batch - 1
             )
         tell("dlq: looking for letters")
-        found = Found(letters_of(spark, settings, queues).toArrow() if queues else None)
+        found = DeadLetterGroup(letters_of(spark, settings, queues).toArrow() if queues else None)
         now, before = found.new(known)
         report.facts["sent"] = 0
         if now and not settings.dry_run:
@@ -140,7 +140,7 @@ def _resend(spark: SparkSession, settings: Settings, notes: _Notes, report: Repo
 
 
 def _send(
-    spark: SparkSession, settings: Settings, options: Options, store_id: str, letters: dict[Queue, Runs],
+    spark: SparkSession, settings: DlqSettings, options: Options, store_id: str, letters: dict[Queue, Runs],
     notes: _Notes, batch: int,
 ) -> int:  # fmt: skip
     """Send letters as one batch. Returns: how many."""
@@ -160,14 +160,14 @@ def _send(
 
 def _send_part(work: _Work) -> Sent:
     """In a task: some letters of one queue, made new and sent in their order."""
-    access = opened(work.options, work.store_id)
+    access = cached_backend(work.options, work.store_id)
     try:
         return work.writer.send(_letters_of(work, access), work.key, work.batch)
     finally:
         access.release_files()
 
 
-def _letters_of(work: _Work, access: Access) -> Iterator[pa.RecordBatch]:
+def _letters_of(work: _Work, access: Backend) -> Iterator[pa.RecordBatch]:
     import numpy as np
     import pyarrow as pa
 

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.errors import CorruptFile
 from mqfast.spark import options as table
-from mqfast.spark.access import open_local
+from mqfast.spark.backend import open_local
 from mqfast.spark.jobs.index_files import KEY_COLUMNS, IndexPiece, entries_of
 from mqfast.spark.jobs.tasks import context_of, run_tasks
 from mqfast.spark.plan import Snapshot, scan_pieces
 from mqfast.spark.schema import chosen_columns
-from mqfast.store.base._os import REAL
+from mqfast.store.base.os_api import REAL
 from mqfast.store.base.paths import OffsetFile, StorePaths, list_index_files, list_offset_files
-from mqfast.store.index._index_file import IndexFile, key_hash
+from mqfast.store.index.index_file import IndexFile, key_hash
 from mqfast.store.index.index_service import infer_index_sizes
-from mqfast.store.reader._scan import LogTally, LogWalk, PreadFile, tally_index
+from mqfast.store.reader.scan import LogTally, LogWalk, PreadFile, tally_index
 from mqfast.store.reader.store_reader import StoreReader
 
 if TYPE_CHECKING:

@@ -15,15 +15,15 @@ from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile
 from mqfast.properties import TAG_KEY, split_keys
 from mqfast.spark import options as table
-from mqfast.spark.access import ReadSettings, open_local
+from mqfast.spark.backend import ReadSettings, open_local
 from mqfast.spark.jobs.tasks import run_tasks
 from mqfast.spark.local.staging import make_directory
 from mqfast.spark.options import Options
 from mqfast.spark.plan import ScanRange, scan_pieces
 from mqfast.spark.schema import Column, chosen_columns
-from mqfast.store.base._os import REAL
+from mqfast.store.base.os_api import REAL
 from mqfast.store.base.paths import index_name
-from mqfast.store.index._index_file import IndexFile, key_hash
+from mqfast.store.index.index_file import IndexFile, key_hash
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

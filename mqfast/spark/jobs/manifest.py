@@ -28,7 +28,7 @@ from mqfast.spark.jobs.files import locked, read_json, write_json
 from mqfast.spark.local.staging import make_directory
 
 if TYPE_CHECKING:
-    from mqfast.spark.access import Access
+    from mqfast.spark.backend import Backend
 
 __all__ = [
     "CLUSTER", "ArchivedFile", "ArchivedQueue", "DamagedFile", "Manifest", "last_places", "made_again", "manifests",
@@ -164,7 +164,7 @@ def last_places(found: Sequence[Manifest]) -> dict[tuple[str, str, int], tuple[i
 
 
 def made_again(
-    access: Access, ends: Mapping[tuple[str, str, int], int], places: Mapping[tuple[str, str, int], tuple[int, int]]
+    access: Backend, ends: Mapping[tuple[str, str, int], int], places: Mapping[tuple[str, str, int], tuple[int, int]]
 ) -> list[tuple[str, str, int]]:
     """Those of some queues of one broker whose last archived message is another one now: of a topic that was deleted
     and made again. Args: ends: as of ``queue_ends``; places: as of ``last_places``.

@@ -19,7 +19,7 @@ from mqfast.errors import UsageError
 from mqfast.properties import decode, jhash, queue_pairs
 from mqfast.spark.jobs.files import DurableFile
 from mqfast.spark.local.staging import sync_directory
-from mqfast.store.base._os import REAL
+from mqfast.store.base.os_api import REAL
 from mqfast.store.base.paths import offset_name, queue_dir
 from mqfast.store.queues.batch_queue import BatchConsumeQueue, places_in
 

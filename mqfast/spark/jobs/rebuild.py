@@ -21,7 +21,7 @@ from mqfast.errors import DataLoss, UsageError
 from mqfast.spark import options as table
 from mqfast.spark.jobs.arguments import carry_out, count, job_parser, names, size_argument
 from mqfast.spark.jobs.index_files import build_index
-from mqfast.spark.jobs.places import add_place, directory, place_of
+from mqfast.spark.jobs.locations import add_place, directory, place_of
 from mqfast.spark.jobs.queue_files import (
     BATCH,
     COLUMNS,
@@ -32,12 +32,12 @@ from mqfast.spark.jobs.queue_files import (
     write_batch_queue,
     write_queue_file,
 )
-from mqfast.spark.jobs.report import Report
+from mqfast.spark.jobs.report import JobReport
 from mqfast.spark.jobs.tasks import context_of, run_tasks, tell
 from mqfast.spark.local.staging import make_directory, sync_directory
 from mqfast.spark.schema import chosen_columns
 from mqfast.spark.source import BatchReader, ScanPartition, read_part
-from mqfast.store.base._os import REAL
+from mqfast.store.base.os_api import REAL
 from mqfast.store.base.paths import StorePaths, list_index_files, list_offset_files, list_queues, queue_dir
 from mqfast.store.file_sizes import sizes_of_files
 from mqfast.store.meta.metadata import TopicTable
@@ -45,11 +45,11 @@ from mqfast.store.meta.metadata import TopicTable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Settings", "main", "run"]
+__all__ = ["RebuildSettings", "main", "run"]
 
 
 @dataclass(frozen=True)
-class Settings:
+class RebuildSettings:
     """``allow_gaps``: write fillers where the log has lost messages; ``compare``: with the store's own files;
     ``config``: sizes of files, where the store has none that tell them, and delay levels; ``batch_topics``: topics with
     batch queues, beside those that topics.json and the store's own files tell.
@@ -66,7 +66,7 @@ class Settings:
     tags: bool = True
 
 
-def run(spark: SparkSession, settings: Settings) -> Report:
+def run(spark: SparkSession, settings: RebuildSettings) -> JobReport:
     """Make the files; the report is ``damaged`` when there are gaps, or differences to the store's own.
 
     Raises: UsageError, DataLoss where the log has lost messages, StorageError, and Spark's errors of failed tasks.
@@ -82,7 +82,7 @@ def run(spark: SparkSession, settings: Settings) -> Report:
     unfinished = f"{output}.unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
     make_directory(unfinished)
-    report = Report("rebuild", {"store": settings.store, "output": output})
+    report = JobReport("rebuild", {"store": settings.store, "output": output})
     tell("rebuild: queues")
     files = _build_queues(spark, settings, config, _batch_topics(paths, settings), unfinished)
     gaps = _check_gaps(settings, files)
@@ -102,7 +102,7 @@ def run(spark: SparkSession, settings: Settings) -> Report:
     return report
 
 
-def _batch_topics(paths: StorePaths, settings: Settings) -> frozenset[str]:
+def _batch_topics(paths: StorePaths, settings: RebuildSettings) -> frozenset[str]:
     """As the engine knows them: by the topics' attributes, or by the files that are there."""
     table = TopicTable.load(REAL, paths.topics)
     named = [topic for topic in table if (found := table.get(topic)) is not None and found.is_batch_queue]
@@ -110,7 +110,7 @@ def _batch_topics(paths: StorePaths, settings: Settings) -> frozenset[str]:
 
 
 def _build_queues(
-    spark: SparkSession, settings: Settings, config: StoreConfig, batch_topics: frozenset[str], base: str
+    spark: SparkSession, settings: RebuildSettings, config: StoreConfig, batch_topics: frozenset[str], base: str
 ) -> list[QueueFile]:
     """Spark brings together what each piece of the log has for the same file."""
     options = table.parse(
@@ -154,7 +154,7 @@ def _write_group(group: tuple[FileKey, Iterable[bytes]], base: str, per_file: in
     return write_queue_file(*group, paths.consume_queue, per_file)
 
 
-def _check_gaps(settings: Settings, files: list[QueueFile]) -> int:
+def _check_gaps(settings: RebuildSettings, files: list[QueueFile]) -> int:
     """Places that no record asked for.
 
     Raises: DataLoss, unless gaps are allowed; and where a file would not go on where the one before ends.
@@ -178,7 +178,7 @@ def _check_gaps(settings: Settings, files: list[QueueFile]) -> int:
     return gaps
 
 
-def _compare(spark: SparkSession, paths: StorePaths, output: str, report: Report, index: bool) -> None:
+def _compare(spark: SparkSession, paths: StorePaths, output: str, report: JobReport, index: bool) -> None:
     """Byte by byte with the store's own files; those of the index by their order, since their names are times."""
     made = StorePaths(output)
     pairs: list[tuple[str | None, str | None]] = []
@@ -260,7 +260,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def settings_of(a: argparse.Namespace) -> Settings:
+def settings_of(a: argparse.Namespace) -> RebuildSettings:
     """The settings that a command line means."""
     given: dict[str, Any] = {
         "mapped_file_bytes_consume_queue": a.queue_file_bytes,
@@ -269,7 +269,7 @@ def settings_of(a: argparse.Namespace) -> Settings:
     }  # fmt: skip
     config = StoreConfig(**{name: value for name, value in given.items() if value is not None})
     store = directory(place_of(a), "rebuild", "queues and index are made from the files of the log")
-    return Settings(
+    return RebuildSettings(
         store, a.output, config, a.partition_bytes, not a.no_index, a.allow_gaps, a.compare, a.batch_topics,
         not a.no_tags,
     )  # fmt: skip

@@ -20,13 +20,13 @@ from mqfast.errors import CorruptFile, UsageError
 from mqfast.spark import options as table
 from mqfast.spark.jobs.arguments import carry_out, job_parser, names, size_argument
 from mqfast.spark.jobs.files import crc_of
+from mqfast.spark.jobs.locations import ClusterLocation, Place, add_cluster, place_of
 from mqfast.spark.jobs.manifest import ArchivedFile, Manifest, manifests
 from mqfast.spark.jobs.merge import in_order, merged
-from mqfast.spark.jobs.places import Cluster, Place, add_cluster, place_of
 from mqfast.spark.jobs.replay_cluster import replay_to_cluster
-from mqfast.spark.jobs.report import Report
+from mqfast.spark.jobs.report import JobReport
 from mqfast.spark.jobs.tasks import run_tasks, tell
-from mqfast.spark.local.commit import Committed, Transaction, check_target
+from mqfast.spark.local.commit import Committed, SinkTransaction, check_target
 from mqfast.spark.local.staging import StagedFile, clean_staging
 from mqfast.spark.options import Options
 from mqfast.spark.rows import RowWriter
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from mqfast.store.message_store import MessageStore
 
-__all__ = ["Settings", "batches_of", "main", "run"]
+__all__ = ["ReplaySettings", "batches_of", "main", "run"]
 
 _COLUMNS: Final = (
     "physicalOffset", "topic", "queueId", "bornTimestamp", "bornHost", "flag", "sysFlag", "reconsumeTimes",
@@ -45,7 +45,7 @@ _COLUMNS: Final = (
 
 
 @dataclass(frozen=True)
-class Settings:
+class ReplaySettings:
     """``txn_id``: the name under which a replay counts once, None for one made of the archive's path; ``batch_bytes``:
     of Parquet, appended at once; ``new_times`` and ``new_ids``: as if produced now.
     """
@@ -85,12 +85,12 @@ def batches_of(found: Sequence[Manifest], topics: tuple[str, ...] | None, batch_
     return batches
 
 
-def run(spark: SparkSession, settings: Settings) -> Report:
+def run(spark: SparkSession, settings: ReplaySettings) -> JobReport:
     """Append what the store does not have yet.
 
     Raises: UsageError, StoreLocked, CorruptFile, StorageError, and Spark's errors of failed tasks.
     """
-    if isinstance(settings.store, Cluster):
+    if isinstance(settings.store, ClusterLocation):
         return replay_to_cluster(spark, settings)
     archive, store = os.path.abspath(settings.archive), os.path.abspath(settings.store)
     found = manifests(archive)
@@ -108,7 +108,7 @@ def run(spark: SparkSession, settings: Settings) -> Report:
     owner = f"replay of {','.join(settings.topics or ('all topics',))} by {settings.batch_bytes} bytes"
     check_target(store)
     # A part of an archive gives the same rows in every run: what was staged need not be durable.
-    transaction = Transaction(store, staging, txn_id, owner=owner, repeatable=True)
+    transaction = SinkTransaction(store, staging, txn_id, owner=owner, repeatable=True)
     batches = batches_of(found, settings.topics, settings.batch_bytes)
     appended = rows = skipped = 0
     committing: Future[Committed] | None = None
@@ -143,7 +143,7 @@ def run(spark: SparkSession, settings: Settings) -> Report:
         "archive": archive, "store": store, "txnId": txn_id, "messages": rows, "appended": appended,
         "batches": len(batches), "doneBefore": skipped,
     }  # fmt: skip
-    return Report("replay", facts)
+    return JobReport("replay", facts)
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class _Work:
     archive: str
     piece: FileGroup
     options: Options
-    transaction: Transaction
+    transaction: SinkTransaction
     batch: int
     partition: int
 
@@ -207,9 +207,9 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def settings_of(a: argparse.Namespace) -> Settings:
+def settings_of(a: argparse.Namespace) -> ReplaySettings:
     """The settings that a command line means."""
-    return Settings(a.archive, place_of(a), a.topics, a.txn_id, a.staging, a.batch_bytes, a.new_times, a.new_ids)
+    return ReplaySettings(a.archive, place_of(a), a.topics, a.txn_id, a.staging, a.batch_bytes, a.new_times, a.new_ids)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

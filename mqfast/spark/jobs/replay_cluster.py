@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import CorruptFile, UsageError
 from mqfast.spark import options as table
-from mqfast.spark.access import stores_of
+from mqfast.spark.backend import stores_of
 from mqfast.spark.jobs.files import crc_of
+from mqfast.spark.jobs.locations import ClusterLocation, as_options
 from mqfast.spark.jobs.manifest import ArchivedFile, manifests
 from mqfast.spark.jobs.merge import in_order, merged
-from mqfast.spark.jobs.places import Cluster, as_options
-from mqfast.spark.jobs.report import Report
+from mqfast.spark.jobs.report import JobReport
 from mqfast.spark.jobs.tasks import context_of, run_tasks, tell
 from mqfast.spark.schema import MESSAGES, struct_type
 from mqfast.spark.selection import is_hidden
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from mqfast.spark.jobs.replay import Settings
+    from mqfast.spark.jobs.replay import ReplaySettings
     from mqfast.spark.remote.sink import RemoteBatchWriter, Sent
 
 __all__ = ["replay_to_cluster"]
@@ -49,7 +49,7 @@ class _Work:
     batch: int
 
 
-def replay_to_cluster(spark: SparkSession, settings: Settings) -> Report:
+def replay_to_cluster(spark: SparkSession, settings: ReplaySettings) -> JobReport:
     """Send what the brokers do not have yet.
 
     Raises: UsageError, ConfigError, CorruptFile, ClientError, and Spark's errors of failed tasks.
@@ -57,7 +57,7 @@ def replay_to_cluster(spark: SparkSession, settings: Settings) -> Report:
     from mqfast.spark.jobs.replay import batches_of
     from mqfast.spark.remote.sink import RemoteBatchWriter, key_of
 
-    assert isinstance(settings.store, Cluster)
+    assert isinstance(settings.store, ClusterLocation)
     context_of(spark, "replay")
     archive = os.path.abspath(settings.archive)
     found = manifests(archive)
@@ -105,7 +105,7 @@ def replay_to_cluster(spark: SparkSession, settings: Settings) -> Report:
         "batches": len(batches), "doneBefore": done_before, "queuesKept": names_queues,
         "leftOutTopics": len(set(every) - set(topics)) if settings.topics is None else 0,
     }  # fmt: skip
-    return Report("replay", facts)
+    return JobReport("replay", facts)
 
 
 def _sent_columns(names_queues: bool) -> Sequence[str]:

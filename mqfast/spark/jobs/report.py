@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Report", "ReportTable", "cell_text"]
+__all__ = ["JobReport", "ReportTable", "cell_text"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ReportTable:
 
 
 @dataclass
-class Report:
+class JobReport:
     """How a job ended.
 
     ``damaged``: the job has done its work, and found or left out what is not as it should be.

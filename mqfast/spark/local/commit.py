@@ -36,13 +36,13 @@ from mqfast.spark.local.staging import (
     unlink,
     write_note,
 )
-from mqfast.store.base._os import OsDoor
 from mqfast.store.base.lock import StoreLock
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.message_store import MessageStore, open_store
-from mqfast.store.put._staged import append_records
+from mqfast.store.put.staged import append_records
 from mqfast.store.reader.store_reader import StoreReader
 
-__all__ = ["STAMP", "Committed", "Transaction", "check_target"]
+__all__ = ["STAMP", "Committed", "SinkTransaction", "check_target"]
 
 STAMP: Final = "SPK"
 _BLANK_BYTES: Final = 8
@@ -95,7 +95,7 @@ def check_target(store_path: str) -> None:
     if not names:
         return
     try:
-        StoreLock.acquire(OsDoor(), os.path.join(store_path, "lock")).release()
+        StoreLock.acquire(OsApi(), os.path.join(store_path, "lock")).release()
     except StoreLocked:
         raise StoreLocked(_LIVE.format(path=store_path)) from None
 
@@ -119,7 +119,7 @@ def _open_waiting(store_path: str, wait_ms: int) -> MessageStore:
 # --- the protocol ----------------------------------------------------------------------------------------------------
 
 
-class Transaction:
+class SinkTransaction:
     """One transaction id in one staging directory.
 
     Args: owner: who writes under the id (a query's id); a second owner is refused, since its batch numbers mean other

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Final
 from mqfast.spark.identity import log_marks
 from mqfast.spark.offsets import Mark, Place
 from mqfast.spark.plan import Queue, Snapshot
-from mqfast.store.reader._scan import LogTally
+from mqfast.store.reader.scan import LogTally
 
 if TYPE_CHECKING:
-    from mqfast.spark.local.local_access import LocalAccess
+    from mqfast.spark.local.local_backend import LocalBackend
 
-__all__ = ["Follower"]
+__all__ = ["StoreTailer"]
 
 _ALL_AGAIN_S: Final = 60.0
 # Of its time a follower looks at most this part at records that are in no queue yet.
@@ -31,10 +31,10 @@ _FEW: Final = 64
 _SHARE: Final = 4
 
 
-class Follower:
+class StoreTailer:
     """Snapshots of one store, each made out of the one before. Thread: one."""
 
-    def __init__(self, access: LocalAccess) -> None:
+    def __init__(self, access: LocalBackend) -> None:
         self._access: Final = access
         self._snapshot: Snapshot | None = None
         self._marks: tuple[Mark, ...] = ()
@@ -43,7 +43,7 @@ class Follower:
         self._all_s = 0.0
         self._next_s = 0.0
 
-    def look(self) -> Snapshot:
+    def refresh(self) -> Snapshot:
         """The store as it is now; the same object as before when nothing has changed.
 
         Raises: StoreNotFound, StorageError.

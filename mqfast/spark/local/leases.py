@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mqfast.errors import StorageError, StoreNotFound
-from mqfast.store.base._os import REAL
+from mqfast.store.base.os_api import REAL
 from mqfast.store.meta.leases import end_lease, renew_lease, write_lease
 
 __all__ = ["HeldLease", "TaskLease", "hold"]

@@ -11,18 +11,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.errors import ConfigError, CorruptFile, OffsetError
-from mqfast.spark.access import group_row
+from mqfast.spark.backend import group_row
 from mqfast.spark.options import Options, option_name
-from mqfast.spark.plan import OffsetRange, Piece, ScanRange, Snapshot, plan, scan_pieces
+from mqfast.spark.plan import OffsetRange, ScanRange, Snapshot, Split, plan, scan_pieces
 from mqfast.spark.schema import Column, arrow_schema
 from mqfast.spark.selection import select, selected_queues
-from mqfast.store.reader._gather import Gather
 from mqfast.store.reader.column_scan import LogColumns
+from mqfast.store.reader.gather import Gather
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from mqfast.spark.local.local_access import LocalAccess
+    from mqfast.spark.local.local_backend import LocalBackend
 
 __all__ = ["view_pieces", "view_rows"]
 
@@ -40,7 +40,7 @@ def _refuse(options: Options, names: Sequence[str]) -> None:
             raise ConfigError(f"option {option_name(name)}: view {options.view} does not have it")
 
 
-def view_pieces(access: LocalAccess, snapshot: Snapshot, options: Options) -> list[Piece]:
+def view_pieces(access: LocalBackend, snapshot: Snapshot, options: Options) -> list[Split]:
     """What each task makes rows of.
 
     Raises: ConfigError, DataLoss.
@@ -52,7 +52,7 @@ def view_pieces(access: LocalAccess, snapshot: Snapshot, options: Options) -> li
         _refuse(options, _OF_QUEUES[3:])
     whole = ScanRange(snapshot.log_start, snapshot.log_end)
     if view == "files":
-        return [Piece(scan=whole)]
+        return [Split(scan=whole)]
     if view == "audit":
         return _audit_pieces(access, snapshot, options)
     if view == "consumequeue":
@@ -65,28 +65,28 @@ def view_pieces(access: LocalAccess, snapshot: Snapshot, options: Options) -> li
         options = replace(options, include_system_topics=True)
     queues = [OffsetRange(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in selected_queues(snapshot, options)]
     if view == "groups":
-        return [Piece(queues=tuple(queues))]
-    return [Piece(queues=tuple(queues[i : i + _QUEUES_AT_ONCE])) for i in range(0, len(queues), _QUEUES_AT_ONCE)]
+        return [Split(queues=tuple(queues))]
+    return [Split(queues=tuple(queues[i : i + _QUEUES_AT_ONCE])) for i in range(0, len(queues), _QUEUES_AT_ONCE)]
 
 
-def _audit_pieces(access: LocalAccess, snapshot: Snapshot, options: Options) -> list[Piece]:
+def _audit_pieces(access: LocalBackend, snapshot: Snapshot, options: Options) -> list[Split]:
     """Parts of files: one row each."""
-    pieces: list[Piece] = []
+    pieces: list[Split] = []
     at = snapshot.log_start
     for _, start, size in access.reader.log_files():
         end = min(start + size, snapshot.log_end)
         if start >= end:
             break
         if start > at:  # a file is missing: the row says so
-            pieces.append(Piece(scan=ScanRange(at, start)))
+            pieces.append(Split(scan=ScanRange(at, start)))
         parts = max(1, round((end - start) / options.partition_bytes))
-        pieces += [Piece(scan=piece) for piece in scan_pieces(start, end, parts, access)]
+        pieces += [Split(scan=piece) for piece in scan_pieces(start, end, parts, access)]
         at = end
     return pieces
 
 
 def view_rows(
-    access: LocalAccess, piece: Piece, columns: Sequence[Column], options: Options
+    access: LocalBackend, piece: Split, columns: Sequence[Column], options: Options
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one piece.
 
@@ -108,17 +108,17 @@ def view_rows(
 Rows = Iterator[list[dict[str, Any]]]
 
 
-def _store_time_us(access: LocalAccess, physical_offset: int | None) -> int | None:
+def _store_time_us(access: LocalBackend, physical_offset: int | None) -> int | None:
     """Store time of the record at a place, microseconds; None when no whole record is there."""
     if physical_offset is None:
         return None
     try:
-        return access.reader.look(physical_offset).store_timestamp * 1000
+        return access.reader.get_by_offset(physical_offset).store_timestamp * 1000
     except (OffsetError, CorruptFile):
         return None
 
 
-def _queues(access: LocalAccess, piece: Piece) -> Rows:
+def _queues(access: LocalBackend, piece: Split) -> Rows:
     rows = []
     for q in piece.queues:
         first = last = None
@@ -133,7 +133,7 @@ def _queues(access: LocalAccess, piece: Piece) -> Rows:
     yield rows
 
 
-def _files(access: LocalAccess, piece: Piece) -> Rows:
+def _files(access: LocalBackend, piece: Split) -> Rows:
     assert piece.scan is not None
     rows = []
     for path, start, size in access.reader.log_files():
@@ -145,7 +145,7 @@ def _files(access: LocalAccess, piece: Piece) -> Rows:
     yield rows
 
 
-def _audit(access: LocalAccess, piece: Piece) -> Rows:
+def _audit(access: LocalBackend, piece: Split) -> Rows:
     """Walk over a part of a file as a scan does, with every checksum, and count."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -187,7 +187,7 @@ def _audit(access: LocalAccess, piece: Piece) -> Rows:
     }]  # fmt: skip
 
 
-def _units(access: LocalAccess, piece: Piece) -> Iterator[dict[str, pa.Array]]:
+def _units(access: LocalBackend, piece: Split) -> Iterator[dict[str, pa.Array]]:
     """Units as columns: there may be as many as messages."""
     import numpy as np
     import pyarrow as pa
@@ -209,7 +209,7 @@ def _units(access: LocalAccess, piece: Piece) -> Iterator[dict[str, pa.Array]]:
             }
 
 
-def _unit_numbers(access: LocalAccess, q: OffsetRange) -> Iterator[dict[str, Any]]:
+def _unit_numbers(access: LocalBackend, q: OffsetRange) -> Iterator[dict[str, Any]]:
     import numpy as np
 
     reader = access.reader
@@ -224,7 +224,7 @@ def _unit_numbers(access: LocalAccess, q: OffsetRange) -> Iterator[dict[str, Any
         yield {"physical": physical, "size": size, "tags": tags, "offset": offset, "messages": messages}
 
 
-def _groups(access: LocalAccess, piece: Piece) -> Rows:
+def _groups(access: LocalBackend, piece: Split) -> Rows:
     bounds = {(q.topic, q.queue_id): (q.start, q.end) for q in piece.queues}
     rows = []
     for group in access.reader.consumer_groups():

@@ -19,11 +19,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from mqfast.config import StoreConfig
 from mqfast.errors import ConfigError, UsageError
-from mqfast.spark.local.commit import Transaction, check_target
+from mqfast.spark.local.commit import SinkTransaction, check_target
 from mqfast.spark.local.staging import StagedFile, clean_staging
 from mqfast.spark.options import Options
 from mqfast.spark.rows import RowWriter, check_columns, refuse_complete
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.base.paths import StorePaths
 from mqfast.store.meta.metadata import TopicTable
 
@@ -70,8 +70,8 @@ class _Sink:
         staging = options.staging or os.path.join(self.store_path, "spark-staging")
         self.staging: Final = os.path.abspath(staging.removeprefix("file:"))
 
-    def transaction(self, identity: Identity) -> Transaction:
-        return Transaction(
+    def transaction(self, identity: Identity) -> SinkTransaction:
+        return SinkTransaction(
             self.store_path, self.staging, identity.txn_id,
             owner=identity.owner, within=identity.within, single=identity.single,
         )  # fmt: skip
@@ -90,7 +90,7 @@ class _Sink:
                     writer.write(encoded)
             return Staged(identity, writer.close(rows.rows))
 
-    def append(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> Transaction | None:
+    def append(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> SinkTransaction | None:
         """In the driver: append what the tasks staged."""
         staged = [message for message in messages if isinstance(message, Staged)]
         if not staged:
@@ -130,8 +130,8 @@ class QueueCounts:
     """How many queues a topic has: as its configuration says, else as a new topic gets."""
 
     def __init__(self, store_path: str) -> None:
-        door = OsDoor()
-        self._table: Final = TopicTable.load(door, StorePaths(store_path).topics)
+        os_api = OsApi()
+        self._table: Final = TopicTable.load(os_api, StorePaths(store_path).topics)
         self._usual: Final = StoreConfig().default_topic_queue_nums
         self._known: Final[dict[str, int]] = {}
 

@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from mqfast.errors import CorruptFile, StorageError, UsageError
-from mqfast.store.put._staged import count_records
+from mqfast.store.put.staged import count_records
 
 __all__ = [
     "Ledger",
@@ -154,12 +154,12 @@ class StagingWriter:
             return None
         if self._durable:
             os.fsync(self._fd)
-        self._let_go()
+        self._release()
         if self._durable:
             sync_directory(self._directory)
         return StagedFile(self._name, self._partition, rows, self._bytes)
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         os.close(self._fd)
         self._fd = -1
 
@@ -170,7 +170,7 @@ class StagingWriter:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._fd >= 0:
-            self._let_go()
+            self._release()
             unlink(os.path.join(self._directory, self._name))
 
 

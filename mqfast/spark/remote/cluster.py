@@ -1,8 +1,8 @@
 """The name servers and brokers of one cluster, as planners and tasks ask them: sockets, routes, and patience.
 
-Room: the Spark adapter, imports neither Spark nor Arrow. One ``Cluster`` for each process and set of options: a worker
-that reads several partitions keeps its connections. What does not answer is asked again for ``brokerTimeout``. It must
-never take a broker that does not answer for one that has no messages.
+Room: the Spark adapter, imports neither Spark nor Arrow. One ``RemoteCluster`` for each process and set of options: a
+worker that reads several partitions keeps its connections. What does not answer is asked again for ``brokerTimeout``.
+It must never take a broker that does not answer for one that has no messages.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mqfast.client.admin.bodies import ClusterBody, TopicListBody, TopicsBody, TopicStatsBody, by_queue
-from mqfast.client.consumer.pulls import RawAnswer, raw_pull
+from mqfast.client.consumer.pull_request import RawAnswer, raw_pull
 from mqfast.client.consumer.subscription import Subscription
-from mqfast.client.net.lane import Lanes
-from mqfast.client.net.steps import Ask, Steps, broker_error, checked
+from mqfast.client.net.connection_pool import BlockingConnectionPool
+from mqfast.client.net.request_steps import Request, RequestSteps, broker_error, checked
 from mqfast.client.route.name_servers import NameServers, fetch_addresses
 from mqfast.client.route.namespace import header_fields, namespace_of_address, unwrap, wrap
 from mqfast.client.route.route_table import MASTER_ID, TopicRoute, decode_route
@@ -44,7 +44,7 @@ from mqfast.spark.selection import is_left_out
 if TYPE_CHECKING:
     from mqfast.spark.options import Options
 
-__all__ = ["BrokerAway", "Cluster", "NotReadable", "brokers_of", "is_away", "tls_context", "wanted_topics"]
+__all__ = ["BrokerAway", "RemoteCluster", "NotReadable", "brokers_of", "is_unavailable", "tls_context", "wanted_topics"]
 
 T = TypeVar("T")
 ASK_S: Final = 5.0
@@ -69,14 +69,14 @@ class NotReadable(BrokerAway):
     """
 
 
-def is_away(error: Exception) -> bool:
+def is_unavailable(error: Exception) -> bool:
     """Is it worth asking again: nobody answered, or somebody who is too busy, or not ready yet?"""
     if isinstance(error, BrokerError):
         return isinstance(error, BrokerBusy) or error.code == ResponseCode.SERVICE_NOT_AVAILABLE
     return isinstance(error, (ConnectError, ConnectionLost, CallTimeout))
 
 
-class Cluster:
+class RemoteCluster:
     """One cluster. Thread: any. Fork: a child begins without sockets.
 
     Raises: ConfigError; ConnectError, CallTimeout, ConnectionLost where nobody answers, BrokerError for refusals.
@@ -104,7 +104,9 @@ class Cluster:
                 fields if key is None else sign(fields, body, key.access_key, key.secret_key, key.security_token or "")
             )
 
-        self.lanes: Final = Lanes(tls_context(options), signed if tenant or key is not None else None)
+        self.connection_pool: Final = BlockingConnectionPool(
+            tls_context(options), signed if tenant or key is not None else None
+        )
         self._brokers: tuple[float, Mapping[str, Mapping[int, str]]] = (_LONG_AGO, {})
         self._routes: dict[str, tuple[float, TopicRoute | None]] = {}
         self._topics: tuple[float, list[str]] = (_LONG_AGO, [])
@@ -112,7 +114,7 @@ class Cluster:
         self._of_broker: dict[str, tuple[float, list[str], Mapping[str, int]]] = {}
 
     @classmethod
-    def shared(cls, options: Options) -> Cluster:
+    def shared(cls, options: Options) -> RemoteCluster:
         """The one of this process for these options."""
         key = repr(dataclasses.replace(options, brokers=None).place)
         found = _shared.get(key)
@@ -130,22 +132,22 @@ class Cluster:
 
     # --- asking ---
 
-    def run(self, steps: Steps[T]) -> T:
+    def run(self, steps: RequestSteps[T]) -> T:
         """Steps of a client, on this thread."""
-        return self.lanes.run(steps)
+        return self.connection_pool.run(steps)
 
     def ask(
         self, address: str, code: RequestCode, fields: Mapping[str, Any], about: str, *also: int
     ) -> RemotingCommand:
         """One request to a broker. Raises: NoRoute for a topic that it has not, BrokerError and its kinds."""
 
-        def steps() -> Steps[RemotingCommand]:
-            answer = yield Ask(address, code, {name: str(value) for name, value in fields.items()}, b"", ASK_S)
+        def steps() -> RequestSteps[RemotingCommand]:
+            answer = yield Request(address, code, {name: str(value) for name, value in fields.items()}, b"", ASK_S)
             return checked(answer, address, about, *also)
 
         return self.run(steps())
 
-    def patiently(self, what: str, once: Callable[[], T], stopped: threading.Event | None = None) -> T:
+    def with_retry(self, what: str, once: Callable[[], T], stopped: threading.Event | None = None) -> T:
         """Do something until whoever is asked answers, for ``brokerTimeout``, or for ever with ``brokerAway=wait``.
 
         Raises: BrokerAway at the end of that time, and when ``stopped`` is set meanwhile.
@@ -156,7 +158,7 @@ class Cluster:
             try:
                 return once()
             except Exception as error:
-                if not is_away(error):
+                if not is_unavailable(error):
                     raise
                 if not self._waits and time.monotonic() + pause > deadline:
                     raise BrokerAway(
@@ -192,7 +194,7 @@ class Cluster:
                 raise ConnectError(f"{self._servers.url}: no addresses of name servers: {error}") from None
         for address in self._servers.addresses:
             try:
-                answer = self.lanes.ask(Ask(address, code, fields, b"", _NAME_SERVER_S))
+                answer = self.connection_pool.request(Request(address, code, fields, b"", _NAME_SERVER_S))
             except (ConnectError, ConnectionLost, CallTimeout) as error:
                 self._servers.failed(address)
                 reasons.append(str(error) if address in str(error) else f"{address}: {error}")
@@ -415,12 +417,12 @@ class Cluster:
             found[queue_id] = max(0, answer.min_offset), max(0, answer.max_offset)
         return found
 
-    def pull(self, broker: str, topic: str, queue_id: int, steps: Steps[RawAnswer]) -> RawAnswer:
+    def pull(self, broker: str, topic: str, queue_id: int, steps: RequestSteps[RawAnswer]) -> RawAnswer:
         """One pull. Raises: NotReadable for a queue that consumers may not read now; Refused, which names the topic."""
         try:
             return self.run(steps)
         except BrokerError as error:
-            if is_away(error):
+            if is_unavailable(error):
                 raise
             self._routes.pop(topic, None)
             self._of_broker.pop(broker, None)
@@ -495,7 +497,7 @@ class Cluster:
         self.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields, about)
 
 
-_shared: Final[dict[str, Cluster]] = {}
+_shared: Final[dict[str, RemoteCluster]] = {}
 _BROKERS: Final[tuple[RequestCode, dict[str, Any], str]] = (
     RequestCode.GET_BROKER_CLUSTER_INFO, {}, "brokers of the cluster",
 )  # fmt: skip
@@ -534,7 +536,7 @@ def tls_context(options: Options) -> ssl.SSLContext | None:
     return context
 
 
-def wanted_topics(cluster: Cluster, options: Options, broker: str) -> list[str]:
+def wanted_topics(cluster: RemoteCluster, options: Options, broker: str) -> list[str]:
     """The topics of a broker that may have messages to read: those that are named, or all that fit."""
     if options.subscribe is not None:
         return list(options.subscribe)
@@ -554,13 +556,13 @@ def brokers_of(options: Options, *, begins: bool = False) -> list[str]:
     Args: begins: a read begins here: what was known is asked for again, and a cluster without a broker is none.
     Raises: BrokerAway where no name server answers.
     """
-    cluster = Cluster.shared(options)
+    cluster = RemoteCluster.shared(options)
     if begins:
         cluster.forget()
-    return cluster.patiently("name servers", lambda: _brokers_of(cluster, options, begins))
+    return cluster.with_retry("name servers", lambda: _brokers_of(cluster, options, begins))
 
 
-def _brokers_of(cluster: Cluster, options: Options, begins: bool) -> list[str]:
+def _brokers_of(cluster: RemoteCluster, options: Options, begins: bool) -> list[str]:
     if options.brokers is not None:
         return sorted(options.brokers)  # also one that is away: what it has is wanted
     if options.subscribe is None and options.assign is None:

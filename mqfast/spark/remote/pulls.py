@@ -15,15 +15,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from mqfast.client.consumer.pulls import RawAnswer, raw_pull
+from mqfast.client.consumer.pull_request import RawAnswer, raw_pull
 from mqfast.client.consumer.subscription import Subscription
 from mqfast.client.route.route_table import MASTER_ID
 from mqfast.client.values import MessageQueue, PullStatus
 from mqfast.errors import DataLoss, NoRoute
 from mqfast.spark.plan import OffsetRange
-from mqfast.spark.remote.cluster import BrokerAway, Cluster, NotReadable
+from mqfast.spark.remote.cluster import BrokerAway, NotReadable, RemoteCluster
 
-__all__ = ["Counts", "QueuePuller", "Records"]
+__all__ = ["PullCounts", "QueuePuller", "Records"]
 
 _MOST_COUNT: Final = 1 << 14
 # What Apache's brokers answer by default; and from how many on ours know that somebody reads much at once.
@@ -41,7 +41,7 @@ def _count(left: int) -> int:
 
 
 @dataclass
-class Counts:
+class PullCounts:
     """What the pulls of one task have done. ``waited_s``: for answers; ``decoded_s``: making columns of them."""
 
     pulls: int = 0
@@ -50,7 +50,7 @@ class Counts:
     waited_s: float = 0.0
     decoded_s: float = 0.0
 
-    def since(self, before: Counts) -> str:
+    def since(self, before: PullCounts) -> str:
         """What was done since then, for a line of the log."""
         return (
             f"{self.rows - before.rows} rows, {self.bytes - before.bytes} bytes, {self.pulls - before.pulls} pulls, "
@@ -78,7 +78,7 @@ class QueuePuller:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: RemoteCluster,
         broker: str,
         group: str,
         piece: OffsetRange,
@@ -86,7 +86,7 @@ class QueuePuller:
         *,
         most_bytes: int,
         fail: bool,
-        counts: Counts,
+        counts: PullCounts,
     ) -> None:
         self._cluster: Final = cluster
         self._broker: Final = broker
@@ -112,14 +112,14 @@ class QueuePuller:
         while self._at < self._end:
             begin = time.monotonic()
             try:
-                answer = self._cluster.patiently(self._name, self._one, self.stopped)
+                answer = self._cluster.with_retry(self._name, self._one, self.stopped)
             except NoRoute as error:
-                self.lose(self._at, self._end, f"the broker does not have the topic any more ({error})")
+                self.report_loss(self._at, self._end, f"the broker does not have the topic any more ({error})")
                 return
             except BrokerAway as error:
                 if self._fail or not isinstance(error.__cause__, NotReadable):
                     raise
-                self.lose(self._at, self._end, str(error))
+                self.report_loss(self._at, self._end, str(error))
                 return
             self._counts.waited_s += time.monotonic() - begin
             self._counts.pulls += 1
@@ -158,18 +158,18 @@ class QueuePuller:
             if answer.remark == _NO_MATCH and self.is_filtered:
                 return behind
             if answer.remark == _REMOVING and behind > at:
-                return self.lose(at, behind, "retention removes them")
-            return self.lose(at, max(behind, at + 1), f"the broker does not send them: {answer.remark}")
+                return self.report_loss(at, behind, "retention removes them")
+            return self.report_loss(at, max(behind, at + 1), f"the broker does not send them: {answer.remark}")
         if answer.status is PullStatus.OFFSET_ILLEGAL:
             if answer.remark == _RESET:
                 return at  # somebody reset the group in whose name is pulled: that says nothing of messages
             if answer.min_offset > at:
-                return self.lose(at, answer.min_offset, "they were removed")
+                return self.report_loss(at, answer.min_offset, "they were removed")
         elif behind > at:
-            return self.lose(at, behind, "the broker does not find them")
-        return self.lose(at, self._end, f"the queue ends at {answer.max_offset}")
+            return self.report_loss(at, behind, "the broker does not find them")
+        return self.report_loss(at, self._end, f"the queue ends at {answer.max_offset}")
 
-    def lose(self, first: int, behind: int, why: str) -> int:
+    def report_loss(self, first: int, behind: int, why: str) -> int:
         """Messages that the range had, and that cannot be had. Returns: where to go on. Raises: DataLoss."""
         behind = min(behind, self._end)
         what = f"{self._name}: messages {first} to {behind - 1} are not there: {why}"

@@ -15,16 +15,16 @@ from mqfast.client.admin.bodies import AllOffsetsBody
 from mqfast.errors import ConfigError, NoRoute
 from mqfast.remoting.bodies import decode_body
 from mqfast.remoting.codes import RequestCode
-from mqfast.spark.access import group_row
+from mqfast.spark.backend import group_row
 from mqfast.spark.options import Options, option_name
-from mqfast.spark.plan import OffsetRange, Piece, Snapshot
+from mqfast.spark.plan import OffsetRange, Snapshot, Split
 from mqfast.spark.schema import Column, arrow_schema
 from mqfast.spark.selection import selected_queues
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from mqfast.spark.remote.remote_access import RemoteAccess
+    from mqfast.spark.remote.remote_backend import RemoteBackend
 
 __all__ = ["view_pieces", "view_rows"]
 
@@ -35,7 +35,7 @@ _BOUNDS: Final = (
 )  # fmt: skip
 
 
-def view_pieces(snapshot: Snapshot, options: Options) -> list[Piece]:
+def view_pieces(snapshot: Snapshot, options: Options) -> list[Split]:
     """What each task makes rows of. Raises: ConfigError."""
     for name in _BOUNDS:
         if getattr(options, name) is not None:
@@ -44,12 +44,12 @@ def view_pieces(snapshot: Snapshot, options: Options) -> list[Piece]:
         options = replace(options, include_system_topics=True)
     queues = [OffsetRange(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in selected_queues(snapshot, options)]
     if options.view == "groups":
-        return [Piece(queues=tuple(queues))]
-    return [Piece(queues=tuple(queues[i : i + _QUEUES_AT_ONCE])) for i in range(0, len(queues), _QUEUES_AT_ONCE)]
+        return [Split(queues=tuple(queues))]
+    return [Split(queues=tuple(queues[i : i + _QUEUES_AT_ONCE])) for i in range(0, len(queues), _QUEUES_AT_ONCE)]
 
 
 def view_rows(
-    access: RemoteAccess, piece: Piece, columns: Sequence[Column], options: Options
+    access: RemoteBackend, piece: Split, columns: Sequence[Column], options: Options
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one piece. Raises: ClientError."""
     import pyarrow as pa
@@ -60,7 +60,7 @@ def view_rows(
         yield pa.RecordBatch.from_pylist([{c.name: row[c.name] for c in columns} for row in rows], schema=schema)
 
 
-def _queues(access: RemoteAccess, piece: Piece) -> list[dict[str, Any]]:
+def _queues(access: RemoteBackend, piece: Split) -> list[dict[str, Any]]:
     """By counts alone: a pull needs the right to read, and a queue that consumers may read."""
     cluster = access.cluster
     last_ms: dict[str, dict[int, int]] = {}
@@ -74,11 +74,11 @@ def _queues(access: RemoteAccess, piece: Piece) -> list[dict[str, Any]]:
     rows = []
     for q in piece.queues:
         if q.topic not in last_ms:
-            last_ms[q.topic] = cluster.patiently(f"broker {access.broker}", partial(stats, q.topic))
+            last_ms[q.topic] = cluster.with_retry(f"broker {access.broker}", partial(stats, q.topic))
         first_ms = 0
         if q.start < q.end:
             asked = partial(cluster.earliest_time, access.broker, q.topic, q.queue_id)
-            first_ms = cluster.patiently(f"broker {access.broker}", asked)
+            first_ms = cluster.with_retry(f"broker {access.broker}", asked)
         latest_ms = last_ms[q.topic].get(q.queue_id, 0) if q.start < q.end else 0
         rows.append({
             "topic": q.topic, "queueId": q.queue_id, "minOffset": q.start, "maxOffset": q.end,
@@ -90,7 +90,7 @@ def _queues(access: RemoteAccess, piece: Piece) -> list[dict[str, Any]]:
     return rows
 
 
-def _groups(access: RemoteAccess, piece: Piece) -> list[dict[str, Any]]:
+def _groups(access: RemoteBackend, piece: Split) -> list[dict[str, Any]]:
     cluster = access.cluster
     bounds = {(q.topic, q.queue_id): (q.start, q.end) for q in piece.queues}
 
@@ -100,7 +100,7 @@ def _groups(access: RemoteAccess, piece: Piece) -> list[dict[str, Any]]:
         return decode_body(bytes(answer.body), AllOffsetsBody, "offsets")
 
     rows = []
-    for name, queues in cluster.patiently(f"broker {access.broker}", once).offset_table.items():
+    for name, queues in cluster.with_retry(f"broker {access.broker}", once).offset_table.items():
         topic, at, group = name.partition("@")
         topic, group = cluster.plain(topic), cluster.plain(group)
         for queue_id, offset in queues.items() if at else ():

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from mqfast.client.net import io_thread
 from mqfast.client.net.instance import ClientInstance, InstanceSettings
-from mqfast.client.net.steps import Ask, broker_error
+from mqfast.client.net.request_steps import Request, broker_error
 from mqfast.client.producer.send import RETRIED
 from mqfast.client.route.namespace import wrap
 from mqfast.client.values import MessageQueue
@@ -30,21 +30,21 @@ from mqfast.errors import (
     UsageError,
 )
 from mqfast.remoting.codes import RequestCode, ResponseCode
-from mqfast.remoting.once import ONCE, Mark, Span
-from mqfast.spark.remote.asked import (
+from mqfast.remoting.once import ONCE, RowSequence, SequenceRange
+from mqfast.spark.remote.write_state import (
     ATTEMPT_S,
     LOST,
     STORED_NOT_SAFE,
     BatchDone,
-    Division,
-    Memory,
+    BrokerWriteState,
+    Partitioning,
     ask,
     forgot,
     pause,
     unlike,
 )
 
-__all__ = ["End", "How", "TaskSender"]
+__all__ = ["TaskResult", "How", "TaskSender"]
 
 _log = logging.getLogger("mqfast.spark")
 GROUP: Final = "mqfast-spark"
@@ -69,7 +69,7 @@ class How(NamedTuple):
     given_queues: bool = False
 
 
-class End(NamedTuple):
+class TaskResult(NamedTuple):
     """The last row of a task for a queue."""
 
     topic: str
@@ -84,7 +84,7 @@ class _Request(NamedTuple):
     single: bool
     body: bytes
     properties: bytes
-    span: Span
+    span: SequenceRange
     sys_flag: int
     born: int
     reconsume_times: int
@@ -110,9 +110,9 @@ class TaskSender:
         self._settings: Final = settings
         self._io = io_thread.shared()
         self._instance: ClientInstance = ClientInstance.shared(settings, self._io.loop)
-        self._divisions: dict[str, Division] = {}
+        self._divisions: dict[str, Partitioning] = {}
         self._remembering: set[str] = set()
-        self._lanes: dict[MessageQueue, deque[_Request]] = {}
+        self._connection_pool: dict[MessageQueue, deque[_Request]] = {}
         self._room = threading.Condition()
         self._bytes = 0
         self._error: Exception | None = None
@@ -130,7 +130,7 @@ class TaskSender:
 
     # --- where to ---
 
-    def division(self, topic: str) -> Division:
+    def division(self, topic: str) -> Partitioning:
         """Among which queues the rows of a topic are divided; the topic is made where brokers make topics.
 
         Raises: BatchDone; NoRoute, ConnectError, ClientError; ConfigError where exactly once is asked of a broker that
@@ -156,14 +156,14 @@ class TaskSender:
         """The division as marks have it."""
         return "{}.{}".format(*self.division(topic.decode("utf-8")).counts).encode()
 
-    async def _divide(self, topic: str) -> Division:
+    async def _divide(self, topic: str) -> Partitioning:
         name = wrap(self._settings.namespace, topic)
         deadline = time.monotonic() + self._how.timeout_s
         attempt = 0
         while True:
             why: object
             try:
-                division = Division(name, await self._queues(name))
+                division = Partitioning(name, await self._queues(name))
                 reason = None
                 if self._how.delivery != "at_least_once":
                     asked = [await self._memory(one, name) for one in division.brokers]
@@ -182,7 +182,7 @@ class TaskSender:
 
     async def _queues(self, topic: str) -> tuple[MessageQueue, ...]:
         instance = self._instance
-        run = instance.shell.run
+        run = instance.driver.run
         route = await run(instance.publish_route(topic, copied_topic=_AUTO_CREATE, queues=_TOPIC_QUEUES, refresh=True))
         if route.is_default:
             await self._make(topic)
@@ -203,8 +203,8 @@ class TaskSender:
         for name in sorted(route.brokers):
             address = route.brokers[name].addresses.get(0)
             if address is not None:
-                answer = await self._instance.shell.ask(
-                    Ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, fields, timeout_s=ATTEMPT_S)
+                answer = await self._instance.driver.request(
+                    Request(address, RequestCode.UPDATE_AND_CREATE_TOPIC, fields, timeout_s=ATTEMPT_S)
                 )
                 assert answer is not None
                 if answer.code != ResponseCode.SUCCESS:
@@ -218,7 +218,7 @@ class TaskSender:
 
     async def _has_route(self, topic: str) -> bool:
         try:
-            await self._instance.shell.run(self._instance.route(topic, refresh=True))
+            await self._instance.driver.run(self._instance.route(topic, refresh=True))
         except NoRoute:
             return False
         return True
@@ -229,7 +229,7 @@ class TaskSender:
             raise ConnectError(f"broker {broker}: no known route names its master")
         return address
 
-    async def _memory(self, broker: str, topic: str) -> Memory | None:
+    async def _memory(self, broker: str, topic: str) -> BrokerWriteState | None:
         """What a broker remembers of this batch; None: it remembers no writes."""
         address = self._address(broker)
         memory = await ask(self._instance, address, topic, self._how.key, self._how.batch)
@@ -259,9 +259,11 @@ class TaskSender:
                 f"column queueId: topic {division.topic}: expected a queue below {len(division.queues)}, found {index}"
             )
         how = self._how
-        mark = Mark(how.key, how.batch, how.partition, row, crc, *division.counts)
+        mark = RowSequence(how.key, how.batch, how.partition, row, crc, *division.counts)
         queue = division.queues[index]
-        request = _Request(queue, single, body, properties, Span(previous, mark), sys_flag, born, reconsume_times, flag)
+        request = _Request(
+            queue, single, body, properties, SequenceRange(previous, mark), sys_flag, born, reconsume_times, flag
+        )
         with self._room:
             while self._error is None and self._bytes and self._bytes + request.bytes > how.bytes_max:
                 self._room.wait()
@@ -278,10 +280,10 @@ class TaskSender:
             if self._error is not None:
                 raise self._error
 
-    def end_of(self, topic: bytes, index: int, row: int, crc: int) -> End:
+    def end_of(self, topic: bytes, index: int, row: int, crc: int) -> TaskResult:
         """What the driver is told of a queue."""
         queue = self.division(topic.decode("utf-8")).queues[index]
-        return End(queue.topic, queue.broker_name, queue.queue_id, row, crc)
+        return TaskResult(queue.topic, queue.broker_name, queue.queue_id, row, crc)
 
     def _fail(self, error: Exception) -> None:
         with self._room:
@@ -290,15 +292,15 @@ class TaskSender:
             self._room.notify_all()
 
     def _begin(self, request: _Request) -> None:
-        waiting = self._lanes.get(request.queue)
+        waiting = self._connection_pool.get(request.queue)
         if waiting is not None:
             waiting.append(request)
             return
-        self._lanes[request.queue] = deque([request])
+        self._connection_pool[request.queue] = deque([request])
         self._instance.spawn(self._drain(request.queue), "mqfast rows")
 
     async def _drain(self, queue: MessageQueue) -> None:
-        waiting = self._lanes[queue]
+        waiting = self._connection_pool[queue]
         try:
             while waiting and self._error is None:
                 request = waiting.popleft()
@@ -309,7 +311,7 @@ class TaskSender:
         except Exception as error:  # whatever it is: the task's thread waits for an end
             self._fail(error)
         finally:
-            del self._lanes[queue]
+            del self._connection_pool[queue]
 
     async def _stored(self, request: _Request) -> None:
         """One request until its rows are stored. Raises: ClientError, BrokerError."""
@@ -327,8 +329,8 @@ class TaskSender:
                 )
             try:
                 address = self._address(queue.broker_name)
-                wanted = Ask(address, code, self._fields(request, once), request.body, min(left, ATTEMPT_S))
-                answer = await self._instance.shell.ask(wanted)
+                wanted = Request(address, code, self._fields(request, once), request.body, min(left, ATTEMPT_S))
+                answer = await self._instance.driver.request(wanted)
             except LOST as error:
                 why = error
                 await self._refresh(queue.topic)
@@ -381,6 +383,6 @@ class TaskSender:
     async def _refresh(self, topic: str) -> None:
         """The broker may have moved; while name servers know nothing better the route stays."""
         try:
-            await self._instance.shell.run(self._instance.route(topic, refresh=True, timeout_s=1.0))
+            await self._instance.driver.run(self._instance.route(topic, refresh=True, timeout_s=1.0))
         except MqfastError as error:
             _log.info("%s", error)

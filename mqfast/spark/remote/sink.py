@@ -21,10 +21,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from mqfast.errors import ConfigError, UsageError
 from mqfast.remoting.once import STAMP
 from mqfast.spark.options import Options
-from mqfast.spark.remote._elements import Elements
-from mqfast.spark.remote.asked import Batch, BatchDone
 from mqfast.spark.remote.client import settings_of
-from mqfast.spark.remote.sender import End, How, TaskSender
+from mqfast.spark.remote.send_elements import Elements
+from mqfast.spark.remote.sender import How, TaskResult, TaskSender
+from mqfast.spark.remote.write_state import Batch, BatchDone
 from mqfast.spark.rows import RowWriter, check_columns, refuse_complete
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Sent(WriterCommitMessage):
     batch: int
     partition: int
     rows: int
-    ends: list[End] = field(default_factory=list)
+    ends: list[TaskResult] = field(default_factory=list)
     forgetful: tuple[str, ...] = ()
     repeated: int = 0
     done_batch: int = -1

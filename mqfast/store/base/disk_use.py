@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mqfast.store.base._os import OsDoor
+    from mqfast.store.base.os_api import OsApi
     from mqfast.store.base.paths import StorePaths
 
 __all__ = ["DiskUse", "disk_use"]
@@ -24,21 +24,21 @@ class DiskUse:
     path: str
 
 
-def disk_use(door: OsDoor, paths: StorePaths) -> DiskUse:
+def disk_use(os_api: OsApi, paths: StorePaths) -> DiskUse:
     """How full the fullest filesystem is on which log, queue or index files are (links resolved).
 
     Raises: StorageError.
     """
     worst, seen = DiskUse(-1, paths.root), set()
     kinds = [*paths.commit_logs, paths.consume_queue, paths.batch_consume_queue, paths.index]
-    for path, device in zip(kinds, door.devices(kinds), strict=True):
+    for path, device in zip(kinds, os_api.devices(kinds), strict=True):
         while device < 0:
             path = os.path.dirname(path)
-            (device,) = door.devices([path])
+            (device,) = os_api.devices([path])
         if device in seen:
             continue
         seen.add(device)
-        total, available = door.statvfs(path)
+        total, available = os_api.statvfs(path)
         percent = -(-(total - available) * 100 // total) if total > 0 else 0
         if percent > worst.percent:
             worst = DiskUse(percent, path)

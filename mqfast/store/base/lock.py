@@ -19,8 +19,8 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from mqfast.errors import DiskFull, StoreLocked
-from mqfast.store.base._os import Mutex
 from mqfast.store.base.lock_holder import find_holder
+from mqfast.store.base.os_api import Mutex
 from mqfast.store.base.paths import ByteLockHandle, DirectoryHandle, Door
 
 __all__ = ["ADVICE", "StoreLock", "abort_exists", "create_abort", "remove_abort"]
@@ -62,8 +62,8 @@ def _parent(path: str) -> str:
     return path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
 
 
-def _refusal(door: Door, path: str, store: str) -> StoreLocked:
-    holder = find_holder(door, path, f"{_parent(path)}/abort")
+def _refusal(os_api: Door, path: str, store: str) -> StoreLocked:
+    holder = find_holder(os_api, path, f"{_parent(path)}/abort")
     if holder is not None and holder.pid == os.getpid():
         return StoreLocked(EAGAIN, f"the store is already open in this process: {_ADVICE_HERE}", store)
     error = StoreLocked(EAGAIN, f"the store is open for writing in {holder or 'another process'}: {ADVICE}", store)
@@ -87,7 +87,7 @@ class StoreLock:
         self._held: Final = _registry.held
 
     @classmethod
-    def acquire(cls, door: Door, path: str) -> StoreLock:
+    def acquire(cls, os_api: Door, path: str) -> StoreLock:
         """Lock the store whose lock file is ``path``, without waiting; its directory must exist.
 
         Raises: StoreLocked, which names who has the store open where the system tells; StorageError.
@@ -95,26 +95,26 @@ class StoreLock:
         with _registry.mutex:
             # The directory stands for the store, so that neither another spelling of its path nor a deleted lock
             # file lets a second writer in; and it is looked up before the file is opened, for the sake of record locks.
-            key = door.file_id(_parent(path))
+            key = os_api.file_id(_parent(path))
             if key in _registry.held:
                 raise StoreLocked(EAGAIN, f"the store is already open in this process: {_ADVICE_HERE}", _parent(path))
             try:
-                handle = door.lock_byte(path)
+                handle = os_api.lock_byte(path)
             except StoreLocked:
-                raise _refusal(door, path, _parent(path)) from None
-            lock = cls(path, key, door.open_directory(_parent(path)), handle)
+                raise _refusal(os_api, path, _parent(path)) from None
+            lock = cls(path, key, os_api.open_directory(_parent(path)), handle)
             _registry.held[key] = lock
             return lock
 
-    def cover(self, door: Door, directories: Sequence[str]) -> None:
+    def cover(self, os_api: Door, directories: Sequence[str]) -> None:
         """Lock these log directories as well; those that do not exist yet are made.
 
         Raises: StoreLocked, StorageError.
         """
         with _registry.mutex:
             for path in directories:
-                door.makedirs(path)
-                key = door.file_id(path)
+                os_api.makedirs(path)
+                key = os_api.file_id(path)
                 if _registry.held.get(key, self) is not self:
                     raise StoreLocked(
                         EAGAIN,
@@ -122,9 +122,9 @@ class StoreLock:
                         "give each store its own store_path_commit_log",
                         path,
                     )
-                directory = door.open_directory(path)
+                directory = os_api.open_directory(path)
                 if not directory.lock():
-                    raise _refusal(door, self._path, path)
+                    raise _refusal(os_api, self._path, path)
                 self._directories.append(directory)
                 self._keys.append(key)
                 self._held[key] = self
@@ -159,25 +159,25 @@ class StoreLock:
         self.release()
 
 
-def abort_exists(door: Door, path: str) -> bool:
+def abort_exists(os_api: Door, path: str) -> bool:
     """Did the last writer leave without closing? The content of the file does not matter."""
-    return door.exists(path)
+    return os_api.exists(path)
 
 
-def create_abort(door: Door, path: str, pid: int) -> None:
+def create_abort(os_api: Door, path: str, pid: int) -> None:
     """Note that a writer is at work: the file holds its decimal process id, and is durable on return.
 
     Raises: DiskFull where not even the name has room; the content, which nobody needs, may be missing.
     """
     try:
-        door.write_file(path, str(pid).encode("ascii"))
+        os_api.write_file(path, str(pid).encode("ascii"))
     except DiskFull:
-        if not door.exists(path):
+        if not os_api.exists(path):
             raise
-    door.fsync_dir(_parent(path))
+    os_api.fsync_dir(_parent(path))
 
 
-def remove_abort(door: Door, path: str) -> None:
+def remove_abort(os_api: Door, path: str) -> None:
     """Note that the store was closed in order; only to be called after everything else was flushed."""
-    door.unlink(path, missing_ok=True)
-    door.fsync_dir(_parent(path))
+    os_api.unlink(path, missing_ok=True)
+    os_api.fsync_dir(_parent(path))

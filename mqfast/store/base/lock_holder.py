@@ -30,7 +30,7 @@ class Holder(NamedTuple):
         return f"process {self.pid} ({self.command})" if self.command else f"process {self.pid}"
 
 
-def find_holder(door: Door, lock_path: str, abort_path: str) -> Holder | None:
+def find_holder(os_api: Door, lock_path: str, abort_path: str) -> Holder | None:
     """The process that holds the lock on ``lock_path``; else the one that ``abort`` names, unless what that one has
     open can be seen; else None.
 
@@ -38,30 +38,30 @@ def find_holder(door: Door, lock_path: str, abort_path: str) -> Holder | None:
     there, but it shows in ``/proc/<pid>/fdinfo`` of each process that has the file open.
     """
     with suppress(*_UNREADABLE):
-        inode = door.file_id(lock_path)[1]
-        noted = _noted(door, abort_path)
-        pid = _of_record_lock(door, inode) or _of_open_file(door, inode, noted)
+        inode = os_api.file_id(lock_path)[1]
+        noted = _noted(os_api, abort_path)
+        pid = _of_record_lock(os_api, inode) or _of_open_file(os_api, inode, noted)
         if pid is not None:
-            return Holder(pid, _command(door, pid))
-        if noted is not None and not _can_be_seen(door, noted):
-            return Holder(noted, _command(door, noted))
+            return Holder(pid, _command(os_api, pid))
+        if noted is not None and not _can_be_seen(os_api, noted):
+            return Holder(noted, _command(os_api, noted))
     return None
 
 
-def _text(door: Door, path: str) -> str:
+def _text(os_api: Door, path: str) -> str:
     try:
-        return door.read_file(path).decode("utf-8", "replace")
+        return os_api.read_file(path).decode("utf-8", "replace")
     except _UNREADABLE:
         return ""
 
 
-def _noted(door: Door, abort_path: str) -> int | None:
-    text = _text(door, abort_path).strip()
+def _noted(os_api: Door, abort_path: str) -> int | None:
+    text = _text(os_api, abort_path).strip()
     return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 10 else None
 
 
-def _command(door: Door, pid: int) -> str:
-    words = _text(door, f"/proc/{pid}/cmdline").replace("\0", " ").strip()
+def _command(os_api: Door, pid: int) -> str:
+    words = _text(os_api, f"/proc/{pid}/cmdline").replace("\0", " ").strip()
     text = "".join(c if c.isprintable() else "?" for c in words)
     return text if len(text) <= _MOST_COMMAND else text[:_MOST_COMMAND] + "..."
 
@@ -71,45 +71,45 @@ def _is_lock_on(words: list[str], inode: int) -> bool:
     return len(words) >= 8 and words[3] == "WRITE" and words[5].rpartition(":")[2] == str(inode)
 
 
-def _of_record_lock(door: Door, inode: int) -> int | None:
-    for line in _text(door, "/proc/locks").splitlines():
+def _of_record_lock(os_api: Door, inode: int) -> int | None:
+    for line in _text(os_api, "/proc/locks").splitlines():
         words = line.split()
         if _is_lock_on(words, inode) and words[1] == "POSIX" and words[4].isdigit() and int(words[4]) > 0:
             return int(words[4])
     return None
 
 
-def _processes(door: Door, first: int | None) -> Iterator[int]:
+def _processes(os_api: Door, first: int | None) -> Iterator[int]:
     if first is not None:
         yield first
     with suppress(*_UNREADABLE):
-        for name in door.listdir("/proc"):
+        for name in os_api.listdir("/proc"):
             if name.isdigit() and int(name) != first:
                 yield int(name)
 
 
-def _of_open_file(door: Door, inode: int, first: int | None) -> int | None:
+def _of_open_file(os_api: Door, inode: int, first: int | None) -> int | None:
     most = time.thread_time() + _MOST_CPU_S  # not of the clock: a busy machine finds the holder as well
-    for pid in _processes(door, first):
+    for pid in _processes(os_api, first):
         if time.thread_time() > most:
             break
         with suppress(*_UNREADABLE):  # it has ended meanwhile, or is another user's
-            for descriptor in door.listdir(f"/proc/{pid}/fd"):
+            for descriptor in os_api.listdir(f"/proc/{pid}/fd"):
                 with suppress(*_UNREADABLE):
-                    opened = door.file_id(f"/proc/{pid}/fd/{descriptor}")
-                    if opened[1] == inode and _has_lock(door, pid, descriptor, inode):
+                    opened = os_api.file_id(f"/proc/{pid}/fd/{descriptor}")
+                    if opened[1] == inode and _has_lock(os_api, pid, descriptor, inode):
                         return pid
     return None
 
 
-def _can_be_seen(door: Door, pid: int) -> bool:
+def _can_be_seen(os_api: Door, pid: int) -> bool:
     with suppress(*_UNREADABLE):
-        return bool(door.listdir(f"/proc/{pid}/fd"))  # empty: there is no such process
+        return bool(os_api.listdir(f"/proc/{pid}/fd"))  # empty: there is no such process
     return False
 
 
-def _has_lock(door: Door, pid: int, descriptor: str, inode: int) -> bool:
+def _has_lock(os_api: Door, pid: int, descriptor: str, inode: int) -> bool:
     return any(
         line.startswith("lock:") and _is_lock_on(line.split()[1:], inode)
-        for line in _text(door, f"/proc/{pid}/fdinfo/{descriptor}").splitlines()
+        for line in _text(os_api, f"/proc/{pid}/fdinfo/{descriptor}").splitlines()
     )

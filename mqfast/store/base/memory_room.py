@@ -16,7 +16,7 @@ from mqfast.errors import DiskFull, MqfastError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mqfast.store.base._os import OsDoor
+    from mqfast.store.base.os_api import OsApi
 
 __all__ = ["MemoryRoom", "mount_of"]
 
@@ -41,16 +41,16 @@ _OLDER: Final = _Limit(
 )
 
 
-def _read(door: OsDoor, path: str) -> str | None:
+def _read(os_api: OsApi, path: str) -> str | None:
     try:
-        return door.read_file(path, max_bytes=1 << 20).decode("utf-8", "surrogateescape")
+        return os_api.read_file(path, max_bytes=1 << 20).decode("utf-8", "surrogateescape")
     except MqfastError:
         return None
 
 
-def mount_of(door: OsDoor, place: str) -> tuple[str, str, str] | None:
+def mount_of(os_api: OsApi, place: str) -> tuple[str, str, str] | None:
     """(device, kind, options) of the filesystem that holds ``place``, an absolute path; None where nobody says."""
-    text = _read(door, "/proc/self/mounts")
+    text = _read(os_api, "/proc/self/mounts")
     best: tuple[str, tuple[str, str, str]] | None = None
     for line in (text or "").splitlines():
         fields = line.split()
@@ -76,9 +76,9 @@ def _numbers(text: str | None) -> dict[str, int]:
 class MemoryRoom:
     """Asks before a file takes memory. Thread: any."""
 
-    def __init__(self, door: OsDoor, directory: str) -> None:
-        self._door = door
-        mount = mount_of(door, directory)
+    def __init__(self, os_api: OsApi, directory: str) -> None:
+        self._door = os_api
+        mount = mount_of(os_api, directory)
         self._is_memory = mount is not None and mount[1] in ("tmpfs", "ramfs")
 
     def check(self, wanted: int, path: str, setting: str) -> None:

@@ -60,7 +60,7 @@ class DirectoryHandle(Protocol):
 
 
 class Door(Protocol):
-    """The part of ``mqfast.store.base._os.OsDoor`` that the metadata rooms use; every method raises StorageError."""
+    """The part of ``mqfast.store.base.os_api.OsApi`` that the metadata rooms use; every method raises StorageError."""
 
     def read_file(self, path: str, max_bytes: int = ...) -> bytes: ...
     def write_file(self, path: str, data: bytes) -> None: ...
@@ -118,16 +118,16 @@ def absolute(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], what: st
         raise StoreNotFound(ENOENT, f"{what}: relative, and the working directory was removed", text) from None
 
 
-def root_of(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], door: Door) -> str:
+def root_of(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], os_api: Door) -> str:
     """The path of a store that a user named, from the root of the file system.
 
     Raises: as absolute; StoreNotFound when a file lies there, or on the way.
     """
     root = absolute(path)
     there = root
-    while not door.exists(there) and there != os.path.dirname(there):
+    while not os_api.exists(there) and there != os.path.dirname(there):
         there = os.path.dirname(there)
-    if not door.is_dir(there):
+    if not os_api.is_dir(there):
         raise StoreNotFound(ENOTDIR, "expected the directory of a store, found a file", there)
     return root
 
@@ -295,13 +295,13 @@ def parse_index_name(name: str, directory: str = "") -> int:
     return int(time.mktime((year, month, day, hour, minute, second, 0, 0, -1))) * 1000 + ms
 
 
-def list_offset_files(door: Door, directory: str) -> tuple[list[OffsetFile], list[str]]:
+def list_offset_files(os_api: Door, directory: str) -> tuple[list[OffsetFile], list[str]]:
     """The offset-named files of a directory in order, and the names of everything else; both empty if it is missing."""
     files: list[OffsetFile] = []
     others: list[str] = []
-    for name in door.listdir(directory):
+    for name in os_api.listdir(directory):
         path = os.path.join(directory, name)
-        if _digits(name, _OFFSET_DIGITS) and int(name) <= _I64_MAX and not door.is_dir(path):
+        if _digits(name, _OFFSET_DIGITS) and int(name) <= _I64_MAX and not os_api.is_dir(path):
             files.append(OffsetFile(int(name), path))
         else:
             others.append(name)
@@ -309,12 +309,12 @@ def list_offset_files(door: Door, directory: str) -> tuple[list[OffsetFile], lis
     return files, others
 
 
-def list_index_files(door: Door, directory: str) -> tuple[list[str], list[str]]:
+def list_index_files(os_api: Door, directory: str) -> tuple[list[str], list[str]]:
     """The names of the index files, oldest first, and the names of everything else in the directory."""
     names: list[str] = []
     others: list[str] = []
-    for name in door.listdir(directory):
-        regular = _index_fields(name) is not None and not door.is_dir(os.path.join(directory, name))
+    for name in os_api.listdir(directory):
+        regular = _index_fields(name) is not None and not os_api.is_dir(os.path.join(directory, name))
         (names if regular else others).append(name)
     return sorted(names), others
 
@@ -324,14 +324,14 @@ def queue_dir(base: str, topic: str, queue_id: int) -> str:
     return f"{base}/{topic}/{queue_id}"
 
 
-def queue_ids(door: Door, base: str, topic: str) -> list[int]:
+def queue_ids(os_api: Door, base: str, topic: str) -> list[int]:
     """Queue ids that have a directory below that of a topic; whatever is none is left out.
 
     Raises: StorageError for a directory that cannot be read, unless its name is one that no broker gives a topic, as
     ``lost+found`` is.
     """
     try:
-        names = door.subdirectories(os.path.join(base, topic))
+        names = os_api.subdirectories(os.path.join(base, topic))
     except StorageError as error:
         if error.errno not in (EACCES, EPERM) or broker_accepts_topic(topic):
             raise
@@ -344,28 +344,28 @@ def queue_ids(door: Door, base: str, topic: str) -> list[int]:
     )
 
 
-def list_queues(door: Door, base: str) -> dict[str, list[int]]:
+def list_queues(os_api: Door, base: str) -> dict[str, list[int]]:
     """Topic -> queue ids that have a directory below ``base``. Raises: as queue_ids."""
-    return {topic: queue_ids(door, base, topic) for topic in door.subdirectories(base)}
+    return {topic: queue_ids(os_api, base, topic) for topic in os_api.subdirectories(base)}
 
 
-def _first_files(door: Door, base: str) -> Iterator[tuple[str, int]]:
+def _first_files(os_api: Door, base: str) -> Iterator[tuple[str, int]]:
     """Path and length of the first file of each queue."""
-    for topic in door.subdirectories(base):
-        for queue_id in queue_ids(door, base, topic):
-            for file in list_offset_files(door, queue_dir(base, topic, queue_id))[0][:1]:
-                size = door.file_size(file.path)
+    for topic in os_api.subdirectories(base):
+        for queue_id in queue_ids(os_api, base, topic):
+            for file in list_offset_files(os_api, queue_dir(base, topic, queue_id))[0][:1]:
+                size = os_api.file_size(file.path)
                 if size > 0:
                     yield file.path, size
 
 
-def usual_queue_bytes(door: Door, base: str, configured: int) -> tuple[int, str]:
+def usual_queue_bytes(os_api: Door, base: str, configured: int) -> tuple[int, str]:
     """How long the files of the queues below ``base`` are, and one that is; 0 where there is none.
 
     One that was cut short or grew must not speak for the others: the length that most of the first queues have. Where
     two are as frequent it is the configured one.
     """
-    sizes = dict(islice(_first_files(door, base), _QUEUES_ASKED))
+    sizes = dict(islice(_first_files(os_api, base), _QUEUES_ASKED))
     if not sizes:
         return 0, base
     counts = Counter(sizes.values())

@@ -69,7 +69,7 @@ class BoundaryType(IntEnum):
 
 
 class LogFlag(IntFlag):
-    """Why a log takes no append. The numbers are those of ``LogFlag`` in store/log/_log_state.pxd."""
+    """Why a log takes no append. The numbers are those of ``LogFlag`` in store/log/log_state.pxd."""
 
     CLOSED = 1
     FAILED = 2

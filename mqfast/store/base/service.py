@@ -14,8 +14,8 @@ from collections.abc import Callable
 from types import BuiltinFunctionType
 from typing import Protocol
 
-from mqfast.store.base._event import Event
-from mqfast.store.base._os import SystemThread, current_ident, name_thread
+from mqfast.store.base.event import Event
+from mqfast.store.base.os_api import SystemThread, current_ident, name_thread
 
 __all__ = ["Joinable", "Service", "start_thread"]
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from mqfast.store.base._os import Mutex
+from mqfast.store.base.os_api import Mutex
 
 if TYPE_CHECKING:
     from mqfast.errors import DiskFull

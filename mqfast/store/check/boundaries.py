@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mqfast.errors import StoreNotFound
 from mqfast.store.base.paths import list_offset_files, list_queues, queue_dir
-from mqfast.store.reader._scan import LogTally, LogWalk, Places, PreadFile
+from mqfast.store.reader.scan import LogTally, LogWalk, PreadFile, RecordPositions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mqfast.store.base._os import OsDoor
+    from mqfast.store.base.os_api import OsApi
     from mqfast.store.base.paths import OffsetFile, StorePaths
 
 __all__ = ["REASONS", "Behind", "Damaged", "Stretch", "closes_file", "gather_places", "look_behind", "resume"]
@@ -73,15 +73,15 @@ class Behind:
         return sum(stretch.records for stretch in self.stretches if stretch.by_scan)
 
 
-def gather_places(door: OsDoor, paths: StorePaths, low: int) -> Places:
+def gather_places(os_api: OsApi, paths: StorePaths, low: int) -> RecordPositions:
     """What the units of all queues say, of records at ``low`` or behind. Raises: StorageError."""
-    places = Places()
+    places = RecordPositions()
     for base, size in ((paths.consume_queue, _UNIT_BYTES), (paths.batch_consume_queue, _BATCH_UNIT_BYTES)):
-        for topic, ids in list_queues(door, base).items():
+        for topic, ids in list_queues(os_api, base).items():
             for queue_id in ids:
-                for start, path in reversed(list_offset_files(door, queue_dir(base, topic, queue_id))[0]):
+                for start, path in reversed(list_offset_files(os_api, queue_dir(base, topic, queue_id))[0]):
                     try:
-                        file = PreadFile(door, path, start)
+                        file = PreadFile(os_api, path, start)
                     except StoreNotFound:
                         continue  # retention took it meanwhile
                     first = _add_units(places, file, size, low)
@@ -91,7 +91,7 @@ def gather_places(door: OsDoor, paths: StorePaths, low: int) -> Places:
     return places
 
 
-def _add_units(places: Places, file: PreadFile, size: int, low: int) -> int | None:
+def _add_units(places: RecordPositions, file: PreadFile, size: int, low: int) -> int | None:
     """Returns the physical offset of the first unit; None when there is none."""
     valid = file.valid_units(0, size)
     for position in range(0, valid, size * _CHUNK_UNITS):
@@ -99,7 +99,7 @@ def _add_units(places: Places, file: PreadFile, size: int, low: int) -> int | No
     return int.from_bytes(file.read(0, 8), "big") if valid else None
 
 
-def resume(file: PreadFile, at: int, stop: str, places: Places) -> tuple[int, bool, bool]:
+def resume(file: PreadFile, at: int, stop: str, places: RecordPositions) -> tuple[int, bool, bool]:
     """Where to look for the next record behind a place ``at`` where a record should begin and a walk stopped.
 
     Returns: (physical offset in this file, at which there may be further damage, -1: nothing is known to follow; was it
@@ -118,7 +118,7 @@ def resume(file: PreadFile, at: int, stop: str, places: Places) -> tuple[int, bo
     return (known if inside else -1), False, doubtful
 
 
-def closes_file(file: PreadFile, walk: LogWalk, places: Callable[[], Places]) -> bool:
+def closes_file(file: PreadFile, walk: LogWalk, places: Callable[[], RecordPositions]) -> bool:
     """Is the blank where a walk stopped one that closes its file? A blank that a store wrote reaches the end of the
     file. One of another size may be a record whose magic code was damaged: then whole records stand behind.
     """
@@ -155,7 +155,12 @@ def _is_end(file: PreadFile, walk: LogWalk, stop: str) -> bool:
 
 
 def look_behind(
-    door: OsDoor, files: Sequence[OffsetFile], at: int, places: Callable[[], Places], *, check_crc: bool = True
+    os_api: OsApi,
+    files: Sequence[OffsetFile],
+    at: int,
+    places: Callable[[], RecordPositions],
+    *,
+    check_crc: bool = True,
 ) -> Behind:
     """Walk from a boundary ``at`` to the end of the last file, over damage as well. ``places`` is called where there is
     damage. Raises: CorruptFile when a file shrinks meanwhile, StorageError.
@@ -163,7 +168,7 @@ def look_behind(
     behind = Behind()
     tally = LogTally()
     for start, path in files:
-        file = PreadFile(door, path, start)
+        file = PreadFile(os_api, path, start)
         if file.end > at:
             _one_file(file, max(at, start), places, tally, behind, check_crc)
         file.close()
@@ -171,7 +176,7 @@ def look_behind(
 
 
 def _one_file(
-    file: PreadFile, at: int, places: Callable[[], Places], tally: LogTally, behind: Behind, check_crc: bool
+    file: PreadFile, at: int, places: Callable[[], RecordPositions], tally: LogTally, behind: Behind, check_crc: bool
 ) -> None:
     by_scan = False
     while at < file.end:

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, Final
 from mqfast.errors import CorruptFile, DiskFull, MqfastError, StorageError, StoreNotFound
 from mqfast.store.base.paths import OffsetFile
 from mqfast.store.check.boundaries import Behind, Damaged, Stretch, look_behind
-from mqfast.store.reader._scan import Places, PreadFile
+from mqfast.store.reader.scan import PreadFile, RecordPositions
 
 if TYPE_CHECKING:
-    from mqfast.store.base._os import OsDoor
+    from mqfast.store.base.os_api import OsApi
 
-__all__ = ["Keeper", "KeptFolder", "kept_folders", "new_folder", "no_room"]
+__all__ = ["KeptRecordsWriter", "KeptFolder", "kept_folders", "new_folder", "no_room"]
 
 _CHUNK_BYTES: Final = 8 << 20
 _LIST: Final = "kept.json"
@@ -33,41 +33,41 @@ _SALVAGED: Final = "salvaged.json"
 _PREFIX: Final = "repair-"
 
 
-def new_folder(door: OsDoor, root: str) -> str:
+def new_folder(os_api: OsApi, root: str) -> str:
     """A name for a folder that is not there yet."""
-    path = os.path.join(root, time.strftime(_PREFIX + "%Y%m%d-%H%M%S", time.gmtime(door.now_ms() // 1000)))
-    while door.exists(path):
+    path = os.path.join(root, time.strftime(_PREFIX + "%Y%m%d-%H%M%S", time.gmtime(os_api.now_ms() // 1000)))
+    while os_api.exists(path):
         path += "+"
     return path
 
 
-def copy_start(door: OsDoor, path: str, size: int) -> None:
+def copy_start(os_api: OsApi, path: str, size: int) -> None:
     """Put a copy of the first ``size`` bytes in the place of a file.
 
     Durability: a crash leaves the one or the other, whole. Raises: DiskFull, StorageError; the file is then as it was.
     """
     temporary = path + ".tmp"
-    file = PreadFile(door, path, 0, size)
+    file = PreadFile(os_api, path, 0, size)
     try:
-        door.write_file(temporary, b"")
+        os_api.write_file(temporary, b"")
         for at in range(0, size, _CHUNK_BYTES):
-            door.overwrite(temporary, file.read(at, min(_CHUNK_BYTES, size - at)), at)
-        door.rename(temporary, path)
-        door.fsync_dir(os.path.dirname(path))
+            os_api.overwrite(temporary, file.read(at, min(_CHUNK_BYTES, size - at)), at)
+        os_api.rename(temporary, path)
+        os_api.fsync_dir(os.path.dirname(path))
     except BaseException:
         with contextlib.suppress(MqfastError):
-            door.unlink(temporary, missing_ok=True)
+            os_api.unlink(temporary, missing_ok=True)
         raise
     finally:
         file.close()
 
 
-class Keeper:
+class KeptRecordsWriter:
     """Puts parts of a log into one folder. Nothing is changed in the log by ``copy_rest`` and ``write_list``."""
 
-    def __init__(self, door: OsDoor, folder: str) -> None:
+    def __init__(self, os_api: OsApi, folder: str) -> None:
         self.folder: Final = folder
-        self._door: Final = door
+        self._door: Final = os_api
         self._directory: Final = os.path.join(folder, "commitlog")
 
     def copy_rest(self, path: str, position: int) -> list[tuple[int, int]]:
@@ -75,28 +75,28 @@ class Keeper:
 
         Durability: synced when it returns. Raises: DiskFull, StorageError.
         """
-        door = self._door
+        os_api = self._door
         target = self.rest_name(path, position)
-        file = PreadFile(door, path)
-        door.makedirs(self._directory)
+        file = PreadFile(os_api, path)
+        os_api.makedirs(self._directory)
         temporary = target + ".tmp"
         filled = []
         try:
-            door.write_file(temporary, b"")
+            os_api.write_file(temporary, b"")
             for at in range(position, file.bytes, _CHUNK_BYTES):
                 data = file.read(at, min(_CHUNK_BYTES, file.bytes - at))
                 if data.strip(b"\0"):
-                    door.overwrite(temporary, data.rstrip(b"\0"), at - position)
+                    os_api.overwrite(temporary, data.rstrip(b"\0"), at - position)
                     filled.append((at, len(data)))
             if position < file.bytes:
                 # The zeros at its end may be the end of a record.
                 last = file.bytes - position - 1
-                door.overwrite(temporary, file.read(file.bytes - 1, 1), last)
-            door.rename(temporary, target)
-            door.fsync_dir(self._directory)
+                os_api.overwrite(temporary, file.read(file.bytes - 1, 1), last)
+            os_api.rename(temporary, target)
+            os_api.fsync_dir(self._directory)
         except BaseException:
             with contextlib.suppress(MqfastError):
-                door.unlink(temporary, missing_ok=True)
+                os_api.unlink(temporary, missing_ok=True)
             raise
         finally:
             file.close()
@@ -120,24 +120,24 @@ class Keeper:
         """Move a whole log file here; copied where this is another file system. One that holds nothing stays, unless
         ``also_empty``.
         """
-        door = self._door
-        file = PreadFile(door, path)
+        os_api = self._door
+        file = PreadFile(os_api, path)
         holds_something = file.first_set_byte(0) >= 0
         file.close()
         if not holds_something and not also_empty:
             return
-        door.makedirs(self._directory)
+        os_api.makedirs(self._directory)
         target = self.whole_name(path)
         try:
-            door.rename(path, target)
+            os_api.rename(path, target)
         except StorageError as error:
             if error.errno != errno.EXDEV:
                 raise
             self.copy_rest(path, 0)
-            door.rename(self.rest_name(path, 0), target)
-            door.unlink(path)
-        door.fsync_dir(self._directory)
-        door.fsync_dir(os.path.dirname(path))
+            os_api.rename(self.rest_name(path, 0), target)
+            os_api.unlink(path)
+        os_api.fsync_dir(self._directory)
+        os_api.fsync_dir(os.path.dirname(path))
 
     def write_list(self, behind: Behind, *, cut_at: int, reason: str, floors: dict[str, int]) -> None:
         """Say which whole records are kept here. Durability: synced when it returns."""
@@ -169,10 +169,10 @@ class KeptFolder:
         """Are its records in the log again?"""
         return self.salvaged.get("done") is True
 
-    def note_salvage(self, door: OsDoor, began_at: int, *, done: bool, records: int) -> None:
+    def note_salvage(self, os_api: OsApi, began_at: int, *, done: bool, records: int) -> None:
         """Durable when it returns."""
         self.salvaged = {"beganAt": began_at, "done": done, "records": records}
-        door.replace_file(os.path.join(self.path, _SALVAGED), json.dumps(self.salvaged).encode())
+        os_api.replace_file(os.path.join(self.path, _SALVAGED), json.dumps(self.salvaged).encode())
 
     def __str__(self) -> str:
         records = self.behind.records
@@ -181,17 +181,17 @@ class KeptFolder:
         return f"{records} whole records{found}, {back}"
 
 
-def kept_folders(door: OsDoor, root: str, *more: str) -> list[KeptFolder]:
+def kept_folders(os_api: OsApi, root: str, *more: str) -> list[KeptFolder]:
     """The folders of a store that hold parts of its log, oldest first. Raises: StorageError."""
-    names = [os.path.join(root, name) for name in door.listdir(root) if name.startswith(_PREFIX)]
+    names = [os.path.join(root, name) for name in os_api.listdir(root) if name.startswith(_PREFIX)]
     found = []
     for path in [*names, *(path for path in more if path not in names)]:
         directory = os.path.join(path, "commitlog")
-        if not door.is_dir(directory):
+        if not os_api.is_dir(directory):
             continue
-        files = sorted(filter(None, (_kept_file(directory, name) for name in door.listdir(directory))))
+        files = sorted(filter(None, (_kept_file(directory, name) for name in os_api.listdir(directory))))
         if files:
-            found.append(_load(door, KeptFolder(path, files)))
+            found.append(_load(os_api, KeptFolder(path, files)))
     return found
 
 
@@ -203,9 +203,9 @@ def _kept_file(directory: str, name: str) -> OffsetFile | None:
     return OffsetFile(int(start) + (int(position) if mark else 0), os.path.join(directory, name))
 
 
-def _json(door: OsDoor, path: str) -> dict[str, Any]:
+def _json(os_api: OsApi, path: str) -> dict[str, Any]:
     try:
-        value = json.loads(door.read_file(path))
+        value = json.loads(os_api.read_file(path))
     except StoreNotFound:
         return {}
     except ValueError:
@@ -215,14 +215,14 @@ def _json(door: OsDoor, path: str) -> dict[str, Any]:
     return value
 
 
-def _load(door: OsDoor, folder: KeptFolder) -> KeptFolder:
+def _load(os_api: OsApi, folder: KeptFolder) -> KeptFolder:
     path = os.path.join(folder.path, _LIST)
-    listed = _json(door, path)
-    folder.salvaged = _json(door, os.path.join(folder.path, _SALVAGED))
+    listed = _json(os_api, path)
+    folder.salvaged = _json(os_api, os.path.join(folder.path, _SALVAGED))
     if not listed:
         # Of an older release, or the copy broke off before the list: what it holds is found as behind any damage.
         for file in folder.files:
-            part = look_behind(door, [file], file.start_offset, Places)
+            part = look_behind(os_api, [file], file.start_offset, RecordPositions)
             folder.behind.stretches += part.stretches
             folder.behind.damaged += part.damaged
         return folder

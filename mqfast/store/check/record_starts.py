@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mqfast.errors import OffsetError, StoreNotFound
-from mqfast.store.queues._consume_queue import ConsumeQueue
-from mqfast.store.reader._scan import LogWalk, PreadFile
+from mqfast.store.queues.consume_queue import ConsumeQueue
+from mqfast.store.reader.scan import LogWalk, PreadFile
 
 if TYPE_CHECKING:
     from mqfast.store.message_store import MessageStore
-    from mqfast.store.record._record import StoredMessage
+    from mqfast.store.record.record import StoredMessage
 
 __all__ = ["check_start"]
 
@@ -39,7 +39,7 @@ def check_start(store: MessageStore, message: StoredMessage) -> StoredMessage:
         dispatched = store.log.dispatched
         start = dispatched if file.start_offset < dispatched <= physical else file.start_offset
         try:
-            walk = LogWalk(PreadFile(store.door, file.path, file.start_offset), start, False, block_bytes=1 << 14)
+            walk = LogWalk(PreadFile(store.os_api, file.path, file.start_offset), start, False, block_bytes=1 << 14)
         except StoreNotFound:
             raise OffsetError(f"physical offset {physical}: retention has just removed {file.path}") from None
         walk.hop(physical)

@@ -26,29 +26,29 @@ from typing import TYPE_CHECKING, Final
 from mqfast.errors import CorruptFile, DiskFull, OffsetError
 from mqfast.store.base.paths import OffsetFile, list_offset_files, list_queues, queue_dir
 from mqfast.store.check.boundaries import Behind, closes_file, gather_places, look_behind, resume
-from mqfast.store.check.kept import Keeper, new_folder, no_room
-from mqfast.store.dispatch._dispatch import ODD_BLANK
+from mqfast.store.check.kept import KeptRecordsWriter, new_folder, no_room
+from mqfast.store.dispatch.dispatch import ODD_BLANK
 from mqfast.store.meta.notes import Deletion
 from mqfast.store.queues.queue_store import DroppedUnits
-from mqfast.store.reader._scan import LogWalk, Places, PreadFile
+from mqfast.store.reader.scan import LogWalk, PreadFile, RecordPositions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mqfast.config import StoreConfig
-    from mqfast.store.base._mapped_file import MappedFile
-    from mqfast.store.base._os import OsDoor
+    from mqfast.store.base.mapped_file import MappedFile
+    from mqfast.store.base.os_api import OsApi
     from mqfast.store.base.paths import StorePaths
-    from mqfast.store.dispatch._dispatch import Dispatcher
+    from mqfast.store.dispatch.dispatch import Dispatcher
     from mqfast.store.index.index_service import IndexService
-    from mqfast.store.log._commit_log import CommitLog
+    from mqfast.store.log.commit_log import CommitLog
     from mqfast.store.meta.checkpoint import StoreCheckpoint
     from mqfast.store.meta.metadata import TopicTable
     from mqfast.store.meta.notes import StoreNotes
     from mqfast.store.queues.queue_store import QueueStore
-    from mqfast.store.record._record import StoredMessage
+    from mqfast.store.record.record import StoredMessage
 
-__all__ = ["Memory", "RecoveryReport", "cut_log", "recover", "refuse_damage", "sync_names"]
+__all__ = ["RecoveryMemory", "RecoveryReport", "cut_log", "recover", "refuse_damage", "sync_names"]
 
 _log = logging.getLogger("mqfast.store")
 _NOTHING: Final = 2**63 - 1  # from which physical offset on a walk dispatches that only looks
@@ -88,7 +88,7 @@ class RecoveryReport:
 
 
 @dataclass
-class Memory:
+class RecoveryMemory:
     """What a store remembers besides its files, and how it tells its user: what recovery needs of both."""
 
     notes: StoreNotes
@@ -106,7 +106,7 @@ def recover(
     dispatcher: Dispatcher,
     checkpoint: StoreCheckpoint,
     config: StoreConfig,
-    memory: Memory,
+    memory: RecoveryMemory,
     *,
     clean: bool,
     progress: Callable[[int, int], None] | None = None,
@@ -127,7 +127,7 @@ def cut_log(
     dispatcher: Dispatcher,
     checkpoint: StoreCheckpoint,
     config: StoreConfig,
-    memory: Memory,
+    memory: RecoveryMemory,
     *,
     end: int,
     last_start: int,
@@ -156,7 +156,7 @@ class _Recovery:
         dispatcher: Dispatcher,
         checkpoint: StoreCheckpoint,
         config: StoreConfig,
-        memory: Memory,
+        memory: RecoveryMemory,
         clean: bool,
         progress: Callable[[int, int], None] | None,
     ) -> None:
@@ -340,16 +340,16 @@ class _Recovery:
         file = self.log.find_file(at)
         if file is None:
             return self.end_of_files
-        opened = PreadFile(self.log.door, file.path, file.start_offset)
+        opened = PreadFile(self.log.os_api, file.path, file.start_offset)
         walk = LogWalk(opened, at, False)
         stop = walk.skip()
         following, by_scan, _ = resume(opened, walk.at, stop, self._known_places(at))
         opened.close()
         return following if following > at and not by_scan else file.start_offset + self.log.file_bytes
 
-    def _known_places(self, low: int) -> Places:
+    def _known_places(self, low: int) -> RecordPositions:
         """What units say, those that were dropped included."""
-        places = gather_places(self.log.door, self.memory.paths, low)
+        places = gather_places(self.log.os_api, self.memory.paths, low)
         for units in self.dropped.plain:
             places.add(units, 20, low)
         for units in self.dropped.batch:
@@ -411,7 +411,7 @@ class _Recovery:
 
     def _closes_file(self, file: MappedFile, at: int) -> bool:
         """Does the blank there close the file, as the blank that a store writes does?"""
-        opened = PreadFile(self.log.door, file.path, file.start_offset)
+        opened = PreadFile(self.log.os_api, file.path, file.start_offset)
         walk = LogWalk(opened, at, False)
         walk.skip()
         closes = closes_file(opened, walk, lambda: self._known_places(at))
@@ -420,26 +420,26 @@ class _Recovery:
 
     # --- the cut ---
 
-    def _keep_what_is_cut(self, stopped: int) -> Keeper | None:
+    def _keep_what_is_cut(self, stopped: int) -> KeptRecordsWriter | None:
         """Copy what holds whole records behind the place where the walk stopped; None when nothing does."""
         log, report, memory = self.log, self.report, self.memory
         if report.reason in _ENDS or stopped >= self.end_of_files:
             return None
-        door, paths = log.door, memory.paths
-        places: list[Places] = []
+        os_api, paths = log.os_api, memory.paths
+        places: list[RecordPositions] = []
 
-        def known() -> Places:
+        def known() -> RecordPositions:
             if not places:
                 places.append(self._known_places(stopped))
             return places[0]
 
         files = [OffsetFile(file.start_offset, file.path) for file in log.files]
-        behind = look_behind(door, files, stopped, known)
+        behind = look_behind(os_api, files, stopped, known)
         if not behind.stretches and not behind.doubtful:
             return None
         if self.config.on_damage == "stop":
             raise refusal(files, behind)
-        keeper = Keeper(door, new_folder(door, paths.root))
+        keeper = KeptRecordsWriter(os_api, new_folder(os_api, paths.root))
         try:
             for start, path in files:
                 # A file that begins at the cut goes whole, but for the first one of the log.
@@ -461,7 +461,7 @@ class _Recovery:
         )
         return keeper
 
-    def _cut(self, end: int, last_timestamp: int, unflushed_from: int, keeper: Keeper | None) -> None:
+    def _cut(self, end: int, last_timestamp: int, unflushed_from: int, keeper: KeptRecordsWriter | None) -> None:
         """Everything behind the last good record goes from log, queues and index."""
         log, queues, index = self.log, self.queues, self.index
         self._cut_floors(end)
@@ -508,13 +508,13 @@ def refusal(files: Sequence[OffsetFile], behind: Behind) -> CorruptFile:
 
 
 def refuse_damage(
-    door: OsDoor, paths: StorePaths, config: StoreConfig, checkpoint: StoreCheckpoint, clean: bool
+    os_api: OsApi, paths: StorePaths, config: StoreConfig, checkpoint: StoreCheckpoint, clean: bool
 ) -> None:
     """Look, without a change, whether recovery would cut whole records. Raises: CorruptFile when it would."""
-    files = list_offset_files(door, paths.commit_logs[0])[0]
+    files = list_offset_files(os_api, paths.commit_logs[0])[0]
     stamps = []
     for start, path in files:
-        file = PreadFile(door, path, start)
+        file = PreadFile(os_api, path, start)
         first = file.record(start, check_body=False) if file.bytes else ""
         file.close()
         stamps.append(0 if isinstance(first, str) else first.store_timestamp)
@@ -525,17 +525,17 @@ def refuse_damage(
     if not clean:
         limit = _vouched_for(checkpoint, config)
         first_file = next((number for number in reversed(used) if stamps[number] <= limit), 0)
-    if not any(list_queues(door, base) for base in (paths.consume_queue, paths.batch_consume_queue)):
+    if not any(list_queues(os_api, base) for base in (paths.consume_queue, paths.batch_consume_queue)):
         first_file = 0  # the whole log is walked for the queues
     start = files[first_file].start_offset
-    places: list[Places] = []
+    places: list[RecordPositions] = []
 
-    def known() -> Places:
+    def known() -> RecordPositions:
         if not places:
-            places.append(gather_places(door, paths, start))
+            places.append(gather_places(os_api, paths, start))
         return places[0]
 
-    behind = look_behind(door, files[first_file:], start, known, check_crc=config.check_crc_on_recover)
+    behind = look_behind(os_api, files[first_file:], start, known, check_crc=config.check_crc_on_recover)
     if behind.damaged and (behind.doubtful or any(s.start > behind.damaged[0].start for s in behind.stretches)):
         behind.stretches = [s for s in behind.stretches if s.start > behind.damaged[0].start]
         raise refusal(files, behind)
@@ -548,17 +548,17 @@ def _record_at(log: CommitLog, physical_offset: int) -> StoredMessage | None:
         return None
 
 
-def sync_names(door: OsDoor, paths: StorePaths) -> None:
+def sync_names(os_api: OsApi, paths: StorePaths) -> None:
     """Make every name durable that a killed writer may have left in the page cache only. Raises: StorageError."""
     queues = (paths.consume_queue, paths.batch_consume_queue, paths.consume_queue_ext)
     for directory in (paths.root, *paths.commit_logs, paths.index, os.path.dirname(paths.topics), *queues):
-        if door.is_dir(directory):
-            door.fsync_dir(directory)
+        if os_api.is_dir(directory):
+            os_api.fsync_dir(directory)
     for base in queues:
-        for topic, ids in list_queues(door, base).items():
-            door.fsync_dir(os.path.join(base, topic))
+        for topic, ids in list_queues(os_api, base).items():
+            os_api.fsync_dir(os.path.join(base, topic))
             for queue_id in ids:
-                door.fsync_dir(queue_dir(base, topic, queue_id))
+                os_api.fsync_dir(queue_dir(base, topic, queue_id))
 
 
 def _clock_fell(log: CommitLog, dispatcher: Dispatcher, checkpoint: StoreCheckpoint) -> bool:

@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from mqfast.errors import ConfigError
-from mqfast.store.base._os import REAL, OsDoor
 from mqfast.store.base.lock import StoreLock, create_abort
+from mqfast.store.base.os_api import REAL, OsApi
 from mqfast.store.check.boundaries import Behind
-from mqfast.store.check.kept import Keeper, copy_start, new_folder
+from mqfast.store.check.kept import KeptRecordsWriter, copy_start, new_folder
 from mqfast.store.check.verify import Damage, LogFile, Report, Severity, Verifier, run_verify, store_paths
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ class RepairReport:
 class _Repair:
     """One run of repair, under the lock."""
 
-    def __init__(self, door: OsDoor, paths: StorePaths, run: Verifier, keep: str, dry_run: bool) -> None:
-        self.door = door
+    def __init__(self, os_api: OsApi, paths: StorePaths, run: Verifier, keep: str, dry_run: bool) -> None:
+        self.os_api = os_api
         self.paths = paths
         self.run = run
         self.report = RepairReport(run.report, dry_run, keep)
@@ -83,8 +83,8 @@ class _Repair:
             return
         # First what makes the next open read the whole log, so that an interrupted repair hides nothing.
         self._act(f"create {self.paths.abort}")
-        if not self.report.dry_run and not self.door.exists(self.paths.abort):
-            create_abort(self.door, self.paths.abort, os.getpid())
+        if not self.report.dry_run and not self.os_api.exists(self.paths.abort):
+            create_abort(self.os_api, self.paths.abort, os.getpid())
         for log in short:
             self._lengthen(log)
         for log in grown:
@@ -123,7 +123,7 @@ class _Repair:
         size = self.run.log_file_bytes
         self._act(f"bring {log.file.path} back to {size} bytes, from {log.end - log.file.start_offset}")
         if not self.report.dry_run:
-            self.door.overwrite(log.file.path, b"\0", size - 1)
+            self.os_api.overwrite(log.file.path, b"\0", size - 1)
 
     def _grown_files(self) -> list[LogFile]:
         """Log files that are longer than they should be: the bytes behind belong to nothing."""
@@ -131,12 +131,12 @@ class _Repair:
 
     def _shorten(self, log: LogFile) -> None:
         """Keep what is too much, then put the part that counts in the file's place."""
-        path, size, keeper = log.file.path, self.run.log_file_bytes, Keeper(self.door, self.report.kept_in)
+        path, size, keeper = log.file.path, self.run.log_file_bytes, KeptRecordsWriter(self.os_api, self.report.kept_in)
         self._act(f"copy {path} from byte {size} on to {keeper.rest_name(path, size)}")
         self._act(f"bring {path} back to {size} bytes, from {log.file_bytes}")
         if not self.report.dry_run:
             keeper.copy_rest(path, size)
-            copy_start(self.door, path, size)
+            copy_start(self.os_api, path, size)
 
     def _count_losses(self, cut: int) -> Behind:
         """What lies behind the cut."""
@@ -166,28 +166,28 @@ class _Repair:
                 and damage.severity is Severity.DAMAGE
                 and damage.kind != "queue.beyond"
             ):
-                directory = damage.path if self.door.is_dir(damage.path) else os.path.dirname(damage.path)
-                if self.door.is_dir(directory):
+                directory = damage.path if self.os_api.is_dir(damage.path) else os.path.dirname(damage.path)
+                if self.os_api.is_dir(directory):
                     found.add(directory)
                 ext = directory.replace(self.paths.consume_queue + os.sep, self.paths.consume_queue_ext + os.sep)
-                if ext != directory and self.door.is_dir(ext):
+                if ext != directory and self.os_api.is_dir(ext):
                     found.add(ext)
         return sorted(found)
 
     def _move(self, path: str) -> None:
         """Put a file or directory into the repair directory, under its path in the store."""
-        if not self.door.exists(path):
+        if not self.os_api.exists(path):
             return
         target = os.path.join(self.report.kept_in, os.path.relpath(path, self.paths.root))
         self._act(f"move {path} to {target}")
         if not self.report.dry_run:
-            self.door.makedirs(os.path.dirname(target))
-            self.door.rename(path, target)
-            self.door.fsync_dir(os.path.dirname(target))
-            self.door.fsync_dir(os.path.dirname(path))
+            self.os_api.makedirs(os.path.dirname(target))
+            self.os_api.rename(path, target)
+            self.os_api.fsync_dir(os.path.dirname(target))
+            self.os_api.fsync_dir(os.path.dirname(path))
 
     def _cut_log(self, cut: int, behind: Behind) -> None:
-        keeper = Keeper(self.door, self.report.kept_in)
+        keeper = KeptRecordsWriter(self.os_api, self.report.kept_in)
         rest: list[tuple[str, list[tuple[int, int]]]] = []
         for log in self.run.logs:
             start, path = log.file.start_offset, log.file.path
@@ -208,7 +208,7 @@ class _Repair:
         for path, filled in rest:
             # From the end, so that the damage at the cut still marks the place when this is interrupted.
             for at, size in reversed(filled):
-                self.door.overwrite(path, bytes(size), at)
+                self.os_api.overwrite(path, bytes(size), at)
 
 
 def repair(
@@ -218,7 +218,7 @@ def repair(
     dry_run: bool = False,
     salvage: bool = False,
     config: StoreConfig | None = None,
-    door: OsDoor | None = None,
+    os_api: OsApi | None = None,
 ) -> RepairReport:
     """Truncate the log at its first damage, and move damaged queues, index and checkpoint away.
 
@@ -234,7 +234,7 @@ def repair(
         the log is changed, if the copy does not fit.
     Durability: each step is synced before the next; an interrupted repair or salvage can be run again.
     """
-    used = door if door is not None else REAL
+    used = os_api if os_api is not None else REAL
     paths = store_paths(used, path, config)
     target = os.path.abspath(os.fspath(keep)) if keep is not None else new_folder(used, paths.root)
     with StoreLock.acquire(used, paths.lock):

@@ -18,15 +18,15 @@ from mqfast.errors import CorruptFile, OffsetError
 from mqfast.store.base.paths import list_offset_files
 from mqfast.store.check.boundaries import Stretch
 from mqfast.store.check.kept import KeptFolder, kept_folders
-from mqfast.store.reader._scan import LogWalk, PreadFile
+from mqfast.store.reader.scan import LogWalk, PreadFile
 
 if TYPE_CHECKING:
     from mqfast.config import StoreConfig
-    from mqfast.store.base._os import OsDoor
+    from mqfast.store.base.os_api import OsApi
     from mqfast.store.base.paths import StorePaths
     from mqfast.store.check.repair import RepairReport
     from mqfast.store.message_store import MessageStore
-    from mqfast.store.record._record import StoredMessage
+    from mqfast.store.record.record import StoredMessage
 
 __all__ = ["put_back"]
 
@@ -37,7 +37,7 @@ _HOST_BITS: Final = 0x30
 _Identity = tuple[int, int, int, int]
 
 
-def put_back(door: OsDoor, paths: StorePaths, config: StoreConfig | None, report: RepairReport) -> None:
+def put_back(os_api: OsApi, paths: StorePaths, config: StoreConfig | None, report: RepairReport) -> None:
     """Put back what the folders of a store hold; what was done is added to ``report``.
 
     Raises: as open and put; a later run goes on where this one stopped.
@@ -49,16 +49,16 @@ def put_back(door: OsDoor, paths: StorePaths, config: StoreConfig | None, report
         report.salvaged_by_scan = report.found_by_scan
         if report.messages_lost:
             report.actions.append(f"put {report.messages_lost} messages of what is cut now back")
-        for folder in kept_folders(door, paths.root):
+        for folder in kept_folders(os_api, paths.root):
             if not folder.is_salvaged:
                 report.salvaged += folder.behind.records
                 report.salvaged_by_scan += folder.behind.by_scan
                 report.actions.append(f"put {folder.behind.records} messages of {folder.path} back")
         return
-    if not kept_folders(door, paths.root, *_custom(report)):
+    if not kept_folders(os_api, paths.root, *_custom(report)):
         return
-    with open_store(paths.root, config=config, door=door, create=False) as store:
-        folders = kept_folders(door, paths.root, *_custom(report))
+    with open_store(paths.root, config=config, os_api=os_api, create=False) as store:
+        folders = kept_folders(os_api, paths.root, *_custom(report))
         for number, folder in enumerate(folders):
             if not folder.is_salvaged:
                 _Salvage(store, folder, folders[:number], report).run()
@@ -68,11 +68,11 @@ def _custom(report: RepairReport) -> list[str]:
     return [report.kept_in] if report.kept_in else []
 
 
-def _messages(door: OsDoor, folder: KeptFolder) -> Iterator[tuple[StoredMessage, Stretch]]:
+def _messages(os_api: OsApi, folder: KeptFolder) -> Iterator[tuple[StoredMessage, Stretch]]:
     """The kept messages in the order of the log."""
     for stretch in folder.behind.stretches:
         start, path = max(file for file in folder.files if file.start_offset <= stretch.start)
-        opened = PreadFile(door, path, start)
+        opened = PreadFile(os_api, path, start)
         walk = LogWalk(opened, stretch.start)
         stop: str | None = None
         while stop is None:
@@ -108,7 +108,7 @@ class _Salvage:
         self.known: set[_Identity] = set()
         for other in earlier:
             if _overlap(folder, other):
-                self.known.update(_identity(message) for message, _ in _messages(store.door, other))
+                self.known.update(_identity(message) for message, _ in _messages(store.os_api, other))
 
     def run(self) -> None:
         store, folder, report = self.store, self.folder, self.report
@@ -116,7 +116,7 @@ class _Salvage:
         there = 0
         if began_at is None:
             began_at = store.log.written
-            folder.note_salvage(store.door, began_at, done=False, records=0)
+            folder.note_salvage(store.os_api, began_at, done=False, records=0)
         else:
             there = self._put_before(began_at)
         count = 0
@@ -128,12 +128,12 @@ class _Salvage:
             report.salvaged += 1
             report.salvaged_by_scan += stretch.by_scan
         store.flush()
-        folder.note_salvage(store.door, began_at, done=True, records=count)
+        folder.note_salvage(store.os_api, began_at, done=True, records=count)
         report.actions.append(f"put {count - there} messages of {folder.path} back")
 
     def _wanted(self) -> Iterator[tuple[StoredMessage, Stretch]]:
         floors = self.folder.floors
-        for message, stretch in _messages(self.store.door, self.folder):
+        for message, stretch in _messages(self.store.os_api, self.folder):
             deleted = message.physical_offset + message.size <= floors.get(message.topic, -1)
             if not deleted and _identity(message) not in self.known and not self._is_in_the_log(message):
                 yield message, stretch
@@ -177,8 +177,8 @@ class _Salvage:
 
     def _log_from(self, physical_offset: int) -> Iterator[StoredMessage]:
         store = self.store
-        for start, path in list_offset_files(store.door, store.log.path)[0]:
-            opened = PreadFile(store.door, path, start)
+        for start, path in list_offset_files(store.os_api, store.log.path)[0]:
+            opened = PreadFile(store.os_api, path, start)
             if opened.end > physical_offset:
                 walk = LogWalk(opened, max(physical_offset, start))
                 stop: str | None = None

@@ -23,7 +23,7 @@ from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, MqfastError, StorageError
 from mqfast.message import LMQ_PREFIX, SysFlag
 from mqfast.properties import index_entries, index_hash, index_key, index_keys, jhash, queue_pairs
-from mqfast.store.base._os import REAL, OsDoor
+from mqfast.store.base.os_api import REAL, OsApi
 from mqfast.store.base.paths import (
     OffsetFile,
     StorePaths,
@@ -36,15 +36,15 @@ from mqfast.store.base.paths import (
 )
 from mqfast.store.check.boundaries import REASONS, Damaged, Stretch, closes_file, gather_places, resume
 from mqfast.store.check.kept import kept_folders
-from mqfast.store.index._index_file import IndexFile
+from mqfast.store.index.index_file import IndexFile
 from mqfast.store.index.index_service import infer_index_sizes
 from mqfast.store.meta.checkpoint import StoreCheckpoint
 from mqfast.store.meta.metadata import ConfigFile, DelayOffsetTable, TopicTable
 from mqfast.store.meta.notes import StoreNotes, log_file_bytes
-from mqfast.store.reader._scan import ExtFiles, LogTally, LogWalk, Places, PreadFile, tally_index, tally_units
 from mqfast.store.reader.bounds import check_is_store
-from mqfast.store.reader.timer_files import Finding, TimerFiles
-from mqfast.store.record._record import StoredMessage
+from mqfast.store.reader.scan import ExtFiles, LogTally, LogWalk, PreadFile, RecordPositions, tally_index, tally_units
+from mqfast.store.reader.timer_files import TimerFiles, TimerFinding
+from mqfast.store.record.record import StoredMessage
 
 __all__ = ["Damage", "LogFile", "Progress", "Report", "Severity", "Verifier", "run_verify", "store_paths", "verify"]
 
@@ -180,8 +180,8 @@ class LogFile:
 class Verifier:
     """One run of verify."""
 
-    def __init__(self, door: OsDoor, paths: StorePaths, config: StoreConfig | None, check_crc: bool) -> None:
-        self.door = door
+    def __init__(self, os_api: OsApi, paths: StorePaths, config: StoreConfig | None, check_crc: bool) -> None:
+        self.os_api = os_api
         self.paths = paths
         self.config = config
         self.check_crc = check_crc
@@ -196,7 +196,7 @@ class Verifier:
         self.log_file_bytes = 0
         """Size that the log files should have, 0: unknown."""
         self.floors: dict[str, int] = {}
-        self._places: Places | None = None
+        self._places: RecordPositions | None = None
         self._places_lock = threading.Lock()
 
     # --- findings ----------------------------------------------------------------------------------------------------
@@ -213,18 +213,18 @@ class Verifier:
 
     def deletions(self) -> None:
         """Records of deleted topics ask for no units, as far as the log is the one that they were deleted from."""
-        notes = StoreNotes.load(self.door, self.paths)
+        notes = StoreNotes.load(self.os_api, self.paths)
         if not notes.deletions:
             return
         files: list[OffsetFile] = []
         for directory in (*self.paths.commit_logs, *self.paths.read_only_commit_logs):
-            files += list_offset_files(self.door, directory)[0]
+            files += list_offset_files(self.os_api, directory)[0]
 
         def record(offset: int) -> StoredMessage | None:
             file = max((file for file in files if file.start_offset <= offset), default=None)
             if file is None:
                 return None
-            found = PreadFile(self.door, file.path, file.start_offset).record(offset, check_body=False)
+            found = PreadFile(self.os_api, file.path, file.start_offset).record(offset, check_body=False)
             return None if isinstance(found, str) else found
 
         if files:
@@ -233,7 +233,7 @@ class Verifier:
     def kept(self) -> None:
         """Folders with what recovery or repair took out of the log."""
         try:
-            folders = kept_folders(self.door, self.paths.root)
+            folders = kept_folders(self.os_api, self.paths.root)
         except (CorruptFile, StorageError) as error:
             self.add("kept", self.paths.root, None, "folders that can be read", error, Severity.NOTE)
             return
@@ -246,13 +246,13 @@ class Verifier:
     def log(self, threads: int, progress: Progress | None) -> None:
         files: list[OffsetFile] = []
         for directory in (*self.paths.commit_logs, *self.paths.read_only_commit_logs):
-            found, others = list_offset_files(self.door, directory)
+            found, others = list_offset_files(self.os_api, directory)
             files += found
             for name in others:
                 self.add("log.name", os.path.join(directory, name), None, "20 digits", name, Severity.NOTE)
         files.sort()
         self.log_file_bytes = self._log_file_bytes(files)
-        total = sum(self.door.file_size(file.path) for file in files)
+        total = sum(self.os_api.file_size(file.path) for file in files)
         done = 0
         with contextlib.ExitStack() as stack:
             checked: Iterable[LogFile] = map(self._one_log, files)
@@ -270,7 +270,7 @@ class Verifier:
     def _one_log(self, file: OffsetFile) -> LogFile:
         opened = self._open(file)
         result = LogFile(file, opened.end, LogTally(self.floors), data_end=file.start_offset)
-        result.file_bytes = self.door.file_size(file.path)
+        result.file_bytes = self.os_api.file_size(file.path)
         at = file.start_offset
         by_scan = False
         while True:
@@ -306,13 +306,13 @@ class Verifier:
 
     def _open(self, file: OffsetFile) -> PreadFile:
         """A log file, without what lies behind the size that it should have."""
-        return PreadFile(self.door, file.path, file.start_offset, self.log_file_bytes or -1)
+        return PreadFile(self.os_api, file.path, file.start_offset, self.log_file_bytes or -1)
 
-    def _known_places(self) -> Places:
+    def _known_places(self) -> RecordPositions:
         """What all units say. A log is whole as a rule: nobody asks for them then."""
         with self._places_lock:
             if self._places is None:
-                self._places = gather_places(self.door, self.paths, 0)
+                self._places = gather_places(self.os_api, self.paths, 0)
             return self._places
 
     def _join_logs(self) -> None:
@@ -365,8 +365,8 @@ class Verifier:
         config = self.config
         if config is not None and "mapped_file_bytes_commit_log" in config.explicit:
             return config.mapped_file_bytes_commit_log
-        noted = StoreNotes.load(self.door, self.paths).log_file_bytes
-        return log_file_bytes([(file.start_offset, self.door.file_size(file.path)) for file in files], noted)
+        noted = StoreNotes.load(self.os_api, self.paths).log_file_bytes
+        return log_file_bytes([(file.start_offset, self.os_api.file_size(file.path)) for file in files], noted)
 
     def _add_tally(self, tally: LogTally) -> None:
         self.report.counts["records"] += tally.records
@@ -419,8 +419,8 @@ class Verifier:
             (paths.batch_consume_queue, True, config.mapped_file_bytes_batch_consume_queue),
         )
         for base, batch, configured in kinds:
-            usual, _ = usual_queue_bytes(self.door, base, configured)
-            for topic, queue_ids in list_queues(self.door, base).items():
+            usual, _ = usual_queue_bytes(self.os_api, base, configured)
+            for topic, queue_ids in list_queues(self.os_api, base).items():
                 for queue_id in queue_ids:
                     present.add((topic, queue_id))
                     if not self._one_queue(topic, queue_id, queue_dir(base, topic, queue_id), batch, usual):
@@ -433,7 +433,7 @@ class Verifier:
     def _missing_queues(self, missing: Iterable[_Key]) -> None:
         topics: TopicTable | None = None
         try:
-            topics = TopicTable.load(self.door, self.paths.topics)
+            topics = TopicTable.load(self.os_api, self.paths.topics)
         except MqfastError:
             pass  # reported with the other small files
         for topic, queue_id in sorted(missing):
@@ -449,14 +449,14 @@ class Verifier:
         """Check the units of one queue; do their sums agree with the log's?"""
         size = _BATCH_UNIT_BYTES if batch else _UNIT_BYTES
         report = self.report
-        files = list_offset_files(self.door, directory)[0]
+        files = list_offset_files(self.os_api, directory)[0]
         resolver = None if batch else self._extension(topic, queue_id)
         state: tuple[int, ...] | None = None
         ended = False
         with_tags = topic != _SCHEDULE
         previous_end = -1
         for n, file in enumerate(files):
-            opened = PreadFile(self.door, file.path, file.start_offset)
+            opened = PreadFile(self.os_api, file.path, file.start_offset)
             report.bytes_checked += opened.bytes
             report.counts["queue files"] += 1
             if previous_end not in (-1, file.start_offset):
@@ -500,8 +500,8 @@ class Verifier:
         return (counted, digest) == wanted
 
     def _extension(self, topic: str, queue_id: int) -> ExtFiles | None:
-        found = list_offset_files(self.door, queue_dir(self.paths.consume_queue_ext, topic, queue_id))[0]
-        return ExtFiles([PreadFile(self.door, f.path, f.start_offset) for f in found]) if found else None
+        found = list_offset_files(self.os_api, queue_dir(self.paths.consume_queue_ext, topic, queue_id))[0]
+        return ExtFiles([PreadFile(self.os_api, f.path, f.start_offset) for f in found]) if found else None
 
     def _compare_queues(self, suspects: dict[_Key, bool]) -> None:
         """Unit by unit, for the queues whose sums differ."""
@@ -529,8 +529,8 @@ class Verifier:
             else:
                 self.report.counts[kind] += 1
 
-        for file in list_offset_files(self.door, directory)[0]:
-            opened = PreadFile(self.door, file.path, file.start_offset)
+        for file in list_offset_files(self.os_api, directory)[0]:
+            opened = PreadFile(self.os_api, file.path, file.start_offset)
             valid = opened.valid_units(0, size)
             for position in range(0, valid, size * 3276):
                 data = opened.read(position, min(size * 3276, valid - position))
@@ -571,10 +571,10 @@ class Verifier:
 
     def index(self) -> None:
         report, directory = self.report, self.paths.index
-        names, others = list_index_files(self.door, directory)
+        names, others = list_index_files(self.os_api, directory)
         for name in others:
             self.add("index.name", os.path.join(directory, name), None, "yyyyMMddHHmmssSSS", name, Severity.NOTE)
-        names = [name for name in names if self.door.file_size(os.path.join(directory, name))]
+        names = [name for name in names if self.os_api.file_size(os.path.join(directory, name))]
         if not names:
             if self.keys:
                 self.add("index.none", directory, None, f"entries for {self.keys} keys", "no file",
@@ -583,7 +583,7 @@ class Verifier:
         config = self.config
         try:
             known = (config.max_hash_slot_num, config.max_index_num) if config is not None else (None, None)
-            sizes = infer_index_sizes(self.door, directory, *known)
+            sizes = infer_index_sizes(self.os_api, directory, *known)
         except CorruptFile as error:
             if any(self._entries(name) for name in names):
                 self.add(
@@ -603,7 +603,7 @@ class Verifier:
             # Recovery makes the newest file anew in any case.
             severity = self.unless_dirty() if name == names[-1] else Severity.DAMAGE
             try:
-                opened = PreadFile(self.door, path)
+                opened = PreadFile(self.os_api, path)
                 if opened.bytes != (whole := 40 + 4 * sizes[0] + 20 * sizes[1]):
                     # No open takes it, not even to make it anew.
                     self.add("index.file", path, None, f"{whole} bytes", opened.bytes, Severity.DAMAGE)
@@ -635,7 +635,7 @@ class Verifier:
 
     def _entries(self, name: str) -> int:
         """How many entries the header of an index file counts."""
-        head = PreadFile(self.door, os.path.join(self.paths.index, name)).read(0, 40, False)
+        head = PreadFile(self.os_api, os.path.join(self.paths.index, name)).read(0, 40, False)
         return _number(head, 36, 4) - 1 if _number(head, 36, 4) > 0 else 0
 
     def _compare_index(self, names: Sequence[str], sizes: tuple[int, int]) -> None:
@@ -653,7 +653,7 @@ class Verifier:
         listed = 0
         for name in names:
             path = os.path.join(self.paths.index, name)
-            file = IndexFile.open(self.door, path, *sizes, writable=False)
+            file = IndexFile.open(self.os_api, path, *sizes, writable=False)
             try:
                 for number, key_hash, physical, _, _ in file.entries():
                     entry = (key_hash, physical)
@@ -680,12 +680,12 @@ class Verifier:
     # --- timer files -------------------------------------------------------------------------------------------------
 
     def timer(self) -> None:
-        files = TimerFiles(self.door, self.paths)
+        files = TimerFiles(self.os_api, self.paths)
         weights = {"note": Severity.NOTE, "tail": self.unless_dirty(), "damage": Severity.DAMAGE}
         try:
             found = files.check(self._record, self.log_min, self.log_end)
         except (CorruptFile, StorageError) as error:
-            found = [Finding("timer.file", self.paths.timer_log, None, "files that can be read", error, "damage")]
+            found = [TimerFinding("timer.file", self.paths.timer_log, None, "files that can be read", error, "damage")]
         for kind, path, offset, expected, what, weight in found:
             self.add(kind, path, offset, expected, what, weights[weight])
         self.report.counts["timer units"] += files.units
@@ -698,29 +698,29 @@ class Verifier:
             log = next((log for log in self.logs if log.file.start_offset <= physical_offset < log.end), None)
             if log is None:
                 return "none"
-            opened = self.recent = PreadFile(self.door, log.file.path, log.file.start_offset)
+            opened = self.recent = PreadFile(self.os_api, log.file.path, log.file.start_offset)
         return opened.record(physical_offset, size, -1, False)
 
     # --- small files -------------------------------------------------------------------------------------------------
 
     def small_files(self) -> None:
         paths, report = self.paths, self.report
-        checkpoint = StoreCheckpoint.load(self.door, paths.checkpoint)
+        checkpoint = StoreCheckpoint.load(self.os_api, paths.checkpoint)
         for text in checkpoint.warnings:
             self.add("checkpoint", paths.checkpoint, None, "six numbers in 4096 bytes", text, Severity.DAMAGE)
-        if not self.door.exists(paths.checkpoint) and report.counts["records"] and not report.dirty:
+        if not self.os_api.exists(paths.checkpoint) and report.counts["records"] and not report.dirty:
             self.add("checkpoint", paths.checkpoint, None, "a file", "none", Severity.NOTE)
         claimed = checkpoint.physic_msg_timestamp
         if report.counts["records"] and claimed > self.max_timestamp and not report.counts["log.time"]:
             self.add("checkpoint", paths.checkpoint, 0, f"a flush up to {self.max_timestamp} or earlier", claimed,
                      self.unless_dirty())  # fmt: skip
-        for name in self.door.listdir(paths.config):
+        for name in self.os_api.listdir(paths.config):
             if not name.endswith(".json"):
                 continue
             path = os.path.join(paths.config, name)
             report.counts["config files"] += 1
             try:
-                file = ConfigFile(self.door, path)
+                file = ConfigFile(self.os_api, path)
                 file.load()
             except (CorruptFile, StorageError) as error:
                 severity = Severity.DAMAGE if name in _TABLES else Severity.NOTE  # a stranger's file is no part of it
@@ -735,7 +735,7 @@ class Verifier:
         """What a broker has delivered of each level cannot be more than the level's queue holds."""
         path = self.paths.delay_offset
         try:
-            table = DelayOffsetTable.load(self.door, path)
+            table = DelayOffsetTable.load(self.os_api, path)
         except (CorruptFile, StorageError) as error:
             if all(damage.path != path for damage in self.report.damages):  # it is JSON, but not this table
                 self.add("config", path, None, "offsets by level", error, Severity.DAMAGE)
@@ -789,15 +789,15 @@ def _units_of(message: StoredMessage) -> Iterator[tuple[_Key, tuple[int, int, in
             yield (name, queue_id), (message.size, code, place, 1)
 
 
-def store_paths(door: OsDoor, path: str | os.PathLike[str], config: StoreConfig | None) -> StorePaths:
+def store_paths(os_api: OsApi, path: str | os.PathLike[str], config: StoreConfig | None) -> StorePaths:
     dirs = config.commit_log_dirs if config is not None else ()
-    paths = StorePaths(root_of(path, door), dirs, config.read_only_commit_log_dirs if config is not None else ())
-    check_is_store(door, paths)
+    paths = StorePaths(root_of(path, os_api), dirs, config.read_only_commit_log_dirs if config is not None else ())
+    check_is_store(os_api, paths)
     return paths
 
 
 def run_verify(
-    door: OsDoor,
+    os_api: OsApi,
     paths: StorePaths,
     config: StoreConfig | None,
     check_crc: bool,
@@ -805,8 +805,8 @@ def run_verify(
     threads: int,
 ) -> Verifier:
     begun = time.perf_counter()
-    run = Verifier(door, paths, config, check_crc)
-    run.report.dirty = door.exists(paths.abort)
+    run = Verifier(os_api, paths, config, check_crc)
+    run.report.dirty = os_api.exists(paths.abort)
     run.deletions()
     run.log(threads, progress)
     run.queues()
@@ -827,7 +827,7 @@ def verify(
     progress: Progress | None = None,
     threads: int = 2,
     config: StoreConfig | None = None,
-    door: OsDoor | None = None,
+    os_api: OsApi | None = None,
 ) -> Report:
     """Check a whole store: log, queues, index, checkpoint, JSON and timer files, each alone and against the log.
 
@@ -839,5 +839,5 @@ def verify(
         raises CorruptFile.
     Thread: starts ``threads`` of its own and ends them. GIL: released while the log is read.
     """
-    used = door if door is not None else REAL
+    used = os_api if os_api is not None else REAL
     return run_verify(used, store_paths(used, path, config), config, check_crc, progress, threads).report

@@ -1,7 +1,7 @@
 """ReputMessageService: follows the log and keeps queues and index in step with it (RocketMQ: ReputMessageService).
 
 It must never run ahead of what readers may see, and never be what a reader waits for: a get that needs more dispatches
-it itself. The loop sleeps and walks without the GIL; both are in _dispatch.pyx.
+it itself. The loop sleeps and walks without the GIL; both are in dispatch.pyx.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 from mqfast.errors import DiskFull
 from mqfast.store.base.results import LogFlag
 from mqfast.store.base.service import Service
-from mqfast.store.log._loops import keep_prefaulted
+from mqfast.store.log.service_loops import keep_prefaulted
 
 if TYPE_CHECKING:
-    from mqfast.store.base._event import Event
-    from mqfast.store.dispatch._dispatch import Dispatcher
-    from mqfast.store.log._commit_log import CommitLog
+    from mqfast.store.base.event import Event
+    from mqfast.store.dispatch.dispatch import Dispatcher
+    from mqfast.store.log.commit_log import CommitLog
 
 __all__ = ["PrefaultService", "ReputMessageService"]
 

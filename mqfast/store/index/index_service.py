@@ -1,6 +1,6 @@
 """IndexService: the row of index files of one store, oldest first.
 
-It decides which file takes the next entry, which are asked, and which go; what is inside a file is _index_file.pyx's
+It decides which file takes the next entry, which are asked, and which go; what is inside a file is index_file.pyx's
 business. It must never read the log: who calls it dispatches records, compares the messages behind the hits, and
 dispatches again what was dropped here. Everything in these files can be rebuilt from the log. The format is described
 in FORMAT.md beside this file.
@@ -19,8 +19,8 @@ from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 
 from mqfast.errors import CorruptFile, DiskFull, FlushError, StoreClosed, UsageError
-from mqfast.store.base._os import Mutex, OsDoor
-from mqfast.store.index._index_file import IndexFile, infer_sizes, key_hash, search
+from mqfast.store.base.os_api import Mutex, OsApi
+from mqfast.store.index.index_file import IndexFile, infer_sizes, key_hash, search
 
 __all__ = ["IndexLoad", "IndexQuery", "IndexService", "infer_index_sizes"]
 
@@ -91,7 +91,7 @@ def _next_name(name: str) -> str:
 
 
 def infer_index_sizes(
-    door: OsDoor, directory: str, slots: int | None = None, capacity: int | None = None
+    os_api: OsApi, directory: str, slots: int | None = None, capacity: int | None = None
 ) -> tuple[int, int] | None:
     """(slots, capacity) of the files in an index directory; None when it holds none.
 
@@ -100,12 +100,12 @@ def infer_index_sizes(
     Raises: CorruptFile when there are files and none tells; StorageError.
     """
     refused: CorruptFile | None = None
-    for name in door.listdir(directory):
+    for name in os_api.listdir(directory):
         path = os.path.join(directory, name)
-        if not _NAME.fullmatch(name) or door.is_dir(path) or door.file_size(path) == 0:
+        if not _NAME.fullmatch(name) or os_api.is_dir(path) or os_api.file_size(path) == 0:
             continue
         try:
-            return infer_sizes(door, path, slots, capacity)
+            return infer_sizes(os_api, path, slots, capacity)
         except CorruptFile as error:
             refused = refused or error
     if refused is not None:
@@ -122,8 +122,8 @@ class IndexService:
     Source: IndexService.
     """
 
-    def __init__(self, door: OsDoor, directory: str, config: IndexConfig, checkpoint: IndexCheckpoint) -> None:
-        self._door = door
+    def __init__(self, os_api: OsApi, directory: str, config: IndexConfig, checkpoint: IndexCheckpoint) -> None:
+        self._door = os_api
         self._directory = directory
         self._config = config
         self._checkpoint = checkpoint

@@ -15,8 +15,8 @@ from collections.abc import Callable, Hashable
 from typing import Final
 
 from mqfast.errors import UsageError
-from mqfast.store.base._event import Event
-from mqfast.store.base._os import Mutex
+from mqfast.store.base.event import Event
+from mqfast.store.base.os_api import Mutex
 from mqfast.store.base.results import PutMessageStatus
 
 __all__ = ["AckTable"]

@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import DiskFull, MqfastError, PoolExhausted, StorageError, StoreBusy, StoreClosed
 from mqfast.store.base import paths as _paths
-from mqfast.store.base._event import Event
-from mqfast.store.base._mapped_file import MappedFile
-from mqfast.store.base._os import Mutex, decode_path, encode_path
+from mqfast.store.base.event import Event
+from mqfast.store.base.mapped_file import MappedFile
 from mqfast.store.base.memory_room import MemoryRoom
+from mqfast.store.base.os_api import Mutex, decode_path, encode_path
 from mqfast.store.base.service import Service
 from mqfast.store.base.space import Space
-from mqfast.store.log._loops import wait_until_written
+from mqfast.store.log.service_loops import wait_until_written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mqfast.config import StoreConfig
-    from mqfast.store.base._os import OsDoor
-    from mqfast.store.log._commit_log import CommitLog
-    from mqfast.store.log._transient_pool import TransientStorePool
+    from mqfast.store.base.os_api import OsApi
+    from mqfast.store.log.commit_log import CommitLog
+    from mqfast.store.log.transient_pool import TransientStorePool
 
 __all__ = ["AllocateMappedFileService"]
 
@@ -52,8 +52,8 @@ class AllocateMappedFileService:
     Thread: ``take`` from the putting thread (one at a time: the roll lock), the rest from the service's own thread.
     """
 
-    def __init__(self, door: OsDoor, log: CommitLog, config: StoreConfig, space: Space | None = None) -> None:
-        self._door = door
+    def __init__(self, os_api: OsApi, log: CommitLog, config: StoreConfig, space: Space | None = None) -> None:
+        self._door = os_api
         self._log = log
         self._config = config
         self._space = space or Space()
@@ -244,7 +244,7 @@ class AllocateMappedFileService:
         self._space.see("blocks", error)
         self.service.wake()
 
-    def look_again(self) -> None:
+    def retry_now(self) -> None:
         """Space was made: ask the disk now."""
         self._retry_at = self._blocks_at = 0.0
         self.service.wake()

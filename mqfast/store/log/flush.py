@@ -2,7 +2,7 @@
 FlushConsumeQueueService).
 
 They must never flush again after a flush failed: the log is latched, every waiting ticket fails, and the store must be
-reopened. Group commit itself has no thread: who waits leads (see _group_commit.pyx); here is what runs by the clock,
+reopened. Group commit itself has no thread: who waits leads (see group_commit.pyx); here is what runs by the clock,
 and the tickets that wait by callback.
 """
 
@@ -15,18 +15,18 @@ from errno import EIO
 from typing import TYPE_CHECKING
 
 from mqfast.errors import DiskFull, MqfastError, StorageError
-from mqfast.store.base._mapped_file import mapping_count
+from mqfast.store.base.mapped_file import mapping_count
 from mqfast.store.base.service import Service
 from mqfast.store.base.space import Space
-from mqfast.store.log._loops import FlushLoop, keep_committed
+from mqfast.store.log.service_loops import FlushLoop, keep_committed
 from mqfast.store.log.watermarks import FlushWaiters
 
 if TYPE_CHECKING:
     from mqfast.config import StoreConfig
-    from mqfast.store.base._event import Event
-    from mqfast.store.base._os import Mutex
+    from mqfast.store.base.event import Event
+    from mqfast.store.base.os_api import Mutex
     from mqfast.store.index.index_service import IndexService
-    from mqfast.store.log._commit_log import CommitLog
+    from mqfast.store.log.commit_log import CommitLog
     from mqfast.store.meta.checkpoint import StoreCheckpoint
     from mqfast.store.queues.queue_store import QueueStore
 
@@ -85,7 +85,7 @@ class FlushService:
             else:
                 due = self.loop.run(event)
         finally:
-            self.waiters.tell()
+            self.waiters.notify()
         self.see_clock()
         if due:
             self.flush_queues(by_clock=True)

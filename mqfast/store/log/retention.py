@@ -15,9 +15,9 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import MqfastError
-from mqfast.store.base._event import Event
-from mqfast.store.base._os import Mutex
 from mqfast.store.base.disk_use import DiskUse, disk_use
+from mqfast.store.base.event import Event
+from mqfast.store.base.os_api import Mutex
 from mqfast.store.base.results import LogFlag
 from mqfast.store.base.service import Service
 from mqfast.store.meta.leases import least_leased
@@ -25,11 +25,11 @@ from mqfast.store.meta.leases import least_leased
 if TYPE_CHECKING:
     from mqfast.config import StoreConfig
     from mqfast.retention_rules import RetentionRules
-    from mqfast.store.base._mapped_file import MappedFile
-    from mqfast.store.base._os import OsDoor
+    from mqfast.store.base.mapped_file import MappedFile
+    from mqfast.store.base.os_api import OsApi
     from mqfast.store.base.paths import StorePaths
     from mqfast.store.index.index_service import IndexService
-    from mqfast.store.log._commit_log import CommitLog
+    from mqfast.store.log.commit_log import CommitLog
     from mqfast.store.meta.offsets import ConsumerOffsets
     from mqfast.store.queues.queue_store import QueueStore
 
@@ -58,7 +58,7 @@ class RetentionService:
 
     def __init__(
         self,
-        door: OsDoor,
+        os_api: OsApi,
         paths: StorePaths,
         log: CommitLog,
         queues: QueueStore,
@@ -66,7 +66,7 @@ class RetentionService:
         offsets: ConsumerOffsets,
         config: StoreConfig,
     ) -> None:
-        self._door = door
+        self._door = os_api
         self._paths = paths
         self._commit_log = log
         self._queues = queues
@@ -204,7 +204,7 @@ class RetentionService:
         self._look_after_held(now_ms)
         if removed:
             if log.allocator is not None:
-                log.allocator.look_again()
+                log.allocator.retry_now()
             self._count_unread(log.min_offset)  # once a pass: the bounds of the queues move only below
             self._tell_forced(young, use, now_ms)
         self._tell_unread(now_ms)

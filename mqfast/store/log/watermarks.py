@@ -1,8 +1,8 @@
 """FlushWaiters: everything that waits for the disk by callback, in one heap ordered by end offset.
 
 One sync costs one call for each watch and one for each ticket that the sync covers, however many more wait behind. This
-module must never sync: the flush thread does, and then calls ``tell``. Waiting threads are no matter of this module:
-they sleep in _group_commit.pyx.
+module must never sync: the flush thread does, and then calls ``notify``. Waiting threads are no matter of this module:
+they sleep in group_commit.pyx.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.errors import FlushError, MqfastError, StoreClosed
-from mqfast.store.base._os import Mutex
+from mqfast.store.base.os_api import Mutex
 
 if TYPE_CHECKING:
-    from mqfast.store.log._commit_log import CommitLog
     from mqfast.store.log.acks import AckTable
-    from mqfast.store.put._put_result import Ticket
+    from mqfast.store.log.commit_log import CommitLog
+    from mqfast.store.put.put_result import Ticket
 
 __all__ = ["FlushWaiters", "FlushWatch"]
 
@@ -67,7 +67,7 @@ class FlushWatch:
         self.wanted = min(self.wanted, end_offset)
         self._told = min(self._told, end_offset)
 
-    def tell(self, flushed: int, error: MqfastError | None) -> None:
+    def notify(self, flushed: int, error: MqfastError | None) -> None:
         """Called by the flush thread after a sync."""
         if error is None and flushed <= self._told:
             return
@@ -76,7 +76,7 @@ class FlushWatch:
 
 
 class FlushWaiters:
-    """Tickets and watches of one store. Thread: ``tell`` and ``close`` by the flush service, the rest by any."""
+    """Tickets and watches of one store. Thread: ``notify`` and ``close`` by the flush service, the rest by any."""
 
     def __init__(self, log: CommitLog, wake: Callable[[], object]) -> None:
         self._log = log
@@ -126,14 +126,14 @@ class FlushWaiters:
         with self._lock:
             self._watches = [other for other in self._watches if other is not watch]
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Tell everybody whom the log's flushed position covers; everybody when the log is latched."""
         failed = self._log.error_number
         flushed = self._log.flushed
         error = FlushError(failed, "the message is stored but the flush failed", self._log.path) if failed else None
         for watch in self._watches:
             if watch.is_due:
-                _call(lambda watch=watch: watch.tell(flushed, error))  # type: ignore[misc]
+                _call(lambda watch=watch: watch.notify(flushed, error))  # type: ignore[misc]
         while self._tickets and (failed or self._tickets[0][0] <= flushed):
             end, _, ticket = self._tickets[0]
             # The ticket leaves behind the call: without memory for it, the next turn goes on with this one.
@@ -157,11 +157,11 @@ class FlushWaiters:
     def close(self) -> None:
         """After the last sync: who is not covered hears that the store was closed."""
         self._closed = True
-        self.tell()
+        self.notify()
         closed = StoreClosed("the store was closed")
         for watch in self._watches:
             if watch.is_due:
-                _call(lambda watch=watch: watch.tell(self._log.flushed, closed))  # type: ignore[misc]
+                _call(lambda watch=watch: watch.notify(self._log.flushed, closed))  # type: ignore[misc]
         while self._tickets:
             self._tickets[0][2].finish(closed)
             with self._lock:

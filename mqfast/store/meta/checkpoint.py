@@ -13,7 +13,7 @@ import struct
 from typing import Any, Final
 
 from mqfast.store.base.paths import Door
-from mqfast.store.meta._checkpoint import CheckpointFile
+from mqfast.store.meta.checkpoint_file import CheckpointFile
 
 __all__ = ["StoreCheckpoint"]
 
@@ -47,12 +47,12 @@ class StoreCheckpoint(CheckpointFile):
     confirm_phy_offset: int = _number(4)
     logics_physical_offset: int = _number(5)
 
-    def __init__(self, door: Door, path: str) -> None:
-        super().__init__(door, path)
+    def __init__(self, os_api: Door, path: str) -> None:
+        super().__init__(os_api, path)
         self.warnings: list[str] = []
 
     @classmethod
-    def load(cls, door: Door, path: str) -> StoreCheckpoint:
+    def load(cls, os_api: Door, path: str) -> StoreCheckpoint:
         """Read the file; all values are 0 if it is missing, of another length, or holds what no store writes (then
         with a warning).
 
@@ -60,14 +60,14 @@ class StoreCheckpoint(CheckpointFile):
 
         Raises: StorageError.
         """
-        self = cls(door, path)
-        if not door.exists(path):
+        self = cls(os_api, path)
+        if not os_api.exists(path):
             return self
-        found = door.file_size(path)
+        found = os_api.file_size(path)
         if found != _FILE_BYTES:
             self._warn(f"checkpoint {path}: expected {_FILE_BYTES} bytes, found {found}; starting from 0")
             return self
-        data = door.read_file(path, max_bytes=_FILE_BYTES)[: _FIELDS.size]
+        data = os_api.read_file(path, max_bytes=_FILE_BYTES)[: _FIELDS.size]
         values = _FIELDS.unpack(data) if len(data) == _FIELDS.size else (-1,)
         # The confirm offset may be -1 (not known); every other number counts up from 0.
         if min(*values[:4], *values[5:]) < 0 or values[4] < -1:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Self
 
 from mqfast.errors import CorruptFile, DiskFull, InternalError, StoreNotFound, UsageError
 from mqfast.store.base import fastjson
-from mqfast.store.base._os import Mutex
+from mqfast.store.base.os_api import Mutex
 from mqfast.store.base.paths import Door
 
 __all__ = [
@@ -48,10 +48,10 @@ class ConfigFile:
     Source: ConfigManager.
     """
 
-    def __init__(self, door: Door, path: str, check: Callable[[_Json], None] | None = None) -> None:
+    def __init__(self, os_api: Door, path: str, check: Callable[[_Json], None] | None = None) -> None:
         self.path: Final = path
         self.warnings: list[str] = []
-        self._door: Final = door
+        self._door: Final = os_api
         self._check: Final = check
         self._lock: Final = Mutex()
         self._main_is_good = True
@@ -212,20 +212,20 @@ class _Table:
     _TABLE: ClassVar[str]
     _VERSIONED: ClassVar[bool] = True
 
-    def __init__(self, door: Door, path: str) -> None:
-        self._door: Final = door
-        self._file: Final = ConfigFile(door, path, self._check)
+    def __init__(self, os_api: Door, path: str) -> None:
+        self._door: Final = os_api
+        self._file: Final = ConfigFile(os_api, path, self._check)
         self._lock: Final = Mutex()
         self._root: _Json = {}
         self._texts: dict[str | int, bytes] = {}
 
     @classmethod
-    def load(cls, door: Door, path: str) -> Self:
+    def load(cls, os_api: Door, path: str) -> Self:
         """Read the file, or its ``.bak``; empty without either.
 
         Raises: CorruptFile, StorageError.
         """
-        self = cls(door, path)
+        self = cls(os_api, path)
         self._root = self._file.load()
         return self
 

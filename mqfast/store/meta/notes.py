@@ -18,10 +18,10 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from mqfast.errors import CorruptFile
-from mqfast.store.base._os import Mutex
+from mqfast.store.base.os_api import Mutex
 from mqfast.store.base.paths import Door, StorePaths
 from mqfast.store.meta.metadata import ConfigFile
-from mqfast.store.record._record import StoredMessage
+from mqfast.store.record.record import StoredMessage
 
 __all__ = ["Deletion", "StoreNotes", "log_file_bytes", "notes_path"]
 
@@ -99,17 +99,17 @@ def _check(root: dict[Any, Any]) -> None:
 class StoreNotes:
     """``config/mqfast.json`` of one store. Thread: any."""
 
-    def __init__(self, door: Door, paths: StorePaths) -> None:
+    def __init__(self, os_api: Door, paths: StorePaths) -> None:
         self.path: Final = notes_path(paths)
         self.warnings: list[str] = []
-        self._file: Final = ConfigFile(door, self.path, _check)
+        self._file: Final = ConfigFile(os_api, self.path, _check)
         self._lock: Final = Mutex()
         self._root: dict[str, Any] = {}
 
     @classmethod
-    def load(cls, door: Door, paths: StorePaths) -> StoreNotes:
+    def load(cls, os_api: Door, paths: StorePaths) -> StoreNotes:
         """Read the notes; none where the file is missing or damaged (then with a warning). Raises: StorageError."""
-        self = cls(door, paths)
+        self = cls(os_api, paths)
         try:
             self._root = self._file.load()
         except CorruptFile as error:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from mqfast.errors import CorruptFile, UsageError
 from mqfast.message import LMQ_PREFIX
-from mqfast.store.base._os import Mutex
+from mqfast.store.base.os_api import Mutex
 from mqfast.store.base.paths import Door, StorePaths
 from mqfast.store.meta.metadata import ConfigFile, new_data_version, next_data_version
 
@@ -85,9 +85,9 @@ class ConsumerOffsets:
     Source: ConsumerOffsetManager, LmqConsumerOffsetManager.
     """
 
-    def __init__(self, door: Door, path: str, *, lmq: bool = False, version_step: int = 500) -> None:
-        self._door: Final = door
-        self._file: Final = ConfigFile(door, path, _check)
+    def __init__(self, os_api: Door, path: str, *, lmq: bool = False, version_step: int = 500) -> None:
+        self._door: Final = os_api
+        self._file: Final = ConfigFile(os_api, path, _check)
         self._lmq: Final = lmq
         self._version_step: Final = version_step
         self._lock: Final = Mutex()
@@ -100,13 +100,13 @@ class ConsumerOffsets:
         self._followed: dict[str, dict[str, dict[int, int]]] = {}
 
     @classmethod
-    def load(cls, door: Door, path: str, *, lmq: bool = False, version_step: int = 500) -> ConsumerOffsets:
+    def load(cls, os_api: Door, path: str, *, lmq: bool = False, version_step: int = 500) -> ConsumerOffsets:
         """Read the file, or its ``.bak``; no offsets without either.
 
         Args: ``path`` is StorePaths.offsets_file(lmq); ``version_step`` is consumer_offset_update_version_step.
         Raises: CorruptFile, StorageError.
         """
-        self = cls(door, path, lmq=lmq, version_step=version_step)
+        self = cls(os_api, path, lmq=lmq, version_step=version_step)
         self._root = self._file.load()
         for key, queues in self._root.get("offsetTable", {}).items():
             self._table[key] = {int(queue_id): offset for queue_id, offset in queues.items()}
@@ -114,7 +114,7 @@ class ConsumerOffsets:
         return self
 
     @classmethod
-    def of_store(cls, door: Door, paths: StorePaths, *, lmq: bool, version_step: int) -> ConsumerOffsets:
+    def of_store(cls, os_api: Door, paths: StorePaths, *, lmq: bool, version_step: int) -> ConsumerOffsets:
         """The offsets of a store, by ``load``.
 
         With light queues the offsets of all groups are in a file of its own. Where they were switched on or off just
@@ -122,13 +122,13 @@ class ConsumerOffsets:
         RocketMQ begins without offsets then.
         """
         path, other = paths.offsets_file(lmq), paths.offsets_file(not lmq)
-        self = cls.load(door, path, lmq=lmq, version_step=version_step)
+        self = cls.load(os_api, path, lmq=lmq, version_step=version_step)
         switched = f"light queues (enableLmq) were switched {'on' if lmq else 'off'}"
-        if door.exists(path) or door.exists(path + ".bak"):
-            if door.exists(path) and door.exists(other) and door.mtime_ms(path) < door.mtime_ms(other):
+        if os_api.exists(path) or os_api.exists(path + ".bak"):
+            if os_api.exists(path) and os_api.exists(other) and os_api.mtime_ms(path) < os_api.mtime_ms(other):
                 self._warn(f"{switched}: {other} is younger than {path}, by which all groups go on")
             return self
-        before = cls.load(door, other, lmq=not lmq)
+        before = cls.load(os_api, other, lmq=not lmq)
         if before._table:
             self._warn(f"{switched}, and {path} is not there yet; using {other}")
             self._root = {name: value for name, value in before._root.items() if name != "lmqOffsetTable"}

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mqfast.config import StoreConfig
-    from mqfast.store.base._event import Event
+    from mqfast.store.base.event import Event
     from mqfast.store.base.space import Space
-    from mqfast.store.log._commit_log import CommitLog
+    from mqfast.store.log.commit_log import CommitLog
     from mqfast.store.meta.metadata import TopicTable
     from mqfast.store.meta.notes import StoreNotes
     from mqfast.store.meta.offsets import ConsumerOffsets

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 from mqfast.config import StoreConfig
 from mqfast.errors import MqfastError
 from mqfast.store.base import paths as _paths
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.meta.metadata import ConsumerFilterTable, DelayOffsetTable, SubscriptionGroupTable, TopicTable
 from mqfast.store.meta.offsets import ConsumerOffsets
 
@@ -30,26 +30,26 @@ class ConfigTables:
     Thread: any.
     """
 
-    def __init__(self, path: str | os.PathLike[str], config: StoreConfig, door: OsDoor) -> None:
-        self.path: Final = _paths.root_of(path, door)
+    def __init__(self, path: str | os.PathLike[str], config: StoreConfig, os_api: OsApi) -> None:
+        self.path: Final = _paths.root_of(path, os_api)
         paths = _paths.StorePaths(self.path, config.commit_log_dirs)
         step = config.consumer_offset_update_version_step
-        self.topics: Final = TopicTable.load(door, paths.topics)
-        self.offsets: Final = ConsumerOffsets.of_store(door, paths, lmq=config.enable_lmq, version_step=step)
-        self.groups: Final = SubscriptionGroupTable.load(door, paths.subscription_group)
-        self.delays: Final = DelayOffsetTable.load(door, paths.delay_offset)
-        self.filters: Final = ConsumerFilterTable.load(door, paths.consumer_filter)
+        self.topics: Final = TopicTable.load(os_api, paths.topics)
+        self.offsets: Final = ConsumerOffsets.of_store(os_api, paths, lmq=config.enable_lmq, version_step=step)
+        self.groups: Final = SubscriptionGroupTable.load(os_api, paths.subscription_group)
+        self.delays: Final = DelayOffsetTable.load(os_api, paths.delay_offset)
+        self.filters: Final = ConsumerFilterTable.load(os_api, paths.consumer_filter)
 
     @classmethod
     def load(
-        cls, path: str | os.PathLike[str], config: StoreConfig | None = None, *, door: OsDoor | None = None
+        cls, path: str | os.PathLike[str], config: StoreConfig | None = None, *, os_api: OsApi | None = None
     ) -> Self:
         """Read the tables of the store at ``path``; what is not there is empty. Nothing is made on the disk.
 
         Args: config: that of the store.
         Raises: CorruptFile for a file that cannot be read, nor its backup; StorageError.
         """
-        return cls(path, config or StoreConfig(), door or OsDoor())
+        return cls(path, config or StoreConfig(), os_api or OsApi())
 
     @property
     def warnings(self) -> list[str]:

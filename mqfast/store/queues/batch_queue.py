@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from mqfast.broker_conf import java_whole
 from mqfast.errors import CorruptFile, DiskFull, OffsetError, StoreClosed
 from mqfast.store.base import paths as _paths
-from mqfast.store.base._mapped_file import MappedFile
-from mqfast.store.base._os import Mutex
+from mqfast.store.base.mapped_file import MappedFile
+from mqfast.store.base.os_api import Mutex
 from mqfast.store.base.results import BoundaryType
-from mqfast.store.queues._unit_bytes import (
+from mqfast.store.queues.unit_bytes import (
     BATCH_UNIT_BYTES,
     read_batch_unit,
     read_bytes,
@@ -27,8 +27,8 @@ from mqfast.store.queues._unit_bytes import (
 )
 
 if TYPE_CHECKING:
-    from mqfast.store.base._os import OsDoor
-    from mqfast.store.record._record import StoredMessage
+    from mqfast.store.base.os_api import OsApi
+    from mqfast.store.record.record import StoredMessage
 
 __all__ = ["BatchConsumeQueue", "BatchUnit", "check_unit", "claimed_places", "crossed_bounds", "places_in"]
 
@@ -108,10 +108,10 @@ class BatchConsumeQueue:
     Thread: one thread at a time may put, truncate or delete; any thread may read meanwhile.
     """
 
-    def __init__(self, door: OsDoor, directory: str, topic: str, queue_id: int, file_bytes: int) -> None:
+    def __init__(self, os_api: OsApi, directory: str, topic: str, queue_id: int, file_bytes: int) -> None:
         if file_bytes < BATCH_UNIT_BYTES:
             raise ValueError(f"file_bytes: expected {BATCH_UNIT_BYTES} or more, found {file_bytes}")
-        self.door = door
+        self.os_api = os_api
         self.topic = topic
         self.queue_id = queue_id
         self.path = _paths.queue_dir(directory, topic, queue_id)
@@ -218,11 +218,11 @@ class BatchConsumeQueue:
 
         Raises: CorruptFile for a file of another length or a gap between files.
         """
-        segments = _paths.list_offset_files(self.door, self.path)[0]
+        segments = _paths.list_offset_files(self.os_api, self.path)[0]
         expected: int | None = None
         for number, (start, path) in enumerate(segments, 1):
-            if number == len(segments) and self.door.file_size(path) == 0:
-                self.door.unlink(path)  # made, but never given its length
+            if number == len(segments) and self.os_api.file_size(path) == 0:
+                self.os_api.unlink(path)  # made, but never given its length
                 continue
             if start % self.file_bytes or (expected is not None and start != expected):
                 raise CorruptFile(
@@ -231,7 +231,7 @@ class BatchConsumeQueue:
                     expected=expected if expected is not None else f"a multiple of {self.file_bytes}",
                     found=start,
                 )
-            self._files = [*self._files, MappedFile.load(self.door, path, start, self.file_bytes)]
+            self._files = [*self._files, MappedFile.load(self.os_api, path, start, self.file_bytes)]
             expected = start + self.file_bytes
         self._end = self._first
 
@@ -298,7 +298,7 @@ class BatchConsumeQueue:
             file.destroy()
         if gone:
             self.was_cut = True
-            self.door.fsync_dir(self.path)
+            self.os_api.fsync_dir(self.path)
         if not self._files:
             self._end = self._flushed = 0
         if self._files:
@@ -385,11 +385,11 @@ class BatchConsumeQueue:
 
     def _append_file(self) -> None:
         start = self._files[-1].start_offset + self.file_bytes if self._files else 0
-        self.door.makedirs(self.path)
+        self.os_api.makedirs(self.path)
         path = os.path.join(self.path, _paths.offset_name(start))
         # Sparse: make_room asks for blocks as they are needed.
         setting = "mapped_file_bytes_batch_consume_queue"
-        file = MappedFile.create(self.door, path, start, self.file_bytes, False, setting=setting)
+        file = MappedFile.create(self.os_api, path, start, self.file_bytes, False, setting=setting)
         try:
             with self._lock:
                 self._files = [*self._files, file]
@@ -516,7 +516,7 @@ class BatchConsumeQueue:
             with self._lock:
                 oldest, self._files = self._files[0], self._files[1:]
             oldest.destroy()
-            self.door.fsync_dir(self.path)  # one by one: a power cut in between must not leave a gap
+            self.os_api.fsync_dir(self.path)  # one by one: a power cut in between must not leave a gap
             removed += 1
         self.correct_min(min_physical)
         return removed
@@ -543,11 +543,11 @@ class BatchConsumeQueue:
         self.max_physical = -1
         while self._doomed:
             self._doomed[-1].destroy()
-            self.door.fsync_dir(self.path)  # one by one: a power cut in between must not leave a gap
+            self.os_api.fsync_dir(self.path)  # one by one: a power cut in between must not leave a gap
             self._doomed.pop()
-        if self.door.is_dir(self.path) and not self.door.listdir(self.path):
-            self.door.rmdir(self.path)
-            self.door.fsync_dir(os.path.dirname(self.path))
+        if self.os_api.is_dir(self.path) and not self.os_api.listdir(self.path):
+            self.os_api.rmdir(self.path)
+            self.os_api.fsync_dir(os.path.dirname(self.path))
 
     def __repr__(self) -> str:
         return f"<BatchConsumeQueue {self.topic}/{self.queue_id} {self.min_offset}..{self.max_offset}>"

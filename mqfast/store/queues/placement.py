@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["ANY_PLACE", "Places", "is_plausible", "may_stand"]
+__all__ = ["ANY_PLACE", "UnitPositions", "is_plausible", "may_stand"]
 
 ANY_PLACE = -1
 """What a record claims that belongs to the queue and does not say where."""
 
 
-class Places(Protocol):
+class UnitPositions(Protocol):
     """The units of one queue; a place is a queue offset."""
 
     @property
@@ -41,7 +41,7 @@ def is_plausible(place: int, claimed: int | None) -> bool:
     return claimed is not None and (claimed >= place or claimed in (ANY_PLACE, 0))
 
 
-def may_stand(place: int, claimed: int, physical: int, places: Places) -> bool:
+def may_stand(place: int, claimed: int, physical: int, places: UnitPositions) -> bool:
     """May a record of this physical offset, which claims a place, stand at another one?
 
     Where the unit of the claimed place is not later in the log, one of the two is damaged.

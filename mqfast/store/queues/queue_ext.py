@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mqfast.errors import CorruptFile
 from mqfast.store.base import paths as _paths
-from mqfast.store.base._mapped_file import MappedFile
-from mqfast.store.queues._unit_bytes import read_bytes
+from mqfast.store.base.mapped_file import MappedFile
+from mqfast.store.queues.unit_bytes import read_bytes
 
 if TYPE_CHECKING:
-    from mqfast.store.base._os import OsDoor
+    from mqfast.store.base.os_api import OsApi
 
 __all__ = ["ExtUnit", "QueueExt", "is_address"]
 
@@ -53,10 +53,10 @@ class QueueExt:
     Thread: any thread may read while one truncates.
     """
 
-    def __init__(self, door: OsDoor, base: str, topic: str, queue_id: int, file_bytes: int) -> None:
+    def __init__(self, os_api: OsApi, base: str, topic: str, queue_id: int, file_bytes: int) -> None:
         if file_bytes < _HEADER.size + 4:
             raise ValueError(f"file_bytes: expected {_HEADER.size + 4} or more, found {file_bytes}")
-        self.door = door
+        self.os_api = os_api
         self.topic = topic
         self.queue_id = queue_id
         self.path = _paths.queue_dir(base, topic, queue_id)
@@ -87,11 +87,11 @@ class QueueExt:
 
         Raises: CorruptFile for a file of another length or a gap between files.
         """
-        segments = _paths.list_offset_files(self.door, self.path)[0]
+        segments = _paths.list_offset_files(self.os_api, self.path)[0]
         files: list[MappedFile] = []
         expected: int | None = None
         for number, (start, path) in enumerate(segments, 1):
-            if number == len(segments) and self.door.file_size(path) == 0:
+            if number == len(segments) and self.os_api.file_size(path) == 0:
                 continue  # made, but never given its length
             if start % self.file_bytes or (expected is not None and start != expected):
                 raise CorruptFile(
@@ -100,7 +100,7 @@ class QueueExt:
                     expected=expected if expected is not None else f"a multiple of {self.file_bytes}",
                     found=start,
                 )
-            files.append(MappedFile.load(self.door, path, start, self.file_bytes, False))
+            files.append(MappedFile.load(self.os_api, path, start, self.file_bytes, False))
             expected = start + self.file_bytes
         self._files = files
         self._end = expected or 0
@@ -148,7 +148,7 @@ class QueueExt:
         for file in gone:
             file.destroy()
         if gone:
-            self.door.fsync_dir(self.path)
+            self.os_api.fsync_dir(self.path)
 
     # --- read ---
 
@@ -192,10 +192,10 @@ class QueueExt:
         files = self._files
         self.close()
         for file in files:
-            self.door.unlink(file.path, missing_ok=True)
-        if self.door.is_dir(self.path) and not self.door.listdir(self.path):
-            self.door.rmdir(self.path)
-            self.door.fsync_dir(os.path.dirname(self.path))
+            self.os_api.unlink(file.path, missing_ok=True)
+        if self.os_api.is_dir(self.path) and not self.os_api.listdir(self.path):
+            self.os_api.rmdir(self.path)
+            self.os_api.fsync_dir(os.path.dirname(self.path))
 
     def __repr__(self) -> str:
         return f"<QueueExt {self.topic}/{self.queue_id} {len(self._files)} files>"

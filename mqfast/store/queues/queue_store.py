@@ -19,24 +19,24 @@ from mqfast.errors import CorruptFile, DiskFull, MessageIllegal, MqfastError, Of
 from mqfast.message import LMQ_PREFIX, check_topic
 from mqfast.properties import queue_pairs
 from mqfast.store.base import paths as _paths
-from mqfast.store.base._mapped_file import mapping_count
-from mqfast.store.base._os import Mutex, encode_path
+from mqfast.store.base.mapped_file import mapping_count
+from mqfast.store.base.os_api import Mutex, encode_path
 from mqfast.store.base.results import BoundaryType
-from mqfast.store.queues._consume_queue import ConsumeQueue, QueueTable, look_ahead
-from mqfast.store.queues._queue_flush import flush_queues
 from mqfast.store.queues.batch_queue import BatchConsumeQueue, check_unit, claimed_places
 from mqfast.store.queues.by_time import find_by_time
+from mqfast.store.queues.consume_queue import ConsumeQueue, QueueTable, look_ahead
 from mqfast.store.queues.placement import is_plausible
+from mqfast.store.queues.queue_flush import flush_queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from mqfast.config import StoreConfig
-    from mqfast.store.base._mapped_file import Latch
-    from mqfast.store.base._os import OpenDirectory, OsDoor
-    from mqfast.store.log._commit_log import CommitLog
+    from mqfast.store.base.mapped_file import Latch
+    from mqfast.store.base.os_api import OpenDirectory, OsApi
+    from mqfast.store.log.commit_log import CommitLog
     from mqfast.store.meta.metadata import TopicTable
-    from mqfast.store.record._record import StoredMessage
+    from mqfast.store.record.record import StoredMessage
 
 __all__ = ["AnyQueue", "DroppedUnits", "QueueStore"]
 
@@ -82,13 +82,13 @@ class QueueStore:
 
     def __init__(
         self,
-        door: OsDoor,
+        os_api: OsApi,
         paths: _paths.StorePaths,
         config: StoreConfig,
         topics: TopicTable,
         latch: Latch | None = None,
     ) -> None:
-        self._door = door
+        self._door = os_api
         self._latch = latch
         self._paths = paths
         self._config = config

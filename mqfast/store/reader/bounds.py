@@ -18,13 +18,13 @@ from typing import Concatenate, Final, NamedTuple, ParamSpec, Self, TypeVar
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, StoreClosed, StoreNotFound, UsageError
 from mqfast.message import is_topic_name
-from mqfast.store.base._os import REAL, Mutex, OsDoor
+from mqfast.store.base.os_api import REAL, Mutex, OsApi
 from mqfast.store.base.paths import StorePaths, list_queues, queue_dir, root_of
 from mqfast.store.queues.batch_queue import claimed_places
 from mqfast.store.queues.placement import may_stand
-from mqfast.store.reader._scan import LogTally, LogWalk, PreadFile
 from mqfast.store.reader.files import BATCH_UNIT_BYTES, UNIT_BYTES, FileStream, OpenFiles, Unit, UnitQueue
-from mqfast.store.record._record import StoredMessage
+from mqfast.store.reader.scan import LogTally, LogWalk, PreadFile
+from mqfast.store.record.record import StoredMessage
 
 __all__ = ["QueueRange", "ReaderBounds", "check_is_store", "on_files_that_are_there"]
 
@@ -83,9 +83,9 @@ class ReaderBounds:
         path: str | os.PathLike[str],
         config: StoreConfig | None,
         commit_log: str | Sequence[str] | None,
-        door: OsDoor | None,
+        os_api: OsApi | None,
     ) -> None:
-        self._door = door if door is not None else REAL
+        self._door = os_api if os_api is not None else REAL
         directories: Sequence[str] = (commit_log,) if isinstance(commit_log, str) else tuple(commit_log or ())
         read_only: Sequence[str] = ()
         if config is not None:
@@ -494,15 +494,15 @@ class _ReaderPlaces:
         return oldest.is_filler or oldest.physical_offset < self._log_begin
 
 
-def check_is_store(door: OsDoor, paths: StorePaths) -> None:
+def check_is_store(os_api: OsApi, paths: StorePaths) -> None:
     """Refuse what is no store. One whose writer has not yet put anything has no directory for its log; one that has
     queues but no log has its log elsewhere.
 
     Raises: StoreNotFound, StorageError.
     """
     for directory in paths.commit_logs:
-        if door.is_dir(directory):
+        if os_api.is_dir(directory):
             continue
-        queues = any(list_queues(door, base) for base in (paths.consume_queue, paths.batch_consume_queue))
-        if queues or not (door.exists(paths.lock) or door.exists(paths.abort)):
+        queues = any(list_queues(os_api, base) for base in (paths.consume_queue, paths.batch_consume_queue))
+        if queues or not (os_api.exists(paths.lock) or os_api.exists(paths.abort)):
             raise StoreNotFound(errno.ENOENT, "no store here: expected the directory of its log", directory)

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from mqfast.errors import CorruptFile, OffsetError
-from mqfast.store.reader._gather import Gather
 from mqfast.store.reader.bounds import on_files_that_are_there
 from mqfast.store.reader.column_scan import COLUMNS, LogColumns, QueueColumns
 from mqfast.store.reader.files import UNIT_BYTES, Unit, UnitQueue
+from mqfast.store.reader.gather import Gather
 from mqfast.store.reader.starts import RecordStarts
 
 __all__ = ["BulkReader"]

@@ -1,6 +1,6 @@
 """Much of a store at once, as columns: along the log, or along one queue.
 
-Room: the store. The drivers around ``_gather.pyx``, which does the work without the GIL: they open one file after the
+Room: the store. The drivers around ``gather.pyx``, which does the work without the GIL: they open one file after the
 other, and decide what becomes of damage and of files that are gone. They must never leave anything out unless they
 were asked to, and count what they leave out. Files are those of a ``StoreReader``; formats: ``FORMAT.md``.
 """
@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import CorruptFile, DataLoss, StoreNotFound
-from mqfast.store.reader._gather import COLUMNS, Gather, RecordColumns
-from mqfast.store.reader._scan import LogWalk, PreadFile
-from mqfast.store.record._record import StoredMessage
+from mqfast.store.reader.gather import COLUMNS, Gather, RecordColumns
+from mqfast.store.reader.scan import LogWalk, PreadFile
+from mqfast.store.record.record import StoredMessage
 
 if TYPE_CHECKING:
     from mqfast.store.reader.files import Unit, UnitQueue

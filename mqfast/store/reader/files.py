@@ -1,7 +1,7 @@
 """The files below a StoreReader: rows of files named by their start offsets, and the units of one queue in them.
 
 Room: the store. Everything is read by pread through the OS door and by the length that a file has now. It must never
-write, lock or map a file, and never take a unit for valid that ``_scan.pyx`` did not find so. What stands in the files:
+write, lock or map a file, and never take a unit for valid that ``scan.pyx`` did not find so. What stands in the files:
 ``FORMAT.md``.
 """
 
@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from mqfast.errors import CorruptFile, StoreNotFound
-from mqfast.store.base._os import OsDoor, encode_path
+from mqfast.store.base.os_api import OsApi, encode_path
 from mqfast.store.base.paths import OffsetFile, list_offset_files, queue_dir
-from mqfast.store.reader._scan import ExtFiles, PreadFile
+from mqfast.store.reader.scan import ExtFiles, PreadFile
 
 __all__ = [
     "BATCH_UNIT_BYTES", "UNITS_AT_ONCE", "UNIT_BYTES", "FileStream", "OpenFiles", "Unit", "UnitQueue"
@@ -52,8 +52,8 @@ class Unit(NamedTuple):
 class OpenFiles:
     """The open files of one reader, the longest unused one closed first."""
 
-    def __init__(self, door: OsDoor) -> None:
-        self._door = door
+    def __init__(self, os_api: OsApi) -> None:
+        self._door = os_api
         self._files: OrderedDict[str, PreadFile] = OrderedDict()
         self.changes = 0
         """So often a directory was found to hold other files than it did when it was listed before."""
@@ -84,8 +84,8 @@ class FileStream:
         offsets of the stream count whole units only.
     """
 
-    def __init__(self, door: OsDoor, directories: Sequence[str], files: OpenFiles, unit_bytes: int = 1) -> None:
-        self._door = door
+    def __init__(self, os_api: OsApi, directories: Sequence[str], files: OpenFiles, unit_bytes: int = 1) -> None:
+        self._door = os_api
         self._unit_bytes = unit_bytes
         self._directories = directories
         self._open = files
@@ -142,7 +142,7 @@ class UnitQueue:
     """The units of one queue, read by position: a byte of the queue's stream."""
 
     def __init__(
-        self, door: OsDoor, base: str, topic: str, queue_id: int, ext_base: str | None, batch: bool, files: OpenFiles
+        self, os_api: OsApi, base: str, topic: str, queue_id: int, ext_base: str | None, batch: bool, files: OpenFiles
     ) -> None:
         directory = queue_dir(base, topic, queue_id)
         ext_directory = queue_dir(ext_base, topic, queue_id) if ext_base is not None else None
@@ -152,8 +152,8 @@ class UnitQueue:
         self.unit_bytes = BATCH_UNIT_BYTES if batch else UNIT_BYTES
         self.is_batch = batch
         # RocketMQ makes no unit of a batch queue reach over two files, whatever their length.
-        self.stream = FileStream(door, (directory,), files, BATCH_UNIT_BYTES if batch else 1)
-        self.ext = FileStream(door, (ext_directory,), files) if ext_directory is not None else None
+        self.stream = FileStream(os_api, (directory,), files, BATCH_UNIT_BYTES if batch else 1)
+        self.ext = FileStream(os_api, (ext_directory,), files) if ext_directory is not None else None
         self._end = -1
         self._seen = (0, b"")
         self._ext_files: ExtFiles | None = None

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from mqfast.errors import CorruptFile, OffsetError
-from mqfast.store.reader._scan import LogWalk, PreadFile
 from mqfast.store.reader.bounds import ReaderBounds, on_files_that_are_there
 from mqfast.store.reader.files import UNIT_BYTES, Unit, UnitQueue
-from mqfast.store.record._record import StoredMessage
+from mqfast.store.reader.scan import LogWalk, PreadFile
+from mqfast.store.record.record import StoredMessage
 
 __all__ = ["RecordStarts"]
 

@@ -19,6 +19,7 @@ damage stay readable through their queues. File formats: ``mqfast/store/FORMAT.m
 from __future__ import annotations
 
 import os
+import warnings
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Final, overload
@@ -27,22 +28,22 @@ from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, OffsetError, UsageError
 from mqfast.message import LMQ_PREFIX, decode_message_id, not_a_message_id
 from mqfast.properties import TAG_KEY, split_keys
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.base.paths import list_index_files
 from mqfast.store.base.results import BoundaryType, GetMessageStatus
-from mqfast.store.index._index_file import IndexFile, search
+from mqfast.store.index.index_file import IndexFile, search
 from mqfast.store.index.index_service import infer_index_sizes
 from mqfast.store.meta.checkpoint import StoreCheckpoint
 from mqfast.store.meta.offsets import ConsumerOffsets
 from mqfast.store.queues.batch_queue import crossed_bounds
 from mqfast.store.queues.by_time import find_by_time
-from mqfast.store.reader._scan import LogWalk, PreadFile
-from mqfast.store.reader._tail import LogTail
 from mqfast.store.reader.bounds import QueueRange, check_numbers, on_files_that_are_there
 from mqfast.store.reader.bulk import BulkReader
 from mqfast.store.reader.files import BATCH_UNIT_BYTES, UNIT_BYTES, UNITS_AT_ONCE, Unit, UnitQueue
-from mqfast.store.record._filter import TagFilter, tag_filter
-from mqfast.store.record._record import StoredMessage
+from mqfast.store.reader.scan import LogWalk, PreadFile
+from mqfast.store.reader.tail import LogTail
+from mqfast.store.record.filter import TagFilter, tag_filter
+from mqfast.store.record.record import StoredMessage
 
 __all__ = ["LogScan", "QueueRange", "ReadResult", "StoreReader"]
 
@@ -150,9 +151,9 @@ class StoreReader(BulkReader):
         commit_log: str | Sequence[str] | None = None,
         max_hash_slot_num: int | None = None,
         max_index_num: int | None = None,
-        door: OsDoor | None = None,
+        os_api: OsApi | None = None,
     ) -> None:
-        super().__init__(path, config, commit_log, door)
+        super().__init__(path, config, commit_log, os_api)
         self._slots = max_hash_slot_num or (config.max_hash_slot_num if config is not None else None)
         self._entries = max_index_num or (config.max_index_num if config is not None else None)
         self._index: tuple[IndexFile, ...] = ()
@@ -235,6 +236,11 @@ class StoreReader(BulkReader):
 
     @on_files_that_are_there
     def look(self, place: int | str) -> StoredMessage:
+        """Return ``get_by_offset``; the name of before."""
+        warnings.warn("StoreReader.look is get_by_offset now", DeprecationWarning, stacklevel=2)
+        return self.get_by_offset(place)
+
+    def get_by_offset(self, place: int | str) -> StoredMessage:
         """The message at a physical offset, or of an offset message id.
 
         Use ``get`` for a queue offset, and ``query`` for a client's unique key, which has the form of a message id.

@@ -16,14 +16,14 @@ from typing import Final, NamedTuple, Protocol
 from mqfast import properties as _properties
 from mqfast.broker_conf import java_number
 from mqfast.properties import jhash
-from mqfast.store.base._os import OsDoor
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.base.paths import OffsetFile, StorePaths, list_offset_files
-from mqfast.store.reader._scan import PreadFile
-from mqfast.store.record._record import StoredMessage
+from mqfast.store.reader.scan import PreadFile
+from mqfast.store.record.record import StoredMessage
 
 __all__ = [
     "BLANK", "BLANK_MAGIC", "CHECKPOINT_BYTES", "DELETE", "MAGIC_MAX", "ROLL", "SLOT", "SLOTS", "TIMER_TOPIC", "UNIT",
-    "WHEEL_BYTES", "Finding", "Slot", "TimerFiles", "TimerUnit",
+    "WHEEL_BYTES", "TimerFinding", "Slot", "TimerFiles", "TimerUnit",
 ]  # fmt: skip
 
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
@@ -71,7 +71,7 @@ class TimerUnit(NamedTuple):
         return self.write_time + self.delay_ms
 
 
-class Finding(NamedTuple):
+class TimerFinding(NamedTuple):
     """What is wrong; ``weight``: ``"note"``, ``"tail"`` (what a kill leaves) or ``"damage"``."""
 
     kind: str
@@ -98,11 +98,11 @@ class _Log(Protocol):
 class TimerFiles:
     """``timerwheel``, ``timerlog/`` and ``config/timercheck`` of one store."""
 
-    def __init__(self, door: OsDoor, paths: StorePaths) -> None:
-        self._door = door
+    def __init__(self, os_api: OsApi, paths: StorePaths) -> None:
+        self._door = os_api
         self._wheel = paths.timer_wheel
         self._check = paths.timer_check
-        self._files: list[OffsetFile] = list_offset_files(door, paths.timer_log)[0]
+        self._files: list[OffsetFile] = list_offset_files(os_api, paths.timer_log)[0]
         self._opened: tuple[str, PreadFile] | None = None
         self._ends: list[int] = []
         self.units = 0
@@ -110,14 +110,14 @@ class TimerFiles:
 
     # --- the timer log ---
 
-    def walk(self, found: list[Finding]) -> Iterator[TimerUnit]:
+    def walk(self, found: list[TimerFinding]) -> Iterator[TimerUnit]:
         """Every unit of the timer log, in order; what is wrong with the files themselves goes to ``found``."""
         self._ends = []
         files = [(file, PreadFile(self._door, file.path, file.start_offset)) for file in self._files]
         for n, (file, opened) in enumerate(files):
             if n and files[n - 1][1].end != file.start_offset:
                 expected = f"a file that starts at {files[n - 1][1].end}"
-                found.append(Finding("timer.gap", file.path, None, expected, file.start_offset, "damage"))
+                found.append(TimerFinding("timer.gap", file.path, None, expected, file.start_offset, "damage"))
             at = 0
             while units := self._units(opened, at):
                 self.units += len(units)
@@ -136,7 +136,7 @@ class TimerFiles:
             else:
                 what = "zeros, and units in the next file"
             weight = "tail" if is_last else "damage"
-            found.append(Finding("timer.log", file.path, at, "a unit, a blank or zeros", what, weight))
+            found.append(TimerFinding("timer.log", file.path, at, "a unit, a blank or zeros", what, weight))
 
     @staticmethod
     def _units(opened: PreadFile, at: int) -> list[TimerUnit]:
@@ -177,15 +177,15 @@ class TimerFiles:
 
     # --- all of it ---
 
-    def check(self, record: _Log, log_min: int, log_end: int) -> list[Finding]:
+    def check(self, record: _Log, log_min: int, log_end: int) -> list[TimerFinding]:
         """Whether the files agree with each other and with the log.
 
         Args: record: reads one record of the log; log_min, log_end: bounds of its records.
         """
-        found: list[Finding] = []
+        found: list[TimerFinding] = []
         if self._door.exists(self._wheel) and self._door.file_size(self._wheel) not in (0, WHEEL_BYTES):
             size = self._door.file_size(self._wheel)
-            found.append(Finding("timer.wheel", self._wheel, None, f"{WHEEL_BYTES} bytes", size, "damage"))
+            found.append(TimerFinding("timer.wheel", self._wheel, None, f"{WHEEL_BYTES} bytes", size, "damage"))
         for unit in self.walk(found):
             if not 0 <= unit.physical_offset < log_min:  # below it are records that retention took
                 self._check_unit(unit, record, log_end, found)
@@ -197,9 +197,9 @@ class TimerFiles:
             at = slot.number * SLOT.size
             if slot.time % SLOTS != slot.number:
                 expected = f"a time of slot {slot.number}"
-                found.append(Finding("timer.slot", self._wheel, at, expected, slot.time, "damage"))
+                found.append(TimerFinding("timer.slot", self._wheel, at, expected, slot.time, "damage"))
             elif slot.last >= end:
-                found.append(Finding("timer.slot", self._wheel, at, f"a unit below {end}", slot.last, "tail"))
+                found.append(TimerFinding("timer.slot", self._wheel, at, f"a unit below {end}", slot.last, "tail"))
             elif slot.last >= begin:
                 self._check_chain(slot, precision, record, found)
         self._check_checkpoint(end, found)
@@ -208,27 +208,29 @@ class TimerFiles:
     def _begin(self) -> int:
         return self._files[0].start_offset if self._files else 0
 
-    def _check_unit(self, unit: TimerUnit, record: _Log, log_end: int, found: list[Finding]) -> None:
+    def _check_unit(self, unit: TimerUnit, record: _Log, log_end: int, found: list[TimerFinding]) -> None:
         path, at = self._place(unit.position)
         if unit.physical_offset + unit.size > log_end:
             expected = f"records below {log_end}"
-            found.append(Finding("timer.beyond", path, at, expected, unit.physical_offset, "tail"))
+            found.append(TimerFinding("timer.beyond", path, at, expected, unit.physical_offset, "tail"))
             return
         message = record(unit.physical_offset, unit.size)
         if isinstance(message, str) or message.topic != TIMER_TOPIC:
             what = message if isinstance(message, str) else f"one of {message.topic}"
             expected = f"a parked record at {unit.physical_offset}"
-            found.append(Finding("timer.unit", path, at, expected, what, "damage"))
+            found.append(TimerFinding("timer.unit", path, at, expected, what, "damage"))
             return
         fields = message.properties
         real = fields.get(_properties.REAL_TOPIC, "")
         if unit.topic_hash != jhash(real):
-            found.append(Finding("timer.unit", path, at, f"hash {jhash(real)} of {real}", unit.topic_hash, "damage"))
+            found.append(
+                TimerFinding("timer.unit", path, at, f"hash {jhash(real)} of {real}", unit.topic_hash, "damage")
+            )
         out = fields.get(_properties.TIMER_OUT_MS, "")
         # A message beyond the wheel's window is due earlier, to be parked once more then.
         due_ms = java_number(out, 2**63 - 1)
         if due_ms is not None and (unit.due_ms >= due_ms if unit.magic & ROLL else unit.due_ms != due_ms):
-            found.append(Finding("timer.unit", path, at, f"due at {out}", unit.due_ms, "damage"))
+            found.append(TimerFinding("timer.unit", path, at, f"due at {out}", unit.due_ms, "damage"))
 
     def _precision(self, slots: list[Slot]) -> int:
         """Milliseconds of a step, which no file holds: what most slots say."""
@@ -239,7 +241,7 @@ class TimerFiles:
                 steps[unit.due_ms // slot.time] += 1
         return steps.most_common(1)[0][0] if steps else 1000
 
-    def _check_chain(self, slot: Slot, precision: int, record: _Log, found: list[Finding]) -> None:
+    def _check_chain(self, slot: Slot, precision: int, record: _Log, found: list[TimerFinding]) -> None:
         at = slot.number * SLOT.size
         position, chain = slot.last, []
         while position >= self._begin():
@@ -247,14 +249,14 @@ class TimerFiles:
             if unit is None or unit.due_ms // max(1, precision) != slot.time:
                 what = "none" if unit is None else f"one that is due at {unit.due_ms}"
                 expected = f"a unit at {position} that is due at {slot.time * precision}"
-                found.append(Finding("timer.slot", self._wheel, at, expected, what, "damage"))
+                found.append(TimerFinding("timer.slot", self._wheel, at, expected, what, "damage"))
                 return
             chain.append(unit)
             position = unit.previous
         if any(unit.magic & DELETE for unit in chain):
             self._check_deletes(chain, record, found)
 
-    def _check_deletes(self, chain: list[TimerUnit], record: _Log, found: list[Finding]) -> None:
+    def _check_deletes(self, chain: list[TimerUnit], record: _Log, found: list[TimerFinding]) -> None:
         """Find deletes without a target: a message of another slot, or of another topic, stays and is delivered."""
         parked: set[tuple[str | None, str]] = set()
         deletes: list[tuple[TimerUnit, str | None, str]] = []
@@ -273,19 +275,19 @@ class TimerFiles:
         for unit, topic, target in deletes:
             if (topic, target) not in parked:
                 path, at = self._place(unit.position)
-                found.append(Finding("timer.delete", path, at, f"{target} in the same slot", "none", "note"))
+                found.append(TimerFinding("timer.delete", path, at, f"{target} in the same slot", "none", "note"))
 
-    def _check_checkpoint(self, end: int, found: list[Finding]) -> None:
+    def _check_checkpoint(self, end: int, found: list[TimerFinding]) -> None:
         if not self._door.exists(self._check) or not self._door.file_size(self._check):
             return
         opened = PreadFile(self._door, self._check)
         if opened.bytes < CHECKPOINT_BYTES:
             expected = f"at least {CHECKPOINT_BYTES} bytes"
-            found.append(Finding("timer.check", self._check, None, expected, opened.bytes, "damage"))
+            found.append(TimerFinding("timer.check", self._check, None, expected, opened.bytes, "damage"))
             return
         flushed = struct.unpack_from(">q", opened.read(0, CHECKPOINT_BYTES), 8)[0]
         if flushed > end:
-            found.append(Finding("timer.check", self._check, 8, f"a position up to {end}", flushed, "tail"))
+            found.append(TimerFinding("timer.check", self._check, 8, f"a position up to {end}", flushed, "tail"))
 
     def _place(self, position: int) -> tuple[str, int]:
         i = bisect_right(self._files, position, key=lambda file: file.start_offset) - 1

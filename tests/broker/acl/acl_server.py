@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from mqfast.broker.acl.guard import Guard, GuardedProcessors
+from mqfast.broker.acl.acl_filter import AclFilter, GuardedProcessors
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.command import FrameDecoder, RemotingCommand
-from mqfast.remoting.processors import Lane, Processors
+from mqfast.remoting.processors import ConcurrencyLimit, Processors
 from mqfast.remoting.server import RemotingServer
 from mqfast.remoting.settings import RemotingSettings
 from mqfast.remoting.signature import sign
@@ -42,7 +42,7 @@ class Ask(NamedTuple):
 
 
 def answers(
-    guard: Guard,
+    guard: AclFilter,
     *asks: Ask,
     register: Callable[[Processors], None] = lambda _: None,
     before: Callable[[int], None] = id,
@@ -54,7 +54,7 @@ def answers(
 
     async def main() -> list[tuple[int, str | None, bytes]]:
         processors = GuardedProcessors(guard)
-        processors.register_default(passed, Lane("all"))
+        processors.register_default(passed, ConcurrencyLimit("all"))
         register(processors)
         server = RemotingServer(processors, RemotingSettings())
         await server.start()
@@ -78,12 +78,12 @@ def answers(
     return asyncio.run(main())
 
 
-def raw_answer(guard: Guard, sent: bytes) -> RemotingCommand:
+def raw_answer(guard: AclFilter, sent: bytes) -> RemotingCommand:
     """The first answer to these bytes."""
 
     async def main() -> RemotingCommand:
         processors = GuardedProcessors(guard)
-        processors.register_default(lambda _, request: request.response(), Lane("all"))
+        processors.register_default(lambda _, request: request.response(), ConcurrencyLimit("all"))
         server = RemotingServer(processors, RemotingSettings())
         await server.start()
         reader, writer = await asyncio.open_connection(*server.address)

@@ -15,7 +15,7 @@ from running import Running, running_broker
 from mqfast.errors import ConfigError
 from mqfast.message import decode_message_id
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.processors import Lane, Processors
+from mqfast.remoting.processors import ConcurrencyLimit, Processors
 from mqfast.remoting.server import RemotingServer
 from mqfast.remoting.signature import sign
 
@@ -121,7 +121,7 @@ def test_the_broker_signs_what_it_asks_of_name_servers(tmp_path: Path) -> None:
             seen.append(dict(request.ext_fields))
             return request.response()
 
-        processors.register_default(take, Lane("all"))
+        processors.register_default(take, ConcurrencyLimit("all"))
         names = RemotingServer(processors)
         await names.start()
         inner = '{"accessKey":"inner","secretKey":"inner-secret"}'

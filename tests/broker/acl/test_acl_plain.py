@@ -14,7 +14,7 @@ sys.path.append(str(Path(__file__).resolve().parent))
 
 from acl_server import LETTERS, Ask, answers, raw_answer
 
-from mqfast.broker.acl.guard import Guard
+from mqfast.broker.acl.acl_filter import AclFilter
 from mqfast.broker.acl.plain_files import PlainFiles
 from mqfast.broker.acl.plain_processor import PlainAclProcessor
 from mqfast.errors import ConfigError
@@ -127,7 +127,7 @@ CASES = [
 
 
 def test_who_may_do_what(files: PlainFiles) -> None:
-    found = answers(Guard(files), *(ask for ask, _ in CASES))
+    found = answers(AclFilter(files), *(ask for ask, _ in CASES))
     for (ask, wanted), got in zip(CASES, found, strict=True):
         if ask.body == b"no json":
             assert got[0] == 1
@@ -140,7 +140,7 @@ def test_a_changed_field_or_body_breaks_the_signature(files: PlainFiles) -> None
     signed = {**{name: str(value) for name, value in LETTERS.items()}, "b": "topicB", "AccessKey": "RocketMQ"}
     signed["Signature"] = signature_of(signed, b"body", "12345678")
     found = answers(
-        Guard(files),
+        AclFilter(files),
         Ask(310, signed, b"body"),
         Ask(310, {**signed, "b": "topicP"}, b"body"),
         Ask(310, signed, b"Body"),
@@ -160,7 +160,7 @@ def test_the_signature_is_javas() -> None:
 def test_a_query_by_key_may_sign_before_or_behind_its_flag(files: PlainFiles) -> None:
     flag = {"_UNIQUE_KEY_QUERY": "true"}
     found = answers(
-        Guard(files),
+        AclFilter(files),
         Ask(12, {"topic": "topicB"}, b"", USER, version=399, late=flag),
         Ask(12, {"topic": "topicB", **flag}, b"", USER, version=477),
     )
@@ -173,7 +173,7 @@ def test_a_white_address_needs_no_signature(tmp_path: Path, where: str) -> None:
     content = {"accounts": [{**account, "whiteRemoteAddress": "127.0.0.*"}]}
     if where == "globalWhiteRemoteAddresses":
         content = {where: ["10.1.2.3", "127.0.0.1"], "accounts": [account]}
-    guard = Guard(PlainFiles(write(tmp_path / "plain_acl.yml", content)))
+    guard = AclFilter(PlainFiles(write(tmp_path / "plain_acl.yml", content)))
     without_key, unsigned = Ask(17, {}), Ask(310, {"b": "t", "AccessKey": "RocketMQ"})
     wanted = PASSED if where == "globalWhiteRemoteAddresses" else refused("No accessKey is configured")
     assert answers(guard, without_key, unsigned) == [wanted, PASSED]
@@ -182,7 +182,7 @@ def test_a_white_address_needs_no_signature(tmp_path: Path, where: str) -> None:
 @pytest.mark.parametrize("trusts_proxy", [False, True])
 def test_a_preamble_names_a_white_address_only_where_it_is_trusted(tmp_path: Path, trusts_proxy: bool) -> None:
     content = {"globalWhiteRemoteAddresses": ["10.1.2.3"], "accounts": CONTENT["accounts"]}
-    guard = Guard(PlainFiles(write(tmp_path / "plain_acl.yml", content)), trusts_proxy=trusts_proxy)
+    guard = AclFilter(PlainFiles(write(tmp_path / "plain_acl.yml", content)), trusts_proxy=trusts_proxy)
     answer = raw_answer(guard, b"PROXY TCP4 10.1.2.3 10.9.9.9 4000 10911\r\n" + encode(RemotingCommand(17, {})))
     assert answer.code == (0 if trusts_proxy else 1)
     assert raw_answer(guard, encode(RemotingCommand(17, {}))).code == 1
@@ -203,7 +203,7 @@ def test_a_changed_file_counts_and_a_broken_one_does_not(files: PlainFiles, capl
 
     new = ("RocketMQ", "another1")
     found = answers(
-        Guard(files), send("topicB"), send("topicB"), send("topicB", new), send("topicB", new), before=before
+        AclFilter(files), send("topicB"), send("topicB"), send("topicB", new), send("topicB", new), before=before
     )
     assert found == [PASSED, refused("Check signature failed for accessKey=RocketMQ"), PASSED, PASSED]
     assert "the accounts of before stay in force: " in caplog.text
@@ -219,7 +219,7 @@ def test_files_beside_each_other(tmp_path: Path) -> None:
         ]
     }
     write(tmp_path / "acl" / "sub" / "one.yaml", first)
-    guard = Guard(PlainFiles(write(tmp_path / "plain_acl.yml", second)))
+    guard = AclFilter(PlainFiles(write(tmp_path / "plain_acl.yml", second)))
     found = answers(guard, send("t", ("account1", "from-first")), send("t", ("account2", "1234567")))
     assert found == [PASSED, PASSED]
 
@@ -228,7 +228,7 @@ def test_a_fault_of_the_guard_lets_nothing_pass_and_ends_no_connection(
     files: PlainFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mqfast.broker.acl.plain.is_signed_with", lambda *_: 1 // 0)
-    found = answers(Guard(files), send("topicB"), send("topicB", None))
+    found = answers(AclFilter(files), send("topicB"), send("topicB", None))
     assert [code for code, _, _ in found] == [1, 1]
     assert str(found[0][1]).startswith("ZeroDivisionError")
     assert found[1] == refused("No accessKey is configured")
@@ -238,7 +238,7 @@ def test_numbers_are_text_as_in_java(tmp_path: Path) -> None:
     path = write(tmp_path / "plain_acl.yml", "accounts:\n- accessKey: 12345678\n  secretKey: 87654321\n  admin: yes\n")
     files = PlainFiles(path)
     number = ("12345678", "87654321")
-    assert answers(Guard(files), send("t", number), Ask(17, {"topic": "t"}, b"", number)) == [PASSED, PASSED]
+    assert answers(AclFilter(files), send("t", number), Ask(17, {"topic": "t"}, b"", number)) == [PASSED, PASSED]
     files.put_account({"accessKey": "12345678", "secretKey": "another1", "admin": True})
     assert len(yaml.safe_load(path.read_text())["accounts"]) == 1
     assert files.delete_account("12345678")
@@ -265,7 +265,7 @@ def test_what_java_would_not_start_with_is_an_error(tmp_path: Path, content: obj
 
 
 def test_an_empty_file_refuses_everybody(tmp_path: Path) -> None:
-    guard = Guard(PlainFiles(write(tmp_path / "plain_acl.yml", "")))
+    guard = AclFilter(PlainFiles(write(tmp_path / "plain_acl.yml", "")))
     assert answers(guard, send("t", None), send("t")) == [
         refused("No accessKey is configured"),
         refused("No acl config for RocketMQ"),
@@ -284,7 +284,7 @@ def test_admins_change_accounts_and_white_list(files: PlainFiles) -> None:
     signer = ("account3", "12345678")
     path = str(files.file)
     found = answers(
-        Guard(files),
+        AclFilter(files),
         Ask(50, new, b"", ADMIN),
         send("t1", signer),
         send("t3", signer),
@@ -316,7 +316,7 @@ def test_admins_change_accounts_and_white_list(files: PlainFiles) -> None:
     # The file says the same, to Java and to the next start.
     kept = yaml.safe_load(Path(path).read_text())
     assert kept["dataVersion"] == [{"counter": 4, "timestamp": 1234}]
-    assert Guard(PlainFiles(files.file)) is not None
+    assert AclFilter(PlainFiles(files.file)) is not None
     assert not files.reload_if_changed(), "its own change is none of others"
     assert list(files.versions()) == [path]
 

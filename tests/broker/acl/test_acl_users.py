@@ -13,9 +13,9 @@ sys.path.append(str(Path(__file__).resolve().parent))
 
 from acl_server import Ask, answers
 
+from mqfast.broker.acl.acl_filter import AclFilter
 from mqfast.broker.acl.auth_processor import AuthProcessor
-from mqfast.broker.acl.guard import Guard
-from mqfast.broker.acl.policies import Acl, Entry, Policies, Policy
+from mqfast.broker.acl.policies import Acl, Policies, Policy, PolicyEntry
 from mqfast.broker.acl.users import User, Users
 from mqfast.errors import CallRefused, CorruptFile
 
@@ -26,7 +26,7 @@ PASSED = (0, "passed", b"")
 def acl(
     resource: str, actions: str, decision: str = "Allow", kind: str | None = None, ips: list[str] | None = None
 ) -> Acl:
-    return Acl("User:alice", [Policy(kind, [Entry(resource, actions.split(","), ips, decision)])])
+    return Acl("User:alice", [Policy(kind, [PolicyEntry(resource, actions.split(","), ips, decision)])])
 
 
 class Setup:
@@ -35,8 +35,8 @@ class Setup:
         self.users = Users(work / "config" / "authUsers.json")
         self.policies = Policies(work / "config" / "authAcls.json", "cluster-a")
 
-    def guard(self, **more: Any) -> Guard:
-        return Guard(None, self.users, self.policies, **more)
+    def guard(self, **more: Any) -> AclFilter:
+        return AclFilter(None, self.users, self.policies, **more)
 
     def ask(self, *asks: Ask, **more: Any) -> list[tuple[int, str | None, bytes]]:
         processor = AuthProcessor(self.users, self.policies, is_checked=True)
@@ -81,7 +81,7 @@ def test_only_users_who_sign_get_in(auth: Setup) -> None:
 
 def test_codes_that_need_no_user_or_no_rule(auth: Setup) -> None:
     users = Users(auth.work / "config" / "authUsers.json", whitelist=[35])
-    guard = Guard(None, users, auth.policies, authorization_whitelist=[310, 35])
+    guard = AclFilter(None, users, auth.policies, authorization_whitelist=[310, 35])
     assert answers(guard, Ask(35, {"consumerGroup": "g"}), send("t"), send("t", None)) == [
         PASSED,
         PASSED,
@@ -268,7 +268,7 @@ def test_where_nobody_signs_anybody_may_make_a_super_user(tmp_path: Path) -> Non
     setup = Setup(tmp_path)
     processor = AuthProcessor(setup.users, setup.policies, is_checked=False)
     made = Ask(3001, {"username": "root"}, user("root", "x", "Super"))
-    assert [code for code, _, _ in answers(Guard(), made, register=processor.register)] == [0]
+    assert [code for code, _, _ in answers(AclFilter(), made, register=processor.register)] == [0]
     assert setup.users.is_super("root")
     with pytest.raises(CallRefused, match="is not found"):
         setup.users.is_super("other")

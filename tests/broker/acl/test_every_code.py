@@ -18,12 +18,12 @@ sys.path.append(str(Path(__file__).resolve().parent))
 from accounts import Kind, Signing, guarded_broker
 
 from mqfast import properties as names
-from mqfast.broker.acl.needs import NEEDS
-from mqfast.broker.topics import ENDS_TOPIC, is_of_the_broker
+from mqfast.broker.acl.required_permissions import NEEDS
+from mqfast.broker.metadata.topic_manager import ENDS_TOPIC, is_of_the_broker
 from mqfast.message import decode_message_id
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.processors import Lane, Processors
+from mqfast.remoting.processors import ConcurrencyLimit, Processors
 from mqfast.remoting.signature import sign
 
 SECRET = b"secret"
@@ -92,7 +92,7 @@ class Setup:
         for what, level in (("to be retried", 1), ("dead", -1)):
             before = context.store.max_physical_offset
             assert (await one.call("owner", 36, delayLevel=level, **back)).code == 0
-            self._place(what, context.store.look(before).message_id)
+            self._place(what, context.store.get_by_offset(before).message_id)
         while not context.store.max_offset("%RETRY%secret_group", 0):
             await asyncio.sleep(0.01)
         (again,) = context.store.get("%RETRY%secret_group", 0, 0)
@@ -106,7 +106,7 @@ class Setup:
         assert self.handle
 
     def _place(self, what: str, message_id: str) -> None:
-        found = self.one.context.store.look(offset := decode_message_id(message_id).physical_offset)
+        found = self.one.context.store.get_by_offset(offset := decode_message_id(message_id).physical_offset)
         self.places[what] = Place(offset, found.record_queue_offset, message_id)
 
     def serve(self) -> Processors:
@@ -117,7 +117,7 @@ class Setup:
             self.asked.append(request.code)
             return request.response()
 
-        processors.register_default(note, Lane("all"))
+        processors.register_default(note, ConcurrencyLimit("all"))
         return processors
 
     def picture(self) -> dict[str, Any]:
@@ -142,7 +142,10 @@ class Setup:
             "members": group.client_ids() if group is not None else None,
             "subscriptions": sorted(group.subscriptions) if group is not None else None,
             "locked": context.locks.is_orderly("secret_group"),
-            "open": [context.halves.is_open(self.places["half"].queue_offset), context.halves.progress],
+            "open": [
+                context.open_transactions.is_open(self.places["half"].queue_offset),
+                context.open_transactions.progress,
+            ],
             "modes": {topic: sorted(groups) for topic, groups in context.request_modes.items()},
             "config": context.config.text(),
         }

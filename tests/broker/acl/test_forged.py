@@ -19,12 +19,12 @@ from accounts import ACCOUNTS, Kind, Signing, guarded_broker
 from running import Running, running_broker
 
 from mqfast import properties as names
-from mqfast.broker.again.transactions import Transactions
-from mqfast.broker.context import BrokerContext
+from mqfast.broker.parts import BrokerContext
+from mqfast.broker.transaction.transactional_messages import Transactions
 from mqfast.message import decode_message_id
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.command import FrameDecoder, RemotingCommand
-from mqfast.remoting.processors import Lane, Processors
+from mqfast.remoting.processors import ConcurrencyLimit, Processors
 from mqfast.remoting.signature import sign
 from mqfast.schedule.delay_levels import BROKER_TOPICS
 
@@ -61,7 +61,7 @@ async def client(one: Signing, who: str, name: str, producers: str) -> AsyncIter
         asked.append(request)
         return request.response(body=b"{}")
 
-    processors.register_default(note, Lane("all"))
+    processors.register_default(note, ConcurrencyLimit("all"))
     remoting = RemotingClient(processors)
     beat = {
         "clientID": name,
@@ -382,7 +382,7 @@ def test_a_pull_that_waits_gets_nothing_once_the_right_is_gone(tmp_path: Path, k
             assert (await one.send("owner", "t")).code == 0
             for body in (b"one", b"two"):
                 waiting = asyncio.ensure_future(one.call("other", 11, **fields))
-                await until(lambda: len(one.context.hold) == 1)
+                await until(lambda: len(one.context.long_polling) == 1)
                 if body == b"two":
                     await take_away(one, kind)
                 assert (await one.send("owner", "t", body)).code == 0

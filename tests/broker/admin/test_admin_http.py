@@ -8,15 +8,15 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from mqfast.broker.admin import http
-from mqfast.broker.admin.http import HttpServer, Reply
+from mqfast.broker.metrics import http_server as http
+from mqfast.broker.metrics.http_server import HttpResponse, HttpServer
 
 
-async def live() -> Reply:
-    return Reply(200, "text/plain", b"yes\n")
+async def live() -> HttpResponse:
+    return HttpResponse(200, "text/plain", b"yes\n")
 
 
-async def broken() -> Reply:
+async def broken() -> HttpResponse:
     raise RuntimeError("secret")
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from running import Running, serve
 
-from mqfast.broker.admin.assignment import allocated
-from mqfast.broker.admin.bodies import Queue
+from mqfast.broker.admin.bodies import QueueBody
+from mqfast.broker.admin.queue_assignment import allocated
 from mqfast.errors import CallRefused
 
 
-def queues(many: int) -> list[Queue]:
-    return [Queue("b", number, "T") for number in range(many)]
+def queues(many: int) -> list[QueueBody]:
+    return [QueueBody("b", number, "T") for number in range(many)]
 
 
 def shares(strategy: str, many: int, clients: list[str]) -> list[list[int]]:

@@ -17,7 +17,7 @@ from mqfast.remoting.channel import Channel
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.command import ROCKETMQ, RemotingCommand
 from mqfast.remoting.fastjson import standard
-from mqfast.remoting.processors import Lane, Processors
+from mqfast.remoting.processors import ConcurrencyLimit, Processors
 
 QUEUE = '{"brokerName":"broker-a","queueId":0,"topic":"T"}'
 Answer = Callable[[RemotingCommand], RemotingCommand | None]
@@ -32,7 +32,7 @@ class Consumer:
         self.heard = asyncio.Event()
         self._answer = answer
         processors = Processors()
-        processors.register([220, 221, 307, 309], self._serve, Lane("consumer"))
+        processors.register([220, 221, 307, 309], self._serve, ConcurrencyLimit("consumer"))
         self.remoting = RemotingClient(processors)
 
     def _serve(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:

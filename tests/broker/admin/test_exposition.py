@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 
-from mqfast.broker.admin.exposition import Exposition
+from mqfast.broker.metrics.prometheus_text import Exposition
 
 
 def test_gauge_counter_and_labels() -> None:

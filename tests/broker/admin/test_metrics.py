@@ -14,7 +14,7 @@ import pytest
 from running import Running, running_broker, serve
 
 import mqfast
-from mqfast.broker.admin import metrics
+from mqfast.broker.metrics import metrics
 from mqfast.errors import StoreFailed
 
 GRAFANA = Path(__file__).resolve().parents[3] / "docs" / "grafana"

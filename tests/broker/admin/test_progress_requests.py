@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from running import Running, serve
 
-from mqfast.broker.admin import progress
+from mqfast.broker.admin import consume_progress as progress
 from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.fastjson import standard
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from running import Running, broker_config, serve
 
-from mqfast.broker.broker import Broker
+from mqfast.broker.server import Broker
 from mqfast.broker_conf import parse_properties
 from mqfast.config import FIELD_OF_PROPERTY
 from mqfast.errors import BrokerError

@@ -19,7 +19,7 @@ from mqfast.remoting.channel import Channel
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.processors import Lane, Processors
+from mqfast.remoting.processors import ConcurrencyLimit, Processors
 
 TOPIC = "DefaultCluster_REPLY_TOPIC"
 
@@ -35,7 +35,7 @@ class Requester:
         self.pushed: list[RemotingCommand] = []
         self.code = code
         self.processors = Processors()
-        self.processors.register([RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT], self._push, Lane("push"))
+        self.processors.register([RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT], self._push, ConcurrencyLimit("push"))
 
     def _push(self, _channel: object, request: RemotingCommand) -> RemotingCommand:
         self.pushed.append(request)
@@ -171,7 +171,9 @@ def test_a_silent_client_holds_up_nobody_else(tmp_path: Path) -> None:
     async def flow() -> None:
         silent = Processors()
         came = asyncio.Event()
-        silent.register([RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT], lambda _channel, _request: came.set(), Lane("push"))
+        silent.register(
+            [RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT], lambda _channel, _request: came.set(), ConcurrencyLimit("push")
+        )
         async with running_broker(tmp_path, processors=silent) as one:
             await Requester().join(one)
             waiting = asyncio.ensure_future(reply(one))
@@ -194,7 +196,7 @@ def test_replies_to_a_client_that_does_not_read_do_not_fill_the_memory(tmp_path:
             asyncio.get_running_loop().call_soon(channel._transport.pause_reading)
             came.set()
 
-        deaf.register([RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT], pushed, Lane("push"))
+        deaf.register([RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT], pushed, ConcurrencyLimit("push"))
         async with running_broker(tmp_path, processors=deaf, storeReplyMessageEnable=False) as one:
             await Requester().join(one)
             waiting = [asyncio.ensure_future(reply(one))]

@@ -19,7 +19,7 @@ import mqfast
 from mqfast import properties as names
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
-from mqfast.store.record._record import StoredMessage
+from mqfast.store.record.record import StoredMessage
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 
@@ -28,7 +28,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(work, 60))
 
 
-async def give_back(one: Running, offset: int, level: int = 0, **fields: Any) -> RemotingCommand:
+async def send_message_back(one: Running, offset: int, level: int = 0, **fields: Any) -> RemotingCommand:
     given = {"offset": offset, "group": "g", "delayLevel": level, "originTopic": "T", "unitMode": "false", **fields}
     return await one.call(RequestCode.CONSUMER_SEND_MSG_BACK, **given)
 
@@ -51,7 +51,7 @@ def last(one: Running, topic: str, queue_id: int = 0) -> StoredMessage:
 def test_the_level_grows_with_the_times_a_message_was_consumed(tmp_path: Path, times: int) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
-            answer = await give_back(one, put(one, reconsume_times=times))
+            answer = await send_message_back(one, put(one, reconsume_times=times))
             assert (answer.code, answer.remark) == (0, None)
             message = last(one, SCHEDULE, min(3 + times, 18) - 1)
             assert message.reconsume_times == times + 1
@@ -67,8 +67,8 @@ def test_a_message_comes_back_under_the_retry_topic_with_all_it_had(tmp_path: Pa
         async with running_broker(tmp_path) as one:
             body = bytes(range(256)) * 40
             offset = put(one, body, TAGS="A", KEYS="k", mine="1", UNIQ_KEY="U")
-            original = one.context.store.look(offset)
-            assert (await give_back(one, offset, 5)).code == 0
+            original = one.context.store.get_by_offset(offset)
+            assert (await send_message_back(one, offset, 5)).code == 0
             message = last(one, SCHEDULE, 4)
             assert bytes(message.body) == body
             assert (message.flag, message.sys_flag) == (7, 1)
@@ -109,7 +109,7 @@ def test_send_backs_have_javas_bytes(tmp_path: Path, release: str) -> None:
                 ).physical_offset  # fmt: skip
                 group = their.properties[names.REAL_TOPIC].removeprefix("%RETRY%")
                 level = int(their.properties[names.DELAY])
-                assert (await give_back(one, offset, 0 if level == 3 + times else level, group=group)).code == 0
+                assert (await send_message_back(one, offset, 0 if level == 3 + times else level, group=group)).code == 0
                 ours = last(one, SCHEDULE, their.queue_id)
                 expected = their.properties_bytes
                 if names.ORIGIN_MESSAGE_ID not in source.properties:
@@ -129,7 +129,7 @@ def test_a_message_that_was_consumed_often_enough_is_a_dead_letter_at_once(tmp_p
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
             offset = put(one, b"dead", "%RETRY%g", 16, RETRY_TOPIC="first", ORIGIN_MESSAGE_ID="ID", DELAY="18")
-            assert (await give_back(one, offset)).code == 0
+            assert (await send_message_back(one, offset)).code == 0
             message = last(one, "%DLQ%g")
             assert bytes(message.body) == b"dead"
             assert message.reconsume_times == 17
@@ -148,7 +148,7 @@ def test_the_topic_that_a_producer_makes_up_does_not_come_back(tmp_path: Path) -
 
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
-            assert (await give_back(one, put(one, RETRY_TOPIC="orders"), level=-1)).code == 0
+            assert (await send_message_back(one, put(one, RETRY_TOPIC="orders"), level=-1)).code == 0
             assert last(one, "%DLQ%g").properties[names.RETRY_TOPIC] == "T"
 
     run(flow())
@@ -167,7 +167,7 @@ def test_the_topic_that_a_producer_makes_up_does_not_come_back(tmp_path: Path) -
 def test_who_goes_to_the_dead_letters(tmp_path: Path, times: int, fields: dict[str, int], is_dead: bool) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
-            assert (await give_back(one, put(one, reconsume_times=times), **fields)).code == 0
+            assert (await send_message_back(one, put(one, reconsume_times=times), **fields)).code == 0
             assert one.context.store.max_offset("%DLQ%g", 0) == int(is_dead)
 
     run(flow())
@@ -195,18 +195,18 @@ def test_the_group_says_how_often_and_into_how_many_queues(tmp_path: Path) -> No
             assert rules is not None
             groups.put({**rules, "retryMaxTimes": 1, "retryQueueNums": 3})
             for _ in range(40):
-                assert (await give_back(one, put(one))).code == 0
+                assert (await send_message_back(one, put(one))).code == 0
             topic = one.context.topics.get("%RETRY%g")
             assert topic is not None
             assert topic.write_queue_nums == 3
             store = one.context.store
             queues = {m.properties[names.REAL_QID] for m in store.get(SCHEDULE, 2, 0, max_count=40)}
             assert queues == {"0", "1", "2"}
-            assert (await give_back(one, put(one, reconsume_times=1))).code == 0
+            assert (await send_message_back(one, put(one, reconsume_times=1))).code == 0
             assert store.max_offset("%DLQ%g", 0) == 1
             groups.put({**rules, "retryQueueNums": 0})
             before = store.max_physical_offset
-            assert (await give_back(one, 10**9)).code == 0  # such a group wants no retries
+            assert (await send_message_back(one, 10**9)).code == 0  # such a group wants no retries
             assert store.max_physical_offset == before
 
     run(flow())
@@ -216,20 +216,20 @@ def test_refusals_have_rocketmqs_codes_and_words(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path, autoCreateSubscriptionGroup=False) as one:
             offset = put(one)
-            answer = await give_back(one, offset, group="nobody")
+            answer = await send_message_back(one, offset, group="nobody")
             assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
             assert str(answer.remark).startswith("subscription group not exist, nobody ")
             one.context.groups.put({"groupName": "g", "retryQueueNums": 1, "retryMaxTimes": 16})
             for wrong in (offset + 3, 10**9, -1):
-                answer = await give_back(one, wrong)
+                answer = await send_message_back(one, wrong)
                 assert (answer.code, answer.remark) == (1, f"look message by offset failed, {wrong}")
             raw = one.context.topics.raw("%RETRY%g", 1, 4)
             one.context.topics.put(raw)
-            answer = await give_back(one, offset)
+            answer = await send_message_back(one, offset)
             assert answer.code == ResponseCode.NO_PERMISSION
             assert answer.remark == "the topic[%RETRY%g] sending message is forbidden"
             one.context.config.take({"brokerPermission": "4"}, "test")
-            answer = await give_back(one, offset)
+            answer = await send_message_back(one, offset)
             assert answer.code == ResponseCode.NO_PERMISSION
             assert answer.remark == "the broker[127.0.0.1] sending message is forbidden"
             for missing in ("offset", "group", "delayLevel"):
@@ -245,7 +245,7 @@ def test_refusals_have_rocketmqs_codes_and_words(tmp_path: Path) -> None:
 def test_a_message_that_grew_too_long_is_refused_with_the_status(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
-            answer = await give_back(one, put(one, big="x" * 32_700))
+            answer = await send_message_back(one, put(one, big="x" * 32_700))
             assert answer.code == 1
             assert answer.remark == "PROPERTIES_SIZE_EXCEEDED"
 
@@ -257,7 +257,7 @@ def test_with_sync_flush_a_message_given_back_is_durable_when_it_is_answered(tmp
         async with running_broker(tmp_path, flushDiskType="SYNC_FLUSH") as one:
             sent = await one.send("T", b"x")
             offset = int(sent.ext_fields["msgId"][16:], 16)
-            assert (await give_back(one, offset)).code == 0
+            assert (await send_message_back(one, offset)).code == 0
             assert bytes(last(one, SCHEDULE, 2).body) == b"x"  # readers see what is durable
 
     run(flow())
@@ -271,7 +271,7 @@ def test_with_a_sync_master_a_message_given_back_is_at_the_slave_when_it_is_answ
             assert acks is not None
             acks.report("slave", raw.end)
             end = raw.end
-            answer = asyncio.ensure_future(give_back(one, offset))
+            answer = asyncio.ensure_future(send_message_back(one, offset))
             while raw.end == end:
                 await asyncio.sleep(0.01)
             for _ in range(5):  # each is answered behind it, were it not held back
@@ -291,7 +291,7 @@ def test_without_a_slave_a_message_given_back_is_stored_once(tmp_path: Path) -> 
         async with running_broker(tmp_path, **settings) as one:
             offset = put(one)
             await asyncio.to_thread(one.context.store.flush)  # it is looked up by its offset
-            assert (await give_back(one, offset)).code == 0
+            assert (await send_message_back(one, offset)).code == 0
             assert one.context.store.max_offset(SCHEDULE, 2) == 1
 
     run(flow())
@@ -302,14 +302,14 @@ def test_a_message_sent_back_is_delivered_and_in_time(tmp_path: Path) -> None:
         async with running_broker(tmp_path, messageDelayLevel="1s 5s") as one:
             sent = await one.send("T", b"x", properties="TAGS\x01A")
             offset = int(sent.ext_fields["msgId"][16:], 16)
-            assert (await give_back(one, offset, 1)).code == 0
+            assert (await send_message_back(one, offset, 1)).code == 0
             store = one.context.store
             while store.max_offset("%RETRY%g", 0) == 0:
                 await asyncio.sleep(0.01)
             parked, delivered = store.get(SCHEDULE, 0, 0)[0], store.get("%RETRY%g", 0, 0)[0]
             assert delivered.store_timestamp >= parked.store_timestamp + 1000
             assert delivered.tags == "A"
-            assert (await give_back(one, delivered.physical_offset, 1)).code == 0
+            assert (await send_message_back(one, delivered.physical_offset, 1)).code == 0
             while store.max_offset("%RETRY%g", 0) == 1:
                 await asyncio.sleep(0.01)
             second = store.get("%RETRY%g", 0, 1)[0]

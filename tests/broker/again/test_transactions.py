@@ -20,15 +20,15 @@ from running import Running, running_broker
 
 import mqfast
 from mqfast import properties as names
-from mqfast.broker.again import find_open
-from mqfast.broker.again.half import OP_PROPERTIES, ended_offsets, half_of
-from mqfast.broker.again.transactions import Transactions
-from mqfast.broker.write import Record
+from mqfast.broker.send.message_writer import MessageRecord
+from mqfast.broker.transaction import transaction_recovery as find_open
+from mqfast.broker.transaction.half_message import OP_PROPERTIES, ended_offsets, half_of
+from mqfast.broker.transaction.transactional_messages import Transactions
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.processors import Lane, Processors
+from mqfast.remoting.processors import ConcurrencyLimit, Processors
 from mqfast.store.message_store import MessageStore
-from mqfast.store.record._record import StoredMessage, decode_record
+from mqfast.store.record.record import StoredMessage, decode_record
 
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 GIVEN_UP, GROUP = "TRANS_CHECK_MAX_TIME_TOPIC", "CID_RMQ_SYS_TRANS"
@@ -55,7 +55,7 @@ class Producer:
     def __init__(self) -> None:
         self.asked: asyncio.Queue[RemotingCommand] = asyncio.Queue()
         self.processors = Processors()
-        self.processors.register([RequestCode.CHECK_TRANSACTION_STATE], self._asked, Lane("check"))
+        self.processors.register([RequestCode.CHECK_TRANSACTION_STATE], self._asked, ConcurrencyLimit("check"))
 
     def _asked(self, _channel: object, request: RemotingCommand) -> None:
         self.asked.put_nowait(request)
@@ -158,7 +158,7 @@ def test_half_messages_have_javas_bytes() -> None:
             continue
         real_topic, queue = pairs.pop(names.REAL_TOPIC), int(pairs.pop(names.REAL_QID))
         del pairs[names.TRANSACTION_ID]
-        half = half_of(Record(real_topic, queue, b"", names.encode(pairs), flag=their.flag, sys_flag=4))
+        half = half_of(MessageRecord(real_topic, queue, b"", names.encode(pairs), flag=their.flag, sys_flag=4))
         assert (half.topic, half.queue_id, half.sys_flag, half.flag) == (HALF, 0, 0, their.flag)
         assert half.properties == their.properties_bytes
         seen += 1
@@ -372,7 +372,7 @@ def test_a_committed_message_may_be_timed(tmp_path: Path) -> None:
             answer = await end(one, half)
             assert answer.code == ResponseCode.MESSAGE_ILLEGAL
             assert "max delay 100000ms" in str(answer.remark)
-            assert transactions(one).halves.is_open(1)
+            assert transactions(one).open_transactions.is_open(1)
             assert (await end(one, half, ROLLBACK)).code == 0
 
     run(flow())
@@ -384,8 +384,8 @@ def test_with_sync_flush_a_fast_producer_does_not_overtake_the_disk(tmp_path: Pa
         async with running_broker(tmp_path, flushDiskType="SYNC_FLUSH", transactionTimeOut=0,
                                   processors=producer.processors) as one:  # fmt: skip
             await producer.join(one)
-            halves = await asyncio.gather(*(prepare(one, b"%d" % i) for i in range(20)))
-            answers = await asyncio.gather(*(end(one, half) for half in halves[:10]))
+            open_transactions = await asyncio.gather(*(prepare(one, b"%d" % i) for i in range(20)))
+            answers = await asyncio.gather(*(end(one, half) for half in open_transactions[:10]))
             assert {answer.code for answer in answers} == {0}
             await asyncio.sleep(0.002)
             assert await transactions(one).check.round() == 10
@@ -494,8 +494,8 @@ def test_re_stored_half_messages_have_javas_properties(tmp_path: Path) -> None:
                     for field in ("sys_flag", "born_timestamp", "reconsume_times", "prepared_transaction_offset"):
                         assert getattr(ours, field) == getattr(their, field), field
                     compared += 1
-                halves = transactions(one).halves
-                halves.end_all(list(range(halves.progress, halves.end)))
+                open_transactions = transactions(one).open_transactions
+                open_transactions.end_all(list(range(open_transactions.progress, open_transactions.end)))
         assert compared >= 18
 
     run(flow())
@@ -522,7 +522,7 @@ def test_after_the_last_check_a_message_is_given_up_and_kept(tmp_path: Path) -> 
             clock.shift_ms += 31_000
             assert await part.check.round() == 0
             assert bodies(store, GIVEN_UP, 0) == [b"never"]
-            assert part.halves.progress == part.halves.end == 4
+            assert part.open_transactions.progress == part.open_transactions.end == 4
             assert (await end(one, half)).code == 1
             # 323 gives the message another series of checks, once.
             message_id = store.get(GIVEN_UP, 0, 0)[0].message_id
@@ -568,10 +568,10 @@ def test_a_message_without_room_for_the_count_of_its_checks_holds_nobody_up(tmp_
             question = await producer.next()
             assert question.ext_fields["msgId"] == "U2"
             assert (await answer_check(one, question, COMMIT)).code == 0
-            assert part.halves.is_open(1)
+            assert part.open_transactions.is_open(1)
             assert (await end(one, full)).code == 0
             assert bodies(one.context.store) == [b"behind", b"full"]
-            assert part.halves.progress == part.halves.end
+            assert part.open_transactions.progress == part.open_transactions.end
 
     run(flow())
 
@@ -699,12 +699,12 @@ def test_a_round_gives_way_to_others(tmp_path: Path) -> None:
             clock.shift_ms = 31_000
             part = transactions(one)
             work = asyncio.ensure_future(part.check.round())
-            while part.halves.progress == 0:
+            while part.open_transactions.progress == 0:
                 await asyncio.sleep(0)
             assert (await one.send("U", b"x")).code == 0
-            assert part.halves.progress < 5000
+            assert part.open_transactions.progress < 5000
             await work
-            assert part.halves.progress == 5000
+            assert part.open_transactions.progress == 5000
 
     run(flow())
 
@@ -720,9 +720,9 @@ def test_a_round_gives_way_to_others_also_among_transactions_that_have_ended(tmp
             for properties in (full, *[text] * 5000):
                 one.context.engine.put_encoded(HALF.encode(), 0, b"x", properties, wait=False)
             part = transactions(one)
-            while part.halves.end < 5001:
+            while part.open_transactions.end < 5001:
                 await asyncio.sleep(0.01)
-            part.halves.end_all(range(1, 5001))
+            part.open_transactions.end_all(range(1, 5001))
             clock.shift_ms = 31_000
             part.check._clock = itertools.count(0.0, 1.0).__next__  # a turn is over at every look
             work = asyncio.ensure_future(part.check.round())
@@ -731,7 +731,7 @@ def test_a_round_gives_way_to_others_also_among_transactions_that_have_ended(tmp
                 await asyncio.sleep(0)
                 turns += 1
             await work
-            assert part.halves.progress == 0
+            assert part.open_transactions.progress == 0
             assert turns > 5000 // 1024
 
     run(flow())
@@ -760,8 +760,8 @@ def test_open_transactions_are_known_after_a_restart_and_ended_ones_too(tmp_path
             assert (await end(one, kept[0])).code == 0
             assert (await end(one, kept[2], ROLLBACK)).code == 0
             part = transactions(one)
-            assert part.halves.progress == part.halves.end
-            assert one.context.offsets.get(GROUP, HALF, 0) == part.halves.end
+            assert part.open_transactions.progress == part.open_transactions.end
+            assert one.context.offsets.get(GROUP, HALF, 0) == part.open_transactions.end
             assert one.context.offsets.get(GROUP, OP, 0) == one.context.store.max_offset(OP, 0)
 
     run(first())
@@ -784,7 +784,7 @@ def test_a_slave_ends_no_transaction(tmp_path: Path) -> None:
 
     async def third() -> None:
         async with running_broker(tmp_path) as one:
-            assert transactions(one).halves.progress == 0
+            assert transactions(one).open_transactions.progress == 0
             for half in kept:
                 assert (await end(one, half)).code == 0
             assert bodies(one.context.store) == [b"0", b"1"]
@@ -806,7 +806,7 @@ def test_a_crash_between_two_writes_commits_nothing_twice(tmp_path: Path, lost: 
             kept.append(await prepare(one, b"y", UNIQ_KEY="V"))
             part = transactions(one)
             if lost != "offsets":
-                part.halves.write_marks = lambda: None  # type: ignore[method-assign]
+                part.open_transactions.write_marks = lambda: None  # type: ignore[method-assign]
             if lost == "mark of a check":
                 clock.shift_ms = 31_000
                 await part.check.round()
@@ -859,7 +859,7 @@ def test_a_late_mark_of_a_java_broker_ends_the_half_message_that_was_stored_once
     async def second() -> None:
         async with running_broker(tmp_path) as one:
             part = transactions(one)
-            assert part.halves.progress == part.halves.end == 2
+            assert part.open_transactions.progress == part.open_transactions.end == 2
             assert marks(one.context.store)[-1] == 1
 
     run(first())
@@ -883,12 +883,12 @@ def test_a_mark_of_a_half_message_that_was_stored_once_more_ends_no_transaction(
             round_ = part.check.round()
             round_.send(None)  # one turn, for one half message
             round_.close()
-            assert (part.halves.progress, part.halves.end) == (1, 5)
+            assert (part.open_transactions.progress, part.open_transactions.end) == (1, 5)
 
     async def second() -> None:
         async with running_broker(tmp_path, now_ms=clock) as one:
-            halves = transactions(one).halves
-            assert [halves.is_open(offset) for offset in range(5)] == [False, True, True, False, True]
+            open_transactions = transactions(one).open_transactions
+            assert [open_transactions.is_open(offset) for offset in range(5)] == [False, True, True, False, True]
 
     run(first())
     run(second())
@@ -911,7 +911,7 @@ def test_a_delayed_commit_ends_no_half_message_at_the_first_place_of_the_log(tmp
 
     async def second() -> None:
         async with running_broker(tmp_path, messageDelayLevel="1s 5s") as one:
-            assert transactions(one).halves.is_open(0)
+            assert transactions(one).open_transactions.is_open(0)
             assert (await end(one, kept[0])).code == 0
             assert bodies(one.context.store) == [b"later", b"open"]
 
@@ -937,7 +937,7 @@ def test_of_many_marks_the_newest_are_looked_at(tmp_path: Path, monkeypatch: pyt
 
     async def second() -> None:
         async with running_broker(tmp_path) as one:
-            assert not transactions(one).halves.is_open(3)
+            assert not transactions(one).open_transactions.is_open(3)
 
     run(first())
     run(second())

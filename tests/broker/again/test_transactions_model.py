@@ -23,20 +23,20 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from mqfast import properties as names
 from mqfast.broker.acl.rights import Rights
-from mqfast.broker.again.check import TransactionCheck
-from mqfast.broker.again.end import EndTransaction
-from mqfast.broker.again.half import COMMIT, ROLLBACK, half_of
-from mqfast.broker.again.open_halves import OpenHalves
-from mqfast.broker.broker_config import BrokerConfig
-from mqfast.broker.clients.producer_manager import ProducerManager
-from mqfast.broker.context import BrokerContext
-from mqfast.broker.stats import BrokerStats
-from mqfast.broker.topics import HALF_TOPIC, TopicManager
-from mqfast.broker.write import Record, Writer
+from mqfast.broker.config.broker_config import BrokerConfig
+from mqfast.broker.metadata.client_manager.producer_manager import ProducerManager
+from mqfast.broker.metadata.topic_manager import HALF_TOPIC, TopicManager
+from mqfast.broker.metrics.broker_stats import BrokerStats
+from mqfast.broker.parts import BrokerContext
+from mqfast.broker.send.message_writer import MessageRecord, MessageWriter
+from mqfast.broker.transaction.end_transaction import EndTransaction
+from mqfast.broker.transaction.half_message import COMMIT, ROLLBACK, half_of
+from mqfast.broker.transaction.open_transactions import OpenTransactions
+from mqfast.broker.transaction.transaction_check import TransactionCheck
 from mqfast.errors import CallRefused
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.command import RemotingCommand
-from mqfast.store.record._record import decode_record
+from mqfast.store.record.record import decode_record
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 42, 159])
 STEP_MS = 31_000
@@ -72,7 +72,7 @@ class Broker(Clocked):
         logger = logging.getLogger("mqfast.broker")
         engine = self.store.engine
         stats = BrokerStats("c", lambda _: False)
-        writer = Writer(
+        writer = MessageWriter(
             engine, cast(Any, None), stats=stats, store_host=HOST, sync_flush=False, max_message_bytes=1 << 20,
             disk_use=lambda: "", now_ms=lambda: self.now_ms, logger=logger,
         )  # fmt: skip
@@ -83,10 +83,12 @@ class Broker(Clocked):
             stopping=False, address="127.0.0.1:10911", rights=Rights(),
         )  # fmt: skip
         self.context = cast(BrokerContext, context)
-        self.halves = OpenHalves(self.context)
-        self.halves.load()
-        self.check = TransactionCheck(self.context, self.halves, clock=lambda: float(next(self.ticks)))  # a half a turn
-        self.ending = EndTransaction(self.context, self.halves)
+        self.open_transactions = OpenTransactions(self.context)
+        self.open_transactions.load()
+        self.check = TransactionCheck(
+            self.context, self.open_transactions, clock=lambda: float(next(self.ticks))
+        )  # a half a turn
+        self.ending = EndTransaction(self.context, self.open_transactions)
 
     def bodies(self) -> list[bytes]:
         return [bytes(m.body) for m in self.store.get("T", 0, 0, max_count=10_000, max_bytes=1 << 24)]
@@ -99,7 +101,7 @@ class Transactions(RuleBasedStateMachine):
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="mqfast-transactions-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")))
         self.lives = 0
-        self.halves: dict[bytes, tuple[int, int]] = {}  # body -> place in the log, offset in the half queue
+        self.open_transactions: dict[bytes, tuple[int, int]] = {}  # body -> place in the log, offset in the half queue
         self.minds: dict[bytes, int] = {}  # body -> what the producer decided
         self.count = 0
 
@@ -125,11 +127,11 @@ class Transactions(RuleBasedStateMachine):
         pairs = {"TRAN_MSG": True, "PGROUP": "group", "UNIQ_KEY": f"U{body.decode()}"}
         if is_quiet:
             pairs["CHECK_IMMUNITY_TIME_IN_SECONDS"] = 100
-        record = Record("T", 0, body, names.encode(pairs), sys_flag=4, born_timestamp=self.broker.now_ms)
+        record = MessageRecord("T", 0, body, names.encode(pairs), sys_flag=4, born_timestamp=self.broker.now_ms)
         result = self.broker.context.writer.put(half_of(record))
-        self.halves[body] = (result.physical_offset, result.queue_offset)
+        self.open_transactions[body] = (result.physical_offset, result.queue_offset)
 
-    @precondition(lambda self: self.halves)
+    @precondition(lambda self: self.open_transactions)
     @rule(
         which=st.integers(0, 99),
         kind=st.sampled_from([COMMIT, COMMIT, ROLLBACK]),
@@ -138,11 +140,11 @@ class Transactions(RuleBasedStateMachine):
     )
     def end(self, which: int, kind: int, is_check: bool, is_cut: bool) -> None:
         """The producer says how a transaction ends, perhaps once more; a kill may come before the mark."""
-        body = sorted(self.halves)[which % len(self.halves)]
+        body = sorted(self.open_transactions)[which % len(self.open_transactions)]
         kind = self.minds.setdefault(body, kind)
         if is_cut:
-            self.broker.halves.write_marks = lambda: None  # type: ignore[method-assign]
-        self.tell(kind, *self.halves[body], is_check=is_check)
+            self.broker.open_transactions.write_marks = lambda: None  # type: ignore[method-assign]
+        self.tell(kind, *self.open_transactions[body], is_check=is_check)
         if is_cut:
             self.kill()
 
@@ -168,7 +170,7 @@ class Transactions(RuleBasedStateMachine):
         """A round of checks, or its first turns; the producer answers some questions, always as it has decided."""
         self.broker.at(self.broker.now_ms + STEP_MS)
         if is_cut:
-            self.broker.halves.write_marks = lambda: None  # type: ignore[method-assign]
+            self.broker.open_transactions.write_marks = lambda: None  # type: ignore[method-assign]
         self.round(turns)
         if is_cut:
             self.kill()
@@ -232,12 +234,12 @@ class Transactions(RuleBasedStateMachine):
                 file.write(bytes(size - end))
         old.store.close()
         self.broker = Broker.__new__(Broker)
-        self.broker.door, self.broker.path, self.broker.config = old.door, target, old.config
+        self.broker.os_api, self.broker.path, self.broker.config = old.os_api, target, old.config
         self.broker.now_ms = old.now_ms
         self.broker.open()
         written = self.broker.store.engine.log.written
         self.durable_end = min(self.durable_end, written)
-        self.halves = {body: place for body, place in self.halves.items() if place[0] < written}
+        self.open_transactions = {body: place for body, place in self.open_transactions.items() if place[0] < written}
 
     # --- what must hold ---
 
@@ -259,12 +261,12 @@ class Transactions(RuleBasedStateMachine):
             for fields, body in asked:
                 kind = self.minds.setdefault(bytes(decode_record(body).body), ROLLBACK)
                 self.tell(kind, int(fields["commitLogOffset"]), int(fields["tranStateTableOffset"]), is_check=True)
-        wanted = {body for body in self.halves if self.minds.get(body) == COMMIT}
+        wanted = {body for body in self.open_transactions if self.minds.get(body) == COMMIT}
         found = self.broker.bodies()
-        assert sorted(found) == sorted(wanted | {body for body in found if body not in self.halves})
+        assert sorted(found) == sorted(wanted | {body for body in found if body not in self.open_transactions})
         assert len(found) == len(set(found))
-        halves = self.broker.halves
-        assert halves.progress == halves.end == self.broker.store.max_offset(HALF_TOPIC, 0)
+        open_transactions = self.broker.open_transactions
+        assert open_transactions.progress == open_transactions.end == self.broker.store.max_offset(HALF_TOPIC, 0)
 
 
 TestTransactions = Transactions.TestCase

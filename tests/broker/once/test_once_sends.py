@@ -17,11 +17,17 @@ from once_rows import Task, how
 from running import Running, serve
 
 import mqfast
-from mqfast.broker.once.from_log import remember
-from mqfast.broker.once.memory import Last, Memory, MemoryFull, OldBatch, OtherDivision
+from mqfast.broker.idempotence.producer_state import (
+    FencedBatch,
+    LastSequence,
+    OtherPartitioning,
+    ProducerStateFull,
+    ProducerStateTable,
+)
+from mqfast.broker.idempotence.state_recovery import remember
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.once import ASK_ONCE, END_ONCE, ONCE, Mark, Span, end_text, ended, gone, gone_text
+from mqfast.remoting.once import ASK_ONCE, END_ONCE, ONCE, RowSequence, SequenceRange, end_text, ended, gone, gone_text
 
 
 def rows(count: int, text: str = "row") -> list[bytes]:
@@ -317,8 +323,8 @@ def test_a_copy_of_a_row_that_a_consumer_gave_back_is_no_row_after_a_restart(tmp
 
 
 def test_the_file_follows_a_log_that_grows_by_other_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqfast.broker.once.writes._LOOK_S", 0.02)
-    monkeypatch.setattr("mqfast.broker.once.writes._PERSIST_BYTES", 5000)
+    monkeypatch.setattr("mqfast.broker.idempotence.idempotent_writes._LOOK_S", 0.02)
+    monkeypatch.setattr("mqfast.broker.idempotence.idempotent_writes._PERSIST_BYTES", 5000)
     file = tmp_path / "config" / "mqfastWrites.json"
     ends: list[int] = []
 
@@ -418,7 +424,7 @@ def test_a_topic_that_is_deleted_while_the_log_is_read_is_forgotten(
         assert await queue_has(one) == 4
 
     serve(tmp_path, flow)
-    monkeypatch.setattr("mqfast.broker.once.writes.remember", slow)
+    monkeypatch.setattr("mqfast.broker.idempotence.idempotent_writes.remember", slow)
     serve(tmp_path, again)
 
 
@@ -469,52 +475,52 @@ def test_with_sync_flush_an_answer_to_a_repeated_request_waits_for_the_disk_too(
 
 
 def test_the_memory_is_bounded_and_idle_writes_expire() -> None:
-    memory = Memory(keep_ms=1000, places_max=4)
-    mark = Mark("a", 0, 0, 5, 1, 4, 1)
+    memory = ProducerStateTable(keep_ms=1000, places_max=4)
+    mark = RowSequence("a", 0, 0, 5, 1, 4, 1)
 
-    def note(one: Mark, now_ms: int) -> None:
+    def note(one: RowSequence, now_ms: int) -> None:
         memory.make_room(one.key, now_ms)
-        memory.note(one, "t", 0, Last(5, 1, 100, 0), now_ms)
+        memory.note(one, "t", 0, LastSequence(5, 1, 100, 0), now_ms)
 
     for partition in range(4):
         note(mark._replace(partition=partition), 10)
     assert (len(memory), memory.writes) == (4, 1)
-    with pytest.raises(MemoryFull, match="4 tasks of 1 writes"):
+    with pytest.raises(ProducerStateFull, match="4 tasks of 1 writes"):
         memory.make_room("b", 500)  # no fresh write is forgotten
     note(mark._replace(key="b"), 2000)  # the first one has expired
     assert (len(memory), memory.writes) == (1, 1)
     note(mark._replace(key="b", batch=1), 2000)
     note(mark._replace(key="b", batch=2), 2000)
     assert len(memory) == 2  # the newest batch and the one before
-    for old, error in ((0, OldBatch), (2, OtherDivision)):
+    for old, error in ((0, FencedBatch), (2, OtherPartitioning)):
         with pytest.raises(error):
             memory.last(mark._replace(key="b", batch=old, queues=9), "t", 0)
     memory.end("b", 2, ["t", "u"], 2000)
     memory.end("b", 2, ["t"], 2000)
     assert len(memory) == 4  # what is stored as a whole is remembered too
-    again = Memory(1000, 4)
+    again = ProducerStateTable(1000, 4)
     again.load(json.loads(json.dumps(memory.dump())))
     assert (again.dump(), len(again)) == (memory.dump(), len(memory))
     memory.note(
-        mark._replace(key="b", batch=2), "t", 0, Last(3, 1, 100, 0), 2000
+        mark._replace(key="b", batch=2), "t", 0, LastSequence(3, 1, 100, 0), 2000
     )  # a delayed message that comes is a row before the last one
-    assert memory.last(mark._replace(key="b", batch=2), "t", 0) == Last(5, 1, 100, 0)
+    assert memory.last(mark._replace(key="b", batch=2), "t", 0) == LastSequence(5, 1, 100, 0)
     # A log tells of writes that were forgotten to make room; no fresh one is, even if there are too many.
     for n, now_ms in enumerate((2000, 3000, 4_000_000, 4_000_000)):
-        memory.note(mark._replace(key=f"c{n}"), "t", 0, Last(5, 1, 100, 0), now_ms)
+        memory.note(mark._replace(key=f"c{n}"), "t", 0, LastSequence(5, 1, 100, 0), now_ms)
         memory.trim(now_ms)
     assert (len(memory), memory.writes) == (4, 4)
-    memory.note(mark._replace(key="d", partition=1), "t", 0, Last(5, 1, 100, 0), 4_000_000)
-    memory.note(mark._replace(key="d", partition=2), "t", 0, Last(5, 1, 100, 0), 4_000_000)
+    memory.note(mark._replace(key="d", partition=1), "t", 0, LastSequence(5, 1, 100, 0), 4_000_000)
+    memory.note(mark._replace(key="d", partition=2), "t", 0, LastSequence(5, 1, 100, 0), 4_000_000)
     memory.trim(4_000_000)
     assert [memory.newest(key) for key in ("c0", "c1", "c2", "c3", "d")] == [None, None, 0, 0, 0]
 
 
 def test_marks_and_spans_read_back_and_nothing_else_is_one() -> None:
-    mark = Mark("key", 7, 3, 12, 0xBEEF, 8, 2)
+    mark = RowSequence("key", 7, 3, 12, 0xBEEF, 8, 2)
     assert mark.text() == "key:7:3:12:0000beef:8.2"
-    assert Mark.parse(mark.text()) == mark
-    assert Span.parse(Span(5, mark).text()) == Span(5, mark)
+    assert RowSequence.parse(mark.text()) == mark
+    assert SequenceRange.parse(SequenceRange(5, mark).text()) == SequenceRange(5, mark)
     for text in (
         "",
         "a:1:2:3",
@@ -525,7 +531,7 @@ def test_marks_and_spans_read_back_and_nothing_else_is_one() -> None:
         "a:b:c:d:e:f",
         f"key:7:3:{1 << 63}:0:8.2",
     ):
-        assert Mark.parse(text) is None
+        assert RowSequence.parse(text) is None
     assert ended(end_text("key", 7, 12, ["t", "u"])) == ("key", 7, ["t", "u"])
     for text in (
         "",
@@ -541,4 +547,4 @@ def test_marks_and_spans_read_back_and_nothing_else_is_one() -> None:
     for text in ("", "gone:", "gone", mark.text(), "gone:1:2:3:4:5.6"):
         assert gone(text) is None
     for text in ("key:7:3:12:12:0:8.2", "key:7:3:-2:12:0:8.2", "key:7:3::12:0:8.2", "x"):
-        assert Span.parse(text) is None
+        assert SequenceRange.parse(text) is None

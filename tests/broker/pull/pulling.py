@@ -12,7 +12,7 @@ from running import Running
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.loop import runner
-from mqfast.store.record._record import decode_record
+from mqfast.store.record.record import decode_record
 
 COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
 

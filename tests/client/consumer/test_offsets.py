@@ -27,7 +27,7 @@ from mqfast.client.consumer.queue_bounds import (
     read_place,
     stored_offset,
 )
-from mqfast.client.net.steps import Ask
+from mqfast.client.net.request_steps import Request
 from mqfast.client.values import MessageQueue
 from mqfast.errors import BrokerError, ClientError, ConfigError, NoRoute
 from mqfast.remoting.command import RemotingCommand
@@ -75,7 +75,7 @@ def test_offsets_are_kept_at_the_broker_and_only_when_they_changed(hand: Hand) -
         assert await offsets.read(queue_of("kept", 3)) is None, "an empty queue: the group has no offset"
         offsets.update(queue, 41)
         await offsets.persist()
-        assert await instance.shell.run(stored_offset(instance, "keepers", queue)) == 41
+        assert await instance.driver.run(stored_offset(instance, "keepers", queue)) == 41
         # Somebody resets the offset; what did not change is not put back.
         other = RemoteOffsets(instance, "keepers")
         assert await other.read(queue) == 41
@@ -134,12 +134,12 @@ def test_where_a_group_without_an_offset_begins(hand: Hand) -> None:
         instance = await instance_of(hand.cluster)
 
         async def first(of: MessageQueue, where: Any) -> int:
-            return await instance.shell.run(first_offset(instance, of, where))
+            return await instance.driver.run(first_offset(instance, of, where))
 
-        await instance.shell.run(instance.route("begin"))
+        await instance.driver.run(instance.route("begin"))
         assert [await first(queue, where) for where in ("latest", "earliest", long_ago, far)] == [2, 0, 0, 2]
         assert [await first(retry, where) for where in ("latest", "earliest", long_ago)] == [0, 0, 0]
-        run = instance.shell.run
+        run = instance.driver.run
         assert (await run(min_offset(instance, queue)), await run(max_offset(instance, queue))) == (0, 2)
         assert await run(offset_at(instance, queue, 0)) == 0
         await instance.release()
@@ -167,7 +167,7 @@ def test_a_route_is_asked_for_where_the_broker_is_unknown(hand: Hand) -> None:
         instance = await instance_of(hand.cluster)
         steps = read_place(instance, MessageQueue("steps", "b", 0))
         step = next(steps)
-        assert isinstance(step, Ask)
+        assert isinstance(step, Request)
         assert step.code == 105
         assert step.ext_fields == {"topic": "steps", "acceptStandardJsonOnly": "true"}
         await instance.release()

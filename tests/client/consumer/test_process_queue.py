@@ -28,11 +28,11 @@ def test_the_oldest_open_message_bounds_what_is_committed() -> None:
     assert queue.put(messages(10, 11, 12), 15) == 3  # 13 and 14 did not match
     assert (queue.committable, queue.next_offset, queue.count, queue.span) == (10, 15, 3, 2)
     first, second, third = queue.take(5)
-    assert queue.settle([second]) == 1
+    assert queue.ack([second]) == 1
     assert queue.committable == 10
-    assert queue.settle([first]) == 1
+    assert queue.ack([first]) == 1
     assert (queue.committable, offsets(queue.open_messages())) == (12, [12])
-    assert queue.settle([third]) == 1
+    assert queue.ack([third]) == 1
     assert (queue.committable, queue.count, queue.bytes, queue.span) == (15, 0, 0, 0)
 
 
@@ -40,8 +40,8 @@ def test_a_message_is_settled_once() -> None:
     queue = ProcessQueue(QUEUE, 0)
     queue.put(messages(0, 1), 2)
     taken = queue.take(1)
-    assert queue.settle(taken) == 1
-    assert queue.settle(taken) == 0
+    assert queue.ack(taken) == 1
+    assert queue.ack(taken) == 0
     assert queue.count == 1
 
 
@@ -56,8 +56,8 @@ def test_messages_that_were_put_back_come_first_and_in_order() -> None:
     queue = ProcessQueue(QUEUE, 0)
     queue.put(messages(*range(5)), 5)
     taken = queue.take(3)
-    queue.settle(taken[:1])
-    queue.put_back(taken)
+    queue.ack(taken[:1])
+    queue.requeue(taken)
     assert offsets(queue.take(9)) == [1, 2, 3, 4]
 
 
@@ -84,7 +84,7 @@ def test_nothing_open_lies_below_the_committed_offset(data: st.DataObject) -> No
     open_, taken, waiting, settled = set[int](), list[Delivery](), list[int](), set[int]()
     end = 0
     for _ in range(data.draw(st.integers(1, 25))):
-        step = data.draw(st.sampled_from(["pull", "take", "settle", "back"]))
+        step = data.draw(st.sampled_from(["pull", "take", "ack", "back"]))
         if step == "pull":
             found = [end + i for i in range(data.draw(st.integers(0, 4))) if data.draw(st.booleans())]
             end += 4
@@ -100,13 +100,13 @@ def test_nothing_open_lies_below_the_committed_offset(data: st.DataObject) -> No
             chosen = data.draw(st.lists(st.sampled_from(range(len(taken))), unique=True))
             some = [taken[i] for i in sorted(chosen)]
             taken = [one for one in taken if one not in some]
-            if step == "settle":
-                queue.settle(some)
+            if step == "ack":
+                queue.ack(some)
                 settled.update(offsets(some))
                 open_.difference_update(offsets(some))
             else:
                 some.sort(key=lambda one: one.queue_offset)
-                queue.put_back(some)
+                queue.requeue(some)
                 waiting = offsets(some) + waiting
         assert queue.committable == min(open_, default=end)
         assert offsets(queue.open_messages()) == sorted(open_)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from running import Running, serve
 
-from mqfast.client.consumer.pulls import PullAnswer, pull
+from mqfast.client.consumer.pull_request import PullAnswer, pull
 from mqfast.client.consumer.subscription import Subscription
 from mqfast.client.delivery import Source
-from mqfast.client.net.aio_shell import AioShell
-from mqfast.client.net.steps import Ask
+from mqfast.client.net.asyncio_driver import AsyncioDriver
+from mqfast.client.net.request_steps import Request
 from mqfast.client.values import MessageQueue, PullStatus
 from mqfast.errors import BrokerBusy, BrokerError, ClientError, NoRoute, Refused, UsageError
 from mqfast.remoting.codes import RequestCode
@@ -28,13 +28,13 @@ Pulls = Callable[..., Awaitable[PullAnswer]]
 
 def on_broker(path: Path, flow: Callable[[Running, Pulls], Awaitable[None]], **settings: Any) -> None:
     async def run(one: Running) -> None:
-        shell = AioShell(one.client)
+        driver = AsyncioDriver(one.client)
 
         async def pulls(
             offset: int, wanted: Subscription = ALL, queue: MessageQueue = QUEUE, **more: Any
         ) -> PullAnswer:
             more = {"post_subscription": True, **more}
-            return await shell.run(pull(one.address, "billing", queue, offset, wanted, SOURCE, **more))
+            return await driver.run(pull(one.address, "billing", queue, offset, wanted, SOURCE, **more))
 
         await flow(one, pulls)
 
@@ -94,7 +94,7 @@ def test_refusals_are_errors_with_code_remark_and_address(tmp_path: Path) -> Non
 
 def answered(answer: RemotingCommand, wanted: Subscription = ALL) -> PullAnswer:
     steps = pull("h:1", "billing", QUEUE, 0, wanted, SOURCE)
-    assert isinstance(next(steps), Ask)
+    assert isinstance(next(steps), Request)
     with pytest.raises(StopIteration) as end:
         steps.send(answer)
     found: PullAnswer = end.value.value

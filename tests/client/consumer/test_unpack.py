@@ -13,8 +13,8 @@ import pytest
 import zstandard
 
 from mqfast.client import Producer, PullConsumer
+from mqfast.client.decompression import decompressed
 from mqfast.client.delivery import Delivery
-from mqfast.client.unpack import decompressed
 from mqfast.errors import FieldError
 from mqfast.message import SysFlag
 from mqfast.testing import Broker
@@ -100,7 +100,7 @@ import resource, sys
 import lz4.frame, zstandard
 from mqfast.client import Producer, PullConsumer
 from mqfast.client.delivery import Delivery
-from mqfast.client.unpack import decompressed
+from mqfast.client.decompression import decompressed
 from mqfast.errors import FieldError
 data = open(sys.argv[1], "rb").read()
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10

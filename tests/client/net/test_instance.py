@@ -17,9 +17,9 @@ from mqfast.client.admin.async_admin_client import AsyncAdminClient
 from mqfast.client.consumer.async_pull_consumer import AsyncPullConsumer
 from mqfast.client.consumer.async_push_consumer import AsyncPushConsumer
 from mqfast.client.net import io_thread
+from mqfast.client.net.connection_pool import BlockingConnectionPool
 from mqfast.client.net.instance import ClientInstance, InstanceSettings
-from mqfast.client.net.lane import Lanes
-from mqfast.client.net.steps import Ask, Steps
+from mqfast.client.net.request_steps import Request, RequestSteps
 from mqfast.client.producer.async_producer import AsyncProducer
 from mqfast.client.producer.producer import Producer
 from mqfast.client.route.name_servers import parse_addresses
@@ -71,8 +71,8 @@ def test_a_route_is_asked_for_once_and_a_copied_one_has_four_queues(cluster: Bro
         await instance.acquire()
         try:
             with pytest.raises(NoRoute, match=cluster.namesrv):
-                await instance.shell.run(instance.route("unheard"))
-            route = await instance.shell.run(instance.publish_route("unheard", copied_topic="TBW102", queues=4))
+                await instance.driver.run(instance.route("unheard"))
+            route = await instance.driver.run(instance.publish_route("unheard", copied_topic="TBW102", queues=4))
             queues = instance.routes.publish_queues("unheard")
             assert [one.queue_id for one in queues] == [0, 1, 2, 3]
             assert route.is_default
@@ -93,7 +93,7 @@ def test_a_broker_knows_who_is_here_until_the_end(cluster: BrokerProcess) -> Non
         await instance.acquire()
         owner = Owner()
         instance.add_producer("makers", owner)
-        await instance.shell.run(instance.publish_route("orders", copied_topic="TBW102", queues=4))
+        await instance.driver.run(instance.publish_route("orders", copied_topic="TBW102", queues=4))
         address = next(iter(instance.routes.brokers.values())).addresses[0]
         await instance.heartbeat()
         assert instance.is_known_to(address)
@@ -158,7 +158,7 @@ def test_name_servers_that_are_away_are_named() -> None:
         settings = InstanceSettings(parse_addresses(["127.0.0.1:1", "127.0.0.1:2"]))
         instance = ClientInstance.shared(settings, asyncio.get_running_loop())
         with pytest.raises(ConnectError, match=r"127\.0\.0\.1:[12].*127\.0\.0\.1:[12]"):
-            await instance.shell.run(instance.route("orders", timeout_s=5))
+            await instance.driver.run(instance.route("orders", timeout_s=5))
 
     in_loop(flow)
 
@@ -285,23 +285,23 @@ def test_the_address_of_a_broker_is_no_name_server(cluster: BrokerProcess) -> No
 
 
 def test_a_server_that_does_not_answer_is_an_error_of_clients() -> None:
-    def asking(address: str) -> Steps[object]:
-        return (yield Ask(address, 1, timeout_s=0.05))
+    def asking(address: str) -> RequestSteps[object]:
+        return (yield Request(address, 1, timeout_s=0.05))
 
     async def flow() -> None:
         server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         instance = ClientInstance.shared(InstanceSettings((address,)), asyncio.get_running_loop())
-        lanes = Lanes()
+        connection_pool = BlockingConnectionPool()
         with pytest.raises(RequestTimeout) as by_loop:
-            await instance.shell.run(asking(address))
+            await instance.driver.run(asking(address))
         with pytest.raises(RequestTimeout) as by_thread:
-            await asyncio.to_thread(lanes.run, asking(address))
+            await asyncio.to_thread(connection_pool.run, asking(address))
         for caught in (by_loop, by_thread):
             assert isinstance(caught.value, ClientError)
             assert isinstance(caught.value, CallTimeout)
             assert isinstance(caught.value, TimeoutError)
-        lanes.close()
+        connection_pool.close()
         await instance.remoting.close()
         server.close()
 

@@ -157,7 +157,7 @@ def test_a_handler_that_fails_after_the_end_of_its_consumer_sends_nothing(broker
     mine = "mqfast-failing-late-"
     broker.wait_until(lambda: not any(one.name.startswith(mine) for one in threading.enumerate()))
     io_thread.shared().call(asyncio.sleep(0), 10)
-    assert not any("give_back" in name for name in names_of_tasks())
+    assert not any("send_message_back" in name for name in names_of_tasks())
     assert broker.requests(RequestCode.CONSUMER_SEND_MSG_BACK) == []
 
 

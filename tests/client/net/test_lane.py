@@ -17,8 +17,8 @@ import pytest
 from client.net.raw_server import SEND_OK, Connection, RawServer
 
 from mqfast import Message, Producer
-from mqfast.client.net.lane import TLS_SOCKETS, Lanes
-from mqfast.client.net.steps import Ask, Pause, Steps
+from mqfast.client.net.connection_pool import TLS_SOCKETS, BlockingConnectionPool
+from mqfast.client.net.request_steps import Request, RequestSteps, Sleep
 from mqfast.errors import CallTimeout, ClientError, ConnectError, ConnectionLost, TooManyCalls
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.command import FrameDecoder, RemotingCommand, encode
@@ -27,8 +27,8 @@ CODE = 310
 
 
 @pytest.fixture
-def lanes() -> Iterator[Lanes]:
-    one = Lanes()
+def connection_pool() -> Iterator[BlockingConnectionPool]:
+    one = BlockingConnectionPool()
     yield one
     one.close()
 
@@ -37,27 +37,27 @@ def echo(one: Connection, request: RemotingCommand) -> None:
     one.send(encode(request.response(0, dict(request.ext_fields), bytes(request.body))))
 
 
-def ask(address: str, number: object = 1, *, timeout_s: float = 10.0, body: bytes = b"") -> Ask:
-    return Ask(address, CODE, {"number": str(number)}, body, timeout_s)
+def ask(address: str, number: object = 1, *, timeout_s: float = 10.0, body: bytes = b"") -> Request:
+    return Request(address, CODE, {"number": str(number)}, body, timeout_s)
 
 
-def test_steps_are_run_on_the_callers_thread(lanes: Lanes) -> None:
-    def steps(address: str) -> Steps[str]:
+def test_steps_are_run_on_the_callers_thread(connection_pool: BlockingConnectionPool) -> None:
+    def steps(address: str) -> RequestSteps[str]:
         first = yield ask(address, 1)
-        yield Pause(0.001)
+        yield Sleep(0.001)
         second = yield ask(address, 2, body=b"body")
         return f"{first.ext_fields['number']} {second.ext_fields['number']} {bytes(second.body).decode()}"
 
     with RawServer(echo) as server:
-        assert lanes.run(steps(server.address)) == "1 2 body"
+        assert connection_pool.run(steps(server.address)) == "1 2 body"
         assert len(server.connections) == 1
         assert server.requests[0].language == 3
 
 
-def test_what_steps_raise_comes_out_and_errors_go_in(lanes: Lanes) -> None:
-    def steps(address: str) -> Steps[str]:
+def test_what_steps_raise_comes_out_and_errors_go_in(connection_pool: BlockingConnectionPool) -> None:
+    def steps(address: str) -> RequestSteps[str]:
         try:
-            yield Ask(address, CODE, None, b"", 0.5)
+            yield Request(address, CODE, None, b"", 0.5)
         except ConnectError:
             raise TooManyCalls("mine") from None
         return "no"
@@ -65,23 +65,23 @@ def test_what_steps_raise_comes_out_and_errors_go_in(lanes: Lanes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         address = f"127.0.0.1:{closed.getsockname()[1]}"
     with pytest.raises(TooManyCalls, match="mine"):
-        lanes.run(steps(address))
+        connection_pool.run(steps(address))
 
 
-def test_a_body_of_several_parts_is_sent_as_one(lanes: Lanes) -> None:
+def test_a_body_of_several_parts_is_sent_as_one(connection_pool: BlockingConnectionPool) -> None:
     with RawServer(echo) as server:
-        answer = lanes.ask(Ask(server.address, CODE, {"a": "b"}, [b"one", memoryview(b"two")], 5.0))
+        answer = connection_pool.request(Request(server.address, CODE, {"a": "b"}, [b"one", memoryview(b"two")], 5.0))
         assert answer is not None
         assert bytes(answer.body) == b"onetwo"
 
 
-def test_many_threads_share_one_socket_and_get_their_own_answers(lanes: Lanes) -> None:
+def test_many_threads_share_one_socket_and_get_their_own_answers(connection_pool: BlockingConnectionPool) -> None:
     wrong: list[str] = []
 
     def work(address: str, thread: int) -> None:
         for i in range(200):
             text = f"{thread}.{i}"
-            answer = lanes.ask(ask(address, text))
+            answer = connection_pool.request(ask(address, text))
             if answer is None or answer.ext_fields["number"] != text:
                 wrong.append(text)
 
@@ -96,7 +96,7 @@ def test_many_threads_share_one_socket_and_get_their_own_answers(lanes: Lanes) -
         assert len(server.connections) == 1
 
 
-def test_answers_may_come_in_any_order(lanes: Lanes) -> None:
+def test_answers_may_come_in_any_order(connection_pool: BlockingConnectionPool) -> None:
     held: list[RemotingCommand] = []
 
     def serve(one: Connection, request: RemotingCommand) -> None:
@@ -108,7 +108,7 @@ def test_answers_may_come_in_any_order(lanes: Lanes) -> None:
     found: dict[int, str] = {}
 
     def work(address: str, number: int) -> None:
-        answer = lanes.ask(ask(address, number))
+        answer = connection_pool.request(ask(address, number))
         assert answer is not None
         found[number] = answer.ext_fields["number"]
 
@@ -121,7 +121,7 @@ def test_answers_may_come_in_any_order(lanes: Lanes) -> None:
         assert found == {i: str(i) for i in range(8)}
 
 
-def test_each_caller_waits_until_its_own_deadline_and_no_longer(lanes: Lanes) -> None:
+def test_each_caller_waits_until_its_own_deadline_and_no_longer(connection_pool: BlockingConnectionPool) -> None:
     """The first caller reads for all; when its time is over the reading goes to another one, and no answer is lost."""
     connections: list[tuple[Connection, RemotingCommand]] = []
     results: dict[str, Any] = {}
@@ -132,7 +132,7 @@ def test_each_caller_waits_until_its_own_deadline_and_no_longer(lanes: Lanes) ->
     def work(address: str, name: str, timeout_s: float) -> None:
         begin = time.monotonic()
         try:
-            lanes.ask(ask(address, name, timeout_s=timeout_s))
+            connection_pool.request(ask(address, name, timeout_s=timeout_s))
             results[name] = ("answer", time.monotonic() - begin)
         except CallTimeout:
             results[name] = ("timeout", time.monotonic() - begin)
@@ -164,7 +164,7 @@ def frame_of_an_answer() -> bytes:
 
 @pytest.mark.parametrize("cut_at", range(0, len(frame_of_an_answer()), 1))
 def test_a_connection_that_is_cut_at_every_byte_of_the_answer(cut_at: int) -> None:
-    lanes = Lanes()
+    connection_pool = BlockingConnectionPool()
     whole: list[bool] = []
 
     def serve(one: Connection, request: RemotingCommand) -> None:
@@ -178,13 +178,13 @@ def test_a_connection_that_is_cut_at_every_byte_of_the_answer(cut_at: int) -> No
 
     with RawServer(serve) as server:
         with pytest.raises(ConnectionLost, match="the connection ended before the answer came"):
-            lanes.ask(ask(server.address))
-        assert lanes.ask(ask(server.address)) is not None  # the client lives, over a new connection
+            connection_pool.request(ask(server.address))
+        assert connection_pool.request(ask(server.address)) is not None  # the client lives, over a new connection
         assert whole == [True]
-    lanes.close()
+    connection_pool.close()
 
 
-def test_every_caller_hears_of_the_end_of_the_connection(lanes: Lanes) -> None:
+def test_every_caller_hears_of_the_end_of_the_connection(connection_pool: BlockingConnectionPool) -> None:
     waiting = threading.Semaphore(0)
 
     def serve(one: Connection, request: RemotingCommand) -> None:
@@ -194,7 +194,7 @@ def test_every_caller_hears_of_the_end_of_the_connection(lanes: Lanes) -> None:
 
     def work(address: str) -> None:
         try:
-            lanes.ask(ask(address))
+            connection_pool.request(ask(address))
         except ConnectionLost as error:
             errors.append(error)
 
@@ -213,7 +213,9 @@ def test_every_caller_hears_of_the_end_of_the_connection(lanes: Lanes) -> None:
 @pytest.mark.parametrize(
     "nonsense", [b"\xff" * 64, b"\x00\x00\x00\x08\x00\x00\x00\xff1234", b"GET / HTTP/1.1\r\n\r\n"], ids=str
 )
-def test_nonsense_ends_the_connection_and_the_client_lives(lanes: Lanes, nonsense: bytes) -> None:
+def test_nonsense_ends_the_connection_and_the_client_lives(
+    connection_pool: BlockingConnectionPool, nonsense: bytes
+) -> None:
     def serve(one: Connection, request: RemotingCommand) -> None:
         if one.number == 0:
             one.send(nonsense)
@@ -222,8 +224,8 @@ def test_nonsense_ends_the_connection_and_the_client_lives(lanes: Lanes, nonsens
 
     with RawServer(serve) as server:
         with pytest.raises(ConnectionLost, match="the connection is given up"):
-            lanes.ask(ask(server.address))
-        assert lanes.ask(ask(server.address)) is not None
+            connection_pool.request(ask(server.address))
+        assert connection_pool.request(ask(server.address)) is not None
 
 
 def endless(one: Connection, request: RemotingCommand) -> None:
@@ -234,11 +236,11 @@ def endless(one: Connection, request: RemotingCommand) -> None:
         echo(one, request)
 
 
-def test_a_frame_that_never_ends_does_not_take_every_later_answer(lanes: Lanes) -> None:
+def test_a_frame_that_never_ends_does_not_take_every_later_answer(connection_pool: BlockingConnectionPool) -> None:
     with RawServer(endless) as server:
         for number in range(20):
             try:
-                answer = lanes.ask(ask(server.address, number, timeout_s=1.3))
+                answer = connection_pool.request(ask(server.address, number, timeout_s=1.3))
             except CallTimeout:
                 continue
             break
@@ -268,7 +270,9 @@ def test_nor_does_it_in_a_loop() -> None:
         assert len(server.connections) == 2
 
 
-def test_a_long_answer_over_a_slow_link_is_not_cut_off_by_a_short_call_behind_it(lanes: Lanes) -> None:
+def test_a_long_answer_over_a_slow_link_is_not_cut_off_by_a_short_call_behind_it(
+    connection_pool: BlockingConnectionPool,
+) -> None:
     begun, expired, found = threading.Event(), threading.Event(), list[Any]()
 
     def serve(one: Connection, request: RemotingCommand) -> None:
@@ -283,26 +287,28 @@ def test_a_long_answer_over_a_slow_link_is_not_cut_off_by_a_short_call_behind_it
         one.send(whole[at + 1 :])
 
     with RawServer(serve) as server:
-        pull = threading.Thread(target=lambda: found.append(lanes.ask(ask(server.address, 0, timeout_s=60))))
+        pull = threading.Thread(
+            target=lambda: found.append(connection_pool.request(ask(server.address, 0, timeout_s=60)))
+        )
         pull.start()
         assert begun.wait(20)
         time.sleep(0.1)  # the begin of the frame was read
         with pytest.raises(CallTimeout):
-            lanes.ask(ask(server.address, 1, timeout_s=0.3))
+            connection_pool.request(ask(server.address, 1, timeout_s=0.3))
         expired.set()
         pull.join(30)
         assert [bytes(one.body) for one in found] == [b"x" * 1000]
         assert len(server.connections) == 1
 
 
-def test_a_request_of_the_broker_is_answered_that_it_is_not_served(lanes: Lanes) -> None:
+def test_a_request_of_the_broker_is_answered_that_it_is_not_served(connection_pool: BlockingConnectionPool) -> None:
     def serve(one: Connection, request: RemotingCommand) -> None:
         one.send(encode(RemotingCommand(39, {"a": "b"}, opaque=77)))
         one.send(encode(RemotingCommand(40, {"a": "b"}, opaque=78, flag=2)))
         echo(one, request)
 
     with RawServer(serve) as server:
-        assert lanes.ask(ask(server.address)) is not None
+        assert connection_pool.request(ask(server.address)) is not None
         deadline = time.monotonic() + 10
         while len(server.requests) < 2 and time.monotonic() < deadline:
             time.sleep(0.001)
@@ -310,28 +316,32 @@ def test_a_request_of_the_broker_is_answered_that_it_is_not_served(lanes: Lanes)
         assert (refusal.code, refusal.opaque, refusal.remark) == (3, 77, " request type 39 not supported")
 
 
-def test_a_connection_that_ended_while_it_rested_is_replaced_before_anything_is_sent(lanes: Lanes) -> None:
+def test_a_connection_that_ended_while_it_rested_is_replaced_before_anything_is_sent(
+    connection_pool: BlockingConnectionPool,
+) -> None:
     with RawServer(echo) as server:
-        assert lanes.ask(ask(server.address)) is not None
+        assert connection_pool.request(ask(server.address)) is not None
         server.connections[0].cut()
         time.sleep(0.15)  # longer than a socket is taken for alive
-        assert lanes.ask(ask(server.address)) is not None
+        assert connection_pool.request(ask(server.address)) is not None
         assert len(server.connections) == 2
 
 
-def test_a_socket_that_rested_too_long_is_closed(lanes: Lanes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socket_that_rested_too_long_is_closed(
+    connection_pool: BlockingConnectionPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with RawServer(echo) as server:
-        assert lanes.ask(ask(server.address)) is not None
-        lanes.close_idle()
-        assert lanes.ask(ask(server.address)) is not None
+        assert connection_pool.request(ask(server.address)) is not None
+        connection_pool.close_idle()
+        assert connection_pool.request(ask(server.address)) is not None
         assert len(server.connections) == 1
-        monkeypatch.setattr("mqfast.client.net.lane.IDLE_S", 0.0)
-        lanes.close_idle()
-        assert lanes.ask(ask(server.address)) is not None
+        monkeypatch.setattr("mqfast.client.net.connection_pool.IDLE_S", 0.0)
+        connection_pool.close_idle()
+        assert connection_pool.request(ask(server.address)) is not None
         assert len(server.connections) == 2
 
 
-def test_a_broker_that_leaves_is_asked_again_over_a_new_connection(lanes: Lanes) -> None:
+def test_a_broker_that_leaves_is_asked_again_over_a_new_connection(connection_pool: BlockingConnectionPool) -> None:
     def serve(one: Connection, request: RemotingCommand) -> None:
         if one.number == 0:
             one.send(encode(request.response(1500, remark="GO_AWAY")))
@@ -339,43 +349,43 @@ def test_a_broker_that_leaves_is_asked_again_over_a_new_connection(lanes: Lanes)
             echo(one, request)
 
     with RawServer(serve) as server:
-        answer = lanes.ask(ask(server.address))
+        answer = connection_pool.request(ask(server.address))
         assert answer is not None
         assert answer.code == 0
         assert len(server.connections) == 2
 
 
-def test_one_way_requests_wait_for_nothing(lanes: Lanes) -> None:
+def test_one_way_requests_wait_for_nothing(connection_pool: BlockingConnectionPool) -> None:
     with RawServer(lambda one, request: None) as server:
-        assert lanes.ask(Ask(server.address, CODE, {"a": "b"}, b"", 5.0, True)) is None
+        assert connection_pool.request(Request(server.address, CODE, {"a": "b"}, b"", 5.0, True)) is None
         deadline = time.monotonic() + 10
         while not server.requests and time.monotonic() < deadline:
             time.sleep(0.001)
         assert server.requests[0].is_oneway
 
 
-def test_a_peer_that_does_not_read_takes_no_more_than_the_deadline(lanes: Lanes) -> None:
+def test_a_peer_that_does_not_read_takes_no_more_than_the_deadline(connection_pool: BlockingConnectionPool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         address = f"127.0.0.1:{deaf.getsockname()[1]}"
         begin = time.monotonic()
         with pytest.raises(CallTimeout, match="the request was not taken in time"):
-            lanes.ask(ask(address, body=bytes(15 << 20), timeout_s=0.4))
+            connection_pool.request(ask(address, body=bytes(15 << 20), timeout_s=0.4))
         assert time.monotonic() - begin < 60
 
 
-def test_an_address_that_is_none(lanes: Lanes) -> None:
+def test_an_address_that_is_none(connection_pool: BlockingConnectionPool) -> None:
     with pytest.raises(ConnectError, match="expected host:port"):
-        lanes.ask(ask("nowhere"))
+        connection_pool.request(ask("nowhere"))
 
 
 def test_closing_ends_those_that_wait() -> None:
-    lanes = Lanes()
+    connection_pool = BlockingConnectionPool()
     waits = threading.Event()
     found: list[Exception] = []
 
     def work(address: str) -> None:
         try:
-            lanes.ask(ask(address, timeout_s=30))
+            connection_pool.request(ask(address, timeout_s=30))
         except ConnectionLost as error:
             found.append(error)
 
@@ -383,27 +393,27 @@ def test_closing_ends_those_that_wait() -> None:
         thread = threading.Thread(target=work, args=(server.address,), daemon=True)
         thread.start()
         assert waits.wait(10)
-        lanes.close()
+        connection_pool.close()
         thread.join(10)
         assert "the client is closed" in str(found[0])
 
 
 @pytest.mark.parametrize("where", ["send", "wait"])
 def test_an_interrupted_caller_leaves_the_lane_usable(
-    lanes: Lanes, where: str, monkeypatch: pytest.MonkeyPatch
+    connection_pool: BlockingConnectionPool, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when Ctrl-C comes while a caller writes or reads: other callers go on."""
     with RawServer(echo) as server:
-        assert lanes.ask(ask(server.address)) is not None
-        from mqfast.client.net._lane import Socket
+        assert connection_pool.request(ask(server.address)) is not None
+        from mqfast.client.net.blocking_connection import Socket
 
         name: str = {"send": "send_all", "wait": "receive_into"}[where]
         kept: Callable[..., Any] = getattr(Socket, name)
         monkeypatch.setattr(Socket, name, interrupt)
         with pytest.raises(KeyboardInterrupt):
-            lanes.ask(ask(server.address))
+            connection_pool.request(ask(server.address))
         monkeypatch.setattr(Socket, name, kept)
-        answer = lanes.ask(ask(server.address, 9))
+        answer = connection_pool.request(ask(server.address, 9))
         assert answer is not None
         assert answer.ext_fields["number"] == "9"
 
@@ -436,7 +446,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_caller_with_tls_that_is_interrupted_leaves_no_half_of_a_frame(
     certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mqfast.client.net._lane import Socket
+    from mqfast.client.net.blocking_connection import Socket
 
     kept = Socket.receive_into
 
@@ -444,7 +454,7 @@ def test_a_caller_with_tls_that_is_interrupted_leaves_no_half_of_a_frame(
         kept(one, buffer, deadline)
         raise KeyboardInterrupt
 
-    lanes = Lanes(ssl.create_default_context(cafile=str(certificate / "cert.pem")))
+    connection_pool = BlockingConnectionPool(ssl.create_default_context(cafile=str(certificate / "cert.pem")))
 
     def serve(one: Connection, request: RemotingCommand) -> None:
         whole = encode(request.response(0, dict(request.ext_fields)))
@@ -453,13 +463,13 @@ def test_a_caller_with_tls_that_is_interrupted_leaves_no_half_of_a_frame(
     with RawServer(serve, server_tls(certificate)) as server:
         monkeypatch.setattr(Socket, "receive_into", read_and_interrupt)
         with pytest.raises(KeyboardInterrupt):
-            lanes.ask(ask(server.address, 1))
+            connection_pool.request(ask(server.address, 1))
         monkeypatch.setattr(Socket, "receive_into", kept)
-        answer = lanes.ask(ask(server.address, 2))
+        answer = connection_pool.request(ask(server.address, 2))
         assert answer is not None
         assert answer.ext_fields["number"] == "2"
         assert len(server.connections) == 2
-    lanes.close()
+    connection_pool.close()
 
 
 def server_tls(certificate: Path) -> ssl.SSLContext:
@@ -469,13 +479,13 @@ def server_tls(certificate: Path) -> ssl.SSLContext:
 
 
 def test_with_tls_each_socket_has_one_caller_and_there_are_at_most_four(certificate: Path) -> None:
-    lanes = Lanes(ssl.create_default_context(cafile=str(certificate / "cert.pem")))
+    connection_pool = BlockingConnectionPool(ssl.create_default_context(cafile=str(certificate / "cert.pem")))
     wrong: list[str] = []
 
     def work(address: str, thread: int) -> None:
         for i in range(20):
             text = f"{thread}.{i}"
-            answer = lanes.ask(ask(address, text, timeout_s=30))
+            answer = connection_pool.request(ask(address, text, timeout_s=30))
             if answer is None or answer.ext_fields["number"] != text:
                 wrong.append(text)
 
@@ -490,8 +500,8 @@ def test_with_tls_each_socket_has_one_caller_and_there_are_at_most_four(certific
         assert 1 <= len(server.connections) <= TLS_SOCKETS
         with pytest.raises(CallTimeout):
             server.serve = lambda one, request: None
-            lanes.ask(ask(server.address, timeout_s=0.3))
-    lanes.close()
+            connection_pool.request(ask(server.address, timeout_s=0.3))
+    connection_pool.close()
 
 
 def test_a_producer_over_tls_on_both_of_its_ways(certificate: Path) -> None:
@@ -509,8 +519,8 @@ def test_a_producer_over_tls_on_both_of_its_ways(certificate: Path) -> None:
 
 
 def test_a_certificate_that_nobody_trusts_is_refused(certificate: Path) -> None:
-    lanes = Lanes(ssl.create_default_context())
+    connection_pool = BlockingConnectionPool(ssl.create_default_context())
     with RawServer(echo, server_tls(certificate)) as server:
         with pytest.raises(ConnectError, match=r"no TLS: .*certificate verify failed"):
-            lanes.ask(ask(server.address))
-    lanes.close()
+            connection_pool.request(ask(server.address))
+    connection_pool.close()

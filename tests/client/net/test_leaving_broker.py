@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 from client.net.raw_server import SEND_OK, Connection, RawServer
 
-from mqfast.client.net.aio_shell import AioShell
-from mqfast.client.net.lane import Lanes
-from mqfast.client.net.steps import Ask
+from mqfast.client.net.asyncio_driver import AsyncioDriver
+from mqfast.client.net.connection_pool import BlockingConnectionPool
+from mqfast.client.net.request_steps import Request
 from mqfast.client.producer.async_producer import AsyncProducer
 from mqfast.client.producer.producer import Producer
 from mqfast.message import Message
@@ -51,8 +51,8 @@ class Leaving:
         one.send(encode(request.response(0, dict(request.ext_fields))))
 
 
-def ask(address: str, name: str) -> Ask:
-    return Ask(address, 310, {"name": name}, b"", 30.0)
+def ask(address: str, name: str) -> Request:
+    return Request(address, 310, {"name": name}, b"", 30.0)
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -62,12 +62,14 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.002)
 
 
-def who_waits(lanes: Lanes, server: RawServer, leaving: Leaving) -> None:
+def who_waits(connection_pool: BlockingConnectionPool, server: RawServer, leaving: Leaving) -> None:
     found: list[Any] = []
-    slow = threading.Thread(target=lambda: found.append(lanes.ask(ask(server.address, "slow"))), daemon=True)
+    slow = threading.Thread(
+        target=lambda: found.append(connection_pool.request(ask(server.address, "slow"))), daemon=True
+    )
     slow.start()
     until(lambda: leaving.held)
-    away = lanes.ask(ask(server.address, "away"))
+    away = connection_pool.request(ask(server.address, "away"))
     assert away is not None
     assert away.code == 0
     leaving.release()
@@ -77,18 +79,18 @@ def who_waits(lanes: Lanes, server: RawServer, leaving: Leaving) -> None:
 
 
 def test_who_waits_on_a_shared_socket_gets_the_answer() -> None:
-    lanes, leaving = Lanes(), Leaving()
+    connection_pool, leaving = BlockingConnectionPool(), Leaving()
     with RawServer(leaving) as server, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        who_waits(lanes, server, leaving)
+        who_waits(connection_pool, server, leaving)
         port = server.address.rpartition(":")[2]
         assert not [one for one in caught if f"raddr=('127.0.0.1', {port})" in str(one.message)], (
             "left to the collector"
         )
         assert [request.ext_fields["name"] for request in server.requests] == ["slow", "away", "away"]
-        assert lanes.ask(ask(server.address, "then")) is not None
+        assert connection_pool.request(ask(server.address, "then")) is not None
         assert len(server.connections) == 2
-    lanes.close()
+    connection_pool.close()
 
 
 def test_who_waits_in_a_loop_gets_the_answer() -> None:
@@ -96,10 +98,10 @@ def test_who_waits_in_a_loop_gets_the_answer() -> None:
 
     async def main(server: RawServer) -> None:
         client = RemotingClient()
-        shell = AioShell(client)
-        slow = asyncio.create_task(shell.ask(ask(server.address, "slow")))
+        driver = AsyncioDriver(client)
+        slow = asyncio.create_task(driver.request(ask(server.address, "slow")))
         await asyncio.to_thread(until, lambda: leaving.held)
-        away = await shell.ask(ask(server.address, "away"))
+        away = await driver.request(ask(server.address, "away"))
         assert away is not None
         assert away.code == 0
         leaving.release()
@@ -107,7 +109,7 @@ def test_who_waits_in_a_loop_gets_the_answer() -> None:
         assert found is not None
         assert found.ext_fields["name"] == "slow"
         await asyncio.to_thread(until, lambda: server.connections[0].sock.fileno() == -1)
-        assert await shell.ask(ask(server.address, "then")) is not None
+        assert await driver.request(ask(server.address, "then")) is not None
         await client.close()
 
     with RawServer(leaving) as server:
@@ -121,10 +123,10 @@ def test_an_old_connection_whose_answer_never_comes_is_closed_when_nobody_waits(
 
     async def main(server: RawServer) -> None:
         client = RemotingClient()
-        shell = AioShell(client)
+        driver = AsyncioDriver(client)
         slow = asyncio.create_task(client.call(server.address, 310, {"name": "slow"}, timeout_ms=1000))
         await asyncio.to_thread(until, lambda: leaving.held)
-        assert await shell.ask(ask(server.address, "away")) is not None
+        assert await driver.request(ask(server.address, "away")) is not None
         with pytest.raises(TimeoutError):
             await slow
         await asyncio.to_thread(until, lambda: server.connections[0].sock.fileno() == -1)
@@ -170,10 +172,13 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_who_waits_on_a_socket_with_tls_gets_the_answer(certificate: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
-    lanes, leaving = Lanes(ssl.create_default_context(cafile=str(certificate / "cert.pem"))), Leaving()
+    connection_pool, leaving = (
+        BlockingConnectionPool(ssl.create_default_context(cafile=str(certificate / "cert.pem"))),
+        Leaving(),
+    )
     with RawServer(leaving, context) as server:
-        who_waits(lanes, server, leaving)
-    lanes.close()
+        who_waits(connection_pool, server, leaving)
+    connection_pool.close()
 
 
 @pytest.mark.parametrize("count", [2, 50])

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from client.net.raw_server import Connection, RawServer
 
-from mqfast.client.net.aio_shell import AioShell
-from mqfast.client.net.lane import Lanes
-from mqfast.client.net.steps import Ask
+from mqfast.client.net.asyncio_driver import AsyncioDriver
+from mqfast.client.net.connection_pool import BlockingConnectionPool
+from mqfast.client.net.request_steps import Request
 from mqfast.errors import CallTimeout
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.command import RemotingCommand, encode
@@ -44,8 +44,8 @@ class Mute:
                 one.send(encode(request.response(0, dict(request.ext_fields))))
 
 
-def ask(address: str, name: str, timeout_s: float = 2 * LIMIT_S) -> Ask:
-    return Ask(address, 310, {"name": name}, b"", timeout_s)
+def ask(address: str, name: str, timeout_s: float = 2 * LIMIT_S) -> Request:
+    return Request(address, 310, {"name": name}, b"", timeout_s)
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -57,15 +57,17 @@ def until(condition: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("timeout_s", [1.2, 0.3])  # short calls count together
 def test_a_sync_caller_goes_on_over_a_new_connection(timeout_s: float) -> None:
-    mute, lanes, found = Mute(), Lanes(), list[Any]()
+    mute, connection_pool, found = Mute(), BlockingConnectionPool(), list[Any]()
 
     def is_answered(server: RawServer) -> bool:
         with contextlib.suppress(CallTimeout):
-            return lanes.ask(ask(server.address, "lost", timeout_s)) is not None
+            return connection_pool.request(ask(server.address, "lost", timeout_s)) is not None
         return False
 
     with RawServer(mute) as server:
-        slow = threading.Thread(target=lambda: found.append(lanes.ask(ask(server.address, "slow"))), daemon=True)
+        slow = threading.Thread(
+            target=lambda: found.append(connection_pool.request(ask(server.address, "slow"))), daemon=True
+        )
         slow.start()
         until(lambda: mute.held)
         until(lambda: is_answered(server))
@@ -73,25 +75,25 @@ def test_a_sync_caller_goes_on_over_a_new_connection(timeout_s: float) -> None:
         slow.join(LIMIT_S)
         assert [one.ext_fields["name"] for one in found] == ["slow"]
         until(lambda: server.connections[0].sock.fileno() == -1)
-    lanes.close()
+    connection_pool.close()
 
 
 @pytest.mark.parametrize("timeout_s", [1.2, 0.3])
 def test_a_task_goes_on_over_a_new_connection(timeout_s: float) -> None:
     mute = Mute()
 
-    async def is_answered(shell: AioShell, server: RawServer) -> bool:
+    async def is_answered(driver: AsyncioDriver, server: RawServer) -> bool:
         with contextlib.suppress(CallTimeout):
-            return await shell.ask(ask(server.address, "lost", timeout_s)) is not None
+            return await driver.request(ask(server.address, "lost", timeout_s)) is not None
         return False
 
     async def main(server: RawServer) -> None:
         client = RemotingClient()
-        shell = AioShell(client)
-        slow = asyncio.create_task(shell.ask(ask(server.address, "slow")))
+        driver = AsyncioDriver(client)
+        slow = asyncio.create_task(driver.request(ask(server.address, "slow")))
         await asyncio.to_thread(until, lambda: mute.held)
         async with asyncio.timeout(LIMIT_S):
-            while not await is_answered(shell, server):
+            while not await is_answered(driver, server):
                 pass
         mute.release("slow")
         found = await slow

@@ -27,7 +27,7 @@ from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.signature import is_signed_with
 from mqfast.testing import Broker
-from mqfast.testing.gate import Asked
+from mqfast.testing.fault_injection import Asked
 
 TENANT = {"nsd": "true", "ns": "tenant"}
 

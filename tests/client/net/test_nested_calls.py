@@ -35,7 +35,7 @@ from mqfast.client import (
     SendResult,
     TransactionProducer,
 )
-from mqfast.client.net._guard import Guard
+from mqfast.client.net.guard import Guard
 from mqfast.contrib.logging_handler import RocketMQHandler
 from mqfast.errors import ClientError, UsageError
 from mqfast.remoting.codes import RequestCode

@@ -251,7 +251,7 @@ def test_allocations(broker: Broker, error: BaseException) -> None:
     consumer.subscribe("orders", lambda message: seen.add(message.text()))
     with consumer:
         broker.send("orders", "1", "2")
-        broker.faults.shuffle_members()
+        broker.faults.trigger_rebalance()
         broker.wait_until(lambda: len(seen) == 2, timeout_s=40)
     assert strategy.once.calls > 1
     strategy = Strategy(error)

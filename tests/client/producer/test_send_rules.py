@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mqfast.client.net.steps import Ask, Pause, Steps
+from mqfast.client.net.request_steps import Request, RequestSteps, Sleep
 from mqfast.client.producer.encode import Compressor, Wire, prepared
-from mqfast.client.producer.send import RETRIED, SendAsk, Sender, Sending
+from mqfast.client.producer.send import RETRIED, SendAsk, Sender, SendOptions
 from mqfast.client.route.fault import FaultTable
 from mqfast.client.values import MessageQueue, SendResult, SendStatus
 from mqfast.errors import (
@@ -61,9 +61,9 @@ class Cluster:
     def clock(self) -> float:
         return self.now
 
-    def route(self, topic: str, **_: Any) -> Steps[Any]:
+    def route(self, topic: str, **_: Any) -> RequestSteps[Any]:
         self.refreshed += 1
-        yield Ask("ns", 105)
+        yield Request("ns", 105)
         if self.moves_to is not None and self.refreshed >= self.moves_to[0]:
             self.routes = Routes(self.moves_to[1])
 
@@ -72,8 +72,8 @@ class Cluster:
         if self.found_soon is not None:
             self.routes = Routes(self.found_soon)
 
-    def run(self, sender: Sender, message: Message, how: Sending | None = None) -> SendResult | None:
-        return self.drive(sender.send(self, prepared(message, WIRE), how or Sending(3.0)))  # type: ignore[arg-type]
+    def run(self, sender: Sender, message: Message, how: SendOptions | None = None) -> SendResult | None:
+        return self.drive(sender.send(self, prepared(message, WIRE), how or SendOptions(3.0)))  # type: ignore[arg-type]
 
     def drive(self, steps: Any) -> SendResult | None:
         answer: Any = None
@@ -84,9 +84,9 @@ class Cluster:
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             answer = error = None
-            if isinstance(step, Ask):
+            if isinstance(step, Request):
                 continue
-            if isinstance(step, Pause):
+            if isinstance(step, Sleep):
                 self.now += step.seconds
                 self.paused_s.append(step.seconds)
                 continue
@@ -161,7 +161,7 @@ def test_a_broker_that_leaves_for_good_ends_the_send_at_its_deadline() -> None:
 def test_a_send_to_one_queue_waits_for_its_broker_that_leaves() -> None:
     cluster = Cluster(1500, 1500, 0)
     queue = MessageQueue("T", "a", 1)
-    assert cluster.run(sender(cluster), MESSAGE, Sending(3.0, queue)) is not None
+    assert cluster.run(sender(cluster), MESSAGE, SendOptions(3.0, queue)) is not None
     assert [one.address for one in cluster.asked] == ["a:10911"] * 3
 
 
@@ -286,13 +286,13 @@ def to_b1(queues: Sequence[MessageQueue], _: Message) -> MessageQueue:
 @pytest.mark.parametrize(
     "message, how",
     [
-        (Message("T", b"x", sharding_key="key"), Sending(3.0)),
-        (MESSAGE, Sending(3.0, MessageQueue("T", "b", 1))),
-        (MESSAGE, Sending(3.0, None, to_b1)),
+        (Message("T", b"x", sharding_key="key"), SendOptions(3.0)),
+        (MESSAGE, SendOptions(3.0, MessageQueue("T", "b", 1))),
+        (MESSAGE, SendOptions(3.0, None, to_b1)),
     ],
     ids=["key", "queue", "selector"],
 )
-def test_a_message_of_one_queue_is_tried_once(message: Message, how: Sending) -> None:
+def test_a_message_of_one_queue_is_tried_once(message: Message, how: SendOptions) -> None:
     cluster = Cluster(0)
     cluster.run(sender(cluster), message, how)
     where = (cluster.asked[0].head.fields["n"], cluster.asked[0].head.fields["e"])
@@ -315,12 +315,12 @@ def test_equal_keys_go_to_one_queue() -> None:
 @pytest.mark.parametrize(
     "how, match",
     [
-        (Sending(3.0, MessageQueue("U", "a", 0)), "expected a queue of topic 'T'"),
-        (Sending(3.0, ("T", "a", 0)), "expected a MessageQueue"),  # type: ignore[arg-type]
-        (Sending(3.0, None, lambda queues, message: None), "selector: expected one of the 4 queues"),  # type: ignore[arg-type, return-value]
+        (SendOptions(3.0, MessageQueue("U", "a", 0)), "expected a queue of topic 'T'"),
+        (SendOptions(3.0, ("T", "a", 0)), "expected a MessageQueue"),  # type: ignore[arg-type]
+        (SendOptions(3.0, None, lambda queues, message: None), "selector: expected one of the 4 queues"),  # type: ignore[arg-type, return-value]
     ],
 )
-def test_a_queue_that_is_none_is_refused_before_anything_is_sent(how: Sending, match: str) -> None:
+def test_a_queue_that_is_none_is_refused_before_anything_is_sent(how: SendOptions, match: str) -> None:
     cluster = Cluster()
     with pytest.raises(UsageError, match=match):
         cluster.run(sender(cluster), MESSAGE, how)
@@ -329,11 +329,11 @@ def test_a_queue_that_is_none_is_refused_before_anything_is_sent(how: Sending, m
 
 def test_one_way_is_one_attempt() -> None:
     cluster = Cluster(None)
-    assert cluster.run(sender(cluster), MESSAGE, Sending(3.0, oneway=True)) is None
+    assert cluster.run(sender(cluster), MESSAGE, SendOptions(3.0, oneway=True)) is None
     assert cluster.asked[0].oneway
     cluster = Cluster(NOBODY)
     with pytest.raises(ConnectError):
-        cluster.run(sender(cluster), MESSAGE, Sending(3.0, oneway=True))
+        cluster.run(sender(cluster), MESSAGE, SendOptions(3.0, oneway=True))
 
 
 def test_a_broker_without_an_address_is_looked_up_again() -> None:
@@ -357,25 +357,25 @@ def test_the_first_attempt_needs_no_steps_where_any_queue_of_a_known_route_will_
     cluster = Cluster()
     cluster.routes.version = object()  # type: ignore[attr-defined]
     one, out = sender(cluster), prepared(MESSAGE, WIRE)
-    asks = [one.first(cluster, out, Sending(3.0)) for _ in range(8)]  # type: ignore[arg-type]
+    asks = [one.first_attempt(cluster, out, SendOptions(3.0)) for _ in range(8)]  # type: ignore[arg-type]
     places = [(ask.address, ask.head.fields["n"], ask.head.fields["e"]) for ask in asks if ask is not None]
     assert sorted(places) == sorted(2 * [(f"{name}:10911", name, number) for name in "ab" for number in range(2)])
     result = asks[0].stored(RemotingCommand(0, dict(STORED), flag=1))  # type: ignore[union-attr]
     assert result == cluster_result(out.msg_id, places[0][1])
     cluster.routes.known["a"], cluster.routes.version = "a:1", object()  # type: ignore[attr-defined]
-    assert {one.first(cluster, out, Sending(3.0)).address for _ in range(4)} == {"a:1", "b:10911"}  # type: ignore[arg-type, union-attr]
+    assert {one.first_attempt(cluster, out, SendOptions(3.0)).address for _ in range(4)} == {"a:1", "b:10911"}  # type: ignore[arg-type, union-attr]
     for message, how in (
-        (Message("T", b"x", sharding_key="key"), Sending(3.0)),
-        (Message("T", b"x", reconsume_times=1), Sending(3.0)),
-        (MESSAGE, Sending(3.0, MessageQueue("T", "b", 1))),
-        (MESSAGE, Sending(3.0, None, to_b1)),
-        (MESSAGE, Sending(3.0, oneway=True)),
+        (Message("T", b"x", sharding_key="key"), SendOptions(3.0)),
+        (Message("T", b"x", reconsume_times=1), SendOptions(3.0)),
+        (MESSAGE, SendOptions(3.0, MessageQueue("T", "b", 1))),
+        (MESSAGE, SendOptions(3.0, None, to_b1)),
+        (MESSAGE, SendOptions(3.0, oneway=True)),
     ):
-        assert one.first(cluster, prepared(message, WIRE), how) is None  # type: ignore[arg-type]
-    assert sender(cluster, faults=FaultTable()).first(cluster, out, Sending(3.0)) is None  # type: ignore[arg-type]
+        assert one.first_attempt(cluster, prepared(message, WIRE), how) is None  # type: ignore[arg-type]
+    assert sender(cluster, faults=FaultTable()).first_attempt(cluster, out, SendOptions(3.0)) is None  # type: ignore[arg-type]
     del cluster.routes.known["b"]
     cluster.routes.version = object()  # type: ignore[attr-defined]
-    assert one.first(cluster, out, Sending(3.0)) is None  # type: ignore[arg-type]
+    assert one.first_attempt(cluster, out, SendOptions(3.0)) is None  # type: ignore[arg-type]
 
 
 def cluster_result(msg_id: str, broker: str) -> SendResult:
@@ -395,10 +395,10 @@ def test_what_the_first_attempt_does_not_end_goes_on_as_if_the_steps_had_asked(o
         cluster.routes.version = object()  # type: ignore[attr-defined]
         cluster.routes.queues = cluster.routes.queues[:1]
         one, out = sender(cluster, retries=1), prepared(MESSAGE, WIRE)
-        first = one.first(cluster, out, Sending(3.0)) if ready else None  # type: ignore[arg-type]
+        first = one.first_attempt(cluster, out, SendOptions(3.0)) if ready else None  # type: ignore[arg-type]
         assert (first is not None) is ready
         try:
-            end: Any = cluster.drive(one.send(cluster, out, Sending(3.0), first))  # type: ignore[arg-type]
+            end: Any = cluster.drive(one.send(cluster, out, SendOptions(3.0), first))  # type: ignore[arg-type]
             end = end.status
         except BrokerError as error:
             end = str(error).replace(out.msg_id, "")
@@ -447,8 +447,8 @@ def test_a_topic_without_a_queue_to_write_to() -> None:
     class Route:
         brokers: dict[str, Any] = {"a": None}  # noqa: RUF012
 
-    def publish_route(topic: str, **_: Any) -> Steps[Any]:
-        yield Ask("ns", 105)
+    def publish_route(topic: str, **_: Any) -> RequestSteps[Any]:
+        yield Request("ns", 105)
         return Route()
 
     cluster.publish_route = publish_route  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ import pytest
 
 from mqfast import properties as names
 from mqfast.errors import PropertiesTooLong
-from mqfast.schedule.delay_levels import Place
+from mqfast.schedule.delay_levels import QueuePosition
 from mqfast.schedule.timer.accept import accept
 from mqfast.schedule.timer.settings import TimerSettings
 from mqfast.store.base.results import PutMessageStatus
@@ -26,7 +26,7 @@ def ask(
     topic: str = "T",
     sys_flag: int = 0,
     crowded: bool = False,
-) -> Place | PutMessageStatus | None:
+) -> QueuePosition | PutMessageStatus | None:
     return accept(settings, lambda _ms, _draw: crowded, topic, 5, names.encode(fields), sys_flag, NOW)
 
 
@@ -49,7 +49,7 @@ def ask(
 )  # fmt: skip
 def test_when_a_message_is_due(fields: dict[str, Any], out_ms: int) -> None:
     place = ask(fields)
-    assert isinstance(place, Place)
+    assert isinstance(place, QueuePosition)
     assert (place.topic, place.queue_id) == (TIMER_TOPIC, 0)
     kept = {name: str(value) for name, value in fields.items()}
     assert names.decode(place.properties) == {
@@ -63,7 +63,7 @@ def test_the_slot_ends_when_the_message_is_due_or_less_than_a_step_later(precisi
     settings = TimerSettings(precision_ms=precision_ms)
     for due in range(NOW + 1, NOW + 12_000, 37):
         place = ask({"TIMER_DELIVER_MS": due}, settings=settings)
-        assert isinstance(place, Place)
+        assert isinstance(place, QueuePosition)
         out_ms = int(names.decode(place.properties)["TIMER_OUT_MS"])
         assert out_ms % precision_ms == 0
         assert due <= out_ms + precision_ms < due + precision_ms
@@ -85,7 +85,7 @@ def test_prepared_and_rolled_back_transactions_and_the_timers_own_messages_are_l
     fields = {"TIMER_DELAY_SEC": 5}
     assert ask(fields, sys_flag=4) is None
     assert ask(fields, sys_flag=12) is None
-    assert isinstance(ask(fields, sys_flag=8), Place)
+    assert isinstance(ask(fields, sys_flag=8), QueuePosition)
     assert ask(fields, topic=TIMER_TOPIC) is None
 
 

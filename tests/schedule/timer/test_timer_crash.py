@@ -31,7 +31,7 @@ class Crashing(Timed):
     """A timer on a simulated system, and what it had flushed at each mark."""
 
     def __init__(self, sim: Sim, path: Path) -> None:
-        self.door = sim.door
+        self.os_api = sim.os_api
         self.sim = sim
         self.path = path
         self.config = StoreConfig.tiny(mapped_file_bytes_commit_log=1 << 16, mapped_file_bytes_timer_log=1000)

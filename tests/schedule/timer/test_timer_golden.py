@@ -16,12 +16,12 @@ from conftest import Case, copy_of, golden_cases
 from laboratory import open_still, read_queue
 
 import mqfast
-from mqfast.schedule.timer._timer_log import TimerLog
-from mqfast.schedule.timer._wheel import TimerWheel
 from mqfast.schedule.timer.checkpoint import load_checkpoint
 from mqfast.schedule.timer.service import TimerService
 from mqfast.schedule.timer.settings import TimerSettings
-from mqfast.store.base._os import OsDoor
+from mqfast.schedule.timer.timer_log import TimerLog
+from mqfast.schedule.timer.wheel import TimerWheel
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.base.paths import StorePaths
 from mqfast.store.reader.timer_files import TIMER_TOPIC, TimerFiles, TimerUnit
 
@@ -36,18 +36,18 @@ class Golden:
         self.wheel = lzma.decompress((case.dir / "timerwheel.xz").read_bytes())
         (self.path / "timerwheel").write_bytes(self.wheel)
         found: list[Any] = []
-        self.units = list(TimerFiles(OsDoor(), StorePaths(str(self.path))).walk(found))
+        self.units = list(TimerFiles(OsApi(), StorePaths(str(self.path))).walk(found))
         assert not found
         self.log = {path.name: path.read_bytes() for path in sorted((self.path / "timerlog").iterdir())}
         self.settings = case.settings
-        checkpoint = load_checkpoint(OsDoor(), str(self.path / "config/timercheck"))
+        checkpoint = load_checkpoint(OsApi(), str(self.path / "config/timercheck"))
         assert checkpoint is not None
         self.checkpoint = checkpoint
 
     def open(self) -> mqfast.MessageStore:
-        door = OsDoor()
-        door.fix_clock(self.checkpoint.read_ms)
-        return open_still(self.path, door=door, **self.settings)
+        os_api = OsApi()
+        os_api.fix_clock(self.checkpoint.read_ms)
+        return open_still(self.path, os_api=os_api, **self.settings)
 
 
 @CASES
@@ -64,7 +64,7 @@ def test_the_same_messages_make_the_same_wheel_and_timer_log(case: Case, tmp_pat
         timer.close(golden.units[-1].write_time)
     assert {path.name: path.read_bytes() for path in (golden.path / "timerlog").iterdir()} == golden.log
     assert (golden.path / "timerwheel").read_bytes() == golden.wheel
-    check = load_checkpoint(OsDoor(), str(golden.path / "config/timercheck"))
+    check = load_checkpoint(OsApi(), str(golden.path / "config/timercheck"))
     assert check is not None
     assert check[1:4] == golden.checkpoint[1:4]
     assert (golden.path / "config/timercheck").stat().st_size == 4096
@@ -105,7 +105,7 @@ def test_what_java_parked_is_delivered_when_it_is_due(case: Case, tmp_path: Path
 def run_to(timer: TimerService, store: mqfast.MessageStore, now_ms: int, end_ms: int) -> None:
     at: int | None = now_ms
     while at is not None and at <= end_ms:
-        store.log.door.fix_clock(at)
+        store.log.os_api.fix_clock(at)
         at = timer.run_once(at)
         if timer.flush_is_due(end_ms):
             timer.flush(end_ms)
@@ -131,10 +131,10 @@ def test_the_metrics_go_on_and_keep_their_text(case: Case, tmp_path: Path) -> No
 
 def test_the_unit_and_the_slot_of_the_specification(tmp_path: Path) -> None:
     """Two messages of topic RT in one slot, in files of 127 bytes: units, blank and slot as RocketMQ wrote them."""
-    door = OsDoor()
-    log = TimerLog(door, str(tmp_path / "timerlog"), 127)
+    os_api = OsApi()
+    log = TimerLog(os_api, str(tmp_path / "timerlog"), 127)
     log.load()
-    wheel = TimerWheel(door, str(tmp_path / "timerwheel"))
+    wheel = TimerWheel(os_api, str(tmp_path / "timerwheel"))
     assert not wheel.load()
     written_ms, due = 1_795_191_154_000, 1_795_191_160
     for physical in (0, 176, 352):
@@ -160,7 +160,7 @@ def test_the_unit_and_the_slot_of_the_specification(tmp_path: Path) -> None:
 def test_a_unit_is_read_as_the_reader_reads_it(tmp_path: Path) -> None:
     (case,) = golden_cases("5.5.0", ("timer",))
     golden = Golden(case, tmp_path)
-    log = TimerLog(OsDoor(), str(golden.path / "timerlog"), 1000)
+    log = TimerLog(OsApi(), str(golden.path / "timerlog"), 1000)
     log.load()
     assert [TimerUnit(*log.unit(unit.position)) for unit in golden.units] == golden.units
     assert [TimerUnit(*unit) for unit in log.units(0, 100)[0]] == golden.units

@@ -588,14 +588,14 @@ def test_the_checkpoint_says_what_is_durable(timed: Timed) -> None:
     parked(timed)
     timed.run_until(START_MS + 11_000)
     timed.timer.flush(timed.now_ms)
-    found = load_checkpoint(timed.door, str(timed.path / "config/timercheck"))
+    found = load_checkpoint(timed.os_api, str(timed.path / "config/timercheck"))
     assert found is not None
     assert found[:4] == (START_MS + 11_000, timed.timer.log.end, 30, 30)
     assert (found.timestamp, found.state_version) == (START_MS + 11_000, 0)
     assert found.counter > 1
     before = found.counter
     timed.timer.flush(timed.now_ms)
-    again = load_checkpoint(timed.door, str(timed.path / "config/timercheck"))
+    again = load_checkpoint(timed.os_api, str(timed.path / "config/timercheck"))
     assert again is not None
     assert again.counter == before
 

@@ -20,7 +20,7 @@ import mqfast
 pytest.importorskip("pyarrow")
 
 from mqfast.spark.local import follow
-from mqfast.spark.local.local_access import LocalAccess
+from mqfast.spark.local.local_backend import LocalBackend
 from mqfast.spark.plan import Snapshot
 
 
@@ -40,7 +40,7 @@ def seen(snapshot: Snapshot) -> tuple[Any, ...]:
 
 
 def at_once(root: str) -> tuple[Any, ...]:
-    access = LocalAccess(root)
+    access = LocalBackend(root)
     try:
         return seen(access.snapshot())
     finally:
@@ -50,7 +50,7 @@ def at_once(root: str) -> tuple[Any, ...]:
 class Counting:
     """How often a reader was asked about all queues, and about one."""
 
-    def __init__(self, access: LocalAccess, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, access: LocalBackend, monkeypatch: pytest.MonkeyPatch) -> None:
         self.all = self.one = 0
         kind = type(access.reader)
         refresh, queue_end = kind.refresh, kind.queue_end
@@ -74,18 +74,18 @@ def test_an_idle_store_is_not_listed_again_and_a_message_costs_one_queue(
         for n in range(300):
             store.put(f"t{n // 10}", b"x", n % 10)
         store.get("t29", 9, 0)  # a get of the writer dispatches first
-        access = LocalAccess(root)
+        access = LocalBackend(root)
         follower = follow.Follower(access)
-        before = follower.look()
+        before = follower.refresh()
         counting = Counting(access, monkeypatch)
         for _ in range(50):
-            assert follower.look() is before
+            assert follower.refresh() is before
         assert (counting.all, counting.one) == (0, 0)
         store.put("t3", b"x", 7)
         store.get("t3", 7, 0)
-        after = follower.look()
+        after = follower.refresh()
         assert (counting.all, counting.one) == (0, 1)
-        assert follower.look() is after
+        assert follower.refresh() is after
         assert seen(after) == at_once(root)
         assert sum(q.messages for q in after.queues) == 301
 
@@ -96,7 +96,7 @@ def test_a_follower_says_what_a_new_look_says(root: str, seed: int) -> None:
     chance = random.Random(seed)
     with small(root) as store:
         store.put("t0", b"first")
-    follower = follow.Follower(LocalAccess(root))
+    follower = follow.Follower(LocalBackend(root))
     topics = 3
     for _ in range(40):
         step = chance.choice(["few", "few", "many", "topic", "trim", "delete", "replace", "nothing"])
@@ -118,7 +118,7 @@ def test_a_follower_says_what_a_new_look_says(root: str, seed: int) -> None:
             with small(root) as store:
                 for n in range(chance.randrange(1, 300)):
                     store.put("t0", b"other %d" % n, n % 5)
-        assert seen(follower.look()) == at_once(root), step
+        assert seen(follower.refresh()) == at_once(root), step
 
 
 def test_a_message_that_is_not_dispatched_yet_is_seen_when_it_is(root: str) -> None:
@@ -129,11 +129,11 @@ def test_a_message_that_is_not_dispatched_yet_is_seen_when_it_is(root: str) -> N
     unit = queue / sorted(os.listdir(queue))[0]
     whole = unit.read_bytes()
     unit.write_bytes(whole[: 9 * 20] + bytes(20) + whole[10 * 20 :])  # as a writer that is killed leaves it
-    follower = follow.Follower(LocalAccess(root))
-    ends = {(q.topic, q.queue_id): q.max_offset for q in follower.look().queues}
+    follower = follow.Follower(LocalBackend(root))
+    ends = {(q.topic, q.queue_id): q.max_offset for q in follower.refresh().queues}
     assert ends == {("t", 0): 10, ("t", 1): 9, ("t", 2): 10}
     unit.write_bytes(whole)
     follower._next_s = 0.0
     follower._at = 0
-    ends = {(q.topic, q.queue_id): q.max_offset for q in follower.look().queues}
+    ends = {(q.topic, q.queue_id): q.max_offset for q in follower.refresh().queues}
     assert ends == {("t", 0): 10, ("t", 1): 10, ("t", 2): 10}

@@ -14,7 +14,7 @@ import pytest
 
 import mqfast
 from mqfast.spark.local.leases import HeldLease, TaskLease, hold
-from mqfast.store.base._os import REAL
+from mqfast.store.base.os_api import REAL
 from mqfast.store.meta.leases import end_lease, least_leased, renew_lease, write_lease
 
 MINUTE = 60_000

@@ -21,9 +21,9 @@ import pytest
 import mqfast
 from mqfast.errors import ConfigError, CorruptFile, StoreLocked, UsageError
 from mqfast.message import parse_host
-from mqfast.spark.local.commit import Transaction, check_target
+from mqfast.spark.local.commit import SinkTransaction, check_target
 from mqfast.spark.local.staging import StagedFile, clean_staging
-from mqfast.store.put._staged import RowEncoder, append_records, count_records, merge_properties
+from mqfast.store.put.staged import RowEncoder, append_records, count_records, merge_properties
 
 FILE_BYTES = 1 << 18
 HOST = parse_host("10.0.0.1:10911")
@@ -75,7 +75,7 @@ def make_store(path: Path) -> str:
     return str(path)
 
 
-def stage(transaction: Transaction, batch: int, partitions: int = PARTITIONS, rows: int = ROWS) -> list[StagedFile]:
+def stage(transaction: SinkTransaction, batch: int, partitions: int = PARTITIONS, rows: int = ROWS) -> list[StagedFile]:
     files = []
     for partition in range(partitions):
         with transaction.writer(batch, partition, 0) as writer:
@@ -98,7 +98,7 @@ def expected(*batches: int, partitions: int = PARTITIONS, rows: int = ROWS) -> l
     return [body(b, p, row) for b in batches for p in range(partitions) for row in range(rows)]
 
 
-def left_behind(transaction: Transaction) -> list[str]:
+def left_behind(transaction: SinkTransaction) -> list[str]:
     return sorted(name for name in os.listdir(transaction.directory) if not name.endswith(".done"))
 
 
@@ -201,7 +201,7 @@ def test_columns_of_another_length_are_refused() -> None:
 
 def test_batches_are_appended_in_order_and_once(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
-    transaction = Transaction(store, str(tmp_path / "staging"), "job", owner="q")
+    transaction = SinkTransaction(store, str(tmp_path / "staging"), "job", owner="q")
     for batch in range(3):
         files = stage(transaction, batch)
         done = transaction.commit(batch, reversed(files))
@@ -216,7 +216,7 @@ def test_batches_are_appended_in_order_and_once(tmp_path: Path) -> None:
 
 def test_two_transactions_do_not_know_each_other(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
-    one, two = (Transaction(store, str(tmp_path / "staging"), name) for name in ("a/b", "a%2Fb"))
+    one, two = (SinkTransaction(store, str(tmp_path / "staging"), name) for name in ("a/b", "a%2Fb"))
     assert one.directory != two.directory
     one.commit(0, stage(one, 0))
     assert not two.commit(0, stage(two, 0)).repeated
@@ -224,7 +224,7 @@ def test_two_transactions_do_not_know_each_other(tmp_path: Path) -> None:
 
 
 def test_nothing_staged_is_nothing_to_do(tmp_path: Path) -> None:
-    transaction = Transaction(str(tmp_path / "none"), str(tmp_path / "staging"), "job")
+    transaction = SinkTransaction(str(tmp_path / "none"), str(tmp_path / "staging"), "job")
     with transaction.writer(0, 0, 0) as writer:
         assert writer.close(0) is None
     assert transaction.commit(0, []).rows == 0
@@ -232,14 +232,14 @@ def test_nothing_staged_is_nothing_to_do(tmp_path: Path) -> None:
 
 
 def test_an_attempt_that_fails_leaves_no_file(tmp_path: Path) -> None:
-    transaction = Transaction(str(tmp_path / "none"), str(tmp_path / "staging"), "job")
+    transaction = SinkTransaction(str(tmp_path / "none"), str(tmp_path / "staging"), "job")
     with pytest.raises(RuntimeError), transaction.writer(0, 0, 0) as writer:
         writer.write(b"x")
         raise RuntimeError
     assert left_behind(transaction) == []
 
 
-def child(transaction: Transaction, batch: int, files: list[StagedFile], crash_at: int = -1) -> int:
+def child(transaction: SinkTransaction, batch: int, files: list[StagedFile], crash_at: int = -1) -> int:
     """A process that commits, and dies at one step: status 7. Returns: its id."""
     pid = os.fork()
     if pid:
@@ -257,13 +257,13 @@ def end_of(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def crash(transaction: Transaction, batch: int, at: int) -> None:
+def crash(transaction: SinkTransaction, batch: int, at: int) -> None:
     assert end_of(child(transaction, batch, stage(transaction, batch), at)) == 7
 
 
 def steps_of_a_commit(tmp_path: Path) -> list[str]:
     store = make_store(tmp_path / "whole")
-    transaction = Transaction(store, str(tmp_path / "s"), "job", owner="q")
+    transaction = SinkTransaction(store, str(tmp_path / "s"), "job", owner="q")
     names: list[str] = []
     transaction.commit(0, stage(transaction, 0), names.append)
     return names
@@ -276,7 +276,7 @@ def test_a_crash_at_any_step_loses_and_repeats_nothing(tmp_path: Path) -> None:
     for at in range(len(names)):
         store = make_store(tmp_path / f"store{at}")
         staging = str(tmp_path / f"staging{at}")
-        transaction = Transaction(store, staging, "job", owner="q")
+        transaction = SinkTransaction(store, staging, "job", owner="q")
         transaction.commit(0, stage(transaction, 0, 1, 5))
         with mqfast.open(store) as other:  # somebody else's messages stand between
             other.put("u", b"foreign")
@@ -292,7 +292,7 @@ def test_a_crash_at_any_step_loses_and_repeats_nothing(tmp_path: Path) -> None:
 def test_kills_at_random_moments_lose_and_repeat_nothing(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
     staging = str(tmp_path / "staging")
-    transaction = Transaction(store, staging, "job", owner="q")
+    transaction = SinkTransaction(store, staging, "job", owner="q")
     chance = random.Random(6)
     kills = 0
     for batch in range(4):
@@ -310,7 +310,7 @@ def test_kills_at_random_moments_lose_and_repeat_nothing(tmp_path: Path) -> None
 def test_a_resume_uses_the_files_of_the_intent_not_the_new_ones(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
     staging = str(tmp_path / "staging")
-    transaction = Transaction(store, staging, "job", owner="q")
+    transaction = SinkTransaction(store, staging, "job", owner="q")
     crash(transaction, 0, 4)
     other = stage(transaction, 0, 1, 3)
     assert transaction.commit(0, other).resumed
@@ -321,7 +321,7 @@ def test_a_resume_uses_the_files_of_the_intent_not_the_new_ones(tmp_path: Path) 
 def test_what_can_be_staged_again_is_and_need_not_outlive_a_power_cut(tmp_path: Path) -> None:
     """A power cut takes the staged files, not the intent."""
     store = make_store(tmp_path / "store")
-    transaction = Transaction(store, str(tmp_path / "staging"), "job", owner="q", repeatable=True)
+    transaction = SinkTransaction(store, str(tmp_path / "staging"), "job", owner="q", repeatable=True)
     files = stage(transaction, 0)
     assert end_of(child(transaction, 0, files, 4)) == 7
     assert 0 < len(stored(store)) < len(expected(0))
@@ -347,7 +347,7 @@ def test_staged_files_are_synced_unless_they_can_be_made_again(
         synced.append(os.fstat(fd).st_size)
         real(fd)
 
-    transaction = Transaction(str(tmp_path / "store"), str(tmp_path / "staging"), "job", repeatable=repeatable)
+    transaction = SinkTransaction(str(tmp_path / "store"), str(tmp_path / "staging"), "job", repeatable=repeatable)
     monkeypatch.setattr(os, "fsync", fsync)
     [file] = stage(transaction, 0, 1)
     assert (file.bytes in synced) == (not repeatable)
@@ -356,7 +356,7 @@ def test_staged_files_are_synced_unless_they_can_be_made_again(
 def test_an_abort_keeps_what_an_intent_names(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
     staging = str(tmp_path / "staging")
-    transaction = Transaction(store, staging, "job", owner="q")
+    transaction = SinkTransaction(store, staging, "job", owner="q")
     files = stage(transaction, 0)
     assert end_of(child(transaction, 0, files, 4)) == 7
     transaction.abort(0, files)
@@ -370,7 +370,7 @@ def test_an_abort_keeps_what_an_intent_names(tmp_path: Path) -> None:
 def test_a_failed_append_is_finished_by_the_next_call(tmp_path: Path) -> None:
     """The process lives on: the commit raised, Spark aborts, and the query is started again."""
     store = make_store(tmp_path / "store")
-    transaction = Transaction(store, str(tmp_path / "staging"), "job", owner="q")
+    transaction = SinkTransaction(store, str(tmp_path / "staging"), "job", owner="q")
     files = stage(transaction, 0)
     calls: list[str] = []
 
@@ -391,7 +391,7 @@ def test_a_failed_append_is_finished_by_the_next_call(tmp_path: Path) -> None:
 def test_the_log_is_durable_before_the_marker_says_so(tmp_path: Path) -> None:
     """With the machine's power gone at the marker, the records are on the disk: their bytes were synced."""
     store = make_store(tmp_path / "store")
-    transaction = Transaction(store, str(tmp_path / "staging"), "job", owner="q")
+    transaction = SinkTransaction(store, str(tmp_path / "staging"), "job", owner="q")
     flushed = -1
 
     def look(name: str) -> None:
@@ -411,7 +411,7 @@ def test_a_log_that_lost_its_end_is_filled_again(tmp_path: Path) -> None:
     """An intent's start may be behind the log's end when durable bytes were lost; two resumes later all is there."""
     store = make_store(tmp_path / "store")
     staging = str(tmp_path / "staging")
-    transaction = Transaction(store, staging, "job", owner="q")
+    transaction = SinkTransaction(store, staging, "job", owner="q")
     with mqfast.open(store) as before:
         before.put("u", b"x" * 5000)
     at = steps_of_a_commit(tmp_path).index("appended")
@@ -427,7 +427,7 @@ def test_a_log_that_lost_its_end_is_filled_again(tmp_path: Path) -> None:
 def test_a_batch_whose_beginning_retention_took_goes_on_behind_its_last_record(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
     staging = str(tmp_path / "staging")
-    transaction = Transaction(store, staging, "job", owner="q")
+    transaction = SinkTransaction(store, staging, "job", owner="q")
     at = len(steps_of_a_commit(tmp_path)) - 7
     crash(transaction, 0, at)
     [first, *_] = sorted(os.listdir(Path(store, "commitlog")))
@@ -443,7 +443,7 @@ def test_a_batch_whose_beginning_retention_took_goes_on_behind_its_last_record(t
 def test_a_batch_of_which_nothing_can_be_told_is_refused(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
     staging = str(tmp_path / "staging")
-    transaction = Transaction(store, staging, "job", owner="q")
+    transaction = SinkTransaction(store, staging, "job", owner="q")
     at = steps_of_a_commit(tmp_path).index("append") + 1
     crash(transaction, 0, at)
     with mqfast.open(store) as other:
@@ -457,7 +457,7 @@ def test_a_batch_of_which_nothing_can_be_told_is_refused(tmp_path: Path) -> None
 
 def test_damaged_or_missing_staging_is_refused_before_anything_is_decided(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
-    transaction = Transaction(store, str(tmp_path / "staging"), "job", owner="q")
+    transaction = SinkTransaction(store, str(tmp_path / "staging"), "job", owner="q")
     files = stage(transaction, 0)
     path = Path(transaction.directory, files[1].name)
     good = path.read_bytes()
@@ -476,7 +476,7 @@ def test_damaged_or_missing_staging_is_refused_before_anything_is_decided(tmp_pa
 
 def test_a_damaged_note_is_said_and_not_guessed(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
-    transaction = Transaction(store, str(tmp_path / "staging"), "job", owner="q")
+    transaction = SinkTransaction(store, str(tmp_path / "staging"), "job", owner="q")
     files = stage(transaction, 0)
     for text in ("", "[]", '{"version": 9}', "{"):
         Path(transaction.directory, "0.intent").write_text(text)
@@ -487,9 +487,9 @@ def test_a_damaged_note_is_said_and_not_guessed(tmp_path: Path) -> None:
 
 def test_another_query_under_the_same_id_is_refused(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
-    one = Transaction(store, str(tmp_path / "staging"), "job", owner="query 1")
+    one = SinkTransaction(store, str(tmp_path / "staging"), "job", owner="query 1")
     one.commit(4, stage(one, 4))
-    two = Transaction(store, str(tmp_path / "staging"), "job", owner="query 2")
+    two = SinkTransaction(store, str(tmp_path / "staging"), "job", owner="query 2")
     with pytest.raises(UsageError, match="an id of its own"):
         two.commit(0, stage(two, 0))
 
@@ -500,7 +500,7 @@ def test_a_store_that_somebody_writes_is_never_written_by_the_sink(tmp_path: Pat
     owner = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
     assert owner.stdout.readline() == "open\n"
-    transaction = Transaction(store, str(tmp_path / "staging"), "job", owner="q", wait_ms=200)
+    transaction = SinkTransaction(store, str(tmp_path / "staging"), "job", owner="q", wait_ms=200)
     files = stage(transaction, 0)
     for refused in (lambda: check_target(store), lambda: transaction.commit(0, files)):
         with pytest.raises(StoreLocked, match="by the option namesrv"):
@@ -528,10 +528,10 @@ def test_a_directory_of_something_else_does_not_become_a_store(tmp_path: Path) -
 def test_the_sink_waits_for_another_sink(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
     opened = mqfast.open(store)
-    transaction = Transaction(store, str(tmp_path / "staging"), "job", owner="q", wait_ms=20_000)
+    transaction = SinkTransaction(store, str(tmp_path / "staging"), "job", owner="q", wait_ms=20_000)
     files = stage(transaction, 0)
     with pytest.raises(StoreLocked):
-        Transaction(store, str(tmp_path / "staging"), "job", owner="q", wait_ms=1).commit(0, files)
+        SinkTransaction(store, str(tmp_path / "staging"), "job", owner="q", wait_ms=1).commit(0, files)
     waiting = child(transaction, 0, files)
     time.sleep(0.2)
     opened.close()
@@ -541,7 +541,7 @@ def test_the_sink_waits_for_another_sink(tmp_path: Path) -> None:
 
 def test_at_least_once_repeats_and_leaves_no_stamp_to_find(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
-    transaction = Transaction(store, str(tmp_path / "staging"), "job", owner="q")
+    transaction = SinkTransaction(store, str(tmp_path / "staging"), "job", owner="q")
     for _ in range(2):
         transaction.append_at_least_once(0, stage(transaction, 0, 1, 10))
     assert stored(store) == expected(0, 0, partitions=1, rows=10)
@@ -550,7 +550,7 @@ def test_at_least_once_repeats_and_leaves_no_stamp_to_find(tmp_path: Path) -> No
 
 def test_only_the_last_markers_are_kept(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
-    transaction = Transaction(store, str(tmp_path / "staging"), "job", owner="q")
+    transaction = SinkTransaction(store, str(tmp_path / "staging"), "job", owner="q")
     for batch in range(104):
         Path(transaction.directory).mkdir(parents=True, exist_ok=True)
         transaction._note(batch, "done", {})
@@ -563,23 +563,23 @@ def test_only_the_last_markers_are_kept(tmp_path: Path) -> None:
 def test_the_janitor_takes_what_is_old_and_nobody_names(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
     staging = str(tmp_path / "staging")
-    transaction = Transaction(store, staging, "job", owner="q")
+    transaction = SinkTransaction(store, staging, "job", owner="q")
     named = stage(transaction, 0)
     assert end_of(child(transaction, 0, named, 4)) == 7
     orphans = [file.name for file in stage(transaction, 0)]
-    abandoned = Transaction(store, staging, "gone", owner="q")
+    abandoned = SinkTransaction(store, staging, "gone", owner="q")
     stage(abandoned, 0)
     day = 86_400_000
     assert clean_staging(staging, day) == 0  # too young
     assert clean_staging(staging, day, now=time.time() + 600) == 0  # looked at a moment ago
-    fresh = stage(Transaction(store, staging, "new"), 0)
+    fresh = stage(SinkTransaction(store, staging, "new"), 0)
     later = time.time() + 2 * 86_400
     for file in fresh:
-        os.utime(Path(Transaction(store, staging, "new").directory, file.name), (later, later))
+        os.utime(Path(SinkTransaction(store, staging, "new").directory, file.name), (later, later))
     assert clean_staging(staging, day, now=later) == 2 * PARTITIONS
     assert not set(orphans) & set(os.listdir(transaction.directory))
     assert not os.path.exists(abandoned.directory)
-    assert len(os.listdir(Transaction(store, staging, "new").directory)) == PARTITIONS
+    assert len(os.listdir(SinkTransaction(store, staging, "new").directory)) == PARTITIONS
     assert transaction.commit(0, []).resumed
     assert stored(store) == expected(0)
     assert clean_staging(str(tmp_path / "nowhere"), day) == 0
@@ -587,7 +587,7 @@ def test_the_janitor_takes_what_is_old_and_nobody_names(tmp_path: Path) -> None:
 
 def test_the_janitor_leaves_an_empty_directory_in_which_a_task_may_be_slow(tmp_path: Path) -> None:
     store, staging = make_store(tmp_path / "store"), str(tmp_path / "staging")
-    transaction = Transaction(store, staging, "slow")
+    transaction = SinkTransaction(store, staging, "slow")
     with transaction.writer(0, 0, 0) as writer:  # nothing is written yet
         clean_staging(staging, 86_400_000)
         assert os.path.isdir(transaction.directory)
@@ -600,7 +600,7 @@ def test_the_janitor_leaves_an_empty_directory_in_which_a_task_may_be_slow(tmp_p
 
 
 def test_what_nobody_can_repeat_is_forgotten_also_where_it_is_gone(tmp_path: Path) -> None:
-    transaction = Transaction(make_store(tmp_path / "store"), str(tmp_path / "staging"), "job-1")
+    transaction = SinkTransaction(make_store(tmp_path / "store"), str(tmp_path / "staging"), "job-1")
     transaction.forget()  # no task had a row
     with transaction.writer(0, 0, 0):
         pass
@@ -611,7 +611,7 @@ def test_what_nobody_can_repeat_is_forgotten_also_where_it_is_gone(tmp_path: Pat
 
 def test_the_janitor_leaves_a_transaction_whose_note_is_damaged(tmp_path: Path) -> None:
     staging = str(tmp_path / "staging")
-    transaction = Transaction(str(tmp_path / "none"), staging, "job")
+    transaction = SinkTransaction(str(tmp_path / "none"), staging, "job")
     stage(transaction, 0, 2, 1)
     Path(transaction.directory, "0.intent").write_text("{")
     assert clean_staging(staging, 0, now=time.time() + 7200) == 0
@@ -624,7 +624,7 @@ def test_the_janitor_leaves_a_transaction_whose_note_is_damaged(tmp_path: Path) 
 def test_named_writes_leave_a_line_each_and_no_directory(tmp_path: Path) -> None:
     store, staging = make_store(tmp_path / "store"), str(tmp_path / "store" / "spark-staging")
     for n in range(5):
-        transaction = Transaction(store, staging, f"day {n}", owner="batch write", single=True)
+        transaction = SinkTransaction(store, staging, f"day {n}", owner="batch write", single=True)
         for repeated in (False, True, True):
             done = transaction.commit(0, stage(transaction, 0, 1, 3))
             assert done.repeated == repeated
@@ -636,12 +636,12 @@ def test_named_writes_leave_a_line_each_and_no_directory(tmp_path: Path) -> None
 
 def test_a_crash_at_any_step_of_a_named_write_loses_and_repeats_nothing(tmp_path: Path) -> None:
     names: list[str] = []
-    whole = Transaction(make_store(tmp_path / "whole"), str(tmp_path / "s"), "job", owner="q", single=True)
+    whole = SinkTransaction(make_store(tmp_path / "whole"), str(tmp_path / "s"), "job", owner="q", single=True)
     whole.commit(0, stage(whole, 0), names.append)
     assert names[-4:] == ["marked", "ledger", "noted", "close"]
     for at in range(len(names)):
         store = make_store(tmp_path / f"store{at}")
-        transaction = Transaction(store, str(tmp_path / f"staging{at}"), "job", owner="q", single=True)
+        transaction = SinkTransaction(store, str(tmp_path / f"staging{at}"), "job", owner="q", single=True)
         crash(transaction, 0, at)
         done = transaction.commit(0, stage(transaction, 0))
         assert done.repeated == (at >= names.index("marked"))
@@ -653,7 +653,7 @@ def test_a_crash_at_any_step_of_a_named_write_loses_and_repeats_nothing(tmp_path
 @pytest.mark.parametrize("cut", [1, 20, 45])
 def test_half_a_line_of_the_ledger_does_not_count(tmp_path: Path, cut: int) -> None:
     store, staging = make_store(tmp_path / "store"), str(tmp_path / "staging")
-    one, two = (Transaction(store, staging, name, owner="q", single=True) for name in ("one", "two"))
+    one, two = (SinkTransaction(store, staging, name, owner="q", single=True) for name in ("one", "two"))
     one.commit(0, stage(one, 0, 1, 3))
     two.commit(0, stage(two, 0, 1, 3))
     [ledger] = Path(staging).glob("done-*.txt")
@@ -667,9 +667,9 @@ def test_half_a_line_of_the_ledger_does_not_count(tmp_path: Path, cut: int) -> N
 
 def test_a_name_of_a_batch_write_is_not_taken_by_a_query(tmp_path: Path) -> None:
     store, staging = make_store(tmp_path / "store"), str(tmp_path / "staging")
-    job = Transaction(store, staging, "name", owner="batch write", single=True)
+    job = SinkTransaction(store, staging, "name", owner="batch write", single=True)
     job.commit(0, stage(job, 0))
-    stream = Transaction(store, staging, "name", owner="a query")
+    stream = SinkTransaction(store, staging, "name", owner="a query")
     with pytest.raises(UsageError, match="an id of its own"):
         stream.commit(0, stage(stream, 0))
     assert stored(store) == expected(0)
@@ -680,7 +680,7 @@ def test_the_same_name_in_two_queries_and_in_two_batches(tmp_path: Path) -> None
     for query in ("q1", "q2"):
         for batch in range(6):
             for repeated in (False, True):
-                transaction = Transaction(store, staging, "totals", owner=query, within=(query, batch))
+                transaction = SinkTransaction(store, staging, "totals", owner=query, within=(query, batch))
                 assert transaction.commit(0, stage(transaction, 0, 1, 2)).repeated == repeated
     assert stored(store) == expected(0, partitions=1, rows=2) * 12
     # Only what Spark may run again is still known.
@@ -689,10 +689,10 @@ def test_the_same_name_in_two_queries_and_in_two_batches(tmp_path: Path) -> None
 
 def test_an_append_that_was_cut_off_is_kept_until_it_is_finished(tmp_path: Path) -> None:
     store, staging = make_store(tmp_path / "store"), str(tmp_path / "staging")
-    cut = Transaction(store, staging, "totals", owner="q", within=("q", 0))
+    cut = SinkTransaction(store, staging, "totals", owner="q", within=("q", 0))
     crash(cut, 0, 4)
     for batch in range(1, 6):
-        transaction = Transaction(store, staging, "totals", owner="q", within=("q", batch))
+        transaction = SinkTransaction(store, staging, "totals", owner="q", within=("q", batch))
         transaction.commit(0, stage(transaction, 0, 1, 2))
     assert os.path.isdir(cut.directory)
     assert cut.commit(0, stage(cut, 0)).resumed
@@ -703,11 +703,11 @@ def test_two_stores_that_share_a_staging_directory(tmp_path: Path) -> None:
     staging = str(tmp_path / "staging")
     stores = [make_store(tmp_path / name) for name in ("a", "b")]
     for store in stores:
-        job = Transaction(store, staging, "name", owner="batch write", single=True)
+        job = SinkTransaction(store, staging, "name", owner="batch write", single=True)
         assert not job.commit(0, stage(job, 0)).repeated
         assert stored(store) == expected(0)
-    first = Transaction(stores[0], staging, "stream", owner="q")
+    first = SinkTransaction(stores[0], staging, "stream", owner="q")
     first.commit(0, stage(first, 0, 1, 1))
-    second = Transaction(stores[1], staging, "stream", owner="q")
+    second = SinkTransaction(stores[1], staging, "stream", owner="q")
     with pytest.raises(UsageError, match="give each store a staging directory of its own"):
         second.commit(0, stage(second, 0, 1, 1))

@@ -295,7 +295,7 @@ def test_the_progress_of_a_stream_as_a_group(moving: Place) -> None:
     start = reader.initialOffset()
     _, end = to_the_end(reader, start)
     reader.commit(end)  # the group is not there: a warning, and the stream goes on
-    moving.broker.furnish(groups=["spark-progress"])
+    moving.broker.create_topics(groups=["spark-progress"])
     assert sorted(moving.broker.offset("spark-progress", TOPIC).values()) == []
     reader.commit(end)
     assert sorted(moving.broker.offset("spark-progress", TOPIC).values()) == [20, 20, 20]

@@ -28,8 +28,8 @@ from mqfast.message import Message
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode
 from mqfast.spark.jobs import analytics, archive, audit, compact, dlq, replay
+from mqfast.spark.jobs.locations import ClusterLocation
 from mqfast.spark.jobs.manifest import manifests
-from mqfast.spark.jobs.places import Cluster
 from mqfast.testing import Broker
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Java]:
     made.machine.end_all()
 
 
-def of(java: Java) -> Cluster:
-    return Cluster(java.machine.namesrv, (("brokerTimeout", "60s"),))
+def of(java: Java) -> ClusterLocation:
+    return ClusterLocation(java.machine.namesrv, (("brokerTimeout", "60s"),))
 
 
 def by_place(rows: list[Row]) -> list[Row]:
@@ -82,7 +82,7 @@ def test_archive_and_replay_both_ways(
     assert archived(tmp_path / "archive") == rows  # large bodies are compressed in both
     rows = by_place(java.files.batch(subscribe="orders", columns="topic,queueId,queueOffset,body"))
     with Broker(topics={"orders": QUEUES, "again": QUEUES}) as ours:
-        back = replay.Settings(str(tmp_path / "archive"), Cluster(ours.namesrv_addr))
+        back = replay.Settings(str(tmp_path / "archive"), ClusterLocation(ours.namesrv_addr))
         report = replay.run(spark, back)
         assert (report.facts["sent"], report.facts["queuesKept"]) == (120, True)
         assert replay.run(spark, back).facts["sent"] == 0
@@ -91,7 +91,9 @@ def test_archive_and_replay_both_ways(
             assert found == [row["body"] for row in rows if row["queueId"] == queue]
         for queue in range(QUEUES):
             ours.send("again", *(b"%06d" % n for n in range(queue, 60, QUEUES)), queue_id=queue, keys="k", tags="t")
-        archive.run(spark, archive.Settings(Cluster(ours.namesrv_addr), str(tmp_path / "ours"), topics=("again",)))
+        archive.run(
+            spark, archive.Settings(ClusterLocation(ours.namesrv_addr), str(tmp_path / "ours"), topics=("again",))
+        )
     admin_makes(java, "again")
     with caplog.at_level(logging.WARNING, logger="mqfast.spark"):
         assert replay.run(spark, replay.Settings(str(tmp_path / "ours"), of(java))).facts["sent"] == 60

@@ -20,15 +20,15 @@ pytest.importorskip("msgspec")
 
 from places import Place, flat, numbers, read, to_the_end
 
-from mqfast.client.net.steps import Ask, checked
+from mqfast.client.net.request_steps import Request, checked
 from mqfast.client.values import Credentials
 from mqfast.errors import ConfigError, ConnectError, DataLoss, Refused
 from mqfast.remoting.codes import RequestCode
 from mqfast.spark import options as table
-from mqfast.spark.handover import StreamFromArchive
+from mqfast.spark.archive_then_live import StreamFromArchive
 from mqfast.spark.jobs import archive
 from mqfast.spark.jobs.archive_cluster import archive_cluster
-from mqfast.spark.jobs.places import Cluster
+from mqfast.spark.jobs.locations import ClusterLocation
 from mqfast.spark.remote import cluster as remote
 from mqfast.spark.source import MqFastSource
 from mqfast.testing import Broker
@@ -51,7 +51,7 @@ def send(broker: Broker, first: int, end: int, topic: str = "orders", queues: Se
 
 
 def asked(address: str, code: int, fields: dict[str, Any], body: bytes) -> Any:
-    return checked((yield Ask(address, code, fields, body)), address)
+    return checked((yield Request(address, code, fields, body)), address)
 
 
 def set_topic(broker: Broker, topic: str, *, reads: int = QUEUES, writes: int = QUEUES, perm: int = 6) -> None:
@@ -65,7 +65,7 @@ def set_topic(broker: Broker, topic: str, *, reads: int = QUEUES, writes: int = 
     options = table.parse({"namesrv": broker.namesrv_addr}, table.BATCH)
 
     def is_told() -> bool:
-        route = remote.Cluster(options).route(topic)
+        route = remote.ClusterLocation(options).route(topic)
         assert route is not None
         [data] = route.queue_datas
         return (data.read_queue_nums, data.write_queue_nums, data.perm) == (reads, writes, perm)
@@ -316,7 +316,7 @@ def archived(settings: archive.Settings) -> int:
 @pytest.mark.parametrize("change", CHANGES)
 def test_an_archive_goes_on_and_a_stream_from_it_begins_at_its_end(one: Place, tmp_path: Path, change: str) -> None:
     given, left = CHANGES[change]
-    settings = archive.Settings(Cluster(one.broker.namesrv_addr), str(tmp_path / "archive"), topics=("orders",))
+    settings = archive.Settings(ClusterLocation(one.broker.namesrv_addr), str(tmp_path / "archive"), topics=("orders",))
     assert archived(settings) == 40
     set_topic(one.broker, "orders", **given)
     queues = range(given.get("writes", QUEUES))

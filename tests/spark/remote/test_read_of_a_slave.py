@@ -33,7 +33,7 @@ from mqfast.remoting.codes import RequestCode
 from mqfast.spark import options as table
 from mqfast.spark.jobs import archive
 from mqfast.spark.jobs.archive_cluster import archive_cluster
-from mqfast.spark.jobs.places import Cluster
+from mqfast.spark.jobs.locations import ClusterLocation
 from mqfast.spark.schema import chosen_columns
 from mqfast.spark.source import BatchReader
 
@@ -138,7 +138,7 @@ class Pair:
             admin.set_broker_config(self.slave.address, {"slaveReadEnable": enabled})
 
     def archive_of(self, topic: str, path: Path) -> archive.Settings:
-        return archive.Settings(Cluster(self.names.address), str(path), topics=(topic,))
+        return archive.Settings(ClusterLocation(self.names.address), str(path), topics=(topic,))
 
 
 @pytest.fixture(scope="module")

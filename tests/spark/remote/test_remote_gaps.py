@@ -24,13 +24,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from mqfast.errors import ConfigError, ConnectError, DataLoss
 from mqfast.spark import options as table
-from mqfast.spark.access import open_access
+from mqfast.spark.backend import open_access
 from mqfast.spark.listener import GroupListener
 from mqfast.spark.remote import cluster, pulls
-from mqfast.spark.remote.cluster import Cluster
+from mqfast.spark.remote.cluster import RemoteCluster
 from mqfast.spark.schema import chosen_columns
 from mqfast.spark.source import BatchReader, PushdownBatchReader
-from mqfast.store.record._record import decode_record
+from mqfast.store.record.record import decode_record
 from mqfast.testing import Broker
 
 ALL = ReadAllAvailable()
@@ -65,7 +65,7 @@ def send_to(broker: Broker, name: str, first: int, end: int, topic: str = "order
 def name_servers_know(place: Place, *names: str) -> None:
     """Wait until the name servers know these brokers and no others."""
     options = table.parse(place.options, table.BATCH)
-    place.broker.wait_until(lambda: sorted(Cluster(options).brokers()) == sorted(names), timeout_s=60)
+    place.broker.wait_until(lambda: sorted(RemoteCluster(options).brokers()) == sorted(names), timeout_s=60)
 
 
 def answered(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any], first: int | None = None) -> None:
@@ -147,7 +147,7 @@ def test_a_broker_that_names_any_message_near_a_time(
 ) -> None:
     # As RocketMQ answers before 5.2: one of the same millisecond, or the nearest one before or behind the time.
     place, times = in_groups
-    monkeypatch.setattr(Cluster, "offset_at", lambda *args: named)
+    monkeypatch.setattr(RemoteCluster, "offset_at", lambda *args: named)
     for moment in (times[0], times[1], times[1] + 1, times[3], times[3] + 1):
         later = [n for n in range(20) if times[n // 5] >= moment]
         assert numbers(place.batch(subscribe="orders", startingTimestamp=moment)) == later
@@ -267,7 +267,7 @@ def test_a_name_server_that_has_just_started_does_not_delete_a_topic(one: Place,
         reader = one.stream(startingOffsets="earliest", **more)
         batches, end = to_the_end(reader, reader.initialOffset())
         assert flat(batches) == list(range(60))
-        known = Cluster.shared(reader.options)
+        known = RemoteCluster.shared(reader.options)
         known._servers.update([other.namesrv_addr])
         known._brokers = (time.monotonic(), known._brokers[1])
         known._routes, known._topics = {}, (float("-inf"), known._topics[1])
@@ -369,13 +369,13 @@ def test_a_namespace_of_version_2_is_in_every_request(one: Place) -> None:
 
 
 def test_progress_is_told_to_a_master(one: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    one.broker.furnish(groups=["watchers"])
+    one.broker.create_topics(groups=["watchers"])
     reader = one.stream(subscribe="orders", startingOffsets="earliest")
     _, end = to_the_end(reader, reader.initialOffset())
     reader.stop()
     access = open_access(table.parse({**one.options, "brokers": "broker-a"}, table.STREAM))
-    there = Cluster.address
-    monkeypatch.setattr(Cluster, "address", lambda self, broker, broker_id=0: (1, there(self, broker)[1]))
+    there = RemoteCluster.address
+    monkeypatch.setattr(RemoteCluster, "address", lambda self, broker, broker_id=0: (1, there(self, broker)[1]))
     assert not access.commit_group("watchers", end["stores"]["broker-a"])
     assert not one.broker.offset("watchers", "orders")
     monkeypatch.undo()

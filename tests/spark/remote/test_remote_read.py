@@ -28,7 +28,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from real_programs import certificate
 
 from mqfast.client import Producer
-from mqfast.client.net.steps import Ask, checked
+from mqfast.client.net.request_steps import Request, checked
 from mqfast.client.values import Credentials
 from mqfast.errors import BrokerError, ConfigError, ConnectError, CorruptFile, DataLoss, Refused
 from mqfast.message import Message
@@ -548,7 +548,7 @@ def test_users_of_5_x_read_with_no_more_than_the_right_to_subscribe() -> None:
 
 
 def asked(address: str, code: int, fields: dict[str, Any], body: bytes) -> Any:
-    answer = yield Ask(address, code, fields, body)
+    answer = yield Request(address, code, fields, body)
     return checked(answer, address)
 
 

@@ -30,7 +30,7 @@ def shared() -> Iterator[Broker]:
 @pytest.fixture
 def broker(shared: Broker) -> Broker:
     shared.reset()
-    shared.furnish(topics={"t": 4})
+    shared.create_topics(topics={"t": 4})
     return shared
 
 

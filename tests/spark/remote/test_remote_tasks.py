@@ -19,12 +19,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from mqfast.errors import BrokerError, ClientError, ConfigError, ConnectionLost, NoRoute, PropertiesTooLong, UsageError
 from mqfast.properties import jhash
 from mqfast.remoting.codes import RequestCode, ResponseCode
-from mqfast.remoting.once import ASK_ONCE, END_ONCE, Mark
+from mqfast.remoting.once import ASK_ONCE, END_ONCE, RowSequence
 from mqfast.spark import options as table
-from mqfast.spark.remote.asked import Batch
 from mqfast.spark.remote.client import settings_of
 from mqfast.spark.remote.sender import How, TaskSender
 from mqfast.spark.remote.sink import RemoteBatchWriter, Sent
+from mqfast.spark.remote.write_state import Batch
 from mqfast.testing import Broker
 
 BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
@@ -40,7 +40,7 @@ def shared() -> Iterator[Broker]:
 @pytest.fixture
 def broker(shared: Broker) -> Broker:
     shared.reset()
-    shared.furnish(topics={"t": 4})
+    shared.create_topics(topics={"t": 4})
     return shared
 
 
@@ -75,7 +75,7 @@ def test_rows_arrive_with_keys_that_choose_the_queue_and_in_their_order(broker: 
         assert message.keys == [f"k{number % 7}"]
         assert message.queue_id == abs(jhash(f"k{number % 7}")) % 4
         assert message.properties["UNIQ_KEY"] == message.msg_id
-        mark = Mark.parse(message.properties["SPK"])
+        mark = RowSequence.parse(message.properties["SPK"])
         assert mark is not None
         assert mark[:4] == (KEY, 0, 0, number)
         assert mark[5:] == (4, 1)

@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal
 
-from mqfast.client.consumer.group_asks import check_sql
-from mqfast.client.consumer.offsets import Offsets, offsets_of
-from mqfast.client.consumer.pull.cache import CachedQueue, PullCache
+from mqfast.client.consumer.group_requests import check_sql
+from mqfast.client.consumer.offsets import GroupOffsets, offsets_of
+from mqfast.client.consumer.pull.assignment import Assignment
+from mqfast.client.consumer.pull.prefetch_buffer import CachedQueue, PrefetchBuffer
 from mqfast.client.consumer.pull.requests import PullRequests
 from mqfast.client.consumer.pull.settings import PullSettings
-from mqfast.client.consumer.pull.shares import Shares
-from mqfast.client.consumer.pulls import PullAnswer, TopicGone, pull
+from mqfast.client.consumer.pull_request import PullAnswer, TopicGone, pull
 from mqfast.client.consumer.queue_bounds import (
     end_before,
     first_offset,
@@ -70,14 +70,14 @@ class PullEngine:
     def __init__(self, settings: PullSettings, subscriptions: Mapping[str, Subscription]) -> None:
         self.settings: Final = settings
         self.group: Final = wrap(settings.namespace, settings.group)
-        self.cache: Final = PullCache(settings.group, settings.offset_reset, settings.limits, self._queue_changed)
+        self.cache: Final = PrefetchBuffer(settings.group, settings.offset_reset, settings.limits, self._queue_changed)
         self.subscriptions: Final = dict(subscriptions)
         self.is_closed = False
         self._pulls: dict[MessageQueue, asyncio.Task[None]] = {}
         self._room: dict[MessageQueue, asyncio.Event] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._sources: dict[MessageQueue, Source] = {}
-        self.shares: Final = Shares(self)
+        self.shares: Final = Assignment(self)
         self._requests: Final = PullRequests(self)
         self._without_lite: set[str] = set()
         self._since_ms: dict[str, int] = {}  # broadcasting: topic -> since when it is read, once it has begun
@@ -100,7 +100,7 @@ class PullEngine:
             await self.instance.wait_for_name_server(settings.start_timeout_s, is_gone)
             since_ms = int(time.time() * 1000)
             self.instance.add_consumer(self.group, self)
-            self.offsets: Offsets = offsets_of(
+            self.offsets: GroupOffsets = offsets_of(
                 self.instance, self.group, broadcasting=settings.is_broadcasting, own=settings.offset_store
             )
             for topic in list(self.subscriptions):
@@ -165,7 +165,7 @@ class PullEngine:
             await self.run(check_sql(self.instance, self.group, wanted))
 
     async def run(self, steps: Any) -> Any:
-        return await self.instance.shell.run(steps)
+        return await self.instance.driver.run(steps)
 
     # --- the instance's view ---
 
@@ -348,7 +348,7 @@ class PullEngine:
                     raise
                 self._without_lite.add(address)  # a broker before 5.0
             except ClientError:  # nonsense: who knows what else is on its way
-                self.instance.remoting.leave(address)
+                self.instance.remoting.drain(address)
                 raise
         raise AssertionError("the last attempt returns or raises")
 

@@ -11,7 +11,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from mqfast.client.consumer.pull.cache import CachedQueue
+from mqfast.client.consumer.pull.prefetch_buffer import CachedQueue
 from mqfast.client.consumer.queue_tables import by_queue, offsets_of
 from mqfast.client.net.requests import Handler
 from mqfast.remoting.bodies import encode_body

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple
 from mqfast.broker_conf import java_trim, java_whole
 from mqfast.client.consumer.allocation import Allocation, allocation_of
 from mqfast.client.consumer.offsets import OffsetStore, check_offset_store
-from mqfast.client.consumer.pull.cache import CacheLimits
+from mqfast.client.consumer.pull.prefetch_buffer import CacheLimits
 from mqfast.client.consumer.queue_bounds import FromWhere, check_from_where
 from mqfast.client.consumer.subscription import Subscription, checked_name, new_version, tags_of
 from mqfast.client.hooks import ClientHook

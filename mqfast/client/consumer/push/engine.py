@@ -16,27 +16,27 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mqfast.client.consumer.allocation import Allocation
-from mqfast.client.consumer.group_asks import check_sql
+from mqfast.client.consumer.group_requests import check_sql
 from mqfast.client.consumer.members import group_members
-from mqfast.client.consumer.offsets import Offsets, OffsetStore, offsets_of
+from mqfast.client.consumer.offsets import GroupOffsets, OffsetStore, offsets_of
 from mqfast.client.consumer.process_queue import ProcessQueue
-from mqfast.client.consumer.push.assigned import Assigned, Handler, Wanted
-from mqfast.client.consumer.push.handling import Handling, Workers
+from mqfast.client.consumer.push.consume_service import ConsumeService, Workers
+from mqfast.client.consumer.push.diagnostics import LOOK_S, Diagnostics
 from mqfast.client.consumer.push.locks import RENEW_S, Locks
 from mqfast.client.consumer.push.pull_loop import PullLoop
-from mqfast.client.consumer.push.server_requests import ServerRequests
-from mqfast.client.consumer.push.why import LOOK_S, Why
+from mqfast.client.consumer.push.remote_requests import ServerRequests
+from mqfast.client.consumer.push.state import Assigned, Handler, TopicSubscription
 from mqfast.client.consumer.queue_bounds import FromWhere, end_before, first_offset, max_offset, where_of_new
-from mqfast.client.consumer.rebalance import Change, rebalance, rebalance_broadcast
+from mqfast.client.consumer.rebalance import RebalanceResult, rebalance, rebalance_broadcast
 from mqfast.client.consumer.subscription import SQL92, Subscription, new_version
-from mqfast.client.delivery import Delivery, Owner, Source
+from mqfast.client.decompression import BODY_BYTES_MAX
+from mqfast.client.delivery import Delivery, DeliveryOwner, Source
 from mqfast.client.hooks import ClientHook
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.net.user_errors import is_passed_on
 from mqfast.client.producer.trace import Tracer
 from mqfast.client.route.namespace import plain_queue, retry_topic, unwrap
 from mqfast.client.route.route_table import TopicRoute
-from mqfast.client.unpack import BODY_BYTES_MAX
 from mqfast.client.values import MessageQueue
 from mqfast.errors import ClientError, MqfastError, NoRoute
 from mqfast.remoting.codes import RequestCode
@@ -100,13 +100,13 @@ class PushEngine:
         self,
         settings: PushSettings,
         instance: ClientInstance,
-        wanted: Mapping[str, Wanted],
+        wanted: Mapping[str, TopicSubscription],
         allocation: Allocation,
         make_workers: Callable[[PushEngine], Workers],
         *,
         own_offsets: OffsetStore | None = None,
         hooks: Sequence[ClientHook] = (),
-        owner: Owner | None = None,
+        owner: DeliveryOwner | None = None,
     ) -> None:
         self.settings = settings
         self.instance = instance
@@ -116,11 +116,11 @@ class PushEngine:
         self.hooks = tuple(hooks)
         self.owner = owner
         self.tracer: Tracer | None = None
-        self.wanted: dict[str, Wanted] = dict(wanted)
+        self.wanted: dict[str, TopicSubscription] = dict(wanted)
         self.retry_topic = retry_topic(None, self.group)
         if self.is_clustering:
             subscription = Subscription(self.retry_topic, version=new_version())
-            self.wanted[self.retry_topic] = Wanted(subscription, None, self.retry_topic)
+            self.wanted[self.retry_topic] = TopicSubscription(subscription, None, self.retry_topic)
         self.assigned: dict[MessageQueue, Assigned] = {}
         self.members: dict[str, list[str]] = {}
         self.missing: set[str] = set()
@@ -130,13 +130,15 @@ class PushEngine:
         self.begun_ms = int(time.time() * 1000)
         self.begun_s = time.monotonic()
         self.requests = ServerRequests(self)
-        self.why = Why(self)
+        self.why = Diagnostics(self)
         self.pulls = PullLoop(self)
-        self.handling = Handling(self)
+        self.handling = ConsumeService(self)
         self.locks = Locks(self)
         self.workers = make_workers(self)
         self.pull_seconds: dict[str, tuple[int, float, int]] = {}
-        self.offsets: Offsets = offsets_of(instance, self.group, broadcasting=settings.is_broadcasting, own=own_offsets)
+        self.offsets: GroupOffsets = offsets_of(
+            instance, self.group, broadcasting=settings.is_broadcasting, own=own_offsets
+        )
         self.commits_by_pull = self.is_clustering and own_offsets is None
         self._allocation = allocation
         self._leaving: dict[MessageQueue, asyncio.Task[None]] = {}
@@ -187,7 +189,7 @@ class PushEngine:
             for topic, wanted in list(self.wanted.items()):
                 await self._look_for(topic)
                 if wanted.subscription.kind == SQL92:
-                    await self.instance.shell.run(check_sql(self.instance, self.group, wanted.subscription))
+                    await self.instance.driver.run(check_sql(self.instance, self.group, wanted.subscription))
             if not self.is_closing:  # else nobody would take back what is begun from here on
                 self.instance.routes.on_change.append(self._route_changed)
                 self.instance.remoting.on_closed.append(self.locks.disconnected)
@@ -303,11 +305,11 @@ class PushEngine:
 
     # --- topics ---
 
-    async def subscribe(self, topic: str, wanted: Wanted) -> None:
+    async def subscribe(self, topic: str, wanted: TopicSubscription) -> None:
         """Want another topic, or other messages of it, from now on. Raises: SubscriptionError."""
         await self._look_for(topic)
         if wanted.subscription.kind == SQL92:
-            await self.instance.shell.run(check_sql(self.instance, self.group, wanted.subscription))
+            await self.instance.driver.run(check_sql(self.instance, self.group, wanted.subscription))
         since_ms = int(time.time() * 1000)
         self.wanted[topic] = wanted
         for assigned in self.assigned.values():
@@ -327,7 +329,7 @@ class PushEngine:
     async def _look_for(self, topic: str) -> bool:
         """Is there a route to the topic? Asks for it where it is not known."""
         try:
-            await self.instance.shell.run(self.instance.route(topic))
+            await self.instance.driver.run(self.instance.route(topic))
         except NoRoute as error:
             if topic not in self.missing:
                 self.missing.add(topic)
@@ -419,7 +421,7 @@ class PushEngine:
         queues = self.instance.routes.subscribe_queues(topic)
         members: list[str] = []
         if self.is_clustering:
-            members = await self.instance.shell.run(group_members(self.instance, self.group, topic))
+            members = await self.instance.driver.run(group_members(self.instance, self.group, topic))
             self.members[topic] = members
         try:
             change = (
@@ -444,7 +446,7 @@ class PushEngine:
             return True
         return await self._take(topic, change, len(members) > 1) and (not self.is_clustering or bool(members))
 
-    async def _take(self, topic: str, change: Change, has_others: bool) -> bool:
+    async def _take(self, topic: str, change: RebalanceResult, has_others: bool) -> bool:
         queues = change.take
         until: dict[MessageQueue, float] = {}
         if queues and self.settings.orderly and self.is_clustering:
@@ -488,19 +490,19 @@ class PushEngine:
 
     async def _place(self, assigned: Assigned) -> None:
         queue = assigned.queue
-        while not assigned.is_placed:
+        while not assigned.has_position:
             before = assigned.pq
             if (leaving := self._leaving.get(queue)) is not None:
                 await asyncio.wait([leaving])
             try:
                 since_ms = self._since_ms.get(queue.topic)
                 where = where_of_new(self.settings.from_where, was_lost=assigned.was_lost, since_ms=since_ms)
-                end = await self.instance.shell.run(end_before(self.instance, queue, where))
+                end = await self.instance.driver.run(end_before(self.instance, queue, where))
                 offset = await self.offsets.read(queue)
                 if offset is None:
                     offset = end
                 if offset is None:
-                    offset = await self.instance.shell.run(first_offset(self.instance, queue, where))
+                    offset = await self.instance.driver.run(first_offset(self.instance, queue, where))
             except Exception as error:  # of a store of the user's: any
                 assigned.state = f"no place: {error}"
                 self._limited.warning(f"place {queue}", "group %s: no place in %s: %s", self.group, queue, error)
@@ -508,7 +510,7 @@ class PushEngine:
                 continue
             if assigned.pq is before:  # a reset meanwhile decides
                 assigned.pq = ProcessQueue(queue, offset)
-            assigned.is_placed = True
+            assigned.has_position = True
 
     async def _wait_for_places(self, topics: Iterable[str], since_ms: int) -> None:
         """Broadcasting: until it is known where each queue of these topics begins; what is sent from then on is read.
@@ -524,11 +526,11 @@ class PushEngine:
 
     def _lacks_places(self, topics: set[str]) -> bool:
         mine = (one for one in self.assigned.values() if one.queue.topic in topics)
-        return any(not one.is_placed and one.state == "starting" for one in mine)
+        return any(not one.has_position and one.state == "starting" for one in mine)
 
-    def lose_place(self, assigned: Assigned) -> None:
+    def reset_position(self, assigned: Assigned) -> None:
         """The topic was deleted: what is known of the queue is void, and the group's offset is asked for anew."""
-        assigned.is_placed = False
+        assigned.has_position = False
         assigned.was_lost = True
         assigned.is_full = False
         assigned.pq.drop()
@@ -562,7 +564,7 @@ class PushEngine:
             while any(one.begun_s for one in assigned.pq.open_messages()) and time.monotonic() < until:
                 await asyncio.sleep(0.005)
         finally:
-            if assigned.is_placed and not is_lost:
+            if assigned.has_position and not is_lost:
                 self.offsets.update(queue, assigned.pq.committable)
             try:
                 async with asyncio.timeout(3.0):
@@ -578,7 +580,7 @@ class PushEngine:
     async def commit(self) -> None:
         """Keep the offsets of all queues."""
         for queue, assigned in self.assigned.items():
-            if assigned.is_placed:
+            if assigned.has_position:
                 self.offsets.update(queue, assigned.pq.committable)
         await self.offsets.persist()
 
@@ -589,7 +591,7 @@ class PushEngine:
         assigned.is_full = False
         assigned.wake.set()
         self.offsets.update(assigned.queue, offset)
-        if restart_pull and assigned.task is not None and assigned.is_placed:
+        if restart_pull and assigned.task is not None and assigned.has_position:
             assigned.task.cancel()
             assigned.task = self.instance.spawn(self._serve(assigned, 0.0), f"{self.group} pull {assigned.queue}")
 
@@ -606,13 +608,13 @@ class PushEngine:
         return {
             plain_queue(self.namespace, queue): assigned.pq.committable
             for queue, assigned in list(self.assigned.items())
-            if assigned.is_placed and (retry or not assigned.is_retry)
+            if assigned.has_position and (retry or not assigned.is_retry)
         }
 
     async def lag(self) -> dict[MessageQueue, int]:
         """Queue -> how many of its messages this group has not done. Raises: ClientError, what a shell throws."""
-        mine = [one for one in self.assigned.values() if one.is_placed]
-        ends = await asyncio.gather(*(self.instance.shell.run(max_offset(self.instance, one.queue)) for one in mine))
+        mine = [one for one in self.assigned.values() if one.has_position]
+        ends = await asyncio.gather(*(self.instance.driver.run(max_offset(self.instance, one.queue)) for one in mine))
         return {
             plain_queue(self.namespace, one.queue): max(0, end - one.pq.committable)
             for one, end in zip(mine, ends, strict=True)

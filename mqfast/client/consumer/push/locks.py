@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from mqfast.client.consumer.group_asks import lock_queues, unlock_queues
-from mqfast.client.consumer.push.assigned import Assigned
+from mqfast.client.consumer.group_requests import lock_queues, unlock_queues
+from mqfast.client.consumer.push.state import Assigned
 from mqfast.client.values import MessageQueue
 from mqfast.errors import MqfastError
 from mqfast.remoting.log_limit import LogLimit
@@ -60,7 +60,7 @@ class Locks:
             until = self._clock() + LOCK_LIVES_S
             try:
                 instance = self._engine.instance
-                granted = await instance.shell.run(lock_queues(instance, self._engine.group, some))
+                granted = await instance.driver.run(lock_queues(instance, self._engine.group, some))
             except MqfastError as error:
                 name = some[0].broker_name
                 self._limited.warning(name, "group %s: locks at %s: %s", self._engine.group, name, error)
@@ -134,7 +134,7 @@ class Locks:
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
         """Give locks up; a broker that does not answer forgets them after 60 s."""
         instance, group = self._engine.instance, self._engine.group
-        work = [instance.shell.run(unlock_queues(instance, group, some)) for some in _by_broker(queues)]
+        work = [instance.driver.run(unlock_queues(instance, group, some)) for some in _by_broker(queues)]
         for outcome in await asyncio.gather(*work, return_exceptions=True):
             if isinstance(outcome, MqfastError):
                 _log.info("group %s: unlock: %s", group, outcome)

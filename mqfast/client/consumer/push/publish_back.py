@@ -14,10 +14,10 @@ from typing import Final
 from mqfast import properties as names
 from mqfast.client.delivery import Delivery
 from mqfast.client.net.instance import ClientInstance
-from mqfast.client.net.steps import Steps
-from mqfast.client.producer._encode import SendHead
-from mqfast.client.producer.encode import LANGUAGE, Compressor, Outgoing, Wire, prepared
-from mqfast.client.producer.send import Sender, Sending
+from mqfast.client.net.request_steps import RequestSteps
+from mqfast.client.producer.encode import LANGUAGE, Compressor, PreparedMessage, Wire, prepared
+from mqfast.client.producer.fast_encode import HeaderTemplate
+from mqfast.client.producer.send import Sender, SendOptions
 from mqfast.client.route.namespace import RETRY_PREFIX
 from mqfast.client.values import MessageQueue
 from mqfast.errors import ClientError
@@ -41,11 +41,11 @@ class _BackSender(Sender):
         super().__init__(wire)
         self._most = max_reconsume_times
 
-    def _head(self, out: Outgoing, queue: MessageQueue) -> SendHead:
+    def _head(self, out: PreparedMessage, queue: MessageQueue) -> HeaderTemplate:
         head = super()._head(out, queue)
         if self._most < 0:
             return head
-        limited = SendHead(head.code, {**head.fields, "l": self._most}, VERSION, LANGUAGE)
+        limited = HeaderTemplate(head.code, {**head.fields, "l": self._most}, VERSION, LANGUAGE)
         limited.queue = head.queue
         return limited
 
@@ -58,10 +58,10 @@ def publish_back(
     delay_level: int = 0,
     max_reconsume_times: int = -1,
     timeout_s: float = 3.0,
-) -> Steps[None]:
+) -> RequestSteps[None]:
     """Publish it, for its next delivery or for the dead letters.
 
-    Args: as ``give_back``. Raises: as a send; then it may be stored.
+    Args: as ``send_message_back``. Raises: as a send; then it may be stored.
     """
     retry_topic = RETRY_PREFIX + group
     pairs = {name: value for name, value in message.properties.items() if name not in _OF_DELIVERY}
@@ -81,4 +81,4 @@ def publish_back(
     again = Message(retry_topic, message.body, flag=message.flag, reconsume_times=message.reconsume_times + 1)
     wire = Wire(GROUP, Compressor(4096), _BODY_BYTES_MAX)
     out = prepared(again, wire, pairs)
-    yield from _BackSender(wire, max_reconsume_times).send(instance, out, Sending(timeout_s))
+    yield from _BackSender(wire, max_reconsume_times).send(instance, out, SendOptions(timeout_s))

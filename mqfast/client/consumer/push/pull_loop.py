@@ -13,8 +13,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from mqfast.client.consumer.process_queue import ProcessQueue
-from mqfast.client.consumer.pulls import PullAnswer, TopicGone, pull
-from mqfast.client.consumer.push.assigned import Assigned
+from mqfast.client.consumer.pull_request import PullAnswer, TopicGone, pull
+from mqfast.client.consumer.push.state import Assigned
 from mqfast.client.consumer.queue_bounds import read_place
 from mqfast.client.values import PullStatus
 from mqfast.errors import BrokerError, MqfastError
@@ -89,13 +89,13 @@ class PullLoop:
     async def _once(self, assigned: Assigned) -> float:
         """One pull. Returns: how long to wait until the next one, seconds."""
         engine, pq = self._engine, assigned.pq
-        shell = engine.instance.shell
+        driver = engine.instance.driver
         began, wanted = time.monotonic(), assigned.wanted
         assigned.state = "pulling"
         try:
-            broker_id, address = await shell.run(read_place(engine.instance, assigned.queue, assigned.broker_id))
+            broker_id, address = await driver.run(read_place(engine.instance, assigned.queue, assigned.broker_id))
             committed = pq.committable if engine.commits_by_pull and broker_id == 0 else None
-            answer = await shell.run(
+            answer = await driver.run(
                 pull(
                     address,
                     engine.group,
@@ -155,7 +155,7 @@ class PullLoop:
     async def _failed(self, assigned: Assigned, error: MqfastError) -> float:
         assigned.state = f"pull failed: {error}"
         if isinstance(error, TopicGone):
-            self._engine.lose_place(assigned)
+            self._engine.reset_position(assigned)
         if isinstance(error, BrokerError):
             if error.code == ResponseCode.FLOW_CONTROL:
                 return REFUSED_S

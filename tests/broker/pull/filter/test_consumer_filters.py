@@ -14,8 +14,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from pulling import SUBSCRIPTION, bodies, heartbeat, offsets, pull, run, subscription, until
 
-from mqfast.broker.pull.filter import consumer_filters
-from mqfast.broker.pull.filter.bloom import BloomFilter, murmur3
+from mqfast.broker.filter import consumer_filter_manager as consumer_filters
+from mqfast.broker.filter.bloom_filter import BloomFilter, murmur3
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import ResponseCode
 from mqfast.store.meta.tables import ConfigTables

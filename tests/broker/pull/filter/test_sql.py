@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mqfast import properties
-from mqfast.broker.pull.filter.sql import SQL_CHARS_MAX, SqlError, compile_sql
-from mqfast.broker.pull.filter.sql_nodes import DEPTH_MAX
+from mqfast.broker.filter.sql92_ast import DEPTH_MAX
+from mqfast.broker.filter.sql92_parser import SQL_CHARS_MAX, SqlError, compile_sql
 
 HERE = Path(__file__).resolve().parent
 RECORDED = json.loads((HERE / "sql_answers.json").read_text())  # [expression, property strings, T F N each or E]
@@ -117,7 +117,7 @@ def test_lark_is_imported_with_the_first_expression_only() -> None:
     import subprocess
 
     code = (
-        "import sys, mqfast.broker.pull.filter.sql as sql; assert 'lark' not in sys.modules;"
+        "import sys, mqfast.broker.filter.sql92_parser as sql; assert 'lark' not in sys.modules;"
         "sql.compile_sql('a = 1'); assert 'lark' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

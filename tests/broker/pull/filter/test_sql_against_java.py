@@ -18,8 +18,8 @@ from make import jars
 from sql_cases import expressions
 
 from mqfast import properties
-from mqfast.broker.pull.filter.bloom import BloomFilter
-from mqfast.broker.pull.filter.sql import SqlError, compile_sql
+from mqfast.broker.filter.bloom_filter import BloomFilter
+from mqfast.broker.filter.sql92_parser import SqlError, compile_sql
 
 HERE = Path(__file__).resolve().parent
 _there, _why = JavaOracle.available()

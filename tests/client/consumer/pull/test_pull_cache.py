@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mqfast.client.consumer.pull.cache import CachedQueue, CacheLimits, PullCache
-from mqfast.client.consumer.pulls import PullAnswer
+from mqfast.client.consumer.pull.prefetch_buffer import CachedQueue, CacheLimits, PrefetchBuffer
+from mqfast.client.consumer.pull_request import PullAnswer
 from mqfast.client.delivery import Source
 from mqfast.client.values import MessageQueue, PullStatus
 from mqfast.errors import ClientClosed, OffsetMoved, UsageError
@@ -43,7 +43,7 @@ class Changes(list[tuple[MessageQueue, bool]]):
 
 def cache_of(*queues: MessageQueue, at: int = 0, is_new: bool = False, reset: str = "error", **limits: int) -> Any:
     changes = Changes()
-    cache = PullCache("g", reset, CacheLimits(**limits), changes)
+    cache = PrefetchBuffer("g", reset, CacheLimits(**limits), changes)
     ones = []
     for queue in queues:
         ones.append(cache.add(queue, queue))
@@ -55,11 +55,11 @@ def offsets_of(messages: Any) -> list[int]:
     return [message.queue_offset for message in messages]
 
 
-def handed(cache: PullCache) -> dict[MessageQueue, int]:
+def handed(cache: PrefetchBuffer) -> dict[MessageQueue, int]:
     return cache.positions(handed_out=True)
 
 
-def acknowledged(cache: PullCache) -> dict[MessageQueue, int]:
+def acknowledged(cache: PrefetchBuffer) -> dict[MessageQueue, int]:
     return cache.positions(handed_out=False)
 
 

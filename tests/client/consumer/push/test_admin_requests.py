@@ -23,9 +23,9 @@ sys.path.append(str(Path(__file__).resolve().parent))
 from push_tools import QUICK, Hand, Seen, a_cluster, fill, queue_of, until
 from running import BrokerProcess
 
-from mqfast.broker.admin.bodies import Queue, queue_offsets
+from mqfast.broker.admin.bodies import QueueBody, queue_offsets
 from mqfast.client.consumer.async_push_consumer import AsyncPushConsumer
-from mqfast.client.consumer.push import why
+from mqfast.client.consumer.push import diagnostics as why
 from mqfast.client.consumer.push_consumer import PushConsumer
 from mqfast.client.delivery import Delivery, Source, decode_deliveries
 from mqfast.errors import ClientForked
@@ -97,7 +97,7 @@ def test_an_admin_sees_how_far_a_consumer_is(hand: Hand, running: Any) -> None:
     assert answer.code == 0, answer.remark
     table = json.loads(standard(bytes(answer.body)))["consumerTable"][client_id(consumer)]
     offsets = queue_offsets(json.dumps({"messageQueueTable": table}).encode())
-    assert offsets[Queue("broker-a", 0, "asked")] == consumer.assignment()[queue_of("asked", 0)]
+    assert offsets[QueueBody("broker-a", 0, "asked")] == consumer.assignment()[queue_of("asked", 0)]
 
 
 def test_an_admin_lets_one_message_be_handled_now(cluster: BrokerProcess, hand: Hand, running: Any) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mqfast import Producer, PushConsumer
-from mqfast.client.consumer.push import handling
+from mqfast.client.consumer.push import consume_service as handling
 from mqfast.client.delivery import Delivery
 from mqfast.testing import Broker
 

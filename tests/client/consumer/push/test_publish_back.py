@@ -141,7 +141,7 @@ def test_where_its_broker_is_gone_another_one_has_it() -> None:
 
 
 def test_where_nobody_takes_it_the_consumer_keeps_it(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqfast.client.consumer.push.handling.AGAIN_S", 0.05)
+    monkeypatch.setattr("mqfast.client.consumer.push.consume_service.AGAIN_S", 0.05)
     seen: list[tuple[int, str]] = []
     consumer = broker.consumer("keepers")
 

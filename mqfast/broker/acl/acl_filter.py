@@ -1,0 +1,148 @@
+"""The guard: looks at a request before its handler does, and answers in its place where the caller may not.
+
+Room: broker/acl. It must never be a cost where no access control is configured: a server without it has a table of
+processors without a guard. Source: NettyRemotingAbstract.doBeforeRpcHooks, AuthenticationPipeline,
+AuthorizationPipeline.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from mqfast.broker.acl.plain_files import PlainFiles
+from mqfast.broker.acl.policies import Policies
+from mqfast.broker.acl.required_permissions import Need, needs_of
+from mqfast.broker.acl.rights import Caller, Rights
+from mqfast.broker.acl.users import Users, denied
+from mqfast.errors import CallRefused, FieldError
+from mqfast.remoting.channel import Channel
+from mqfast.remoting.command import RemotingCommand, repeated_name
+from mqfast.remoting.log_limit import LogLimit
+from mqfast.remoting.processors import Processors
+from mqfast.remoting.signature import ACCESS_KEY
+
+__all__ = ["AclFilter", "GuardedProcessors"]
+
+
+class AclFilter(Rights):
+    """Compares requests, and what handlers find that a request reaches, with accounts and rules.
+
+    Args:
+        plain: accounts of ACL 1.0.
+        users: those of ACL 2.0, who sign.
+        policies: what the users may do; without them every user may do everything. Needs ``users``.
+        authorization_whitelist: codes that need no rule.
+        cluster: the broker's.
+        trusts_proxy: the address in a PROXY preamble counts, not that of the TCP connection.
+    """
+
+    compares = True
+
+    def __init__(
+        self,
+        plain: PlainFiles | None = None,
+        users: Users | None = None,
+        policies: Policies | None = None,
+        *,
+        authorization_whitelist: Iterable[int] = (),
+        cluster: str = "DefaultCluster",
+        trusts_proxy: bool = False,
+    ) -> None:
+        self._plain = plain
+        self._users = users
+        self._policies = policies
+        self._whitelist: Final = frozenset(authorization_whitelist)
+        self._cluster: Final = cluster
+        self._trusts_proxy = trusts_proxy
+        self._log = LogLimit(logging.getLogger("mqfast.broker.acl"))
+
+    def check(self, channel: Channel, request: RemotingCommand) -> None:
+        """Let a request pass, or raise CallRefused with the answer."""
+        address = self._address(channel)
+        try:
+            if (name := repeated_name(request)) is not None:  # the signature may be of the other value
+                raise denied(f"field {name[:40]}: expected once, found twice")
+            if self._plain is not None:
+                self._plain.check(request, address, self._cluster)
+            if self._users is not None:
+                name = self._users.authenticate(request)
+                if self._policies is not None and request.code not in self._whitelist:
+                    self._authorize(self._users, self._policies, Caller(name, address), request)
+        except CallRefused as error:
+            raise self._logged(request, address, error) from None
+
+    def _address(self, channel: Channel) -> str:
+        return (channel.peer if self._trusts_proxy else channel.socket_peer)[0]
+
+    def _logged(self, request: RemotingCommand, address: str, error: CallRefused) -> CallRefused:
+        self._log.warning("refused", "%s: request %d refused: %s", address, request.code, error.remark)
+        return error
+
+    def _authorize(self, users: Users, policies: Policies, caller: Caller, request: RemotingCommand) -> None:
+        if users.is_super(caller.name):
+            return
+        try:
+            needs = needs_of(request, self._cluster)
+        except FieldError:
+            raise denied("parse authorization context error.") from None
+        for need in needs:
+            policies.authorize(caller.name, need, caller.address)
+
+    # --- what handlers ask ---
+
+    def caller(self, channel: Channel, request: RemotingCommand) -> Caller:
+        """As ``Rights.caller``."""
+        if self._users is None:
+            name = str(request.ext_fields.get(ACCESS_KEY) or "")
+        else:
+            name = self._users.signer(request)
+        return Caller(name, self._address(channel))
+
+    def may(self, caller: Caller, *needs: Need) -> bool:
+        """As ``Rights.may``."""
+        try:
+            self._compare(caller, needs, 0)
+        except CallRefused:
+            return False
+        return True
+
+    def demand(self, channel: Channel, request: RemotingCommand, *needs: Need) -> None:
+        """As ``Rights.demand``."""
+        caller = self.caller(channel, request)
+        try:
+            self._compare(caller, needs, request.code)
+        except CallRefused as error:
+            self._logged(request, caller.address, error)
+            # Its own words would name what the caller may not know.
+            raise CallRefused(error.code, f"{caller.name} has no permission for what is asked for") from None
+
+    def _compare(self, caller: Caller, needs: Iterable[Need], code: int) -> None:
+        if self._plain is not None:
+            self._plain.compare(caller, needs, code)
+        if self._users is None or self._policies is None or code in self._whitelist:
+            return
+        if not self._users.is_super(caller.name):
+            for need in needs:
+                self._policies.authorize(caller.name, need, caller.address)
+
+
+class GuardedProcessors(Processors):
+    """A table of processors behind a guard."""
+
+    def __init__(self, guard: AclFilter) -> None:
+        super().__init__()
+        self._guard = guard
+
+    def dispatch(self, channel: Channel, request: RemotingCommand) -> None:
+        """Serve the request when the guard lets it pass; else the guard's answer."""
+        try:
+            self._guard.check(channel, request)
+        except CallRefused as error:
+            channel.answer(request, request.response(error.code, remark=error.remark))
+            return
+        except Exception as error:  # a fault of the guard lets nothing pass
+            channel.answer(request, self._failure(request, error))
+            return
+        super().dispatch(channel, request)

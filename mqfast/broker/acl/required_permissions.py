@@ -1,0 +1,402 @@
+"""Lists what each request needs: which actions on which topics, groups or the cluster, in one table for all codes.
+
+Room: broker/acl. It must never decide: ACL 1.0 and 2.0, and the table of docs/broker.md, read the same list. A code
+without an entry is for administrators. What a request reaches by an offset or a message id is compared where the
+message is found (``Rights.demand``), since a request may name another topic, or none. Source:
+DefaultAuthorizationContextBuilder and the annotations of the request headers of 5.5.0, PlainAccessResource of 5.2.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple, Protocol
+
+from msgspec import Struct
+
+from mqfast import properties as names
+from mqfast.broker.acl.terms import Action, Kind
+from mqfast.broker.metadata.client_manager.heartbeat import decode_heartbeat
+from mqfast.broker.metadata.topic_manager import DLQ_PREFIX, PARKED, RETRY_PREFIX, is_of_the_broker
+from mqfast.remoting.bodies import LIST_BYTES_MAX, build_tables, decode_request
+from mqfast.remoting.codes import RequestCode as R
+from mqfast.remoting.command import RemotingCommand, pull_header, send_header
+from mqfast.remoting.once import ASK_ONCE, END_ONCE
+
+__all__ = ["ADMIN_ONLY", "ANY", "NEEDS", "Need", "Part", "of_group", "of_message", "of_topic", "needs_of"]
+
+CREATE, DELETE, GET, PUB, SUB, UPDATE = (
+    Action.CREATE, Action.DELETE, Action.GET, Action.PUB, Action.SUB, Action.UPDATE,
+)  # fmt: skip
+ANY: Final = (PUB, SUB, GET)
+"""Who has one of these on a topic or a group may see that it exists."""
+REPLY_TOPIC: Final = "{}_REPLY_TOPIC"
+_LIGHTS: Final = names.INNER_MULTI_DISPATCH.encode()
+
+
+class Need(NamedTuple):
+    """One of these actions on this resource; the cluster has no name."""
+
+    kind: Kind
+    name: str
+    actions: tuple[Action, ...]
+
+
+class Message(Protocol):
+    """Lists what is asked of a stored message."""
+
+    @property
+    def topic(self) -> str:
+        """Return the topic in which the message is stored."""
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Return what the message says of itself."""
+
+
+def of_topic(name: str, *actions: Action) -> Need:
+    """Return what a topic needs. Retries and dead letters are their group's; what the broker alone writes is for
+    administrators, since messages of many topics are in there.
+    """
+    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+        if name.startswith(prefix):
+            return of_group(name.removeprefix(prefix), *(SUB if action is PUB else action for action in actions))
+    if is_of_the_broker(name):
+        return Need(Kind.CLUSTER, "", (GET,) if GET in actions or SUB in actions else (UPDATE,))
+    return Need(Kind.TOPIC, name, actions)
+
+
+def of_group(name: str, *actions: Action) -> Need:
+    """Return what a group needs, by whichever name."""
+    return Need(Kind.GROUP, name.removeprefix(RETRY_PREFIX), actions)
+
+
+def of_message(message: Message, *actions: Action) -> Need:
+    """Return what a stored message needs: while the message waits, the rights of the topic that it is for."""
+    topic = message.topic
+    return of_topic(message.properties.get(names.REAL_TOPIC) or topic if topic in PARKED else topic, *actions)
+
+
+def needs_of(request: RemotingCommand, cluster: str) -> list[Need]:
+    """Return all that a request needs by what it names.
+
+    Args: cluster: the broker's. Raises: FieldError for a body that cannot be read.
+    """
+    return [need for part in NEEDS.get(request.code, ADMIN_ONLY) for need in part.find(request, cluster)]
+
+
+class Part(NamedTuple):
+    """Describes one of the things that a code needs.
+
+    Attributes: ``find``: the needs of a request; ``kind``, ``actions``, ``where``: for the table of docs/broker.md.
+    """
+
+    kind: Kind
+    actions: tuple[Action, ...]
+    where: str
+    find: Callable[[RemotingCommand, str], Iterable[Need]]
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _field(fields: Mapping[str, object], name: str) -> str:
+    return str(fields.get(name) or "")
+
+
+def _topic(*actions: Action, field: str = "topic", optional: bool = False) -> Part:
+    def find(request: RemotingCommand, _: str) -> Iterator[Need]:
+        if (name := _field(request.ext_fields, field)) or not optional:
+            yield of_topic(name, *actions)
+
+    return Part(Kind.TOPIC, actions, f"`{field}`" + ", where it is given" * optional, find)
+
+
+def _topics(*actions: Action, field: str, optional: bool = False) -> Part:
+    """Names with ``;`` between them."""
+
+    def find(request: RemotingCommand, _: str) -> Iterator[Need]:
+        given = [name for name in _field(request.ext_fields, field).split(";") if name]
+        for name in given if given or optional else [""]:
+            yield of_topic(name, *actions)
+
+    return Part(Kind.TOPIC, actions, f"each in `{field}`", find)
+
+
+def _group(*actions: Action, field: str = "group", optional: bool = False) -> Part:
+    def find(request: RemotingCommand, _: str) -> Iterator[Need]:
+        if (name := _field(request.ext_fields, field)) or not optional:
+            yield of_group(name, *actions)
+
+    return Part(Kind.GROUP, actions, f"`{field}`" + ", where it is given" * optional, find)
+
+
+def _cluster(*actions: Action) -> Part:
+    return Part(Kind.CLUSTER, actions, "", lambda _request, _cluster: [Need(Kind.CLUSTER, "", actions)])
+
+
+def _reached(kind: Kind, *actions: Action, what: str) -> Part:
+    """Found by the handler, or by the part before this one in the same body."""
+    return Part(kind, actions, what, lambda _request, _cluster: ())
+
+
+def _by_body(find: Callable[[RemotingCommand], Iterable[Need]], *parts: Part) -> tuple[Part, ...]:
+    """Parts that one look into the body finds."""
+    return parts[0]._replace(find=lambda request, _: find(request)), *parts[1:]
+
+
+# --- bodies -----------------------------------------------------------------------------------------------------------
+
+
+class _Named(Struct, rename="camel"):
+    topic: str = ""
+
+
+class _Lock(Struct, rename="camel"):
+    consumer_group: str = ""
+    mq_set: list[_Named] | None = None
+
+
+class _GroupBody(Struct, rename="camel"):
+    group_name: str = ""
+
+
+class _GroupsBody(Struct, rename="camel"):
+    group_config_list: list[_GroupBody] = []
+
+
+class _TopicBody(Struct, rename="camel"):
+    topic_name: str = ""
+
+
+class _TopicsBody(Struct, rename="camel"):
+    topic_config_list: list[_TopicBody] = []
+
+
+class _Assignment(Struct, rename="camel"):
+    topic: str = ""
+    consumer_group: str = ""
+
+
+class _Check(Struct, rename="camel"):
+    group: str = ""
+    subscription_data: _Named | None = None
+
+
+def _lock(request: RemotingCommand) -> Iterator[Need]:
+    body = decode_request(request.body, _Lock, "body")
+    yield of_group(body.consumer_group, SUB)
+    for topic in sorted({queue.topic for queue in body.mq_set or ()}):
+        yield of_topic(topic, SUB)
+
+
+def _new_group(request: RemotingCommand) -> Iterator[Need]:
+    name = decode_request(request.body, _GroupBody, "body").group_name if request.body else ""
+    yield of_group(name, CREATE, UPDATE)
+
+
+def _new_groups(request: RemotingCommand) -> Iterator[Need]:
+    for one in decode_request(request.body, _GroupsBody, "body", bytes_max=LIST_BYTES_MAX).group_config_list:
+        yield of_group(one.group_name, CREATE, UPDATE)
+
+
+def _new_topics(request: RemotingCommand) -> Iterator[Need]:
+    for one in decode_request(request.body, _TopicsBody, "body", bytes_max=LIST_BYTES_MAX).topic_config_list:
+        yield of_topic(one.topic_name, CREATE)
+
+
+def _heartbeat(request: RemotingCommand) -> Iterator[Need]:
+    for consumer in decode_heartbeat(request.body).consumer_data_set or ():
+        yield of_group(consumer.group_name, SUB)
+        for subscription in consumer.subscription_data_set or ():
+            yield of_topic(subscription.topic, SUB)
+
+
+def _subscription(request: RemotingCommand) -> Iterator[Need]:
+    body = decode_request(request.body, _Check, "body") if request.body else _Check()
+    yield of_group(body.group, SUB)
+    if body.subscription_data is not None:
+        yield of_topic(body.subscription_data.topic, SUB)
+
+
+def _assignment(request: RemotingCommand) -> Iterator[Need]:
+    body = decode_request(request.body, _Assignment, "body")
+    yield of_topic(body.topic, SUB)
+    yield of_group(body.consumer_group, SUB)
+
+
+def _send(request: RemotingCommand, _: str) -> list[Need]:
+    """By the reader of the handler, as in ``_pull``: a name that stands twice means one topic to both."""
+    header = send_header(request)
+    found = [of_topic(header.topic, PUB)]
+    if _LIGHTS in header.properties:
+        found += [of_topic(name, PUB) for name in names.light_queues(header.properties)]
+    return found
+
+
+def _reply(request: RemotingCommand, cluster: str) -> list[Need]:
+    return [*_send(request, cluster), of_topic(REPLY_TOPIC.format(cluster), PUB)]
+
+
+def _pull(request: RemotingCommand, _: str) -> list[Need]:
+    header = pull_header(request)
+    return [of_topic(header.topic, SUB), of_group(header.consumer_group, SUB)]
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+_SEND_LONG: Final = (
+    Part(Kind.TOPIC, (PUB,), "`topic`", _send),
+    _reached(Kind.TOPIC, PUB, what="each that `INNER_MULTI_DISPATCH` names"),
+)
+_SEND_SHORT: Final = (_SEND_LONG[0]._replace(where="`b`"), *_SEND_LONG[1:])
+_TO_REPLY: Final = _reached(Kind.TOPIC, PUB, what="the cluster's `_REPLY_TOPIC`")
+_PULL: Final = (
+    Part(Kind.TOPIC, (SUB,), "`topic`", _pull),
+    _reached(Kind.GROUP, SUB, what="`consumerGroup`"),
+)
+_LOCK: Final = _by_body(
+    _lock, _reached(Kind.GROUP, SUB, what="`consumerGroup`"), _reached(Kind.TOPIC, SUB, what="each in `mqSet`")
+)
+_GET_TOPIC: Final = (_topic(GET),)
+_OF_ANY: Final = "the answer names those alone on which the account has any right"
+ADMIN_ONLY: Final = (_cluster(UPDATE),)
+_SEES: Final = (_cluster(GET),)
+_ONCE: Final = (_topics(PUB, field="topic"),)
+_UPDATE_COLD_DATA, _REMOVE_COLD_DATA, _COLD_DATA, _SET_READ_MODE = 2001, 2002, 2003, 2004
+
+NEEDS: Final[Mapping[int, tuple[Part, ...]]] = {
+    R.SEND_MESSAGE: _SEND_LONG,
+    R.PULL_MESSAGE: _PULL,
+    R.QUERY_MESSAGE: (_topic(SUB, GET),),
+    R.QUERY_CONSUMER_OFFSET: (_topic(SUB, GET), _group(SUB, GET, field="consumerGroup")),
+    R.UPDATE_CONSUMER_OFFSET: (_topic(SUB, UPDATE), _group(SUB, UPDATE, field="consumerGroup")),
+    R.UPDATE_AND_CREATE_TOPIC: (_topic(CREATE),),
+    R.UPDATE_AND_CREATE_TOPIC_LIST: _by_body(
+        _new_topics, _reached(Kind.TOPIC, CREATE, what="each in `topicConfigList`")
+    ),
+    R.GET_ALL_TOPIC_CONFIG: _SEES,
+    R.UPDATE_BROKER_CONFIG: ADMIN_ONLY,
+    R.GET_BROKER_CONFIG: _SEES,
+    R.GET_BROKER_RUNTIME_INFO: _SEES,
+    R.SEARCH_OFFSET_BY_TIMESTAMP: _GET_TOPIC,
+    R.GET_MAX_OFFSET: _GET_TOPIC,
+    R.GET_MIN_OFFSET: _GET_TOPIC,
+    R.GET_EARLIEST_MSG_STORETIME: _GET_TOPIC,
+    R.VIEW_MESSAGE_BY_ID: (
+        _topic(GET, optional=True),
+        _reached(Kind.TOPIC, SUB, GET, what="of the message at `offset`"),
+    ),
+    R.HEART_BEAT: _by_body(
+        _heartbeat,
+        _reached(Kind.GROUP, SUB, what="each in `consumerDataSet`"),
+        _reached(Kind.TOPIC, SUB, what="each in their subscriptions"),
+        _reached(Kind.TOPIC, PUB, what="of each half message that a member of `producerDataSet` is asked about (39)"),
+    ),
+    R.UNREGISTER_CLIENT: (_group(SUB, field="consumerGroup", optional=True),),
+    R.CONSUMER_SEND_MSG_BACK: (_group(SUB), _reached(Kind.TOPIC, SUB, what="of the message at `offset`")),
+    R.END_TRANSACTION: (  # the answer to a check names the topic of half messages
+        _reached(Kind.TOPIC, PUB, what="`REAL_TOPIC` of the half message at `commitLogOffset`"),
+    ),
+    R.GET_CONSUMER_LIST_BY_GROUP: (_group(SUB, GET, field="consumerGroup"),),
+    R.LOCK_BATCH_MQ: _LOCK,
+    R.UNLOCK_BATCH_MQ: _LOCK,
+    R.GET_ALL_CONSUMER_OFFSET: _SEES,
+    R.GET_ALL_DELAY_OFFSET: _SEES,
+    R.CHECK_CLIENT_CONFIG: _by_body(
+        _subscription,
+        _reached(Kind.GROUP, SUB, what="`group`"),
+        _reached(Kind.TOPIC, SUB, what="of `subscriptionData`"),
+    ),
+    R.UPDATE_AND_CREATE_ACL_CONFIG: ADMIN_ONLY,
+    R.DELETE_ACL_CONFIG: ADMIN_ONLY,
+    R.GET_BROKER_CLUSTER_ACL_INFO: _SEES,
+    R.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: ADMIN_ONLY,
+    R.GET_BROKER_CLUSTER_ACL_CONFIG: _SEES,
+    R.GET_TIMER_CHECK_POINT: _SEES,
+    R.GET_TIMER_METRICS: _SEES,
+    R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _by_body(
+        _new_group, _reached(Kind.GROUP, CREATE, UPDATE, what="`groupName`")
+    ),
+    R.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _SEES,
+    R.GET_TOPIC_STATS_INFO: _GET_TOPIC,
+    R.GET_CONSUMER_CONNECTION_LIST: (
+        _group(GET, field="consumerGroup"),
+        _reached(Kind.TOPIC, *ANY, what=_OF_ANY),
+    ),
+    R.GET_PRODUCER_CONNECTION_LIST: _SEES,
+    R.DELETE_SUBSCRIPTIONGROUP: (_group(DELETE, field="groupName"),),
+    R.GET_CONSUME_STATS: (
+        _topic(GET, optional=True),
+        _topics(GET, field="topicList", optional=True),
+        _group(GET, field="consumerGroup"),
+        _reached(Kind.TOPIC, *ANY, what=_OF_ANY),
+    ),
+    R.DELETE_TOPIC_IN_BROKER: (_topic(DELETE),),
+    R.INVOKE_BROKER_TO_RESET_OFFSET: (_topic(UPDATE), _group(UPDATE)),
+    R.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: (_topic(GET), _group(GET)),
+    R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _by_body(
+        _new_groups, _reached(Kind.GROUP, CREATE, UPDATE, what="each in `groupConfigList`")
+    ),
+    R.QUERY_TOPIC_CONSUME_BY_WHO: (_topic(GET), _reached(Kind.GROUP, *ANY, what=_OF_ANY)),
+    R.QUERY_CONSUME_TIME_SPAN: (_topic(GET), _group(GET)),
+    R.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: _SEES,
+    R.CLEAN_EXPIRED_CONSUMEQUEUE: ADMIN_ONLY,
+    R.GET_CONSUMER_RUNNING_INFO: (_group(GET, field="consumerGroup"),),
+    R.QUERY_CORRECTION_OFFSET: (_topic(GET), _group(GET, field="compareGroup", optional=True)),
+    R.CONSUME_MESSAGE_DIRECTLY: (
+        _topic(SUB, optional=True),
+        _group(SUB, field="consumerGroup"),
+        _reached(Kind.TOPIC, SUB, what="of the message `msgId`"),
+    ),
+    R.SEND_MESSAGE_V2: _SEND_SHORT,
+    R.CLONE_GROUP_OFFSET: (
+        _topic(UPDATE, optional=True),
+        _group(GET, UPDATE, field="srcGroup"),
+        _group(UPDATE, field="destGroup"),
+        _reached(Kind.TOPIC, UPDATE, what="of each offset that is copied; others stay as they are"),
+    ),
+    R.VIEW_BROKER_STATS_DATA: _SEES,
+    R.CLEAN_UNUSED_TOPIC: ADMIN_ONLY,
+    R.GET_BROKER_CONSUME_STATS: _SEES,
+    R.SEND_BATCH_MESSAGE: _SEND_SHORT,
+    R.QUERY_CONSUME_QUEUE: (_topic(GET), _group(GET, field="consumerGroup", optional=True)),
+    R.RESUME_CHECK_HALF_MESSAGE: ADMIN_ONLY,
+    R.SEND_REPLY_MESSAGE: (_SEND_LONG[0]._replace(find=_reply), *_SEND_LONG[1:], _TO_REPLY),
+    R.SEND_REPLY_MESSAGE_V2: (_SEND_SHORT[0]._replace(find=_reply), *_SEND_SHORT[1:], _TO_REPLY),
+    R.GET_ALL_PRODUCER_INFO: _SEES,
+    R.DELETE_EXPIRED_COMMITLOG: ADMIN_ONLY,
+    R.QUERY_TOPICS_BY_CONSUMER: (_group(GET), _reached(Kind.TOPIC, *ANY, what=_OF_ANY)),
+    R.QUERY_SUBSCRIPTION_BY_CONSUMER: (_topic(GET), _group(GET)),
+    R.GET_TOPIC_CONFIG: _GET_TOPIC,
+    R.GET_SUBSCRIPTIONGROUP_CONFIG: (_group(GET),),
+    R.UPDATE_AND_GET_GROUP_FORBIDDEN: (_topic(UPDATE), _group(UPDATE)),
+    R.LITE_PULL_MESSAGE: _PULL,
+    R.RECALL_MESSAGE: (_topic(PUB), _reached(Kind.TOPIC, PUB, what="of the message that the handle names: the same")),
+    R.QUERY_ASSIGNMENT: _by_body(
+        _assignment, _reached(Kind.TOPIC, SUB, what="`topic`"), _reached(Kind.GROUP, SUB, what="`consumerGroup`")
+    ),
+    R.SET_MESSAGE_REQUEST_MODE: ADMIN_ONLY,
+    R.GET_ALL_MESSAGE_REQUEST_MODE: _SEES,
+    R.GET_BROKER_HA_STATUS: _SEES,
+    R.GET_BROKER_EPOCH_CACHE: _SEES,
+    _UPDATE_COLD_DATA: ADMIN_ONLY,
+    _REMOVE_COLD_DATA: ADMIN_ONLY,
+    _COLD_DATA: _SEES,
+    _SET_READ_MODE: ADMIN_ONLY,
+    R.AUTH_CREATE_USER: ADMIN_ONLY,
+    R.AUTH_UPDATE_USER: ADMIN_ONLY,
+    R.AUTH_DELETE_USER: ADMIN_ONLY,
+    R.AUTH_GET_USER: _SEES,
+    R.AUTH_LIST_USER: _SEES,
+    R.AUTH_CREATE_ACL: ADMIN_ONLY,
+    R.AUTH_UPDATE_ACL: ADMIN_ONLY,
+    R.AUTH_DELETE_ACL: ADMIN_ONLY,
+    R.AUTH_GET_ACL: _SEES,
+    R.AUTH_LIST_ACL: _SEES,
+    ASK_ONCE: (*_ONCE, _reached(Kind.TOPIC, *ANY, what=_OF_ANY)),
+    END_ONCE: _ONCE,
+}
+"""Code -> all that it needs."""
+
+
+build_tables(__name__)

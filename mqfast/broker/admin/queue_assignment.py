@@ -1,0 +1,153 @@
+"""Which queues a client has, when the broker is asked (400), and how topics are consumed (401, 402); cold-data calls
+(2001-2004) that have nothing to do here.
+
+Room: broker. It must never offer POP: clients that ask get queues to pull from. Source: QueryAssignmentProcessor,
+MessageRequestModeManager, AdminBrokerProcessor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+
+from mqfast.broker.admin.bodies import QueueBody
+from mqfast.broker.metadata.topic_manager import RETRY_PREFIX
+from mqfast.errors import CallRefused
+from mqfast.remoting.bodies import build_tables, decode_request, encode_body
+from mqfast.remoting.codes import RequestCode, ResponseCode
+
+if TYPE_CHECKING:
+    from mqfast.broker.parts import BrokerContext
+    from mqfast.remoting.channel import Channel
+    from mqfast.remoting.command import RemotingCommand
+    from mqfast.remoting.processors import ConcurrencyLimit, Processors
+
+__all__ = ["Assignment", "RequestMode", "allocated"]
+
+_UPDATE_COLD, _REMOVE_COLD, _COLD_INFO, _READ_MODE = 2001, 2002, 2003, 2004
+_COLD: Final = {
+    "runtimeTable": {},
+    "configTable": {},
+    "cgColdReadThreshold": 3_145_728,
+    "globalColdReadThreshold": 104_857_600,
+    "globalAcc": 0,
+}
+_NORMAL, _RANDOM = "0", "1"
+_POINTS: Final = 10  # of a client on the ring of CONSISTENT_HASH
+
+
+class _Wanted(Struct, rename="camel"):
+    topic: str
+    consumer_group: str
+    client_id: str
+    strategy_name: str | None = None
+    message_model: str = "CLUSTERING"
+
+
+class RequestMode(Struct, rename="camel"):
+    """How a group is to consume a topic."""
+
+    consumer_group: str
+    mode: str
+    topic: str
+    pop_share_queue_num: int = 0
+
+
+class Assignment:
+    """Serves 400-402 and 2001-2004. Modes are in memory, in the context. Thread: that of the event loop."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+
+    def register(self, processors: Processors, lane: ConcurrencyLimit) -> None:
+        """Put the codes into a server's table."""
+        processors.register([RequestCode.QUERY_ASSIGNMENT], self.assign, lane)
+        processors.register([RequestCode.SET_MESSAGE_REQUEST_MODE], self.set_mode, lane)
+        processors.register([RequestCode.GET_ALL_MESSAGE_REQUEST_MODE], self.modes, lane)
+        processors.register([_UPDATE_COLD, _REMOVE_COLD], self.nothing, lane)
+        processors.register([_COLD_INFO], self.cold_info, lane)
+        processors.register([_READ_MODE], self.read_mode, lane)
+
+    def assign(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """400: the queues of this broker that a client has."""
+        wanted = decode_request(request.body, _Wanted, "body")
+        context = self._context
+        topic = context.topics.get(wanted.topic)
+        if topic is None:
+            return request.response(body=b"{}")
+        name = context.config["brokerName"]
+        queues = [QueueBody(name, queue_id, wanted.topic) for queue_id in range(topic.read_queue_nums)]
+        if wanted.message_model != "BROADCASTING":
+            group = context.consumers.group(wanted.consumer_group)
+            clients = sorted(group.client_ids()) if group is not None else []
+            queues = allocated(wanted.strategy_name or "AVG", queues, clients, wanted.client_id)
+        rows = [{"attachments": None, "messageQueue": queue, "mode": "PULL"} for queue in queues]
+        return request.response(body=encode_body({"messageQueueAssignments": rows}))
+
+    def set_mode(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """401: how a group is to consume a topic."""
+        given = decode_request(request.body, RequestMode, "body")
+        if given.topic.startswith(RETRY_PREFIX):
+            raise CallRefused(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
+        if given.mode != "PULL":
+            raise CallRefused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"mode: expected PULL, found {given.mode}")
+        if self._context.topics.get(given.topic) is None:
+            raise CallRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{given.topic}] not exist")
+        self._context.request_modes.setdefault(given.topic, {})[given.consumer_group] = given
+        return request.response()
+
+    def modes(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """402."""
+        return request.response(body=encode_body({"messageRequestModeMap": self._context.request_modes}))
+
+    def nothing(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """2001, 2002: there is no control of cold reads; nothing has to be changed."""
+        return request.response()
+
+    def cold_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """2003: no group reads under control."""
+        return request.response(body=encode_body(_COLD))
+
+    def read_mode(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """2004: the kernel is left to choose; a legal mode is taken note of."""
+        mode: Any = request.ext_fields.get("READ_AHEAD_MODE")
+        if mode is None:
+            raise CallRefused(ResponseCode.SYSTEM_ERROR, "set commitlog readahead mode failed")
+        if mode not in (_NORMAL, _RANDOM):
+            raise CallRefused(ResponseCode.INVALID_PARAMETER, "set commitlog readahead mode param value error")
+        return request.response(remark=f"set commitlog readahead mode success, mode: {mode}")
+
+
+def allocated(strategy: str, queues: list[QueueBody], clients: list[str], client: str) -> list[QueueBody]:
+    """The queues of one client among those of its group. Raises: CallRefused for an unknown strategy.
+
+    Source: AllocateMessageQueueAveragely, ...ByCircle, ...ConsistentHash.
+    """
+    if client not in clients:
+        return []
+    at, many = clients.index(client), len(clients)
+    if strategy == "AVG":
+        size, rest = divmod(len(queues), many)
+        begin = at * size + min(at, rest)
+        return queues[begin : begin + size + (at < rest)]
+    if strategy == "AVG_BY_CIRCLE":
+        return queues[at::many]
+    if strategy == "CONSISTENT_HASH":
+        ring = sorted({_hash(f"{one}-{point}"): one for one in clients for point in range(_POINTS)}.items())
+        places = [place for place, _ in ring]
+        return [queue for queue in queues if ring[bisect_left(places, _hash(_text(queue))) % len(ring)][1] == client]
+    raise CallRefused(ResponseCode.SYSTEM_ERROR, f"AllocateMessageQueueStrategy {strategy} is not supported")
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[:4], "big")
+
+
+def _text(queue: QueueBody) -> str:
+    return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
+
+
+build_tables(__name__)

@@ -1,0 +1,449 @@
+"""Settings of a broker by RocketMQ's names: from ``broker.conf``, the environment, the command line and admins.
+
+Keys of the store go to the store's own parser as they are; the keys here are those of BrokerConfig, AuthConfig and of
+the remoting server. It must never guess. Source: BrokerConfig, BrokerIdentity, NettyServerConfig, BrokerStartup.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import functools
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from mqfast.broker.config.rocketmq_keys import ROCKETMQ_KEYS
+from mqfast.broker_conf import KNOWN_TO_ROCKETMQ
+from mqfast.config import FIELD_OF_PROPERTY, PROPERTY_OF_FIELD, StoreConfig
+from mqfast.errors import ConfigError
+from mqfast.property_file import escaped
+from mqfast.property_settings import PropertySetting, PropertySettings, as_text
+
+__all__ = ["BrokerConfig"]
+
+MASTER_ID: Final = 0
+_I64_MAX: Final = 2**63 - 1
+# What the store's parser judges, though it has no setting for it.
+_FOR_THE_STORE: Final = frozenset({*FIELD_OF_PROPERTY, "enableDLegerCommitLog"})
+# Settings of the store that retention follows at once.
+_LIVE_IN_THE_STORE: Final = frozenset(
+    {
+        "fileReservedTime", "deleteWhen", "deleteFileBatchMax", "deleteCommitLogFilesInterval", "cleanResourceInterval",
+        "cleanFileForciblyEnable", "destroyMapedFileIntervalForcibly", "redeleteHangedFileInterval",
+        "diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio", "diskSpaceWarningLevelRatio",
+    }
+)  # fmt: skip
+
+
+def _acting() -> dict[str, PropertySetting]:
+    live: dict[str, Any] = {"live": True}
+    return {
+        # who the broker is, and where
+        "brokerClusterName": PropertySetting("DefaultCluster"),
+        "brokerName": PropertySetting(os.uname().nodename or "DEFAULT_BROKER"),
+        "brokerId": PropertySetting(MASTER_ID),
+        "brokerIP1": PropertySetting(""),
+        "brokerIP2": PropertySetting(""),
+        "bindAddress": PropertySetting("127.0.0.1"),
+        "listenPort": PropertySetting(10911),
+        "namesrvAddr": PropertySetting(""),
+        "regionId": PropertySetting("DefaultRegion"),
+        "traceOn": PropertySetting(True),
+        "brokerPermission": PropertySetting(6, **live),
+        "rocketmqHome": PropertySetting(""),
+        "configBlackList": PropertySetting("configBlackList;brokerConfigPath"),
+        # metrics and probes
+        "metricsExporterType": PropertySetting("DISABLE"),
+        "metricsPromExporterHost": PropertySetting(""),
+        "metricsPromExporterPort": PropertySetting(5557),
+        "metricsLabel": PropertySetting(""),
+        "enableRemotingMetrics": PropertySetting(True),
+        # registration
+        "registerNameServerPeriod": PropertySetting(30_000),
+        "registerBrokerTimeoutMills": PropertySetting(24_000),
+        "enableSingleTopicRegister": PropertySetting(True, **live),
+        # replication
+        "haListenPort": PropertySetting(10912),
+        "haBindAddress": PropertySetting(""),
+        "haAllowedAddresses": PropertySetting(""),
+        "haTlsCaFile": PropertySetting(""),
+        "haTlsCertFile": PropertySetting(""),
+        "haTlsKeyFile": PropertySetting(""),
+        "haMasterAddress": PropertySetting(""),
+        "haSendHeartbeatInterval": PropertySetting(5000),
+        "haHousekeepingInterval": PropertySetting(20_000),
+        "haTransferBatchSize": PropertySetting(32_768),
+        "haFlowControlEnable": PropertySetting(False),
+        "maxHaTransferByteInSecond": PropertySetting(104_857_600),
+        "haMaxGapNotInSync": PropertySetting(268_435_456, **live),
+        "haTruncateDiverged": PropertySetting(False),
+        "haMaxTimeSlaveNotCatchup": PropertySetting(15_000, **live),
+        "minInSyncReplicas": PropertySetting(1, **live),
+        # fail-over by leases of etcd
+        "haEtcdEndpoints": PropertySetting(""),
+        "haEtcdPrefix": PropertySetting("/mqfast"),
+        "haEtcdCaFile": PropertySetting(""),
+        "haEtcdCertFile": PropertySetting(""),
+        "haEtcdKeyFile": PropertySetting(""),
+        "haLeaseSeconds": PropertySetting(3),
+        "haLeaseMarginMs": PropertySetting(500),
+        "haBrokerIds": PropertySetting(""),
+        "inSyncReplicas": PropertySetting(1, **live),
+        "slaveTimeout": PropertySetting(3000, **live),
+        # topics and groups
+        "autoCreateTopicEnable": PropertySetting(True, **live),
+        "autoCreateSubscriptionGroup": PropertySetting(True, **live),
+        "maxAutoCreatedTopics": PropertySetting(50_000, **live),
+        "maxAutoCreatedGroups": PropertySetting(50_000, **live),
+        "clientGroupsMax": PropertySetting(2000),
+        "groupMembersMax": PropertySetting(500_000),
+        "subscriptionBytesMax": PropertySetting(64 << 20),
+        "queueLocksMax": PropertySetting(500_000),
+        "defaultTopicQueueNums": PropertySetting(8),
+        "clusterTopicEnable": PropertySetting(True),
+        "brokerTopicEnable": PropertySetting(True),
+        "traceTopicEnable": PropertySetting(False),
+        "msgTraceTopicName": PropertySetting("RMQ_SYS_TRACE_TOPIC"),
+        "reviveQueueNum": PropertySetting(8),
+        # sending
+        "rejectTransactionMessage": PropertySetting(False, **live),
+        "brokerFastFailureEnable": PropertySetting(True, **live),
+        "waitTimeMillsInSendQueue": PropertySetting(200, **live),
+        "sendThreadPoolQueueCapacity": PropertySetting(10_000),
+        "idempotentWriteKeepHours": PropertySetting(168),
+        "idempotentWriteTasksMax": PropertySetting(200_000),
+        "startAcceptSendRequestTimeStamp": PropertySetting(0, most=_I64_MAX, **live),
+        # pulling
+        "longPollingEnable": PropertySetting(True, **live),
+        "shortPollingTimeMills": PropertySetting(1000, **live),
+        "slaveReadEnable": PropertySetting(False, **live),
+        "enablePropertyFilter": PropertySetting(False, **live),
+        "rejectPullConsumerEnable": PropertySetting(False, **live),
+        "notifyConsumerIdsChangedEnable": PropertySetting(True, **live),
+        "useServerSideResetOffset": PropertySetting(True, **live),
+        "litePullMessageEnable": PropertySetting(True, **live),
+        "pullThreadPoolQueueCapacity": PropertySetting(100_000),
+        "litePullThreadPoolQueueCapacity": PropertySetting(100_000),
+        "enableBroadcastOffsetStore": PropertySetting(True, **live),
+        "broadcastOffsetExpireSecond": PropertySetting(120, **live),
+        "broadcastOffsetExpireMaxSecond": PropertySetting(300, **live),
+        "filterDataCleanTimeSpan": PropertySetting(86_400_000, **live),
+        "maxErrorRateOfBloomFilter": PropertySetting(20),
+        "expectConsumerNumUseFilter": PropertySetting(32),
+        "accessMessageInMemoryMaxRatio": PropertySetting(40, **live),
+        "maxTransferBytesOnMessageInMemory": PropertySetting(262_144, **live),
+        "maxTransferCountOnMessageInMemory": PropertySetting(32, **live),
+        "maxTransferBytesOnMessageInDisk": PropertySetting(65_536, **live),
+        "maxTransferCountOnMessageInDisk": PropertySetting(8, **live),
+        "maxFilterMessageSize": PropertySetting(16_000, **live),
+        "travelCqFileNumWhenGetMessage": PropertySetting(1, **live),
+        # later
+        "flushDelayOffsetInterval": PropertySetting(10_000),
+        "transactionTimeOut": PropertySetting(6000, **live),
+        "transactionCheckMax": PropertySetting(15, **live),
+        "transactionCheckInterval": PropertySetting(30_000, **live),
+        "recallMessageEnable": PropertySetting(False, **live),
+        "allowRecallWhenBrokerNotWriteable": PropertySetting(True, **live),
+        "timerWheelEnable": PropertySetting(True),
+        "timerPrecisionMs": PropertySetting(1000),
+        "timerRollWindowSlot": PropertySetting(172_800),
+        "timerFlushIntervalMs": PropertySetting(1000, **live),
+        "timerMaxDelaySec": PropertySetting(259_200, **live),
+        "timerStopEnqueue": PropertySetting(False, **live),
+        "timerStopDequeue": PropertySetting(False, **live),
+        "timerSkipUnknownError": PropertySetting(False, **live),
+        "timerEnableRetryUntilSuccess": PropertySetting(True, **live),  # RocketMQ drops a message after three tries
+        "timerCongestNumEachSlot": PropertySetting(2**31 - 1, **live),
+        "appendTopicForTimerDeleteKey": PropertySetting(False, **live),
+        "storeReplyMessageEnable": PropertySetting(True, **live),
+        # connections
+        "serverChannelMaxIdleTimeSeconds": PropertySetting(120),
+        "connectionsMax": PropertySetting(50_000),
+        "requestsPerConnectionMax": PropertySetting(10_000),
+        "requestBytesPerConnectionMax": PropertySetting(64 << 20),
+        "frameMaxLength": PropertySetting(16 * 1024 * 1024),
+        "proxyProtocolEnable": PropertySetting(True),
+        "channelExpiredTimeout": PropertySetting(120_000),
+        # access control
+        "aclEnable": PropertySetting(False),
+        "aclFile": PropertySetting(""),
+        "aclTrustProxyProtocol": PropertySetting(False),
+        "authenticationEnabled": PropertySetting(False),
+        "authenticationWhitelist": PropertySetting(""),
+        "authorizationEnabled": PropertySetting(False),
+        "authorizationWhitelist": PropertySetting(""),
+        "initAuthenticationUser": PropertySetting(""),
+        "innerClientAuthenticationCredentials": PropertySetting(""),
+        # TLS
+        "tls.config.file": PropertySetting(""),
+        "tls.server.mode": PropertySetting("permissive"),
+        "tls.server.certPath": PropertySetting(""),
+        "tls.server.keyPath": PropertySetting(""),
+        "tls.server.keyPassword": PropertySetting(""),
+        "tls.server.trustCertPath": PropertySetting(""),
+        "tls.server.need.client.auth": PropertySetting("none"),
+        "tls.enable": PropertySetting(False),
+        "useTLS": PropertySetting(False),
+        "tls.client.certPath": PropertySetting(""),
+        "tls.client.keyPath": PropertySetting(""),
+        "tls.client.keyPassword": PropertySetting(""),
+        "tls.client.trustCertPath": PropertySetting(""),
+        "tls.client.authServer": PropertySetting(False),
+    }
+
+
+@functools.cache
+def _settings() -> Mapping[str, PropertySetting]:
+    idle = (ROCKETMQ_KEYS.keys() | KNOWN_TO_ROCKETMQ) - _FOR_THE_STORE
+    defaults = {name: key.default for name, key in ROCKETMQ_KEYS.items()} | _by_cpus(os.cpu_count() or 1)
+    return {**{name: PropertySetting(defaults.get(name, ""), acts=False) for name in idle}, **_acting()}
+
+
+def _by_cpus(cpus: int) -> dict[str, str]:
+    """RocketMQ's thread pools: shown to who asks, without effect here."""
+    sends = min(cpus, 4)
+    pools = {
+        "sendMessageThreadPoolNums": sends,
+        "putMessageFutureThreadPoolNums": sends,
+        "pullMessageThreadPoolNums": 16 + 2 * cpus,
+        "litePullMessageThreadPoolNums": 16 + 2 * cpus,
+        "processReplyMessageThreadPoolNums": 16 + 2 * cpus,
+        "queryMessageThreadPoolNums": 8 + cpus,
+        "heartbeatThreadPoolNums": min(32, cpus),
+        "endTransactionThreadPoolNums": max(8 + 2 * cpus, 4 * sends),
+        "clientCallbackExecutorThreads": cpus,
+    }
+    return {name: str(number) for name, number in pools.items()}
+
+
+_HIDDEN: Final = (
+    "tls.server.keyPassword",
+    "tls.client.keyPassword",
+    "initAuthenticationUser",
+    "innerClientAuthenticationCredentials",
+    "socksProxyConfig",  # user and password of a proxy
+    "metricsGrpcExporterHeader",  # tokens
+)
+_TLS_FILE: Final = "/etc/rocketmq/tls.properties"
+_NEAR: Final = 0.8  # a variable this like a setting is a mistyped one; others belong to scripts, images and clients
+
+
+class BrokerConfig(PropertySettings):
+    """All settings of a broker with their values.
+
+    Attributes: ``store_keys``: those of the store, as they were written; ``path``: the file that was read, or None.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_settings(), "broker", _HIDDEN, also=_FOR_THE_STORE)
+        self.store_keys: dict[str, str] = {}
+        self.path: str | Path | None = None
+        self._origin: BrokerConfig | None = None
+
+    def read_file(self, path: str | Path) -> None:
+        """Take the settings of a property file. Raises: ConfigError, OSError."""
+        super().read_file(path)
+        self.path = path
+
+    def acts(self, name: str) -> bool:
+        """Return whether this key does anything here."""
+        return name in FIELD_OF_PROPERTY or super().acts(name)
+
+    def is_live(self, name: str) -> bool:
+        """Return whether an administrator may change this setting over the network: the change acts at once then.
+
+        On a slave the name servers say whose log is copied, so that the network must not choose them.
+        """
+        if name == "namesrvAddr":
+            return not self.is_slave
+        return name in _LIVE_IN_THE_STORE or super().is_live(name)
+
+    def check_values(self, pairs: Mapping[str, str], where: str) -> None:
+        """Raise what ``take`` would raise for these settings, and take nothing. Raises: ConfigError."""
+        of_store = {name: text for name, text in pairs.items() if name in _FOR_THE_STORE}
+        super().check_values(
+            {name: text for name, text in pairs.items() if name not in of_store or name in self._known}, where
+        )
+        if of_store:
+            strange = set(StoreConfig.from_broker_conf(_lines(of_store)).warnings)
+            if strange:
+                raise ConfigError(f"{where}: {'; '.join(sorted(strange))}")
+            StoreConfig.from_broker_conf(_lines({**self.store_keys, **of_store}))
+
+    def take(self, pairs: Mapping[str, str], where: str) -> None:
+        """Take settings of broker and store. Raises: ConfigError for a value of the wrong kind."""
+        of_store = {name: text for name, text in pairs.items() if name in _FOR_THE_STORE}
+        super().take({name: text for name, text in pairs.items() if name not in of_store or name in self._known}, where)
+        self.store_keys.update(of_store)
+        if self._origin is not None:
+            self._origin.take(pairs, where)
+
+    def take_defaults(self, environment: Mapping[str, str]) -> None:
+        """The variables that RocketMQ reads as defaults, below a file: NAMESRV_ADDR and ROCKETMQ_HOME."""
+        names = {"NAMESRV_ADDR": "namesrvAddr", "ROCKETMQ_HOME": "rocketmqHome"}
+        self.take({names[name]: text for name, text in environment.items() if name in names}, "environment")
+
+    def take_environment(self, environment: Mapping[str, str]) -> None:
+        """Settings of variables ROCKETMQ_<KEY>, above a file: in any case, ``_`` for ``.`` or between words.
+
+        Variables that no setting is like are none of the broker's, as ROCKETMQ_VERSION of images.
+        """
+        spelled = {_plain(name): name for name in (*self._known, *_FOR_THE_STORE)}
+        pairs = {}
+        for name, text in environment.items():
+            if not name.startswith("ROCKETMQ_") or name == "ROCKETMQ_HOME":
+                continue
+            key = name.removeprefix("ROCKETMQ_")
+            if _plain(key) in spelled:
+                pairs[spelled[_plain(key)]] = text
+            elif near := difflib.get_close_matches(_plain(key), spelled, 3, _NEAR):
+                self.unknown.append(key)
+                meant = " or ".join(spelled[one] for one in near)
+                self.warnings.append(
+                    f"environment: expected a setting of the broker, found {name}; did you mean {meant}?"
+                )
+        self.take(pairs, "environment")
+
+    def store_config(self, **overrides: Any) -> StoreConfig:
+        """The settings of the store: what a broker.conf with these lines means. Without a file, and without a setting
+        that says what is deleted, nothing is. Raises: ConfigError.
+        """
+        lines = _lines(self.store_keys)
+        config = StoreConfig.from_broker_conf(lines, **overrides)
+        if self.path is not None or config.names_retention:
+            return config
+        return StoreConfig.from_broker_conf(lines, **overrides, retention="never")
+
+    def check(self) -> None:
+        """Refuse what would make this another broker than the file says. Raises: ConfigError."""
+        for name in ("enableControllerMode", "messageStorePlugIn"):
+            if str(self[name]).strip().lower() not in ("", "false"):
+                raise ConfigError(f"{name}: expected none, found {self[name]!r}: this broker does not have it")
+        if not str(self["brokerName"]).strip():
+            raise ConfigError("brokerName: expected a name, found none")
+        if self.is_slave:
+            if self["brokerId"] <= MASTER_ID:
+                raise ConfigError(f"brokerId: expected at least 1 for a slave, found {self['brokerId']}")
+        elif self["brokerId"] != MASTER_ID:
+            self.warnings.append(f"brokerId: a master has {MASTER_ID}, as in Java, not {self['brokerId']}")
+            self._values["brokerId"] = MASTER_ID
+
+    @property
+    def is_slave(self) -> bool:
+        """Does the broker follow a master (RocketMQ: brokerRole)?"""
+        return self.store_keys.get("brokerRole", "").strip() == "SLAVE"
+
+    @property
+    def is_guarded(self) -> bool:
+        """Return whether access control of any kind is on."""
+        return any(self[name] for name in ("aclEnable", "authenticationEnabled", "authorizationEnabled"))
+
+    def check_failover(self) -> None:
+        """Refuse settings with which a fail-over is not possible. Raises: ConfigError."""
+        for name, least in (("brokerId", 1), ("haLeaseSeconds", 2), ("listenPort", 1), ("minInSyncReplicas", 1)):
+            if self[name] < least:
+                raise ConfigError(f"{name}: expected at least {least} with haEtcdEndpoints, found {self[name]}")
+        if not 0 < self["haLeaseMarginMs"] < self["haLeaseSeconds"] * 500:
+            raise ConfigError(
+                f"haLeaseMarginMs: expected 1 to less than half of haLeaseSeconds, found {self['haLeaseMarginMs']}"
+            )
+        if self.is_guarded and not self["haAllowedAddresses"] and not self["haTlsCertFile"]:
+            raise ConfigError(
+                "haAllowedAddresses: expected the addresses of the other brokers, or haTlsCertFile, with "
+                "haEtcdEndpoints and access control: the port of replication lets in nobody else, so that no slave "
+                "could follow"
+            )
+        if self["haMasterAddress"]:
+            raise ConfigError(
+                f"haMasterAddress: expected none with haEtcdEndpoints, found {self['haMasterAddress']!r}: etcd says "
+                "which broker is the master"
+            )
+        if self.is_slave:
+            raise ConfigError(
+                "brokerRole: expected ASYNC_MASTER or SYNC_MASTER with haEtcdEndpoints, found SLAVE: etcd says which "
+                "broker is the master, and all have the same settings but brokerId"
+            )
+
+    def broker_ids(self) -> frozenset[int]:
+        """The brokers of this name that haBrokerIds names. Raises: ConfigError."""
+        words = [one.strip() for one in self["haBrokerIds"].replace(",", ";").split(";") if one.strip()]
+        if wrong := [one for one in words if not (one.isascii() and one.isdigit() and int(one) >= 1)]:
+            raise ConfigError(f"haBrokerIds: expected broker ids of at least 1 between semicolons, found {wrong[0]!r}")
+        return frozenset(int(one) for one in words)
+
+    def in_role(self, *, is_slave: bool) -> BrokerConfig:
+        """Return the same settings for a broker that is a slave, or the master, for now; later changes reach both."""
+        other = copy.copy(self)
+        other._origin = self
+        other._values, other._given = dict(self._values), set(self._given)
+        other.store_keys, other.warnings, other.listeners = dict(self.store_keys), [], []
+        if is_slave:
+            other.store_keys["brokerRole"] = "SLAVE"
+        else:
+            other._values["brokerId"] = MASTER_ID
+        return other
+
+    @property
+    def is_sync(self) -> bool:
+        """Do answers wait for slaves while this broker is a master? Also of a slave under fail-over."""
+        return (self._origin or self).store_keys.get("brokerRole") == "SYNC_MASTER"
+
+    def become_master(self) -> None:
+        """The settings of this slave are those of a master from now on, which waits for slaves where they say so."""
+        if self.is_slave or "brokerRole" not in self.store_keys:
+            self.store_keys["brokerRole"] = "SYNC_MASTER" if self["inSyncReplicas"] > 1 else "ASYNC_MASTER"
+        self._values["brokerId"] = MASTER_ID
+
+    @property
+    def store_path(self) -> str:
+        """The directory of the store (RocketMQ: storePathRootDir)."""
+        return self.store_keys.get("storePathRootDir") or str(Path.home() / "store")
+
+    @property
+    def name_servers(self) -> list[str]:
+        """The addresses of all name servers."""
+        return [one.strip() for one in str(self["namesrvAddr"]).split(";") if one.strip()]
+
+    @property
+    def serves_metrics(self) -> bool:
+        """Are metrics and probes served over HTTP?"""
+        return str(self["metricsExporterType"]).strip().upper() == "PROM"
+
+    def tls(self, side: str) -> dict[str, str]:
+        """The ``tls.server.*`` or ``tls.client.*`` settings: those given here, else those of the file of TLS.
+
+        The file is ``tls.config.file``, by default RocketMQ's ``/etc/rocketmq/tls.properties`` where there is one.
+        Raises: ConfigError, OSError where the named file cannot be read.
+        """
+        prefix = f"tls.{side}."
+        path = Path(self["tls.config.file"] or _TLS_FILE)
+        found: dict[str, str] = {}
+        if self["tls.config.file"] or path.is_file():
+            of_file = PropertySettings({**self._known}, "broker", _HIDDEN)
+            of_file.read_file(path)
+            found = {name: text for name, text in of_file.given().items() if name.startswith(prefix)}
+        given = {name: text for name, text in self.given().items() if name.startswith(prefix)}
+        return {**found, **given}
+
+    def text(self) -> str:
+        """All settings as a property file, sorted: broker and store; no secrets."""
+        store = self.store_config()
+        shown = {
+            prop: as_text(value)
+            for field, prop in PROPERTY_OF_FIELD.items()
+            if (value := getattr(store, field)) is not None
+        }
+        shown["storePathRootDir"] = self.store_path
+        shown.setdefault("storePathCommitLog", str(Path(self.store_path) / "commitlog"))
+        shown |= {name: as_text(value) for name, value in self._values.items() if name not in _HIDDEN}
+        return "".join(f"{name}={shown[name]}\n" for name in sorted(shown))
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "").replace(".", "")
+
+
+def _lines(pairs: Mapping[str, str]) -> str:
+    return "".join(f"{name}={escaped(text)}\n" for name, text in pairs.items())

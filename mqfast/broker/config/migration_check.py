@@ -1,0 +1,210 @@
+"""``mqfast broker --check-store DIR``: what would differ if this broker went on with the store of a Java broker.
+
+It must never write, take a lock or start anything: the Java broker may still run. Source: DefaultMessageStore.load,
+BrokerController.initialize, for the files that they read.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from mqfast.broker.config.broker_config import BrokerConfig
+from mqfast.broker_conf import java_trim
+from mqfast.config import PROPERTY_OF_FIELD, StoreConfig
+from mqfast.errors import ConfigError, CorruptFile, StoreNotFound
+from mqfast.store.base.os_api import OsApi
+from mqfast.store.meta.tables import ConfigTables
+from mqfast.store.reader.store_reader import StoreReader
+from mqfast.store.reader.timer_files import TimerFiles
+
+__all__ = ["MigrationFinding", "check_store"]
+
+_SCHEDULE: Final = "SCHEDULE_TOPIC_XXXX"
+_HALF, _HALF_GROUP = "RMQ_SYS_TRANS_HALF_TOPIC", "CID_RMQ_SYS_TRANS"
+_REVIVE: Final = "rmq_sys_REVIVE_LOG_"
+# Features whose state lies where this broker does not look.
+_FEATURES: Final = {
+    "timerRocksDBEnable": "timed messages in RocksDB",
+    "transRocksDBEnable": "half messages in RocksDB",
+    "popConsumerKVServiceEnable": "popped messages in RocksDB",
+    "indexRocksDBEnable": "the index in RocksDB",
+    "enableControllerMode": "replicas by a controller",
+    "enableSlaveActingMaster": "slaves that act as masters",
+    "enableDLegerCommitLog": "the log of DLedger",
+    "rocksdbCQDoubleWriteEnable": "queues in RocksDB as well",
+    "useSingleRocksDBForAllConfigs": "tables in RocksDB",
+}
+_PATHS: Final = ("storePathCommitLog", "readOnlyCommitLogStorePaths", "storePathEpochFile", "storePathBrokerIdentity")
+# Names under the store that only a Java broker reads.
+_JAVA_ONLY: Final = {
+    "config/topicQueueMapping.json": "static topics are not served",
+    "config/consumerOrderInfo.json": "orderly popping is not served",
+    "config/messageRequestMode.json": "every group pulls",
+    "config/timermetrics": "counts of timed messages begin anew",
+    "compaction/compactionLog": "compacted topics are not served",
+    "epochFileCheckpoint": "replicas by a controller are not served",
+    "brokerIdentity": "replicas by a controller are not served",
+}
+
+
+class MigrationFinding(NamedTuple):
+    """One thing to know. ``refuses``: the broker would not start, or would lose sight of messages."""
+
+    text: str
+    refuses: bool = False
+
+    def __str__(self) -> str:
+        return f"{'STOP ' if self.refuses else 'note '} {self.text}"
+
+
+def check_store(directory: str | os.PathLike[str], config: BrokerConfig | None = None) -> list[MigrationFinding]:
+    """Everything that is known beforehand, the worst first.
+
+    Args: config: the settings with which the broker is to start, as its broker.conf says them.
+    Raises: StorageError, OSError where a file cannot be read.
+    """
+    root = Path(directory)
+    given = config or BrokerConfig()
+    found = list(_settings(given, root))
+    try:
+        settings = given.store_config()
+    except ConfigError as error:
+        return [MigrationFinding(str(error), True), *found]
+    if not root.is_dir():
+        return [*found, MigrationFinding(f"{root}: there is no store; the broker makes a new one")]
+    if not settings.retention_rules.rocketmq:
+        kept = "for ever" if settings.retention in (None, "never") else str(settings.retention)
+        found.append(
+            MigrationFinding(f"messages are kept {kept}; a Java broker without other settings deletes files of 72 h")
+        )
+    found += _other_engines(root)
+    found += _sizes(root, settings)
+    found += _java_only(root)
+    if (root / "abort").exists():
+        found.append(MigrationFinding("abort: the last broker runs or was killed; the start recovers the store first"))
+    try:
+        with StoreReader(root, config=settings) as reader:
+            found += _waiting(root, reader, settings)
+    except StoreNotFound:
+        found.append(MigrationFinding(f"{root}: there is no log; the broker makes a new one"))
+    except CorruptFile as error:
+        found.append(MigrationFinding(f"{error}; mqfast store verify says more", True))
+    found.sort(key=lambda one: not one.refuses)
+    return found or [MigrationFinding(f"{root}: nothing differs")]
+
+
+def _settings(config: BrokerConfig, root: Path) -> Iterator[MigrationFinding]:
+    for name, what in _FEATURES.items():
+        text = config.store_keys.get(name, "") if name == "enableDLegerCommitLog" else str(config[name])
+        if java_trim(text).lower() == "true":
+            yield MigrationFinding(f"{name}=true: {what}: not here", True)
+    for name in _PATHS:
+        path = config.store_keys.get(name, "") or (name not in PROPERTY_OF_FIELD.values() and str(config[name]))
+        if path and not (name == "storePathCommitLog" and Path(path) == root / "commitlog"):
+            yield MigrationFinding(f"{name}: another place than the store's own: {path}")
+
+
+def _other_engines(root: Path) -> Iterator[MigrationFinding]:
+    """A directory with these files is RocksDB's, wherever it lies."""
+    for folder, names, files in os.walk(root):
+        depth = len(Path(folder).relative_to(root).parts)
+        if depth >= 3 or Path(folder).name in ("commitlog", "consumequeue", "index"):
+            names.clear()
+        is_base = "CURRENT" in files and any(name.startswith("MANIFEST-") for name in files)
+        # RocketMQ 5.5 makes a base for everybody; without a table and with an empty log nothing was ever put into it.
+        if is_base and any(name.endswith(".sst") or _is_log_in_use(Path(folder), name) for name in files):
+            place = Path(folder).relative_to(root)
+            users = place.parts[:1] == ("config",) and place.name in ("users", "acls")
+            why = "make users and rules anew with mqadmin" if users else "this broker does not read it"
+            yield MigrationFinding(f"{place}/: RocksDB: {why}", refuses=not users)
+    for name in os.listdir(root):
+        if name.startswith("dledger-"):
+            yield MigrationFinding(f"{name}/: the log of DLedger: this broker does not read it", True)
+
+
+def _is_log_in_use(folder: Path, name: str) -> bool:
+    return name.endswith(".log") and name[:-4].isdigit() and (folder / name).stat().st_size > 0
+
+
+def _sizes(root: Path, settings: StoreConfig) -> Iterator[MigrationFinding]:
+    rows = (
+        ("commitlog", "mappedFileSizeCommitLog", settings.mapped_file_bytes_commit_log),
+        ("consumequeue", "mappedFileSizeConsumeQueue", settings.mapped_file_bytes_consume_queue),
+        ("index", "maxHashSlotNum and maxIndexNum", 40 + 4 * settings.max_hash_slot_num + 20 * settings.max_index_num),
+    )
+    for folder, name, expected in rows:
+        size = _first_size(root / folder)
+        if size and size != expected:
+            yield MigrationFinding(
+                f"{folder}: files of {size} bytes, where {name} means {expected}: this broker keeps the size that it "
+                f"finds, a Java broker needs it in its broker.conf"
+            )
+
+
+def _first_size(folder: Path) -> int:
+    for where, names, files in os.walk(folder):
+        names.sort()
+        whole = sorted(name for name in files if name.isdigit())
+        if whole:
+            return (Path(where) / whole[0]).stat().st_size
+    return 0
+
+
+def _java_only(root: Path) -> Iterator[MigrationFinding]:
+    for name, what in _JAVA_ONLY.items():
+        path = root / name
+        if name == "epochFileCheckpoint" and (root / "epochHistory").exists():
+            continue  # written here
+        if any(files for _, _, files in os.walk(path)) or (path.is_file() and not _is_empty(path)):
+            yield MigrationFinding(f"{name}: {what}")
+
+
+def _is_empty(path: Path) -> bool:
+    """Does a table of Java hold no entry? Only its data version is in it then."""
+    data = path.read_bytes()
+    return not data.strip() or (
+        data.count(b"{") <= 3 and b"[" not in data and b"queueId" not in data and b"\0" not in data
+    )
+
+
+def _waiting(root: Path, reader: StoreReader, settings: StoreConfig) -> Iterator[MigrationFinding]:
+    tables = ConfigTables.load(root, settings)
+    yield from (MigrationFinding(text) for text in tables.warnings)
+    ranges = reader.queues()
+    delayed = sum(
+        max(0, one.max_offset - max(one.min_offset, tables.delays.get(one.queue_id + 1)))
+        for one in ranges
+        if one.topic == _SCHEDULE
+    )
+    half = sum(
+        max(0, one.max_offset - max(one.min_offset, tables.offsets.get(_HALF_GROUP, _HALF, one.queue_id)))
+        for one in ranges
+        if one.topic == _HALF
+    )
+    popped = sum(one.max_offset - one.min_offset for one in ranges if one.topic.startswith(_REVIVE))
+    parked = _parked(reader)
+    for count, what in (
+        (delayed, "delayed messages wait, and go on here"),
+        (half, "half messages were not looked at yet, and go on here"),
+        (parked, "timed messages are parked, and go on here"),
+    ):
+        if count:
+            yield MigrationFinding(f"{count} {what}")
+    if popped:
+        yield MigrationFinding(
+            f"{popped} marks of popped messages: popping is not served, what was not acknowledged stays so"
+        )
+
+
+def _parked(reader: StoreReader) -> int:
+    """Units of the timer log that are due after the time up to which the wheel was read."""
+    path = Path(reader.paths.timer_check)
+    if not path.is_file():
+        return 0
+    data = path.read_bytes()[:8]
+    read_ms = struct.unpack(">q", data)[0] if len(data) == 8 else 0
+    return sum(unit.due_ms > read_ms for unit in TimerFiles(OsApi(), reader.paths).walk([]))

@@ -1,0 +1,285 @@
+"""The SQL filters of consumer groups, as their heartbeats give them, in ``config/consumerFilter.json``; and 46.
+
+A filter stays for a day after its group has gone, and after a restart until the group's next heartbeat.
+
+Room: broker/pull/filter. It must never decide by an expression that is not the group's newest. Source:
+ConsumerFilterManager, ClientManageProcessor.checkClientConfig.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Any, Final
+
+from msgspec import Struct
+
+from mqfast.broker.config.broker_config import BrokerConfig
+from mqfast.broker.filter.bloom_filter import BloomFilter
+from mqfast.broker.filter.expression_compiler import Compiling
+from mqfast.broker.filter.sql92_parser import SqlError, SqlExpression, compile_sql
+from mqfast.broker.metadata.client_manager.heartbeat import SubscriptionData
+from mqfast.errors import CallRefused
+from mqfast.remoting.bodies import build_tables, decode_request
+from mqfast.remoting.channel import Channel
+from mqfast.remoting.codes import RequestCode, ResponseCode
+from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.log_limit import LogLimit
+from mqfast.remoting.processors import ConcurrencyLimit, Processors
+from mqfast.store.meta.metadata import ConsumerFilterTable
+
+__all__ = ["SQL92", "ConsumerFilters", "check_supported", "expressions", "is_tag_type"]
+
+_log = logging.getLogger("mqfast.broker")
+
+SQL92: Final = "SQL92"
+CHARS_MAX: Final = 4 * 1024 * 1024
+ENTRIES_MAX: Final = 50_000
+_LOADED_DEAD_MS: Final = 30_000
+
+
+def is_tag_type(expression_type: str | None) -> bool:
+    """Is this the type of tag expressions? Source: ExpressionType.isTagType."""
+    return expression_type in (None, "", "TAG")
+
+
+def check_supported(expression_type: str | None, config: BrokerConfig) -> None:
+    """Raises: CallRefused with RocketMQ's words where the broker filters by tags only."""
+    if not is_tag_type(expression_type) and not config["enablePropertyFilter"]:
+        raise CallRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"The broker does not support consumer to filter message by {expression_type}",
+        )
+
+
+class _CheckBody(Struct, rename="camel"):
+    client_id: str = ""
+    group: str = ""
+    namespace: str | None = None
+    subscription_data: SubscriptionData | None = None
+
+
+class ConsumerFilters:
+    """Topic and group -> compiled filter.
+
+    Thread: that of the event loop.
+    """
+
+    def __init__(self, table: ConsumerFilterTable, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
+        self._table: Final = table
+        self._config: Final = config
+        self._now_ms: Final = now_ms
+        self._bloom: Final = BloomFilter(config["maxErrorRateOfBloomFilter"], config["expectConsumerNumUseFilter"])
+        self._entries: dict[str, dict[str, ConsumerFilterData]] = {}
+        self._topics_of: dict[str, dict[str, None]] = {}  # group -> topics of its filters
+        self._changed: set[str] = set()
+        self.compiling: Final = Compiling()
+        self._count = self._chars = 0
+        self._limit = LogLimit(_log, burst=5)
+        self._load()
+
+    def _load(self) -> None:
+        now = self._now_ms()
+        for topic in self._table:
+            raw = self._table.get(topic) or {}
+            groups = raw.get("groupFilterData")
+            for group, data in (groups if isinstance(groups, dict) else {}).items():
+                entry = ConsumerFilterData.of(data) if isinstance(data, dict) else None
+                if entry is None or (entry.topic, entry.group) != (topic, group):
+                    _log.warning("consumerFilter.json: %s of topic %s is no filter, left out", group, topic)
+                    continue
+                if entry.dead_ms == 0:  # everybody is gone until a heartbeat comes
+                    entry.dead_ms = max(entry.born_ms, now - _LOADED_DEAD_MS)
+                self._put(entry)
+
+    # --- heartbeats ---
+
+    def registered(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
+        """A heartbeat names these subscriptions of a group; filters of other topics end."""
+        wanted = {one.topic: one for one in subscriptions}
+        for topic, one in wanted.items():
+            if not is_tag_type(one.expression_type) and one.sub_string:
+                self._register(topic, group, one)
+        for topic in self._topics_of.get(group, ()):
+            entry = self._entries[topic][group]
+            if topic not in wanted and not entry.is_dead:
+                entry.dead_ms = self._now_ms()
+                self._changed.add(topic)
+
+    def unregistered(self, group: str) -> None:
+        """The last member of a group has gone."""
+        for topic in self._topics_of.get(group, ()):
+            entry = self._entries[topic][group]
+            if not entry.is_dead:
+                entry.dead_ms = self._now_ms()
+                self._changed.add(topic)
+
+    def _register(self, topic: str, group: str, one: SubscriptionData) -> None:
+        old = self.get(topic, group)
+        kind = str(one.expression_type)
+        if old is not None and not old.is_dead and one.sub_version <= old.client_version:
+            return  # a group that was gone may come back by a clock that is behind
+        if old is not None and (old.expression, old.expression_type) == (one.sub_string, kind):
+            old.client_version, old.dead_ms = one.sub_version, 0
+        else:
+            try:
+                self._check_room(one.sub_string)
+                compiled = _compiled(one.sub_string, kind)
+            except SqlError as error:
+                self._limit.warning("filter", "group %s, topic %s: the filter is refused: %s", group, topic, error)
+                self._drop(topic, group)  # its pulls are told (27)
+            else:
+                self._put(
+                    ConsumerFilterData(topic, group, one.sub_string, kind, one.sub_version, self._now_ms(), compiled)
+                )
+        self._changed.add(topic)
+
+    def _check_room(self, text: str) -> None:
+        if self._count >= ENTRIES_MAX or self._chars + len(text) > CHARS_MAX:
+            raise SqlError(f"there are {self._count} filters with {self._chars} characters already")
+
+    def _put(self, entry: ConsumerFilterData) -> None:
+        self._drop(entry.topic, entry.group)
+        self._entries.setdefault(entry.topic, {})[entry.group] = entry
+        self._topics_of.setdefault(entry.group, {})[entry.topic] = None
+        self._count += 1
+        self._chars += len(entry.expression)
+
+    def _drop(self, topic: str, group: str) -> None:
+        gone = self._entries.get(topic, {}).pop(group, None)
+        if gone is not None:
+            topics = self._topics_of[group]
+            del topics[topic]
+            if not topics:
+                del self._topics_of[group]
+            self._count -= 1
+            self._chars -= len(gone.expression)
+
+    def get(self, topic: str, group: str) -> ConsumerFilterData | None:
+        """The filter of a group for a topic."""
+        return self._entries.get(topic, {}).get(group)
+
+    def forget_late(self) -> None:
+        """Remove filters whose group has been gone for filterDataCleanTimeSpan."""
+        latest = self._now_ms() - self._config["filterDataCleanTimeSpan"]
+        for topic, groups in list(self._entries.items()):
+            late = [group for group, entry in groups.items() if entry.is_dead and entry.dead_ms <= latest]
+            for group in late:
+                self._drop(topic, group)
+            if late:
+                self._changed.add(topic)
+
+    def write(self) -> None:
+        """Put what has changed into the table, which the caller persists."""
+        while self._changed:
+            self._store(self._changed.pop())
+
+    def _store(self, topic: str) -> None:
+        groups = self._entries.get(topic)
+        if not groups:
+            self._entries.pop(topic, None)
+            self._table.delete(topic)
+            return
+        data = {group: entry.raw(self._bloom.data_of(f"{group}#{topic}")) for group, entry in groups.items()}
+        self._table.put(topic, {"groupFilterData": data, "topic": topic})
+
+    # --- 46 ---
+
+    def register(self, processors: Processors) -> None:
+        """Serve 46."""
+        processors.register([RequestCode.CHECK_CLIENT_CONFIG], self.check_client, ConcurrencyLimit("client"))
+
+    def check_client(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | Awaitable[RemotingCommand]:
+        """46: would the broker take this subscription? Raises: CallRefused."""
+        given = decode_request(request.body, _CheckBody, "body").subscription_data if request.body else None
+        if given is None or is_tag_type(given.expression_type):
+            return request.response()
+        check_supported(given.expression_type, self._config)
+        return self.compiling.then(channel, expressions([given]), partial(_checked, request, given))
+
+
+def expressions(subscriptions: Iterable[SubscriptionData]) -> list[str]:
+    """The SQL92 expressions of some subscriptions."""
+    return [one.sub_string for one in subscriptions if one.expression_type == SQL92 and one.sub_string]
+
+
+def _checked(request: RemotingCommand, given: SubscriptionData) -> RemotingCommand:
+    try:
+        _compiled(given.sub_string, str(given.expression_type))
+    except SqlError as error:
+        raise CallRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
+    return request.response()
+
+
+def _compiled(text: str, expression_type: str) -> SqlExpression:
+    if expression_type != SQL92:
+        raise SqlError(f"expected an expression of type TAG or SQL92, found {expression_type!r:.80}")
+    return compile_sql(text)
+
+
+class ConsumerFilterData:
+    """One group's filter for one topic.
+
+    Attributes: times in ms; ``dead_ms``: when the group left, 0: it is there.
+    """
+
+    __slots__ = (
+        "born_ms", "client_version", "compiled", "dead_ms", "expression", "expression_type", "group", "topic",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        topic: str,
+        group: str,
+        expression: str,
+        expression_type: str,
+        client_version: int,
+        born_ms: int,
+        compiled: SqlExpression,
+        dead_ms: int = 0,
+    ) -> None:
+        self.topic = topic
+        self.group = group
+        self.expression = expression
+        self.expression_type = expression_type
+        self.client_version = client_version
+        self.born_ms = born_ms
+        self.compiled = compiled
+        self.dead_ms = dead_ms
+
+    @classmethod
+    def of(cls, raw: dict[str, Any]) -> ConsumerFilterData | None:
+        """An entry of the file; None for what is none."""
+        texts = [raw.get(name) for name in ("topic", "consumerGroup", "expression", "expressionType")]
+        numbers = [raw.get(name, 0) for name in ("clientVersion", "bornTime", "deadTime")]
+        if not all(isinstance(one, str) for one in texts) or not all(isinstance(one, int) for one in numbers):
+            return None
+        topic, group, expression, kind = map(str, texts)
+        try:
+            compiled = _compiled(expression, kind)
+        except SqlError:
+            return None
+        return cls(topic, group, expression, kind, numbers[0], numbers[1], compiled, numbers[2])
+
+    @property
+    def is_dead(self) -> bool:
+        """Has the group gone?"""
+        return self.dead_ms >= self.born_ms
+
+    def raw(self, bloom: dict[str, Any]) -> dict[str, Any]:
+        """The entry as the file has it."""
+        return {
+            "bloomFilterData": bloom,
+            "bornTime": self.born_ms,
+            "clientVersion": self.client_version,
+            "consumerGroup": self.group,
+            "dead": self.is_dead,
+            "deadTime": self.dead_ms,
+            "expression": self.expression,
+            "expressionType": self.expression_type,
+            "topic": self.topic,
+        }
+
+
+build_tables(__name__)

@@ -1,0 +1,1 @@
+"""idempotence: see docs/architecture.md."""

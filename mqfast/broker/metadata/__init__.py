@@ -1,0 +1,1 @@
+"""metadata: see docs/architecture.md."""

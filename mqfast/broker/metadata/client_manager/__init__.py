@@ -1,0 +1,1 @@
+"""client_manager: see docs/architecture.md."""

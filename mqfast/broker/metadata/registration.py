@@ -1,0 +1,307 @@
+"""Telling name servers: all topics at start and every 30 s, a changed topic at once, and the end.
+
+It must never let a name server that is away hold up anything: each one is told by a task of its own, with a time-out.
+Source: BrokerController.registerBrokerAll, BrokerOuterAPI.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import zlib
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from typing import Any, Final
+
+from mqfast.broker.config.broker_config import BrokerConfig
+from mqfast.broker.metadata.topic_manager import READ, WRITE
+from mqfast.errors import RemotingError
+from mqfast.remoting.bodies import QueueData, encode_body
+from mqfast.remoting.client import RemotingClient
+from mqfast.remoting.codes import RequestCode
+from mqfast.remoting.log_limit import LogLimit
+from mqfast.store.meta.metadata import TopicTable
+
+__all__ = ["Registration"]
+
+_log = logging.getLogger("mqfast.broker")
+_SHORTEST_MS, _LONGEST_MS = 10_000, 60_000
+_RETURN_S: Final = 0.5
+_AT_ONCE: Final = 8  # of what one name server is told; more is told together
+_CALLS_AT_ONCE: Final = 100
+
+
+class _NameServer:
+    """What one name server is still to be told, and by how many tasks it is being told."""
+
+    __slots__ = ("is_unavailable", "is_told_all", "running", "told", "topics", "wants_all")
+
+    def __init__(self) -> None:
+        self.wants_all = self.is_told_all = False
+        self.topics: dict[str, None] = {}
+        self.told: asyncio.Future[None] | None = None  # when what waits now was told
+        self.running: set[asyncio.Future[None]] = set()
+        self.is_unavailable = False  # no answer waits for it
+
+    def waits(self) -> list[asyncio.Future[None]]:
+        """What this name server is being told, and will be told next."""
+        return [*self.running, *([] if self.told is None else [self.told])]
+
+    @property
+    def may_begin(self) -> bool:
+        return self.told is not None and len(self.running) < _AT_ONCE and not (self.wants_all and self.is_told_all)
+
+
+class Registration:
+    """Keeps a broker registered with all name servers.
+
+    Args: address: ``host:port`` that clients are told; ha_address: the same for slaves.
+    Attributes: ``registered``: name server -> did it take the last registration? ``registration_version``: how often
+        name servers
+        were told; ``state_version``: the epoch of this master, since a name server keeps the master with the newer one;
+        ``is_silent``: nobody is told anything, since another broker is the master.
+    Thread: that of the event loop.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, topics: TopicTable, client: RemotingClient, *, address: str, ha_address: str
+    ) -> None:
+        self.registered: dict[str, bool] = {}
+        self.on_registered: Callable[[dict[str, Any]], object] = lambda _fields: None
+        self.on_order_topics: Callable[[set[str]], object] = lambda _topics: None
+        self._config = config
+        self._topics = topics
+        self._client = client
+        self._address: Final = address
+        self._ha_address: Final = ha_address
+        self._limit = LogLimit(_log, 60.0)
+        self._servers: dict[str, _NameServer] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._returning: set[asyncio.Task[None]] = set()
+        self.registration_version = 0
+        self.state_version = 0
+        self.is_silent = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._ended = False
+
+    def start(self) -> None:
+        """Register now, and from now on by the clock."""
+        self._client.on_closed.append(self._disconnected)
+        self._by_the_clock()
+
+    def _by_the_clock(self) -> None:
+        self.register_soon()
+        interval_ms = min(max(self._config["registerNameServerPeriod"], _SHORTEST_MS), _LONGEST_MS)
+        self._timer = asyncio.get_running_loop().call_later(interval_ms / 1000, self._by_the_clock)
+
+    def register_soon(self, topics: Iterable[str] | None = None) -> None:
+        """Register all topics, or only these, with every name server; returns at once."""
+        if self._ended or self.is_silent:
+            return
+        self.registration_version += 1
+        named = self._config.name_servers
+        for gone in (self.registered.keys() | self._servers.keys()) - set(named):  # the settings no longer name it
+            self.registered.pop(gone, None)
+            self._servers.pop(gone, None)
+        changed = None if topics is None else dict.fromkeys(topics)
+        for address in named:
+            self._want(address, changed)
+
+    def _want(self, address: str, topics: dict[str, None] | None) -> asyncio.Future[None]:
+        """Tell one name server of all topics, or of these. Returns: when it was told, or could not be."""
+        one = self._servers.get(address)
+        if one is None:
+            one = self._servers[address] = _NameServer()
+        if topics is None or not self.registered.get(address):
+            one.wants_all = True
+        else:
+            one.topics.update(topics)
+        if one.told is None:
+            one.told = asyncio.get_running_loop().create_future()
+        told = one.told
+        if one.may_begin:
+            _begin(self._tasks, self._tell_waiting(address, one))
+        return told
+
+    async def _tell_waiting(self, address: str, one: _NameServer) -> None:
+        """Tell a name server what waits for it. A whole registration waits for the one before."""
+        while one.may_begin and self._servers.get(address) is one:
+            told, one.told = one.told, None
+            assert told is not None
+            wants_all, one.wants_all = one.wants_all, False
+            topics, one.topics = one.topics, {}
+            one.running.add(told)
+            one.is_told_all = one.is_told_all or wants_all
+            try:
+                if wants_all or not await self._tell_changed(address, topics):
+                    await self._tell_all(address)
+            finally:
+                one.running.discard(told)
+                one.is_told_all = one.is_told_all and not wants_all
+                one.is_unavailable = not self.registered.get(address)
+                told.set_result(None)
+
+    def under_way(self) -> list[asyncio.Future[None]]:
+        """What name servers that answer are being told, or will be told next."""
+        here = [one for one in self._servers.values() if not one.is_unavailable]
+        return [told for one in here for told in one.waits()]
+
+    def is_late(self, told: Collection[asyncio.Future[None]]) -> None:
+        """These took too long: no answer waits for such a name server until a registration was answered again."""
+        for one in self._servers.values():
+            if told and not one.running.isdisjoint(told):
+                one.is_unavailable = True
+
+    def _disconnected(self, address: str) -> None:
+        """A name server whose connection has ended may have been started anew: it knows no broker then, and answers
+        success to a single topic (217) all the same.
+        """
+        if self.registered.get(address):
+            self.registered[address] = False
+            _begin(self._returning, self._return_to(address))
+
+    async def _return_to(self, address: str) -> None:
+        """Register with a name server again, sooner than by the clock."""
+        after_s = _RETURN_S
+        while after_s < _SHORTEST_MS / 1000:
+            await asyncio.sleep(after_s)
+            if self.is_silent or self.registered.get(address, True):
+                return
+            await asyncio.wait([self._want(address, None)])
+            after_s *= 2
+
+    async def _tell_changed(self, address: str, topics: Iterable[str]) -> bool:
+        """Some topics by 217: a registration (103) of some would be all there are, to a name server that deletes what a
+        registration does not name. False: the name server does not know the broker, or 217, and is to be told all.
+        """
+        if not self.registered.get(address):
+            return False
+        table = list(self._table(topics).items())
+        for first in range(0, len(table), _CALLS_AT_ONCE):
+            some = table[first : first + _CALLS_AT_ONCE]
+            if not all(await asyncio.gather(*(self._tell_topic(address, name, raw) for name, raw in some))):
+                return False
+        return True
+
+    async def _tell_topic(self, address: str, name: str, raw: dict[str, Any]) -> bool:
+        queue_data = QueueData(
+            self._config["brokerName"],
+            raw.get("perm", READ | WRITE),
+            raw.get("readQueueNums", 0),
+            raw.get("topicSysFlag", 0),
+            raw.get("writeQueueNums", 0),
+        )
+        body, code = encode_body({"queueDatas": [queue_data]}), RequestCode.REGISTER_TOPIC_IN_NAMESRV
+        timeout_ms = self._config["registerBrokerTimeoutMills"]
+        try:
+            answer = await self._client.call(address, code, {"topic": name}, body, timeout_ms=timeout_ms)
+        except (RemotingError, ValueError):
+            return False
+        return answer.code == 0
+
+    async def wait_registered(self, timeout_s: float = 30.0) -> None:
+        """Await the end of all registrations that are under way, but not for longer."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while waits := {told for one in self._servers.values() for told in one.waits()}:
+            left_s = deadline - asyncio.get_running_loop().time()
+            if left_s <= 0:
+                self.is_late(waits)
+                return
+            await asyncio.wait(waits, timeout=left_s)
+
+    def _table(self, topics: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """These topics as name servers are told them."""
+        permission = self._config["brokerPermission"]
+        table = {}
+        for name in topics:
+            topic = self._topics.get(name)
+            if topic is None:
+                continue
+            raw = topic.raw
+            if not permission & READ or not permission & WRITE:
+                raw = {**raw, "perm": topic.perm & (permission | ~(READ | WRITE))}
+            table[name] = raw
+        return table
+
+    def _request(self) -> tuple[dict[str, Any], bytes]:
+        version = self._topics.data_version
+        version = {**version, "stateVersion": max(self.state_version, version.get("stateVersion", 0))}
+        body = encode_body(
+            {
+                "filterServerList": [],
+                "topicConfigSerializeWrapper": {
+                    "dataVersion": version,
+                    "mappingDataVersion": {"counter": 0, "stateVersion": 0, "timestamp": version.get("timestamp", 0)},
+                    "topicConfigTable": self._table(self._topics),
+                    "topicQueueMappingDetailMap": {},
+                    "topicQueueMappingInfoMap": {},
+                },
+            }
+        )
+        fields = {
+            **self._who(),
+            "haServerAddr": self._ha_address,
+            "compressed": "false",
+            "enableActingMaster": "false",
+            "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
+        }
+        return fields, body
+
+    def _who(self) -> dict[str, Any]:
+        return {
+            "brokerName": self._config["brokerName"],
+            "brokerAddr": self._address,
+            "clusterName": self._config["brokerClusterName"],
+            "brokerId": str(self._config["brokerId"]),
+        }
+
+    async def _tell_all(self, address: str) -> None:
+        """All topics by 103."""
+        fields, body = self._request()
+        timeout_ms = self._config["registerBrokerTimeoutMills"]
+        try:
+            answer = await self._client.call(address, RequestCode.REGISTER_BROKER, fields, body, timeout_ms=timeout_ms)
+        except (RemotingError, ValueError) as error:
+            self.registered[address] = False
+            self._limit.warning(address, "name server %s: not registered: %s", address, error)
+            return
+        was = self.registered.get(address, False)
+        self.registered[address] = answer.code == 0
+        if answer.code != 0:
+            self._limit.warning(address, "name server %s refused the broker: %s", address, answer.remark)
+            return
+        if not was:
+            _log.info("registered with name server %s", address)
+        self.on_registered(answer.ext_fields)
+
+    def follow(self, topics: TopicTable) -> None:
+        """The topics are those of another table from now on."""
+        self._topics = topics
+
+    def abandon(self) -> None:
+        """Tell nobody anything any more."""
+        self._ended = True
+        with contextlib.suppress(ValueError):
+            self._client.on_closed.remove(self._disconnected)
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in (*self._tasks, *self._returning):
+            task.cancel()
+
+    async def stop(self) -> None:
+        """Tell all name servers that the broker leaves, and wait at most half a second for it."""
+        self.abandon()
+        # An old name server would forget the other broker that has this id now.
+        leaving = [
+            self._client.call(address, RequestCode.UNREGISTER_BROKER, self._who(), timeout_ms=500)
+            for address, is_there in self.registered.items()
+            if is_there and not self.is_silent
+        ]
+        await asyncio.gather(*leaving, return_exceptions=True)
+        self.registered.clear()
+
+
+def _begin(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.ensure_future(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)

@@ -1,0 +1,467 @@
+"""Pulls: 11 and 361. May the group read, which messages it wants, what it gets, or that it waits (``hold.py``).
+
+Records go out as views of the mapped log; a view keeps its file until the connection has sent it. Records that are too
+far behind the end of the log to be in memory are read by a thread, since the loop must not wait for a disk.
+
+Room: broker/pull. It must never copy a record that is in memory, and never answer with less than the four offsets that
+clients read from every answer. Source: PullMessageProcessor, DefaultPullMessageResultHandler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from mqfast.broker.acl.required_permissions import of_group, of_topic
+from mqfast.broker.acl.terms import Action
+from mqfast.broker.filter.consumer_filter_manager import SQL92, ConsumerFilters, check_supported, is_tag_type
+from mqfast.broker.filter.queue_unit_filter import SqlUnits, WantedUnits, by_subscription, by_tags
+from mqfast.broker.filter.sql92_parser import SqlError, compile_sql
+from mqfast.broker.metadata.subscription_group_manager import is_system_group
+from mqfast.broker.metadata.topic_manager import READ
+from mqfast.broker.pull.broadcast_offsets import BroadcastOffsets
+from mqfast.broker.pull.get_limits import Limits
+from mqfast.broker.pull.long_polling import LongPolling
+from mqfast.errors import CallRefused, MqfastError, UsageError
+from mqfast.remoting.channel import Channel
+from mqfast.remoting.codes import RequestCode, ResponseCode
+from mqfast.remoting.command import PullHeader, RemotingCommand, pull_header
+from mqfast.remoting.log_limit import LogLimit
+from mqfast.remoting.processors import ConcurrencyLimit, Processors
+from mqfast.store.base.results import GetMessageStatus
+from mqfast.store.engine import GetLimits, GetMessageResult
+from mqfast.store.meta.metadata import TopicConfig
+
+if TYPE_CHECKING:
+    from mqfast.broker.metadata.client_manager.consumer_manager import ConsumerGroup
+    from mqfast.broker.parts import BrokerContext
+    from mqfast.broker.pull.consumer_offsets import OffsetProcessor
+
+__all__ = ["PullProcessor"]
+
+_log = logging.getLogger("mqfast.broker")
+
+# Bits of the header's sysFlag.
+COMMIT_OFFSET, SUSPEND, SUBSCRIPTION = 1, 2, 4
+# Why a group may not read (forbiddenType of the answer).
+BY_BROKER, BY_GROUP, BY_TOPIC, BY_BROADCASTING, BY_SUBSCRIPTION = 1, 2, 3, 4, 5
+_FORBIDDEN_READ: Final = 1 << 2
+_I32: Final = 2**31 - 1
+_OFFSET_MAX: Final = 1 << 56
+_GONE: Final = "it was deleted while its messages were read"
+_SEE: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+
+_CODES: Final = {
+    GetMessageStatus.FOUND: 0,
+    GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_OFFSET_MOVED,  # but at offset 0
+    GetMessageStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_OFFSET_MOVED,  # but at offset 0
+    GetMessageStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+_EMPTY: Final = (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE)
+
+
+def _bounded(offset: int) -> int:
+    """An offset as the store takes it: beyond this no queue can be."""
+    return min(max(offset, -_OFFSET_MAX), _OFFSET_MAX)
+
+
+class _Refused(Exception):
+    """The group may not read: code, words, and the reason as a number where there is one."""
+
+    def __init__(self, code: int, remark: str, forbidden: int = 0) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+        self.forbidden = forbidden
+
+
+class _Pull(NamedTuple):
+    """A pull that may be served."""
+
+    channel: Channel
+    request: RemotingCommand
+    header: PullHeader
+    topic: TopicConfig
+    group: dict[str, Any]
+    wanted: WantedUnits
+    may_hold: bool
+
+
+class PullProcessor:
+    """Serves 11, 361, and 46. Thread: that of the event loop."""
+
+    def __init__(self, context: BrokerContext, offsets: OffsetProcessor) -> None:
+        self._context = context
+        self._offsets = offsets
+        self._log = LogLimit(_log, burst=5)
+        self._filters = context.filters = ConsumerFilters(context.tables.filters, context.config, context.now_ms)
+        context.consumers.on_register = self._filters.registered
+        context.consumers.on_end = self._filters.unregistered
+        self._limits = Limits(context.config)
+        self._long_polling = context.long_polling = LongPolling(
+            context.store,
+            context.engine,
+            self._limits,
+            self._serve_again,
+            held_max=context.config["pullThreadPoolQueueCapacity"],
+        )
+        self._broadcast = BroadcastOffsets(context, self._limits)
+        self._tasks: set[asyncio.Future[None]] = set()
+
+    def register(self, processors: Processors) -> None:
+        """Put the codes into the table of the server."""
+        config = self._context.config
+        most, lite_most = config["pullThreadPoolQueueCapacity"], config["litePullThreadPoolQueueCapacity"]
+        pulls = ConcurrencyLimit("pull", concurrency=most, queue_max=most)  # what is awaited takes no time of others
+        lite = ConcurrencyLimit("litePull", concurrency=lite_most, queue_max=lite_most)
+        processors.register([RequestCode.PULL_MESSAGE], self.pull, pulls)
+        processors.register([RequestCode.LITE_PULL_MESSAGE], self.pull, lite)
+        self._filters.register(processors)
+
+    def start(self) -> None:
+        """Pulls wait from the first on."""
+
+    async def stop(self) -> None:
+        """Answer all pulls that wait."""
+        self._long_polling.stop()
+        self._filters.compiling.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def scan(self) -> None:
+        """Forget filters and broadcasting clients that have been gone for long; every ten seconds."""
+        self._filters.forget_late()
+        self._broadcast.scan()
+
+    def channel_closed(self, channel: Channel) -> None:
+        """A connection is gone, and with it the pulls that wait for it."""
+        self._long_polling.channel_closed(channel)
+
+    def pull(
+        self, channel: Channel, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
+        """11, 361. Raises: FieldError, MqfastError."""
+        return self._serve(channel, request, not request.is_oneway)
+
+    # --- may it be served? ---
+
+    def _serve(
+        self, channel: Channel, request: RemotingCommand, may_hold: bool
+    ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
+        header = pull_header(request)
+        if not may_hold and (rights := self._context.rights).compares:  # it waited, and rights may be gone since then
+            needs = of_topic(header.topic, Action.SUB), of_group(header.consumer_group, Action.SUB)
+            rights.demand(channel, request, *needs)
+        if header.expression_type == SQL92 and header.sys_flag & SUBSCRIPTION and header.subscription:
+            compiling, text = self._filters.compiling, header.subscription
+            if compiling.takes_long([text]):
+                return compiling.then(channel, [text], partial(self._serve, channel, request, may_hold))
+        try:
+            group, topic = self._permitted(channel, request, header)
+            wanted = self._wanted(channel, header, group)
+        except _Refused as refusal:
+            fields = {"forbiddenType": str(refusal.forbidden)} if refusal.forbidden else None
+            return request.response(refusal.code, fields, remark=refusal.remark)
+        pull = _Pull(channel, request, header, topic, group, wanted, may_hold)
+        if self._context.config.is_slave and not self._context.config["slaveReadEnable"]:
+            # RocketMQ's slave names the offset behind the messages that it does not send: the group never gets them.
+            return self._to_the_master(pull, "this slave is not read from, slaveReadEnable is false")
+        return self._read(pull)
+
+    def _to_the_master(self, pull: _Pull, remark: str) -> RemotingCommand:
+        """The group goes on at the same offset, at the master."""
+        store, header = self._context.store, pull.header
+        queue = header.topic, header.queue_id
+        fields = self._fields(pull, header.queue_offset, store.min_offset(*queue), store.max_offset(*queue))
+        return pull.request.response(ResponseCode.PULL_RETRY_IMMEDIATELY, fields, remark=remark)
+
+    def _permitted(
+        self, channel: Channel, request: RemotingCommand, header: PullHeader
+    ) -> tuple[dict[str, Any], TopicConfig]:
+        context, config = self._context, self._context.config
+        if not config["brokerPermission"] & READ:
+            raise _Refused(
+                ResponseCode.NO_PERMISSION, f"the broker[{self._host}] pulling message is forbidden", BY_BROKER
+            )
+        if request.code == RequestCode.LITE_PULL_MESSAGE and not config["litePullMessageEnable"]:
+            raise _Refused(
+                ResponseCode.NO_PERMISSION, f"the broker[{self._host}] for lite pull consumer is forbidden", BY_BROKER
+            )
+        group = context.groups.get(header.consumer_group)
+        if group is None:
+            raise _Refused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{header.consumer_group}] does not exist, {_SEE}",
+            )
+        if not group.get("consumeEnable", True):
+            raise _Refused(
+                ResponseCode.NO_PERMISSION, f"subscription group no permission, {header.consumer_group}", BY_GROUP
+            )
+        topic = context.topics.get(header.topic)
+        if topic is None:
+            raise _Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please! {_SEE}")
+        if not topic.perm & READ:
+            raise _Refused(
+                ResponseCode.NO_PERMISSION, f"the topic[{header.topic}] pulling message is forbidden", BY_TOPIC
+            )
+        if not 0 <= header.queue_id < topic.read_queue_nums:
+            raise _Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] topicConfig.readQueueNums:"
+                f"[{topic.read_queue_nums}] consumer:[/{channel.peer[0]}:{channel.peer[1]}]",
+            )
+        return group, topic
+
+    @property
+    def _host(self) -> str:
+        return self._context.address.rpartition(":")[0]
+
+    # --- what does it want? ---
+
+    def _wanted(self, channel: Channel, header: PullHeader, group: dict[str, Any]) -> WantedUnits:
+        """The filter of a pull: its own, or that of its group's heartbeat."""
+        members = self._context.consumers.group(header.consumer_group)
+        try:
+            if header.sys_flag & SUBSCRIPTION:
+                wanted = self._own_filter(header)
+            else:
+                wanted = self._registered_filter(header, group, members)
+        except CallRefused as refused:
+            raise _Refused(refused.code, refused.remark) from None
+        if self._context.config["rejectPullConsumerEnable"] and self._is_stranger(channel, header, members):
+            raise _Refused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's group info not exist, or the pull consumer is rejected by server.{_SEE}",
+            )
+        return wanted
+
+    @staticmethod
+    def _is_stranger(channel: Channel, header: PullHeader, members: ConsumerGroup | None) -> bool:
+        if members is not None and members.consume_type != "CONSUME_ACTIVELY":
+            return False
+        known = members is not None and channel in members.members
+        return not known and not is_system_group(header.consumer_group)
+
+    def _own_filter(self, header: PullHeader) -> WantedUnits:
+        kind = header.expression_type
+        check_supported(kind, self._context.config)
+        try:
+            if is_tag_type(kind):
+                return by_tags(header.subscription)
+            if kind != SQL92 or not header.subscription:
+                raise SqlError("no expression of a type that is known")
+            return SqlUnits(compile_sql(header.subscription))
+        except (SqlError, UsageError) as error:
+            self._log.warning(
+                "subscription", "group %s: the subscription %r is refused: %s",
+                header.consumer_group, (header.subscription or "")[:200], error,
+            )  # fmt: skip
+            raise _Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed") from None
+
+    def _registered_filter(
+        self, header: PullHeader, group: dict[str, Any], members: ConsumerGroup | None
+    ) -> WantedUnits:
+        if members is None:
+            raise _Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist{_SEE}")
+        name, topic = header.consumer_group, header.topic
+        if not group.get("consumeBroadcastEnable", True) and members.message_model == "BROADCASTING":
+            raise _Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{name}] can not consume by broadcast way",
+                BY_BROADCASTING,
+            )
+        if self._context.groups.table.forbidden(name, topic) & _FORBIDDEN_READ:
+            raise _Refused(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{name}] is forbidden for topic[{topic}]",
+                BY_SUBSCRIPTION,
+            )
+        subscription = members.subscriptions.get(topic)
+        if subscription is None:
+            raise _Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist{_SEE}")
+        if subscription.sub_version < header.sub_version:
+            raise _Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+        if is_tag_type(subscription.expression_type):
+            return by_subscription(subscription)
+        entry = self._filters.get(topic, name)
+        if entry is None:
+            raise _Refused(
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+                "The broker's consumer filter data is not exist!Your expression may be wrong!",
+            )
+        if entry.client_version < header.sub_version:
+            raise _Refused(ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest")
+        check_supported(subscription.expression_type, self._context.config)
+        return SqlUnits(entry.compiled)
+
+    # --- what does it get? ---
+
+    def _read(self, pull: _Pull) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
+        context, header = self._context, pull.header
+        reset = context.reset_offsets.take(header.consumer_group, header.topic, header.queue_id)
+        if reset is not None and context.config["useServerSideResetOffset"]:
+            return self._moved(pull, reset)
+        begin = self._broadcast.begin(pull.channel, pull.request, header)
+        if begin >= 0:
+            return self._moved(pull, begin)
+        limits = self._limits.get(pull.wanted, header.max_msg_nums)
+        if context.engine.is_on_disk(header.topic, header.queue_id, _bounded(header.queue_offset), limits):
+            return self._read_in_a_thread(pull, limits)
+        return self._answer(pull, self._records(pull, limits))
+
+    def _records(self, pull: _Pull, limits: GetLimits) -> GetMessageResult:
+        header = pull.header
+        most = header.max_msg_bytes
+        return self._context.engine.get_records(
+            header.topic,
+            header.queue_id,
+            _bounded(header.queue_offset),
+            max(0, header.max_msg_nums),
+            max_bytes=most if most is not None and most > 0 else _I32,
+            filter=pull.wanted,
+            limits=limits,
+        )
+
+    async def _read_in_a_thread(self, pull: _Pull, limits: GetLimits) -> RemotingCommand | None:
+        def read() -> tuple[GetMessageResult, list[bytes]]:
+            found = self._records(pull, limits)
+            return found, [bytes(one) for one in found.buffers]
+
+        context, topic = self._context, pull.header.topic
+        before = context.offsets.deletions(topic)
+        found, copies = await context.loop.run_in_executor(None, read)
+        if context.offsets.deletions(topic) != before:  # the offsets of this pull mean nothing in a topic made anew
+            return pull.request.response(ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{topic}] not exist, {_GONE}")
+        return self._answer(pull, found, copies)
+
+    # --- the answer ---
+
+    def _answer(
+        self, pull: _Pull, found: GetMessageResult, copies: list[bytes] | None = None
+    ) -> RemotingCommand | None:
+        context, header, status = self._context, pull.header, found.status
+        code, next_offset = _CODES[status], found.next_offset
+        if status in _EMPTY and header.queue_offset == 0:
+            code = ResponseCode.PULL_NOT_FOUND
+        if code == ResponseCode.PULL_OFFSET_MOVED and context.config.is_slave:
+            # Its master has messages that this slave lacks: those before its first file, and the newest ones.
+            context.stats.missed()
+            self._commit(pull)
+            return self._to_the_master(pull, f"this slave has no message there: {status.name}")
+        is_above = code == ResponseCode.PULL_OFFSET_MOVED and header.queue_offset > found.max_offset
+        if is_above and context.replicas.is_not_reigning:  # the master may have messages there
+            code, next_offset = ResponseCode.PULL_NOT_FOUND, header.queue_offset
+        self._note(pull, code, next_offset)
+        self._commit(pull)
+        if code == ResponseCode.PULL_NOT_FOUND and pull.may_hold and header.sys_flag & SUSPEND:
+            if self._waits(pull):
+                return None
+            if not self._long_polling.is_stopped:  # the client would ask again at once
+                self._log.warning("held", "%d pulls wait, one more is refused", len(self._long_polling))
+                remark = "[OVERLOAD]system busy, start flow control for a while"
+                return pull.request.response(ResponseCode.SYSTEM_BUSY, remark=remark)
+        group, topic = header.consumer_group, header.topic
+        if code == 0:
+            context.stats.got(topic, group, found.message_count, found.total_bytes)
+        else:
+            context.stats.missed()
+            if code == ResponseCode.PULL_OFFSET_MOVED:
+                self._log.info(
+                    "moved", "group %s, topic %s, queue %d: offset %d is moved to %d: %s",
+                    group, topic, header.queue_id, header.queue_offset, next_offset, status.name,
+                )  # fmt: skip
+        fields = self._fields(pull, next_offset, found.min_offset, found.max_offset)
+        if context.config["slaveReadEnable"]:
+            name = "whichBrokerWhenConsumeSlowly" if found.suggest_pulling_from_slave else "brokerId"
+            fields["suggestWhichBrokerId"] = str(pull.group.get(name, 0))
+        body = found.buffers if copies is None else copies
+        return pull.request.response(code, fields, body if body else b"", remark=status.name)
+
+    def _moved(self, pull: _Pull, offset: int) -> RemotingCommand:
+        """Tell the group to go on at another offset."""
+        context, header = self._context, pull.header
+        self._note(pull, ResponseCode.PULL_OFFSET_MOVED, offset)
+        context.stats.missed()
+        queue = header.topic, header.queue_id
+        fields = self._fields(pull, offset, context.store.min_offset(*queue), context.store.max_offset(*queue))
+        return pull.request.response(ResponseCode.PULL_OFFSET_MOVED, fields, remark="OFFSET_RESET")
+
+    @staticmethod
+    def _fields(pull: _Pull, next_offset: int, min_offset: int, max_offset: int) -> dict[str, str]:
+        return {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(next_offset),
+            "minOffset": str(min_offset),
+            "maxOffset": str(max_offset),
+            "topicSysFlag": str(pull.topic.sys_flag),
+            "groupSysFlag": str(pull.group.get("groupSysFlag", 0)),
+        }
+
+    def _note(self, pull: _Pull, code: int, next_offset: int) -> None:
+        """What a pull says of its group's progress."""
+        header = pull.header
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        self._broadcast.pulled(pull.channel, pull.request, header, code, next_offset)
+        self._context.pull_offsets.set(group, topic, queue_id, next_offset)
+
+    def _commit(self, pull: _Pull) -> None:
+        """A pull says how far its group has come: not where the group is told to go on elsewhere, since the offset of a
+        reset must last although the client ends before its next update. RocketMQ's broker commits there, too.
+        """
+        if not pull.may_hold or not pull.header.sys_flag & COMMIT_OFFSET:
+            return
+        context, header = self._context, pull.header
+        queue = header.consumer_group, header.topic, header.queue_id
+        # While a thread read, an admin may have reset the group or deleted it.
+        if context.reset_offsets.get(*queue) is None and header.consumer_group in context.groups.table:
+            self._offsets.commit(*queue, header.commit_offset)
+
+    # --- waiting ---
+
+    def _waits(self, pull: _Pull) -> bool:
+        header, config = pull.header, self._context.config
+        long = config["longPollingEnable"]
+        return self._long_polling.add(
+            pull.channel,
+            pull.request,
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            pull.wanted,
+            header.suspend_timeout_ms if long else config["shortPollingTimeMills"],
+        )
+
+    def _serve_again(self, channel: Channel, request: RemotingCommand) -> None:
+        """Answer a pull that has waited, whatever happens."""
+        try:
+            answer = self._serve(channel, request, False)
+        except CallRefused as refused:
+            answer = request.response(refused.code, remark=refused.remark)
+        except Exception as error:
+            answer = self._failure(request, error)
+        if answer is None or isinstance(answer, RemotingCommand):
+            channel.answer(request, answer)
+        else:
+            task = asyncio.ensure_future(self._answer_later(channel, request, answer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _answer_later(
+        self, channel: Channel, request: RemotingCommand, answer: Awaitable[RemotingCommand | None]
+    ) -> None:
+        try:
+            channel.answer(request, await answer)
+        except Exception as error:
+            channel.answer(request, self._failure(request, error))
+
+    def _failure(self, request: RemotingCommand, error: Exception) -> RemotingCommand:
+        self._log.warning("again", "a pull that waited failed: %r", error, exc_info=not isinstance(error, MqfastError))
+        return request.response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")

@@ -1,0 +1,1 @@
+"""replication: see docs/architecture.md."""

@@ -1,0 +1,50 @@
+"""What a broker without a master tells etcd of its store, as long as the broker runs: how far its log goes.
+
+Room: broker/replica. It must never tell of a log that this broker appends to. Source: our own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from mqfast.ha.failover.etcd import Etcd, EtcdUnreachable
+from mqfast.ha.failover.leader_election import Copy
+
+__all__ = ["OwnCopy"]
+
+
+class OwnCopy:
+    """The key of this broker, with a lease of its own.
+
+    Args: call: runs a call of etcd; ttl_s: the key is gone so long after this broker was seen last.
+    Thread: that of the event loop.
+    """
+
+    def __init__(self, etcd: Etcd, call: Callable[..., Awaitable[Any]], key: str, ttl_s: int) -> None:
+        self._etcd: Final = etcd
+        self._call: Final = call
+        self._key: Final = key
+        self._ttl_s: Final = ttl_s
+        self._lease = 0
+        self._told: Copy | None = None
+
+    async def tell(self, copy: Copy) -> None:
+        """Tell this, or that it still holds. Raises: EtcdUnreachable."""
+        if self._lease and await self._call(self._etcd.keep_alive, self._lease) <= 0:
+            self._lease = 0
+        if self._lease and self._told == copy:
+            return
+        if not self._lease:
+            self._lease = await self._call(self._etcd.grant, self._ttl_s)
+        self._told = None  # a write without an answer may not have happened
+        await self._call(self._etcd.write, [], [(self._key, copy.encoded(), self._lease)])
+        self._told = copy
+
+    async def withdraw(self) -> None:
+        """Tell nothing any more; where etcd does not answer, the key goes with its lease."""
+        lease, self._lease, self._told = self._lease, 0, None
+        if lease:
+            with contextlib.suppress(EtcdUnreachable):
+                await self._call(self._etcd.revoke, lease)

@@ -1,0 +1,1 @@
+"""schedule: see docs/architecture.md."""

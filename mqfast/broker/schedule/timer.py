@@ -1,0 +1,230 @@
+"""Timed messages in a broker (and 60, 61): every put asks here, and the event loop parks and delivers what is due.
+
+Room: broker. It must never hold a rule of the timer: those are in ``schedule/timer``; and never wait for a disk in the
+event loop, but where the clock fell. Source: HookUtils.handleScheduleMessage, BrokerController.initializeMessageStore.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from mqfast.broker.parts import BrokerContext
+from mqfast.broker.send.message_writer import MessageRecord, Refusal
+from mqfast.errors import CallRefused, MessageIllegal, MqfastError, StoreClosed
+from mqfast.remoting.channel import Channel
+from mqfast.remoting.codes import RequestCode, ResponseCode
+from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.processors import ConcurrencyLimit, Processors
+from mqfast.schedule.timer.accept import accept
+from mqfast.schedule.timer.flush import TimerFlush
+from mqfast.schedule.timer.service import TimerService
+from mqfast.schedule.timer.settings import TimerSettings
+from mqfast.store.base.results import PutMessageStatus
+
+__all__ = ["BrokerTimers"]
+
+_log = logging.getLogger("mqfast.broker")
+_SOON_S: Final = 0.005  # messages that come within this time are parked together
+_LONGEST_S: Final = 1.0  # the wall clock may be set meanwhile
+_AFTER_FAILURE_MS: Final = 1000
+_HOUR_MS: Final = 3_600_000
+
+
+class BrokerTimers:
+    """Parks timed messages and delivers them.
+
+    Attributes: ``service``: what does it; None where ``timerWheelEnable`` is off, and on a slave.
+    Raises: CorruptFile where a file of the timer has a wrong length; StorageError.
+    Thread: that of the event loop.
+    """
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+        self._settings = self._read_settings()
+        self.service: TimerService | None = None
+        if self._settings.is_enabled and context.store.config.broker_role != "SLAVE":
+            self.service = TimerService(
+                context.store,
+                self._settings,
+                context.now_ms(),
+                on_delivered=lambda topic, size: context.stats.put(topic, 1, size),
+            )
+        self._timer: asyncio.Handle | None = None
+        self._timer_at_s = 0.0
+        self._flush: asyncio.Future[None] | None = None
+        self._stopped = False
+        context.timer = self.service
+        context.writer.deferrals.append(self)
+        context.config.listeners.append(self._configure)
+
+    def _read_settings(self) -> TimerSettings:
+        config = self._context.config
+        return TimerSettings(
+            precision_ms=config["timerPrecisionMs"],
+            roll_window_slots=config["timerRollWindowSlot"],
+            flush_interval_ms=config["timerFlushIntervalMs"],
+            max_delay_s=config["timerMaxDelaySec"],
+            is_enabled=config["timerWheelEnable"],
+            stop_enqueue=config["timerStopEnqueue"],
+            stop_dequeue=config["timerStopDequeue"],
+            skip_unknown_error=config["timerSkipUnknownError"],
+            retry_until_success=config["timerEnableRetryUntilSuccess"],
+            congest_count_each_slot=config["timerCongestNumEachSlot"],
+            append_topic_for_delete_key=config["appendTopicForTimerDeleteKey"],
+        )
+
+    def _configure(self) -> None:
+        self._settings = self._read_settings()._replace(
+            precision_ms=self._settings.precision_ms, is_enabled=self._settings.is_enabled
+        )
+        if self.service is not None:
+            self.service.configure(self._settings)
+            self._turn_in(_SOON_S)
+
+    def register(self, processors: Processors) -> None:
+        """60 and 61, which slaves ask for; 370 is in ``recall.py``."""
+        lane = ConcurrencyLimit("timer")
+        processors.register([RequestCode.GET_TIMER_CHECK_POINT], self._check_point, lane)
+        processors.register([RequestCode.GET_TIMER_METRICS], self._metrics, lane)
+
+    def _check_point(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """60: up to where the timer is durable, as its file has it."""
+        if self.service is None:
+            raise CallRefused(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
+        return request.response(body=self.service.checkpoint.encode())
+
+    def _metrics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """61: how many messages of each topic are parked, as the file has it."""
+        if self.service is None:
+            raise CallRefused(ResponseCode.SYSTEM_ERROR, "The timer message store is null")
+        return request.response(body=self.service.metrics.text())
+
+    def start(self) -> None:
+        """Park and deliver from now on."""
+        self._warn_of_retention()
+        if self.service is not None:
+            self._turn()
+
+    def _warn_of_retention(self) -> None:
+        """Retention deletes by the age of a log file, whatever still waits in it."""
+        store, settings = self._context.store.config, self._settings
+        rules = store.retention_rules
+        kept_ms = store.file_reserved_time_hours * _HOUR_MS if rules.rocketmq else rules.age_ms
+        waits_ms = max(store.delay_levels_ms, default=0)
+        if settings.is_enabled:
+            # What is due later than the window is stored anew at its end.
+            window_ms = settings.window_slots * settings.precision_ms
+            waits_ms = max(waits_ms, min(settings.max_delay_s * 1000, window_ms))
+        if kept_ms is not None and kept_ms < waits_ms:
+            _log.warning(
+                "messages are kept for %g h, and may wait for %g h until they are delivered (messageDelayLevel, "
+                "timerMaxDelaySec): one that waits longer than it is kept is lost; keep messages for longer "
+                "(fileReservedTime), or allow shorter delays",
+                kept_ms / _HOUR_MS, waits_ms / _HOUR_MS,
+            )  # fmt: skip
+
+    async def stop(self) -> None:
+        """Park and deliver no more; what was done becomes durable."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.service is None:
+            return
+        if self._flush is not None:
+            await asyncio.wait([self._flush])
+        try:
+            await self._context.loop.run_in_executor(None, self.service.close, self._context.now_ms())
+        except MqfastError as error:
+            _log.warning("the timer was not flushed, some messages may come again: %s", error)
+
+    # --- a message is put ---
+
+    def defer(self, record: MessageRecord, now_ms: int) -> MessageRecord | Refusal | None:
+        """The record parked, where its properties name a time; those of the record itself then name its place, too."""
+        settings = self._settings
+        try:
+            place = accept(
+                settings, self._is_crowded, record.topic, record.queue_id, record.properties, record.sys_flag, now_ms
+            )
+        except MessageIllegal as error:
+            done = self._context.writer.failed(error)
+            return Refusal(done.code, done.remark or "")
+        if place is None:
+            return None
+        if isinstance(place, PutMessageStatus):
+            return refusal(place, settings)
+        record.properties = place.properties
+        self._wake()
+        return record.with_topic(place.topic, place.queue_id, place.properties)
+
+    def _is_crowded(self, due_ms: int, draw: Callable[[], int]) -> bool:
+        return self.service is not None and self.service.is_crowded(due_ms, draw)
+
+    def _wake(self) -> None:
+        if self.service is not None:
+            self.service.wake()
+            self._turn_in(_SOON_S)
+
+    # --- turns ---
+
+    def _turn_in(self, delay_s: float) -> None:
+        """Have a turn after a delay, unless one comes sooner."""
+        if self._stopped:
+            return
+        loop = self._context.loop
+        at_s = loop.time() + delay_s
+        if self._timer is not None:
+            if not self._timer.cancelled() and self._timer_at_s <= at_s:
+                return
+            self._timer.cancel()
+        self._timer_at_s = at_s  # uvloop's handle of a call that is due at once does not know when
+        self._timer = loop.call_later(delay_s, self._turn)
+
+    def _turn(self) -> None:
+        assert self.service is not None
+        self._timer = None
+        now_ms = self._context.now_ms()
+        try:
+            at = self.service.run_once(now_ms)
+            if self.service.flush_is_due(now_ms):
+                self._begin_flush(self.service.prepare_flush(now_ms))
+        except StoreClosed:
+            return
+        except Exception:
+            _log.exception("a turn of the timer failed, the next one is in %d ms", _AFTER_FAILURE_MS)
+            at = now_ms + _AFTER_FAILURE_MS
+        if at is not None:
+            self._turn_in(min(max(0, at - now_ms) / 1000, _LONGEST_S))
+
+    def _begin_flush(self, flush: TimerFlush) -> None:
+        self._flush = self._context.loop.run_in_executor(None, flush.run)
+        self._flush.add_done_callback(self._end_flush)
+
+    def _end_flush(self, future: asyncio.Future[None]) -> None:
+        assert self.service is not None
+        self._flush = None
+        error = None if future.cancelled() else future.exception()
+        self.service.end_flush(error)
+        self._turn_in(self._settings.flush_interval_ms / 1000)
+
+
+def refusal(status: PutMessageStatus, settings: TimerSettings) -> Refusal:
+    """RocketMQ's code and words for a message that the timer refuses. Source: SendMessageProcessor."""
+    if status is PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL:
+        most_ms = settings.max_delay_s * 1000
+        return Refusal(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"timer message illegal, the delay time should not be bigger than the max delay {most_ms}ms; "
+            "or if set del msg, the delay time should be bigger than the current time",
+        )
+    if status is PutMessageStatus.WHEEL_TIMER_FLOW_CONTROL:
+        limit = settings.congest_count_each_slot
+        return Refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"timer message is under flow control, max num limit is {2 * limit} or the current value is greater than "
+            f"{limit} and less than {2 * limit}, trigger random flow control",
+        )
+    return Refusal(ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false")

@@ -1,0 +1,402 @@
+"""Storing a message: the one way by which every part of the broker does it.
+
+A message that is to come later is given its other topic first (``deferrals``). The store's outcomes become RocketMQ's
+codes and texts here, and nowhere else. It must never block the event loop: what waits for the disk awaits.
+Source: HookUtils.handleScheduleMessage, SendMessageProcessor.handlePutMessageResult.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
+
+from mqfast.broker.send.flush_waiter import FlushWaiter, Outcome, ReplicaWaiter
+from mqfast.errors import (
+    DiskFull,
+    MapFailed,
+    MessageIllegal,
+    MqfastError,
+    NotMaster,
+    PageCacheBusy,
+    StorageError,
+    StoreBusy,
+    StoreClosed,
+)
+from mqfast.remoting.codes import ResponseCode
+from mqfast.remoting.log_limit import LogLimit
+
+if TYPE_CHECKING:
+    from mqfast.broker.metrics.broker_stats import BrokerStats
+    from mqfast.ha.failover.lease_guard import LeaseGuard
+    from mqfast.store.engine import Engine
+    from mqfast.store.put.put_result import BatchResult, PutResult
+
+__all__ = ["DelayHook", "MessageRecord", "Refusal", "Stored", "MessageWriter", "failure"]
+
+PREPARED: Final = 4
+ROLLBACK: Final = 12
+_TRANSACTION_MASK: Final = 12
+_NO_WAIT: Final = b"WAIT\x01"
+T = TypeVar("T")
+
+
+class MessageRecord:
+    """One message on its way into the store; ``properties`` are the bytes of the property string."""
+
+    __slots__ = (
+        "body",
+        "born_host",
+        "born_timestamp",
+        "flag",
+        "prepared_transaction_offset",
+        "properties",
+        "queue_id",
+        "reconsume_times",
+        "sys_flag",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes | memoryview,
+        properties: bytes,
+        *,
+        flag: int = 0,
+        sys_flag: int = 0,
+        born_timestamp: int = 0,
+        born_host: bytes | None = None,
+        reconsume_times: int = 0,
+        prepared_transaction_offset: int = 0,
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.body = body
+        self.properties = properties
+        self.flag = flag
+        self.sys_flag = sys_flag
+        self.born_timestamp = born_timestamp
+        self.born_host = born_host
+        self.reconsume_times = reconsume_times
+        self.prepared_transaction_offset = prepared_transaction_offset
+
+    def with_topic(self, topic: str, queue_id: int, properties: bytes) -> MessageRecord:
+        """The same message in another place, with other properties."""
+        return MessageRecord(
+            topic,
+            queue_id,
+            self.body,
+            properties,
+            flag=self.flag,
+            sys_flag=self.sys_flag,
+            born_timestamp=self.born_timestamp,
+            born_host=self.born_host,
+            reconsume_times=self.reconsume_times,
+            prepared_transaction_offset=self.prepared_transaction_offset,
+        )
+
+
+class Refusal(NamedTuple):
+    """A message that is not stored, and why."""
+
+    code: int
+    remark: str
+
+
+class Stored(NamedTuple):
+    """How it went: RocketMQ's code, its remark, and where the message is, if it was stored."""
+
+    code: int
+    remark: str | None
+    result: PutResult | BatchResult | None
+
+
+class DelayHook(Protocol):
+    """Gives messages that are to come later their other topic."""
+
+    def defer(self, record: MessageRecord, now_ms: int) -> MessageRecord | Refusal | None:
+        """The record to store instead; a refusal; None: the message is none of its own."""
+
+
+class _Wait(Generic[T]):
+    """A message that is stored, until it is safe: on this disk, at slaves, or both, as the settings want it."""
+
+    __slots__ = ("_replica_code", "_left", "_make", "_on_disk", "_stored", "_writer", "future")
+
+    def __init__(
+        self, writer: MessageWriter, stored: Stored, make: Callable[[Stored], T], future: asyncio.Future[T]
+    ) -> None:
+        self._writer = writer
+        self._stored = stored
+        self._make = make
+        self.future = future
+        self._left = 1
+        self._on_disk: Outcome = True
+        self._replica_code: int = 0
+
+    def begin(self, end: int) -> None:
+        writer = self._writer
+        replicas = writer.replicated
+        if replicas is not None:
+            if replicas.is_possible(end, writer.max_gap_bytes):
+                self._left += 1
+                replicas.when(end, self._slaves_have_it)
+            else:
+                self._replica_code = ResponseCode.SLAVE_NOT_AVAILABLE
+        if writer.sync_flush:
+            self._left += 1
+            writer.disk.when(end, self._disk_has_it)
+        self._one_less()
+
+    def _slaves_have_it(self, outcome: Outcome) -> None:
+        if outcome is not True:
+            self._replica_code = ResponseCode.FLUSH_SLAVE_TIMEOUT
+        self._one_less()
+
+    def _disk_has_it(self, outcome: Outcome) -> None:
+        self._on_disk = outcome
+        if isinstance(outcome, MqfastError):  # slaves do not mend it
+            self._end()
+        else:
+            self._one_less()
+
+    def _one_less(self) -> None:
+        self._left -= 1
+        if not self._left:
+            self._end()
+
+    def _end(self) -> None:
+        if self.future.done():
+            return
+        try:
+            self.future.set_result(self._make(self._outcome()))
+        except Exception as error:
+            self.future.set_exception(error)
+
+    def _outcome(self) -> Stored:
+        writer, disk = self._writer, self._on_disk
+        if isinstance(disk, MqfastError):
+            return writer.failed(disk)
+        if writer.right is not None and not writer.right.is_valid():
+            # It may be in this log alone: another broker may be the master by now.
+            return writer.failed(NotMaster(writer.right.reason))
+        if self._replica_code:
+            return self._stored._replace(code=self._replica_code)
+        return self._stored if disk else self._stored._replace(code=ResponseCode.FLUSH_DISK_TIMEOUT)
+
+
+class MessageWriter:
+    """Stores messages.
+
+    Args: store_host: address and port of the broker, 8 or 20 bytes; sync_flush: answers wait for the disk.
+    Attributes: ``deferrals``: asked in order; ``waiting``: (topic, queue id) in which somebody waits for a message,
+        ``notify`` is called with one that got one. ``replicated``: where answers wait for slaves as well;
+        ``max_gap_bytes``: a slave that is further behind counts as absent (RocketMQ: haMaxGapNotInSync);
+        ``disk``, ``sync_flush``: where answers wait for the disk, and whether they do;
+        ``fenced``: why this master takes no messages any more; ``right``: under fail-over, whether it may take some.
+    Thread: that of the event loop.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        durable: FlushWaiter,
+        *,
+        store_host: bytes,
+        sync_flush: bool,
+        max_message_bytes: int,
+        disk_use: Callable[[], str],
+        now_ms: Callable[[], int],
+        stats: BrokerStats,
+        logger: logging.Logger,
+    ) -> None:
+        self.deferrals: list[DelayHook] = []
+        self.waiting: Mapping[tuple[str, int], object] = {}
+        self.notify: Callable[[tuple[str, int]], object] = lambda _queue: None
+        self.replicated: ReplicaWaiter | None = None
+        self.max_gap_bytes = 256 << 20
+        self.fenced: str | None = None
+        self.right: LeaseGuard | None = None
+        self._engine = engine
+        self.disk: Final = durable
+        self._store_host: Final = store_host
+        self.sync_flush: Final = sync_flush
+        self._max_message_bytes: Final = max_message_bytes
+        self._disk_use = disk_use
+        self._now_ms = now_ms
+        self._stats: Final = stats
+        self._log = LogLimit(logger)
+
+    def put(self, record: MessageRecord) -> PutResult:
+        """Store a record as it is, without waiting for the disk. Raises: NotMaster, as ``Engine.put_encoded``."""
+        if self.right is not None:
+            self.right.check()
+        began = perf_counter()
+        result = self._engine.put_encoded(
+            record.topic.encode(),
+            record.queue_id,
+            record.body,
+            record.properties,
+            record.flag,
+            record.sys_flag,
+            record.born_timestamp,
+            record.born_host,
+            self._store_host,
+            record.reconsume_times,
+            record.prepared_transaction_offset,
+            False,
+        )
+        took_s = perf_counter() - began
+        if took_s >= 0.001:
+            self._stats.put_took(took_s * 1000)
+        self._tell(record.topic, record.queue_id)
+        return result
+
+    def _tell(self, topic: str, queue_id: int) -> None:
+        if self.waiting and (topic, queue_id) in self.waiting:
+            self.notify((topic, queue_id))
+
+    def deferred(self, record: MessageRecord) -> MessageRecord | Refusal:
+        """The record as it is to be stored now."""
+        kind = record.sys_flag & _TRANSACTION_MASK
+        if self.deferrals and kind not in (PREPARED, ROLLBACK):
+            for one in self.deferrals:
+                other = one.defer(record, self._now_ms())
+                if other is not None:
+                    return other
+        return record
+
+    def write(self, record: MessageRecord) -> Stored:
+        """Store a message, later ones too, without waiting for the disk."""
+        other = self.deferred(record)
+        if isinstance(other, Refusal):
+            return Stored(other.code, other.remark, None)
+        try:
+            result = self.put(other)
+        except MqfastError as error:
+            return self.failed(error)
+        return Stored(0, None, result)
+
+    def write_batch(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes | memoryview,
+        properties: bytes,
+        *,
+        sys_flag: int = 0,
+        born_timestamp: int = 0,
+        born_host: bytes | None = None,
+        reconsume_times: int = 0,
+    ) -> Stored:
+        """Store a client's batch body (320), without waiting for the disk."""
+        try:
+            if self.right is not None:
+                self.right.check()
+            result = self._engine.put_batch_encoded(
+                topic.encode(),
+                queue_id,
+                body,
+                properties,
+                sys_flag,
+                born_timestamp,
+                born_host,
+                self._store_host,
+                reconsume_times,
+                False,
+            )
+        except MqfastError as error:
+            return self.failed(error)
+        self._tell(topic, queue_id)
+        return Stored(0, None, result)
+
+    def must_wait(self, properties: bytes) -> bool:
+        """Does the answer wait for the disk, for slaves, or for a last look at the lease?
+
+        Source: Message.isWaitStoreMsgOK.
+        """
+        if not self.sync_flush and self.replicated is None and self.right is None:
+            return False
+        at = properties.find(_NO_WAIT)
+        while at > 0 and properties[at - 1] != 2:
+            at = properties.find(_NO_WAIT, at + 1)
+        return at < 0 or properties[at + len(_NO_WAIT) :].partition(b"\x02")[0].lower() == b"true"
+
+    async def durable(self, stored: Stored) -> Stored:
+        """Wait until a stored message is on disk, and at slaves, as the settings want it.
+
+        Its code becomes FLUSH_DISK_TIMEOUT or FLUSH_SLAVE_TIMEOUT where that takes too long, SLAVE_NOT_AVAILABLE where
+        there are too few slaves. Source: CommitLog.handleDiskFlushAndHA.
+        """
+        return stored if stored.result is None else await self.on_committed(stored, _as_it_is)
+
+    async def durable_to(self, end_offset: int) -> Stored:
+        """As ``durable``, for what is stored up to a physical offset."""
+        return await self.on_committed(Stored(0, None, None), _as_it_is, end_offset)
+
+    def on_committed(
+        self, stored: Stored, make: Callable[[Stored], T], end_offset: int | None = None
+    ) -> asyncio.Future[T]:
+        """A future of ``make(stored)``, called when the message is safe or cannot become so; see ``durable``.
+
+        Args: end_offset: where what was stored ends; without it, ``stored`` has a result that says so.
+        """
+        if end_offset is None:
+            assert stored.result is not None
+            end_offset = end_of(stored.result)
+        wait = _Wait(self, stored, make, asyncio.get_running_loop().create_future())
+        wait.begin(end_offset)
+        return wait.future
+
+    async def stored(self, record: MessageRecord) -> Stored:
+        """Store a message and wait for the disk where the settings and the message say so."""
+        done = self.write(record)
+        return await self.durable(done) if done.result is not None and self.must_wait(record.properties) else done
+
+    def failed(self, error: MqfastError) -> Stored:
+        """RocketMQ's code and words for a put that failed; the cause is logged, at most once a minute for a kind."""
+        self._stats.put_failed()
+        if self.fenced is not None and isinstance(error, NotMaster):
+            error = NotMaster(self.fenced)
+        if not isinstance(error, MessageIllegal):
+            self._log.warning(type(error).__name__, "a message was refused: %s", error)
+        return failure(error, self._max_message_bytes, self._disk_use)
+
+
+def end_of(result: PutResult | BatchResult) -> int:
+    """The physical offset behind what was stored."""
+    end = getattr(result, "end_offset", None)
+    return result.physical_offset + result.size if end is None else end  # type: ignore[union-attr]
+
+
+def _as_it_is(stored: Stored) -> Stored:
+    return stored
+
+
+def failure(error: MqfastError, max_message_bytes: int, disk_use: Callable[[], str]) -> Stored:
+    """RocketMQ's code and words for a put that failed."""
+    if isinstance(error, MessageIllegal):
+        remark = (
+            "the message is illegal, maybe msg body or properties length not matched. msg body length limit "
+            f"{max_message_bytes}B, msg properties length limit 32KB."
+        )
+        return Stored(ResponseCode.MESSAGE_ILLEGAL, remark, None)
+    if isinstance(error, PageCacheBusy):
+        remark = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
+        return Stored(ResponseCode.SYSTEM_BUSY, remark, None)
+    if isinstance(error, StoreBusy):
+        return Stored(ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]system busy: {error}", None)
+    if isinstance(error, MapFailed):
+        remark = f"create mapped file failed, server is busy or broken. ({error})"
+        return Stored(ResponseCode.SYSTEM_ERROR, remark, None)
+    if isinstance(error, (DiskFull, StorageError, StoreClosed, NotMaster)):
+        remark = (
+            "service not available now. It may be caused by one of the following reasons: the broker's disk is full "
+            f"[{disk_use()}], messages are put to the slave, message store has been shut down, etc. ({error})"
+        )
+        return Stored(ResponseCode.SERVICE_NOT_AVAILABLE, remark, None)
+    return Stored(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}", None)

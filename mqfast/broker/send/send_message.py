@@ -1,0 +1,549 @@
+"""Sends: one message (10, 310) and a batch (320).
+
+A message without delay and transaction is stored within the call, and answered there where nothing has to wait for the
+disk or for slaves. It must never copy a body, and never answer a stored message with an error.
+Source: SendMessageProcessor, AbstractSendMessageProcessor.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Awaitable, Callable, Collection
+from functools import partial
+from time import perf_counter
+from typing import Any, Final
+
+from mqfast import properties as names
+from mqfast.broker.idempotence.idempotent_writes import IdempotentWrites
+from mqfast.broker.metadata.topic_manager import (
+    DLQ_PREFIX,
+    READ,
+    RETRY_PREFIX,
+    WRITE,
+    dlq_topic,
+    illegal_topic,
+    is_of_the_broker,
+)
+from mqfast.broker.parts import BrokerContext
+from mqfast.broker.send.fast_send import SendPath, SendTopic
+from mqfast.broker.send.message_writer import MessageRecord, MessageWriter, Stored
+from mqfast.broker_conf import java_number
+from mqfast.errors import CallRefused, MqfastError, RemotingError
+from mqfast.message import parse_host
+from mqfast.remoting.channel import Channel
+from mqfast.remoting.codes import RequestCode, ResponseCode
+from mqfast.remoting.command import RemotingCommand, SendHeader, send_header
+from mqfast.remoting.once import ONCE, STAMP
+from mqfast.remoting.processors import ConcurrencyLimit, Processors
+from mqfast.remoting.unique_ids import UniqueIds
+from mqfast.store.meta.metadata import TopicConfig
+from mqfast.store.put.put_result import BatchResult
+
+__all__ = ["PrepareHook", "RecallHandle", "SendProcessor"]
+
+_HONOURS_RECONSUME_MAX: Final = 121  # V3_4_9
+_MULTI_TAGS: Final = 2
+_INNER_BATCH: Final = 64 | 128
+_REPLACED: Final = (b"MSG_REGION", b"TRACE_ON", b"CLUSTER", b"POP_CK")
+_KNOWN_MAX: Final = 100_000
+_SLOW_S: Final = 0.001
+_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
+_UNIT, _UNIT_SUB = 1, 2
+_SHORT_TOPIC_MAX: Final = 127
+_MARK: Final = STAMP.encode() + b"\x01"
+_LIGHT_QUEUES: Final = names.INNER_MULTI_DISPATCH.encode() + b"\x01"
+_STORED: Final = Stored(0, None, None)
+
+PrepareHook = Callable[[MessageRecord], MessageRecord]
+"""Makes a half message of a record (transactions)."""
+RecallHandle = Callable[[MessageRecord, str], str | None]
+"""The handle by which a delayed message can be recalled; None: it has none."""
+
+
+def value_of(properties: bytes, name: bytes) -> bytes | None:
+    """The value of a property in a property string; None: it is not there."""
+    key = name + b"\x01"
+    at = properties.find(key)
+    while at > 0 and properties[at - 1] != 2:
+        at = properties.find(key, at + 1)
+    return None if at < 0 else properties[at + len(key) :].partition(b"\x02")[0]
+
+
+def without(properties: bytes, name: bytes) -> bytes:
+    """A property string without a property."""
+    if name not in properties:
+        return properties
+    return b"".join(one + b"\x02" for one in properties.split(b"\x02") if one and not one.startswith(name + b"\x01"))
+
+
+class SendProcessor:
+    """Serves 10, 310 and 320.
+
+    Attributes: ``prepare``: makes half messages; None: transactions are refused. ``recall_handle``: see RecallHandle.
+    Thread: that of the event loop.
+    """
+
+    def __init__(self, context: BrokerContext, once: IdempotentWrites) -> None:
+        self.prepare: PrepareHook | None = None
+        self.recall_handle: RecallHandle = lambda _record, _topic: None
+        config = context.config
+        self._context = context
+        self._once: Final = once
+        self._writer: MessageWriter = context.writer
+        self._stats: Final = context.stats
+        self._additions: Final = (
+            f"\x02MSG_REGION\x01{config['regionId']}\x02TRACE_ON\x01{str(config['traceOn']).lower()}"
+            f"\x02CLUSTER\x01{config['brokerClusterName']}\x02"
+        ).encode()
+        self._answer_fields: Final = {"MSG_REGION": config["regionId"], "TRACE_ON": str(config["traceOn"]).lower()}
+        self._ids = UniqueIds(context.store_host[:-4])  # the address of its records
+        self._id_prefix: Final = context.store_host.hex().upper()
+        self._path = SendPath(
+            context.engine.put_encoded,
+            context.store_host,
+            self._additions[1:],
+            self._id_prefix,
+            self._answer_fields,
+            self._stats.put,
+        )
+        self.settings_changed()
+        config.listeners.append(self.settings_changed)
+
+    def register(self, processors: Processors) -> None:
+        """Sends have a lane of their own."""
+        config = self._context.config
+        lane = ConcurrencyLimit(
+            "send",
+            concurrency=config["sendThreadPoolQueueCapacity"],
+            queue_max=config["sendThreadPoolQueueCapacity"],
+            queue_timeout_ms=config["waitTimeMillsInSendQueue"] if config["brokerFastFailureEnable"] else None,
+        )
+        codes = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+        processors.register(codes, self.send, lane)
+
+    def start(self) -> None:
+        """Nothing runs by the clock."""
+
+    async def stop(self) -> None:
+        """Nothing runs by the clock."""
+
+    def set_arrival_listener(
+        self, waiting: dict[tuple[str, int], Any], notify: Callable[[tuple[str, int]], object]
+    ) -> None:
+        """Call ``notify`` for a queue that got a message and stands in ``waiting``."""
+        for path in (self._path, self._writer):
+            path.waiting, path.notify = waiting, notify
+
+    def settings_changed(self) -> None:
+        """The short way is for a broker that takes every message, and has no lease to look at before each."""
+        self._path.is_open = self._writer.right is None and not self._is_refusing
+        self._path.waits = self._writer.must_wait(b"")
+        self._path.routes.clear()
+
+    def topics_changed(self, topics: Collection[str]) -> None:
+        """What is known of these topics is looked up again; of all where none is named."""
+        if not topics:
+            self._path.routes.clear()
+        for topic in topics:
+            self._path.routes.pop(topic, None)
+
+    def send(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | Awaitable[RemotingCommand]:
+        """10, 310, 320. Raises: FieldError, CallRefused."""
+        began = perf_counter()
+        try:
+            answer = self._path.send(channel, request)
+        except RemotingError:
+            raise
+        except MqfastError as error:
+            refused = self._writer.failed(error)
+            return request.response(refused.code, remark=refused.remark)
+        if answer is None:
+            return self._send(channel, request)
+        took_s = perf_counter() - began
+        if took_s >= _SLOW_S:
+            self._stats.put_took(took_s * 1000)
+        if not self._path.waits:
+            return answer
+        return self._writer.on_committed(_STORED, partial(_with_code, request, answer), self._path.end_offset)
+
+    def _send(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | Awaitable[RemotingCommand]:
+        header = send_header(request)
+        topic = self._path.routes.get(header.topic)
+        if topic is None or self._is_refusing:
+            topic = self._known_topic(header)
+        queue_id = header.queue_id
+        if queue_id < 0:
+            queue_id = random.randrange(max(1, topic.write_queues))
+        elif queue_id >= topic.queues:
+            raise self._no_such_queue(channel, header)
+        sys_flag = header.sys_flag | topic.sys_flag
+        properties = self._with_additions(header.properties)
+        is_batch = header.batch or request.code == _BATCH
+        may_be_once = is_batch or _MARK in properties  # no other request has its fields looked at
+        if may_be_once and (span := request.ext_fields.get(ONCE)) is not None:
+            return self._send_once(
+                channel, request, span, header, topic, queue_id, sys_flag, b"" if is_batch else properties
+            )
+        if is_batch:
+            return self._send_batch(channel, request, header, topic, queue_id, sys_flag, properties)
+        unique = value_of(properties, b"UNIQ_KEY")
+        if not unique:
+            unique = self._ids.next().encode()
+            properties = without(properties, b"UNIQ_KEY") + b"UNIQ_KEY\x01" + unique + b"\x02"
+        if _LIGHT_QUEUES in properties:
+            _check_light_queues(properties)
+        record = MessageRecord(
+            header.topic,
+            queue_id,
+            request.body,
+            properties,
+            flag=header.flag,
+            sys_flag=sys_flag,
+            born_timestamp=header.born_timestamp,
+            born_host=self._born_host(channel),
+            reconsume_times=header.reconsume_times,
+        )
+        if record.topic.startswith(RETRY_PREFIX):
+            self._as_dead_letter(request, header, record)
+        properties = record.properties
+        if b"DELAY\x01" in properties or b"TIMER_" in properties or b"TRAN_MSG\x01" in properties:
+            return self._send_later(request, record, unique)
+        done = self._writer.write(record)
+        if done.result is not None and self._writer.must_wait(properties):
+            return self._when_durable(request, record, done, unique)
+        return self._answer(request, record, done, unique)
+
+    def channel_closed(self, channel: Channel) -> None:
+        """A connection is gone."""
+        self._path.hosts.pop(channel, None)
+
+    def _born_host(self, channel: Channel) -> bytes:
+        host = self._path.hosts.get(channel)
+        if host is None:
+            host = host_bytes(channel)
+            if not channel.is_closed:
+                self._path.hosts[channel] = host
+        return host
+
+    # --- may it be stored? ---
+
+    @property
+    def _is_refusing(self) -> bool:
+        config = self._context.config
+        return config["startAcceptSendRequestTimeStamp"] > 0 or not config["brokerPermission"] & WRITE
+
+    def _known_topic(self, header: SendHeader) -> SendTopic:
+        """The topic of a send, checked and kept until any topic changes. Raises: CallRefused."""
+        found = self.topic_of(header)
+        routes = self._path.routes
+        if len(routes) >= _KNOWN_MAX:
+            routes.clear()
+        route = SendTopic(
+            header.topic,
+            max(found.read_queue_nums, found.write_queue_nums),
+            found.write_queue_nums,
+            _MULTI_TAGS if found.is_multi_tag else 0,
+            not (found.is_batch_queue or header.topic.startswith(RETRY_PREFIX)),
+        )
+        if self._context.topics.is_written(header.topic):
+            routes[header.topic] = route
+        return route
+
+    def topic_of(self, header: SendHeader) -> TopicConfig:
+        """The topic of a send, made where it may be made. Raises: CallRefused with RocketMQ's code and words.
+
+        Source: AbstractSendMessageProcessor.msgCheck.
+        """
+        context = self._context
+        config = context.config
+        refused_until = config["startAcceptSendRequestTimeStamp"]
+        if refused_until > context.now_ms():
+            raise CallRefused(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {when_text(refused_until)}")
+        topic = context.topics.get(header.topic)
+        if not config["brokerPermission"] & WRITE and topic is not None and topic.order:
+            raise CallRefused(ResponseCode.NO_PERMISSION, f"the broker[{self._host}] sending message is forbidden")
+        if (wrong := illegal_topic(header.topic)) is not None:
+            raise CallRefused(ResponseCode.INVALID_PARAMETER, wrong)
+        if is_of_the_broker(header.topic):
+            raise _forbidden(header.topic)
+        return topic if topic is not None else self._made(header)
+
+    def _no_such_queue(self, channel: Channel, header: SendHeader) -> CallRefused:
+        topic = self._context.topics.get(header.topic)
+        return CallRefused(
+            ResponseCode.INVALID_PARAMETER,
+            f"request queueId[{header.queue_id}] is illegal, {topic!r} Producer: {channel.peer[0]}:{channel.peer[1]}",
+        )
+
+    @property
+    def _host(self) -> str:
+        return self._context.address.rpartition(":")[0]
+
+    def _made(self, header: SendHeader) -> TopicConfig:
+        is_retry = header.topic.startswith(RETRY_PREFIX)
+        sys_flag = (_UNIT_SUB if is_retry else _UNIT) if header.unit_mode else 0
+        topics = self._context.topics
+        made = topics.create_for_send(header.topic, header.default_topic, header.default_topic_queue_nums, sys_flag)
+        if made is None and is_retry:
+            made = topics.ensure(header.topic, 1, READ | WRITE, sys_flag)
+        if made is None:
+            remark = f"topic[{header.topic}] not exist, apply first please!"
+            if topics.is_full:
+                remark += f" The broker has {len(topics.table)} topics, and no send makes more (maxAutoCreatedTopics)."
+            raise CallRefused(ResponseCode.TOPIC_NOT_EXIST, remark)
+        return made
+
+    def _as_dead_letter(self, request: RemotingCommand, header: SendHeader, record: MessageRecord) -> None:
+        """A message that a consumer sends back by itself: a dead letter where its retries are over.
+
+        Source: SendMessageProcessor.handleRetryAndDLQ.
+        """
+        name = header.topic.removeprefix(RETRY_PREFIX)
+        group = self._context.groups.get(name)
+        if group is None:
+            raise CallRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}")
+        most = int(group.get("retryMaxTimes", 16))
+        if request.version >= _HONOURS_RECONSUME_MAX and header.max_reconsume_times is not None:
+            most = header.max_reconsume_times
+        if header.reconsume_times > most or self._context.locks.is_orderly(name):
+            record.topic = dlq_topic(name)
+            record.queue_id = 0
+            record.properties = without(record.properties, b"DELAY") + b"DELAY\x01-1\x02"
+            self._context.topics.ensure(record.topic, 1)
+
+    # --- storing ---
+
+    def _with_additions(self, properties: bytes) -> bytes:
+        for name in _REPLACED:
+            if name in properties:
+                properties = without(properties, name)
+        if not properties or properties.endswith(b"\x02"):
+            return properties + self._additions[1:]
+        return properties + self._additions
+
+    def _send_later(
+        self, request: RemotingCommand, record: MessageRecord, unique: bytes
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        is_half = (value_of(record.properties, b"TRAN_MSG") or b"").lower() == b"true"
+        if is_half and not (record.reconsume_times > 0 and _level(record.properties) > 0):
+            if self._context.config["rejectTransactionMessage"] or self.prepare is None:
+                raise CallRefused(
+                    ResponseCode.NO_PERMISSION, f"the broker[{self._host}] sending transaction message is forbidden"
+                )
+            other = self.prepare(record)
+            done = self._store_as_it_is(other)
+        else:
+            done = self._writer.write(record)
+        if done.result is not None and self._writer.must_wait(record.properties):
+            return self._when_durable(request, record, done, unique)
+        return self._answer(request, record, done, unique)
+
+    def _store_as_it_is(self, record: MessageRecord) -> Stored:
+        try:
+            return Stored(0, None, self._writer.put(record))
+        except MqfastError as error:
+            return self._writer.failed(error)
+
+    def _send_batch(
+        self,
+        channel: Channel,
+        request: RemotingCommand,
+        header: SendHeader,
+        topic: SendTopic,
+        queue_id: int,
+        sys_flag: int,
+        properties: bytes,
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        if len(header.topic) > _SHORT_TOPIC_MAX:
+            raise CallRefused(ResponseCode.MESSAGE_ILLEGAL, f"message topic length too long {len(header.topic)}")
+        if header.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            raise CallRefused(
+                ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}"
+            )
+        unique = value_of(properties, b"UNIQ_KEY")
+        if _LIGHT_QUEUES in properties:
+            _check_light_queues(properties)
+        if unique and self._has_batch_queues(header.topic):
+            count = inner_count(request.body)
+            record = MessageRecord(
+                header.topic,
+                queue_id,
+                request.body,
+                properties + b"INNER_NUM\x01%d\x02" % count,
+                flag=header.flag,
+                sys_flag=sys_flag | _INNER_BATCH,
+                born_timestamp=header.born_timestamp,
+                born_host=self._born_host(channel),
+                reconsume_times=header.reconsume_times,
+            )
+            done = self._store_as_it_is(record)
+            fields = {"batchUniqId": unique.decode("utf-8", "replace")}
+        else:
+            record = MessageRecord(header.topic, queue_id, b"", properties)
+            done = self._writer.write_batch(
+                header.topic,
+                queue_id,
+                request.body,
+                b"",
+                sys_flag=sys_flag,
+                born_timestamp=header.born_timestamp,
+                born_host=self._born_host(channel),
+                reconsume_times=header.reconsume_times,
+            )
+            fields = {}
+        if done.result is not None and self._writer.must_wait(properties):
+            return self._when_durable(request, record, done, unique, fields)
+        return self._answer(request, record, done, unique, fields)
+
+    def _send_once(
+        self,
+        channel: Channel,
+        request: RemotingCommand,
+        span: str,
+        header: SendHeader,
+        topic: SendTopic,
+        queue_id: int,
+        sys_flag: int,
+        properties: bytes,
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        """Rows that are stored once: a batch, or one delayed message."""
+        is_dead = header.topic.startswith(DLQ_PREFIX)
+        if not topic.is_plain or is_dead or header.queue_id < 0 or value_of(properties, b"TRAN_MSG") is not None:
+            raise CallRefused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"{ONCE}: expected a queue of a topic with ConsumeQueues and no transaction, found topic {header.topic}"
+                f", queue {header.queue_id}",
+            )
+        if _LIGHT_QUEUES in properties:
+            _check_light_queues(properties)
+
+        def put(body: bytes | memoryview) -> Stored:
+            host = self._born_host(channel)
+            if not properties:
+                return self._writer.write_batch(
+                    header.topic,
+                    queue_id,
+                    body,
+                    b"",
+                    sys_flag=sys_flag,
+                    born_timestamp=header.born_timestamp,
+                    born_host=host,
+                    reconsume_times=header.reconsume_times,
+                )
+            return self._writer.write(
+                MessageRecord(
+                    header.topic,
+                    queue_id,
+                    body,
+                    properties,
+                    flag=header.flag,
+                    sys_flag=sys_flag,
+                    born_timestamp=header.born_timestamp,
+                    born_host=host,
+                    reconsume_times=header.reconsume_times,
+                )
+            )
+
+        return self._once.send(request, span, header.topic, queue_id, properties, put)
+
+    def _has_batch_queues(self, topic: str) -> bool:
+        found = self._context.topics.get(topic)
+        return found is not None and found.is_batch_queue
+
+    def _when_durable(
+        self,
+        request: RemotingCommand,
+        record: MessageRecord,
+        done: Stored,
+        unique: bytes | None,
+        more: dict[str, str] | None = None,
+    ) -> Awaitable[RemotingCommand]:
+        return self._writer.on_committed(done, lambda safe: self._answer(request, record, safe, unique, more))
+
+    # --- the answer ---
+
+    def _answer(
+        self,
+        request: RemotingCommand,
+        record: MessageRecord,
+        done: Stored,
+        unique: bytes | None,
+        more: dict[str, str] | None = None,
+    ) -> RemotingCommand:
+        result = done.result
+        if result is None:
+            return request.response(done.code, remark=done.remark)
+        if not isinstance(result, BatchResult):
+            message_id, queue_offset = f"{self._id_prefix}{result.physical_offset:016X}", result.queue_offset
+            self._stats.put(record.topic, 1, result.size)
+        else:
+            message_id, queue_offset = result.message_id, result[0].queue_offset
+            self._stats.put(record.topic, len(result), result.end_offset - result[0].physical_offset)
+        fields: dict[str, object] = {
+            "msgId": message_id,
+            "queueId": record.queue_id,
+            "queueOffset": queue_offset,
+            **self._answer_fields,
+        }
+        if unique:
+            fields["transactionId"] = unique.decode("utf-8", "replace")
+        if more:
+            fields.update(more)
+        if b"TIMER_" in record.properties and (handle := self.recall_handle(record, record.topic)) is not None:
+            fields["recallHandle"] = handle
+        return request.response(done.code, fields)
+
+
+def _with_code(request: RemotingCommand, answer: RemotingCommand, safe: Stored) -> RemotingCommand:
+    """The answer of a message that is stored, now that it is known how safe it is."""
+    if not safe.code:
+        return answer
+    if safe.remark is not None:  # the store, or the lease, promises nothing any more
+        return request.response(safe.code, remark=safe.remark)
+    return request.response(safe.code, answer.ext_fields)
+
+
+def _forbidden(topic: str) -> CallRefused:
+    return CallRefused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+
+
+def _check_light_queues(properties: bytes) -> None:
+    """A message is put into every queue that INNER_MULTI_DISPATCH names, %LMQ% or not."""
+    for topic in names.light_queues(properties):
+        if is_of_the_broker(topic):
+            raise _forbidden(topic)
+
+
+def _level(properties: bytes) -> int:
+    text = value_of(properties, b"DELAY") or b"0"
+    return max(0, java_number(text.decode("utf-8", "replace")) or 0)
+
+
+def host_bytes(channel: Channel) -> bytes:
+    """The address of a channel's peer, as a record has it."""
+    host, port = channel.peer
+    try:
+        return parse_host(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    except ValueError:
+        return bytes(8)
+
+
+def inner_count(body: bytes | memoryview) -> int:
+    """How many messages a batch body holds. Raises: CallRefused for one that is cut short."""
+    at = count = 0
+    while at < len(body):
+        size = int.from_bytes(body[at : at + 4], "big")
+        if size < 20 or at + size > len(body):
+            raise CallRefused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"batch body: expected a whole message at byte {at}, found {len(body) - at} bytes",
+            )
+        at += size
+        count += 1
+    return count
+
+
+def when_text(ms: int) -> str:
+    """A time as RocketMQ's texts show it."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000)) + f":{ms % 1000:03d}"

@@ -1,0 +1,1 @@
+"""transaction: see docs/architecture.md."""

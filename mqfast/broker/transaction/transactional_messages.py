@@ -1,0 +1,105 @@
+"""Transactions in a broker: half messages of sends, the requests that end them (37) or resume their checks (323), and
+the rounds of checks.
+
+Room: broker. It must never hold a rule of its own: it puts the parts together. Source:
+TransactionalMessageCheckService, AdminBrokerProcessor.resumeCheckHalfMessage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from mqfast import properties as names
+from mqfast.broker.metadata.topic_manager import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
+from mqfast.broker.parts import BrokerContext
+from mqfast.broker.send.header_fields import text
+from mqfast.broker.send.restored_message import get_by_offset, put_copy
+from mqfast.broker.send.send_message import SendProcessor
+from mqfast.broker.transaction.end_transaction import EndTransaction
+from mqfast.broker.transaction.half_message import half_of, key_of
+from mqfast.broker.transaction.open_transactions import OpenTransactions
+from mqfast.broker.transaction.transaction_check import TransactionCheck
+from mqfast.errors import CallRefused, OffsetError
+from mqfast.message import decode_message_id
+from mqfast.remoting.channel import Channel
+from mqfast.remoting.codes import RequestCode, ResponseCode
+from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.processors import ConcurrencyLimit, Processors
+
+__all__ = ["Transactions"]
+
+_log = logging.getLogger("mqfast.broker")
+
+
+class Transactions:
+    """Serves 37 and 323, makes half messages of prepared sends, and checks what stays open.
+
+    Attributes: ``open_transactions``: which transactions are open; ``check``: the rounds, for tests with a clock of
+        their own.
+    Thread: that of the event loop.
+    """
+
+    def __init__(self, context: BrokerContext, send: SendProcessor) -> None:
+        self.open_transactions: Final = OpenTransactions(context)
+        context.open_transactions = self.open_transactions
+        self.check: Final = TransactionCheck(context, self.open_transactions)
+        self._end = EndTransaction(context, self.open_transactions)
+        self._context = context
+        self._timer: asyncio.TimerHandle | None = None
+        self._round: asyncio.Task[None] | None = None
+        self.open_transactions.load()
+        send.prepare = half_of
+
+    def register(self, processors: Processors) -> None:
+        """The ends of transactions do not wait behind sends."""
+        lane = ConcurrencyLimit("endTransaction", concurrency=100_000, queue_max=100_000)
+        processors.register([RequestCode.END_TRANSACTION], self._end.end, lane)
+        processors.register([RequestCode.RESUME_CHECK_HALF_MESSAGE], self.resume, lane)
+
+    def start(self) -> None:
+        """Check from now on, at the interval of the settings."""
+        interval_s = self._context.config["transactionCheckInterval"] / 1000
+        self._timer = self._context.loop.call_later(interval_s, self._begin_round)
+
+    async def stop(self) -> None:
+        """Check no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._round is not None:
+            self._round.cancel()
+            await asyncio.gather(self._round, return_exceptions=True)
+        self.open_transactions.write_marks()
+
+    def _begin_round(self) -> None:
+        self.start()
+        if self._round is None or self._round.done():
+            self._round = self._context.loop.create_task(self._check())
+
+    async def _check(self) -> None:
+        try:
+            await self.check.round()
+        except Exception:
+            _log.exception("a round of checks of transactions failed, the next one tries again")
+
+    def resume(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """323: a message that was given up is checked again from the start. Raises: FieldError, CallRefused."""
+        message_id = text(request, "msgId")
+        try:
+            place = decode_message_id(message_id).physical_offset
+        except OffsetError:
+            raise CallRefused(ResponseCode.SYSTEM_ERROR, f"expected a message id, found {message_id}") from None
+        message = get_by_offset(self._context, place)
+        if message is None or message.topic != CHECK_MAX_TIME_TOPIC:
+            raise CallRefused(
+                ResponseCode.SYSTEM_ERROR, f"expected a message of {CHECK_MAX_TIME_TOPIC} there, found none"
+            )
+        pairs = {**message.properties, names.TRANSACTION_CHECK_TIMES: "0"}
+        if self.open_transactions.newest(message) is not None:
+            return request.response()  # it was resumed already
+        again = put_copy(self._context, message, HALF_TOPIC, 0, pairs, may_be_parked=False)
+        if again.result is None:
+            raise CallRefused(ResponseCode.SYSTEM_ERROR, f"Put message back to {HALF_TOPIC} failed.")
+        self.open_transactions.stored_again(key_of(pairs), again.result)
+        return request.response()

@@ -1,0 +1,240 @@
+"""What all subjects of administration share: which server is asked, and what its answer must be.
+
+Room: client. It must never cache what a cluster is: an administrator asks because it may have changed. An answer that
+cannot be read is an error with code, remark and address, as a refusal is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from mqfast.broker_conf import java_number
+from mqfast.client.admin.bodies import ClusterBody, TopicListBody
+from mqfast.client.admin.checks import checked_text, known_name, nearest
+from mqfast.client.net.request_steps import Request, RequestSteps, checked
+from mqfast.errors import (
+    BrokerError,
+    CallTimeout,
+    ClientConfigError,
+    ClientError,
+    ConnectionLost,
+    CorruptFile,
+    FieldError,
+    NoRoute,
+)
+from mqfast.remoting.bodies import decode_body
+from mqfast.remoting.codes import RequestCode
+
+if TYPE_CHECKING:
+    from mqfast.client.net.instance import ClientInstance
+    from mqfast.client.route.route_table import TopicRoute
+    from mqfast.remoting.command import RemotingCommand
+
+__all__ = ["MASTER", "Asking", "BrokerInfo", "Clusters", "read_answer", "read_field"]
+
+T = TypeVar("T")
+MASTER: Final = 0
+
+
+class BrokerInfo(NamedTuple):
+    """One broker name: its cluster, and an address for each broker id."""
+
+    name: str
+    cluster: str
+    addresses: Mapping[int, str]
+
+    @property
+    def master(self) -> str:
+        """Where a change goes. Raises: ClientError where there is no master."""
+        if MASTER not in self.addresses:
+            raise ClientError(
+                f"broker {self.name}: expected a master, the name servers know only {dict(self.addresses)}"
+            )
+        return self.addresses[MASTER]
+
+    @property
+    def any(self) -> str:
+        """Where a question goes: the master, else the slave with the lowest id."""
+        return self.addresses[min(self.addresses)]
+
+
+class Clusters(NamedTuple):
+    """All brokers that the name servers know, by name."""
+
+    brokers: Mapping[str, BrokerInfo]
+
+    @property
+    def names(self) -> list[str]:
+        """The clusters."""
+        return sorted({broker.cluster for broker in self.brokers.values()})
+
+    def of(self, cluster: str | None) -> list[BrokerInfo]:
+        """The brokers of a cluster, or all. Raises: ConfigError for an unknown one."""
+        if cluster is not None:
+            known_name("cluster", cluster, self.names)
+        return [broker for _, broker in sorted(self.brokers.items()) if cluster in (None, broker.cluster)]
+
+    def of_the_one(self, cluster: str | None) -> list[BrokerInfo]:
+        """The brokers that a change without a cluster's name means: those of the only cluster.
+
+        Raises: ConfigError where there are several; NoRoute where no broker is registered.
+        """
+        if cluster is None and not self.names:
+            raise NoRoute("expected a broker, the name servers know none: it may not have started yet")
+        if cluster is None and len(self.names) != 1:
+            names = ", ".join(self.names)
+            raise ClientConfigError(f"cluster: expected the name of one, because there are {len(self.names)}: {names}")
+        return self.of(cluster)
+
+    def address_of(self, broker: str) -> str:
+        """The address of a broker's name, or the address itself where a broker has it. Raises: ConfigError."""
+        addresses = {address for one in self.brokers.values() for address in one.addresses.values()}
+        if broker in addresses:
+            return broker
+        return self.brokers[known_name("broker", broker, self.brokers.keys() or addresses)].any
+
+
+class Asking:
+    """The base of all subjects. Thread: that of the face."""
+
+    _instance: ClientInstance
+    _timeout_s: float
+
+    # --- one server ---
+
+    def _call(
+        self,
+        address: str,
+        code: RequestCode,
+        fields: Mapping[str, Any] | None = None,
+        body: bytes = b"",
+        *,
+        also: Collection[int] = (),
+        about: str = "",
+        timeout_s: float | None = None,
+    ) -> RequestSteps[RemotingCommand]:
+        """One request. Args: also: codes that are no error, besides 0. Raises: ClientError, RemotingError."""
+        try:
+            answer = yield Request(address, code, _texts(fields), body, timeout_s or self._timeout_s)
+        except (CallTimeout, ConnectionLost) as error:
+            what = f"{about}: " if about else ""
+            raise type(error)(f"{what}{address}, request {code} {code.name}: {error}; it may be done") from None
+        return checked(answer, address, about, *also)
+
+    def _ask(
+        self,
+        address: str,
+        code: RequestCode,
+        kind: type[T],
+        fields: Mapping[str, Any] | None = None,
+        body: bytes = b"",
+        *,
+        about: str = "",
+    ) -> RequestSteps[T]:
+        """One request whose answer has a body of JSON. Raises: ClientError, RemotingError."""
+        answer = yield from self._call(address, code, fields, body, about=about)
+        return read_answer(answer, address, lambda data: decode_body(data, kind, "body"))
+
+    # --- name servers ---
+
+    def _ask_name_server(
+        self, code: RequestCode, kind: type[T], fields: Mapping[str, Any] | None = None, *, about: str
+    ) -> RequestSteps[T]:
+        """A question that any name server can answer: the first one that does."""
+        steps = self._instance.ask_name_servers(code, _texts(fields), timeout_s=self._timeout_s, about=about)
+        answer = yield from steps
+        address = self._instance.name_servers.addresses[0]
+        checked(answer, address, about)
+        return read_answer(answer, address, lambda data: decode_body(data, kind, "body"))
+
+    def _each_name_server(
+        self,
+        code: RequestCode,
+        fields: Mapping[str, Any] | None = None,
+        body: bytes = b"",
+        *,
+        also: Collection[int] = (),
+        about: str,
+    ) -> RequestSteps[dict[str, RemotingCommand]]:
+        """The same request to every name server: they do not tell each other. Returns: the answers by address."""
+        found = {}
+        for address in sorted(self._instance.name_servers.addresses):
+            found[address] = yield from self._call(address, code, fields, body, also=also, about=about)
+        return found
+
+    def _clusters(self) -> RequestSteps[Clusters]:
+        code = RequestCode.GET_BROKER_CLUSTER_INFO
+        found = yield from self._ask_name_server(code, ClusterBody, about="clusters")
+        cluster_of = {name: cluster for cluster, names in found.cluster_addr_table.items() for name in names}
+        table = {
+            name: BrokerInfo(name, one.cluster or cluster_of.get(name, ""), one.broker_addrs)
+            for name, one in sorted(found.broker_addr_table.items())
+            if one.broker_addrs
+        }
+        return Clusters(table)
+
+    def _address_of(self, broker: str) -> RequestSteps[str]:
+        """The address of a broker's name or address. Raises: ConfigError, for no text before anything is asked."""
+        checked_text("broker", broker)
+        return (yield from self._clusters()).address_of(broker)
+
+    def _all_topics(self) -> RequestSteps[list[str]]:
+        code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+        found = yield from self._ask_name_server(code, TopicListBody, about="list of topics")
+        return sorted(set(found.topic_list))
+
+    # --- the brokers of a topic ---
+
+    def _route(self, topic: str) -> RequestSteps[TopicRoute]:
+        """Where a topic is now. Raises: NoRoute, with the nearest topic."""
+        try:
+            return (yield from self._instance.route(topic, timeout_s=self._timeout_s, refresh=True))
+        except NoRoute as error:
+            self._instance.routes.forget(topic)
+            known = yield from self._all_topics()
+            raise NoRoute(f"{error}{nearest(topic, known)}") from None
+
+    def _brokers_of(self, topic: str) -> RequestSteps[list[BrokerInfo]]:
+        """The brokers that have a topic. Raises: NoRoute, with the nearest topic."""
+        route = yield from self._route(topic)
+        names = {data.broker_name for data in route.queue_datas}
+        found = [
+            BrokerInfo(*place) for name, place in sorted(route.brokers.items()) if name in names and place.addresses
+        ]
+        if not found:
+            raise NoRoute(f"topic {topic}: expected brokers with an address, the name servers know none")
+        return found
+
+
+def read_answer(answer: RemotingCommand, address: str, read: Callable[[bytes], T]) -> T:
+    """A part of an answer, read. Raises: BrokerError where the server answers nonsense."""
+    try:
+        return read(bytes(answer.body or b""))
+    except (FieldError, CorruptFile) as error:
+        remark = f"the answer cannot be read: {error}"
+        raise BrokerError(
+            f"{address}: code {answer.code}, {remark}", code=answer.code, remark=remark, broker=address
+        ) from None
+
+
+def read_field(answer: RemotingCommand, address: str, name: str) -> int:
+    """A whole number of an answer's header. Raises: BrokerError where there is none."""
+
+    def read(_: bytes) -> int:
+        text = str(answer.ext_fields.get(name, ""))
+        number = java_number(text, 2**63 - 1)
+        if number is None:
+            raise FieldError(name, "a whole number", repr(text))
+        return number
+
+    return read_answer(answer, address, read)
+
+
+def _texts(fields: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Fields as the wire has them; None leaves a field out."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in (fields or {}).items()
+        if value is not None
+    }

@@ -1,0 +1,127 @@
+"""Runs steps in an event loop: each question over the one connection to its address.
+
+Room: client. It must never block the loop, or ask twice by itself but for a broker that says that it is leaving.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from mqfast.client.net.request_steps import EncodedRequest, Request, RequestSteps, Sleep, of_client
+from mqfast.errors import CallTimeout, ConnectError, ConnectionLost, TooManyCalls
+from mqfast.remoting.channel import Channel
+from mqfast.remoting.client import RemotingClient
+from mqfast.remoting.codes import ResponseCode
+from mqfast.remoting.command import RemotingCommand
+
+__all__ = ["AsyncioDriver", "Sign"]
+
+T = TypeVar("T")
+Sign = Callable[[int, dict[str, Any], Any], dict[str, Any]]
+"""(code, fields, body) -> the fields that are sent: with signature and namespace."""
+
+
+class AsyncioDriver:
+    """Runs steps over the connections of a RemotingClient.
+
+    Args: explain: what to say of an address that cannot be reached, behind the error.
+    Thread: that of the event loop.
+    """
+
+    def __init__(
+        self, client: RemotingClient, sign: Sign | None = None, explain: Callable[[str], str] | None = None
+    ) -> None:
+        self._client = client
+        self._sign = sign
+        self._explain = explain or _nothing
+
+    async def run(self, steps: RequestSteps[T]) -> T:
+        """Run to the end. Returns: what the steps return; raises what they raise."""
+        answer: RemotingCommand | None = None
+        error: Exception | None = None
+        try:
+            while True:
+                try:
+                    step = steps.send(answer) if error is None else steps.throw(error)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                answer = error = None
+                if isinstance(step, Sleep):
+                    await asyncio.sleep(step.seconds)
+                    continue
+                try:
+                    answer = await self.request(step)
+                except (ConnectError, ConnectionLost, CallTimeout, TooManyCalls) as failure:
+                    error = of_client(failure)
+        finally:
+            steps.close()
+
+    async def request(self, ask: Request | EncodedRequest) -> RemotingCommand | None:
+        """One question. Raises: ConnectError, ConnectionLost, CallTimeout, TooManyCalls."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + ask.timeout_s
+        frame = None if self._sign is not None or isinstance(ask, Request) else ask.frame
+        fields = None
+        if frame is None:
+            fields = ask.ext_fields if self._sign is None else self._sign(ask.code, ask.ext_fields or {}, ask.body)
+        answer = None
+        for attempt in range(2):
+            channel = self._client.ready(ask.address) or await self._connected(ask, deadline)
+            left_ms = max(1, round((deadline - loop.time()) * 1000))
+            if ask.oneway:
+                if frame is None:
+                    channel.oneway(ask.code, fields, ask.body)
+                else:
+                    channel.oneway_ready(frame)
+                return None
+            if frame is None:
+                answer = await channel.call(ask.code, fields, ask.body, timeout_ms=left_ms)
+            else:
+                future: asyncio.Future[RemotingCommand] = loop.create_future()
+                channel.begin(frame, ask.code, future, max(0.001, deadline - loop.time()))
+                answer = await future
+            if answer.code != ResponseCode.GO_AWAY or attempt:
+                break
+            self._client.renew(ask.address)  # the broker is leaving; whoever listens there now is asked once more
+        return answer
+
+    @property
+    def signs(self) -> bool:
+        """Are requests signed?"""
+        return self._sign is not None
+
+    def begin(self, ask: EncodedRequest, context: Any, timeout_s: float) -> bool:
+        """Ask at once over a connection that is there; ``context`` hears of the end, see ``Channel.begin``.
+
+        Returns: False where ``ask`` has to be used: there is no connection, or requests are signed.
+        """
+        channel = None if self._sign is not None else self._client.ready(ask.address)
+        if channel is None:
+            return False
+        channel.begin(ask.frame, ask.code, context, timeout_s)
+        return True
+
+    async def connect(self, address: str) -> ConnectError | None:
+        """Make the connection to an address. Returns: why there is none."""
+        try:
+            await self._client.channel(address)
+        except (ConnectionLost, ValueError) as error:
+            return ConnectError(f"{error}{self._explain(address)}")
+        return None
+
+    async def _connected(self, ask: Request | EncodedRequest, deadline: float) -> Channel:
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._client.channel(ask.address)
+        except TimeoutError:
+            text = f"{ask.address}: no connection in {ask.timeout_s:.2f} s{self._explain(ask.address)}"
+            raise ConnectError(text) from None
+        except (ConnectionLost, ValueError) as error:
+            raise ConnectError(f"{error}{self._explain(ask.address)}") from None
+
+
+def _nothing(address: str) -> str:
+    return ""

@@ -1,0 +1,369 @@
+"""Sync callers on their own threads: one blocking socket a broker, read by whichever caller waits (leader/follower).
+
+How callers share a socket: ``blocking_connection.pyx``. Here: connections, the socket of a request, steps on the
+caller's thread.
+
+Room: client. It must never start a thread, wait without a deadline, or send twice by itself. It serves no request of a
+broker: a heartbeat never goes over a lane, so that brokers do not know it. With TLS a socket has one caller at a time.
+Source: NettyRemotingClient.invokeSync, for what a caller may rely on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator
+from queue import Empty, SimpleQueue
+from typing import Any, Final, TypeAlias, TypeVar
+
+from mqfast.client.net import fork
+from mqfast.client.net.blocking_connection import IDLE_S, BlockingConnection, Gone, Socket
+from mqfast.client.net.connect import connect
+from mqfast.client.net.guard import ASKING
+from mqfast.client.net.instance import ClientInstance
+from mqfast.client.net.request_steps import EncodedRequest, Request, RequestSteps, Sleep, of_client
+from mqfast.errors import CallTimeout, ConnectError, ConnectionLost
+from mqfast.remoting.client import split_address
+from mqfast.remoting.codes import LanguageCode, ResponseCode
+from mqfast.remoting.command import ONEWAY, RemotingCommand, encode
+
+__all__ = ["BlockingConnectionPool", "connection_pool_of"]
+
+CONNECT_TIMEOUT_S: Final = 3.0
+TLS_SOCKETS: Final = 4
+
+T = TypeVar("T")
+Sign = Callable[[int, dict[str, Any], Any], dict[str, Any]]
+AnyRequest: TypeAlias = Request | EncodedRequest
+
+
+class _Single:
+    """The sockets of one address with TLS: each serves one caller at a time, up to TLS_SOCKETS of them."""
+
+    def __init__(self, connect: Callable[[float], Socket], address: str) -> None:
+        self._connect = connect
+        self._address = address
+        self._free: list[BlockingConnection] = []
+        self._slots: SimpleQueue[None] = SimpleQueue()  # a semaphore that a signal handler may use, too
+        for _ in range(TLS_SOCKETS):
+            self._slots.put(None)
+        self._closed = False
+        self._generation = 0  # of connections: those of an older one are used no more
+
+    def call(self, frame: Callable[[int], bytes], code: int, oneway: bool, deadline: float) -> RemotingCommand | None:
+        """One request. Raises: ConnectError, ConnectionLost, CallTimeout."""
+        try:
+            self._slots.get(timeout=max(0.0, deadline - time.monotonic()))
+        except Empty:
+            text = f"{self._address}: all {TLS_SOCKETS} connections were in use until the deadline"
+            raise ConnectError(text) from None
+        lane: BlockingConnection | None = None
+        generation = self._generation
+        try:
+            while self._free and lane is None:
+                lane = self._free.pop()
+                if not lane.is_usable():
+                    lane = None
+            lane = lane or BlockingConnection(self._connect(deadline))
+            return lane.call(frame, code, oneway, deadline)
+        except Gone as gone:
+            raise ConnectError(f"{self._address}: {gone}") from None
+        except Exception:
+            raise
+        except BaseException:  # Ctrl-C may have come between a read of the socket and the use of its bytes
+            if lane is not None:
+                lane.end("its caller was interrupted")
+            raise
+        finally:
+            if lane is not None and lane.dead is None:
+                if self._closed or generation != self._generation:
+                    lane.end("the client is closed, or the broker is leaving")
+                else:
+                    self._free.append(lane)
+            self._slots.put(None)
+
+    def drain(self) -> None:
+        """The next request makes a new connection; those on their way get their answers over the old ones."""
+        self._generation += 1
+        while self._free:
+            self._free.pop().end("the broker is leaving")
+
+    def end(self, why: str) -> None:
+        """Close what is not in use; what is, is closed by its caller."""
+        self._closed = True
+        while self._free:
+            self._free.pop().end(why)
+
+    def close_idle(self) -> None:
+        """Close what has rested too long; the connections that were used last stay."""
+        for lane in list(self._free):
+            if time.monotonic() - lane.last_used >= IDLE_S:
+                lane.end("it was idle")
+
+    def abandon(self) -> list[Socket]:
+        """The sockets, for a child of a fork."""
+        return [lane.socket for lane in self._free]
+
+
+class _Shared:
+    """The one socket of an address without TLS."""
+
+    def __init__(self, connect: Callable[[float], Socket], address: str) -> None:
+        self._connect = connect
+        self._address = address
+        self._lane: BlockingConnection | None = None
+        self._connecting = threading.Lock()
+
+    def call(self, frame: Callable[[int], bytes], code: int, oneway: bool, deadline: float) -> RemotingCommand | None:
+        """One request. Raises: ConnectError, ConnectionLost, CallTimeout."""
+        while True:
+            lane = self._lane
+            if lane is None or not lane.is_usable():
+                lane = self._connected(deadline)
+            try:
+                return lane.call(frame, code, oneway, deadline)
+            except Gone as gone:  # nothing was written: a new connection is tried, each attempt has the same deadline
+                if time.monotonic() >= deadline:
+                    raise ConnectError(f"{self._address}: {gone}") from None
+
+    def _connected(self, deadline: float) -> BlockingConnection:
+        if not self._connecting.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise ConnectError(f"{self._address}: no connection in time")
+        try:
+            if self._lane is None or not self._lane.is_usable():
+                self._lane = BlockingConnection(self._connect(deadline))
+            return self._lane
+        finally:
+            self._connecting.release()
+
+    def drain(self) -> None:
+        """The next request makes a new connection; those on their way get their answers over the old one."""
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            lane.drain()
+
+    def end(self, why: str) -> None:
+        """Close it."""
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            lane.end(why)
+
+    def close_idle(self) -> None:
+        """Close it if it has rested too long."""
+        lane = self._lane
+        if lane is not None and time.monotonic() - lane.last_used >= IDLE_S and not lane.is_busy:
+            lane.end("it was idle")
+
+    def abandon(self) -> list[Socket]:
+        """The sockets, for a child of a fork."""
+        return [] if self._lane is None else [self._lane.socket]
+
+
+class BlockingConnectionPool:
+    """The sockets of sync callers, by address.
+
+    Args: context: for TLS. sign: what signs requests; None: nothing is signed. reached_at: (host, port) to connect to
+        for an address. explain: what to say of an address that cannot be reached, behind the error.
+    Thread: any. Fork: a child begins without sockets.
+    """
+
+    def __init__(
+        self,
+        context: ssl.SSLContext | None = None,
+        sign: Sign | None = None,
+        reached_at: Callable[[str], tuple[str, int]] = split_address,
+        explain: Callable[[str], str] | None = None,
+    ) -> None:
+        self._context = context
+        self._sign = sign
+        self._reached_at = reached_at
+        self._explain = explain
+        self._places: dict[str, _Shared | _Single] = {}
+        fork.watch(self)
+
+    def run(self, steps: RequestSteps[T]) -> T:
+        """Run to the end on the caller's thread. Returns: what the steps return; raises what they raise."""
+        return self._run(steps, None, None)
+
+    def go_on(self, steps: RequestSteps[T], answer: RemotingCommand | None, error: Exception | None) -> T:
+        """Run to the end, as ``run``; the first step was asked already, with this outcome."""
+        next(steps)
+        return self._run(steps, answer, error)
+
+    def _run(self, steps: RequestSteps[T], answer: RemotingCommand | None, error: Exception | None) -> T:
+        generator: Generator[Any, Any, T] = steps
+        try:
+            while True:
+                try:
+                    step = generator.send(answer) if error is None else generator.throw(error)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                answer = error = None
+                if type(step) is Sleep:
+                    time.sleep(step.seconds)
+                    continue
+                try:
+                    answer = self.request(step)
+                except (ConnectError, ConnectionLost, CallTimeout) as failure:
+                    error = of_client(failure)
+        finally:
+            generator.close()
+
+    def request(self, ask: AnyRequest) -> RemotingCommand | None:
+        """One question. Raises: ConnectError (nothing was sent), ConnectionLost, CallTimeout."""
+        deadline = time.monotonic() + ask.timeout_s
+        if self._sign is None and type(ask) is not Request:
+            frame = ask.frame  # type: ignore[union-attr]
+        else:
+            frame = self._framed(ask)
+        with ASKING as inside:
+            if inside:  # the interrupted request may be writing to its socket, or reading it for all
+                return _once(self._connection(ask.address), ask.address, frame, ask.code, ask.oneway, deadline)
+            place = self._places.get(ask.address) or self._place(ask.address)
+            answer = place.call(frame, ask.code, ask.oneway, deadline)
+            if answer is not None and answer.code == ResponseCode.GO_AWAY:
+                place.drain()  # whoever listens there now is asked once more
+                answer = place.call(frame, ask.code, ask.oneway, deadline)
+            return answer
+
+    def _framed(self, ask: AnyRequest) -> Callable[[int], bytes]:
+        fields = ask.ext_fields
+        if self._sign is not None:
+            fields = self._sign(ask.code, fields or {}, ask.body)
+
+        def frame(opaque: int) -> bytes:
+            head = RemotingCommand(
+                ask.code,
+                fields,
+                ask.body,
+                opaque=opaque,
+                flag=ONEWAY if ask.oneway else 0,
+                language=LanguageCode.PYTHON,
+            )
+            if isinstance(ask.body, bytes):
+                return encode(head)
+            return b"".join([encode(head, with_body=False), *ask.body])
+
+        return frame
+
+    def _place(self, address: str) -> _Shared | _Single:
+        connect = self._connection(address)
+        place = _Shared(connect, address) if self._context is None else _Single(connect, address)
+        return self._places.setdefault(address, place)
+
+    def _connection(self, address: str) -> Callable[[float], Socket]:
+        """What connects to an address until a deadline. Raises: ConnectError for what is no address."""
+        try:
+            host, port = self._reached_at(address)
+        except ValueError as error:
+            raise ConnectError(str(error)) from None
+
+        def connect(deadline: float) -> Socket:
+            # Half of the time, so that another broker can be tried when a connection is not made.
+            left = deadline - time.monotonic()
+            try:
+                return _connected(address, host, port, self._context, min(CONNECT_TIMEOUT_S, left / 2))
+            except ConnectError as error:
+                more = self._explain(address) if self._explain is not None else ""
+                raise (ConnectError(f"{error}{more}") if more else error) from None
+
+        return connect
+
+    def close(self) -> None:
+        """Close every socket; callers that wait hear ConnectionLost."""
+        places, self._places = self._places, {}
+        for place in places.values():
+            place.end("the client is closed")
+
+    def close_idle(self) -> None:
+        """Close the sockets that nobody has used for IDLE_S."""
+        for place in list(self._places.values()):
+            place.close_idle()
+
+    def after_fork(self) -> None:
+        """In a child: the sockets are the parent's, so close the copies without a word to the broker."""
+        places, self._places = self._places, {}
+        for place in places.values():
+            for one in place.abandon():
+                one.close()
+
+
+def _once(
+    connect: Callable[[float], Socket],
+    address: str,
+    frame: Callable[[int], bytes],
+    code: int,
+    oneway: bool,
+    deadline: float,
+) -> RemotingCommand | None:
+    """One request over a connection of its own. Raises: ConnectError, ConnectionLost, CallTimeout."""
+    lane = BlockingConnection(connect(deadline))
+    try:
+        return lane.call(frame, code, oneway, deadline)
+    except Gone as gone:
+        raise ConnectError(f"{address}: {gone}") from None
+    finally:
+        lane.end("its request is done")
+
+
+_by_instance: weakref.WeakKeyDictionary[ClientInstance, BlockingConnectionPool] = weakref.WeakKeyDictionary()
+
+
+def connection_pool_of(instance: ClientInstance) -> BlockingConnectionPool:
+    """The sockets of the sync callers of one instance. Thread: that of the instance's loop.
+
+    They are closed with the instance; one that rests is closed after IDLE_S.
+    """
+    connection_pool = _by_instance.get(instance)
+    if connection_pool is None:
+        connection_pool = _by_instance[instance] = BlockingConnectionPool(
+            instance.tls_context, instance.sign_with, instance.reached_at, instance.explain
+        )
+        instance.spawn(_rest(instance, connection_pool), "mqfast lanes")
+    return connection_pool
+
+
+async def _rest(instance: ClientInstance, connection_pool: BlockingConnectionPool) -> None:
+    try:
+        while True:
+            await asyncio.sleep(IDLE_S / 2)
+            connection_pool.close_idle()
+    finally:
+        _by_instance.pop(instance, None)
+        connection_pool.close()
+
+
+def _connected(address: str, host: str, port: int, context: ssl.SSLContext | None, timeout_s: float) -> Socket:
+    if timeout_s <= 0:
+        raise ConnectError(f"{address}: the time was over before a connection was tried")
+    begin = time.monotonic()
+    try:
+        sock = connect(host, port, timeout_s)
+    except (OSError, ValueError) as error:  # ValueError: a name that can be no host's
+        took = time.monotonic() - begin
+        raise ConnectError(f"{address}: no connection in {took:.2f} s: {error}") from None
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if context is not None:
+            sock.settimeout(max(0.001, timeout_s - (time.monotonic() - begin)))
+            sock = context.wrap_socket(sock, server_hostname=host if context.check_hostname else None)
+        return Socket(address, sock)
+    except OSError as error:  # ssl.SSLError is one
+        sock.close()
+        raise ConnectError(f"{address}: {_why_no_tls(error)}") from None
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _why_no_tls(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"no TLS: the certificate is not trusted: {error}"
+    if isinstance(error, (ssl.SSLEOFError, ConnectionError)) or getattr(error, "reason", "") == "WRONG_VERSION_NUMBER":
+        return f"no TLS: the port seems to take none: {error}"
+    return f"no TLS: {error}"

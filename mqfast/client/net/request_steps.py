@@ -1,0 +1,104 @@
+"""Steps: what a client asks of a cluster, as a generator that does no I/O; a shell runs it in a loop or on a thread.
+
+Room: client. It must never do I/O, read a clock or know a thread. The shells: ``aio_shell.py`` and ``lane.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from mqfast.errors import (
+    BrokerBusy,
+    BrokerError,
+    CallTimeout,
+    ClientError,
+    ConnectionLost,
+    NoRoute,
+    Refused,
+    RequestLost,
+    RequestTimeout,
+)
+from mqfast.remoting.codes import ResponseCode
+from mqfast.remoting.command import Buffer, RemotingCommand
+
+__all__ = ["Request", "Sleep", "EncodedRequest", "RequestSteps", "broker_error", "checked", "of_client"]
+
+
+_ACL: Final = "acl.common.AclException"
+"""In the remark of a broker that checks who asks by its file of accounts; its code, 1, says nothing."""
+
+
+class Request(NamedTuple):
+    """One request to one address; the shell sends the answer in, whatever its code (None to a one-way request).
+
+    A shell throws in: ConnectError (nothing was sent), RequestLost or RequestTimeout (the request may be done), which
+    are ConnectionLost and CallTimeout to whoever catches those.
+    """
+
+    address: str
+    code: int
+    ext_fields: dict[str, Any] | None = None
+    body: bytes | Sequence[Buffer] = b""
+    timeout_s: float = 3.0
+    oneway: bool = False
+
+
+class EncodedRequest(Protocol):
+    """An ``Request`` that can make its own frame, for requests on the hot path; a shell that signs uses its fields."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def code(self) -> int: ...
+    @property
+    def ext_fields(self) -> dict[str, Any]: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def timeout_s(self) -> float: ...
+    @property
+    def oneway(self) -> bool: ...
+    def frame(self, opaque: int) -> bytes:
+        """The frame of this request without a signature."""
+
+
+class Sleep(NamedTuple):
+    """Wait so long, then go on; the shell sends None in."""
+
+    seconds: float
+
+
+_Result = TypeVar("_Result")
+RequestSteps: TypeAlias = Generator[Request | EncodedRequest | Sleep, Any, _Result]
+"""A generator of steps that returns its result."""
+
+
+def of_client(error: Exception) -> Exception:
+    """What a connection raised, as a user of clients catches it: a ClientError."""
+    if isinstance(error, ClientError):
+        return error
+    if isinstance(error, CallTimeout):
+        return RequestTimeout(str(error))
+    return RequestLost(str(error)) if isinstance(error, ConnectionLost) else error
+
+
+def broker_error(answer: RemotingCommand, address: str, about: str = "", *, msg_id: str | None = None) -> BrokerError:
+    """The error that an answer's code means. Args: about: what was asked for, a topic or a group, say."""
+    code, remark = answer.code, answer.remark or ""
+    text = f"{about + ': ' if about else ''}{address} answered code {code}" + (f" {remark!r}" if remark else "")
+    kind = BrokerError
+    if code == ResponseCode.SYSTEM_BUSY:
+        kind = BrokerBusy
+    elif code in (ResponseCode.NO_PERMISSION, ResponseCode.USER_NOT_EXIST) or _ACL in remark:
+        kind = Refused
+    return kind(text, code=code, remark=remark, broker=address, msg_id=msg_id)
+
+
+def checked(answer: RemotingCommand, address: str, about: str = "", *also: int) -> RemotingCommand:
+    """The answer, if its code is 0 or one of ``also``. Raises: NoRoute for code 17, else BrokerError or its kinds."""
+    if answer.code == ResponseCode.SUCCESS or answer.code in also:
+        return answer
+    if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+        raise NoRoute(f"{about + ': ' if about else ''}{address} answered code 17 {answer.remark or ''!r}")
+    raise broker_error(answer, address, about)

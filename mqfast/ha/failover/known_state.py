@@ -1,0 +1,67 @@
+"""What a store knows of fail-over beside its epochs: the newest record of etcd that its broker saw, and the brokers.
+
+So a broker notices that etcd has lost its record or came back with an older one, and knows who else there is.
+
+Room: ha/failover. It must never forget a broker by itself. Source: our own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from mqfast.errors import CorruptFile, StoreNotFound
+from mqfast.ha.failover.etcd import Value
+from mqfast.ha.failover.etcd_state import State
+
+if TYPE_CHECKING:
+    from mqfast.store.base.paths import Door
+
+__all__ = ["KnownRecord"]
+
+_NAME: Final = "failoverState.json"
+
+
+class KnownRecord:
+    """The file ``failoverState.json`` of one store.
+
+    Attributes: ``state``: the newest record, None without one; ``members``: ids of brokers of the name.
+    Thread: one at a time. Durability: every change is on the disk when the call returns.
+    """
+
+    def __init__(self, os_api: Door, root: str) -> None:
+        """Raises: CorruptFile, StorageError."""
+        self.path: Final = os.path.join(root, _NAME)
+        self._door: Final = os_api
+        self.state: State | None = None
+        self.members: frozenset[int] = frozenset()
+        try:
+            data = os_api.read_file(self.path)
+        except StoreNotFound:
+            return
+        try:
+            found = json.loads(data)
+            if found["state"] is not None:
+                self.state = State.decoded(Value(json.dumps(found["state"]).encode(), 0, int(found["revision"]), 0))
+            self.members = frozenset(int(one) for one in found["members"])
+        except (KeyError, TypeError, ValueError, CorruptFile):
+            raise CorruptFile(
+                "what this store knows of its brokers is damaged; without the file an operator decides who leads",
+                path=self.path, expected="state, revision, members", found=repr(data[:60]),
+            ) from None  # fmt: skip
+
+    def note(self, state: State | None = None, members: Iterable[int] = ()) -> None:
+        """A record that is in force, and more brokers. Raises: StorageError."""
+        new_state = self.state if state is None else state
+        new_members = self.members.union(members)
+        if (new_state, new_members) == (self.state, self.members):
+            return
+        value = {
+            "state": None if new_state is None else json.loads(new_state.encoded()),
+            "revision": 0 if new_state is None else new_state.revision,
+            "members": sorted(new_members),
+        }
+        self._door.replace_file(self.path, json.dumps(value).encode())
+        self.state, self.members = new_state, new_members

@@ -1,0 +1,42 @@
+"""What headers.pyx needs of codec.pyx: a command's fields where they stand, undecoded."""
+
+from libc.stdint cimport int64_t, uint8_t
+
+
+cdef class RemotingCommand:
+    cdef readonly int code
+    cdef public int opaque
+    cdef readonly int flag
+    cdef readonly int language
+    cdef readonly int version
+    cdef readonly int serialize
+    cdef readonly object remark
+    cdef readonly object body
+    cdef public double received_s
+    cdef public bint was_held
+    cdef dict _fields  # None while they stand undecoded in _header
+    cdef bint _has_fields  # "extFields" is on the wire, be it empty
+    cdef bytes _header
+    cdef Py_ssize_t _from
+    cdef Py_ssize_t _to
+
+
+cdef struct Text:
+    const uint8_t *begin
+    const uint8_t *at
+    const uint8_t *end
+    const char *expected  # what was wanted where reading stopped; NULL while all is well
+
+
+cdef struct Span:
+    const uint8_t *at
+    Py_ssize_t size
+    bint escaped
+
+
+cdef bint take_pair(Text *t, Span *key, Span *value) noexcept nogil
+cdef bint take_binary_pair(Text *t, Span *key, Span *value) noexcept nogil
+cdef int64_t number_in(const uint8_t *at, Py_ssize_t size, bint *valid) noexcept nogil
+cdef bytes bytes_of(Span *span)
+cdef str text_of(Span *span)
+cdef Text fields_of(RemotingCommand command)

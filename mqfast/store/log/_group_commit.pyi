@@ -1,1 +1,0 @@
-"""_group_commit.pyx has nothing to call from Python; what each part does is described there."""

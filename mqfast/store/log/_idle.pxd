@@ -1,8 +1,0 @@
-# Service threads of a log to which nothing is put.
-from libc.stdint cimport int64_t, uint32_t
-from mqfast.store.base._event cimport Event
-from mqfast.store.log._log_state cimport LogState
-
-cdef void wake_services(LogState *s) noexcept nogil
-cdef bint refuses(LogState *s) noexcept nogil
-cdef void sleep_until_put(LogState *s, Event event, uint32_t seen, int64_t written, int64_t ns) noexcept nogil

@@ -1,1 +1,0 @@
-"""_idle.pyx has nothing to call from Python; what each part does is described there."""

@@ -1,1 +1,0 @@
-"""_watch.pyx has nothing for Python."""

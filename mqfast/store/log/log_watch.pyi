@@ -1,0 +1,1 @@
+"""log_watch.pyx has nothing for Python."""

@@ -1,0 +1,452 @@
+"""Raw log bytes: leased ranges for a master's connections, and the end of a slave's log, which takes them (RocketMQ: CommitLog.getData,
+appendData; DefaultHAConnection, DefaultHAClient).
+
+It must never show a byte above the readable position, and never put a byte into a slave's log before the record that has it is whole and checked.
+So a slave's log ends with a whole record at every moment: readers, dispatch and recovery meet what they meet on a master.
+
+What comes in is cut anywhere. Whole records are copied in place; the first bytes of one whose rest has not come wait in memory, at most one log
+file of them. Bytes that land get the order of an append: all but the first size word, then that word, then `written`. A reader in another process
+stops at the word until all behind it is there.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memcpy
+from mqfast.store.base.mapped_file cimport FilePin, MappedFile, pin_file
+from mqfast.store.base.os_api cimport (
+    LONGEST_WAIT_NS,
+    Mutex,
+    acquire,
+    futex_wait,
+    lock,
+    mq_fence,
+    mq_get32,
+    mq_load32,
+    mq_load64,
+    mq_or32,
+    mq_publish32,
+    mq_store64,
+    release,
+    unlock,
+)
+from mqfast.store.log.commit_log cimport CommitLog, deadline_after
+from mqfast.store.log.group_commit cimport commit_up_to, readable
+from mqfast.store.log.idle cimport wake_services
+from mqfast.store.log.log_state cimport (
+    CLOCK_FALL_MS,
+    LOG_ASLEEP,
+    LOG_CLOSED,
+    LOG_FAILED,
+    LOG_FORKED,
+    LOG_REFUSING,
+    LOG_SLAVE,
+    LOG_WAITING,
+    WATCH_FLUSHED,
+    WATCH_WRITTEN,
+    LogState,
+    lock_puts,
+    unlock_puts,
+)
+from mqfast.store.log.log_watch cimport appended, flushed_moved
+from mqfast.store.record.record cimport MAGIC_BLANK, MAGIC_V1, MAGIC_V2, REC_OK, Record, check_crc, parse_record
+
+from mqfast.errors import CorruptFile, DiskFull, InternalError, LogGap, LogOverlap, NotSlave, OffsetError, StoreClosed, UsageError
+
+cdef int64_t BLOCKS_STEP = 16 << 20
+
+
+# --- a master's side -------------------------------------------------------------------------------------------------------
+
+cdef class LogBytes:
+    """Some bytes of one log file, mapped as long as this object or a view of it lives."""
+
+    cdef FilePin held
+    cdef const uint8_t *at
+    cdef Py_ssize_t count
+    cdef readonly int64_t physical_offset
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, <void *> self.at, self.count, 1, flags)
+
+    def check(self) -> None:
+        """Behind the last use of the bytes. Raises: CorruptFile when a page of them was lost, so that they may have been zeros."""
+        self.held.file.check_damage()
+
+
+def read_range(CommitLog log not None, int64_t offset, int64_t max_bytes, bint unflushed=False) -> list:
+    """As RawLog.read."""
+    cdef LogState *s = &log.state
+    cdef int64_t limit, n, first = log.min_offset
+    cdef MappedFile file
+    cdef LogBytes piece
+    cdef list pieces = []
+    log.check_state()
+    limit = watched_limit(s, log.hide_unflushed, unflushed)
+    if max_bytes < 0:
+        raise UsageError(f"max_bytes: expected at least 0, found {max_bytes}")
+    if offset < max(first, 0) or offset > limit:
+        raise OffsetError(f"physical offset {offset} is outside the log: expected {max(first, 0)} to {limit}")
+    while max_bytes > 0 and offset < limit:
+        file = log.file_at(offset)
+        if file is None:
+            break
+        n = min(max_bytes, min(limit, file.start_offset + file.file_bytes) - offset)
+        piece = LogBytes.__new__(LogBytes)
+        piece.held = pin_file(file)
+        file.check_damage()
+        piece.at = piece.held.base + (offset - file.start_offset)
+        piece.count = n
+        piece.physical_offset = offset
+        pieces.append(memoryview(piece))
+        offset += n
+        max_bytes -= n
+    return pieces
+
+
+def wait_range(CommitLog log not None, int64_t offset, timeout=None, bint unflushed=False) -> bool:
+    """As RawLog.wait_for."""
+    cdef LogState *s = &log.state
+    cdef bint sync = log.hide_unflushed
+    cdef int64_t deadline = deadline_after(log.os_api.monotonic_ns(), timeout), until
+    while True:
+        log.check_state()
+        if watched_limit(s, sync, unflushed) > offset:
+            return True
+        until = log.os_api.monotonic_ns() + LONGEST_WAIT_NS
+        if 0 <= deadline < until:
+            until = deadline
+        with nogil:
+            wait_above(s, offset, sync, unflushed, until)
+        if until == deadline and log.os_api.monotonic_ns() >= deadline:
+            return watched_limit(s, sync, unflushed) > offset
+        PyErr_CheckSignals()
+
+
+cdef int64_t watched_limit(LogState *s, bint sync, bint unflushed) noexcept nogil:
+    """Physical offset up to which raw bytes may be read; unflushed: what no sync covers and what is not confirmed counts as well, as a slave gets it,
+    who confirms it. Commits a pool's buffer."""
+    if s.pooled and mq_load64(&s.committed) < mq_load64(&s.written):
+        commit_up_to(s, mq_load64(&s.written))
+    if unflushed:
+        return mq_load64(&s.committed) if s.pooled else mq_load64(&s.written)
+    return readable(s, sync)
+
+
+cdef void wait_above(LogState *s, int64_t offset, bint sync, bint unflushed, int64_t until_ns) noexcept nogil:
+    """Wait until watched_limit is above offset, the time is over, or the log takes no more."""
+    cdef uint32_t seen, bits = WATCH_WRITTEN
+    cdef int64_t left
+    if sync and not unflushed:
+        bits |= WATCH_FLUSHED
+    while not mq_load32(&s.flags) & (LOG_CLOSED | LOG_FAILED | LOG_FORKED):
+        lock_puts(s)
+        seen = mq_load32(&s.grown)
+        mq_or32(&s.watched, bits)
+        unlock_puts(s)
+        mq_fence()
+        if watched_limit(s, sync, unflushed) > offset:
+            return
+        left = until_ns - s.os.monotonic_ns(s.os)
+        if left <= 0:
+            return
+        futex_wait(&s.grown, seen, left)
+
+
+# --- the confirm offset ------------------------------------------------------------------------------------------------------
+
+def set_confirm(CommitLog log not None, offset) -> None:
+    """Let readers and dispatch look no further than this physical offset; None: as far as the log allows."""
+    cdef LogState *s = &log.state
+    log.take_put_lock()
+    s.inline_dispatch = log.inline_dispatch and offset is None      # a put would show its unit before it is confirmed
+    mq_store64(&s.confirm, INT64_MAX if offset is None else <int64_t> offset)
+    if mq_load32(&s.watched):
+        appended(s, NULL)
+    unlock_puts(s)
+    with nogil:
+        flushed_moved(s)
+
+
+def get_confirm(CommitLog log not None):
+    """Where readers and dispatch end, or None."""
+    cdef int64_t at = mq_load64(&log.state.confirm)
+    return None if at == INT64_MAX else at
+
+
+# --- a slave's side --------------------------------------------------------------------------------------------------------
+
+cdef enum Scanned:
+    SCAN_ALL = 1            # everything is whole, or the file ends
+    SCAN_PART = 2           # a record whose rest is missing
+    SCAN_SIZE = 3           # no record: what is wrong
+    SCAN_MAGIC = 4
+    SCAN_RECORD = 5
+    SCAN_PLACE = 6
+    SCAN_CRC = 7
+
+_WRONG = {SCAN_SIZE: "a size that the log file has room for", SCAN_MAGIC: "the magic of a record or of an end mark",
+          SCAN_RECORD: "lengths that agree", SCAN_PLACE: "a record that names its own physical offset", SCAN_CRC: "a body that agrees with its CRC"}
+
+cdef struct Scan:
+    int64_t whole           # bytes of whole records from the start
+    int64_t records
+    int64_t need            # bytes that the record behind them has, where that is known; else 8
+    int64_t last_timestamp  # store time of the newest; what it was before the first
+    int64_t fell_from       # the clock of the master fell: from this time, 0: it did not
+    int64_t fell_to
+    int stop
+
+
+cdef void scan(const uint8_t *p, int64_t n, int64_t at, int64_t file_end, bint crc, Scan *out) noexcept nogil:
+    """Walk the records of one file that begin at p, whose physical offset is `at`."""
+    cdef Record r
+    cdef int64_t total, magic, left
+    out.whole = out.records = 0
+    out.need = 8
+    out.fell_from = out.fell_to = 0
+    out.stop = SCAN_ALL
+    while n > 0 and at < file_end:
+        left = file_end - at
+        if left < 8:                    # too short for an end mark
+            out.need = total = left
+        elif n < 8:
+            out.need = 8
+            out.stop = SCAN_PART
+            return
+        else:
+            total = mq_get32(p)
+            magic = mq_get32(p + 4)
+            if total < 8 or total > left:
+                out.stop = SCAN_SIZE
+                return
+            if magic == MAGIC_BLANK:
+                if total != left:
+                    out.stop = SCAN_SIZE
+                    return
+            elif magic != MAGIC_V1 and magic != MAGIC_V2:
+                out.stop = SCAN_MAGIC
+                return
+            out.need = total
+        if n < total:
+            out.stop = SCAN_PART
+            return
+        if left >= 8 and magic != MAGIC_BLANK:
+            if parse_record(p, total, &r) != REC_OK:
+                out.stop = SCAN_RECORD
+                return
+            if r.physical_offset != at:
+                out.stop = SCAN_PLACE
+                return
+            if crc and not check_crc(p, &r, False):
+                out.stop = SCAN_CRC
+                return
+            if out.last_timestamp - r.store_timestamp > CLOCK_FALL_MS:
+                if out.fell_from == 0:
+                    out.fell_to = r.store_timestamp
+                out.fell_from = out.last_timestamp
+            out.last_timestamp = r.store_timestamp
+            out.records += 1
+        p += total
+        n -= total
+        at += total
+        out.whole += total
+
+
+cdef class RawEnd:
+    """The end of a slave's log, which takes the bytes of its master. Thread: any; one append at a time."""
+
+    cdef CommitLog log
+    cdef Mutex mutex
+    cdef bytearray part             # the first bytes of the record at `written`
+
+    def __init__(self, CommitLog log not None):
+        self.log = log
+        self.mutex = Mutex()
+        self.part = bytearray()
+
+    @property
+    def end(self) -> int:
+        """Physical offset behind the last whole record."""
+        return mq_load64(&self.log.state.written)
+
+    @property
+    def next_offset(self) -> int:
+        """Physical offset at which the next bytes must begin."""
+        return self.end + len(self.part)
+
+    def forget_part(self) -> None:
+        """The connection ended: the next bytes begin at ``end`` again."""
+        acquire(self.mutex)
+        try:
+            self.part = bytearray()
+        finally:
+            release(self.mutex)
+
+    def append(self, int64_t offset, data, bint check_crc=True) -> int:
+        """As RawLog.append."""
+        cdef Py_buffer view
+        try:
+            PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        except (TypeError, BufferError) as error:
+            raise UsageError(f"data: expected contiguous bytes, found {type(data).__name__}") from error
+        acquire(self.mutex)
+        try:
+            self._check(offset)
+            self._feed(<const uint8_t *> view.buf, view.len, check_crc)
+        finally:
+            release(self.mutex)
+            PyBuffer_Release(&view)
+        return self.next_offset
+
+    cdef int _check(self, int64_t offset) except -1:
+        """May bytes be appended, and there? Raises: NotSlave, LogGap, LogOverlap, DiskFull, and as a put."""
+        cdef CommitLog log = self.log
+        cdef LogState *s = &log.state
+        cdef uint32_t flags = mq_load32(&s.flags)
+        cdef int64_t end = mq_load64(&s.written), expected = end + len(self.part)
+        log.check_state()
+        if not flags & LOG_SLAVE:
+            raise NotSlave(f"store of {log.path}: expected broker_role SLAVE for bytes of a master, found a master")
+        if flags & LOG_WAITING:
+            log.get_ready()
+        if flags & LOG_REFUSING:
+            raise DiskFull(28, "disk use is above its watermark and the policy refuses writes", log.path)
+        if offset == expected:
+            return 0
+        if offset == end:
+            self.part = bytearray()         # a new connection begins with the record whose rest did not come
+            return 0
+        if not log.files and s.file_bytes == 0 and offset >= 0 and offset % log.file_bytes == 0:
+            self.part = bytearray()
+            log._set_positions(offset, s.last_store_timestamp)      # a new slave begins where its master sends from
+            return 0
+        if offset < expected:
+            raise LogOverlap(offset, expected, log.path)
+        raise LogGap(offset, expected, log.path)
+
+    cdef int _feed(self, const uint8_t *p, int64_t n, bint crc) except -1:
+        cdef LogState *s = &self.log.state
+        cdef int64_t at, k, need = 8
+        cdef Scan found
+        while n > 0:
+            at = mq_load64(&s.written)
+            if PyByteArray_GET_SIZE(self.part):     # complete the record first, and not more than that
+                self._scan(<const uint8_t *> PyByteArray_AS_STRING(self.part), PyByteArray_GET_SIZE(self.part), at, crc, &found)
+                k = min(n, found.need - PyByteArray_GET_SIZE(self.part))
+                self.part += p[:k]
+                p += k
+                n -= k
+                self._scan(<const uint8_t *> PyByteArray_AS_STRING(self.part), PyByteArray_GET_SIZE(self.part), at, crc, &found)
+                if found.whole:
+                    self._land(<const uint8_t *> PyByteArray_AS_STRING(self.part), &found)
+                    self.part = bytearray()
+                continue
+            self._scan(p, n, at, crc, &found)
+            if found.whole:
+                self._land(p, &found)
+                p += found.whole
+                n -= found.whole
+            if found.stop == SCAN_PART:
+                self.part += p[:n]
+                return 0
+            if found.stop != SCAN_ALL:
+                self._refuse(mq_load64(&s.written), found.stop)
+        return 0
+
+    cdef int _scan(self, const uint8_t *p, int64_t n, int64_t at, bint crc, Scan *found) except -1:
+        """Raises: CorruptFile when the first record is none; what is whole before a bad one is for the log."""
+        cdef int64_t file_end = at - at % self.log.file_bytes + self.log.file_bytes
+        found.last_timestamp = mq_load64(&self.log.state.last_store_timestamp)
+        with nogil:
+            scan(p, n, at, file_end, crc, found)
+        if found.whole == 0 and found.stop > SCAN_PART:
+            self._refuse(at, found.stop)
+        return 0
+
+    cdef int _refuse(self, int64_t at, int stop) except -1:
+        self.part = bytearray()
+        raise CorruptFile("what the master sent is no record; nothing from there on was appended", path=self.log.path, offset=at,
+                          expected=_WRONG[stop], found="other bytes")
+
+    cdef int _land(self, const uint8_t *p, Scan *found) except -1:
+        """Whole records of one file, to the end of the log. Raises: DiskFull, StorageError of a new file; nothing of them landed then."""
+        cdef CommitLog log = self.log
+        cdef LogState *s = &log.state
+        cdef int64_t n = found.whole, position
+        cdef bint closed
+        acquire(log.roll_lock)
+        try:
+            if s.file_bytes == 0 or mq_load64(&s.written) >= s.file_start + s.whole_bytes:
+                log._roll_over()
+            if mq_load64(&s.written) - s.file_start + n > s.file_bytes:
+                log.allocator.check_blocks(n)
+                try:
+                    log._give_blocks(n, BLOCKS_STEP)
+                except DiskFull as error:
+                    log.allocator.wait_for_blocks(n, error)
+                    raise
+            with nogil:
+                lock_puts(s)
+                if mq_load32(&s.flags) & LOG_ASLEEP:
+                    wake_services(s)
+                closed = mq_load32(&s.flags) & (LOG_CLOSED | LOG_FAILED) or s.base == NULL
+                if not closed:
+                    position = s.written - s.file_start
+                    if n > 4:
+                        memcpy(s.base + position + 4, p + 4, n - 4)
+                        mq_publish32(s.base + position, mq_get32(p))
+                    else:
+                        memcpy(s.base + position, p, n)     # the rest of a file that is too short for an end mark
+                    if found.fell_from:
+                        if s.clock_fall_from == 0:
+                            mq_store64(&s.clock_fall_to, found.fell_to)
+                        mq_store64(&s.clock_fall_from, found.fell_from)
+                    mq_store64(&s.puts, s.puts + found.records)
+                    mq_store64(&s.written, s.written + n)
+                    mq_store64(&s.last_store_timestamp, found.last_timestamp)
+                    if mq_load32(&s.watched):
+                        appended(s, NULL)
+                unlock_puts(s)
+        finally:
+            release(log.roll_lock)
+        if closed:
+            log.check_state()
+            raise StoreClosed(f"store of {log.path} is closed")
+        log.raise_lost()
+        return 0
+
+    def held(self) -> Mutex:
+        """Context manager: nothing is appended meanwhile."""
+        return self.mutex
+
+
+def rewind(CommitLog log not None) -> None:
+    """Before `CommitLog.truncate` of an open log: no file takes appends, and none waits for a flush. Everything is durable, nobody appends."""
+    cdef LogState *s = &log.state
+    cdef MappedFile file
+    if mq_load64(&s.flushed) < mq_load64(&s.written):
+        raise InternalError("a log is rewound behind its last sync only")
+    log.take_put_lock()
+    mq_store64(&s.file_bytes, 0)
+    s.base = NULL
+    log.current = None
+    unlock_puts(s)
+    with nogil:
+        lock(&s.flush_lock)
+        lock(&s.commit_lock)
+        s.pending_head = s.pending_tail
+        unlock(&s.commit_lock)
+        unlock(&s.flush_lock)
+    while log.retained:
+        file = log.retained[len(log.retained) - 1]
+        if file.buffer != NULL:
+            log.pool.give_back(file)
+        log.retained.pop()
+        file.watch(None)
+        file.close_fd()
+        file.release()
+    log.reaped = s.pending_tail
+    mq_store64(&log.reap_head, s.pending_head)

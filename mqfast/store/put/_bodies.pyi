@@ -1,6 +1,0 @@
-"""Types of _bodies.pyx; what each part does is described there."""
-
-from typing import final
-
-@final
-class Bodies: ...

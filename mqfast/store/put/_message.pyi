@@ -1,1 +1,0 @@
-"""Types of _message.pyx; what each part does is described there."""

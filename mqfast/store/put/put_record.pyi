@@ -1,0 +1,1 @@
+"""Types of put_record.pyx; what each part does is described there."""

@@ -1,8 +1,0 @@
-# The flush of queues without the GIL.
-from libc.stdint cimport int64_t
-from mqfast.store.queues._consume_queue cimport QueueState, QueueTable
-
-cdef enum:
-    BY_HAND = 0             # what is left needs the GIL: `flush_queues`
-
-cdef int flush_tails(QueueTable table, int64_t many, bint *left, int64_t *done, QueueState **failed) noexcept nogil

@@ -1,0 +1,1006 @@
+"""ConsumeQueue: the 20-byte units of one (topic, queue) (RocketMQ: ConsumeQueue).
+
+It must never write a unit outside blocks that were allocated, never show a unit before its bytes are written, and never read the log.
+Only one thread at a time may put, make room or truncate (the holder of the dispatch lock, or of the put lock while nothing is left to
+dispatch); any thread may read.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport calloc, free, qsort
+from libc.string cimport memcmp, memcpy, memset
+from mqfast.store.base.mapped_file cimport Latch, MappedFile
+from mqfast.store.base.os_api cimport (
+    MQ_OPEN_READ,
+    MQ_OPEN_WRITE,
+    OsApi,
+    allocate,
+    check,
+    encode_path,
+    list_starts,
+    lock,
+    mq_get32,
+    mq_get64,
+    mq_load32,
+    mq_load64,
+    mq_lock_try,
+    mq_or32,
+    mq_os,
+    mq_put32,
+    mq_put64,
+    mq_stat,
+    mq_store64,
+    populate,
+    read_all,
+    unlock,
+    unmap_written,
+)
+
+import posixpath as _posixpath
+
+from mqfast.errors import CorruptFile, DiskFull, OffsetError, StoreClosed
+from mqfast.store.base import paths as _paths
+
+_SETTING = "mapped_file_bytes_consume_queue"
+
+cdef int64_t FIRST_ROOM = 4096          # a queue starts with one page of blocks and doubles them from there
+cdef int64_t BUSY_BYTES = 64 << 10       # a flush by the clock of so much was not the last one: it leaves the page of the last units
+cdef int64_t MOST_PHYSICAL = <int64_t> 1 << 62     # a sum with a size still fits 63 bits
+cdef int SHORT_FILE = 1
+cdef int NO_PAGE = 14                    # EFAULT: populate's answer where a touch would be a SIGBUS
+
+cdef enum:
+    KNOWN_STARTS = 64                       # files of a queue that are listed without memory from the heap
+    FIRST_SCAN_BYTES = 4096
+    SCAN_BYTES = 65536
+    PATH_BYTES = 4096
+
+
+cdef uint64_t topic_hash(const uint8_t *topic, int32_t n, int32_t queue_id) noexcept nogil:
+    cdef uint64_t h = <uint64_t> n * 0x9E3779B97F4A7C15ULL + <uint32_t> queue_id, word
+    while n >= 8:
+        memcpy(&word, topic, 8)
+        h = (h ^ word) * 0x9E3779B97F4A7C15ULL
+        h ^= h >> 29
+        topic += 8
+        n -= 8
+    word = 0
+    memcpy(&word, topic, n)
+    h = (h ^ word) * 0x9E3779B97F4A7C15ULL
+    return h ^ (h >> 32)
+
+
+cdef void _see(const uint8_t *unit, int64_t *physical, int32_t *size, int64_t *tags) noexcept nogil:
+    physical[0] = mq_get64(unit)
+    size[0] = mq_get32(unit + 8)
+    tags[0] = mq_get64(unit + 12)
+
+
+cdef bint _is_zero(const uint8_t *p, int64_t n) noexcept nogil:
+    return n <= 0 or (p[0] == 0 and memcmp(p, p + 1, n - 1) == 0)
+
+
+cdef int _compare(const void *a, const void *b) noexcept nogil:
+    cdef int64_t x = (<const int64_t *> a)[0], y = (<const int64_t *> b)[0]
+    return (x > y) - (x < y)
+
+
+cdef int _read(mq_os *os, int fd, uint8_t *to, int64_t n, int64_t at) noexcept nogil:
+    cdef int64_t got = read_all(os, fd, to, n, at)
+    return <int> got if got < 0 else SHORT_FILE if got < n else 0
+
+
+cdef int _scan(mq_os *os, const char *path, int64_t file_bytes, Scan *scan) noexcept nogil:
+    """Read the units of one file up to the first that is none, then look whether anything but zeros follows: 0, SHORT_FILE or an errno.
+
+    Through a descriptor, not a mapping: for the one page that most queues of a large store have a read costs a fifth of mapping it.
+    """
+    cdef uint8_t buffer[SCAN_BYTES]
+    cdef int64_t at = 0, next_ = 0, n = 0, k = 0, physical
+    cdef int32_t size
+    cdef bint ended = False
+    cdef int rc = 0
+    cdef mq_stat st
+    cdef int fd = os.open(os, path, MQ_OPEN_READ)
+    scan.units = 0
+    scan.dirty = False
+    scan.opened = fd >= 0
+    if fd < 0:
+        return fd
+    rc = os.fstat(os, fd, &st)
+    scan.file_bytes = -1 if st.is_directory else st.bytes
+    if rc < 0 or scan.file_bytes != file_bytes:
+        os.close(os, fd)
+        return rc
+    while next_ < file_bytes and not ended and rc == 0:
+        at = next_
+        n = min(<int64_t> (SCAN_BYTES if at else FIRST_SCAN_BYTES), file_bytes - at)
+        rc = _read(os, fd, buffer, n, at)
+        k = 0
+        while rc == 0 and k + UNIT_BYTES <= n:
+            physical = mq_get64(buffer + k)
+            size = mq_get32(buffer + k + 8)
+            if physical < 0 or size <= 0 or physical > MOST_PHYSICAL:
+                ended = True
+                break
+            if not (physical == 0 and size == FILLER_SIZE):
+                scan.max_physical = physical + size
+            if scan.first_physical < 0:
+                _see(buffer, &scan.first_physical, &scan.first_size, &scan.first_tags)
+            k += UNIT_BYTES
+        if k > 0:
+            _see(buffer + k - UNIT_BYTES, &scan.last_physical, &scan.last_size, &scan.last_tags)
+        scan.units += k // UNIT_BYTES
+        next_ = at + n - n % UNIT_BYTES if at + n < file_bytes else file_bytes
+    at += n
+    if rc == 0 and ended and not _is_zero(buffer + k, n - k):
+        scan.dirty = True
+    while rc == 0 and not scan.dirty and at < file_bytes:
+        at = os.seek_data(os, fd, at)       # only blocks that hold data
+        if at < 0 or at >= file_bytes:
+            break
+        n = min(<int64_t> SCAN_BYTES, file_bytes - at)
+        rc = _read(os, fd, buffer, n, at)
+        scan.dirty = rc == 0 and not _is_zero(buffer, n)
+        at += n
+    os.close(os, fd)
+    return rc
+
+
+cdef struct Look:
+    mq_os *os
+    const char *path            # of the directory
+    int64_t file_bytes
+    Scan *scan
+    int64_t *looked_at
+
+
+cdef void _look(Look *look) noexcept nogil:
+    """Read the units of a queue that has one file, as most have; whatever is not as it should be is left to ``load``, which says what it is."""
+    cdef int64_t starts[2]
+    cdef char path[PATH_BYTES]
+    cdef int n
+    if list_starts(look.path, starts, 2) != 1 or starts[0] % look.file_bytes != 0:
+        return
+    n = snprintf(path, PATH_BYTES, "%s/%020lld", look.path, <long long> starts[0])
+    if 0 < n < PATH_BYTES and _scan(look.os, path, look.file_bytes, look.scan) == 0 and look.scan.file_bytes == look.file_bytes:
+        look.looked_at[0] = starts[0]
+
+
+def look_ahead(list queues) -> None:
+    """Read what the ``load`` of each of these queues would read, all without the GIL: several threads may do so, each for queues of its own.
+
+    Raises nothing: what cannot be read now is read by ``load``.
+    """
+    cdef Py_ssize_t i, n = len(queues)
+    cdef Look *looks = <Look *> calloc(n or 1, sizeof(Look))
+    cdef ConsumeQueue queue
+    cdef list names = []
+    if looks == NULL:
+        return
+    try:
+        for queue in queues:
+            names.append(encode_path(queue.path))
+        for i in range(n):
+            queue = <ConsumeQueue> queues[i]
+            queue._begin_scan()
+            looks[i].os = queue.os_api.os
+            looks[i].path = PyBytes_AS_STRING(names[i])
+            looks[i].file_bytes = queue.file_bytes
+            looks[i].scan = &queue.scan
+            looks[i].looked_at = &queue.looked_at
+        with nogil:
+            for i in range(n):
+                _look(&looks[i])
+    finally:
+        free(looks)
+
+
+cdef int sync_units(mq_os *os, uint8_t *base, int64_t first, int64_t to, int64_t end) noexcept nogil:
+    """Sync the bytes from `first`, the first of a page, to `to` of a mapped file whose last unit ends at `end`."""
+    unmap_written(os, base + first, (min(to, end) & ~<int64_t> 4095) - first)       # 650 interrupts a second beside 200,000 puts
+    return os.msync(os, base + first, to - first)
+
+
+cdef bint _fills_fast(QueueState *q) noexcept nogil:
+    """Does the queue get 2 units and more a millisecond, since this was asked last? Then it takes much room at once: each time that there
+    is none its puts leave their units to the dispatcher.
+    """
+    cdef uint64_t elapsed = <uint64_t> q.last_store_timestamp - <uint64_t> q.asked_at      # of a damaged record it may be anything
+    cdef bint fast = q.end >= q.asked_end and elapsed <= <uint64_t> (q.end - q.asked_end) // (2 * UNIT_BYTES)
+    q.asked_end = q.end
+    q.asked_at = q.last_store_timestamp
+    return fast
+
+
+cdef int grow_tail(QueueState *q) noexcept nogil:
+    """More blocks for the queue's last file, if it has one that is not full. Returns 1: room for a unit; 0: not here, or not so: `make_room` will
+    do it or say why not. Only the dispatcher, which has a record that has no unit yet: then no put looks at the queue's room.
+    """
+    cdef HeldFile *t = &q.tail
+    cdef mq_os *os = q.os
+    cdef int64_t at, to
+    cdef int fd, rc
+    if t.base == NULL or q.end + UNIT_BYTES > t.start + q.file_bytes:
+        return 0
+    at = t.allocated[0]
+    to = min(max(<int64_t> FIRST_ROOM, at) * (16 if _fills_fast(q) else 2), q.file_bytes)
+    if to <= at:
+        return 0
+    fd = os.open(os, t.path, MQ_OPEN_WRITE)
+    if fd < 0:
+        return 0
+    rc = allocate(os, fd, at, to - at)
+    os.close(os, fd)
+    # the page cache may keep more than these bytes as one, the rest of which has no blocks
+    if rc < 0 or populate(os, t.base + (at & ~<int64_t> 4095), to - (at & ~<int64_t> 4095)) == -NO_PAGE or mq_load32(t.lost):
+        return 0
+    t.allocated[0] = to
+    q.room_end = t.start + to - to % UNIT_BYTES
+    return q.end + UNIT_BYTES <= q.room_end
+
+
+cdef int64_t behind_units(const QueueState *q, int64_t end) noexcept nogil:
+    """Where a flush by the clock ends while the queue is busy: before the page that units are put in, for the reason that the log's has
+    (group_commit.pyx). The next one comes behind all units that there were at this one.
+    """
+    if q.tail.base == NULL or q.cut or end - q.flushed < BUSY_BYTES or end <= q.tail.start:
+        return end
+    return end - ((end - q.tail.start) & 4095)
+
+
+@cython.no_gc_clear
+cdef class ConsumeQueue:
+    """One queue: its files, its bounds, its units.
+
+    ``min_offset`` is the first unit whose record may still exist, ``max_offset`` the next unit to be put.
+    """
+
+    def __init__(self, OsApi os_api, directory, topic, queue_id, file_bytes, Latch latch=None, dict tails=None):
+        self.os_api = os_api
+        self.latch = latch
+        self.tails = {} if tails is None else tails
+        self.topic = topic
+        self.queue_id = queue_id
+        self.path = _paths.queue_dir(directory, topic, queue_id)
+        self.file_bytes = self.state.file_bytes = file_bytes
+        self.state.os = os_api.os
+        self.topic_text = topic.encode("utf-8")
+        self.files = []
+        self.state.topic = <const uint8_t *> PyBytes_AS_STRING(self.topic_text)
+        self.state.topic_bytes = <int32_t> PyBytes_GET_SIZE(self.topic_text)
+        self.state.queue_id = queue_id
+        self.state.hash = topic_hash(self.state.topic, self.state.topic_bytes, queue_id)
+        self.floor_end = -1
+        self.state.max_physical = -1
+        self.seen_first = self.seen_last = self.looked_at = -1
+
+    # --- bounds ---
+
+    @property
+    def min_offset(self) -> int:
+        """First valid queue offset."""
+        return self.state.min_logic // UNIT_BYTES
+
+    @property
+    def max_offset(self) -> int:
+        """Queue offset behind the last unit."""
+        return mq_load64(&self.state.end) // UNIT_BYTES
+
+    @property
+    def next_offset(self) -> int:
+        """Queue offset that the next record will get."""
+        return mq_load64(&self.state.next_offset)
+
+    @next_offset.setter
+    def next_offset(self, int64_t value):
+        mq_store64(&self.state.next_offset, value)
+
+    @property
+    def deleted(self) -> bool:
+        """Was its topic deleted, or is it being deleted now?"""
+        return self.state.deleted
+
+    @property
+    def waits(self) -> bool:
+        """Do its units wait for space on the disk?"""
+        return self.state.waits
+
+    @waits.setter
+    def waits(self, bint value):
+        self.state.waits = value
+
+    @property
+    def min_logic(self) -> int:
+        """Byte of the first valid unit in the queue's stream."""
+        return self.state.min_logic
+
+    @property
+    def max_physical(self) -> int:
+        """End of the last record that has a unit, -1 when there is none."""
+        cdef int64_t end = mq_load64(&self.state.max_physical)
+        return -1 if end <= self.floor_end else end
+
+    @property
+    def floor(self) -> int:
+        """Records that end here or before get no unit: the topic was deleted behind them. -1: none. Set at open only, of a queue
+        that has no unit of theirs.
+        """
+        return self.floor_end
+
+    @floor.setter
+    def floor(self, int64_t value):
+        if self.state.max_physical <= self.floor_end:
+            self.state.max_physical = -1        # it said the floor
+        self.floor_end = value
+        self._reach(self.state.max_physical)
+
+    cdef void _reach(self, int64_t max_physical) noexcept:
+        """The last unit's record ends there; -1: no unit."""
+        mq_store64(&self.state.max_physical, max(max_physical, self.floor_end))
+
+    @property
+    def was_cut(self) -> bool:
+        """Was anything behind its end cleared since this was last set: units that the log may still have records for?"""
+        return self.cut_units
+
+    @was_cut.setter
+    def was_cut(self, bint value):
+        self.cut_units = value
+
+    @property
+    def misplaced(self) -> int:
+        """Units that stand at another place than their record says (a queue that lost units before)."""
+        return self.state.misplaced
+
+    @property
+    def misplaced_from(self) -> int:
+        """Queue offset of the first of them, where there is one."""
+        return self.state.misplaced_at // UNIT_BYTES
+
+    @property
+    def unit_count(self) -> int:
+        """Valid units."""
+        return (mq_load64(&self.state.end) - self.state.min_logic) // UNIT_BYTES
+
+    @property
+    def file_list(self) -> list:
+        """The files, oldest first."""
+        return list(self.files)
+
+    # --- load, recover, truncate ---
+
+    def load(self) -> None:
+        """Take the files of the directory. Raises: CorruptFile for a file of another length or a gap between files."""
+        cdef bytes native
+        cdef const char *path
+        cdef int64_t starts[KNOWN_STARTS]
+        cdef int64_t *all_starts = starts
+        cdef int64_t count
+        if self.looked_at >= 0:
+            self._take_files(&self.looked_at, 1)
+            return
+        native = encode_path(self.path)
+        path = native
+        with nogil:
+            count = list_starts(path, starts, KNOWN_STARTS)
+            if count > KNOWN_STARTS:
+                all_starts = <int64_t *> calloc(count, sizeof(int64_t))
+                if all_starts != NULL:
+                    count = min(count, list_starts(path, all_starts, count))
+        check(count, "list", self.path)
+        if all_starts == NULL:
+            raise MemoryError()
+        try:
+            if count > 1:
+                qsort(all_starts, count, sizeof(int64_t), _compare)
+            self._take_files(all_starts, count)
+        finally:
+            if all_starts != starts:
+                free(all_starts)
+
+    cdef int _take_files(self, const int64_t *starts, int64_t count) except -1:
+        cdef mq_os *os = self.os_api.os
+        cdef mq_stat st
+        cdef MappedFile file
+        cdef int64_t i, start, found, expected = -1
+        for i in range(count):
+            start = starts[i]
+            path = f"{self.path}/{start:020d}"
+            file = MappedFile.__new__(MappedFile)
+            file._init(self.os_api, path, start, self.file_bytes, True)
+            if i == count - 1 and not self.files and start % self.file_bytes == 0:
+                # Most queues have one file: its units are read here, by the descriptor that tells its length.
+                if start == self.looked_at:
+                    self.scanned = file
+                    self.looked_at = -1
+                else:
+                    self._begin_scan()
+                    self._scan_file(file)
+                found = self.scan.file_bytes
+            else:
+                check(os.stat(os, <const char *> file.native_path, &st), "stat", path)
+                found = -1 if st.is_directory else st.bytes
+            if found < 0:
+                continue
+            if i == count - 1 and found == 0:
+                self.os_api.unlink(path)          # made, but never given its length
+                continue
+            if start % self.file_bytes or (expected >= 0 and start != expected):
+                raise CorruptFile("queue file out of place", path=path, expected=expected if expected >= 0
+                                  else f"a multiple of {self.file_bytes}", found=start)
+            if found != self.file_bytes:
+                raise CorruptFile("wrong file length", path=path, expected=f"{self.file_bytes} bytes", found=f"{found} bytes")
+            self.files.append(file)
+            expected = start + self.file_bytes
+        return 0
+
+    cdef void _begin_scan(self) noexcept:
+        self.scanned = None
+        self.scan.first_physical = self.scan.last_physical = self.scan.max_physical = -1
+
+    cdef int _scan_file(self, MappedFile file) except -1:
+        """Read a file's units into ``scan``, after those of the files before it; ``file_bytes`` there: its length, -1 for a directory."""
+        cdef mq_os *os = file.os
+        cdef const char *path = <const char *> file.native_path
+        cdef int rc
+        self.scanned = None
+        with nogil:
+            rc = _scan(os, path, self.file_bytes, &self.scan)
+        if rc == SHORT_FILE:
+            raise CorruptFile("file is shorter than its format asks for", path=file.path, expected=f"{self.file_bytes} bytes",
+                              found="less")
+        check(rc, "read" if self.scan.opened else "open", file.path)
+        self.scanned = file
+        return 0
+
+    def recover(self) -> None:
+        """Find the end of the valid units, from the third-last file on; what lies behind it is cleared.
+
+        Fillers (physical offset 0, size 2^31-1) stand for units that never were: they count as units but say nothing of the log.
+        """
+        cdef MappedFile file
+        cdef QueueState *q = &self.state
+        cdef Scan *scan = &self.scan
+        cdef int64_t first
+        cdef Py_ssize_t index
+        self._reach(-1)
+        if not self.files:
+            return
+        first = max(0, len(self.files) - 3)
+        q.min_logic = (<MappedFile> self.files[0]).start_offset
+        if self.scanned is None or self.scanned is not self.files[0] or len(self.files) > 1:
+            self._begin_scan()
+        for index in range(first, len(self.files)):
+            file = self.files[index]
+            if file is not self.scanned:
+                self._scan_file(file)
+                if scan.file_bytes != self.file_bytes:
+                    raise CorruptFile("file is shorter than its format asks for", path=file.path,
+                                      expected=f"{self.file_bytes} bytes", found=f"{scan.file_bytes} bytes")
+            q.end = file.start_offset + scan.units * UNIT_BYTES
+            if q.end < file.start_offset + self.file_bytes:
+                break
+        self.scanned = None
+        self._reach(scan.max_physical if scan.max_physical >= 0 or first == 0 else self._last_physical_before(q.end))
+        self._cut(scan.dirty)
+        # what recovery looks at next: without it, each of thousands of queues would be mapped for one unit
+        if scan.last_physical >= 0:
+            self.seen_first = q.min_logic // UNIT_BYTES if first == 0 else -1
+            self.seen_last = q.end // UNIT_BYTES - 1
+
+    def end_recovery(self, int64_t min_physical) -> None:
+        """At the end of recovery: the lower bound follows the log, the next offset continues the queue."""
+        self.correct_min(max(0, min_physical))
+        self.next_offset = self.max_offset
+        self.seen_first = self.seen_last = -1
+
+    def _cut(self, bint clear=True) -> None:
+        """Remove the files behind the end, and clear the rest of the one there; the next unit takes it as the tail."""
+        cdef MappedFile file
+        cdef QueueState *q = &self.state
+        self.seen_first = self.seen_last = -1
+        if self.tail is not None:
+            self._give_up_tail()
+        q.room_end = 0
+        q.units = NULL
+        while self.files and (<MappedFile> self.files[len(self.files) - 1]).start_offset > q.end:
+            file = self.files.pop()
+            file.destroy()
+            self.state.cut = self.cut_units = True
+        if self.files:
+            file = self.files[len(self.files) - 1]
+            if clear and file.start_offset + self.file_bytes > q.end and file.zero_tail(q.end - file.start_offset):
+                self.state.cut = self.cut_units = True
+        self.state.flushed = min(self.state.flushed, q.end)
+
+    cdef void _lock_files(self) noexcept:
+        """Until `files_lock` is let go of no flush looks at `tail` and `before`."""
+        cdef QueueState *q = &self.state
+        if not mq_lock_try(&q.files_lock):
+            with nogil:
+                lock(&q.files_lock)
+
+    cdef void _release_before(self) noexcept:
+        cdef MappedFile file = self.before
+        if file is None:
+            return
+        self._lock_files()
+        self.state.before.base = NULL
+        unlock(&self.state.files_lock)
+        self.before = None
+        file.release()
+
+    cdef void _give_up_tail(self) noexcept:
+        cdef MappedFile file = self.tail
+        self._release_before()
+        self._lock_files()
+        self.state.tail.base = NULL
+        unlock(&self.state.files_lock)
+        self.tail = None
+        self.tails.pop(self, None)
+        file.watch(None)
+        file.release()
+
+    cdef _take_tail(self, MappedFile file):
+        cdef QueueState *q = &self.state
+        cdef MappedFile last = self.tail
+        cdef uint8_t *base
+        if last is not None and (q.cut or q.flushed >= file.start_offset or last.start_offset + self.file_bytes != file.start_offset):
+            self._give_up_tail()
+            last = None
+        self.tails[self] = None
+        base = file.hold()
+        file.watch(self.latch)
+        self._release_before()
+        self._lock_files()
+        if last is not None:
+            q.before = q.tail
+            self.before = last      # held until it is flushed
+        q.tail.base = base
+        q.tail.start = file.start_offset
+        q.tail.allocated = &file.allocated
+        q.tail.lost = &file.damage.hits
+        q.tail.path = <const char *> file.native_path
+        unlock(&q.files_lock)
+        if last is not None:
+            last.watch(None)
+        q.units = base
+        self.tail = file
+        q.file_start = file.start_offset
+        if file.allocated == 0 and q.end > file.start_offset:
+            # blocks are whole pages: what is behind the page of the last unit may be a hole
+            file.allocated = (q.end - file.start_offset) & ~<int64_t> 4095
+        q.room_end = file.start_offset + file.allocated - file.allocated % UNIT_BYTES
+
+    def truncate(self, int64_t physical_offset, dropped=None) -> None:
+        """Drop every unit whose record starts at or behind ``physical_offset`` (RocketMQ: truncateDirtyLogicFiles).
+
+        Args: dropped: a list that gets the bytes of the units that go.
+        """
+        cdef MappedFile file
+        cdef QueueState *q = &self.state
+        cdef uint8_t *base
+        cdef int64_t at, physical, end, to, old_end = mq_load64(&self.state.end), most = -1
+        cdef int32_t size
+        cdef bint filler
+        cdef Py_ssize_t index = len(self.files) - 1
+        if not self.files:
+            self._reach(-1)
+            return
+        end = (<MappedFile> self.files[0]).start_offset
+        while index >= 0:
+            file = self.files[index]
+            base = file.hold()
+            most = -1
+            try:
+                at = 0
+                while at < self.file_bytes:
+                    physical = mq_get64(base + at)
+                    size = mq_get32(base + at + 8)
+                    filler = physical == 0 and size == FILLER_SIZE
+                    # a record ends at or before the log does: a longer unit is damaged, and would keep later ones out
+                    if physical < 0 or size <= 0 or (physical > physical_offset - size and not filler):
+                        break
+                    if not filler:
+                        most = physical + size
+                    at += UNIT_BYTES
+                to = min(old_end - file.start_offset, self.file_bytes)
+                if dropped is not None and at < to:
+                    dropped.append((<const char *> base + at)[:to - at])
+                file.check_damage()
+            finally:
+                file.release()
+            if at > 0 or index == 0:
+                end = file.start_offset + at
+                break
+            index -= 1
+        if most < 0 and index > 0:
+            # only fillers were left in that file: the last real unit, if any, stands in an earlier one
+            most = self._last_physical_before(end)
+        self._reach(most)
+        mq_store64(&q.end, end)
+        self._cut()
+
+    def _last_physical_before(self, int64_t end) -> int:
+        cdef int64_t at = end - UNIT_BYTES
+        while at >= self.state.min_logic:
+            physical, size, _ = self.unit(at // UNIT_BYTES)
+            if size > 0 and not (physical == 0 and size == FILLER_SIZE):
+                return physical + size
+            at -= UNIT_BYTES
+        return -1
+
+    def cut_to(self, int64_t queue_offset) -> None:
+        """Drop the units from this queue offset on; recovery puts them again from the log."""
+        self._reach(self._last_physical_before(queue_offset * UNIT_BYTES))
+        mq_store64(&self.state.end, queue_offset * UNIT_BYTES)
+        self._cut()
+        self.state.misplaced = 0
+        self.cut_units = True
+
+    def correct_min(self, int64_t min_physical) -> None:
+        """Move the lower bound past units whose records are gone (RocketMQ: correctMinOffset), and past fillers."""
+        cdef QueueState *q = &self.state
+        cdef int64_t low, high, middle
+        cdef int64_t end = mq_load64(&q.end)
+        cdef bint fillers
+        if not self.files or q.min_logic >= end:
+            return
+        first = (<MappedFile> self.files[0]).start_offset
+        low = max(q.min_logic, first) // UNIT_BYTES
+        high = end // UNIT_BYTES
+        # fillers stand in front of the first unit: elsewhere it is a damaged one, which says nothing of those before it
+        physical, size, _ = self.unit(low)
+        fillers = physical == 0 and size == FILLER_SIZE
+        if not fillers and physical >= min_physical:
+            return
+        if self._gone(high - 1, min_physical, fillers):
+            q.min_logic = end
+            return
+        while low < high:                   # first unit that is not gone
+            middle = (low + high) // 2
+            if self._gone(middle, min_physical, fillers):
+                low = middle + 1
+            else:
+                high = middle
+        q.min_logic = low * UNIT_BYTES
+
+    cdef bint _gone(self, int64_t queue_offset, int64_t min_physical, bint fillers) except -1:
+        physical, size, _ = self.unit(queue_offset)
+        return fillers if physical == 0 and size == FILLER_SIZE else physical < min_physical
+
+    # --- write ---
+
+    def make_room(self, int64_t queue_offset) -> None:
+        """Get allocated blocks for the next unit: more of the tail file, the next file, or the first one.
+
+        A first file whose queue starts above 0 is filled up to there with fillers. Raises: DiskFull, StorageError; nothing changed then.
+        """
+        cdef QueueState *q = &self.state
+        cdef MappedFile file
+        cdef int64_t start, at
+        cdef bint fresh = not self.files
+        if self.closed:
+            raise StoreClosed(f"queue {self.topic}/{self.queue_id} was closed or deleted")
+        if self.tail is None and not fresh:
+            file = self.files[len(self.files) - 1]
+            if q.end < file.start_offset + self.file_bytes:
+                self._take_tail(file)           # the first unit since the queue was loaded
+                if q.room_end >= q.end + UNIT_BYTES:
+                    return
+        if self.tail is not None and q.end < self.tail.start_offset + self.file_bytes:
+            try:
+                self.tail.grow(max(FIRST_ROOM, self.tail.allocated) * (16 if _fills_fast(q) else 2))
+            except DiskFull:
+                self.tail.grow(self.tail.allocated + FIRST_ROOM)
+            q.room_end = self.tail.start_offset + self.tail.allocated - self.tail.allocated % UNIT_BYTES
+            if q.room_end < q.end + UNIT_BYTES:
+                self.make_room(queue_offset)
+            return
+        if fresh:
+            start = queue_offset * UNIT_BYTES
+            start -= start % self.file_bytes
+            self.os_api.makedirs(self.path, False)
+            for left in _paths.list_offset_files(self.os_api, self.path)[0]:
+                self.os_api.unlink(left.path)         # of a queue whose deletion failed halfway
+        else:
+            start = (<MappedFile> self.files[len(self.files) - 1]).start_offset + self.file_bytes
+            if self.state.fresh:
+                self._sync_first_file()
+        # The first file waits for the flush, which thousands of new queues share; a later one may not be there without those before it, and
+        # has blocks for all its units: a queue that filled one fills the next. Of a full disk it takes the least.
+        file = MappedFile.create(self.os_api, f"{self.path}/{_paths.offset_name(start)}", start, self.file_bytes, False, not fresh,
+                                 0 if fresh else self.file_bytes, _SETTING)
+        self.state.fresh = self.state.fresh or fresh
+        try:
+            file.grow(queue_offset * UNIT_BYTES - start + FIRST_ROOM if fresh else FIRST_ROOM)
+            self.files.append(file)
+        except BaseException:
+            file.destroy()
+            raise
+        if fresh:
+            at = start
+            while at < queue_offset * UNIT_BYTES:
+                mq_put64(file.base + (at - start), 0)
+                mq_put32(file.base + (at - start) + 8, FILLER_SIZE)
+                mq_put64(file.base + (at - start) + 12, 0)
+                at += UNIT_BYTES
+            q.min_logic = at
+            mq_store64(&q.end, at)
+        self._take_tail(file)
+
+    def put(self, int64_t physical_offset, int32_t size, int64_t tags_code, int64_t queue_offset) -> None:
+        """Put one unit, making room where needed."""
+        while queue_put(&self.state, physical_offset, size, tags_code, queue_offset) == PUT_NO_ROOM:
+            self.make_room(queue_offset)
+
+    # --- read ---
+
+    cdef MappedFile file_of(self, int64_t byte):
+        cdef MappedFile first
+        cdef Py_ssize_t index
+        if not self.files:
+            return None
+        first = self.files[0]
+        index = (byte - first.start_offset) // self.file_bytes
+        if byte < first.start_offset or index >= len(self.files):
+            return None
+        return self.files[index]
+
+    def unit(self, int64_t queue_offset) -> tuple:
+        """(physical offset, size, tags code) of one unit. Raises: OffsetError outside the queue."""
+        cdef int64_t at = queue_offset * UNIT_BYTES
+        cdef MappedFile file
+        cdef uint8_t *unit
+        if queue_offset >= 0:
+            if queue_offset == self.seen_last:
+                return self.scan.last_physical, self.scan.last_size, self.scan.last_tags
+            if queue_offset == self.seen_first:
+                return self.scan.first_physical, self.scan.first_size, self.scan.first_tags
+        file = self.file_of(at) if 0 <= at < mq_load64(&self.state.end) else None
+        if file is None:
+            raise OffsetError(f"queue {self.topic}/{self.queue_id} has no offset {queue_offset}:"
+                              f" expected {self.min_offset} to {self.max_offset - 1}")
+        unit = file.hold() + (at - file.start_offset)
+        try:
+            found = mq_get64(unit), mq_get32(unit + 8), mq_get64(unit + 12)
+            file.check_damage()
+            return found
+        finally:
+            file.release()
+
+    def readable_offset(self, int64_t limit) -> int:
+        """Queue offset behind the last unit whose record ends at or before physical offset ``limit``.
+
+        A unit that was put with its record stands there before the record may be seen.
+        """
+        cdef int64_t at = mq_load64(&self.state.end) // UNIT_BYTES
+        if mq_load64(&self.state.max_physical) <= limit:    # read behind the end: it says no less than the last unit
+            return at
+        while at * UNIT_BYTES > self.state.min_logic:
+            try:
+                physical, size, _ = self.unit(at - 1)
+            except OffsetError:         # retention or the deletion of the topic was faster
+                break
+            if physical + size <= limit or (physical == 0 and size == FILLER_SIZE):
+                break
+            at -= 1
+        return at
+
+    # --- flush, delete ---
+
+    cdef bint is_dirty(self) noexcept:
+        return mq_load64(&self.state.end) > self.state.flushed or self.state.cut
+
+    cdef int sync_names(self, bint fresh) except -1:
+        """Names of what is new; and of what was taken away, as units that come back after a power cut would be believed."""
+        if self.files and fresh:
+            self._sync_names()
+        elif self.files and self.state.cut:
+            self.os_api.fsync_dir(self.path)
+        return 0
+
+    cdef int _sync_names(self) except -1:
+        """The names of the queue's directories and of its files."""
+        topic = _posixpath.dirname(self.path)
+        for directory in (self.path, topic, _posixpath.dirname(topic)):
+            self.os_api.fsync_dir(directory)
+        return 0
+
+    cdef int _sync_first_file(self) except -1:
+        """Before there is a second file. A sync that fails latches the log: it may have dropped units."""
+        cdef MappedFile file = self.files[0]
+        cdef mq_os *os = self.os_api.os
+        cdef int rc
+        file.hold()
+        try:
+            with nogil:
+                rc = sync_units(os, file.base, 0, self.file_bytes, self.file_bytes)
+        finally:
+            file.release()
+        if rc < 0:
+            if self.latch is not None:
+                self.latch.c.error[0] = rc
+                mq_or32(self.latch.c.flags, self.latch.c.bits)
+            check(rc, "msync", file.path)
+        self._sync_names()
+        self.state.fresh = False
+        return 0
+
+    @property
+    def flushed_bytes(self) -> int:
+        """Stream byte up to which units are known durable."""
+        return self.state.flushed
+
+    def delete_expired(self, int64_t min_physical) -> int:
+        """Remove files all of whose records are gone, never the last one; then correct the lower bound. Returns files removed."""
+        cdef MappedFile file
+        cdef int removed = 0
+        while len(self.files) > 1:
+            file = self.files[0]
+            if not self._gone((file.start_offset + self.file_bytes) // UNIT_BYTES - 1, min_physical, True):
+                break
+            self.files.pop(0)
+            file.destroy()
+            self.os_api.fsync_dir(self.path)      # one by one: a power cut in between must not leave a gap
+            removed += 1
+        if removed:
+            self.state.min_logic = max(self.state.min_logic, (<MappedFile> self.files[0]).start_offset)
+        self.correct_min(min_physical)
+        return removed
+
+    def unmap_idle(self) -> None:
+        """Unmap files that nobody reads or writes."""
+        cdef MappedFile file
+        if self.before is not None and self.state.flushed >= self.before.start_offset + self.file_bytes:
+            self._release_before()
+        for file in self.files:
+            if file is not self.tail:
+                file.unmap_idle()
+
+    def unmap_tail(self) -> None:
+        """As unmap_idle, and the file that takes units as well; the next unit maps it again. Only while no put can write its unit itself."""
+        if self.tail is not None:
+            self.state.room_end = 0
+            self.state.units = NULL
+            self._give_up_tail()
+        self.unmap_idle()
+
+    def close(self) -> None:
+        """Unmap. Views that are still held stay valid."""
+        cdef MappedFile file
+        self.closed = True
+        self.state.room_end = 0
+        self.state.units = NULL
+        if self.tail is not None:
+            self._give_up_tail()
+        self._release_before()
+        files, self.files = self.files, []      # first: a reader finds no file that cannot be held
+        for file in files:
+            file.drop()
+
+    def destroy(self) -> None:
+        """Remove all files and the queue's directory. After a failure: call it again."""
+        cdef MappedFile file
+        if not self.state.deleted:      # else somebody may be putting beside it, and reads this under the put lock
+            self.state.deleted = True
+        if self.doomed is None:
+            self.doomed = list(self.files)
+        self.close()
+        while self.doomed:
+            file = self.doomed[len(self.doomed) - 1]
+            file.destroy()
+            self.os_api.fsync_dir(self.path)      # one by one: a power cut in between must not leave a gap
+            self.doomed.pop()
+        if self.os_api.is_dir(self.path) and not self.os_api.listdir(self.path):
+            self.os_api.rmdir(self.path)
+            self.os_api.fsync_dir(self.path.rpartition("/")[0])
+
+    def __repr__(self):
+        return f"<ConsumeQueue {self.topic}/{self.queue_id} {self.min_offset}..{self.max_offset}>"
+
+
+@cython.no_gc_clear
+cdef class QueueTable:
+    """All queues of a store, by name and by the bytes of a record.
+
+    Thread: one writer at a time (the queue store's lock); ``find`` needs no lock: it sees the old table or the new one, and both stay
+    allocated until the table goes, as do the queues that were removed.
+    """
+
+    def __cinit__(self):
+        self.queues = {}
+        self.removed = []
+        self.slots = self._fresh(64)
+
+    def __dealloc__(self):
+        cdef Slots *gone
+        while self.slots != NULL:
+            gone = self.slots
+            self.slots = gone.older
+            free(gone)
+
+    cdef Slots *_fresh(self, int64_t size) except NULL:
+        cdef Slots *made = <Slots *> calloc(1, sizeof(Slots) + size * sizeof(QueueState *))
+        if made == NULL:
+            raise MemoryError()
+        made.mask = size - 1
+        return made
+
+    cdef QueueState *find(self, const uint8_t *topic, int32_t n, int32_t queue_id) noexcept nogil:
+        cdef uint64_t h = topic_hash(topic, n, queue_id)
+        cdef Slots *slots = <Slots *> mq_load64(<const int64_t *> &self.slots)
+        cdef int64_t i = <int64_t> (h & <uint64_t> slots.mask)
+        cdef QueueState *q
+        while True:
+            q = slots.at[i]
+            if q == NULL:
+                return NULL
+            if q.hash == h and q.queue_id == queue_id and q.topic_bytes == n and memcmp(q.topic, topic, n) == 0:
+                return q
+            i = (i + 1) & slots.mask
+
+    cdef void _insert(self, Slots *slots, QueueState *q) noexcept:
+        cdef int64_t i = <int64_t> (q.hash & <uint64_t> slots.mask)
+        while slots.at[i] != NULL:
+            i = (i + 1) & slots.mask
+        mq_store64(<int64_t *> &slots.at[i], <int64_t> q)
+
+    cdef int _rebuild(self, int64_t size, ConsumeQueue without) except -1:
+        cdef list queues = list(self.queues.values())
+        cdef Slots *made = self._fresh(size)
+        cdef ConsumeQueue queue
+        for queue in queues:
+            if queue is not without:
+                self._insert(made, &queue.state)
+        made.older = self.slots
+        mq_store64(<int64_t *> &self.slots, <int64_t> made)
+        return 0
+
+    def insert(self, ConsumeQueue queue) -> None:
+        """Add a queue."""
+        if (len(self.queues) + 1) * 2 > self.slots.mask:
+            self._rebuild((self.slots.mask + 1) * 2, None)
+        # what may find no memory comes first: a queue that stands in one of the two only would never be found by a record
+        self.queues[queue.topic, queue.queue_id] = queue
+        self._insert(self.slots, &queue.state)
+
+    def remove(self, topic, queue_id) -> None:
+        """Forget a queue; its state stays allocated, since a thread may still look at it."""
+        key = (topic, queue_id)
+        queue = self.queues[key]
+        self.removed.append(queue)
+        self._rebuild(self.slots.mask + 1, queue)
+        del self.queues[key]
+
+    def get(self, topic, queue_id):
+        """The queue, or None."""
+        return self.queues.get((topic, queue_id))
+
+    def all(self) -> list:
+        """All queues."""
+        return list(self.queues.values())
+
+    def dirty(self, bint by_clock=False) -> tuple:
+        """([(queue, stream byte up to which to flush, are its names new?)] of those that have something to flush, is a page left of any?).
+
+        Args: by_clock: leave the page that units are put in of queues that are busy; else to behind the last unit.
+        """
+        cdef ConsumeQueue queue
+        cdef int64_t end, to
+        cdef bint left = False
+        cdef list found = []
+        for queue in list(self.queues.values()):
+            if queue.is_dirty():
+                to = end = mq_load64(&queue.state.end)
+                if by_clock:
+                    to = behind_units(&queue.state, end)
+                    left = left or to < end
+                found.append((queue, to, queue.state.fresh))
+        return found, left
+
+    def __len__(self):
+        return len(self.queues)

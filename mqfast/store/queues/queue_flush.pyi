@@ -1,0 +1,5 @@
+"""Types of queue_flush.pyx; what each part does is described there."""
+
+from mqfast.store.queues.consume_queue import ConsumeQueue
+
+def flush_queues(dirty: list[tuple[ConsumeQueue, int, bool]], device: int = -1) -> int: ...

@@ -1,0 +1,303 @@
+"""Units of many queues made durable at once (RocketMQ: FlushConsumeQueueService).
+
+By the clock it needs no GIL (`flush_tails`) while every queue that has new units is an ordinary one: its names are on the disk, nothing of it was
+cut, and its file, and the one before that, are held for writing. All else is `flush_queues`, which takes the GIL once for FILES_AT_ONCE files.
+It must never count a queue as flushed of which a file was not synced, is not there, or has lost a page; nor sync anything after a sync that failed.
+"""
+
+cimport cython
+from libc.stdint cimport int64_t, uint8_t
+from mqfast.store.queues.consume_queue cimport ConsumeQueue, HeldFile, QueueState, QueueTable, Slots, behind_units, sync_units
+from mqfast.store.base.mapped_file cimport MappedFile
+from mqfast.store.base.os_api cimport check, lock, mq_load32, mq_load64, mq_os, mq_stat, populate, unlock
+
+from errno import ENOENT as _ENOENT
+
+from mqfast.errors import CorruptFile, MqfastError
+
+cdef enum:
+    FILES_AT_ONCE = 256
+
+cdef int64_t PAGE = 4096
+cdef int64_t FEWEST_PAGES = 2       # that a queue filled since the last flush: puts of fewer meet fewer faults than this has system calls
+
+
+cdef struct Work:                   # on one file of a queue
+    mq_os *os
+    const char *name
+    uint8_t *base                   # NULL: not mapped
+    int64_t first, to, end          # bytes of the file: what is synced, and how far units go
+    int64_t ready                   # and from there on, what puts come to until the next flush; 0: nothing
+    bint sync
+    int rc, rc_stat                 # what came of it
+    mq_stat st
+
+
+cdef void _execute(Work *one) noexcept nogil:
+    one.rc = sync_units(one.os, one.base, one.first, one.to, one.end) if one.sync else 0
+    one.rc_stat = one.os.stat(one.os, one.name, &one.st) if one.rc >= 0 else 0
+    if one.rc >= 0:
+        _make_ready(one.os, one.base, one.end, one.ready)
+
+
+# --- without the GIL -------------------------------------------------------------------------------------------------------
+
+cdef int flush_tails(QueueTable table, int64_t many, bint *left, int64_t *done, QueueState **failed) noexcept nogil:
+    """Make durable by the clock what was put into the queues of a table: of a busy one all but the page that its next units come to.
+
+    Returns 1: all is durable; BY_HAND: some of it is, and the rest is for `flush_queues`; -errno: the sync of `failed` failed, and nothing was
+    synced after it. left: was a page of any queue left? done: bytes synced. many: dirty queues that are for `flush_queues`.
+    Thread: one flush at a time.
+    """
+    cdef Slots *slots = <Slots *> mq_load64(<const int64_t *> &table.slots)
+    cdef QueueState *q
+    cdef int64_t i, dirty = 0
+    cdef int rc
+    if table.others:
+        return NEEDS_PYTHON
+    for i in range(slots.mask + 1):
+        q = slots.at[i]
+        if q != NULL and _is_dirty(q):
+            dirty += 1
+            if q.cut or q.fresh or q.tail.base == NULL:
+                return NEEDS_PYTHON
+    if dirty >= many:
+        return NEEDS_PYTHON
+    for i in range(slots.mask + 1):
+        q = slots.at[i]
+        if dirty == 0:
+            break
+        if q != NULL and _is_dirty(q):
+            lock(&q.files_lock)
+            rc = _flush_tail(q, left, done)
+            unlock(&q.files_lock)
+            if rc != 1:
+                failed[0] = q
+                return rc
+    return 1
+
+
+cdef inline bint _is_dirty(const QueueState *q) noexcept nogil:
+    return (mq_load64(&q.end) > q.flushed or q.cut) and not q.deleted
+
+
+cdef int _flush_tail(QueueState *q, bint *left, int64_t *done) noexcept nogil:
+    """The same for one queue. Its `files_lock` is held."""
+    cdef int64_t end = mq_load64(&q.end), to, filled
+    cdef int rc
+    if q.cut or q.fresh or q.tail.base == NULL:
+        return NEEDS_PYTHON
+    to = behind_units(q, end)
+    filled = end - q.flushed
+    if q.flushed < q.tail.start:
+        if q.before.base == NULL or q.flushed < q.before.start or q.before.start + q.file_bytes != q.tail.start:
+            return NEEDS_PYTHON
+        rc = _sync_held(q, &q.before, q.tail.start, q.tail.start, done)
+        if rc != 1:
+            return rc
+    if to > q.flushed:
+        rc = _sync_held(q, &q.tail, to, end, done)
+        if rc != 1:
+            return rc
+    if filled >= FEWEST_PAGES * PAGE:
+        _make_ready(q.os, q.tail.base, end - q.tail.start, min(end + 2 * filled - q.tail.start, q.tail.allocated[0]))
+    left[0] = left[0] or to < end
+    return 1
+
+
+cdef int _sync_held(QueueState *q, const HeldFile *f, int64_t to, int64_t end, int64_t *done) noexcept nogil:
+    """Sync a file from `flushed` to stream byte `to`; its last unit ends at `end`. A page that was lost, or a file that was cut short or removed
+    meanwhile, is nothing to call durable: BY_HAND says what it is.
+    """
+    cdef mq_stat st
+    cdef int64_t first = (q.flushed - f.start) & ~(PAGE - 1)
+    cdef int rc = sync_units(q.os, f.base, first, to - f.start, end - f.start)
+    if rc < 0:
+        return rc
+    if q.os.stat(q.os, f.path, &st) < 0 or st.bytes < q.file_bytes or mq_load32(f.lost):
+        return NEEDS_PYTHON
+    done[0] += to - f.start - first
+    q.flushed = to
+    return 1
+
+
+cdef void _make_ready(mq_os *os, uint8_t *base, int64_t end, int64_t ready) noexcept nogil:
+    """Make pages of a file writable from `end` on, which puts come to until the next flush. Who writes pages to the disk takes the right to write
+    from them, the kernel in its own time from all of the file: each would be a fault.
+    """
+    if ready > end:
+        populate(os, base + (end & ~(PAGE - 1)), ready - (end & ~(PAGE - 1)))
+
+
+# --- with it ---------------------------------------------------------------------------------------------------------------
+
+@cython.final
+cdef class _QueueFlush:
+    """Syncs of the files of some queues, and what came of them."""
+
+    cdef Work work[FILES_AT_ONCE]
+    cdef int count
+    cdef int tried                  # of `work`, up to the first one that failed
+    cdef list files                 # (queue, its end, file, was it mapped?) of each of `work`
+    cdef list whole                 # what `dirty` says of those queues whose last file was taken
+    cdef dict elsewhere             # queue -> the same, of those that the sync of the filesystem did not reach
+    cdef dict failed                # queue -> why
+    cdef int64_t device             # what was synced as a whole; -1: nothing
+    cdef int64_t done
+
+    def __cinit__(self, int64_t device):
+        self.files = []
+        self.whole = []
+        self.elsewhere = {}
+        self.failed = {}
+        self.device = device
+
+    cdef int flush(self, list dirty) except -1:
+        cdef ConsumeQueue queue
+        cdef MappedFile file
+        cdef int64_t end
+        try:
+            for one in dirty:
+                queue, end, _ = one
+                for file in list(queue.files):
+                    if self.count == FILES_AT_ONCE:
+                        self.together()
+                    if file in queue.files:         # else retention took it, or it went with its topic
+                        self.take(queue, end, file)
+                self.whole.append(one)
+            self.together()
+        finally:
+            self.let_go()
+        return 0
+
+    cdef int take(self, ConsumeQueue queue, int64_t end, MappedFile file) except -1:
+        cdef Work *one = &self.work[self.count]
+        cdef bint sync = self.device < 0, mapped = file.base != NULL
+        if sync and not _is_unsynced(queue, end, file):
+            return 0
+        one.os = queue.os_api.os
+        one.name = <const char *> file.native_path
+        one.first = max(queue.state.flushed - file.start_offset, 0) & ~<int64_t> 4095
+        one.to = queue.file_bytes if queue.state.cut else min(end - file.start_offset, queue.file_bytes)
+        one.end = end - file.start_offset
+        one.sync = sync
+        one.ready = 0
+        try:
+            one.base = file.hold() if sync or mapped else NULL
+        except MqfastError as error:
+            self.fail(queue, error)
+            return 0
+        if one.base != NULL and file is queue.tail and end - queue.state.flushed >= FEWEST_PAGES * PAGE:
+            one.ready = min(one.end + 2 * (end - queue.state.flushed), file.allocated)
+        try:
+            self.files.append((queue, end, file, mapped))
+        except MemoryError:
+            if one.base != NULL:
+                file.release()
+            raise
+        self.count += 1
+        return 0
+
+    cdef int execute(self) noexcept nogil:
+        cdef int rc = 0
+        while rc >= 0 and self.tried < self.count:
+            _execute(&self.work[self.tried])
+            rc = self.work[self.tried].rc
+            self.tried += 1
+        return rc
+
+    cdef int together(self) except -1:
+        with nogil:
+            self.execute()
+        self.conclude()
+        return 0
+
+    cdef int conclude(self) except -1:
+        cdef int i = 0
+        cdef ConsumeQueue queue
+        cdef MappedFile file
+        cdef int64_t end
+        cdef bint fresh
+        for i in range(self.tried):
+            queue, end, file, _ = self.files[i]
+            check(self.work[i].rc, "msync", file.path)
+            try:
+                self.verify(&self.work[i], queue, end, file)
+            except MqfastError as error:
+                self.fail(queue, error)
+        for one in self.whole:
+            queue, end, fresh = one
+            if queue in self.elsewhere:
+                self.elsewhere[queue] = one
+            elif queue not in self.failed:
+                queue.state.flushed = max(queue.state.flushed, end)
+                queue.state.cut = False
+                if fresh:           # else its first file may have come meanwhile, and nobody has synced that name
+                    queue.state.fresh = False
+        self.whole.clear()
+        self.let_go()
+        return 0
+
+    cdef int verify(self, Work *one, ConsumeQueue queue, int64_t end, MappedFile file) except -1:
+        if not one.sync:
+            if one.rc_stat < 0 or one.st.device != self.device:
+                self.elsewhere[queue] = None
+                return 0
+            if not _is_unsynced(queue, end, file):
+                return 0
+        # a page that was lost, or a file that was cut short or removed meanwhile, is nothing to call durable
+        file.check_damage()
+        if one.rc_stat != -_ENOENT:
+            check(one.rc_stat, "stat", file.path)
+        if (one.rc_stat < 0 or one.st.bytes < queue.file_bytes) and file in queue.files:    # else the retention thread took it
+            raise CorruptFile("queue file was cut short or removed", path=file.path, expected=f"{queue.file_bytes} bytes",
+                              found="no file" if one.rc_stat < 0 else f"{one.st.bytes} bytes")
+        self.done += one.to - one.first
+        return 0
+
+    cdef int fail(self, ConsumeQueue queue, error) except -1:
+        if not queue.state.deleted:     # else its files went with its topic
+            self.failed[queue] = error
+        return 0
+
+    cdef int let_go(self) except -1:
+        cdef MappedFile file
+        while self.count:
+            self.count -= 1
+            _, _, file, mapped = self.files[self.count]
+            if self.work[self.count].base != NULL:
+                file.release()
+            if not mapped:
+                file.unmap_idle()
+        self.files.clear()
+        self.tried = 0
+        return 0
+
+
+cdef bint _is_unsynced(ConsumeQueue queue, int64_t end, MappedFile file) noexcept:
+    return file.start_offset + queue.file_bytes > queue.state.flushed and (file.start_offset < end or queue.state.cut)
+
+
+def flush_queues(list dirty, int64_t device=-1) -> int:
+    """Make the units of each queue durable up to the byte that `QueueTable.dirty` told, and the names of its files; returns the bytes synced.
+
+    Args: device: all of this filesystem was synced after the ends were read, which is believed of queues whose files lie there and are what
+    they should be; -1: none was, and each file is synced. Raises: StorageError of a sync that failed, after which nothing is synced any more;
+    otherwise, once all others are durable, what was wrong with a file (CorruptFile). Of a queue that is deleted meanwhile nothing is raised.
+    Thread: one at a time. GIL: released while it syncs.
+    """
+    cdef _QueueFlush flush = _QueueFlush.__new__(_QueueFlush, device)
+    cdef ConsumeQueue queue
+    if device < 0:
+        for queue, _, fresh in dirty:
+            try:
+                queue.sync_names(fresh)
+            except MqfastError:
+                if not queue.state.deleted:
+                    raise
+    flush.flush(dirty)
+    if flush.elsewhere:
+        flush.done += flush_queues(list(flush.elsewhere.values()))
+    for error in flush.failed.values():
+        raise error
+    return flush.done

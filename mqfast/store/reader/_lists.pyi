@@ -1,7 +1,0 @@
-"""Types of _lists.pyx; what each part does is described there."""
-
-from typing import Any
-
-from mqfast.store.reader._gather import RecordColumns
-
-def to_lists(batch: RecordColumns, json_maps: bool = False) -> dict[str, list[Any]]: ...

@@ -1,0 +1,7 @@
+"""Types of record_lists.pyx; what each part does is described there."""
+
+from typing import Any
+
+from mqfast.store.reader.gather import RecordColumns
+
+def to_lists(batch: RecordColumns, json_maps: bool = False) -> dict[str, list[Any]]: ...

@@ -1,7 +1,0 @@
-"""Types of _marked.pyx; what each part does is described there."""
-
-from mqfast.message import Body
-
-def marked_records(
-    block: Body, name: bytes, physical_offset: int
-) -> tuple[list[tuple[int, int, int, str, int, int, bytes]], int]: ...

@@ -1,0 +1,333 @@
+"""The door of a test's servers at their connections: it notes what is asked, and does what the faults that are on say.
+
+Faults of one request act in this order: ``slow`` (all that are for it, one after the other), ``lose requests``,
+``answer``; then the request is served, and ``lose answers`` acts on any answer. Room: testing. It must never change a
+request or an answer that no fault is for; a duplicate delivery alone is an answer that is changed (``duplicates.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter, deque
+from collections.abc import Callable, Container, Iterator, Mapping
+from typing import Any, Final
+
+from mqfast.remoting.channel import Channel, Endpoint
+from mqfast.remoting.codes import RequestCode, ResponseCode
+from mqfast.remoting.command import RemotingCommand
+from mqfast.testing.duplicates import POLL_S, Duplicates, QueueOffset, Reader, place_of
+
+__all__ = ["Asked", "Fault", "FaultInjection", "GatedChannel", "QueueOffset"]
+
+_NOTED_MAX: Final = 10_000
+_BODY_MAX: Final = 4096  # of a request that is noted
+_PULLS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+
+
+class Asked:
+    """One request of a client.
+
+    Attributes: ``server``: the name of the broker or name server; ``client``: host:port; ``code`` and ``name`` of the
+        request; ``fields`` of its header as text; ``body``: its first 4,096 bytes; ``body_bytes``: its length;
+        ``at_ms``: the cluster's time; ``answer``: code of the answer, None where none was sent; ``remark``: of the
+        answer; ``fault``: what was done to it.
+    """
+
+    __slots__ = (
+        "answer", "at_ms", "body", "body_bytes", "client", "code", "fault", "fields", "is_oneway", "remark", "server",
+    )  # fmt: skip
+
+    def __init__(self, server: str, channel: Channel, request: RemotingCommand, at_ms: int) -> None:
+        self.server = server
+        self.client = f"{channel.peer[0]}:{channel.peer[1]}"
+        self.code = request.code
+        self.fields: Mapping[str, Any] = request.ext_fields
+        self.body = bytes(memoryview(request.body)[:_BODY_MAX])
+        self.body_bytes = len(request.body)
+        self.is_oneway = request.is_oneway
+        self.at_ms = at_ms
+        self.answer: int | None = None
+        self.remark: str | None = None
+        self.fault = ""
+
+    @property
+    def name(self) -> str:
+        """RocketMQ's name of the request code."""
+        try:
+            return RequestCode(self.code).name
+        except ValueError:
+            return f"code {self.code}"
+
+    def __repr__(self) -> str:
+        fields = self.fields
+        about = [str(fields[name]) for name in ("topic", "b", "consumerGroup", "group", "a") if fields.get(name)][:2]
+        answered = "one-way" if self.is_oneway else "no answer" if self.answer is None else f"answer {self.answer}"
+        fault = f", {self.fault}" if self.fault else ""
+        return f"<{self.name} {' '.join(about)} of {self.client} to {self.server}: {answered}{fault}>"
+
+
+class Fault:
+    """One fault that is on: for which codes, how often still, and what it does."""
+
+    __slots__ = ("answer", "kind", "left", "only", "remark", "seconds", "text")
+
+    def __init__(
+        self,
+        kind: str,
+        only: frozenset[int],
+        times: int | None,
+        *,
+        seconds: float = 0.0,
+        answer: int = 0,
+        remark: str = "",
+    ) -> None:
+        self.kind = kind
+        self.only = only
+        self.left = times
+        self.seconds = seconds
+        self.answer = answer
+        self.remark = remark
+        self.text = kind + (f" for {sorted(only)}" if only else "")
+
+    def takes(self, code: int) -> bool:
+        """Is this request one that the fault is for? It counts then."""
+        if (self.only and code not in self.only) or self.left == 0:
+            return False
+        if self.left is not None:
+            self.left -= 1
+        return True
+
+    def __repr__(self) -> str:
+        return self.text + ("" if self.left is None else f", {self.left} times more")
+
+
+class FaultInjection:
+    """What the servers of one test cluster share.
+
+    Args: now_ms: the cluster's time.
+    Attributes: ``faults``: those that are on, the oldest first; ``refuses``: are new connections refused?
+        ``starting``: how many brokers start now; ``channels``: all connections; ``asked``: requests, the last ones;
+        ``arrived``: called after each answer and each closed connection; ``counts``: how many of each code ever came;
+        ``first_pulls``: where a group began with a queue; ``delivered``: the offsets that it got, pull by pull;
+        ``reader``: who pulls; ``is_restarting``, ``anew``: see ``restart``.
+    Thread: that of the event loop.
+    """
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self.faults: list[Fault] = []
+        self.refuses = 0
+        self.starting = 0
+        self.channels: set[GatedChannel] = set()
+        self.asked: deque[Asked] = deque(maxlen=_NOTED_MAX)
+        self.counts: Counter[int] = Counter()
+        self.arrived: Callable[[], object] = lambda: None
+        self._now_ms = now_ms
+        self.first_pulls: dict[QueueOffset, int] = {}
+        self.delivered: dict[QueueOffset, list[tuple[int, int]]] = {}
+        self.is_restarting = False
+        self.anew: set[QueueOffset] = set()
+        self.reader: Callable[[QueueOffset, Channel], Reader] = lambda _place, _channel: Reader()
+        self.duplicates = Duplicates(self._every, lambda place, channel: self.reader(place, channel))
+
+    def maker(self, server: str, *, of_brokers: bool = False) -> Callable[..., Channel]:
+        """What makes the connections of a server. Args: of_brokers: do brokers connect to it, too?"""
+
+        def make(end: Endpoint, **settings: Any) -> Channel:
+            return GatedChannel(self, server, of_brokers, end, **settings)
+
+        return make
+
+    def forget(self) -> None:
+        """No faults, nothing noted."""
+        self.faults.clear()
+        self.refuses = 0
+        self.asked.clear()
+        self.first_pulls.clear()
+        self.delivered.clear()
+        self.duplicates.forget()
+
+    @contextlib.contextmanager
+    def restart(self, ending: Container[str]) -> Iterator[None]:
+        """While brokers are emptied: pulls wait; behind it pull consumers that are there begin their queues at 0 again.
+
+        Args: ending: brokers that end and start again, to which all consumers connect anew.
+        """
+        self.is_restarting = True
+        for channel in self.channels:
+            for place in channel.places:
+                reader = self.reader(place, channel)
+                if reader.is_member and not reader.grace_s:
+                    channel.restarts.add(place)
+                if reader.is_member and place.broker in ending:
+                    self.anew.add(place)
+        try:
+            yield
+        finally:
+            self.is_restarting = False
+
+    def _every(self) -> int:
+        return next((int(one.seconds) for one in self.faults if one.kind == "duplicate deliveries"), 0)
+
+    def note(self, channel: GatedChannel, request: RemotingCommand) -> Asked:
+        """A request has come."""
+        asked = Asked(channel.server, channel, request, self._now_ms())
+        self.asked.append(asked)
+        self.counts[request.code] += 1
+        return asked
+
+    def fault_for(self, code: int, kind: str) -> Fault | None:
+        """The first fault of this kind that is for this request."""
+        return next((one for one in self.faults if one.kind == kind and one.takes(code)), None)
+
+    def late_s(self, code: int) -> float:
+        """How much later a request is served: by all faults of this kind together."""
+        return sum(one.seconds for one in self.faults if one.kind == "slow" and one.takes(code))
+
+    def pulled(self, channel: GatedChannel, request: RemotingCommand) -> None:
+        """A group asks for messages."""
+        place, offset = place_of(channel.server, request)
+        self.first_pulls.setdefault(place, offset)
+        channel.places.add(place)
+
+    def delivery(self, channel: GatedChannel, request: RemotingCommand, answer: RemotingCommand) -> RemotingCommand:
+        """The answer to a pull, noted; with the fault of duplicates it may end earlier, or go on before itself."""
+        if answer.code != 0:
+            return answer
+        place, offset = place_of(channel.server, request)
+        behind = int(answer.ext_fields["nextBeginOffset"])
+        changed = self.duplicates.of(channel.server, request, answer, channel)
+        after = int(changed.ext_fields["nextBeginOffset"])
+        self.delivered.setdefault(place, []).append((offset, after if after > offset else behind))
+        return changed
+
+
+class GatedChannel(Channel):
+    """A connection whose requests and answers pass the gate."""
+
+    def __init__(self, gate: FaultInjection, server: str, of_brokers: bool, end: Endpoint, **settings: Any) -> None:
+        super().__init__(end, **settings)
+        self.server = server
+        self.is_broker = False
+        self._gate = gate
+        self._of_brokers = of_brokers
+        self.places: set[QueueOffset] = set()  # that were pulled by this connection
+        self.restarts: set[QueueOffset] = set()  # whose reader begins at 0 again
+        self._serve = self._dispatch
+        self._dispatch = self._pass
+        self._open: dict[int, tuple[Asked, bool]] = {}  # opaque -> what was noted, is its answer lost?
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The TCP connection is there."""
+        if self._gate.refuses and not self._of_brokers:
+            self.is_closed = True
+            transport.abort()  # type: ignore[attr-defined]
+            return
+        super().connection_made(transport)
+        self._gate.channels.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The TCP connection is gone."""
+        super().connection_lost(error)
+        self._gate.channels.discard(self)
+        self._gate.arrived()
+
+    def _pass(self, _channel: Channel, request: RemotingCommand) -> None:
+        gate, code = self._gate, request.code
+        if self._of_brokers and code in (RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER):
+            self.is_broker = True
+        # A broker that starts asks for other masters of its name, before it registers.
+        is_start = gate.starting and self._of_brokers and code == RequestCode.GET_BROKER_CLUSTER_INFO
+        if self.is_broker or is_start:
+            self._serve(self, request)
+            return
+        asked = gate.note(self, request)
+        if code in _PULLS:
+            gate.pulled(self, request)
+            if (gate.is_restarting or self.restarts or gate.anew) and self._restarted(asked, request):
+                return
+        if gate.faults:
+            self._act(asked, request)
+        else:
+            self._take(asked, request, lost=False)
+
+    def _take(self, asked: Asked, request: RemotingCommand, *, lost: bool) -> None:
+        if not request.is_oneway:
+            self._open[request.opaque] = asked, lost
+        self._serve(self, request)
+
+    def _act(self, asked: Asked, request: RemotingCommand) -> None:
+        """Do what the faults that are on now say; see the head of this file for their order."""
+        gate, code = self._gate, request.code
+        late_s = gate.late_s(code)
+        is_lost = gate.fault_for(code, "lose requests") is not None
+        own = None if is_lost else gate.fault_for(code, "answer")
+        is_answer_lost = not is_lost and gate.fault_for(code, "lose answers") is not None
+        asked.fault = ", ".join([
+            *([f"{late_s:g} s late"] if late_s else []), *(["lost"] if is_lost else []),
+            *(["answered by a fault"] if own is not None else []), *(["the answer is lost"] if is_answer_lost else []),
+        ])  # fmt: skip
+
+        def act() -> None:
+            if self.is_closed:
+                return
+            if is_lost:
+                super(GatedChannel, self).answer(request, None)
+            elif own is None:
+                self._serve_or_repeat(asked, request, is_answer_lost)
+            else:
+                if not request.is_oneway:
+                    self._open[request.opaque] = asked, is_answer_lost
+                self.answer(request, request.response(own.answer, remark=own.remark or None))
+
+        if late_s:
+            self._loop.call_later(late_s, act)
+        else:
+            act()
+
+    def _restarted(self, asked: Asked, request: RemotingCommand) -> bool:
+        """Is this pull one of a consumer that was there before a reset? It is told to begin at 0 again then."""
+        place, offset = place_of(self.server, request)
+        gate, is_anew = self._gate, place in self._gate.anew and offset > 0
+        code, after = ResponseCode.PULL_NOT_FOUND, offset
+        if not gate.is_restarting:
+            gate.anew.discard(place)
+            if place not in self.restarts and not is_anew:
+                return False
+            self.restarts.discard(place)
+            code, after = ResponseCode.PULL_OFFSET_MOVED, 0
+        fields = {
+            "suggestWhichBrokerId": "0", "nextBeginOffset": str(after), "minOffset": "0", "maxOffset": str(after),
+        }  # fmt: skip
+        self._answer_later(asked, request, request.response(code, fields, remark="OFFSET_RESET"), lost=False)
+        return True
+
+    def _answer_later(self, asked: Asked, request: RemotingCommand, answer: RemotingCommand, *, lost: bool) -> None:
+        self._open[request.opaque] = asked, lost
+
+        def act() -> None:
+            if not self.is_closed:
+                self.answer(request, answer)
+
+        self._loop.call_later(POLL_S, act)
+
+    def _serve_or_repeat(self, asked: Asked, request: RemotingCommand, lost: bool) -> None:
+        """Serve a request, unless it is a pull before which messages come again."""
+        instead = self._gate.duplicates.instead(self.server, request, self) if request.code in _PULLS else None
+        if instead is None:
+            self._take(asked, request, lost=lost)
+        else:
+            self._answer_later(asked, request, instead, lost=lost)
+
+    def answer(self, request: RemotingCommand, answer: RemotingCommand | None) -> None:
+        """Answer a request, unless a fault loses the answer."""
+        asked, lost = self._open.pop(request.opaque, (None, False))
+        if asked is not None and answer is not None and not self.is_closed:
+            if lost:
+                answer = None
+            else:
+                if request.code in _PULLS:
+                    answer = self._gate.delivery(self, request, answer)
+                asked.answer, asked.remark = answer.code, answer.remark
+        super().answer(request, answer)
+        self._gate.arrived()

@@ -1,0 +1,174 @@
+"""What is in the brokers of a test: messages, dead letters, what waits for its time, how far groups are.
+
+All of it is read from the stores themselves, so that no consumer group is disturbed. Room: testing. It must never
+change anything, nor hold a file of a store: what is returned is a copy. Thread: that of the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from mqfast import properties as names
+from mqfast.broker.metadata.topic_manager import SCHEDULE_TOPIC, TIMER_TOPIC, retry_topic
+from mqfast.broker.parts import BrokerContext
+from mqfast.broker.schedule.delay_level import Delays
+from mqfast.client.delivery import Delivery, Source
+from mqfast.client.values import MessageQueue
+from mqfast.store.record.record import StoredMessage, decode_record
+from mqfast.testing.cluster import RunningCluster, RunningServer
+from mqfast.testing.fault_injection import QueueOffset
+
+__all__ = ["QueueLag", "committed", "is_delivering", "lags", "members_of", "messages", "scheduled", "topics_of"]
+
+_AT_ONCE: Final = 1000
+_SOON_MS: Final = 5
+
+
+class QueueLag(NamedTuple):
+    """How far a group is in one queue. Attributes: committed: -1: nothing; behind: messages it has to do."""
+
+    queue: MessageQueue
+    committed: int
+    end: int
+    behind: int
+
+
+def _in_queue(context: BrokerContext, topic: str, queue_id: int) -> Iterator[StoredMessage]:
+    store = context.store
+    at = store.min_offset(topic, queue_id)
+    while at < store.max_offset(topic, queue_id):
+        found = store.get(topic, queue_id, at, _AT_ONCE)
+        yield from found
+        if found.next_offset <= at:
+            return
+        at = found.next_offset
+
+
+def _copy(member: RunningServer, message: StoredMessage) -> Delivery:
+    queue = MessageQueue(message.topic, member.name, message.queue_id)
+    return Delivery(decode_record(message.to_bytes()), Source(member.name, queue))
+
+
+def messages(
+    cluster: RunningCluster, topic: str, *, queue_id: int | None = None, tags: str | None = None, key: str | None = None
+) -> list[Delivery]:
+    """The messages of a topic, in the order in which they were stored."""
+    wanted = None if tags in (None, "", "*") else {one.strip() for one in str(tags).split("||")}
+    found = []
+    for member in cluster.running():
+        for one in member.context.store.queue_ids(topic):
+            if queue_id is not None and one != queue_id:
+                continue
+            for message in _in_queue(member.context, topic, one):
+                if wanted is not None and message.tags not in wanted:
+                    continue
+                if key is not None and key not in message.keys:
+                    continue
+                found.append(((message.store_timestamp, member.name, message.physical_offset), _copy(member, message)))
+    return [delivery for _, delivery in sorted(found, key=lambda one: one[0])]
+
+
+def scheduled(cluster: RunningCluster) -> list[tuple[datetime, Delivery]]:
+    """What waits for its time, by delay level or by the timer, the next one first."""
+    found = []
+    for member in cluster.running():
+        for due_ms, message in [*_by_level(member), *_by_timer(member.context)]:
+            found.append((due_ms, message.physical_offset, _copy(member, message)))
+    found.sort(key=lambda one: one[:2])
+    return [(datetime.fromtimestamp(due_ms / 1000).astimezone(), delivery) for due_ms, _, delivery in found]
+
+
+def _by_level(member: RunningServer) -> Iterator[tuple[int, StoredMessage]]:
+    service, context = member.part(Delays).service, member.context
+    for queue_id in context.store.queue_ids(SCHEDULE_TOPIC):
+        begin = service.offset(queue_id + 1)
+        for offset in range(begin, context.store.max_offset(SCHEDULE_TOPIC, queue_id)):
+            unit = context.engine.unit_at(SCHEDULE_TOPIC, queue_id, offset)
+            yield unit.tags_code, unit.record
+
+
+def _by_timer(context: BrokerContext) -> Iterator[tuple[int, StoredMessage]]:
+    if context.timer is None:
+        return
+    until_ms = context.timer.delivered_until_ms
+    seen = set()
+    gone = set()
+    waiting = []
+    for message in _in_queue(context, TIMER_TOPIC, 0):
+        pairs = message.properties
+        due_ms = int(pairs.get(names.TIMER_OUT_MS, "0"))
+        if due_ms < until_ms:
+            continue
+        if names.TIMER_DEL_UNIQKEY in pairs:
+            gone.add((pairs.get(names.REAL_TOPIC), pairs[names.TIMER_DEL_UNIQKEY].rpartition("+")[2]))
+            continue
+        unique = pairs.get(names.UNIQ_KEY, str(message.physical_offset))
+        if unique not in seen:  # a message beyond the wheel's window is parked again and again
+            seen.add(unique)
+            waiting.append((due_ms, unique, message))
+    yield from (
+        (due_ms, message)
+        for due_ms, unique, message in waiting
+        if (message.properties.get(names.REAL_TOPIC), unique) not in gone
+    )
+
+
+def committed(cluster: RunningCluster, group: str, topic: str) -> dict[MessageQueue, int]:
+    """The offsets that a group has committed."""
+    found = {}
+    for member in cluster.running():
+        for queue_id, offset in member.context.offsets.offsets(group).get(topic, {}).items():
+            found[MessageQueue(topic, member.name, queue_id)] = offset
+    return dict(sorted(found.items()))
+
+
+def topics_of(cluster: RunningCluster, group: str) -> list[str]:
+    """The topics that a group reads, or has read; its retry topic, too."""
+    found: dict[str, None] = {}
+    for member in cluster.running():
+        members = member.context.consumers.group(group)
+        found.update(dict.fromkeys(members.subscriptions if members is not None else ()))
+        found.update(dict.fromkeys(member.context.offsets.offsets(group)))
+    if found:
+        found[retry_topic(group)] = None
+    return list(found)
+
+
+def lags(cluster: RunningCluster, group: str, topic: str) -> list[QueueLag]:
+    """How far a group is in each queue of a topic that has or had messages."""
+    found = []
+    for member in cluster.running():
+        context = member.context
+        for queue_id in context.store.queue_ids(topic):
+            end = context.store.max_offset(topic, queue_id)
+            at = context.offsets.get(group, topic, queue_id)
+            # A group that began behind the last message has none to do, and commits nothing.
+            began = cluster.gate.first_pulls.get(QueueOffset(member.name, group, topic, queue_id))
+            done = at if at >= 0 else began if began is not None and began >= end else -1
+            least = context.store.min_offset(topic, queue_id)
+            found.append(QueueLag(MessageQueue(topic, member.name, queue_id), at, end, end - max(done, least)))
+    return found
+
+
+def is_delivering(cluster: RunningCluster, topics: Container[str]) -> bool:
+    """Is a message on its way into one of these topics now: its delay is over, or readers do not see it yet?"""
+    for member in cluster.running():
+        log = member.context.engine.log
+        if log.dispatched < log.written:
+            return True
+        until_ms = cluster.time.now_ms() + _SOON_MS
+        for due_ms, message in [*_by_level(member), *_by_timer(member.context)]:
+            if due_ms <= until_ms and message.properties.get(names.REAL_TOPIC) in topics:
+                return True
+    return False
+
+
+def members_of(cluster: RunningCluster, group: str) -> list[str]:
+    """The clients of a consumer group, each once."""
+    found: dict[str, None] = {}
+    for member in cluster.running():
+        members = member.context.consumers.group(group)
+        found.update(dict.fromkeys(members.client_ids() if members is not None else ()))
+    return list(found)
