@@ -5,8 +5,9 @@
     python .ci/renames.py --check    list the rows of the table that no longer match anything
 
 The table is ``.ci/renames.toml``. A module row moves a file with its stub and declarations, and rewrites imports,
-dotted names and paths in sources and documents. A name row rewrites identifiers: in code always, in comments, docstrings and
-documents only where the old name stands between backquotes or is marked as unmistakable. A second run changes nothing.
+dotted names and paths in sources and documents. A name row rewrites identifiers: in code always, in comments,
+docstrings and documents only where the old name stands between backquotes or is marked as unmistakable. A second run
+changes nothing.
 
 This script must never change a string of code: such strings are wire names, file names or texts for users.
 """

@@ -165,11 +165,11 @@ def table() -> None:
         parts = path.relative_to(ROOT).parts
         if parts[0] == "mqfast" and path.suffix == ".py":
             rows[parts[1] if len(parts) > 2 else "(top level)"].append(path)
-    print(
-        "| package | files | median / largest file | functions | median / > 70 lines | with docstring | questions | pronouns |"
-    )
-    print("|---|---|---|---|---|---|---|---|")
-    for package, paths in [*sorted(rows.items()), ("all", [path for paths in rows.values() for path in paths])]:
+    heads = "package|files|median / largest file|functions|median / > 70 lines|with docstring|questions|pronouns"
+    print("| " + heads.replace("|", " | ") + " |")
+    print("|---" * heads.count("|") + "|---|")
+    everything = [path for package in rows.values() for path in package]
+    for package, paths in [*sorted(rows.items()), ("all", everything)]:
         sizes, lengths, texts, with_text, questions = [], [], [], 0, 0
         for path in paths:
             text = path.read_text(encoding="utf-8")

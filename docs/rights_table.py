@@ -1,7 +1,7 @@
 """Writes what each request code needs into the table of codes in ``broker.md``: ``python docs/rights_table.py``.
 
-It must never hold a fact of its own: rights come from ``mqfast.broker.acl.required_permissions``. Codes, names and who asks stay as
-the page has them. A test compares the page with what this writes.
+It must never hold a fact of its own: rights come from ``mqfast.broker.acl.required_permissions``. Codes, names and
+who asks stay as the page has them. A test compares the page with what this writes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes the tree of all modules, ``docs/source-tree.md``, from the first sentence of each: ``python docs/source_tree.py``.
+"""Writes ``docs/source-tree.md``, the tree of all modules with their first sentences: ``python docs/source_tree.py``.
 
 It must never hold a fact of its own: what a file is for stands in the file. A test compares the page with what this
 writes.
