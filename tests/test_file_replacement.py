@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mqfast.file_replacement import replace_file
+from mqfast.util.atomic_file import replace_file
 
 
 def mode(path: Path) -> int:

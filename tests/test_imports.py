@@ -21,17 +21,18 @@ GROUND = frozenset(
     f"mqfast.{name}"
     for name in (
         "errors",
-        "log_limit",
+        "util.log_limit",
         "config",
         "message",
         "properties",
         "broker_conf",
-        "offset_words",
+        "util.offset_words",
         "retention_rules",
         "settings",
         "property_settings",
-        "property_file",
-        "file_replacement",
+        "util.property_file",
+        "util.atomic_file",
+        "util",
     )
 )
 _CYTHON_IMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+c?import\b|c?import\s+([\w.]+(?:\s*,\s*[\w.]+)*))", re.MULTILINE)
@@ -186,9 +187,9 @@ def test_the_network_knows_nothing_of_the_store(room: str) -> None:
     settings = (
         "mqfast.broker_conf",
         "mqfast.property_settings",
-        "mqfast.property_file",
-        "mqfast.file_replacement",
-        "mqfast.log_limit",
+        "mqfast.util.property_file",
+        "mqfast.util.atomic_file",
+        "mqfast.util.log_limit",
     )
     others = ("mqfast.errors", *settings, "mqfast.remoting", room)
     offending = [

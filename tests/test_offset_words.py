@@ -10,8 +10,8 @@ import pytest
 import mqfast
 from mqfast.client.admin.plan import target_of
 from mqfast.client.consumer.queue_bounds import check_from_where
-from mqfast.offset_words import end_word
 from mqfast.spark.options import BATCH, parse
+from mqfast.util.offset_words import end_word
 
 SAME = pytest.mark.parametrize(("word", "plain"), [("earliest", "earliest"), ("first", "earliest"), ("last", "latest")])
 

@@ -75,7 +75,7 @@ class _OneLine:
     """Logs what the system refused the event loop, descriptors say, as one line every ten seconds."""
 
     def __init__(self) -> None:
-        from mqfast.remoting.log_limit import LogLimit
+        from mqfast.util.log_limit import LogLimit
 
         self._limit = LogLimit(logging.getLogger("mqfast"))
 

@@ -19,8 +19,8 @@ from mqfast.client.inner_batch import INNER, InnerRecord, inner_records
 from mqfast.client.route.namespace import unwrap
 from mqfast.client.values import Body, MessageQueue, SendResult
 from mqfast.errors import ClientUsageError, ConfigError, CorruptFile, FieldError
-from mqfast.remoting.log_limit import LogLimit
 from mqfast.store.record.record import StoredMessage, decode_record
+from mqfast.util.log_limit import LogLimit
 
 __all__ = ["Delivery", "DeliveryOwner", "Source", "decode_deliveries", "decode_pulled", "decompressed"]
 

@@ -19,9 +19,9 @@ from mqfast.ha.epoch_file import EpochFile
 from mqfast.ha.protocol import MasterHistory, Reports, frame_head
 from mqfast.ha.settings import HaSettings
 from mqfast.ha.term_history import new_id
-from mqfast.log_limit import LogLimit
 from mqfast.store.log.acks import AckTable
 from mqfast.store.raw_log import RawLog
+from mqfast.util.log_limit import LogLimit
 
 __all__ = ["HaMaster", "SlaveStatus"]
 

@@ -12,8 +12,8 @@ from typing import Final
 from msgspec import Struct
 
 from mqfast.errors import CorruptFile, FieldError
-from mqfast.file_replacement import replace_file
 from mqfast.remoting.bodies import build_tables, decode_body, encode_body
+from mqfast.util.atomic_file import replace_file
 
 __all__ = ["ORDER_TOPICS", "KvConfig"]
 

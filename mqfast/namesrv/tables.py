@@ -26,7 +26,7 @@ from mqfast.remoting.bodies import (
 )
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.fastjson import bare_keys
-from mqfast.remoting.log_limit import LogLimit
+from mqfast.util.log_limit import LogLimit
 
 __all__ = ["MASTER_ID", "RegisteredBroker", "BrokerGroup", "MinBrokerChanged", "Registered", "RouteTables"]
 

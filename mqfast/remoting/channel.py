@@ -20,11 +20,11 @@ from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import VERSION, Buffer, FrameDecoder, RemotingCommand, encode
 from mqfast.remoting.connection import Connection, ConnectionEvent, ProtocolError, Request, ResponseReceived
 from mqfast.remoting.latency import Latencies
-from mqfast.remoting.log_limit import LogLimit
 from mqfast.remoting.processors import Processors
 from mqfast.remoting.proxy_protocol import ProxyHeader
 from mqfast.remoting.settings import RemotingSettings
 from mqfast.remoting.tls import CLIENT_HELLO, WANTS_TLS, TlsMode, TlsStream
+from mqfast.util.log_limit import LogLimit
 
 __all__ = ["Channel", "Endpoint"]
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from mqfast.errors import CallRefused, FieldError, UsageError
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.log_limit import LogLimit
+from mqfast.util.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from mqfast.remoting.channel import Channel

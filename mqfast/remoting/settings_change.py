@@ -15,13 +15,13 @@ from typing import Final, NamedTuple
 
 from mqfast.broker_conf import parse_properties
 from mqfast.errors import CallRefused, ConfigError
-from mqfast.file_replacement import replace_file
-from mqfast.property_file import with_settings
 from mqfast.property_settings import PropertySettings
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.log_limit import LogLimit
+from mqfast.util.atomic_file import replace_file
+from mqfast.util.log_limit import LogLimit
+from mqfast.util.property_file import with_settings
 
 __all__ = ["Changed", "SettingsChange"]
 

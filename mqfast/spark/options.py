@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from mqfast.errors import ConfigError
-from mqfast.offset_words import end_word
+from mqfast.util.offset_words import end_word
 
 __all__ = ["BATCH", "SINK", "STREAM", "Options", "check_brokers", "describe", "of_broker", "parse", "stores_of"]
 

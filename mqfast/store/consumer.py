@@ -15,8 +15,8 @@ from operator import index
 from typing import TYPE_CHECKING, Final, Literal, NoReturn, Protocol
 
 from mqfast.errors import NestedCall, OffsetMoved, UsageError
-from mqfast.offset_words import end_word
 from mqfast.store.base.results import GetMessageStatus
+from mqfast.util.offset_words import end_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

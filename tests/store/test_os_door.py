@@ -29,7 +29,7 @@ ALLOWED = {
     "csrc/sigbus_guard.c": "puts a page under a mapping whose file was cut, in a signal handler, where no table is",
     "csrc/crc32_consts.py": "a generator that is run by hand",
     "mqfast/remoting/tls.py": "certificates and keys, which are no store files",
-    "mqfast/file_replacement.py": "files of settings, accounts and rules of servers, which are no store files",
+    "mqfast/util/atomic_file.py": "files of settings, accounts and rules of servers, which are no store files",
     "mqfast/remoting/settings_change.py": "files of settings, which are no store files",
 }
 # Programs and clients: their own files (results, exports, settings, rules of access, offsets of broadcasting consumers,

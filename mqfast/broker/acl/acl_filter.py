@@ -19,9 +19,9 @@ from mqfast.broker.acl.users import Users, denied
 from mqfast.errors import CallRefused, FieldError
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.command import RemotingCommand, repeated_name
-from mqfast.remoting.log_limit import LogLimit
 from mqfast.remoting.processors import Processors
 from mqfast.remoting.signature import ACCESS_KEY
+from mqfast.util.log_limit import LogLimit
 
 __all__ = ["AclFilter", "GuardedProcessors"]
 

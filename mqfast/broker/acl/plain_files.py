@@ -16,8 +16,8 @@ from mqfast.broker.acl.plain import PlainAccounts, account_of
 from mqfast.broker.acl.required_permissions import Need
 from mqfast.broker.acl.rights import Caller
 from mqfast.errors import ConfigError
-from mqfast.file_replacement import replace_file
 from mqfast.remoting.command import RemotingCommand
+from mqfast.util.atomic_file import replace_file
 
 __all__ = ["PlainFiles"]
 

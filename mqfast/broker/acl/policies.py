@@ -18,8 +18,8 @@ from mqfast.broker.acl.required_permissions import Need
 from mqfast.broker.acl.terms import Action, Decision, Kind, PolicyType, word
 from mqfast.broker.acl.users import denied
 from mqfast.errors import CallRefused, CorruptFile, FieldError
-from mqfast.file_replacement import replace_file
 from mqfast.remoting.bodies import build_tables, decode_body, encode_body
+from mqfast.util.atomic_file import replace_file
 
 __all__ = ["Acl", "PolicyEntry", "Policies", "Policy", "subject_of"]
 

@@ -14,11 +14,11 @@ from msgspec import Struct
 
 from mqfast.broker.acl.terms import UserStatus, UserType
 from mqfast.errors import CallRefused, CorruptFile, FieldError
-from mqfast.file_replacement import replace_file
 from mqfast.remoting.bodies import build_tables, decode_body, encode_body
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.signature import ACCESS_KEY, is_signed_with
+from mqfast.util.atomic_file import replace_file
 
 __all__ = ["User", "Users", "denied"]
 

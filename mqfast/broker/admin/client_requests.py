@@ -22,8 +22,8 @@ from mqfast.message import decode_message_id
 from mqfast.remoting.bodies import build_tables, encode_body, header_of
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import LanguageCode, RequestCode, ResponseCode
-from mqfast.remoting.log_limit import LogLimit
 from mqfast.remoting.signature import OF_THE_SIGNATURE
+from mqfast.util.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from mqfast.broker.metadata.client_manager.consumer_manager import ClientChannelInfo

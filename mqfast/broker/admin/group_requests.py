@@ -27,7 +27,7 @@ from mqfast.remoting.bodies import (
     header_of,
 )
 from mqfast.remoting.codes import RequestCode, ResponseCode
-from mqfast.remoting.log_limit import LogLimit
+from mqfast.util.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from mqfast.broker.parts import BrokerContext

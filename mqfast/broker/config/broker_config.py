@@ -18,8 +18,8 @@ from mqfast.broker.config.rocketmq_keys import ROCKETMQ_KEYS
 from mqfast.broker_conf import KNOWN_TO_ROCKETMQ
 from mqfast.config import FIELD_OF_PROPERTY, PROPERTY_OF_FIELD, StoreConfig
 from mqfast.errors import ConfigError
-from mqfast.property_file import escaped
 from mqfast.property_settings import PropertySetting, PropertySettings, as_text
+from mqfast.util.property_file import escaped
 
 __all__ = ["BrokerConfig"]
 

@@ -25,9 +25,9 @@ from mqfast.remoting.bodies import build_tables, decode_request
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.log_limit import LogLimit
 from mqfast.remoting.processors import ConcurrencyLimit, Processors
 from mqfast.store.meta.metadata import ConsumerFilterTable
+from mqfast.util.log_limit import LogLimit
 
 __all__ = ["SQL92", "ConsumerFilters", "check_supported", "expressions", "is_tag_type"]
 

@@ -19,8 +19,8 @@ from mqfast.errors import RemotingError
 from mqfast.remoting.bodies import QueueData, encode_body
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode
-from mqfast.remoting.log_limit import LogLimit
 from mqfast.store.meta.metadata import TopicTable
+from mqfast.util.log_limit import LogLimit
 
 __all__ = ["Registration"]
 

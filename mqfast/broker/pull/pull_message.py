@@ -29,11 +29,11 @@ from mqfast.errors import CallRefused, MqfastError, UsageError
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import PullHeader, RemotingCommand, pull_header
-from mqfast.remoting.log_limit import LogLimit
 from mqfast.remoting.processors import ConcurrencyLimit, Processors
 from mqfast.store.base.results import GetMessageStatus
 from mqfast.store.engine import GetLimits, GetMessageResult
 from mqfast.store.meta.metadata import TopicConfig
+from mqfast.util.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from mqfast.broker.metadata.client_manager.consumer_manager import ConsumerGroup

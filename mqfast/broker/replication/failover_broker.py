@@ -30,7 +30,7 @@ from mqfast.ha.failover.in_sync_replicas import InSyncReplicas, ReplicaSetChange
 from mqfast.ha.failover.known_state import KnownRecord
 from mqfast.ha.failover.leader_election import Copy, View, contradiction, decide, read_view
 from mqfast.ha.failover.lease_guard import LeaseGuard, LeaseKeeper
-from mqfast.remoting.log_limit import LogLimit
+from mqfast.util.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,8 +27,8 @@ from mqfast.errors import FieldError, MqfastError, OffsetError, UsageError
 from mqfast.message import LMQ_PREFIX
 from mqfast.remoting.bodies import DataVersion, build_tables, decode_body
 from mqfast.remoting.codes import RequestCode, ResponseCode
-from mqfast.remoting.log_limit import LogLimit
 from mqfast.schedule.timer.checkpoint import TimerCheckpoint, load_checkpoint, of_master, write_checkpoint
+from mqfast.util.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

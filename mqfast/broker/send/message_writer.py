@@ -26,7 +26,7 @@ from mqfast.errors import (
     StoreClosed,
 )
 from mqfast.remoting.codes import ResponseCode
-from mqfast.remoting.log_limit import LogLimit
+from mqfast.util.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from mqfast.broker.metrics.broker_stats import BrokerStats

@@ -17,8 +17,8 @@ from mqfast.errors import CallRefused, RemotingError
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand, SendHeader, send_header
-from mqfast.remoting.log_limit import LogLimit
 from mqfast.remoting.processors import ConcurrencyLimit, Processors
+from mqfast.util.log_limit import LogLimit
 
 __all__ = ["ReplyMessage"]
 

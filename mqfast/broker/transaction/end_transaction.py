@@ -25,10 +25,10 @@ from mqfast.errors import CallRefused
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.log_limit import LogLimit
 from mqfast.schedule.delay_levels import real_place
 from mqfast.store.base.results import PutMessageStatus
 from mqfast.store.record.record import StoredMessage
+from mqfast.util.log_limit import LogLimit
 
 __all__ = ["EndTransaction"]
 

@@ -27,11 +27,11 @@ from mqfast.broker.transaction.open_transactions import OpenTransactions
 from mqfast.broker_conf import java_number
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode
-from mqfast.remoting.log_limit import LogLimit
 from mqfast.schedule.delay_levels import real_place
 from mqfast.store.base.results import PutMessageStatus
 from mqfast.store.put.put_result import PutResult
 from mqfast.store.record.record import StoredMessage
+from mqfast.util.log_limit import LogLimit
 
 __all__ = ["TransactionCheck"]
 

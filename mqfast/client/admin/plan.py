@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from mqfast.client.admin.checks import MILLISECONDS_LEAST, milliseconds
 from mqfast.client.values import MessageQueue, ResetPlan
 from mqfast.errors import ClientConfigError
-from mqfast.offset_words import end_word
+from mqfast.util.offset_words import end_word
 
 __all__ = ["NOTHING_COMMITTED", "QueueStats", "Target", "Where", "row", "target_of"]
 

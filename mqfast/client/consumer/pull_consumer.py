@@ -39,7 +39,7 @@ from mqfast.client.net.guard import Guard, check_may_wait
 from mqfast.client.route.namespace import plain_queue, wrap
 from mqfast.client.values import Address, Credentials, MessageQueue, When, milliseconds
 from mqfast.errors import ClientClosed, ClientForked, ClientUsageError, MqfastError
-from mqfast.offset_words import end_word
+from mqfast.util.offset_words import end_word
 
 __all__ = ["PullArguments", "PullConsumer"]
 

@@ -14,9 +14,9 @@ from mqfast.client.net.request_steps import Request, RequestSteps, checked
 from mqfast.client.route.namespace import RETRY_PREFIX
 from mqfast.client.values import MessageQueue, milliseconds
 from mqfast.errors import BrokerError, ClientConfigError, NoRoute
-from mqfast.offset_words import end_word
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
+from mqfast.util.offset_words import end_word
 
 if TYPE_CHECKING:
     from mqfast.client.net.instance import ClientInstance

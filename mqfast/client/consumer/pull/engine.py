@@ -45,8 +45,8 @@ from mqfast.errors import (
     Refused,
     SubscriptionError,
 )
-from mqfast.offset_words import end_word
 from mqfast.remoting.codes import ResponseCode
+from mqfast.util.offset_words import end_word
 
 __all__ = ["PullEngine", "SeekTo"]
 

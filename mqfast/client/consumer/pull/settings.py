@@ -31,7 +31,7 @@ from mqfast.client.settings import (
 )
 from mqfast.client.values import Address
 from mqfast.errors import ClientConfigError
-from mqfast.offset_words import end_word
+from mqfast.util.offset_words import end_word
 
 __all__ = ["OffsetReset", "PullSettings", "pull_arguments", "pull_settings", "subscriptions_of"]
 

@@ -40,7 +40,7 @@ from mqfast.client.route.route_table import TopicRoute
 from mqfast.client.values import MessageQueue
 from mqfast.errors import ClientError, MqfastError, NoRoute
 from mqfast.remoting.codes import RequestCode
-from mqfast.remoting.log_limit import LogLimit
+from mqfast.util.log_limit import LogLimit
 
 __all__ = ["PushEngine", "PushSettings"]
 

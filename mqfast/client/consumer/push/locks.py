@@ -17,7 +17,7 @@ from mqfast.client.consumer.group_requests import lock_queues, unlock_queues
 from mqfast.client.consumer.push.state import Assigned
 from mqfast.client.values import MessageQueue
 from mqfast.errors import MqfastError
-from mqfast.remoting.log_limit import LogLimit
+from mqfast.util.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from mqfast.client.consumer.push.engine import PushEngine

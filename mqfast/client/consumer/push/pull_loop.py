@@ -19,7 +19,7 @@ from mqfast.client.consumer.queue_bounds import read_place
 from mqfast.client.values import PullStatus
 from mqfast.errors import BrokerError, MqfastError
 from mqfast.remoting.codes import ResponseCode
-from mqfast.remoting.log_limit import LogLimit
+from mqfast.util.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from mqfast.client.consumer.push.engine import PushEngine
