@@ -238,7 +238,7 @@ def test_commands_exist(document: Path) -> None:
             assert words[2] in subcommands(subcommands(build_parser())["store"]), line
             if len(words) > 3:
                 build_parser().parse_args([word.strip("'") for word in words[1:]])
-        if words[:2] == ["python", "-m"] and words[2].startswith("mqfast"):
+        if words[:2] == ["python", "-m"] and len(words) > 2 and words[2].startswith("mqfast"):
             assert importlib.util.find_spec(words[2]) is not None, line
 
 
