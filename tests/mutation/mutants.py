@@ -1591,7 +1591,7 @@ MUTANTS: Final = (
     Mutant(
         "timer-checkpoint-before-the-log",
         "mqfast/schedule/timer/flush.py",
-        "timer.store.flush()",
+        "self._store.flush()",
         "pass",
         "the checkpoint would claim deliveries that a power cut takes from the log",
         ("test_a_crash_at_any_call_loses_nothing_that_was_flushed",),

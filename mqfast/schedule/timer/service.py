@@ -9,7 +9,6 @@ message: what the checkpoint claims was flushed before.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +18,7 @@ from mqfast.errors import CorruptFile, StorageError, UsageError
 from mqfast.properties import jhash
 from mqfast.schedule.timer.checkpoint import TimerCheckpoint, load_checkpoint
 from mqfast.schedule.timer.delivery import NEVER_PARKED, TimerDelivery
-from mqfast.schedule.timer.flush import TimerFlush
+from mqfast.schedule.timer.flush import TimerFlush, TimerFlusher
 from mqfast.schedule.timer.metrics import TimerMetrics
 from mqfast.schedule.timer.recovery import Recovered, recover
 from mqfast.schedule.timer.settings import TimerSettings
@@ -74,8 +73,6 @@ class TimerService:
         os_api = store.log.os_api
         files = list_offset_files(os_api, self.paths.timer_log)[0]
         size = os_api.file_size(files[0].path) if files else store.config.mapped_file_bytes_timer_log
-        self.flushing = threading.Lock()
-        self.flushed_number = 0
         self.wheel = TimerWheel(os_api, self.paths.timer_wheel)
         self.log = TimerLog(os_api, self.paths.timer_log, size)
         self.metrics = TimerMetrics(os_api, f"{self.paths.config}/timermetrics")
@@ -86,15 +83,13 @@ class TimerService:
             max_transfer_bytes_on_message_in_disk=_MOST_BYTES,
             max_transfer_count_on_message_in_disk=MOST_AT_ONCE,
         )
-        self._snapshots = [
-            f"{self.paths.root}/{name}"
-            for name in os_api.listdir(self.paths.root)
-            if name.startswith("timerwheel.") and name.removeprefix("timerwheel.").isdigit()
-        ]
+        self._flusher = TimerFlusher(store, self.wheel, self.log, self.metrics)
         checkpoint = load_checkpoint(os_api, self.paths.timer_check)
         try:
             self._start(
-                recover(self.wheel, self.log, checkpoint, self._precision, store.log.written, bool(self._snapshots)),
+                recover(
+                    self.wheel, self.log, checkpoint, self._precision, store.log.written, self._flusher.has_snapshots
+                ),
                 now_ms,
             )
         except BaseException:
@@ -381,7 +376,7 @@ class TimerService:
         self._flushes += 1
         read_ms = self._read * self._precision
         self._checkpoint = self._checkpoint.moved(read_ms, self.log.end, self._queue_offset, now_ms)
-        return TimerFlush(self, self._flushes, self._checkpoint, self.metrics.text())
+        return TimerFlush(self._flusher, self._flushes, self._checkpoint, self.metrics.text())
 
     def end_flush(self, error: BaseException | None = None) -> None:
         """A flush was run. Args: error: what it raised; it is then tried again after the interval."""
@@ -403,12 +398,6 @@ class TimerService:
             self.end_flush(error)
             raise
         self.end_flush()
-
-    def drop_snapshots(self) -> None:
-        """Remove the files of ``timerWheelSnapshotFlush``: the wheel itself is durable, and newer."""
-        while self._snapshots:
-            self.store.log.os_api.unlink(self._snapshots[-1], missing_ok=True)
-            self._snapshots.pop()
 
     def close(self, now_ms: int) -> None:
         """Flush and close the files; before the store is closed. Raises: StorageError."""
