@@ -67,17 +67,17 @@ def test_jobs(benchmark: BenchmarkFixture, source: Source, table: Table) -> None
         writer.option("parquet.compression.codec.zstd.level", "3").parquet(str(plain))
 
     def archives() -> None:
-        report = archive.run(spark, archive.Settings(store, str(to_parquet)))
+        report = archive.run(spark, archive.ArchiveSettings(store, str(to_parquet)))
         assert report.facts["messages"] == source.rows
 
     def replays() -> None:
         if not to_parquet.exists():
             archives()
-        report = replay.run(spark, replay.Settings(str(to_parquet), str(new), txn_id="bench"))
+        report = replay.run(spark, replay.ReplaySettings(str(to_parquet), str(new), txn_id="bench"))
         assert report.facts["appended"] == source.rows
 
     def rebuilds() -> None:
-        report = rebuild.run(spark, rebuild.Settings(store, str(queues), StoreConfig(), index=False))
+        report = rebuild.run(spark, rebuild.RebuildSettings(store, str(queues), StoreConfig(), index=False))
         assert report.facts["units"] == source.rows
 
     works = {
@@ -87,7 +87,7 @@ def test_jobs(benchmark: BenchmarkFixture, source: Source, table: Table) -> None
         "replay": lambda: _timed(replays, new),
         "rebuild of the queues": lambda: _timed(rebuilds, queues),
         BYTES_FLOOR: lambda: _timed(lambda: _written(base / "floor", source.bytes)),
-        "audit with queues": lambda: _timed(lambda: audit.run(spark, audit.Settings(store))),
+        "audit with queues": lambda: _timed(lambda: audit.run(spark, audit.AuditSettings(store))),
     }
     figures = dict(zip(works, interleaved(*works.values(), rounds=ROUNDS), strict=True))
     benchmark.pedantic(works["archive"], rounds=1)

@@ -50,7 +50,7 @@ def batch_of(columns: tuple[str, ...], rows: int) -> pa.RecordBatch:
 
 def give(share: Share) -> Iterator[pa.RecordBatch]:
     """The rows of one task."""
-    from mqfast.spark.source import freeze_loaded
+    from mqfast.spark.partitions import freeze_loaded
 
     freeze_loaded()  # as the source does: it is not the source's work that is left out, but its reading
     each = min(MOST_ROWS, BATCH_BYTES // BODY_BYTES if "body" in share.columns else MOST_ROWS, share.rows)

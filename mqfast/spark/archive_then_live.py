@@ -40,13 +40,13 @@ from mqfast.spark.archived_rows import (
     read_archived,
     wanted_files,
 )
-from mqfast.spark.backend import open_access, stores_of
+from mqfast.spark.backends import open_backend, stores_of
 from mqfast.spark.jobs.files import read_json, write_json
 from mqfast.spark.jobs.manifest import ArchivedFile, Manifest, last_places, made_again
 from mqfast.spark.offsets import ARCHIVE_KEY, VERSION, Spark
 from mqfast.spark.options import Bound, Options
+from mqfast.spark.partitions import ScanPartition, freeze_loaded, read_part
 from mqfast.spark.schema import Column
-from mqfast.spark.source import ScanPartition, freeze_loaded, read_part
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -195,7 +195,7 @@ class StreamFromArchive(DataSourceStreamReader, SupportsTriggerAvailableNow):
         places = last_places(found)
         for name, given in stores_of(live, begins=True):
             of_store = {key: end for key, end in ends.items() if key[0] in ("", name)}
-            with closing(open_access(given)) as access:
+            with closing(open_backend(given)) as access:
                 for key in made_again(access, of_store, places):
                     what = f"{self._archive}: message {ends[key] - 1} of queue {key[1]}/{key[2]} is another one now"
                     if self.options.fail_on_data_loss:

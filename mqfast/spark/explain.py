@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mqfast.spark import options as table
+from mqfast.spark.partitions import ScanPartition
 from mqfast.spark.plan import Split
 from mqfast.spark.schema import chosen_columns
-from mqfast.spark.source import BatchReader, ScanPartition
+from mqfast.spark.source import BatchReader
 
 __all__ = ["explain"]
 

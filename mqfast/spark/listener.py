@@ -18,7 +18,8 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from mqfast.errors import MqfastError, UsageError
 from mqfast.spark import options as table
-from mqfast.spark.backend import Backend, open_access
+from mqfast.spark.backend import Backend
+from mqfast.spark.backends import open_backend
 from mqfast.spark.groups import GroupProgress, queue_offsets
 from mqfast.spark.offsets import LOG_KEY, STORES_KEY, VERSION, backlog, decode, live_part
 from mqfast.store.reader.store_reader import StoreReader
@@ -129,7 +130,7 @@ class GroupListener(StreamingQueryListener):
         stores = found.get(STORES_KEY) if isinstance(found, dict) else None
         for name, offset in stores.items() if isinstance(stores, dict) else ():
             if name not in self._brokers:
-                self._brokers[name] = open_access(table.of_broker(self._cluster, name))
+                self._brokers[name] = open_backend(table.of_broker(self._cluster, name))
             try:
                 self._brokers[name].commit_group(self._group, offset)
             except MqfastError as error:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import enum
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,16 @@ STREAM: Final = "stream"
 SINK: Final = "sink"
 READ: Final = (BATCH, STREAM)
 EVERYWHERE: Final = (BATCH, STREAM, SINK)
+
+
+class Scope(enum.Flag):
+    """The scope of an option: for a directory only, for a cluster only, part of the key of a connection."""
+
+    DIRECTORY = enum.auto()
+    CLUSTER = enum.auto()
+    CONNECTION = enum.auto()
+    EVERYWHERE = 0
+
 
 # What Spark itself puts among the options of a source or sink.
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
@@ -289,9 +300,16 @@ _KINDS: Final[dict[Reader, str]] = {
 
 
 def _option(
-    read: Reader, default: Any, where: tuple[str, ...], meaning: str, *, shown: str = "", secret: bool = False
+    read: Reader,
+    default: Any,
+    where: tuple[str, ...],
+    meaning: str,
+    *,
+    shown: str = "",
+    secret: bool = False,
+    scope: Scope = Scope.EVERYWHERE,
 ) -> Any:
-    metadata = {"read": read, "where": where, "meaning": meaning, "shown": shown}
+    metadata = {"read": read, "where": where, "meaning": meaning, "shown": shown, "scope": scope}
     return dataclasses.field(default=default, repr=not secret, metadata=metadata)
 
 
@@ -300,64 +318,115 @@ class Options:
     """The parsed options; a field's name is the option's in snake case."""
 
     # where the store is
-    path: str | None = _option(_text, None, EVERYWHERE, "Root directory of the store; `load(path)` sets it.")
+    path: str | None = _option(
+        _text,
+        None,
+        EVERYWHERE,
+        "Root directory of the store; `load(path)` sets it.",
+        scope=Scope.DIRECTORY | Scope.CONNECTION,
+    )
     paths: tuple[tuple[str, str], ...] | None = _option(
         _stores, None, READ, "Several stores instead of one: `a,b`, or by name `{\"broker-a\": \"/var/lib/a\"}`; "
-        "`load([\"a\", \"b\"])` sets it.",
+        "`load([\"a\", \"b\"])` sets it.", scope=Scope.DIRECTORY,
     )  # fmt: skip
     store_path_commit_log: tuple[str, ...] | None = _option(
         _names, None, READ, "Directories of a log outside of the store: the values of RocketMQ's keys of this name and "
-        "`readOnlyCommitLogStorePaths`, separated by commas.",
+        "`readOnlyCommitLogStorePaths`, separated by commas.", scope=Scope.DIRECTORY | Scope.CONNECTION,
     )  # fmt: skip
 
     # where the cluster is
     namesrv: str | None = _option(
         _text, None, EVERYWHERE, "Name servers of a running cluster, `host:9876;host2:9876`, instead of path: messages "
-        "come from its brokers over the network.",
+        "come from its brokers over the network.", scope=Scope.CONNECTION,
     )  # fmt: skip
     brokers: tuple[str, ...] | None = _option(
-        _names, None, READ, "Only these brokers of the cluster, by name; it is an error if one is not there."
+        _names,
+        None,
+        READ,
+        "Only these brokers of the cluster, by name; it is an error if one is not there.",
+        scope=Scope.CLUSTER | Scope.CONNECTION,
     )
     namespace: str | None = _option(
-        _text, None, EVERYWHERE, "Namespace of topics and groups in the cluster; rows have the names without it."
+        _text,
+        None,
+        EVERYWHERE,
+        "Namespace of topics and groups in the cluster; rows have the names without it.",
+        scope=Scope.CLUSTER | Scope.CONNECTION,
     )
     namespace_v2: str | None = _option(
-        _text, None, EVERYWHERE, "Namespace of RocketMQ 5, a field of every request; names stay as they are."
+        _text,
+        None,
+        EVERYWHERE,
+        "Namespace of RocketMQ 5, a field of every request; names stay as they are.",
+        scope=Scope.CLUSTER | Scope.CONNECTION,
     )
     access_key: str | None = _option(
         _text, None, EVERYWHERE, "Access key that signs every request; with secretKey.", secret=True,
-        shown="ROCKETMQ_ACCESS_KEY",
+        shown="ROCKETMQ_ACCESS_KEY", scope=Scope.CLUSTER | Scope.CONNECTION,
     )  # fmt: skip
     secret_key: str | None = _option(
-        _text, None, EVERYWHERE, "Secret key that signs every request.", secret=True, shown="ROCKETMQ_SECRET_KEY"
+        _text,
+        None,
+        EVERYWHERE,
+        "Secret key that signs every request.",
+        secret=True,
+        shown="ROCKETMQ_SECRET_KEY",
+        scope=Scope.CLUSTER | Scope.CONNECTION,
     )
     security_token: str | None = _option(
-        _text, None, EVERYWHERE, "Token of temporary keys.", secret=True, shown="ROCKETMQ_SECURITY_TOKEN"
+        _text,
+        None,
+        EVERYWHERE,
+        "Token of temporary keys.",
+        secret=True,
+        shown="ROCKETMQ_SECURITY_TOKEN",
+        scope=Scope.CLUSTER | Scope.CONNECTION,
     )
-    tls: bool = _option(_flag, False, EVERYWHERE, "Connect with TLS.")
+    tls: bool = _option(_flag, False, EVERYWHERE, "Connect with TLS.", scope=Scope.CLUSTER | Scope.CONNECTION)
     tls_ca: str | None = _option(
-        _text, None, EVERYWHERE, "File of certificates that sign those of the servers.", shown="those of the system"
+        _text,
+        None,
+        EVERYWHERE,
+        "File of certificates that sign those of the servers.",
+        shown="those of the system",
+        scope=Scope.CLUSTER | Scope.CONNECTION,
     )
-    tls_cert: str | None = _option(_text, None, EVERYWHERE, "File of the client's own certificate, with tlsKey.")
-    tls_key: str | None = _option(_text, None, EVERYWHERE, "File of the key of tlsCert.")
+    tls_cert: str | None = _option(
+        _text,
+        None,
+        EVERYWHERE,
+        "File of the client's own certificate, with tlsKey.",
+        scope=Scope.CLUSTER | Scope.CONNECTION,
+    )
+    tls_key: str | None = _option(
+        _text, None, EVERYWHERE, "File of the key of tlsCert.", scope=Scope.CLUSTER | Scope.CONNECTION
+    )
     tls_verify: bool = _option(
-        _flag, True, EVERYWHERE, "Check certificates and host names of servers; false: anybody can read along."
+        _flag,
+        True,
+        EVERYWHERE,
+        "Check certificates and host names of servers; false: anybody can read along.",
+        scope=Scope.CONNECTION,
     )
     broker_timeout: int = _option(
         duration_ms, 60_000, EVERYWHERE, "How long a broker or name server that does not answer is asked again before "
-        "the read or write fails.", shown="60s",
+        "the read or write fails.", shown="60s", scope=Scope.CLUSTER | Scope.CONNECTION,
     )  # fmt: skip
     broker_away: str = _option(
         _choice("fail", "wait"), "fail", (STREAM,),
         "A broker that is away for longer than brokerTimeout: the stream fails, or waits for the broker while others "
-        "go on.",
+        "go on.", scope=Scope.CLUSTER | Scope.CONNECTION,
     )  # fmt: skip
     pull_group: str = _option(
-        _text, "TOOLS_CONSUMER", READ, "Consumer group in whose name brokers are asked. Its offsets do not change."
+        _text,
+        "TOOLS_CONSUMER",
+        READ,
+        "Consumer group in whose name brokers are asked. Its offsets do not change.",
+        scope=Scope.CLUSTER | Scope.CONNECTION,
     )
     pull_bytes: int = _option(
         size, 4 << 20, READ, "Bytes asked for in one pull; limits of the broker, `maxTransferBytesOnMessageInMemory` "
-        "and its like, may be lower.", shown="4m",
+        "and its like, may be lower.", shown="4m", scope=Scope.CLUSTER | Scope.CONNECTION,
     )  # fmt: skip
 
     # what is read
@@ -435,7 +504,7 @@ class Options:
     tag_filter: str | None = _option(_text, None, READ, "Only messages with one of these tags: `A || B`.")
     sql_filter: str | None = _option(
         _text, None, READ, "Only messages whose properties fulfil this SQL92 expression. Brokers evaluate it "
-        "(`enablePropertyFilter=true`), so it needs namesrv.",
+        "(`enablePropertyFilter=true`), so it needs namesrv.", scope=Scope.CLUSTER,
     )  # fmt: skip
     pushdown: bool = _option(
         _flag, False, (BATCH,), "Evaluate filters while reading; needs `spark.sql.python.filterPushdown.enabled=true`, "
@@ -502,10 +571,15 @@ class Options:
     )  # fmt: skip
     staging: str | None = _option(
         _text, None, (SINK,), "Directory for records that tasks have written and the driver has not yet appended.",
-        shown="<store>/spark-staging",
+        shown="<store>/spark-staging", scope=Scope.DIRECTORY,
     )  # fmt: skip
     staging_ttl: int = _option(
-        duration_ms, 604_800_000, (SINK,), "Age at which staged files without an intent are removed.", shown="7d"
+        duration_ms,
+        604_800_000,
+        (SINK,),
+        "Age at which staged files without an intent are removed.",
+        shown="7d",
+        scope=Scope.DIRECTORY,
     )
     delivery: str | None = _option(
         _choice("exactly_once", "at_least_once"), None, (SINK,), "Delivery guarantee after a restart. With namesrv, "
@@ -513,9 +587,11 @@ class Options:
         "with a warning.", shown="exactly_once",
     )  # fmt: skip
     max_in_flight: int = _option(
-        size, 32 << 20, (SINK,), "Bytes of one task that are on their way to brokers.", shown="32m"
+        size, 32 << 20, (SINK,), "Bytes of one task that are on their way to brokers.", shown="32m", scope=Scope.CLUSTER
     )
-    send_bytes: int = _option(size, 512 << 10, (SINK,), "Bytes of rows in one request to a broker.", shown="512k")
+    send_bytes: int = _option(
+        size, 512 << 10, (SINK,), "Bytes of rows in one request to a broker.", shown="512k", scope=Scope.CLUSTER
+    )
 
     @property
     def has_stores(self) -> bool:
@@ -524,19 +600,19 @@ class Options:
 
     @property
     def place(self) -> tuple[object, ...]:
-        """What two reads of the same place with the same rights agree in."""
-        o = self
-        return (
-            o.path, o.store_path_commit_log, o.namesrv, o.brokers, o.namespace, o.namespace_v2, o.access_key,
-            o.secret_key, o.security_token, o.tls, o.tls_ca, o.tls_cert, o.tls_key, o.tls_verify, o.broker_timeout,
-            o.broker_away, o.pull_group, o.pull_bytes,
-        )  # fmt: skip
+        """Return the values by which two reads of the same place with the same rights agree."""
+        return tuple(getattr(self, name) for name in _of_scope(Scope.CONNECTION))
 
 
 def option_name(field: str) -> str:
     """The option's name as users write it: ``partition_bytes`` is ``partitionBytes``."""
     first, *rest = field.split("_")
     return first + "".join(word.capitalize() for word in rest)
+
+
+def _of_scope(scope: Scope) -> list[str]:
+    """Return the names of the fields of a scope."""
+    return [field.name for field in dataclasses.fields(Options) if field.metadata["scope"] & scope]
 
 
 _FIELDS: Final = {option_name(field.name).lower(): field for field in dataclasses.fields(Options)}
@@ -634,23 +710,17 @@ def _check_together(o: Options) -> None:
 
 # What a scan of the log compares each record with is bounded.
 _MOST_EXCLUDED: Final = 50
-# Options that say something of a cluster only, and of directories only.
-_OF_CLUSTERS: Final = (
-    "brokers", "namespace", "namespace_v2", "access_key", "secret_key", "security_token", "tls", "tls_ca", "tls_cert",
-    "tls_key", "broker_timeout", "broker_away", "pull_group", "pull_bytes", "sql_filter", "max_in_flight", "send_bytes",
-)  # fmt: skip
-_OF_DIRECTORIES: Final = ("path", "paths", "store_path_commit_log", "staging", "staging_ttl")
 _VIEWS_OF_FILES: Final = ("files", "audit", "consumequeue")
 
 
 def _check_cluster(o: Options) -> None:
     defaults = {field.name: field.default for field in dataclasses.fields(Options)}
     if o.namesrv is None:
-        for name in _OF_CLUSTERS:
+        for name in _of_scope(Scope.CLUSTER):
             if getattr(o, name) != defaults[name]:
                 raise ConfigError(f"option {option_name(name)}: it is for a cluster, whose name servers namesrv gives")
         return
-    for name in _OF_DIRECTORIES:
+    for name in _of_scope(Scope.DIRECTORY):
         if getattr(o, name) != defaults[name]:
             raise ConfigError(f"options namesrv and {option_name(name)}: expected one of them")
     if o.lease_ttl not in (0, defaults["lease_ttl"]):

@@ -28,7 +28,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from mqfast.errors import ConfigError
-from mqfast.spark.backend import Backend, LogAccess, ReadSettings, log_of, open_access
+from mqfast.spark.backend import Backend, LogAccess, ReadSettings, log_of
+from mqfast.spark.backends import open_backend
 from mqfast.spark.identity import (
     Loss,
     anchor_of,
@@ -55,10 +56,10 @@ from mqfast.spark.offsets import (
     limit_rows,
 )
 from mqfast.spark.options import Bound, Options
+from mqfast.spark.partitions import ScanPartition, freeze_loaded, partitions_of, read_part, read_settings
 from mqfast.spark.plan import OffsetRange, ScanRange, Selection, Snapshot, Split, plan, scan_pieces
 from mqfast.spark.schema import VIEWS, Column
 from mqfast.spark.selection import check_pattern, present, readable, selected_queues, starting_offsets, wants_queue
-from mqfast.spark.source import ScanPartition, freeze_loaded, partitions_of, read_part, read_settings
 from mqfast.store.reader.gather import ANY_QUEUE
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _open(self) -> Backend:
         if self._access is None:
-            self._access = open_access(self.options)
+            self._access = open_backend(self.options)
         return self._access
 
     def _log(self) -> LogAccess:

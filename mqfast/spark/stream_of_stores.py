@@ -27,12 +27,12 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from mqfast.errors import UsageError
-from mqfast.spark.backend import forget_cluster, is_unavailable, known_topics, open_access, stores_of
+from mqfast.spark.backends import forget_cluster, is_unavailable, known_topics, open_backend, stores_of
 from mqfast.spark.offsets import LOG_KEY, STORES_KEY, VERSION, Spark
 from mqfast.spark.options import Options, of_broker
+from mqfast.spark.partitions import ScanPartition, freeze_loaded, read_part
 from mqfast.spark.schema import Column
 from mqfast.spark.selection import check_names
-from mqfast.spark.source import ScanPartition, freeze_loaded, read_part
 from mqfast.spark.stream import StreamReader
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._checked:
             snapshots = []
             for _, given in stores_of(self.options, begins=True):
-                access = open_access(given)
+                access = open_backend(given)
                 snapshots.append(access.snapshot())
                 access.close()
             check_names(snapshots, self.options, known_topics)

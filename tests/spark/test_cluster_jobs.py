@@ -95,7 +95,7 @@ def by_place(rows: list[Row]) -> list[Row]:
 
 
 def run_archive(broker: Broker, path: Path, **settings: Any) -> Any:
-    return archive.run(None, archive.Settings(of(broker), str(path), **settings))  # type: ignore[arg-type]
+    return archive.run(None, archive.ArchiveSettings(of(broker), str(path), **settings))  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("in_this_process")
@@ -124,7 +124,7 @@ def test_archive_of_some_topics_and_of_another_kind(broker: Broker, tmp_path: Pa
     with pytest.raises(UsageError, match="another choice needs an archive of its own"):
         run_archive(broker, path)
     with pytest.raises(UsageError, match="found that of a cluster"):
-        archive.run(None, archive.Settings(str(_store(tmp_path)), str(path), topics=("stock",)))  # type: ignore[arg-type]
+        archive.run(None, archive.ArchiveSettings(str(_store(tmp_path)), str(path), topics=("stock",)))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="did you mean stock"):
         run_archive(broker, tmp_path / "other", topics=("stok",))
 
@@ -269,7 +269,7 @@ def test_a_stream_goes_from_the_files_of_a_broker_to_the_broker(
     )
     with Broker(topics={"orders": QUEUES}, store=str(tmp_path / "store")) as broker:
         fill(broker, 0, 60)
-        files = archive.Settings(str(tmp_path / "store"), str(tmp_path / "archive"))
+        files = archive.ArchiveSettings(str(tmp_path / "store"), str(tmp_path / "archive"))
         assert archive.run(None, files).facts["messages"] >= 60  # type: ignore[arg-type]
         fill(broker, 60, 90)
         found, _ = batches(lambda: stream(broker, tmp_path / "archive"))
@@ -280,7 +280,7 @@ def test_a_stream_goes_from_the_files_of_a_broker_to_the_broker(
 def test_analytics_of_a_cluster(spark: SparkSession, broker: Broker) -> None:
     fill(broker, 0, 90)
     fill(broker, 0, 10, "stock", 2)
-    report = analytics.run(spark, analytics.Settings(of(broker), topics=("orders", "stock")))
+    report = analytics.run(spark, analytics.AnalyticsSettings(of(broker), topics=("orders", "stock")))
     assert report.facts["messages"] == 100
     topics = next(found.rows for found in report.tables if found.title == "topics")
     assert {row[0]: row[1:3] for row in topics} == {"orders": (3, 90), "stock": (2, 10)}
@@ -289,7 +289,7 @@ def test_analytics_of_a_cluster(spark: SparkSession, broker: Broker) -> None:
 def test_compact_of_a_cluster(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     for n in range(40):
         broker.send("orders", b"%d" % n, queue_id=n % QUEUES, keys=f"key{n % 4}")
-    report = compact.run(spark, compact.Settings(of(broker), str(tmp_path / "out"), ("orders",)))
+    report = compact.run(spark, compact.CompactSettings(of(broker), str(tmp_path / "out"), ("orders",)))
     assert (report.facts["messages"], report.facts["written"]) == (40, 4)
     found = {row["keys"]: bytes(row["body"]) for row in spark.read.parquet(str(tmp_path / "out")).collect()}
     assert found == {f"key{n % 4}": b"%d" % n for n in range(36, 40)}
@@ -304,9 +304,9 @@ def test_archive_and_replay_into_another_cluster(spark: SparkSession, broker: Br
     """Every row of each queue, in its order, once; a second run sends nothing; a longer archive sends what is new."""
     fill(broker, 0, 150)
     fill(broker, 0, 20, "stock", 2)
-    archive.run(spark, archive.Settings(of(broker), str(tmp_path / "archive"), partition_bytes=8000))
+    archive.run(spark, archive.ArchiveSettings(of(broker), str(tmp_path / "archive"), partition_bytes=8000))
     with Broker(topics={"orders": QUEUES, "stock": 2}) as other:
-        settings = replay.Settings(str(tmp_path / "archive"), of(other), batch_bytes=6000)
+        settings = replay.ReplaySettings(str(tmp_path / "archive"), of(other), batch_bytes=6000)
         report = replay.run(spark, settings)
         assert report.facts["sent"] == report.facts["messages"] == 170
         assert report.facts["batches"] > 1
@@ -319,7 +319,7 @@ def test_archive_and_replay_into_another_cluster(spark: SparkSession, broker: Br
         assert again.facts["sent"] == 0
         assert again.facts["doneBefore"] == report.facts["batches"]
         fill(broker, 150, 180)
-        archive.run(spark, archive.Settings(of(broker), str(tmp_path / "archive")))
+        archive.run(spark, archive.ArchiveSettings(of(broker), str(tmp_path / "archive")))
         assert replay.run(spark, settings).facts["sent"] == 30
         assert sorted(deliveries(other, "orders")) == sorted(deliveries(broker, "orders"))
         born = {row["uniqKey"]: row["bornTimestamp"] for row in in_the_cluster(broker, "uniqKey,bornTimestamp")}
@@ -330,8 +330,8 @@ def test_archive_of_a_cluster_replays_into_a_store(spark: SparkSession, broker: 
     import mqfast
 
     fill(broker, 0, 60)
-    archive.run(spark, archive.Settings(of(broker), str(tmp_path / "archive")))
-    report = replay.run(spark, replay.Settings(str(tmp_path / "archive"), str(tmp_path / "store")))
+    archive.run(spark, archive.ArchiveSettings(of(broker), str(tmp_path / "archive")))
+    report = replay.run(spark, replay.ReplaySettings(str(tmp_path / "archive"), str(tmp_path / "store")))
     assert report.facts["appended"] == 60
     with mqfast.StoreReader(tmp_path / "store") as reader:
         found = [(m.queue_id, bytes(m.body)) for m in reader.scan() if m.topic == "orders"]
@@ -344,17 +344,17 @@ def test_audit_does_not_miss_messages_that_consumers_may_not_read(spark: SparkSe
     with Broker(topics={"orders": 2}) as broker:
         broker.send("orders", *map(str, range(10)))
         broker.create_topic("orders", 2, perm="w")
-        report = audit.run(spark, audit.Settings(of(broker)))
+        report = audit.run(spark, audit.AuditSettings(of(broker)))
         assert (report.damaged, report.facts["records"]) == (False, 0)
         assert report.facts["unreadQueues"] == "broker-a orders/0, broker-a orders/1"
         broker.create_topic("orders", 2)
-        report = audit.run(spark, audit.Settings(of(broker)))
+        report = audit.run(spark, audit.AuditSettings(of(broker)))
         assert (report.damaged, report.facts["records"], report.facts["unreadQueues"]) == (False, 10, "")
 
 
 def test_audit_of_a_running_cluster(spark: SparkSession, broker: Broker) -> None:
     fill(broker, 0, 90)
-    report = audit.run(spark, audit.Settings(of(broker)))
+    report = audit.run(spark, audit.AuditSettings(of(broker)))
     assert not report.damaged
     assert report.facts["records"] == 90
     assert (report.facts["missing"], report.facts["repeated"], report.facts["crcErrors"]) == (0, 0, 0)
@@ -375,11 +375,11 @@ def test_dead_letters_of_a_cluster_go_back_once(
 ) -> None:
     broker.create_topic("%DLQ%shop", 1)
     bury(broker, range(10))
-    settings = dlq.Settings(of(broker), staging=str(tmp_path / "notes"))
-    look = dlq.run(spark, dlq.Settings(of(broker), dry_run=True, tags=("late",)))
+    settings = dlq.DlqSettings(of(broker), staging=str(tmp_path / "notes"))
+    look = dlq.run(spark, dlq.DlqSettings(of(broker), dry_run=True, tags=("late",)))
     assert (look.facts["letters"], look.facts["chosen"], look.facts["sent"]) == (10, 5, 0)
     assert broker.messages("orders") == []
-    chosen = dlq.run(spark, dlq.Settings(of(broker), staging=str(tmp_path / "notes"), tags=("late",)))
+    chosen = dlq.run(spark, dlq.DlqSettings(of(broker), staging=str(tmp_path / "notes"), tags=("late",)))
     assert chosen.facts["sent"] == 5
 
     class Killed(BaseException):
@@ -407,7 +407,7 @@ def test_dead_letters_of_a_queue_that_was_made_again_are_not_taken_for_those_of_
 ) -> None:
     broker.create_topic("%DLQ%shop", 1)
     bury(broker, range(10))
-    settings = dlq.Settings(of(broker), staging=str(tmp_path / "notes"))
+    settings = dlq.DlqSettings(of(broker), staging=str(tmp_path / "notes"))
     assert dlq.run(spark, settings).facts["sent"] == 10
     with broker.admin() as admin:
         admin.delete_topic("%DLQ%shop")
@@ -416,7 +416,7 @@ def test_dead_letters_of_a_queue_that_was_made_again_are_not_taken_for_those_of_
         bury(broker, numbers)
         with pytest.raises(UsageError, match=rf"has the letters {says}.* letters up to 9 were sent.* made again"):
             dlq.run(spark, settings)
-    again = dlq.Settings(of(broker), staging=str(tmp_path / "notes"), txn_id="again")
+    again = dlq.DlqSettings(of(broker), staging=str(tmp_path / "notes"), txn_id="again")
     assert dlq.run(spark, again).facts["sent"] == 15
     assert dlq.run(spark, again).facts["sent"] == 0
 

@@ -19,9 +19,9 @@ import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import StoreLocked, UsageError
 from mqfast.spark.jobs import archive as archive_job
-from mqfast.spark.jobs.manifest import ArchivedFile, Manifest, manifests
+from mqfast.spark.jobs.manifest import ArchivedFile, Manifest, batches_of, manifests
 from mqfast.spark.jobs.merge import in_order, merged
-from mqfast.spark.jobs.replay import ReplaySettings, batches_of, run
+from mqfast.spark.jobs.replay import ReplaySettings, run
 from mqfast.spark.local.commit import STAMP, SinkTransaction
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def target(path: Path) -> Path:
 
 
 def archived(spark: SparkSession, store: Path, archive: Path, **settings: Any) -> None:
-    archive_job.run(spark, archive_job.ReplaySettings(str(store), str(archive), **settings))
+    archive_job.run(spark, archive_job.ArchiveSettings(str(store), str(archive), **settings))
 
 
 def messages(path: Path) -> list[tuple[Any, ...]]:

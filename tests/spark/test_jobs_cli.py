@@ -204,7 +204,7 @@ from mqfast.spark.jobs.tasks import context_of
 spark = SparkSession.builder.remote("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 register(spark)
 store = {str(tmp_path / "store")!r}
-report = archive.run(spark, archive.Settings(store, {str(tmp_path / "archive")!r}, partition_bytes=4096))
+report = archive.run(spark, archive.ArchiveSettings(store, {str(tmp_path / "archive")!r}, partition_bytes=4096))
 print(report.facts["messages"])
 try:
     context_of(spark, "rebuild")  # which goes by RDDs
@@ -264,3 +264,12 @@ def test_a_durable_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     file.discard()
     assert (tmp_path / "new" / "file").read_bytes() == b"abcd"
     assert (file.bytes, file.crc) == (4, 0xED82CD11)
+
+
+@pytest.mark.parametrize("job", ["analytics", "archive", "audit", "compact", "dlq", "rebuild", "replay"])
+def test_the_former_name_of_job_settings_warns_and_works(job: str) -> None:
+    module = importlib.import_module(f"mqfast.spark.jobs.{job}")
+    with pytest.warns(DeprecationWarning, match=f"is {job.capitalize()}Settings now"):
+        assert module.Settings is getattr(module, f"{job.capitalize()}Settings")
+    with pytest.raises(AttributeError, match="no attribute 'Missing'"):
+        _ = module.Missing

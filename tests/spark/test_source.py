@@ -31,9 +31,9 @@ from mqfast.errors import StoreNotFound
 from mqfast.spark import LOCAL_CHECKPOINTS, SETTINGS, conf, register
 from mqfast.spark.local.local_backend import LocalBackend
 from mqfast.spark.options import BATCH, parse
+from mqfast.spark.partitions import cached_backend
 from mqfast.spark.plan import Queue
 from mqfast.spark.schema import VIEWS, arrow_schema, struct_type
-from mqfast.spark.source import cached_backend
 from mqfast.store.reader.store_reader import StoreReader
 
 if TYPE_CHECKING:

@@ -63,7 +63,7 @@ def put(store: Path, first: int, end: int, topic: str = "t") -> None:
 
 
 def archive(base: Path, **settings: Any) -> None:
-    archive_job.run(None, archive_job.Settings(str(base / "store"), str(base / "archive"), **settings))  # type: ignore[arg-type]
+    archive_job.run(None, archive_job.ArchiveSettings(str(base / "store"), str(base / "archive"), **settings))  # type: ignore[arg-type]
 
 
 def reader(base: Path, **options: Any) -> StreamFromArchive:

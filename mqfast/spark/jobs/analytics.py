@@ -18,6 +18,7 @@ from mqfast.spark.jobs.charts import Bars, page
 from mqfast.spark.jobs.files import DurableFile
 from mqfast.spark.jobs.locations import ClusterLocation, Place, add_place, as_options, name_of, place_of
 from mqfast.spark.jobs.report import JobReport
+from mqfast.spark.jobs.settings import renamed_settings
 from mqfast.spark.jobs.tasks import tell
 
 if TYPE_CHECKING:
@@ -211,6 +212,11 @@ def settings_of(a: argparse.Namespace) -> AnalyticsSettings:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     return carry_out(build_parser(), settings_of, run, argv)
+
+
+def __getattr__(name: str) -> type[AnalyticsSettings]:
+    """Return the class of the settings for its former name."""
+    return renamed_settings(__name__, name, AnalyticsSettings)
 
 
 if __name__ == "__main__":

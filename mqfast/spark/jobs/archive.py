@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.errors import DataLoss, UsageError
 from mqfast.spark import options as table
-from mqfast.spark.backend import LeftOut, LogAccess, log_of, open_local
+from mqfast.spark.backend import LeftOut, LogAccess, log_of
+from mqfast.spark.backends import open_local
 from mqfast.spark.jobs.arguments import carry_out, job_parser, names, size_argument
-from mqfast.spark.jobs.locations import ClusterLocation, Place, add_place, as_options, name_of, place_of
+from mqfast.spark.jobs.locations import ClusterLocation, add_place, as_options, name_of, place_of
 from mqfast.spark.jobs.manifest import (
     CLUSTER,
     ArchivedFile,
@@ -32,12 +33,13 @@ from mqfast.spark.jobs.manifest import (
 )
 from mqfast.spark.jobs.parquet_files import PieceFiles
 from mqfast.spark.jobs.report import JobReport
+from mqfast.spark.jobs.settings import ArchiveSettings, renamed_settings
 from mqfast.spark.jobs.tasks import run_tasks
 from mqfast.spark.local.leases import HeldLease
+from mqfast.spark.partitions import ScanPartition, cached_backend, partitions_of, read_settings
 from mqfast.spark.plan import Snapshot, plan
 from mqfast.spark.schema import chosen_columns
 from mqfast.spark.selection import select
-from mqfast.spark.source import ScanPartition, cached_backend, partitions_of, read_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,23 +54,6 @@ COLUMNS: Final = (
 # Of one file of the log in a manifest, and of all in a report; the rest is counted.
 _MOST_PLACES: Final = 1000
 _MOST_SHOWN: Final = 100
-
-
-@dataclass(frozen=True)
-class ArchiveSettings:
-    """``topics``: only these, None for all; ``level``: of the compression, None for the codec's own;
-    ``allow_loss``: go on although retention removed messages that no run archived.
-    """
-
-    store: Place
-    archive: str
-    topics: tuple[str, ...] | None = None
-    properties: str = "raw"
-    compression: str = "zstd"
-    level: int | None = 3
-    verify_crc: str = "fail"
-    partition_bytes: int = 128 << 20
-    allow_loss: bool = False
 
 
 def run(spark: SparkSession, settings: ArchiveSettings) -> JobReport:
@@ -299,6 +284,11 @@ def settings_of(a: argparse.Namespace) -> ArchiveSettings:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     return carry_out(build_parser(), settings_of, run, argv)
+
+
+def __getattr__(name: str) -> type[ArchiveSettings]:
+    """Return the class of the settings for its former name."""
+    return renamed_settings(__name__, name, ArchiveSettings)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import ConnectError, DataLoss, UsageError
 from mqfast.spark import options as table
-from mqfast.spark.backend import known_topics, open_access, stores_of
+from mqfast.spark.backends import known_topics, open_backend, stores_of
 from mqfast.spark.jobs.locations import as_options
 from mqfast.spark.jobs.manifest import (
     CLUSTER,
@@ -33,16 +33,16 @@ from mqfast.spark.jobs.manifest import (
 from mqfast.spark.jobs.parquet_files import PieceFiles
 from mqfast.spark.jobs.tasks import run_tasks
 from mqfast.spark.options import Options
+from mqfast.spark.partitions import ScanPartition, cached_backend, partitions_of, read_settings
 from mqfast.spark.plan import OffsetRange, Queue, Selection, Snapshot, plan
 from mqfast.spark.schema import chosen_columns
 from mqfast.spark.selection import check_names, present, readable, selected_queues
-from mqfast.spark.source import ScanPartition, cached_backend, partitions_of, read_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from mqfast.spark.jobs.archive import ArchiveSettings
+    from mqfast.spark.jobs.settings import ArchiveSettings
 
 __all__ = ["archive_cluster"]
 
@@ -144,7 +144,7 @@ def _looked_at(options: Options) -> list[tuple[str, Options, Snapshot, list[Queu
     stores = stores_of(options, begins=True)
     snapshots = []
     for _, given in stores:
-        with closing(open_access(given)) as access:
+        with closing(open_backend(given)) as access:
             snapshots.append(access.snapshot())
     check_names(snapshots, options, known_topics)
     return [
@@ -188,7 +188,7 @@ def _made_again(
         grown = {
             key: ends[key] for key, queue in known.items() if queue.min_offset < ends.get(key, 0) < queue.max_offset
         }
-        with closing(open_access(given)) as access:
+        with closing(open_backend(given)) as access:
             found += made_again(access, grown, places)
     if found and not settings.allow_loss:
         broker, topic, queue_id = found[0]

@@ -11,18 +11,18 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.config import StoreConfig
 from mqfast.spark import options as table
-from mqfast.spark.backend import open_local
+from mqfast.spark.backends import open_local
 from mqfast.spark.jobs.arguments import carry_out, count, job_parser, size_argument
 from mqfast.spark.jobs.audit_cluster import audit_cluster
 from mqfast.spark.jobs.index_check import check_index, rows_of
-from mqfast.spark.jobs.locations import ClusterLocation, Place, add_place, as_options, directory, place_of
+from mqfast.spark.jobs.locations import ClusterLocation, add_place, as_options, directory, place_of
 from mqfast.spark.jobs.queue_files import LEAST_DELAY_MS, SCHEDULE_TOPIC, tag_hashes
 from mqfast.spark.jobs.report import JobReport
+from mqfast.spark.jobs.settings import AuditSettings, renamed_settings
 from mqfast.spark.jobs.tasks import tell
 from mqfast.spark.plan import Snapshot
 from mqfast.store.base.paths import StorePaths
@@ -43,20 +43,6 @@ OTHER_TIME: Final = "a unit of a delay level has another delivery time than the 
 NOT_YET: Final = "a record behind its queue's last unit, of a store that is in use or was killed"
 KINDS: Final = (CRC, NO_RECORD, NO_UNIT, OTHER_SIZE, OTHER_PLACE, OTHER_TAGS, OTHER_TIME)
 _OF_SEGMENTS: Final = ("records", "recordBytes", "crcErrors", "gaps", "gapBytes")
-
-
-@dataclass(frozen=True)
-class AuditSettings:
-    """``findings``: at most so many are listed; ``queues`` and ``index``: compare them with the log as well;
-    ``delay_levels``: of the broker, None for RocketMQ's own.
-    """
-
-    store: Place
-    partition_bytes: int = 128 << 20
-    findings: int = 100
-    queues: bool = True
-    index: bool = True
-    delay_levels: str | None = None
 
 
 def run(spark: SparkSession, settings: AuditSettings) -> JobReport:
@@ -241,6 +227,11 @@ def settings_of(a: argparse.Namespace) -> AuditSettings:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     return carry_out(build_parser(), settings_of, run, argv)
+
+
+def __getattr__(name: str) -> type[AuditSettings]:
+    """Return the class of the settings for its former name."""
+    return renamed_settings(__name__, name, AuditSettings)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.spark import options as table_of_options
-from mqfast.spark.backend import open_access, stores_of
+from mqfast.spark.backends import open_backend, stores_of
 from mqfast.spark.jobs.locations import as_options, name_of, queue_ends
 from mqfast.spark.jobs.report import JobReport
 from mqfast.spark.jobs.tasks import tell
@@ -19,7 +19,7 @@ from mqfast.spark.jobs.tasks import tell
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from mqfast.spark.jobs.audit import AuditSettings
+    from mqfast.spark.jobs.settings import AuditSettings
 
 __all__ = ["audit_cluster"]
 
@@ -69,7 +69,7 @@ def _unread(settings: AuditSettings) -> set[tuple[str, str, int]]:
     options = table_of_options.parse(as_options(settings.store), table_of_options.BATCH)
     found = set()
     for name, given in stores_of(options, begins=True):
-        with closing(open_access(given)) as access:
+        with closing(open_backend(given)) as access:
             queues = access.refresh().queues
         found |= {(name, q.topic, q.queue_id) for q in queues if q.messages and not q.is_readable}
     return found

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import UsageError
 from mqfast.spark import options as table
-from mqfast.spark.backend import open_local
+from mqfast.spark.backends import open_local
 from mqfast.spark.jobs.arguments import carry_out, job_parser, names, size_argument
 from mqfast.spark.jobs.locations import ClusterLocation, Place, add_place, as_options, name_of, place_of, queue_ends
 from mqfast.spark.jobs.report import JobReport
+from mqfast.spark.jobs.settings import renamed_settings
 from mqfast.spark.jobs.tasks import tell
 
 if TYPE_CHECKING:
@@ -132,6 +133,11 @@ def settings_of(a: argparse.Namespace) -> CompactSettings:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     return carry_out(build_parser(), settings_of, run, argv)
+
+
+def __getattr__(name: str) -> type[CompactSettings]:
+    """Return the class of the settings for its former name."""
+    return renamed_settings(__name__, name, CompactSettings)
 
 
 if __name__ == "__main__":

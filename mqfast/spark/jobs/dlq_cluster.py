@@ -18,18 +18,20 @@ from typing import TYPE_CHECKING
 from mqfast.errors import UsageError
 from mqfast.message import check_topic
 from mqfast.spark import options as table
-from mqfast.spark.backend import Backend, ReadSettings, open_access, stores_of
+from mqfast.spark.backend import Backend, ReadSettings
+from mqfast.spark.backends import open_backend, stores_of
 from mqfast.spark.jobs.dead_letters import Queue, Runs, SentLetters, marks_of, offsets_of, revived
-from mqfast.spark.jobs.dlq import DeadLetterGroup, DlqSettings, letters_of, options_of, pieces_of, queues_of, tell_of
+from mqfast.spark.jobs.dlq_selection import DeadLetterGroup, letters_of, options_of, pieces_of, queues_of, tell_of
 from mqfast.spark.jobs.files import locked, write_json
 from mqfast.spark.jobs.locations import ClusterLocation, as_options
 from mqfast.spark.jobs.report import JobReport
+from mqfast.spark.jobs.settings import DlqSettings
 from mqfast.spark.jobs.tasks import context_of, run_tasks, tell
 from mqfast.spark.options import Options
+from mqfast.spark.partitions import cached_backend
 from mqfast.spark.plan import OffsetRange
 from mqfast.spark.remote.sink import RemoteBatchWriter, Sent, key_of
 from mqfast.spark.schema import MESSAGES, chosen_columns, struct_type
-from mqfast.spark.source import cached_backend
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -114,7 +116,7 @@ def _together(report: JobReport, one: JobReport, broker: str, several: bool) -> 
 
 def _resend(spark: SparkSession, settings: DlqSettings, notes: _Notes, report: JobReport) -> None:
     options = options_of(settings)
-    with closing(open_access(options)) as access:
+    with closing(open_backend(options)) as access:
         snapshot = access.snapshot()
         known = SentLetters.load(notes) if not settings.dry_run else SentLetters()
         if known.store_id != "empty":

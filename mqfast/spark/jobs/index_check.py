@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.errors import CorruptFile
 from mqfast.spark import options as table
-from mqfast.spark.backend import open_local
+from mqfast.spark.backends import open_local
 from mqfast.spark.jobs.index_files import KEY_COLUMNS, IndexPiece, entries_of
 from mqfast.spark.jobs.tasks import context_of, run_tasks
 from mqfast.spark.plan import Snapshot, scan_pieces

@@ -15,7 +15,8 @@ from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile
 from mqfast.properties import TAG_KEY, split_keys
 from mqfast.spark import options as table
-from mqfast.spark.backend import ReadSettings, open_local
+from mqfast.spark.backend import ReadSettings
+from mqfast.spark.backends import open_local
 from mqfast.spark.jobs.tasks import run_tasks
 from mqfast.spark.local.staging import make_directory
 from mqfast.spark.options import Options

@@ -266,3 +266,28 @@ def _sweep(archive: str, done: Sequence[Manifest]) -> None:
             if unnamed or name.endswith(".tmp"):
                 with suppress(FileNotFoundError):
                     os.unlink(path)
+
+
+FileGroup = tuple[ArchivedFile, ...]
+"""The files that one task of the archive wrote."""
+
+
+def batches_of(found: Sequence[Manifest], topics: tuple[str, ...] | None, batch_bytes: int) -> list[list[FileGroup]]:
+    """Pieces in log order, some to a batch. A longer archive has the same first batches: that is what makes a batch's
+    number mean the same rows in every run.
+    """
+    batches: list[list[FileGroup]] = []
+    for manifest in found:
+        pieces: dict[int, list[ArchivedFile]] = {}
+        for file in manifest.files:
+            if topics is None or file.topic in topics:
+                pieces.setdefault(file.piece_start, []).append(file)
+        filled = batch_bytes
+        for start in sorted(pieces):
+            size = sum(file.bytes for file in pieces[start])
+            if filled + size > batch_bytes:
+                batches.append([])
+                filled = 0
+            batches[-1].append(tuple(pieces[start]))
+            filled += size
+    return batches

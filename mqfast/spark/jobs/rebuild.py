@@ -33,10 +33,12 @@ from mqfast.spark.jobs.queue_files import (
     write_queue_file,
 )
 from mqfast.spark.jobs.report import JobReport
+from mqfast.spark.jobs.settings import renamed_settings
 from mqfast.spark.jobs.tasks import context_of, run_tasks, tell
 from mqfast.spark.local.staging import make_directory, sync_directory
+from mqfast.spark.partitions import ScanPartition, read_part
 from mqfast.spark.schema import chosen_columns
-from mqfast.spark.source import BatchReader, ScanPartition, read_part
+from mqfast.spark.source import BatchReader
 from mqfast.store.base.os_api import REAL
 from mqfast.store.base.paths import StorePaths, list_index_files, list_offset_files, list_queues, queue_dir
 from mqfast.store.file_sizes import sizes_of_files
@@ -278,6 +280,11 @@ def settings_of(a: argparse.Namespace) -> RebuildSettings:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     return carry_out(build_parser(), settings_of, run, argv)
+
+
+def __getattr__(name: str) -> type[RebuildSettings]:
+    """Return the class of the settings for its former name."""
+    return renamed_settings(__name__, name, RebuildSettings)
 
 
 if __name__ == "__main__":

@@ -20,11 +20,12 @@ from mqfast.errors import CorruptFile, UsageError
 from mqfast.spark import options as table
 from mqfast.spark.jobs.arguments import carry_out, job_parser, names, size_argument
 from mqfast.spark.jobs.files import crc_of
-from mqfast.spark.jobs.locations import ClusterLocation, Place, add_cluster, place_of
-from mqfast.spark.jobs.manifest import ArchivedFile, Manifest, manifests
+from mqfast.spark.jobs.locations import ClusterLocation, add_cluster, place_of
+from mqfast.spark.jobs.manifest import FileGroup, batches_of, manifests
 from mqfast.spark.jobs.merge import in_order, merged
 from mqfast.spark.jobs.replay_cluster import replay_to_cluster
 from mqfast.spark.jobs.report import JobReport
+from mqfast.spark.jobs.settings import ReplaySettings, renamed_settings
 from mqfast.spark.jobs.tasks import run_tasks, tell
 from mqfast.spark.local.commit import Committed, SinkTransaction, check_target
 from mqfast.spark.local.staging import StagedFile, clean_staging
@@ -36,53 +37,12 @@ if TYPE_CHECKING:
 
     from mqfast.store.message_store import MessageStore
 
-__all__ = ["ReplaySettings", "batches_of", "main", "run"]
+__all__ = ["ReplaySettings", "main", "run"]
 
 _COLUMNS: Final = (
     "physicalOffset", "topic", "queueId", "bornTimestamp", "bornHost", "flag", "sysFlag", "reconsumeTimes",
     "properties", "body",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class ReplaySettings:
-    """``txn_id``: the name under which a replay counts once, None for one made of the archive's path; ``batch_bytes``:
-    of Parquet, appended at once; ``new_times`` and ``new_ids``: as if produced now.
-    """
-
-    archive: str
-    store: Place
-    topics: tuple[str, ...] | None = None
-    txn_id: str | None = None
-    staging: str | None = None
-    batch_bytes: int = 128 << 20
-    new_times: bool = False
-    new_ids: bool = False
-
-
-FileGroup = tuple[ArchivedFile, ...]
-"""The files that one task of the archive wrote."""
-
-
-def batches_of(found: Sequence[Manifest], topics: tuple[str, ...] | None, batch_bytes: int) -> list[list[FileGroup]]:
-    """Pieces in log order, some to a batch. A longer archive has the same first batches: that is what makes a batch's
-    number mean the same rows in every run.
-    """
-    batches: list[list[FileGroup]] = []
-    for manifest in found:
-        pieces: dict[int, list[ArchivedFile]] = {}
-        for file in manifest.files:
-            if topics is None or file.topic in topics:
-                pieces.setdefault(file.piece_start, []).append(file)
-        filled = batch_bytes
-        for start in sorted(pieces):
-            size = sum(file.bytes for file in pieces[start])
-            if filled + size > batch_bytes:
-                batches.append([])
-                filled = 0
-            batches[-1].append(tuple(pieces[start]))
-            filled += size
-    return batches
 
 
 def run(spark: SparkSession, settings: ReplaySettings) -> JobReport:
@@ -215,6 +175,11 @@ def settings_of(a: argparse.Namespace) -> ReplaySettings:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     return carry_out(build_parser(), settings_of, run, argv)
+
+
+def __getattr__(name: str) -> type[ReplaySettings]:
+    """Return the class of the settings for its former name."""
+    return renamed_settings(__name__, name, ReplaySettings)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import CorruptFile, UsageError
 from mqfast.spark import options as table
-from mqfast.spark.backend import stores_of
+from mqfast.spark.backends import stores_of
 from mqfast.spark.jobs.files import crc_of
 from mqfast.spark.jobs.locations import ClusterLocation, as_options
-from mqfast.spark.jobs.manifest import ArchivedFile, manifests
+from mqfast.spark.jobs.manifest import ArchivedFile, batches_of, manifests
 from mqfast.spark.jobs.merge import in_order, merged
 from mqfast.spark.jobs.report import JobReport
 from mqfast.spark.jobs.tasks import context_of, run_tasks, tell
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from mqfast.spark.jobs.replay import ReplaySettings
+    from mqfast.spark.jobs.settings import ReplaySettings
     from mqfast.spark.remote.sink import RemoteBatchWriter, Sent
 
 __all__ = ["replay_to_cluster"]
@@ -54,7 +54,6 @@ def replay_to_cluster(spark: SparkSession, settings: ReplaySettings) -> JobRepor
 
     Raises: UsageError, ConfigError, CorruptFile, ClientError, and Spark's errors of failed tasks.
     """
-    from mqfast.spark.jobs.replay import batches_of
     from mqfast.spark.remote.sink import RemoteBatchWriter, key_of
 
     assert isinstance(settings.store, ClusterLocation)

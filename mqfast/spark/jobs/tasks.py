@@ -95,7 +95,7 @@ def _by_rows(
 
 
 def _done(task: Callable[[T], R], item: T) -> R:
-    from mqfast.spark.source import freeze_loaded
+    from mqfast.spark.partitions import freeze_loaded
 
     freeze_loaded()
     return task(item)

@@ -19,7 +19,7 @@ from mqfast.spark.plan import Queue, Snapshot
 from mqfast.store.reader.scan import LogTally
 
 if TYPE_CHECKING:
-    from mqfast.spark.local.local_backend import LocalBackend
+    from mqfast.spark.local.file_backend import FileBackend
 
 __all__ = ["StoreTailer"]
 
@@ -34,7 +34,7 @@ _SHARE: Final = 4
 class StoreTailer:
     """Snapshots of one store, each made out of the one before. Thread: one."""
 
-    def __init__(self, access: LocalBackend) -> None:
+    def __init__(self, access: FileBackend) -> None:
         self._access: Final = access
         self._snapshot: Snapshot | None = None
         self._marks: tuple[Mark, ...] = ()

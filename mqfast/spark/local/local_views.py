@@ -22,7 +22,7 @@ from mqfast.store.reader.gather import Gather
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from mqfast.spark.local.local_backend import LocalBackend
+    from mqfast.spark.local.file_backend import FileBackend
 
 __all__ = ["view_pieces", "view_rows"]
 
@@ -40,7 +40,7 @@ def _refuse(options: Options, names: Sequence[str]) -> None:
             raise ConfigError(f"option {option_name(name)}: view {options.view} does not have it")
 
 
-def view_pieces(access: LocalBackend, snapshot: Snapshot, options: Options) -> list[Split]:
+def view_pieces(access: FileBackend, snapshot: Snapshot, options: Options) -> list[Split]:
     """What each task makes rows of.
 
     Raises: ConfigError, DataLoss.
@@ -69,7 +69,7 @@ def view_pieces(access: LocalBackend, snapshot: Snapshot, options: Options) -> l
     return [Split(queues=tuple(queues[i : i + _QUEUES_AT_ONCE])) for i in range(0, len(queues), _QUEUES_AT_ONCE)]
 
 
-def _audit_pieces(access: LocalBackend, snapshot: Snapshot, options: Options) -> list[Split]:
+def _audit_pieces(access: FileBackend, snapshot: Snapshot, options: Options) -> list[Split]:
     """Parts of files: one row each."""
     pieces: list[Split] = []
     at = snapshot.log_start
@@ -86,7 +86,7 @@ def _audit_pieces(access: LocalBackend, snapshot: Snapshot, options: Options) ->
 
 
 def view_rows(
-    access: LocalBackend, piece: Split, columns: Sequence[Column], options: Options
+    access: FileBackend, piece: Split, columns: Sequence[Column], options: Options
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one piece.
 
@@ -108,7 +108,7 @@ def view_rows(
 Rows = Iterator[list[dict[str, Any]]]
 
 
-def _store_time_us(access: LocalBackend, physical_offset: int | None) -> int | None:
+def _store_time_us(access: FileBackend, physical_offset: int | None) -> int | None:
     """Store time of the record at a place, microseconds; None when no whole record is there."""
     if physical_offset is None:
         return None
@@ -118,7 +118,7 @@ def _store_time_us(access: LocalBackend, physical_offset: int | None) -> int | N
         return None
 
 
-def _queues(access: LocalBackend, piece: Split) -> Rows:
+def _queues(access: FileBackend, piece: Split) -> Rows:
     rows = []
     for q in piece.queues:
         first = last = None
@@ -133,7 +133,7 @@ def _queues(access: LocalBackend, piece: Split) -> Rows:
     yield rows
 
 
-def _files(access: LocalBackend, piece: Split) -> Rows:
+def _files(access: FileBackend, piece: Split) -> Rows:
     assert piece.scan is not None
     rows = []
     for path, start, size in access.reader.log_files():
@@ -145,7 +145,7 @@ def _files(access: LocalBackend, piece: Split) -> Rows:
     yield rows
 
 
-def _audit(access: LocalBackend, piece: Split) -> Rows:
+def _audit(access: FileBackend, piece: Split) -> Rows:
     """Walk over a part of a file as a scan does, with every checksum, and count."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -187,7 +187,7 @@ def _audit(access: LocalBackend, piece: Split) -> Rows:
     }]  # fmt: skip
 
 
-def _units(access: LocalBackend, piece: Split) -> Iterator[dict[str, pa.Array]]:
+def _units(access: FileBackend, piece: Split) -> Iterator[dict[str, pa.Array]]:
     """Units as columns: there may be as many as messages."""
     import numpy as np
     import pyarrow as pa
@@ -209,7 +209,7 @@ def _units(access: LocalBackend, piece: Split) -> Iterator[dict[str, pa.Array]]:
             }
 
 
-def _unit_numbers(access: LocalBackend, q: OffsetRange) -> Iterator[dict[str, Any]]:
+def _unit_numbers(access: FileBackend, q: OffsetRange) -> Iterator[dict[str, Any]]:
     import numpy as np
 
     reader = access.reader
@@ -224,7 +224,7 @@ def _unit_numbers(access: LocalBackend, q: OffsetRange) -> Iterator[dict[str, An
         yield {"physical": physical, "size": size, "tags": tags, "offset": offset, "messages": messages}
 
 
-def _groups(access: LocalBackend, piece: Split) -> Rows:
+def _groups(access: FileBackend, piece: Split) -> Rows:
     bounds = {(q.topic, q.queue_id): (q.start, q.end) for q in piece.queues}
     rows = []
     for group in access.reader.consumer_groups():

@@ -313,7 +313,7 @@ class RemoteBackend:
 
     def view_rows(self, piece: Split, columns: Sequence[Column], options: Options) -> Iterator[pa.RecordBatch]:
         """See Access."""
-        return remote_views.view_rows(self, piece, columns, options)
+        return remote_views.view_rows(self.cluster, self.broker, piece, columns, options)
 
     # --- what the broker is told ---
 

@@ -24,7 +24,7 @@ from mqfast.spark.selection import selected_queues
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from mqfast.spark.remote.remote_backend import RemoteBackend
+    from mqfast.spark.remote.cluster import RemoteCluster
 
 __all__ = ["view_pieces", "view_rows"]
 
@@ -49,36 +49,35 @@ def view_pieces(snapshot: Snapshot, options: Options) -> list[Split]:
 
 
 def view_rows(
-    access: RemoteBackend, piece: Split, columns: Sequence[Column], options: Options
+    cluster: RemoteCluster, broker: str, piece: Split, columns: Sequence[Column], options: Options
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one piece. Raises: ClientError."""
     import pyarrow as pa
 
-    rows = _groups(access, piece) if options.view == "groups" else _queues(access, piece)
+    rows = _groups(cluster, broker, piece) if options.view == "groups" else _queues(cluster, broker, piece)
     if rows:
         schema = arrow_schema(columns)
         yield pa.RecordBatch.from_pylist([{c.name: row[c.name] for c in columns} for row in rows], schema=schema)
 
 
-def _queues(access: RemoteBackend, piece: Split) -> list[dict[str, Any]]:
+def _queues(cluster: RemoteCluster, broker: str, piece: Split) -> list[dict[str, Any]]:
     """By counts alone: a pull needs the right to read, and a queue that consumers may read."""
-    cluster = access.cluster
     last_ms: dict[str, dict[int, int]] = {}
 
     def stats(topic: str) -> dict[int, int]:
         try:
-            return {queue_id: last for queue_id, (_, _, last) in cluster.stats(access.broker, topic).items()}
+            return {queue_id: last for queue_id, (_, _, last) in cluster.stats(broker, topic).items()}
         except NoRoute:
             return {}
 
     rows = []
     for q in piece.queues:
         if q.topic not in last_ms:
-            last_ms[q.topic] = cluster.with_retry(f"broker {access.broker}", partial(stats, q.topic))
+            last_ms[q.topic] = cluster.with_retry(f"broker {broker}", partial(stats, q.topic))
         first_ms = 0
         if q.start < q.end:
-            asked = partial(cluster.earliest_time, access.broker, q.topic, q.queue_id)
-            first_ms = cluster.with_retry(f"broker {access.broker}", asked)
+            asked = partial(cluster.earliest_time, broker, q.topic, q.queue_id)
+            first_ms = cluster.with_retry(f"broker {broker}", asked)
         latest_ms = last_ms[q.topic].get(q.queue_id, 0) if q.start < q.end else 0
         rows.append({
             "topic": q.topic, "queueId": q.queue_id, "minOffset": q.start, "maxOffset": q.end,
@@ -90,17 +89,16 @@ def _queues(access: RemoteBackend, piece: Split) -> list[dict[str, Any]]:
     return rows
 
 
-def _groups(access: RemoteBackend, piece: Split) -> list[dict[str, Any]]:
-    cluster = access.cluster
+def _groups(cluster: RemoteCluster, broker: str, piece: Split) -> list[dict[str, Any]]:
     bounds = {(q.topic, q.queue_id): (q.start, q.end) for q in piece.queues}
 
     def once() -> AllOffsetsBody:
-        _, address = cluster.address(access.broker)
+        _, address = cluster.address(broker)
         answer = cluster.ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET, {}, "offsets of all groups")
         return decode_body(bytes(answer.body), AllOffsetsBody, "offsets")
 
     rows = []
-    for name, queues in cluster.with_retry(f"broker {access.broker}", once).offset_table.items():
+    for name, queues in cluster.with_retry(f"broker {broker}", once).offset_table.items():
         topic, at, group = name.partition("@")
         topic, group = cluster.plain(topic), cluster.plain(group)
         for queue_id, offset in queues.items() if at else ():

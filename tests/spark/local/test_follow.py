@@ -75,7 +75,7 @@ def test_an_idle_store_is_not_listed_again_and_a_message_costs_one_queue(
             store.put(f"t{n // 10}", b"x", n % 10)
         store.get("t29", 9, 0)  # a get of the writer dispatches first
         access = LocalBackend(root)
-        follower = follow.Follower(access)
+        follower = follow.StoreTailer(access)
         before = follower.refresh()
         counting = Counting(access, monkeypatch)
         for _ in range(50):
@@ -96,7 +96,7 @@ def test_a_follower_says_what_a_new_look_says(root: str, seed: int) -> None:
     chance = random.Random(seed)
     with small(root) as store:
         store.put("t0", b"first")
-    follower = follow.Follower(LocalBackend(root))
+    follower = follow.StoreTailer(LocalBackend(root))
     topics = 3
     for _ in range(40):
         step = chance.choice(["few", "few", "many", "topic", "trim", "delete", "replace", "nothing"])
@@ -129,7 +129,7 @@ def test_a_message_that_is_not_dispatched_yet_is_seen_when_it_is(root: str) -> N
     unit = queue / sorted(os.listdir(queue))[0]
     whole = unit.read_bytes()
     unit.write_bytes(whole[: 9 * 20] + bytes(20) + whole[10 * 20 :])  # as a writer that is killed leaves it
-    follower = follow.Follower(LocalBackend(root))
+    follower = follow.StoreTailer(LocalBackend(root))
     ends = {(q.topic, q.queue_id): q.max_offset for q in follower.refresh().queues}
     assert ends == {("t", 0): 10, ("t", 1): 9, ("t", 2): 10}
     unit.write_bytes(whole)

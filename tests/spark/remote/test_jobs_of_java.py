@@ -72,7 +72,7 @@ def test_archive_and_replay_both_ways(
 ) -> None:
     """Every column of every message once; into a broker of ours each row once, into theirs at least once."""
     admin_makes(java, "orders")
-    settings = archive.Settings(of(java), str(tmp_path / "archive"), topics=("orders",))
+    settings = archive.ArchiveSettings(of(java), str(tmp_path / "archive"), topics=("orders",))
     counts = []
     for first, end in ((0, 90), (90, 120), (120, 120)):
         java.fill("orders", first, end)
@@ -82,7 +82,7 @@ def test_archive_and_replay_both_ways(
     assert archived(tmp_path / "archive") == rows  # large bodies are compressed in both
     rows = by_place(java.files.batch(subscribe="orders", columns="topic,queueId,queueOffset,body"))
     with Broker(topics={"orders": QUEUES, "again": QUEUES}) as ours:
-        back = replay.Settings(str(tmp_path / "archive"), ClusterLocation(ours.namesrv_addr))
+        back = replay.ReplaySettings(str(tmp_path / "archive"), ClusterLocation(ours.namesrv_addr))
         report = replay.run(spark, back)
         assert (report.facts["sent"], report.facts["queuesKept"]) == (120, True)
         assert replay.run(spark, back).facts["sent"] == 0
@@ -92,11 +92,12 @@ def test_archive_and_replay_both_ways(
         for queue in range(QUEUES):
             ours.send("again", *(b"%06d" % n for n in range(queue, 60, QUEUES)), queue_id=queue, keys="k", tags="t")
         archive.run(
-            spark, archive.Settings(ClusterLocation(ours.namesrv_addr), str(tmp_path / "ours"), topics=("again",))
+            spark,
+            archive.ArchiveSettings(ClusterLocation(ours.namesrv_addr), str(tmp_path / "ours"), topics=("again",)),
         )
     admin_makes(java, "again")
     with caplog.at_level(logging.WARNING, logger="mqfast.spark"):
-        assert replay.run(spark, replay.Settings(str(tmp_path / "ours"), of(java))).facts["sent"] == 60
+        assert replay.run(spark, replay.ReplaySettings(str(tmp_path / "ours"), of(java))).facts["sent"] == 60
     assert "broker brk remembers no writes" in caplog.text
     names = ("queueId", "queueOffset", "body", "keys", "tags")
     expected = [tuple(row[name] for name in names) for row in archived(tmp_path / "ours")]
@@ -108,16 +109,16 @@ def test_audit_analytics_and_compact(spark: SparkSession, java: Java, tmp_path: 
     with Producer("filler", java.machine.namesrv) as producer:
         for n in range(40):
             producer.send(Message("keyed", b"%d" % n, tags=f"tag{n % 2}", keys=f"key{n % 4}"))
-    report = analytics.run(spark, analytics.Settings(of(java), topics=("keyed",)))
+    report = analytics.run(spark, analytics.AnalyticsSettings(of(java), topics=("keyed",)))
     assert report.facts["messages"] == 40
     tags = next(found.rows for found in report.tables if found.title == "tags")
     assert sorted(row[:3] for row in tags) == [("keyed", "tag0", 20), ("keyed", "tag1", 20)]
     out = tmp_path / "out"
-    report = compact.run(spark, compact.Settings(of(java), str(out), ("keyed",)))
+    report = compact.run(spark, compact.CompactSettings(of(java), str(out), ("keyed",)))
     assert (report.facts["messages"], report.facts["written"]) == (40, 4)
     found = {row["keys"]: bytes(row["body"]) for row in spark.read.parquet(str(out)).collect()}
     assert found == {f"key{n % 4}": b"%d" % n for n in range(36, 40)}
-    report = audit.run(spark, audit.Settings(of(java)))
+    report = audit.run(spark, audit.AuditSettings(of(java)))
     assert not report.damaged
     assert (report.facts["missing"], report.facts["repeated"], report.facts["crcErrors"]) == (0, 0, 0)
     assert report.facts["records"] == sum(row["messages"] for row in java.place.batch(view="queues")) >= 40
@@ -157,11 +158,11 @@ def test_dead_letters_are_looked_at_chosen_and_sent_back(spark: SparkSession, ja
     java.fill("sick", 0, 10)
     bury(java, "sick", "shop")
     notes = str(tmp_path / "notes")
-    look = dlq.run(spark, dlq.Settings(of(java), dry_run=True, tags=("tag1",)))
+    look = dlq.run(spark, dlq.DlqSettings(of(java), dry_run=True, tags=("tag1",)))
     assert (look.facts["letters"], look.facts["chosen"], look.facts["sent"]) == (10, 3, 0)
-    assert dlq.run(spark, dlq.Settings(of(java), staging=notes, tags=("tag1",))).facts["sent"] == 3
-    assert dlq.run(spark, dlq.Settings(of(java), staging=notes)).facts["sent"] == 7
-    assert dlq.run(spark, dlq.Settings(of(java), staging=notes)).facts["sent"] == 0
+    assert dlq.run(spark, dlq.DlqSettings(of(java), staging=notes, tags=("tag1",))).facts["sent"] == 3
+    assert dlq.run(spark, dlq.DlqSettings(of(java), staging=notes)).facts["sent"] == 7
+    assert dlq.run(spark, dlq.DlqSettings(of(java), staging=notes)).facts["sent"] == 0
     rows = java.place.batch(subscribe="sick", columns="body,keys,tags,properties")
     first = [row for row in rows if "DLQ_ATTEMPTS" not in row["properties"]]
     back = [row for row in rows if row["properties"].get("DLQ_ATTEMPTS") == "1"]

@@ -302,7 +302,7 @@ def test_a_planned_batch_waits_for_a_queue_that_is_not_handed_out_any_more(one: 
 # --- archives, groups ------------------------------------------------------------------------------------------------
 
 
-def archived(settings: archive.Settings) -> int:
+def archived(settings: archive.ArchiveSettings) -> int:
     """How many messages one run of the archive adds; its tasks run in this process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
@@ -316,7 +316,9 @@ def archived(settings: archive.Settings) -> int:
 @pytest.mark.parametrize("change", CHANGES)
 def test_an_archive_goes_on_and_a_stream_from_it_begins_at_its_end(one: Place, tmp_path: Path, change: str) -> None:
     given, left = CHANGES[change]
-    settings = archive.Settings(ClusterLocation(one.broker.namesrv_addr), str(tmp_path / "archive"), topics=("orders",))
+    settings = archive.ArchiveSettings(
+        ClusterLocation(one.broker.namesrv_addr), str(tmp_path / "archive"), topics=("orders",)
+    )
     assert archived(settings) == 40
     set_topic(one.broker, "orders", **given)
     queues = range(given.get("writes", QUEUES))

@@ -137,8 +137,8 @@ class Pair:
         with AdminClient(self.names.address) as admin:
             admin.set_broker_config(self.slave.address, {"slaveReadEnable": enabled})
 
-    def archive_of(self, topic: str, path: Path) -> archive.Settings:
-        return archive.Settings(ClusterLocation(self.names.address), str(path), topics=(topic,))
+    def archive_of(self, topic: str, path: Path) -> archive.ArchiveSettings:
+        return archive.ArchiveSettings(ClusterLocation(self.names.address), str(path), topics=(topic,))
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +185,7 @@ def new_rows(reader: Any, end: dict[str, Any], count: int) -> list[int]:
     return sorted(found)
 
 
-def archived(settings: archive.Settings) -> int:
+def archived(settings: archive.ArchiveSettings) -> int:
     """How many messages one run of the archive adds; its tasks run in this process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from mqfast.errors import ConfigError, ConnectError, DataLoss
 from mqfast.spark import options as table
-from mqfast.spark.backend import open_access
+from mqfast.spark.backends import open_backend
 from mqfast.spark.listener import GroupListener
 from mqfast.spark.remote import cluster, pulls
 from mqfast.spark.remote.cluster import RemoteCluster
@@ -373,7 +373,7 @@ def test_progress_is_told_to_a_master(one: Place, monkeypatch: pytest.MonkeyPatc
     reader = one.stream(subscribe="orders", startingOffsets="earliest")
     _, end = to_the_end(reader, reader.initialOffset())
     reader.stop()
-    access = open_access(table.parse({**one.options, "brokers": "broker-a"}, table.STREAM))
+    access = open_backend(table.parse({**one.options, "brokers": "broker-a"}, table.STREAM))
     there = RemoteCluster.address
     monkeypatch.setattr(RemoteCluster, "address", lambda self, broker, broker_id=0: (1, there(self, broker)[1]))
     assert not access.commit_group("watchers", end["stores"]["broker-a"])

@@ -1,0 +1,95 @@
+"""The settings of the jobs that work on a store or on a cluster."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import TypeVar
+
+from mqfast.spark.jobs.locations import Place
+
+__all__ = ["ArchiveSettings", "AuditSettings", "DlqSettings", "ReplaySettings", "renamed_settings"]
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class ArchiveSettings:
+    """``topics``: only these, None for all; ``level``: of the compression, None for the codec's own;
+    ``allow_loss``: go on although retention removed messages that no run archived.
+    """
+
+    store: Place
+    archive: str
+    topics: tuple[str, ...] | None = None
+    properties: str = "raw"
+    compression: str = "zstd"
+    level: int | None = 3
+    verify_crc: str = "fail"
+    partition_bytes: int = 128 << 20
+    allow_loss: bool = False
+
+
+@dataclass(frozen=True)
+class AuditSettings:
+    """``findings``: at most so many are listed; ``queues`` and ``index``: compare them with the log as well;
+    ``delay_levels``: of the broker, None for RocketMQ's own.
+    """
+
+    store: Place
+    partition_bytes: int = 128 << 20
+    findings: int = 100
+    queues: bool = True
+    index: bool = True
+    delay_levels: str | None = None
+
+
+@dataclass(frozen=True)
+class DlqSettings:
+    """``target``: None for the store itself; ``groups``: of consumers, None for all; ``since_ms``, ``until_ms``: when
+    the letter was stored, that is, died; ``properties``: name and value, all of them must be there; ``where``: a
+    condition in SQL over the columns of messages; ``topic``: for all letters, None for each one's own;
+    ``max_attempts``: a letter that was sent back so often is not sent any more; ``txn_id``: the name under which each
+    letter counts once, None for one made of the store's path.
+    """
+
+    store: Place
+    target: str | None = None
+    groups: tuple[str, ...] | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    tags: tuple[str, ...] | None = None
+    properties: tuple[tuple[str, str], ...] = ()
+    where: str | None = None
+    topic: str | None = None
+    max_attempts: int = 3
+    txn_id: str | None = None
+    staging: str | None = None
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class ReplaySettings:
+    """``txn_id``: the name under which a replay counts once, None for one made of the archive's path; ``batch_bytes``:
+    of Parquet, appended at once; ``new_times`` and ``new_ids``: as if produced now.
+    """
+
+    archive: str
+    store: Place
+    topics: tuple[str, ...] | None = None
+    txn_id: str | None = None
+    staging: str | None = None
+    batch_bytes: int = 128 << 20
+    new_times: bool = False
+    new_ids: bool = False
+
+
+def renamed_settings(module: str, name: str, settings: type[S]) -> type[S]:
+    """Return the settings of a job's module for the former name ``Settings``, with a DeprecationWarning.
+
+    Raises: AttributeError for every other name.
+    """
+    if name != "Settings":
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    warnings.warn(f"{module}.Settings is {settings.__name__} now", DeprecationWarning, stacklevel=3)
+    return settings
