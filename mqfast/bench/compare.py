@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from mqfast.bench import counts
+from mqfast.bench import callgrind
 from mqfast.bench.worker import CASES, FUNCTION
 from mqfast.errors import UsageError
 
@@ -201,17 +201,17 @@ def measure_pairs(
     return found, about
 
 
-def count_case(side: Side, case: str, about: Mapping[str, str], place: str | None = None) -> counts.Count:
+def count_case(side: Side, case: str, about: Mapping[str, str], place: str | None = None) -> callgrind.Count:
     """Instructions of one piece of work of a case on one side, of which ``about`` is what it said of itself.
 
-    Raises: UsageError as counts.count.
+    Raises: UsageError as callgrind.count.
     """
     n = max(1, CASES.get(case, 1000) // 10)
     with tempfile.TemporaryDirectory(prefix="mqfast-counts-", dir=place) as work:
         words = [about["executable"], "-s", str(_WORKER), "--count", case, str(n), os.path.join(work, "store")]
         words += [side.function] if side.function else []
         package = os.path.realpath(about["package"])
-        return counts.count(words, n, package, Path(work), side.environment)
+        return callgrind.count(words, n, package, Path(work), side.environment)
 
 
 @dataclass(frozen=True)
@@ -320,14 +320,14 @@ def compare(
         raise UsageError(
             f"comparison: expected a case, 2 pairs and 1 round at least, found {len(cases)}, {pairs}, {rounds}"
         )
-    if count and not counts.is_there():
-        raise UsageError(f"--counts yes: {counts.INSTALL}")
+    if count and not callgrind.is_there():
+        raise UsageError(f"--counts yes: {callgrind.INSTALL}")
     found, about = measure_pairs(base, new, cases, pairs, rounds, place, progress)
     for side, said in zip((base, new), about, strict=True):
         tree = side.environment["PYTHONPATH"].split(os.pathsep)[0]
         if tree and os.path.realpath(said["package"]) != os.path.realpath(os.path.join(tree, "mqfast")):
             raise UsageError(f"{side.label}: expected the mqfast of this source tree, found {said['package']}")
-    counting = counts.is_there() if count is None else count
+    counting = callgrind.is_there() if count is None else count
     same_python = about[0]["python"] == about[1]["python"]
     results = []
     for case, times in found.items():
@@ -359,4 +359,4 @@ def lines_of(comparison: Comparison) -> Iterator[str]:
             f"{row.low:.3f} to {row.high:.3f}  {counted:>24}  {row.verdict}"
         )
     if not comparison.counted:
-        yield f"instructions were not counted: {'--counts no' if counts.is_there() else counts.INSTALL}"
+        yield f"instructions were not counted: {'--counts no' if callgrind.is_there() else callgrind.INSTALL}"

@@ -1,100 +1,21 @@
-"""Instruction counts by ``valgrind --tool=callgrind``: what a piece of work costs, on any machine, however busy.
+"""``python -m mqfast.bench.counts module:function``: the instructions of a function of yours, or of a case.
 
-A program does its work N times and then 2N times between marks (``worker.begin_count``, ``worker.end_count``), and the
-difference over N is the count of one piece of work: start-up, imports and loop set-up cancel out.
-``python -m mqfast.bench.counts module:function`` counts a function of yours, or a case of the comparison.
-
-What it cannot see: cache misses, page faults, waiting, and AVX-512 code, which valgrind does not know. It must never
-compare counts of different versions of Python: of those only mqfast's own instructions are compared.
+``callgrind.py`` counts and describes what a count contains.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Final, NamedTuple
+from collections.abc import Sequence
 
-from mqfast.bench.worker import CASES, FUNCTION, begin_count, can_count, end_count
+from mqfast.bench.callgrind import INSTALL, Count, count, is_there, parse
+from mqfast.bench.compare import count_case, side_of
+from mqfast.bench.worker import CASES, FUNCTION, about, begin_count, end_count
 from mqfast.errors import MqfastError, UsageError
 
 __all__ = ["INSTALL", "Count", "begin_count", "count", "end_count", "is_there", "main", "parse"]
-
-INSTALL: Final = "valgrind on x86-64 is needed: apt-get install valgrind"
-_ENVIRONMENT: Final = {
-    "PYTHONHASHSEED": "0",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    # The same copying code on every machine: by loops, whatever this one's microcode would like better.
-    "GLIBC_TUNABLES": "glibc.cpu.x86_rep_movsb_threshold=1073741824:glibc.cpu.x86_rep_stosb_threshold=1073741824",
-}
-
-
-class Count(NamedTuple):
-    """Instructions of one piece of work: those of mqfast's own extension modules, and all with the interpreter."""
-
-    ours: float
-    whole: float
-
-
-def is_there() -> bool:
-    """Can instructions be counted on this machine?"""
-    return can_count() and shutil.which("valgrind") is not None
-
-
-def parse(text: str, package: str) -> Count:
-    """Sum one callgrind file written without compression: self cost, and that of the extensions below ``package``."""
-    own = f"ob={package}{os.sep}"
-    ours = whole = 0
-    inside = skip = False
-    for line in text.splitlines():
-        first = line[:1]
-        if first.isdigit():
-            if skip:
-                skip = False  # the cost of a call is counted where it arises
-                continue
-            cost = int(line.split()[1])
-            whole += cost
-            if inside:
-                ours += cost
-        elif line.startswith("ob="):
-            inside = line.startswith(own) and line.endswith(".so")
-        elif line.startswith("calls="):
-            skip = True
-    return Count(ours, whole)
-
-
-def count(
-    command: Sequence[str], n: int | None, package: str, directory: Path, environment: Mapping[str, str] | None = None
-) -> Count:
-    """Instructions of one piece of work of a program that writes down ``once`` and ``twice``.
-
-    Args: n: pieces of work of ``once``, None where the program prints ``{"n": ...}``; package: directory of mqfast's
-        extensions as the program sees them; directory: for callgrind's files; environment: beside that of this process.
-    Raises: UsageError when valgrind or the program failed, or nothing was counted.
-    """
-    out = directory / "callgrind"
-    options = ["--tool=callgrind", "--instr-atstart=no", "--compress-strings=no", "--compress-pos=no"]
-    done = subprocess.run(
-        ["valgrind", *options, f"--callgrind-out-file={out}", *command],
-        env={**os.environ, **_ENVIRONMENT, **(environment or {})},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise UsageError(f"valgrind ended with {done.returncode}: {done.stdout}{done.stderr[-2000:]}")
-    if n is None:
-        n = int(json.loads(done.stdout)["n"])
-    files = [Path(f"{out}.{number}") for number in (1, 2)]
-    once, twice = (parse(file.read_text(), package) if file.exists() else Count(0, 0) for file in files)
-    if once.whole == 0 or twice.whole <= once.whole:
-        raise UsageError(f"{' '.join(command)}: nothing was counted: {done.stderr[-2000:]}")
-    return Count((twice.ours - once.ours) / n, (twice.whole - once.whole) / n)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -107,9 +28,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("what", metavar="MODULE:FUNCTION|CASE")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args(argv)
-    from mqfast.bench.compare import count_case, side_of
-    from mqfast.bench.worker import about
-
     try:
         if not is_there():
             raise UsageError(INSTALL)

@@ -7,13 +7,12 @@ ask a question back, nor import the client before a command runs.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.cli import admin_messages
-from mqfast.cli.arguments import Parser, add_confirmation, add_ends, name_value, time_ms, whole
-from mqfast.cli.connecting import add_credentials, add_tls, credentials_of, tls_context_of
+from mqfast.cli.admin_commands import AdminCommands
+from mqfast.cli.arguments import Parser, add_ends, name_value, time_ms, whole
 from mqfast.cli.exit_codes import EXIT_CODES, ExitCode
 from mqfast.cli.output import Output, time_text
 from mqfast.errors import ConfigError
@@ -21,77 +20,9 @@ from mqfast.errors import ConfigError
 if TYPE_CHECKING:
     from mqfast.client.admin.admin_client import AdminClient
 
-__all__ = ["AdminCommands", "add_commands", "print_table"]
+__all__ = ["add_commands", "print_table"]
 
-Work = Callable[["AdminClient", argparse.Namespace, Output], ExitCode]
 _YES: Final = "nothing was changed; --yes does it"
-
-
-class AdminCommands:
-    """Adds commands: each gets ``-n``, ``--timeout``, ``--json``, and those of TLS and credentials.
-
-    Args: ``action`` is what argparse gave for the group; ``words``: the words before the command.
-    """
-
-    def __init__(self, action: argparse._SubParsersAction[Parser], words: str = "admin ") -> None:
-        self._action = action
-        self._words = words
-
-    def add(
-        self, name: str, work: Work, text: str, *, more: str = "", changes: bool = False, owns_key: bool = False
-    ) -> Parser:
-        """A command. Args: changes: takes ``--yes``; owns_key: has a ``--key`` of its own, which is none of TLS."""
-        sub = self._action.add_parser(
-            name,
-            help=text,
-            description=f"{text[0].upper()}{text[1:]}. {more}".strip(),
-            parents=[_common(owns_key=owns_key)],
-            epilog=EXIT_CODES,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        sub.places_anywhere = True
-        if changes:
-            add_confirmation(sub)
-        sub.set_defaults(run=_runner(work), command=f"{self._words}{name}")
-        return sub
-
-    def group(self, name: str, text: str) -> AdminCommands:
-        """A word before further commands."""
-        sub = self._action.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        return AdminCommands(
-            sub.add_subparsers(title="commands", metavar="COMMAND", required=True), f"{self._words}{name} "
-        )
-
-
-def _common(*, owns_key: bool) -> Parser:
-    common = Parser(add_help=False)
-    common.add_argument(
-        "-n", "--namesrv", metavar="ADDRESS", help="name servers: 'a:9876;b:9876' (default: NAMESRV_ADDR)"
-    )
-    common.add_argument("--timeout", type=float, metavar="SECONDS", default=10.0, help="for each request (default: 10)")
-    common.add_argument("--json", action="store_true", help="print one JSON object a line")
-    add_tls(common, owns_key=owns_key)
-    add_credentials(common)
-    return common
-
-
-def _runner(work: Work) -> Callable[[argparse.Namespace], ExitCode]:
-    def run(arguments: argparse.Namespace) -> ExitCode:
-        try:
-            from mqfast.client.admin.admin_client import AdminClient
-        except ModuleNotFoundError as error:
-            if error.name != "msgspec":
-                raise
-            raise ConfigError(f"mqfast admin needs {error.name}: pip install 'mqfast[client]'") from None
-        with AdminClient(
-            arguments.namesrv,
-            credentials=credentials_of(arguments),
-            tls=tls_context_of(arguments) or False,
-            timeout_s=arguments.timeout,
-        ) as admin:
-            return work(admin, arguments, Output(arguments.json))
-
-    return run
 
 
 def add_commands(rooms: argparse._SubParsersAction[Parser]) -> None:

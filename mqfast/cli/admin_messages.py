@@ -18,7 +18,7 @@ from mqfast.cli.rows import Printer, columns_of
 from mqfast.errors import ConfigError
 
 if TYPE_CHECKING:
-    from mqfast.cli.admin import AdminCommands
+    from mqfast.cli.admin_commands import AdminCommands
     from mqfast.cli.arguments import Parser
     from mqfast.client.admin.admin_client import AdminClient
     from mqfast.client.delivery import Delivery

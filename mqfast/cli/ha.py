@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from mqfast.cli.admin import AdminCommands, print_table
+from mqfast.cli.admin import print_table
+from mqfast.cli.admin_commands import AdminCommands
 from mqfast.cli.arguments import Parser
 from mqfast.cli.bootstrap import add_bootstrap
 from mqfast.cli.exit_codes import EXIT_CODES, ExitCode

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Asked", "Broker", "Clock", "Faults"]
 
 # Where each name is; the imports above, which only type checkers read, say the same.
-_HOMES = {"Asked": "gate", "Broker": "broker", "Clock": "clock", "Faults": "faults"}
+_HOMES = {"Asked": "fault_injection", "Broker": "broker", "Clock": "virtual_clock", "Faults": "faults"}
 
 
 def __getattr__(name: str) -> Any:

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Final, Self
 
 from mqfast.errors import ClientError, UsageError
-from mqfast.testing.broker import Broker
+from mqfast.testing.broker_base import BrokerBase
 from mqfast.testing.disk_faults import cut_power
 from mqfast.testing.faults import Faults
 from mqfast.testing.ports import HeldPorts
@@ -33,7 +33,7 @@ _END_S: Final = 30.0
 _AT_ONCE: Final = ("drop_connections", "trigger_rebalance")
 
 
-class ProcessBroker(Broker):
+class ProcessBroker(BrokerBase):
     """A Broker whose servers run in a child process; made by ``Broker(process=True)``.
 
     Thread: any; a call waits for the one before it. Raises: ClientError where the child is gone.
@@ -255,12 +255,12 @@ class _Calls:
     """The child's side: what is asked, done by a Broker of this process."""
 
     def __init__(self) -> None:
-        self._broker: Broker
+        self._broker: BrokerBase
         self._faults: dict[int, contextlib.AbstractContextManager[None]] = {}
 
     def start(self, arguments: dict[str, Any], root: str, state: Mapping[str, Any]) -> None:
         """Serve, on the ports and stores of before."""
-        self._broker = Broker(**arguments)
+        self._broker = BrokerBase(**arguments)
         self._broker.start_at(root, state)
 
     def fault(self, name: str, *args: Any, **kwargs: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from mqfast.client import AdminClient, MessageQueue, Producer, PullConsumer, PushConsumer
 from mqfast.client.values import PullStatus
 from mqfast.errors import ClientError, NoRoute
-from mqfast.testing.broker import BrokerArguments, named_topics
+from mqfast.testing.broker_base import BrokerArguments, named_topics
 from mqfast.testing.wait_helpers import until_true
 
 if TYPE_CHECKING:

@@ -1,0 +1,505 @@
+"""Name servers and brokers inside of the test process, with the actions, queries and waits of a test.
+
+Room: testing. It must never touch the event loop of the application, and never leave a thread, a file or a connection
+behind ``close``. The servers are those of ``mqfast namesrv`` and ``mqfast broker``; see ``cluster.py``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import string
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from mqfast.errors import UsageError
+from mqfast.message import broker_accepts_topic
+from mqfast.testing import checks
+from mqfast.testing import store_inspection as look
+from mqfast.testing.cluster import AT_ONCE, RunningCluster, check_settings
+from mqfast.testing.cluster_actions import Acts
+from mqfast.testing.event_loop_thread import EventLoopThread
+from mqfast.testing.faults import Faults
+from mqfast.testing.request_recorder import TimeSteps
+from mqfast.testing.scratch_directories import ScratchDirectory
+from mqfast.testing.virtual_clock import Clock, Time
+from mqfast.testing.wait_helpers import WAIT_S_MAX, Waits, describe, stopped_loop, until_true
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from mqfast.client import AdminClient, Producer, PullConsumer, PushConsumer
+    from mqfast.client.delivery import Delivery
+    from mqfast.client.values import Body, MessageQueue, SendResult
+    from mqfast.testing.fault_injection import Asked
+
+__all__ = ["BrokerArguments", "BrokerBase", "named_topics"]
+
+_T = TypeVar("_T")
+_C = TypeVar("_C")
+_BROKERS_MAX: Final = 26
+_QUEUES: Final = 4
+
+
+class BrokerBase:
+    """The calls of ``Broker``, served by a cluster of this process."""
+
+    clock: Clock
+    faults: Faults
+
+    def __init__(
+        self,
+        *,
+        topics: Iterable[str] | Mapping[str, int] = (),
+        groups: Iterable[str] = (),
+        brokers: int = 1,
+        name_servers: int = 1,
+        store: Path | str | None = None,
+        virtual_time: bool = False,
+        auto_create_topics: bool = True,
+        retry_at_once: bool = True,
+        config: Mapping[str, str] | None = None,
+        process: bool = False,
+    ) -> None:
+        self._topics = named_topics(topics)
+        self._groups = named_groups(groups)
+        self._names = [
+            f"broker-{letter}" for letter in string.ascii_lowercase[: checks.whole("brokers", brokers, 1, _BROKERS_MAX)]
+        ]
+        self._name_servers = checks.whole("name_servers", name_servers, 1, _BROKERS_MAX)
+        self._store = None if store is None else os.path.abspath(store)
+        self._virtual_time = checks.flag("virtual_time", virtual_time)
+        checks.flag("auto_create_topics", auto_create_topics)
+        checks.flag("retry_at_once", retry_at_once)
+        check_settings(config or {})
+        self._config = {
+            "autoCreateTopicEnable": str(auto_create_topics).lower(),
+            **({"messageDelayLevel": AT_ONCE} if retry_at_once and not virtual_time else {}),
+            **{name: str(value) for name, value in (config or {}).items()},
+        }
+        self._pid = os.getpid()
+        self._place: ScratchDirectory | None = None
+        self._host: EventLoopThread
+        self._cluster: RunningCluster
+        self._clients: list[Any] = []
+        self._started = False
+        self._namesrv_addr = ""
+        self._addresses: Mapping[str, str] = {}
+
+    # --- start and end ---
+
+    def start(self) -> Self:
+        """Serve; by ``with`` as well. Raises: OSError where a directory or port cannot be had; as ``open_store``."""
+        if self._started:
+            raise UsageError("start: expected a broker that is not started, found one that is")
+        self._place = ScratchDirectory()
+        try:
+            return self.start_at(self._place.path, {})
+        except BaseException:
+            self._place.remove()
+            raise
+
+    def start_at(self, path: str, state: Mapping[str, Any]) -> Self:
+        """As ``start``, in a directory of the caller's, on the ports and stores of a ``state`` of before."""
+        self._host = EventLoopThread()
+        try:
+            root = path if self._store is None else self._store
+            stores = {name: os.path.join(root, name) for name in self._names}
+            if self._store is not None and len(stores) == 1:
+                stores = dict.fromkeys(stores, root)
+            self._time = Time(stands=self._virtual_time)
+            self._cluster = RunningCluster(
+                path,
+                stores,
+                self._config,
+                topics=self._topics,
+                groups=self._groups,
+                time_=self._time,
+                name_servers=self._name_servers,
+            )
+            self._cluster.take_state(state)
+            self._host.run(self._cluster.start())
+            self._namesrv_addr = self._cluster.namesrv_addr
+            self._addresses = {one.name: f"127.0.0.1:{one.port}" for one in self._cluster.members.values()}
+        except BaseException:
+            self._host.end()
+            raise
+        self._started = True
+        self._waits = Waits(self._cluster)
+        self._acts = Acts(self._cluster)
+        self._steps = TimeSteps(self._cluster, self._waits)
+        self.faults = Faults(self._host, self._cluster)
+        self.clock = Clock(self._time, self._advance_to, lambda: self._host.run(self._steps.next_ms()))
+        _running.add(self)
+        return self
+
+    def _advance_to(self, ms: int) -> int:
+        return self._host.run(self._steps.advance_to(ms), timeout_s=600)
+
+    def close(self) -> None:
+        """End the clients that were made here, then the servers; remove what was made. A second call does nothing."""
+        if not self._started or self._pid != os.getpid():
+            return
+        self._started = False
+        _running.discard(self)
+        try:
+            self.close_clients()
+            self._host.run(self._cluster.close())
+        finally:
+            self._host.end()
+            if self._place is not None:
+                self._place.remove()
+
+    def leave(self) -> None:
+        """Remove what was made, without an orderly end; for the end of the interpreter."""
+        if self._started and self._pid == os.getpid() and self._place is not None:
+            self._cluster.leave(keeps_stores=self._store is not None)
+            self._place.remove()
+
+    def state(self) -> Mapping[str, Any]:
+        """Ports and stores, for ``start_at``."""
+        return self._call(self._cluster.state)
+
+    def flushed(self) -> Mapping[str, int]:
+        """The directory of each store that is open, and the physical offset up to which syncs came."""
+        return self._call(self._cluster.flushed)
+
+    def close_clients(self) -> None:
+        """End the clients that were made here, the last one first."""
+        clients, self._clients = self._clients, []
+        for client in reversed(clients):
+            client.close()
+
+    def __enter__(self) -> Self:
+        return self if self._started else self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("clock", "faults"):
+            raise UsageError(f"{name}: expected a broker that is started, found one that is not: use it by `with`")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _check_started(self) -> None:
+        if not self._started:
+            raise UsageError("expected a broker that is started, found one that is not: use it by `with`")
+
+    def _call(self, function: Callable[..., _T], /, *args: Any, **kwargs: Any) -> _T:
+        self._check_started()
+        return self._host.call(function, *args, **kwargs)
+
+    @property
+    def namesrv_addr(self) -> str:
+        """The name servers, as ``127.0.0.1:40001;127.0.0.1:40002``; a forked child may read it, too."""
+        self._check_started()
+        return self._namesrv_addr
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """Name -> host:port of every broker; a forked child may read it, too."""
+        self._check_started()
+        return dict(self._addresses)
+
+    # --- what happens to servers ---
+
+    def reset(self) -> None:
+        """Empty everything: messages, offsets, groups, faults, requests, clock.
+
+        Clients go on, also those that were made here; ports and the topics of the constructor stay; servers that were
+        ended serve again.
+        Raises: UsageError where the store is one that is kept.
+        """
+        if self._store is not None:
+            raise UsageError("reset: expected a store that is not kept, found store=...; start a new Broker")
+        self._call(lambda: None)
+        self._host.run(self._cluster.reset())
+        self._steps.reset()
+
+    def prepare_reset(self) -> None:
+        """Open the store of the next ``reset`` now, in the background; the reset is quicker then."""
+        if self._store is None:
+            self._call(self._cluster.prepare_all)
+
+    def stop(self, broker: str = "") -> None:
+        """End a broker as SIGTERM does; all of them for an empty name; name servers are namesrv-1, namesrv-2, ...
+
+        Raises: UsageError for a name that is none.
+        """
+        self._call(lambda: None)
+        self._host.run(self._cluster.stop(broker))
+
+    def kill(self, broker: str = "", *, power_loss: bool = False) -> None:
+        """End a broker as SIGKILL does: connections break, nothing is answered or written any more.
+
+        Args: power_loss: what no sync covered is lost as well. Raises: UsageError.
+        """
+        self._call(lambda: None)
+        self._host.run(self._cluster.kill(broker, power_loss=power_loss))
+
+    def restart(self, broker: str = "") -> None:
+        """Let a broker serve again, on its port and with what its store has. Raises: UsageError."""
+        self._call(lambda: None)
+        self._host.run(self._cluster.restart(broker))
+
+    # --- clients, closed with the broker ---
+
+    def producer(self, group: str = "test-producer", **arguments: Any) -> Producer:
+        """A producer of this cluster. Args: as those of ``mqfast.client.Producer``."""
+        from mqfast.client import Producer
+
+        return self._keep(Producer(group, self.namesrv_addr, **arguments))
+
+    def consumer(self, group: str = "test-consumer", **arguments: Any) -> PushConsumer:
+        """A consumer of this cluster that begins with the first message.
+
+        Args: as those of ``mqfast.client.PushConsumer``.
+        """
+        from mqfast.client import PushConsumer
+
+        return self._keep(PushConsumer(group, self.namesrv_addr, **{"from_where": "earliest", **arguments}))
+
+    def puller(self, group: str = "test-puller", **arguments: Any) -> PullConsumer:
+        """A pull consumer of this cluster that begins with the first message.
+
+        Args: as those of ``mqfast.client.PullConsumer``.
+        """
+        from mqfast.client import PullConsumer
+
+        return self._keep(PullConsumer(group, self.namesrv_addr, **{"from_where": "earliest", **arguments}))
+
+    def admin(self, **arguments: Any) -> AdminClient:
+        """An admin of this cluster. Args: as those of ``mqfast.client.AdminClient``."""
+        from mqfast.client import AdminClient
+
+        return self._keep(AdminClient(self.namesrv_addr, **arguments))
+
+    def _keep(self, client: _C) -> _C:
+        self._clients.append(client)
+        return client
+
+    # --- act ---
+
+    def create_topics(self, *, topics: Iterable[str] | Mapping[str, int] = (), groups: Iterable[str] = ()) -> None:
+        """Make topics and groups until the next ``reset``. Args: as those of the constructor. Raises: UsageError."""
+        named = named_topics(topics)
+        wanted = named_groups(groups)
+        self._call(lambda: None)
+        if named or wanted:
+            self._host.run(self._cluster.furnish_all(named, wanted))
+
+    def create_topic(self, topic: str, queues: int = _QUEUES, *, perm: str = "rw", order: bool = False) -> None:
+        """Make a topic on all brokers, or change it; when this returns, name servers know it. Raises: UsageError."""
+        self._call(lambda: None)
+        self._host.run(self._acts.create_topic(topic, queues, perm=perm, order=order))
+
+    def send(self, topic: str, *bodies: Body, **fields: Any) -> Sequence[SendResult]:
+        """Store messages by the brokers themselves: without a producer, and past faults of connections.
+
+        Args: fields: tags, keys, properties, queue_id, broker, sharding_key, delay_level, delay_s, deliver_at.
+        Returns: a SendResult for each body. Raises: UsageError; BrokerError for a message that a broker refuses.
+        """
+        self._call(lambda: None)
+        return self._host.run(self._acts.send(topic, bodies, fields))
+
+    # --- look ---
+
+    def messages(
+        self, topic: str, *, queue_id: int | None = None, tags: str | None = None, key: str | None = None
+    ) -> Sequence[Delivery]:
+        """The messages of a topic, in the order in which they were stored. Args: tags: ``"a || b"``."""
+        return self._call(look.messages, self._cluster, topic, queue_id=queue_id, tags=tags, key=key)
+
+    def dead_letters(self, group: str) -> Sequence[Delivery]:
+        """The messages that a group has given up."""
+        return self.messages(f"%DLQ%{group}")
+
+    def scheduled(self) -> Sequence[tuple[datetime, Delivery]]:
+        """What waits for its time, the next one first; its property REAL_TOPIC names the topic."""
+        return self._call(look.scheduled, self._cluster)
+
+    def offset(self, group: str, topic: str) -> Mapping[MessageQueue, int]:
+        """The offsets that a group has committed."""
+        return self._call(look.committed, self._cluster, group, topic)
+
+    def requests(self, *codes: int) -> Sequence[Asked]:
+        """What clients asked of brokers and name servers, the last 10,000 in order. Args: codes: only these."""
+        wanted = {int(code) for code in codes}
+        return self._call(lambda: [one for one in self._cluster.gate.asked if not wanted or one.code in wanted])
+
+    def describe(self) -> str:
+        """The cluster as text, as failures show it."""
+        return self._call(describe, self._cluster)
+
+    # --- wait ---
+
+    def wait_for(self, topic: str, count: int = 1, *, timeout_s: float = 5.0, **match: Any) -> Sequence[Delivery]:
+        """Wait until a topic has so many messages. Returns: those that match.
+
+        Args: match: as ``assert_sent``: body, tags, key; queue_id. Raises: AssertionError with a picture.
+        """
+        wanted = BrokerArguments(topic, match)
+        checks.seconds("timeout_s", timeout_s, WAIT_S_MAX)
+        checks.whole("count", count, 0, 1 << 31)
+        seen: list[Delivery] = []
+        self._call(lambda: None)
+        look_at = functools.partial(look.messages, self._cluster)
+
+        def look_for() -> Sequence[Delivery] | None:
+            seen[:] = wanted.among(look_at)
+            return seen if len(seen) >= count else None
+
+        self._call(lambda: None)
+        found = self._host.run(self._waits.until(look_for, timeout_s), timeout_s + 60)
+        if found is None:
+            self._fail(f"wait_for: expected {count} messages {wanted} within {timeout_s:g} s, found {len(seen)}")
+        return list(seen)
+
+    def wait_consumed(self, group: str, topic: str | None = None, *, timeout_s: float = 5.0) -> None:
+        """Wait until a group has consumed all that is there: of a topic, or of all that it reads, retries included.
+
+        Raises: AssertionError with a picture.
+        """
+
+        def look_for() -> bool | None:
+            topics = look.topics_of(self._cluster, group) if topic is None else [topic, f"%RETRY%{group}"]
+            is_known = topic is not None or topics
+            done = is_known and all(lag.behind <= 0 for one in topics for lag in look.lags(self._cluster, group, one))
+            return True if done and not look.is_delivering(self._cluster, topics) else None
+
+        checks.seconds("timeout_s", timeout_s, WAIT_S_MAX)
+        self._call(lambda: None)
+        if self._host.run(self._waits.until(look_for, timeout_s, nudge=group), timeout_s + 60) is None:
+            what = "all" if topic is None else f"all of {topic}"
+            self._fail(f"wait_consumed: expected group {group} to have consumed {what} within {timeout_s:g} s")
+
+    def wait_until(self, condition: Callable[[], object], *, timeout_s: float = 5.0) -> None:
+        """Wait until a condition is true. Raises: AssertionError with a picture; what the condition raises."""
+        if not until_true(condition, timeout_s):
+            name = getattr(condition, "__name__", repr(condition))
+            self._fail(f"wait_until: expected {name} to be true within {timeout_s:g} s")
+
+    def wait_members(self, group: str, count: int, *, timeout_s: float = 5.0) -> None:
+        """Wait until a consumer group has so many members. Raises: AssertionError with a picture."""
+
+        checks.seconds("timeout_s", timeout_s, WAIT_S_MAX)
+        checks.whole("count", count, 0, 1 << 31)
+
+        def look_for() -> bool | None:
+            return True if len(look.members_of(self._cluster, group)) == count else None
+
+        self._call(lambda: None)
+        if self._host.run(self._waits.until(look_for, timeout_s), timeout_s + 60) is None:
+            self._fail(f"wait_members: expected {count} members of group {group} within {timeout_s:g} s")
+
+    # --- assert ---
+
+    def assert_sent(
+        self,
+        topic: str,
+        *,
+        body: Body | None = None,
+        tags: str | None = None,
+        key: str | None = None,
+        times: int | None = None,
+    ) -> Sequence[Delivery]:
+        """A topic has such a message; with times: exactly so many. Returns: them. Raises: AssertionError."""
+        wanted = BrokerArguments(topic, {"body": body, "tags": tags, "key": key})
+        found: list[Delivery] = wanted.among(self.messages)
+        if len(found) != times if times is not None else not found:
+            expected = "a message" if times is None else f"{times} messages"
+            self._fail(f"assert_sent: expected {expected} {wanted}, found {len(found)}")
+        return found
+
+    def assert_nothing_sent(self, topic: str) -> None:
+        """A topic has no message. Raises: AssertionError."""
+        found = self.messages(topic)
+        if found:
+            self._fail(f"assert_nothing_sent: expected no message in {topic}, found {len(found)}")
+
+    def assert_consumed_once(self, group: str, topic: str) -> None:
+        """A group got every message of a topic, none twice, and sent none back. Raises: AssertionError."""
+        wrong = self._call(self._acts.consumed_otherwise, group, topic)
+        if wrong:
+            self._fail(f"assert_consumed_once: expected every message of {topic} once for group {group}, found {wrong}")
+
+    def assert_in_order(self, topic: str, *, by: str = "__SHARDINGKEY") -> None:
+        """Messages with the same value of a property are in one queue, in the order of their birth.
+
+        Raises: AssertionError.
+        """
+        wrong = self._call(self._acts.out_of_order, topic, by)
+        if wrong:
+            self._fail(f"assert_in_order: expected messages of {topic} in order by {by}, found {wrong}")
+
+    def _fail(self, text: str) -> None:
+        hint = stopped_loop() if text.startswith("wait_") else ""
+        raise AssertionError(f"{text}{hint}\n{self.describe()}")
+
+
+class BrokerArguments:
+    """What a test looks for in a topic. Raises: UsageError."""
+
+    def __init__(self, topic: str, match: Mapping[str, Any]) -> None:
+        unknown = match.keys() - {"body", "tags", "key", "queue_id"}
+        if unknown:
+            raise UsageError(f"expected body, tags, key or queue_id to match, found {', '.join(sorted(unknown))}")
+        self._topic = topic
+        self._fields = {name: value for name, value in match.items() if value is not None}
+        body = self._fields.pop("body", None)
+        if body is not None and not isinstance(body, (str, bytes, bytearray, memoryview)):
+            raise UsageError(f"body: expected bytes or text, found {body!r}")
+        self._body = body.encode() if isinstance(body, str) else None if body is None else bytes(body)
+
+    def among(self, messages: Callable[..., Sequence[Delivery]]) -> list[Delivery]:
+        """Those that match. Args: messages: as ``Broker.messages``."""
+        found = list(messages(self._topic, **self._fields))
+        return found if self._body is None else [one for one in found if one.body == self._body]
+
+    def __str__(self) -> str:
+        fields = {**({"body": self._body} if self._body is not None else {}), **self._fields}
+        return f"in {self._topic}" + "".join(f", {name}={value!r}" for name, value in fields.items())
+
+
+def named_topics(topics: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
+    """Name -> queues. Raises: UsageError."""
+    from mqfast.broker.metadata.topic_manager import illegal_topic
+
+    if isinstance(topics, Mapping):
+        named = dict(topics)
+    else:
+        named = dict.fromkeys([topics] if isinstance(topics, str) else topics, _QUEUES)
+    for name, queues in named.items():
+        wrong = illegal_topic(name) if isinstance(name, str) else f"expected a name, found {name!r}"
+        if wrong:
+            raise UsageError(f"topics: {wrong}")
+        checks.whole(f"topics: queues of {name}", queues, 1, 1024)
+    return named
+
+
+def named_groups(groups: Iterable[str]) -> list[str]:
+    """The names. Raises: UsageError."""
+    found = [groups] if isinstance(groups, str) else list(groups)
+    for one in found:
+        name: object = one
+        if not isinstance(name, str) or not broker_accepts_topic(name):
+            raise UsageError(f"groups: expected 1 to 127 of the characters a-z, A-Z, 0-9, % | - _, found {one!r}")
+    return found
+
+
+_running: weakref.WeakSet[BrokerBase] = weakref.WeakSet()
+
+
+def _leave_all() -> None:
+    """The interpreter ends, and threads cannot be started any more: nothing stays on the disk."""
+    for broker in list(_running):
+        broker.leave()
+
+
+atexit.register(_leave_all)
