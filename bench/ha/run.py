@@ -36,7 +36,7 @@ from run import compiled, cpu_s, drive, line  # noqa: E402  (bench/broker)
 import mqfast  # noqa: E402
 from mqfast.errors import MqfastError  # noqa: E402
 from mqfast.remoting.client import RemotingClient  # noqa: E402
-from mqfast.remoting.fastjson import standard  # noqa: E402
+from mqfast.util.fastjson import standard  # noqa: E402
 
 processes.HOST = "127.0.0.1"  # where the C programs look for a broker
 FILE = 1 << 30

@@ -32,10 +32,10 @@ from mqfast.remoting.bodies import (
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.fastjson import bare_keys
 from mqfast.remoting.processors import ConcurrencyLimit, Handler, Processors
 from mqfast.remoting.registrations import RegistrationLimits, Steps, at_once, registration_steps
 from mqfast.remoting.settings_change import SettingsChange
+from mqfast.util.fastjson import bare_keys
 
 __all__ = ["NamesrvProcessor"]
 

@@ -25,7 +25,7 @@ from mqfast.remoting.bodies import (
     encode_body,
 )
 from mqfast.remoting.codes import ResponseCode
-from mqfast.remoting.fastjson import bare_keys
+from mqfast.util.fastjson import bare_keys
 from mqfast.util.log_limit import LogLimit
 
 __all__ = ["MASTER_ID", "RegisteredBroker", "BrokerGroup", "MinBrokerChanged", "Registered", "RouteTables"]

@@ -14,7 +14,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from mqfast.errors import FieldError
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.fastjson import standard
+from mqfast.util.fastjson import standard
 
 __all__ = [
     "BrokerData",

@@ -22,7 +22,7 @@ from mqfast.remoting.bodies import (
     build_tables,
     decode_request,
 )
-from mqfast.remoting.fastjson import standard
+from mqfast.util.fastjson import standard
 
 __all__ = ["RegistrationLimits", "Steps", "at_once", "registration_steps"]
 

@@ -13,7 +13,6 @@ import json
 import logging
 import os
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -61,6 +60,7 @@ from mqfast.spark.plan import OffsetRange, ScanRange, Selection, Snapshot, Split
 from mqfast.spark.schema import VIEWS, Column
 from mqfast.spark.selection import check_pattern, present, readable, selected_queues, starting_offsets, wants_queue
 from mqfast.store.reader.gather import ANY_QUEUE
+from mqfast.util.atomic_file import replace_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -570,15 +570,4 @@ def _load(path: str, along_log: bool) -> Spark:
 
 def _save(path: str, offsets: Spark) -> None:
     """Durable on return, and never half."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    temporary = f"{path}.{uuid.uuid4().hex}.tmp"
-    with open(temporary, "x", encoding="utf-8") as file:
-        json.dump(offsets, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(temporary, path)
-    fd = os.open(os.path.dirname(path), os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    replace_file(path, json.dumps(offsets).encode(), mode=None)

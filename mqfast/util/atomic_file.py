@@ -1,7 +1,8 @@
-"""Replaces small files: settings, accounts, values of the name server.
+"""Replacement of small files: settings, accounts, values of the name server, offsets, notes of Spark writes.
 
-A crash leaves the old or the new content, whole. It must never change who may read a file, and never follow a link
-that another user put in place of the temporary file. Source: MixAll.string2File, which writes into the existing file.
+A crash leaves the old or the new content, whole. Owner and mode of the file stay, and a link that another user put in
+place of the temporary file is not followed. The store replaces its files with ``OsApi.replace_file`` instead, which
+goes through the table of OS calls. Source: MixAll.string2File, which writes into the existing file.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import contextlib
 import errno
 import os
 import stat
-import tempfile
+import uuid
 from pathlib import Path
 
 __all__ = ["replace_file"]
@@ -18,19 +19,23 @@ __all__ = ["replace_file"]
 _NO_RENAME = (errno.EBUSY, errno.EXDEV, errno.EPERM, errno.EACCES)
 
 
-def replace_file(path: str | Path, data: bytes, *, mode: int = 0o600, backup: str = "") -> None:
+def replace_file(
+    path: str | Path, data: bytes, *, mode: int | None = 0o600, backup: str = "", make_parents: bool = True
+) -> None:
     """Write a file whole. Its mode, owner, attributes and links stay.
 
     A symbolic link stays a link: its target gets the content. The new content is synced in a temporary file, which is
     renamed. A file with hard links, a mounted file, and a file of another owner are written in place instead, after a
     synced copy was made beside it where the directory allows that.
 
-    Args: mode: of a file that does not exist yet; backup: a suffix under which the old content stays.
+    Args: mode: of a file that does not exist yet, None for that of the umask; backup: a suffix under which the old
+        content stays; make_parents: create missing directories.
     Raises: OSError; the old content is there then.
     Durability: file and directory are synced when the call returns.
     """
     target = Path(os.path.realpath(path))
-    target.parent.mkdir(parents=True, exist_ok=True)
+    if make_parents:
+        target.parent.mkdir(parents=True, exist_ok=True)
     try:
         before = target.stat()
     except FileNotFoundError:
@@ -58,14 +63,15 @@ def _copy(target: Path, copy: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _rename_over(target: Path, data: bytes, before: os.stat_result | None, mode: int) -> None:
-    number, new = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+def _rename_over(target: Path, data: bytes, before: os.stat_result | None, mode: int | None) -> None:
+    new = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+    number = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666 if mode is None else 0o600)
     try:
         with open(number, "wb") as file:
-            if before is None:
+            if before is not None:
+                _copy_attributes(number, target, before)
+            elif mode is not None:
                 os.fchmod(number, mode)
-            else:
-                _dress(number, target, before)
             file.write(data)
             file.flush()
             os.fsync(number)
@@ -77,13 +83,14 @@ def _rename_over(target: Path, data: bytes, before: os.stat_result | None, mode:
     _sync_directory(target.parent)
 
 
-def _dress(number: int, target: Path, before: os.stat_result) -> None:
-    """Owner, mode and attributes of the old file. Raises: PermissionError where the owner cannot be kept."""
+def _copy_attributes(number: int, target: Path, before: os.stat_result) -> None:
+    """Give a new file the owner, mode and attributes of the old one. Raises: PermissionError for another owner."""
     now = os.fstat(number)
     if (now.st_uid, now.st_gid) != (before.st_uid, before.st_gid):
         os.fchown(number, before.st_uid, before.st_gid)
     os.fchmod(number, stat.S_IMODE(before.st_mode))
-    with contextlib.suppress(OSError):  # file systems without attributes, and attributes that only root may set
+    # File systems and systems without attributes, and attributes that only root may set.
+    with contextlib.suppress(OSError, AttributeError):
         for name in os.listxattr(target):
             os.setxattr(number, name, os.getxattr(target, name))
 

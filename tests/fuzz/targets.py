@@ -18,7 +18,6 @@ from mqfast.config import StoreConfig
 from mqfast.errors import FieldError, InternalError, MqfastError
 from mqfast.remoting.command import FrameDecoder, encode, offset_header, pull_header, send_header
 from mqfast.remoting.registrations import RegistrationLimits, at_once, registration_steps
-from mqfast.store.base import fastjson
 from mqfast.store.base.os_api import OsApi
 from mqfast.store.check.verify import verify
 from mqfast.store.meta.checkpoint import StoreCheckpoint
@@ -27,6 +26,7 @@ from mqfast.store.meta.offsets import ConsumerOffsets
 from mqfast.store.queues.batch_queue import BatchConsumeQueue
 from mqfast.store.queues.queue_ext import QueueExt
 from mqfast.store.record.record import decode_record
+from mqfast.util import fastjson
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 

@@ -24,7 +24,7 @@ import mqfast
 from mqfast.errors import MqfastError
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode, ResponseCode
-from mqfast.remoting.fastjson import standard
+from mqfast.util.fastjson import standard
 
 __all__ = [
     "NAME", "TOPIC", "Load", "OurSide", "Side", "assert_all_is_there", "assert_equal_logs", "at_rest", "free_port",

@@ -21,7 +21,7 @@ from real_programs import HERE, NEEDS_JAVA, NEWEST, Machine, OurNamesrv
 
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.command import FrameDecoder, RemotingCommand
-from mqfast.remoting.fastjson import standard
+from mqfast.util.fastjson import standard
 
 pytestmark = NEEDS_JAVA
 

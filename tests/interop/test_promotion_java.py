@@ -29,7 +29,7 @@ from mqfast.errors import ClientError, RemotingError
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.fastjson import standard
+from mqfast.util.fastjson import standard
 
 pytestmark = NEEDS_JAVA
 HERE = Path(__file__).resolve().parent

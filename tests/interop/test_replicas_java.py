@@ -24,8 +24,8 @@ from mqfast.ha.divergence import load_divergence
 from mqfast.ha.slave import FollowState
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode
-from mqfast.remoting.fastjson import standard
 from mqfast.store.base.os_api import OsApi
+from mqfast.util.fastjson import standard
 
 sys.path.append(str(Path(__file__).resolve().parent))
 

@@ -17,7 +17,7 @@ from captures import SETS, Capture, captures
 from mqfast.namesrv.namesrv_config import NamesrvConfig
 from mqfast.namesrv.server import NameServer
 from mqfast.remoting.command import FrameDecoder, RemotingCommand, encode
-from mqfast.remoting.fastjson import standard
+from mqfast.util.fastjson import standard
 
 CLIENTS = [name for name in SETS if not name.endswith("registration")]
 BROKERS = [name for name in SETS if name.endswith("registration")]

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from mqfast.errors import FieldError
 from mqfast.remoting.bodies import DataVersion, RegisterBody, decode_body, decode_request, header_of
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.fastjson import bare_keys, object_keys, quoted, standard
 from mqfast.remoting.registrations import RegistrationLimits, at_once, registration_steps
+from mqfast.util.fastjson import bare_keys, object_keys, quoted, standard
 
 NO_LIMITS = RegistrationLimits()
 

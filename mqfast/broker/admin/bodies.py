@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from mqfast.broker.metadata.client_manager.heartbeat import SubscriptionData
 from mqfast.errors import FieldError
 from mqfast.remoting.bodies import DataVersion, build_tables, decode_body, encode_body
-from mqfast.remoting.fastjson import object_keys
+from mqfast.util.fastjson import object_keys
 
 __all__ = [
     "AllGroups", "AllTopics", "ConsumeStats", "ConsumeStatsList", "GroupBody", "GroupForbidden", "GroupList",

@@ -17,7 +17,8 @@ from typing import Final
 
 from mqfast.client.values import MessageQueue
 from mqfast.errors import CorruptFile
-from mqfast.remoting.fastjson import object_keys, standard
+from mqfast.util.atomic_file import replace_file
+from mqfast.util.fastjson import object_keys, standard
 
 __all__ = ["OffsetFile", "root_directory"]
 
@@ -71,11 +72,10 @@ class OffsetFile:
         if not offsets:
             return
         merged = {**self.load(), **offsets}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(CorruptFile, FileNotFoundError):
             if _read(self.path) is not None:
-                _write(self._backup, self.path.read_bytes())
-        _write(self.path, encode(merged))
+                replace_file(self._backup, self.path.read_bytes(), mode=None)
+        replace_file(self.path, encode(merged), mode=None)
 
 
 def encode(offsets: Mapping[MessageQueue, int]) -> bytes:
@@ -125,23 +125,3 @@ def _read(path: Path) -> dict[MessageQueue, int] | None:
     if len(data) > _FILE_BYTES_MAX:
         raise CorruptFile("file too large", path=str(path), expected=f"at most {_FILE_BYTES_MAX} bytes", found="more")
     return decode(data, str(path)) if data.strip() else None
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Put ``data`` in place of the file, so that a crash leaves the file before or after."""
-    new = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with new.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, path)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
-    with contextlib.suppress(OSError, AttributeError):  # not where directories cannot be opened
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)

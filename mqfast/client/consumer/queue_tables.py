@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 from mqfast.client.values import MessageQueue
 from mqfast.errors import FieldError
 from mqfast.remoting.bodies import build_tables, decode_body, encode_body
-from mqfast.remoting.fastjson import object_keys
+from mqfast.util.fastjson import object_keys
 
 __all__ = ["by_queue", "offsets_of"]
 

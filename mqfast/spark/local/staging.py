@@ -27,6 +27,7 @@ from typing import Any, Final
 
 from mqfast.errors import CorruptFile, StorageError, UsageError
 from mqfast.store.put.staged import count_records
+from mqfast.util.atomic_file import replace_file
 
 __all__ = [
     "Ledger",
@@ -84,13 +85,7 @@ def make_directory(path: str) -> None:
 
 def write_note(path: str, value: dict[str, Any]) -> None:
     """Write JSON: all of it or nothing, durable on return."""
-    temporary = f"{path}.{uuid.uuid4().hex}.tmp"
-    with open(temporary, "x", encoding="utf-8") as file:
-        json.dump(value, file, sort_keys=True)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(temporary, path)
-    sync_directory(os.path.dirname(path))
+    replace_file(path, json.dumps(value, sort_keys=True).encode(), mode=None, make_parents=False)
 
 
 def read_note(path: str) -> dict[str, Any] | None:

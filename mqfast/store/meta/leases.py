@@ -14,8 +14,8 @@ import uuid
 from typing import Final
 
 from mqfast.errors import MqfastError, StorageError
-from mqfast.store.base import fastjson
 from mqfast.store.base.os_api import OsApi
+from mqfast.util import fastjson
 
 __all__ = ["end_lease", "least_leased", "renew_lease", "write_lease"]
 

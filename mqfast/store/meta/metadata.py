@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Final, Self
 
 from mqfast.errors import CorruptFile, DiskFull, InternalError, StoreNotFound, UsageError
-from mqfast.store.base import fastjson
 from mqfast.store.base.os_api import Mutex
 from mqfast.store.base.paths import Door
+from mqfast.util import fastjson
 
 __all__ = [
     "QUEUES_MAX",

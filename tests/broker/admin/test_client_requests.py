@@ -16,8 +16,8 @@ from mqfast.broker.admin import client_requests
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.command import ROCKETMQ, RemotingCommand
-from mqfast.remoting.fastjson import standard
 from mqfast.remoting.processors import ConcurrencyLimit, Processors
+from mqfast.util.fastjson import standard
 
 QUEUE = '{"brokerName":"broker-a","queueId":0,"topic":"T"}'
 Answer = Callable[[RemotingCommand], RemotingCommand | None]

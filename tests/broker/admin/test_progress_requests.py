@@ -12,7 +12,7 @@ from running import Running, serve
 
 from mqfast.broker.admin import consume_progress as progress
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.fastjson import standard
+from mqfast.util.fastjson import standard
 
 
 def table(answer: RemotingCommand) -> dict[tuple[str, int], dict[str, Any]]:

@@ -40,7 +40,7 @@ from mqfast.errors import (
     UsageError,
 )
 from mqfast.remoting.command import RemotingCommand
-from mqfast.remoting.fastjson import standard
+from mqfast.util.fastjson import standard
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -31,7 +31,7 @@ from mqfast.client.delivery import Delivery, Source, decode_deliveries
 from mqfast.errors import ClientForked
 from mqfast.message import encode_message_id
 from mqfast.remoting.codes import RequestCode
-from mqfast.remoting.fastjson import standard
+from mqfast.util.fastjson import standard
 
 
 @pytest.fixture(scope="module", params=["true", "false"], ids=["reset at the broker", "reset at clients"])

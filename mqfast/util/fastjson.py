@@ -1,24 +1,26 @@
-"""The JSON dialect of the files under ``config/``: what RocketMQ's JSON library writes in its pretty mode, and reads.
+"""The JSON dialect of Java's fastjson: what RocketMQ writes into the files under ``config/`` and into bodies.
 
-It is JSON with one twist: keys that are numbers have no quotes. Since 5.5 (fastjson 2) every entry has a line of its
-own; before (fastjson 1) a map with such keys stood on one line, ``{0:22,1:23``, and so did sets. Both are read. This
-module never touches a file; who loads and keeps the files is ``metadata.py``. Format: ``mqfast/store/FORMAT.md``.
+It is JSON with keys without quotes: numbers ``{0:"a"}``, and whole objects ``{{"brokerName":"b","queueId":0}:5}``. In
+its pretty mode fastjson 2 (RocketMQ 5.5) writes each entry on a line of its own; fastjson 1 wrote a map with such keys
+on one line. ``loads``, ``dumps`` and ``entry`` are for files: keys that are numbers become int, and damage is an error
+with its byte offset. ``standard`` is for bodies: it quotes such keys for a JSON parser, and leaves what is no JSON for
+that parser to refuse. Source: SerializerFeature of fastjson 1.2 and 2. Format of the files: ``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
 from mqfast.errors import CorruptFile, InternalError
 
-__all__ = ["MAX_DEPTH", "MAX_FILE_BYTES", "dumps", "entry", "loads"]
+__all__ = ["DEPTH_MAX", "MAX_FILE_BYTES", "bare_keys", "dumps", "entry", "loads", "object_keys", "quoted", "standard"]
 
 # The deepest file of a broker has five levels.
-MAX_DEPTH: Final = 64
+DEPTH_MAX: Final = 64
 # A million topics make some 250 MB; a larger file is damage.
 MAX_FILE_BYTES: Final = 1 << 29
 
@@ -34,6 +36,8 @@ _TOKEN: Final = re.compile(
 _I64: Final = range(-(2**63), 2**63)
 _ESCAPE: Final = re.compile('["\\\\\x00-\x1f\x7f-\x9f\u2028\u2029]')
 _SHORT: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
+
+# --- files ---
 
 
 def _integer(text: str) -> int:
@@ -80,7 +84,7 @@ def loads(data: bytes, path: str = "") -> dict[str | int, Any]:
     except UnicodeDecodeError as error:
         found = hex(data[error.start])
         raise CorruptFile("JSON is damaged", path=path, offset=error.start, expected="UTF-8", found=found) from None
-    if text.count("{") + text.count("[") <= MAX_DEPTH:  # cannot be nested deeper
+    if text.count("{") + text.count("[") <= DEPTH_MAX:  # cannot be nested deeper
         try:
             plain = json.loads(text, parse_int=_integer, parse_constant=_no_constant, strict=False)
         except ValueError:
@@ -101,8 +105,8 @@ def loads(data: bytes, path: str = "") -> dict[str | int, Any]:
             return match.group()
         if kind == "open":
             depth += 1
-            if depth > MAX_DEPTH:
-                raise _damaged(text, match.start(), path, f"at most {MAX_DEPTH} levels", "one more")
+            if depth > DEPTH_MAX:
+                raise _damaged(text, match.start(), path, f"at most {DEPTH_MAX} levels", "one more")
             return match.group()
         if kind == "close":
             depth -= 1
@@ -148,8 +152,8 @@ def _key(key: str | int) -> str:
 
 
 def _write(value: object, depth: int, out: list[str]) -> None:
-    if depth > MAX_DEPTH:
-        raise InternalError(f"JSON value: expected at most {MAX_DEPTH} levels, found more")
+    if depth > DEPTH_MAX:
+        raise InternalError(f"JSON value: expected at most {DEPTH_MAX} levels, found more")
     if isinstance(value, str):
         out.append(_string(value))
     elif value is None:
@@ -199,3 +203,90 @@ def entry(key: str | int, value: object, depth: int) -> bytes:
     out = ["\n" + "\t" * depth + _key(key) + ":"]
     _write(value, depth, out)
     return "".join(out).encode("utf-8", "surrogatepass")
+
+
+# --- bodies ---
+
+_KEYS_IN_KEYS_MAX: Final = 2  # each level doubles the escapes of the one in it
+_QUOTED: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_BARE: Final = re.compile(rb"[-\w.$]+")
+_BLANK: Final = b" \t\r\n"
+
+
+def standard(text: bytes) -> bytes:
+    """Quote every key that has no quotes: a number or name as it is, an object as the text of its JSON."""
+    out = bytearray()
+    end = _quote_value(text, 0, out, 0)
+    return bytes(out) + text[end:]
+
+
+def bare_keys(table: Mapping[int, str]) -> bytes:
+    """An object with whole numbers as bare keys, in their order."""
+    return b"{" + b",".join(b"%d:%s" % (key, quoted(table[key])) for key in sorted(table)) + b"}"
+
+
+def object_keys(table: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """An object whose keys are whole objects. Args: table: the JSON of each key and of its value."""
+    return b"{" + b",".join(key + b":" + value for key, value in table) + b"}"
+
+
+def quoted(text: str) -> bytes:
+    """A JSON string in UTF-8; a lone surrogate becomes a question mark, as in Java."""
+    out = text.replace("\\", "\\\\").replace('"', '\\"')
+    if not out.isprintable():
+        out = re.sub("[\0-\x1f]", lambda found: f"\\u{ord(found[0]):04x}", out)
+    return b'"' + out.encode("utf-8", "replace") + b'"'
+
+
+def _blanks(text: bytes, at: int) -> int:
+    while at < len(text) and text[at] in _BLANK:
+        at += 1
+    return at
+
+
+def _quote_value(text: bytes, at: int, out: bytearray, depth: int, in_keys: int = 0) -> int:
+    """Copy one value, its keys quoted. Returns: where it ends, or where it stops to be JSON."""
+    at = _blanks(text, at)
+    first = text[at : at + 1]
+    if first == b'"':
+        return _copy_match(text, at, _QUOTED, out)
+    if first not in (b"{", b"["):
+        return _copy_match(text, at, _BARE, out)
+    if depth >= DEPTH_MAX or in_keys > _KEYS_IN_KEYS_MAX:
+        return at
+    close = b"}" if first == b"{" else b"]"
+    out += first
+    at = _blanks(text, at + 1)
+    while text[at : at + 1] != close:
+        if first == b"{":
+            at = _quote_key(text, at, out, depth, in_keys)
+            if text[at : at + 1] != b":":
+                return at
+            out += b":"
+            at += 1
+        before = at
+        at = _blanks(text, _quote_value(text, at, out, depth + 1, in_keys))
+        if text[at : at + 1] == b",":
+            out += b","
+            at = _blanks(text, at + 1)
+        elif at == before or text[at : at + 1] != close:
+            return at
+    out += close
+    return at + 1
+
+
+def _quote_key(text: bytes, at: int, out: bytearray, depth: int, in_keys: int) -> int:
+    if text[at : at + 1] == b'"':
+        return _blanks(text, _copy_match(text, at, _QUOTED, out))
+    key = bytearray()
+    at = _blanks(text, _quote_value(text, at, key, depth + 1, in_keys + 1))
+    out += quoted(key.decode("utf-8", "replace"))
+    return at
+
+
+def _copy_match(text: bytes, at: int, what: re.Pattern[bytes], out: bytearray) -> int:
+    found = what.match(text, at)
+    if found is None:
+        return at
+    out += found[0]
+    return found.end()

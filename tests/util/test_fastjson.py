@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqfast.errors import CorruptFile, InternalError
-from mqfast.store.base import fastjson
+from mqfast.util import fastjson
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 NAMES = (
@@ -164,7 +164,7 @@ def test_text_that_leaves_no_character_for_a_mark() -> None:
 
 def test_values_that_go_too_deep_are_not_written() -> None:
     value: object = 1
-    for _ in range(fastjson.MAX_DEPTH + 2):
+    for _ in range(fastjson.DEPTH_MAX + 2):
         value = [value]
     with pytest.raises(InternalError, match="levels"):
         fastjson.dumps({"deep": value})

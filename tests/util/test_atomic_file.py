@@ -36,6 +36,18 @@ def test_a_new_file_is_for_its_owner(tmp_path: Path) -> None:
     assert mode(tmp_path / "b") == 0o644
 
 
+def test_without_a_mode_a_new_file_has_that_of_the_umask(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("x")
+    replace_file(tmp_path / "c", b"x", mode=None)
+    assert mode(tmp_path / "c") == mode(tmp_path / "plain")
+
+
+def test_without_parents_a_missing_directory_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        replace_file(tmp_path / "sub" / "a", b"x", make_parents=False)
+    assert os.listdir(tmp_path) == []
+
+
 def test_links_stay(tmp_path: Path) -> None:
     target, link, other = tmp_path / "real" / "a.conf", tmp_path / "a.conf", tmp_path / "second"
     target.parent.mkdir()
