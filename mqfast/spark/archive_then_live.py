@@ -42,7 +42,7 @@ from mqfast.spark.archived_rows import (
 )
 from mqfast.spark.backends import open_backend, stores_of
 from mqfast.spark.jobs.files import read_json, write_json
-from mqfast.spark.jobs.manifest import ArchivedFile, Manifest, last_places, made_again
+from mqfast.spark.jobs.manifest import ArchivedFile, Manifest, last_places, recreated_queues
 from mqfast.spark.offsets import ARCHIVE_KEY, VERSION, Spark
 from mqfast.spark.options import Bound, Options
 from mqfast.spark.partitions import ScanPartition, freeze_loaded, read_part
@@ -196,7 +196,7 @@ class StreamFromArchive(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, given in stores_of(live, begins=True):
             of_store = {key: end for key, end in ends.items() if key[0] in ("", name)}
             with closing(open_backend(given)) as access:
-                for key in made_again(access, of_store, places):
+                for key in recreated_queues(access, of_store, places):
                     what = f"{self._archive}: message {ends[key] - 1} of queue {key[1]}/{key[2]} is another one now"
                     if self.options.fail_on_data_loss:
                         raise DataLoss(

@@ -13,7 +13,7 @@ from mqfast.spark.bodies import NEEDED
 from mqfast.spark.schema import Column
 from mqfast.store.reader.gather import Gather
 
-__all__ = ["gather_of", "opens"]
+__all__ = ["gather_of", "decompresses"]
 
 _MOST_BATCH_BYTES: Final = 64 << 20
 _BATCH_ROWS: Final = 1 << 16
@@ -44,14 +44,14 @@ _SCANNER: Final = {
 }
 
 
-def opens(columns: Sequence[Column], settings: ReadSettings) -> bool:
+def decompresses(columns: Sequence[Column], settings: ReadSettings) -> bool:
     """Are compressed bodies to be decompressed?"""
     return settings.decompress and any(column.name == "body" for column in columns)
 
 
 def gather_of(columns: Sequence[Column], settings: ReadSettings) -> Gather:
     """A scanner that fills these columns; before them NEEDED, where bodies are to be decompressed."""
-    names = [(name, name, False) for name in NEEDED] if opens(columns, settings) else []
+    names = [(name, name, False) for name in NEEDED] if decompresses(columns, settings) else []
     for column in columns:
         name = _SCANNER[column.name]
         names.append(

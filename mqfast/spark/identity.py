@@ -182,7 +182,7 @@ def resume_queues(
             found.first[place] = _resume_queue(queue, at, offset.anchors.get(place), known, snapshot, access, found)
         else:
             found.first[place] = at
-    _come_back(offset, queues, snapshot, access, found, foreign=foreign, wanted=wanted)
+    _resume_missing(offset, queues, snapshot, access, found, foreign=foreign, wanted=wanted)
     topics = {topic for topic, _ in offset.queues}
     for queue in selected:
         place = (queue.topic, queue.queue_id)
@@ -203,7 +203,7 @@ def _name(place: Place) -> str:
     return f"{place[0]}/{place[1]}"
 
 
-def _come_back(
+def _resume_missing(
     offset: StreamOffset,
     queues: Mapping[Place, Queue],
     snapshot: Snapshot,
@@ -220,7 +220,7 @@ def _come_back(
         queue, anchor = queues.get(place), offset.anchors.get(place)
         if queue is None or not queue.is_readable or not wanted(place) or (snapshot.may_lag and at > queue.max_offset):
             found.gone[place] = at
-        elif foreign or at > queue.max_offset or (anchor and _is_another(place, anchor, snapshot, access)):
+        elif foreign or at > queue.max_offset or (anchor and _is_replaced(place, anchor, snapshot, access)):
             found.first[place] = queue.min_offset
         else:
             found.first[place] = _resume_queue(queue, at, anchor, -1, snapshot, access, found)
@@ -240,7 +240,7 @@ def _was_trimmed(queue: Queue, offset: StreamOffset, snapshot: Snapshot, access:
     return not access.is_filler(queue.topic, queue.queue_id, queue.min_offset - 1)
 
 
-def _is_another(place: Place, anchor: Anchor, snapshot: Snapshot, access: Backend) -> bool:
+def _is_replaced(place: Place, anchor: Anchor, snapshot: Snapshot, access: Backend) -> bool:
     """Has the queue another message at this offset now? One that retention removed is none."""
     at, physical, crc = anchor
     found = access.message_mark(*place, at)
@@ -258,7 +258,7 @@ def _resume_queue(
     name, low, high = _name(place), queue.min_offset, queue.max_offset
     if known is None:
         return low
-    if anchor is not None and _is_another(place, anchor, snapshot, access):
+    if anchor is not None and _is_replaced(place, anchor, snapshot, access):
         found.losses.append(Loss(
             f"queue {name}: made again or set back: message {anchor[0]} was the one at physical offset {anchor[1]}, "
             f"and is another one now; the queue has {low} to {high}"
@@ -314,7 +314,7 @@ def still_there(offset: StreamOffset, snapshot: Snapshot, access: Backend, place
         losses.append(Loss(_replaced(snapshot.root, other, "the record at")))
     for place in places:
         anchor = offset.anchors.get(place)
-        if anchor is not None and _is_another(place, anchor, snapshot, access):
+        if anchor is not None and _is_replaced(place, anchor, snapshot, access):
             losses.append(Loss(f"queue {_name(place)}: made again or set back since the batch was planned"))
     return losses
 

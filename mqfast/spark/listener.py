@@ -122,9 +122,9 @@ class GroupListener(StreamingQueryListener):
                 if end is not None:
                     self._progress.commit(end)
             else:
-                self._tell_brokers(text)
+                self._commit_to_brokers(text)
 
-    def _tell_brokers(self, text: str | None) -> None:
+    def _commit_to_brokers(self, text: str | None) -> None:
         assert self._cluster is not None
         found = _live(text)
         stores = found.get(STORES_KEY) if isinstance(found, dict) else None

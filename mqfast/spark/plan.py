@@ -2,7 +2,7 @@
 
 Room: the Spark adapter, imports neither Spark nor Arrow. Everything here is arithmetic on a snapshot that was taken
 once; the few questions that need the store (where a record begins, which bytes a queue's offsets span) go through
-``ConnectionKeys``, so that it can be tested without one. It must never read a file.
+``LogBoundaries``, so that it can be tested without one. It must never read a file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mqfast.message import LMQ_PREFIX
 
 __all__ = [
     "Split",
-    "ConnectionKeys",
+    "LogBoundaries",
     "Queue",
     "OffsetRange",
     "ScanRange",
@@ -129,7 +129,7 @@ class Selection:
         return sum(r.end - r.start for r in self.ranges)
 
 
-class ConnectionKeys(Protocol):
+class LogBoundaries(Protocol):
     """What planning asks of a store."""
 
     def boundary(self, physical_offset: int, limit: int) -> int:
@@ -145,7 +145,7 @@ class ConnectionKeys(Protocol):
 def plan(
     snapshot: Snapshot,
     selection: Selection,
-    places: ConnectionKeys | None,
+    places: LogBoundaries | None,
     *,
     order: str = "auto",
     partition_bytes: int = 128 << 20,
@@ -196,7 +196,7 @@ def _prefers_log(snapshot: Snapshot, selection: Selection, selected: float, span
     return selected >= _LOG_SHARE * (span[1] - span[0])
 
 
-def scan_pieces(start: int, end: int, parts: int, places: ConnectionKeys) -> list[ScanRange]:
+def scan_pieces(start: int, end: int, parts: int, places: LogBoundaries) -> list[ScanRange]:
     """Cut a part of the log into at most ``parts`` pieces of like size, each from the beginning of a record on."""
     cuts = [start]
     for cut in places.boundaries([start + (end - start) * i // parts for i in range(1, parts)], end):

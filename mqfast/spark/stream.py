@@ -74,7 +74,7 @@ _STATE: Final = "first-offsets.json"
 # much JSON to exchange with Spark for nothing.
 _WAIT_S_PER_QUEUE: Final = 20e-6
 _MOST_WAIT_S: Final = 0.2
-_LOOK_S: Final = 0.005
+_POLL_S: Final = 0.005
 _MOST_NAMES: Final = 5
 
 _log = logging.getLogger("mqfast.spark")
@@ -133,12 +133,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _log(self) -> LogAccess:
         return log_of(self._open())
 
-    def _look(self, *, wait: bool = True) -> Snapshot:
+    def _refresh(self, *, wait: bool = True) -> Snapshot:
         self._snapshot = self._open().refresh(wait=wait)
         return self._snapshot
 
-    def _seen(self) -> Snapshot:
-        return self._snapshot or self._look()
+    def _known_snapshot(self) -> Snapshot:
+        return self._snapshot or self._refresh()
 
     def stop(self) -> None:
         """Let go of the store, and of what it keeps for this stream."""
@@ -168,7 +168,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._first
 
     def _begin(self) -> Spark:
-        access, snapshot = self._open(), self._look()
+        access, snapshot = self._open(), self._refresh()
         options = present(snapshot, self.options) if self._one_of_many else self.options
         if not self._one_of_many:
             check_pattern(snapshot, options)
@@ -190,12 +190,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         kept = {place: end for place, end in missing.items() if place[0] in snapshot.topics or snapshot.may_lag}
         gone = sorted(missing.keys() - kept.keys())
         text = "queue {}/{}: the archive has it up to {}, and the queue is gone: was its topic deleted?"
-        self._accept([Loss(text.format(*place, missing[place])) for place in gone])
+        self._accept_losses([Loss(text.format(*place, missing[place])) for place in gone])
         return kept
 
     def joined(self, *, wait: bool) -> Spark:
         """The offset of a store that joins a stream: everything that is there is new. ``wait``: see Access.look."""
-        snapshot = self._snapshot or self._look(wait=wait)
+        snapshot = self._snapshot or self._refresh(wait=wait)
         if self.along_log:
             return encode(StreamOffset(position=snapshot.log_start))
         return encode(StreamOffset(queues={}, read=snapshot.log_start))
@@ -229,7 +229,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """This run ends where the store ends now."""
-        self._target = self._look()
+        self._target = self._refresh()
 
     @property
     def has_target(self) -> bool:
@@ -238,7 +238,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> Spark | None:
         """The end of the store, for the lag in the query's progress."""
-        snapshot = self._seen()
+        snapshot = self._known_snapshot()
         if self.along_log:
             return encode(StreamOffset(position=self._dispatched(snapshot)))
         return encode(StreamOffset(queues=self._ends(snapshot)))
@@ -248,11 +248,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises: DataLoss, when what ``start`` saw is gone or is another store's, unless failOnDataLoss=false.
         """
-        snapshot = self._look(wait=False) if self._target is None else self._target
+        snapshot = self._refresh(wait=False) if self._target is None else self._target
         if self._idle is not None and self._idle[0] is snapshot and self._idle[1] == start:
-            if self._target is not None or not self._grows(snapshot):
+            if self._target is not None or not self._wait_for_growth(snapshot):
                 return start
-            snapshot = self._seen()
+            snapshot = self._known_snapshot()
         offset = decode(start, along_log=self.along_log)
         self._begins = start == self._first
         found = self._log_end(offset, snapshot, limit) if self.along_log else self._queue_ends(offset, snapshot, limit)
@@ -263,16 +263,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch = time.monotonic()
         return found
 
-    def _grows(self, snapshot: Snapshot) -> bool:
+    def _wait_for_growth(self, snapshot: Snapshot) -> bool:
         """Wait for the store to be another one than it was; not long, and only where there are many queues."""
         until = time.monotonic() + min(len(snapshot.queues) * _WAIT_S_PER_QUEUE, _MOST_WAIT_S)
-        while self._look(wait=False) is snapshot:
-            if time.monotonic() + _LOOK_S > until:
+        while self._refresh(wait=False) is snapshot:
+            if time.monotonic() + _POLL_S > until:
                 return False
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         return True
 
-    def _accept(self, losses: Sequence[Loss]) -> None:
+    def _accept_losses(self, losses: Sequence[Loss]) -> None:
         """Raises: DataLoss, unless the stream may go on without what is lost."""
         if self.options.fail_on_data_loss:
             refuse(losses)
@@ -318,8 +318,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             start, snapshot, selected, access, every=every, wanted=lambda place: wants_queue(o, *place),
             named=every and (o.subscribe is not None or o.assign is not None),
         )  # fmt: skip
-        self._accept(resumed.losses)
-        self._say_unread(resumed.unread)
+        self._accept_losses(resumed.losses)
+        self._log_unread(resumed.unread)
         self._checked = not resumed.losses  # of a batch that is not planned in the end they are found again
         first = resumed.first
         ends = {(q.topic, q.queue_id): q.max_offset for q in selected}
@@ -344,14 +344,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             lost=numbered(resumed.losses, start.lost), gone=resumed.gone,
         ))  # fmt: skip
 
-    def _say_unread(self, places: list[Place]) -> None:
+    def _log_unread(self, places: list[Place]) -> None:
         """Log queues that the broker does not hand out, when they become others."""
         if places and places != self._unread:
             names = ", ".join(f"{topic}/{queue_id}" for topic, queue_id in places[:_MOST_NAMES])
             more = f" and {len(places) - _MOST_NAMES} more" if len(places) > _MOST_NAMES else ""
             _log.warning(
                 "%s: queues %s%s are not read now: their topics have fewer queues for reading, or no permission to "
-                "read; the stream keeps their offsets", self._seen().root, names, more,
+                "read; the stream keeps their offsets", self._known_snapshot().root, names, more,
             )  # fmt: skip
         self._unread = places
 
@@ -382,7 +382,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _log_end(self, start: StreamOffset, snapshot: Snapshot, limit: ReadLimit) -> Spark | None:
         first, losses = resume_log(start, snapshot, self._log())
-        self._accept(losses)
+        self._accept_losses(losses)
         last = self._dispatched(snapshot)
         if last <= first:  # the queues of the last records may not be written yet
             return self._log_offset(snapshot, first, first, start, losses) if losses else None
@@ -390,10 +390,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if most_bytes is not None and first + most_bytes < last:
             last = self._log().boundary(first + most_bytes, last)
         least = self.options.min_offsets_per_trigger
-        if not losses and least is not None and self._waits(0, limit) and self._behind_rows(first, last, least) is None:
+        if not losses and least is not None and self._waits(0, limit) and self._cut_at_rows(first, last, least) is None:
             return None
         if most_rows is not None:
-            cut = self._behind_rows(first, last, most_rows)
+            cut = self._cut_at_rows(first, last, most_rows)
             if cut is not None:
                 last = self._log().boundary(cut, last)
         return self._log_offset(snapshot, last, first, start, losses)
@@ -420,9 +420,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = {q.topic for q in selected_queues(snapshot, self.options)}
         return tuple(sorted(found.union(*(offset.topics for offset in known if offset is not None))))
 
-    def _behind_rows(self, first: int, last: int, rows: int) -> int | None:
+    def _cut_at_rows(self, first: int, last: int, rows: int) -> int | None:
         """The place behind so many rows of [first, last); None where there are fewer."""
-        start = max(first, self._seen().log_start)
+        start = max(first, self._known_snapshot().log_start)
         settings = dataclasses.replace(self._wanted(), fail_on_data_loss=False)
         for batch in self._log().scan(ScanRange(start, last), _COUNTED, settings):
             if batch.num_rows >= rows:
@@ -455,7 +455,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return dataclasses.replace(settings, queues=dict.fromkeys(o.assign, _EVERYTHING))
         if self._whole():
             return settings
-        topics = self._topics(self._seen(), *known) if o.subscribe is None else o.subscribe
+        topics = self._topics(self._known_snapshot(), *known) if o.subscribe is None else o.subscribe
         return dataclasses.replace(settings, queues={(topic, ANY_QUEUE): _EVERYTHING for topic in topics})
 
     def partitions(self, start: Spark, end: Spark) -> list[InputPartition]:
@@ -466,7 +466,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         since, until = (decode(spark, along_log=self.along_log) for spark in (start, end))
         if since == until:
             return []
-        snapshot = self._look()
+        snapshot = self._refresh()
         pieces = self._log_pieces(since, until) if self.along_log else self._queue_pieces(since, until)
         if not pieces:
             return []
@@ -478,7 +478,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return list(parts)
 
     def _log_pieces(self, start: StreamOffset, end: StreamOffset) -> list[Split]:
-        access, snapshot, o = self._log(), self._seen(), self.options
+        access, snapshot, o = self._log(), self._known_snapshot(), self.options
         assert start.position is not None
         assert end.position is not None
         first = start.position if end.first_position is None else end.first_position
@@ -486,9 +486,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if first >= last:
             return []
         wanted = first
-        self._accept(still_there(end, snapshot, access, ()))
-        first = self._there("physical offsets", first, last, snapshot.log_start)
-        last = self._ends_at("physical offsets", first, last, snapshot.log_end)
+        self._accept_losses(still_there(end, snapshot, access, ()))
+        first = self._clamp_start("physical offsets", first, last, snapshot.log_start)
+        last = self._clamp_end("physical offsets", first, last, snapshot.log_end)
         if first == snapshot.log_start != wanted:
             first = access.boundary(first, last)
         if first >= last:
@@ -497,7 +497,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [Split(scan=piece) for piece in scan_pieces(first, last, min(parts, o.max_partitions or parts), access)]
 
     def _queue_pieces(self, start: StreamOffset, end: StreamOffset) -> list[Split]:
-        access, o, snapshot = self._open(), self.options, self._seen()
+        access, o, snapshot = self._open(), self.options, self._known_snapshot()
         assert start.queues is not None
         assert end.queues is not None
         bounds = {(q.topic, q.queue_id): (q.min_offset, q.max_offset) for q in snapshot.queues}
@@ -508,7 +508,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if since < until:
                 wanted[place] = (since, until)
         if wanted:
-            self._accept(still_there(end, snapshot, access, wanted))
+            self._accept_losses(still_there(end, snapshot, access, wanted))
         ranges = []
         for place, (since, until) in wanted.items():
             unknown = place[0] in snapshot.topics or not wants_queue(o, *place)
@@ -517,8 +517,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             what = f"offsets of queue {place[0]}/{place[1]}"
             low, high = bounds.get(place, (0, 0))
-            since = self._there(what, since, until, low)
-            until = self._ends_at(what, since, until, high)
+            since = self._clamp_start(what, since, until, low)
+            until = self._clamp_end(what, since, until, high)
             if since < until:
                 ranges.append(OffsetRange(*place, since, until))
         return plan(
@@ -526,20 +526,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             min_partitions=o.min_partitions, max_partitions=o.max_partitions,
         )  # fmt: skip
 
-    def _there(self, what: str, first: int, last: int, least: int) -> int:
+    def _clamp_start(self, what: str, first: int, last: int, least: int) -> int:
         """Where [first, last) begins, of what retention has left."""
-        if first < least and self._seen().may_lag:
+        if first < least and self._known_snapshot().may_lag:
             return first  # the tasks wait for the master
         if first < least:
-            self._accept([Loss(f"{what}: the stream wants {first} to {last}, and the store begins at {least}")])
+            self._accept_losses([Loss(f"{what}: the stream wants {first} to {last}, and the store begins at {least}")])
         return max(first, min(least, last))
 
-    def _ends_at(self, what: str, first: int, last: int, most: int) -> int:
+    def _clamp_end(self, what: str, first: int, last: int, most: int) -> int:
         """Where [first, last) ends, of what was planned before and is still there."""
-        if last > most and self._seen().may_lag:
+        if last > most and self._known_snapshot().may_lag:
             return last  # the tasks wait for the master
         if last > most:
-            self._accept([Loss(f"{what}: the stream wants {first} to {last}, and the store ends at {most}")])
+            self._accept_losses([Loss(f"{what}: the stream wants {first} to {last}, and the store ends at {most}")])
         return max(first, min(last, most))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -53,7 +53,7 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._stores: Final[dict[str, StreamReader]] = {}
         self._away: Final[dict[str, float]] = {}  # since when
         if options.namesrv is None:
-            self._meet()
+            self._open_readers()
         self._checked = False
         self._available_now = False
         self._turn = 0
@@ -66,17 +66,17 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- which stores ---
 
-    def _meet(self, *, begins: bool = False) -> None:
+    def _open_readers(self, *, begins: bool = False) -> None:
         """Make a reader for every store that is there now; ``begins``: as the stream begins here."""
         for name, given in stores_of(self.options, begins=begins):
             if name not in self._stores:
-                self._stores[name] = StreamReader(_of_one(given, name), self.columns, one_of_many=True)
+                self._stores[name] = StreamReader(_options_of_store(given, name), self.columns, one_of_many=True)
 
-    def _meet_named(self, names: Iterable[str]) -> None:
+    def _open_named_readers(self, names: Iterable[str]) -> None:
         """Make a reader for each of these brokers, which may be away now."""
         for name in names if self.options.namesrv is not None else ():
             if name not in self._stores:
-                given = _of_one(of_broker(self.options, name), name)
+                given = _options_of_store(of_broker(self.options, name), name)
                 self._stores[name] = StreamReader(given, self.columns, one_of_many=True)
 
     def _is_away(self, name: str, error: Exception) -> bool:
@@ -92,7 +92,7 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- offsets ---
 
     def _all(self, one: Callable[[str, StreamReader], Spark]) -> Spark:
-        return _together({name: one(name, store) for name, store in self._stores.items()})
+        return _join_offsets({name: one(name, store) for name, store in self._stores.items()})
 
     def _check_names(self) -> None:
         if not self._checked:
@@ -107,7 +107,7 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Spark:
         """Where a new stream begins, in each store. Raises: as StreamReader.initialOffset."""
         self._check_names()
-        self._meet(begins=True)
+        self._open_readers(begins=True)
         return self._all(lambda _, store: store.initialOffset())
 
     def _starts(self, start: Spark, names: Iterable[str], *, wait: bool) -> dict[str, Spark]:
@@ -115,7 +115,7 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Args: wait: for one that is away, which is left out otherwise.
         """
-        found = _apart(start)
+        found = _split_offset(start)
         for name in names:
             if name not in found:
                 try:
@@ -138,7 +138,7 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """This run ends where the stores end now."""
         self._available_now = True
         forget_cluster(self.options)
-        self._meet()
+        self._open_readers()
         for store in self._stores.values():
             store.prepareForTriggerAvailableNow()
 
@@ -151,7 +151,7 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except Exception as error:
                 if not is_unavailable(self.options, error):
                     raise
-        return _together(ends)
+        return _join_offsets(ends)
 
     def latestOffset(self, start: Spark, limit: ReadLimit) -> Spark:
         """The end of the next batch; ``start`` itself when there is none yet.
@@ -159,9 +159,9 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises: as StreamReader.latestOffset.
         """
         if not self._available_now and self.options.namesrv is not None:
-            self._meet()
+            self._open_readers()
         chosen = self.options.brokers
-        self._meet_named(name for name in _apart(start) if chosen is None or name in chosen)
+        self._open_named_readers(name for name in _split_offset(start) if chosen is None or name in chosen)
         before = self._starts(start, self._stores, wait=False)
         ends = {name: self._end(name, before[name], None) for name in self._stores if name in before}
         news = [name for name in ends if ends[name] != before[name]]
@@ -170,11 +170,11 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(limit, ReadAllAvailable):
             self._share_out(before, ends, news, limit)
         self._last_batch = time.monotonic()
-        begun = _apart(start)
+        begun = _split_offset(start)
         for name in news:
             if name not in begun and LOG_KEY in ends[name]:  # where the log of one that joined began now
                 ends[name] = {"from": before[name][LOG_KEY], **ends[name]}
-        return _together({**before, **ends})
+        return _join_offsets({**before, **ends})
 
     def _end(self, name: str, start: Spark, share: tuple[int | None, int | None] | None) -> Spark:
         store = self._stores[name]
@@ -229,9 +229,9 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Spark, end: Spark) -> list[InputPartition]:
         """What the tasks of one batch read. Raises: DataLoss; UsageError for a store that is not named any more."""
-        ends, begun = _apart(end), _apart(start)
+        ends, begun = _split_offset(end), _split_offset(start)
         moved = [name for name in ends if ends[name] != begun.get(name)]
-        self._meet_named(moved)
+        self._open_named_readers(moved)
         for name in moved:
             if name not in self._stores:
                 raise UsageError(f"store {name}: a batch that was planned reads it, and it is not among the paths now")
@@ -252,12 +252,12 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Spark) -> None:
         """Everything before ``end`` is done; see StreamReader.commit."""
-        for name, offset in _apart(end).items():
+        for name, offset in _split_offset(end).items():
             if name in self._stores:
                 self._stores[name].commit(offset)
 
 
-def _of_one(options: Options, name: str) -> Options:
+def _options_of_store(options: Options, name: str) -> Options:
     """The options of one store: a directory of its own for what it keeps, and no waiting by itself."""
     state = options.state_dir
     return dataclasses.replace(
@@ -266,11 +266,11 @@ def _of_one(options: Options, name: str) -> Options:
     )  # fmt: skip
 
 
-def _together(offsets: dict[str, Spark]) -> Spark:
+def _join_offsets(offsets: dict[str, Spark]) -> Spark:
     return {STORES_KEY: dict(sorted(offsets.items())), "version": VERSION}
 
 
-def _apart(offset: Spark) -> dict[str, Spark]:
+def _split_offset(offset: Spark) -> dict[str, Spark]:
     stores = offset.get(STORES_KEY)
     if not isinstance(stores, dict):
         raise UsageError(

@@ -22,7 +22,7 @@ from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, StoreLocked, StoreNotFound, TopicTooLong, UsageError
 from mqfast.properties import DLQ_ATTEMPTS as ATTEMPTS
 from mqfast.properties import attempts_of, origin_of
-from mqfast.spark.jobs import dlq
+from mqfast.spark.jobs import dlq, dlq_selection
 from mqfast.spark.jobs.dead_letters import SentLetters, offsets_of, runs_of
 from mqfast.spark.jobs.dlq import DlqSettings, run, settings_of
 from mqfast.spark.jobs.report import JobReport
@@ -113,7 +113,7 @@ def test_each_letter_is_sent_once_and_new_ones_later(spark: SparkSession, tmp_pa
 def test_letters_go_to_another_store_in_their_order(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dlq, "_LETTERS_PER_TASK", 7)
+    monkeypatch.setattr(dlq_selection, "_LETTERS_PER_TASK", 7)
     store, other = tmp_path / "store", tmp_path / "other"
     bury(store, "a", 25)
     with mqfast.open(other, config=CONFIG) as target:

@@ -201,7 +201,7 @@ def test_a_record_of_several_messages_is_no_plain_unit() -> None:
         Units((1000,), 100).add(batch)
     units = Units((1000,), 100, frozenset({"T"}))
     units.add(batch)
-    ((key, data),) = units.take()
+    ((key, data),) = units.packed()
     assert key == ("T", 0, BATCH)
     assert struct.unpack("<qiqqqi", data) == (7, 100, 97, 9, 5, 3)
 

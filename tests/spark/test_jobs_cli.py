@@ -24,7 +24,7 @@ from mqfast import errors
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, DataLoss, DiskFull, StoreLocked, UsageError
 from mqfast.spark.jobs import arguments
-from mqfast.spark.jobs.arguments import JobExitCode, carry_out, job_parser
+from mqfast.spark.jobs.arguments import JobExitCode, job_parser, run_job
 from mqfast.spark.jobs.files import DurableFile
 from mqfast.spark.jobs.report import JobReport
 
@@ -90,7 +90,7 @@ def run_with(outcome: Any, monkeypatch: pytest.MonkeyPatch, spark: Any, *more: s
         return outcome  # type: ignore[no-any-return]
 
     parser: ArgumentParser = job_parser("nothing", "Does nothing.")
-    code = carry_out(parser, lambda a: a, job, list(more))
+    code = run_job(parser, lambda a: a, job, list(more))
     assert session.stopped
     return code
 
@@ -158,7 +158,7 @@ LOST = "An error occurred while calling o54.collect.\n: org.apache.spark.SparkEx
     ],
 )
 def test_the_line_that_a_job_ends_with_is_the_cause(text: str, line: str) -> None:
-    assert arguments._judge(RuntimeError(text)) == (JobExitCode.FAILED, line)
+    assert arguments._exit_code_of(RuntimeError(text)) == (JobExitCode.FAILED, line)
 
 
 def test_workers_without_mqfast(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ spark.stop()
 
 def test_errors_of_ours_are_found_by_name() -> None:
     for name in errors.__all__:
-        code, text = arguments._judge(RuntimeError(f"x\n  mqfast.errors.{name}: text of it\n y"))
+        code, text = arguments._exit_code_of(RuntimeError(f"x\n  mqfast.errors.{name}: text of it\n y"))
         assert text == "text of it"
         assert code in JobExitCode
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.errors import UsageError
-from mqfast.spark.jobs.arguments import carry_out, count, job_parser, names, size_argument
+from mqfast.spark.jobs.arguments import count, job_parser, names, run_job, size_argument
 from mqfast.spark.jobs.charts import Bars, page
 from mqfast.spark.jobs.files import DurableFile
 from mqfast.spark.jobs.locations import ClusterLocation, Place, add_place, as_options, name_of, place_of
 from mqfast.spark.jobs.report import JobReport
 from mqfast.spark.jobs.settings import renamed_settings
-from mqfast.spark.jobs.tasks import tell
+from mqfast.spark.jobs.tasks import print_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,11 +56,11 @@ def run(spark: SparkSession, settings: AnalyticsSettings) -> JobReport:
     report = JobReport("analytics", {"store": name_of(settings.store)})
     rows = _messages(spark, settings).persist()
     try:
-        tell("analytics: topics")
+        print_progress("analytics: topics")
         topics = _topics(rows, report, settings.top)
-        tell("analytics: latency and sizes")
+        print_progress("analytics: latency and sizes")
         _percentiles(rows, report)
-        tell("analytics: tags, keys and rates")
+        print_progress("analytics: tags, keys and rates")
         tags = rows.where("tags IS NOT NULL").groupBy("topic", f.col("tags").alias("tag"))
         tag_bars = _most(tags, report, "tags", ("topic", "tag"), settings.top)
         single = f.explode(f.split("keys", " ")).alias("key")
@@ -69,7 +69,7 @@ def run(spark: SparkSession, settings: AnalyticsSettings) -> JobReport:
         rates = _rates(rows)
     finally:
         rows.unpersist()
-    tell("analytics: backlog")
+    print_progress("analytics: backlog")
     backlog = _backlog(spark, settings, report)
     report.facts["minutes"] = len(rates)
     report.facts["most per minute"] = int(max((value for _, value in rates), default=0))
@@ -211,7 +211,7 @@ def settings_of(a: argparse.Namespace) -> AnalyticsSettings:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    return carry_out(build_parser(), settings_of, run, argv)
+    return run_job(build_parser(), settings_of, run, argv)
 
 
 def __getattr__(name: str) -> type[AnalyticsSettings]:

@@ -18,7 +18,7 @@ from mqfast.errors import DataLoss, UsageError
 from mqfast.spark import options as table
 from mqfast.spark.backend import LeftOut, LogAccess, log_of
 from mqfast.spark.backends import open_local
-from mqfast.spark.jobs.arguments import carry_out, job_parser, names, size_argument
+from mqfast.spark.jobs.arguments import job_parser, names, run_job, size_argument
 from mqfast.spark.jobs.locations import ClusterLocation, add_place, as_options, name_of, place_of
 from mqfast.spark.jobs.manifest import (
     CLUSTER,
@@ -27,9 +27,9 @@ from mqfast.spark.jobs.manifest import (
     DamagedFile,
     Manifest,
     manifests,
+    merge_queues,
     only_run,
     save,
-    together,
 )
 from mqfast.spark.jobs.parquet_files import PieceFiles
 from mqfast.spark.jobs.report import JobReport
@@ -105,7 +105,7 @@ def run(spark: SparkSession, settings: ArchiveSettings) -> JobReport:
             topics=settings.topics, properties=settings.properties, made_ms=time.time_ns() // 1_000_000,
             files=tuple(sorted(files, key=lambda file: (file.piece_start, file.path))),
             left_out=_damaged_files(done_parts), left_out_bytes=sum(found.left_out_bytes for found in done_parts),
-            queues=together(queue for found in done_parts for queue in found.queues),
+            queues=merge_queues(queue for found in done_parts for queue in found.queues),
         )  # fmt: skip
         if snapshot.log_end > start or not done:
             save(archive, manifest)
@@ -171,14 +171,14 @@ def _archive_part(work: _Work) -> _Done:
     try:
         with PieceFiles(work.archive, scan.start, scan.end, settings.compression, settings.level) as files:
             for batch in access.scan(scan, part.columns, part.settings, left_out):
-                files.add(_sound(batch, left_out) if settings.verify_crc == "skip" else batch, topics)
+                files.add(_with_valid_crc(batch, left_out) if settings.verify_crc == "skip" else batch, topics)
             written = files.close()
         return _Done(written, files.queues(), _by_file(access, left_out), left_out.bytes)
     finally:
         access.release_files()
 
 
-def _sound(batch: pa.RecordBatch, left_out: LeftOut) -> pa.RecordBatch:
+def _with_valid_crc(batch: pa.RecordBatch, left_out: LeftOut) -> pa.RecordBatch:
     """The rows whose checksums agree, without the mark."""
     import pyarrow.compute as pc
 
@@ -283,7 +283,7 @@ def settings_of(a: argparse.Namespace) -> ArchiveSettings:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    return carry_out(build_parser(), settings_of, run, argv)
+    return run_job(build_parser(), settings_of, run, argv)
 
 
 def __getattr__(name: str) -> type[ArchiveSettings]:

@@ -25,9 +25,9 @@ from mqfast.spark.jobs.manifest import (
     DamagedFile,
     Manifest,
     last_places,
-    made_again,
     only_run,
     queue_ends,
+    recreated_queues,
     save,
 )
 from mqfast.spark.jobs.parquet_files import PieceFiles
@@ -85,9 +85,9 @@ def archive_cluster(spark: SparkSession, settings: ArchiveSettings, columns: str
     with only_run(archive) as done:
         _check_runs(settings, done)
         ends = queue_ends(done) or {}
-        stores = _looked_at(options)
+        stores = _snapshots_of(options)
         lost = _check_known(settings, ends, stores)
-        for key in _made_again(settings, done, ends, stores):
+        for key in _recreated(settings, done, ends, stores):
             del ends[key]  # another queue of this name: from its first message on
             lost += 1
         new: list[ArchivedQueue] = []
@@ -139,7 +139,7 @@ def _check_runs(settings: ArchiveSettings, done: Sequence[Manifest]) -> None:
         )
 
 
-def _looked_at(options: Options) -> list[tuple[str, Options, Snapshot, list[Queue]]]:
+def _snapshots_of(options: Options) -> list[tuple[str, Options, Snapshot, list[Queue]]]:
     """The brokers, each with its options, its snapshot and the queues that are wanted."""
     stores = stores_of(options, begins=True)
     snapshots = []
@@ -172,7 +172,7 @@ def _check_known(
     return len(gone)
 
 
-def _made_again(
+def _recreated(
     settings: ArchiveSettings,
     done: Sequence[Manifest],
     ends: dict[tuple[str, str, int], int],
@@ -189,7 +189,7 @@ def _made_again(
             key: ends[key] for key, queue in known.items() if queue.min_offset < ends.get(key, 0) < queue.max_offset
         }
         with closing(open_backend(given)) as access:
-            found += made_again(access, grown, places)
+            found += recreated_queues(access, grown, places)
     if found and not settings.allow_loss:
         broker, topic, queue_id = found[0]
         raise DataLoss(
@@ -243,7 +243,7 @@ def _archive_part(work: _Work) -> _Done:
                 work.archive, piece.start, piece.end, settings.compression, settings.level, queue, work.run
             ) as files:  # fmt: skip
                 for batch in access.gather(piece, part.columns, part.settings):
-                    for rows, bad, size in _sound(batch, settings.verify_crc == "skip"):
+                    for rows, bad, size in _with_valid_crc(batch, settings.verify_crc == "skip"):
                         files.add(rows)
                         if bad:
                             done.damaged.setdefault(part.store, []).extend(bad)
@@ -254,7 +254,7 @@ def _archive_part(work: _Work) -> _Done:
     return _Done(done.files, done.damaged, left_out_bytes)
 
 
-def _sound(batch: pa.RecordBatch, marked: bool) -> Iterator[tuple[pa.RecordBatch, list[int], int]]:
+def _with_valid_crc(batch: pa.RecordBatch, marked: bool) -> Iterator[tuple[pa.RecordBatch, list[int], int]]:
     """The rows whose checksums agree, without the mark; the physical offsets and bytes of the others."""
     if not marked:
         yield batch, [], 0

@@ -23,7 +23,7 @@ from mqfast.spark.options import instant_ms, size
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["JobExitCode", "carry_out", "count", "instant", "job_parser", "names", "size_argument"]
+__all__ = ["JobExitCode", "run_job", "count", "instant", "job_parser", "names", "size_argument"]
 
 S = TypeVar("S")
 
@@ -104,7 +104,7 @@ def instant(text: str) -> int:
         raise argparse.ArgumentTypeError(f"expected {error}") from None
 
 
-def carry_out(
+def run_job(
     parser: argparse.ArgumentParser,
     settings_of: Callable[[argparse.Namespace], S],
     run: Callable[[SparkSession, S], JobReport],
@@ -125,9 +125,9 @@ def carry_out(
     except KeyboardInterrupt:
         return JobExitCode.INTERRUPTED
     except Exception as error:
-        code, text = _judge(error)
+        code, text = _exit_code_of(error)
         if spark is not None and _LOST.search(text):
-            text = _ask_a_worker(spark) or text
+            text = _probe_worker(spark) or text
         print(f"{parser.prog}: {text}", file=sys.stderr)
         return code
     finally:
@@ -164,7 +164,7 @@ def _write(path: str, report: JobReport) -> None:
         file.discard()
 
 
-def _judge(error: Exception) -> tuple[JobExitCode, str]:
+def _exit_code_of(error: Exception) -> tuple[JobExitCode, str]:
     """The exit code and one line; errors of ours that come out of a task or a plan are found in Spark's text."""
     if isinstance(error, MqfastError):
         return _code(type(error)), str(error)
@@ -177,7 +177,7 @@ def _judge(error: Exception) -> tuple[JobExitCode, str]:
     return JobExitCode.FAILED, _cause(str(error))
 
 
-def _ask_a_worker(spark: SparkSession) -> str | None:
+def _probe_worker(spark: SparkSession) -> str | None:
     """Why a worker cannot even begin, where Spark only noticed that it is gone; None when one can."""
     for _ in range(_ASKED):
         try:

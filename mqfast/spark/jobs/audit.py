@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 from mqfast.config import StoreConfig
 from mqfast.spark import options as table
 from mqfast.spark.backends import open_local
-from mqfast.spark.jobs.arguments import carry_out, count, job_parser, size_argument
+from mqfast.spark.jobs.arguments import count, job_parser, run_job, size_argument
 from mqfast.spark.jobs.audit_cluster import audit_cluster
 from mqfast.spark.jobs.index_check import check_index, rows_of
 from mqfast.spark.jobs.locations import ClusterLocation, add_place, as_options, directory, place_of
 from mqfast.spark.jobs.queue_files import LEAST_DELAY_MS, SCHEDULE_TOPIC, tag_hashes
 from mqfast.spark.jobs.report import JobReport
 from mqfast.spark.jobs.settings import AuditSettings, renamed_settings
-from mqfast.spark.jobs.tasks import tell
+from mqfast.spark.jobs.tasks import print_progress
 from mqfast.spark.plan import Snapshot
 from mqfast.store.base.paths import StorePaths
 
@@ -58,13 +58,13 @@ def run(spark: SparkSession, settings: AuditSettings) -> JobReport:
     finally:
         access.close()
     report = JobReport("audit", {"store": settings.store, "start": snapshot.log_start, "end": snapshot.log_end})
-    tell("audit: checking the log")
+    print_progress("audit: checking the log")
     _segments(spark, settings, report)
     if settings.queues:
-        tell("audit: comparing queues and log")
+        print_progress("audit: comparing queues and log")
         _queues(spark, settings, report, snapshot)
     if settings.index:
-        tell("audit: comparing index and log")
+        print_progress("audit: comparing index and log")
         _index(spark, settings, report, snapshot)
     return report
 
@@ -226,7 +226,7 @@ def settings_of(a: argparse.Namespace) -> AuditSettings:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    return carry_out(build_parser(), settings_of, run, argv)
+    return run_job(build_parser(), settings_of, run, argv)
 
 
 def __getattr__(name: str) -> type[AuditSettings]:

@@ -14,7 +14,7 @@ from mqfast.spark import options as table_of_options
 from mqfast.spark.backends import open_backend, stores_of
 from mqfast.spark.jobs.locations import as_options, name_of, queue_ends
 from mqfast.spark.jobs.report import JobReport
-from mqfast.spark.jobs.tasks import tell
+from mqfast.spark.jobs.tasks import print_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,9 +31,9 @@ _NOT_HERE: Final = "files of the log, units of the queues, index: audit STORE wh
 def audit_cluster(spark: SparkSession, settings: AuditSettings) -> JobReport:
     """Read every message of every queue; the report is ``damaged`` when anything is wrong. Raises: Spark's errors."""
     report = JobReport("audit", {"store": name_of(settings.store), "notChecked": _NOT_HERE})
-    tell("audit: asking for the queues")
+    print_progress("audit: asking for the queues")
     before = _queues(spark, settings)
-    tell("audit: reading the messages")
+    print_progress("audit: reading the messages")
     rows = _read(spark, settings, queue_ends(before)).collect()
     after = {tuple(row[name] for name in _KEY): row["minOffset"] for row in _queues(spark, settings).collect()}
     found = {tuple(row[name] for name in _KEY): row for row in rows}

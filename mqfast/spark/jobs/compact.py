@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final
 from mqfast.errors import UsageError
 from mqfast.spark import options as table
 from mqfast.spark.backends import open_local
-from mqfast.spark.jobs.arguments import carry_out, job_parser, names, size_argument
+from mqfast.spark.jobs.arguments import job_parser, names, run_job, size_argument
 from mqfast.spark.jobs.locations import ClusterLocation, Place, add_place, as_options, name_of, place_of, queue_ends
 from mqfast.spark.jobs.report import JobReport
 from mqfast.spark.jobs.settings import renamed_settings
-from mqfast.spark.jobs.tasks import tell
+from mqfast.spark.jobs.tasks import print_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,7 +56,7 @@ def run(spark: SparkSession, settings: CompactSettings) -> JobReport:
     load = _of_cluster(spark, settings) if isinstance(settings.store, ClusterLocation) else _of_store(spark, settings)
     # Brokers have logs of their own: of a cluster, the message that was stored last is the latest.
     newest = ("storeTimestamp", "store") if isinstance(settings.store, ClusterLocation) else ()
-    tell("compact: looking for the latest of each key")
+    print_progress("compact: looking for the latest of each key")
     columns = ",".join((*newest, "topic", "keys", "physicalOffset", "bodySize"))
     found = load(columns=columns).selectExpr(
         "topic", _KEY, f"struct({', '.join((*newest, 'physicalOffset', 'bodySize'))}) AS place"
@@ -74,7 +74,7 @@ def run(spark: SparkSession, settings: CompactSettings) -> JobReport:
             )
             .collect()
         }  # fmt: skip
-        tell("compact: writing")
+        print_progress("compact: writing")
         key = ["store", "physicalOffset"] if newest else ["physicalOffset"]
         places = live.select(*(f.col(f"place.{name}").alias(name) for name in key))
         rows = load().join(places, key, "left_semi")
@@ -132,7 +132,7 @@ def settings_of(a: argparse.Namespace) -> CompactSettings:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    return carry_out(build_parser(), settings_of, run, argv)
+    return run_job(build_parser(), settings_of, run, argv)
 
 
 def __getattr__(name: str) -> type[CompactSettings]:

@@ -21,7 +21,7 @@ from mqfast.properties import DLQ_ATTEMPTS
 from mqfast.spark import options as table
 from mqfast.spark.backend import LogAccess, ReadSettings
 from mqfast.spark.backends import open_local
-from mqfast.spark.jobs.arguments import carry_out, count, instant, job_parser, names
+from mqfast.spark.jobs.arguments import count, instant, job_parser, names, run_job
 from mqfast.spark.jobs.dead_letters import (
     Runs,
     SentLetters,
@@ -29,12 +29,19 @@ from mqfast.spark.jobs.dead_letters import (
     offsets_of,
     revived,
 )
-from mqfast.spark.jobs.dlq_selection import DeadLetterGroup, letters_of, options_of, pieces_of, queues_of, tell_of
+from mqfast.spark.jobs.dlq_selection import (
+    DeadLetterGroup,
+    add_letter_tables,
+    letters_of,
+    options_of,
+    pieces_of,
+    queues_of,
+)
 from mqfast.spark.jobs.files import locked
 from mqfast.spark.jobs.locations import ClusterLocation, add_place, place_of
 from mqfast.spark.jobs.report import JobReport
 from mqfast.spark.jobs.settings import DlqSettings, renamed_settings
-from mqfast.spark.jobs.tasks import run_tasks, tell
+from mqfast.spark.jobs.tasks import print_progress, run_tasks
 from mqfast.spark.local.commit import SinkTransaction, check_target
 from mqfast.spark.local.leases import HeldLease
 from mqfast.spark.local.sink import QueueCounts
@@ -72,7 +79,7 @@ def run(spark: SparkSession, settings: DlqSettings) -> JobReport:
         txn_id = settings.txn_id or f"dlq of {store}"
         transaction = SinkTransaction(target, staging, txn_id, owner=f"dlq of {store}")
         report = JobReport("dlq", {"store": store, "target": target, "txnId": txn_id, "dryRun": settings.dry_run})
-        with _alone(transaction, settings.dry_run):
+        with _exclusive(transaction, settings.dry_run):
             _send(spark, settings, access, transaction, report)
     finally:
         access.close()
@@ -82,7 +89,7 @@ def run(spark: SparkSession, settings: DlqSettings) -> JobReport:
 
 
 @contextlib.contextmanager
-def _alone(transaction: SinkTransaction, dry_run: bool) -> Iterator[None]:
+def _exclusive(transaction: SinkTransaction, dry_run: bool) -> Iterator[None]:
     if dry_run:
         yield  # leaves no trace, a lock file neither
         return
@@ -103,7 +110,7 @@ def _send(
         report.facts["resumed"] = transaction.commit(known.batch - 1, ()).appended
     queues = queues_of(snapshot, settings)
     known.check(queues, access)
-    tell("dlq: looking for letters")
+    print_progress("dlq: looking for letters")
     found = DeadLetterGroup(letters_of(spark, settings, queues).toArrow() if queues else None)
     now, before = found.new(known)
     pieces = pieces_of(now)
@@ -120,7 +127,7 @@ def _send(
         known.forget_older(transaction)
     else:
         report.facts["sent"] = 0
-    tell_of(report, found, now, before)
+    add_letter_tables(report, found, now, before)
 
 
 # --- sending ---------------------------------------------------------------------------------------------------------
@@ -226,7 +233,7 @@ def settings_of(a: argparse.Namespace) -> DlqSettings:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    return carry_out(build_parser(), settings_of, run, argv)
+    return run_job(build_parser(), settings_of, run, argv)
 
 
 def __getattr__(name: str) -> type[DlqSettings]:

@@ -21,12 +21,19 @@ from mqfast.spark import options as table
 from mqfast.spark.backend import Backend, ReadSettings
 from mqfast.spark.backends import open_backend, stores_of
 from mqfast.spark.jobs.dead_letters import Queue, Runs, SentLetters, marks_of, offsets_of, revived
-from mqfast.spark.jobs.dlq_selection import DeadLetterGroup, letters_of, options_of, pieces_of, queues_of, tell_of
+from mqfast.spark.jobs.dlq_selection import (
+    DeadLetterGroup,
+    add_letter_tables,
+    letters_of,
+    options_of,
+    pieces_of,
+    queues_of,
+)
 from mqfast.spark.jobs.files import locked, write_json
 from mqfast.spark.jobs.locations import ClusterLocation, as_options
 from mqfast.spark.jobs.report import JobReport
 from mqfast.spark.jobs.settings import DlqSettings
-from mqfast.spark.jobs.tasks import context_of, run_tasks, tell
+from mqfast.spark.jobs.tasks import context_of, print_progress, run_tasks
 from mqfast.spark.options import Options
 from mqfast.spark.partitions import cached_backend
 from mqfast.spark.plan import OffsetRange
@@ -103,11 +110,11 @@ def resend_in_cluster(spark: SparkSession, settings: DlqSettings) -> JobReport:
         )
         with alone:
             _resend(spark, dataclasses.replace(settings, store=place), notes, one)
-        _together(report, one, name, len(several) > 1)
+        _merge_report(report, one, name, len(several) > 1)
     return report
 
 
-def _together(report: JobReport, one: JobReport, broker: str, several: bool) -> None:
+def _merge_report(report: JobReport, one: JobReport, broker: str, several: bool) -> None:
     for name, value in one.facts.items():
         report.facts[name] = report.facts.get(name, 0) + value
     for found in one.tables:
@@ -129,7 +136,7 @@ def _resend(spark: SparkSession, settings: DlqSettings, notes: _Notes, report: J
             report.facts["resumed"] = _send(
                 spark, settings, options, known.store_id, known.last, notes, known.batch - 1
             )
-        tell("dlq: looking for letters")
+        print_progress("dlq: looking for letters")
         found = DeadLetterGroup(letters_of(spark, settings, queues).toArrow() if queues else None)
         now, before = found.new(known)
         report.facts["sent"] = 0
@@ -138,7 +145,7 @@ def _resend(spark: SparkSession, settings: DlqSettings, notes: _Notes, report: J
             notes.note(known.batch, "intent")
             report.facts["sent"] = _send(spark, settings, options, snapshot.store_id, now, notes, known.batch)
             known.forget_older(notes)
-        tell_of(report, found, now, before)
+        add_letter_tables(report, found, now, before)
 
 
 def _send(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["DeadLetterGroup", "letters_of", "options_of", "pieces_of", "queues_of", "tell_of"]
+__all__ = ["DeadLetterGroup", "letters_of", "options_of", "pieces_of", "queues_of", "add_letter_tables"]
 
 _COLUMNS: Final = "topic,queueId,queueOffset,storeTimestamp,tags,properties"
 _TO_SEND: Final = "topic,queueId,queueOffset,bornTimestamp,bornHost,flag,sysFlag,properties,body"
@@ -174,7 +174,7 @@ class DeadLetterGroup:
         return found
 
 
-def tell_of(report: JobReport, found: DeadLetterGroup, now: dict[Queue, Runs], before: Counter[str]) -> None:
+def add_letter_tables(report: JobReport, found: DeadLetterGroup, now: dict[Queue, Runs], before: Counter[str]) -> None:
     chosen: Counter[str] = Counter()
     for (topic, _), runs in now.items():
         chosen[topic] += sum(end - start for start, end in runs)

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from mqfast.spark.backend import Backend
 
 __all__ = [
-    "CLUSTER", "ArchivedFile", "ArchivedQueue", "DamagedFile", "Manifest", "last_places", "made_again", "manifests",
-    "only_run", "path_of", "path_of_queue", "queue_ends", "save", "together",
+    "CLUSTER", "ArchivedFile", "ArchivedQueue", "DamagedFile", "FileGroup", "Manifest", "batches_of", "last_places",
+    "manifests", "merge_queues", "only_run", "path_of", "path_of_queue", "queue_ends", "recreated_queues", "save",
 ]  # fmt: skip
 
 _VERSION: Final = 1
@@ -163,7 +163,7 @@ def last_places(found: Sequence[Manifest]) -> dict[tuple[str, str, int], tuple[i
     return places
 
 
-def made_again(
+def recreated_queues(
     access: Backend, ends: Mapping[tuple[str, str, int], int], places: Mapping[tuple[str, str, int], tuple[int, int]]
 ) -> list[tuple[str, str, int]]:
     """Those of some queues of one broker whose last archived message is another one now: of a topic that was deleted
@@ -178,7 +178,7 @@ def made_again(
     return found
 
 
-def together(parts: Iterable[ArchivedQueue]) -> tuple[ArchivedQueue, ...]:
+def merge_queues(parts: Iterable[ArchivedQueue]) -> tuple[ArchivedQueue, ...]:
     """Each queue once, of what several tasks archived."""
     found: dict[tuple[str, str, int], ArchivedQueue] = {}
     for part in parts:

@@ -90,7 +90,7 @@ class Units:
         self._per_file: Final = units_per_file
         self._found: Final[dict[FileKey, list[bytes]]] = {}
 
-    def take(self) -> Iterator[tuple[FileKey, bytes]]:
+    def packed(self) -> Iterator[tuple[FileKey, bytes]]:
         """All units of each file that has some, packed."""
         for key, blocks in self._found.items():
             yield key, b"".join(blocks)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from mqfast.config import StoreConfig
 from mqfast.errors import DataLoss, UsageError
 from mqfast.spark import options as table
-from mqfast.spark.jobs.arguments import carry_out, count, job_parser, names, size_argument
+from mqfast.spark.jobs.arguments import count, job_parser, names, run_job, size_argument
 from mqfast.spark.jobs.index_files import build_index
 from mqfast.spark.jobs.locations import add_place, directory, place_of
 from mqfast.spark.jobs.queue_files import (
@@ -34,7 +34,7 @@ from mqfast.spark.jobs.queue_files import (
 )
 from mqfast.spark.jobs.report import JobReport
 from mqfast.spark.jobs.settings import renamed_settings
-from mqfast.spark.jobs.tasks import context_of, run_tasks, tell
+from mqfast.spark.jobs.tasks import context_of, print_progress, run_tasks
 from mqfast.spark.local.staging import make_directory, sync_directory
 from mqfast.spark.partitions import ScanPartition, read_part
 from mqfast.spark.schema import chosen_columns
@@ -85,7 +85,7 @@ def run(spark: SparkSession, settings: RebuildSettings) -> JobReport:
     shutil.rmtree(unfinished, ignore_errors=True)
     make_directory(unfinished)
     report = JobReport("rebuild", {"store": settings.store, "output": output})
-    tell("rebuild: queues")
+    print_progress("rebuild: queues")
     files = _build_queues(spark, settings, config, _batch_topics(paths, settings), unfinished)
     gaps = _check_gaps(settings, files)
     report.damaged = gaps > 0
@@ -146,7 +146,7 @@ def _units_of_part(
     units = Units(delays_ms, per_file, batch_topics)
     for batch in read_part(part):
         units.add(batch)
-    return units.take()
+    return units.packed()
 
 
 def _write_group(group: tuple[FileKey, Iterable[bytes]], base: str, per_file: int, batch_bytes: int) -> QueueFile:
@@ -279,7 +279,7 @@ def settings_of(a: argparse.Namespace) -> RebuildSettings:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    return carry_out(build_parser(), settings_of, run, argv)
+    return run_job(build_parser(), settings_of, run, argv)
 
 
 def __getattr__(name: str) -> type[RebuildSettings]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import CorruptFile, UsageError
 from mqfast.spark import options as table
-from mqfast.spark.jobs.arguments import carry_out, job_parser, names, size_argument
+from mqfast.spark.jobs.arguments import job_parser, names, run_job, size_argument
 from mqfast.spark.jobs.files import crc_of
 from mqfast.spark.jobs.locations import ClusterLocation, add_cluster, place_of
 from mqfast.spark.jobs.manifest import FileGroup, batches_of, manifests
@@ -26,7 +26,7 @@ from mqfast.spark.jobs.merge import in_order, merged
 from mqfast.spark.jobs.replay_cluster import replay_to_cluster
 from mqfast.spark.jobs.report import JobReport
 from mqfast.spark.jobs.settings import ReplaySettings, renamed_settings
-from mqfast.spark.jobs.tasks import run_tasks, tell
+from mqfast.spark.jobs.tasks import print_progress, run_tasks
 from mqfast.spark.local.commit import Committed, SinkTransaction, check_target
 from mqfast.spark.local.staging import StagedFile, clean_staging
 from mqfast.spark.options import Options
@@ -87,7 +87,7 @@ def run(spark: SparkSession, settings: ReplaySettings) -> JobReport:
             if transaction.is_done(number):
                 skipped += 1
                 continue
-            tell(f"replay: batch {number + 1} of {len(batches)}, {messages} messages")
+            print_progress(f"replay: batch {number + 1} of {len(batches)}, {messages} messages")
             work = [
                 _Work(archive, piece, options, transaction, number, partition) for partition, piece in enumerate(pieces)
             ]
@@ -174,7 +174,7 @@ def settings_of(a: argparse.Namespace) -> ReplaySettings:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
-    return carry_out(build_parser(), settings_of, run, argv)
+    return run_job(build_parser(), settings_of, run, argv)
 
 
 def __getattr__(name: str) -> type[ReplaySettings]:

@@ -20,7 +20,7 @@ from mqfast.spark.jobs.locations import ClusterLocation, as_options
 from mqfast.spark.jobs.manifest import ArchivedFile, batches_of, manifests
 from mqfast.spark.jobs.merge import in_order, merged
 from mqfast.spark.jobs.report import JobReport
-from mqfast.spark.jobs.tasks import context_of, run_tasks, tell
+from mqfast.spark.jobs.tasks import context_of, print_progress, run_tasks
 from mqfast.spark.schema import MESSAGES, struct_type
 from mqfast.spark.selection import is_hidden
 
@@ -86,7 +86,7 @@ def replay_to_cluster(spark: SparkSession, settings: ReplaySettings) -> JobRepor
         files = [file for piece in pieces for file in piece]
         messages = sum(file.rows for file in files)
         rows += messages
-        tell(f"replay: batch {number + 1} of {len(batches)}, {messages} messages")
+        print_progress(f"replay: batch {number + 1} of {len(batches)}, {messages} messages")
         by_topic: dict[str, list[ArchivedFile]] = {}
         for file in sorted(files, key=lambda file: file.topic):
             by_topic.setdefault(file.topic, []).append(file)

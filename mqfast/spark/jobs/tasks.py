@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-__all__ = ["context_of", "is_connect", "run_tasks", "tell"]
+__all__ = ["context_of", "is_connect", "run_tasks", "print_progress"]
 
 T = TypeVar("T")
 R = TypeVar("R")
 _LOOK_EVERY_S: Final = 1.0
 
 
-def tell(text: str) -> None:
+def print_progress(text: str) -> None:
     """One line of progress, on stderr."""
     print(text, file=sys.stderr, flush=True)
 
@@ -73,7 +73,7 @@ def context_of(spark: SparkSession, job: str) -> SparkContext:
 
 def _run_connected(spark: SparkSession, items: Sequence[T], task: Callable[[T], R], what: str) -> list[R]:
     """The same by a DataFrame: a row for each item, each in a partition of its own."""
-    tell(f"{what}: {len(items)} tasks")
+    print_progress(f"{what}: {len(items)} tasks")
     packed = [pickle.dumps(item) for item in items]
     rows = spark.range(0, len(items), 1, len(items)).mapInArrow(
         partial(_by_rows, task, packed), "number bigint, result binary"
@@ -110,4 +110,4 @@ def _watch(context: SparkContext, group: str, items: int, what: str, done: threa
         finished = sum(stage.numCompletedTasks for stage in stages if stage is not None)
         if finished != told:
             told = finished
-            tell(f"{what}: {finished} of {items} tasks")
+            print_progress(f"{what}: {finished} of {items} tasks")

@@ -203,7 +203,7 @@ class SinkTransaction:
             if self.is_done(batch):
                 step("clean")
                 self._clean(batch)
-                self._settle(step)
+                self._remove_finished(step)
                 return Committed(sum(file.rows for file in given), 0, False, True)
             intent = self._intent(batch)
             resumed = intent is not None
@@ -217,7 +217,7 @@ class SinkTransaction:
                 last = None
             else:
                 if self._repeatable:
-                    self._take_again(batch, intent, given, store)
+                    self._restage(batch, intent, given, store)
                 last = self._last_stamp(store, batch, intent)
             named = [StagedFile(**file) for file in intent["files"]]
             # The disk is at work while the rest is appended: what is left for the end is little.
@@ -230,7 +230,7 @@ class SinkTransaction:
             self._note(batch, "done", {"rows": rows, "start": intent["start"], "end": store.max_physical_offset})
             step("marked")
             self._clean(batch)
-            self._settle(step)
+            self._remove_finished(step)
             step("close")
         return Committed(rows, appended, resumed, False)
 
@@ -261,7 +261,7 @@ class SinkTransaction:
             unlink(os.path.join(self.directory, name))
         drop_empty(self.directory)
 
-    def _settle(self, step: Step) -> None:
+    def _remove_finished(self, step: Step) -> None:
         """What is done for good leaves no directory: see ``single``, and batches before the last one of a query, which
         Spark never repeats.
         """
@@ -354,7 +354,7 @@ class SinkTransaction:
         for old in self._batches("done")[:-_MARKERS_KEPT]:
             unlink(self._path(old, "done"))
 
-    def _take_again(self, batch: int, intent: dict[str, Any], given: Sequence[StagedFile], store: MessageStore) -> None:
+    def _restage(self, batch: int, intent: dict[str, Any], given: Sequence[StagedFile], store: MessageStore) -> None:
         """Have the intent name what is staged now, which holds the same rows: the files before may be lost.
 
         Raises: UsageError, when they are not the same.

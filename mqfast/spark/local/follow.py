@@ -50,12 +50,12 @@ class StoreTailer:
         """
         before, now = self._snapshot, time.monotonic()
         starts = self._access.reader.list_log()
-        again = before is None or now - self._all_s > _ALL_AGAIN_S or self._is_another()
+        again = before is None or now - self._all_s > _ALL_AGAIN_S or self._is_replaced()
         if again or before is None or (starts[0][0] if starts else 0) != before.log_start:
-            return self._what_was_appended(self._everything(), just_now=True)
-        return before if now < self._next_s else self._what_was_appended(before)
+            return self._apply_appended(self._list_all(), just_now=True)
+        return before if now < self._next_s else self._apply_appended(before)
 
-    def _what_was_appended(self, before: Snapshot, just_now: bool = False) -> Snapshot:
+    def _apply_appended(self, before: Snapshot, just_now: bool = False) -> Snapshot:
         """``just_now``: all queues were looked at for ``before``."""
         now = time.monotonic()
         tally = LogTally()
@@ -64,7 +64,7 @@ class StoreTailer:
             return before
         touched = tally.queues()
         if not just_now and len(touched) > max(_FEW, len(self._queues) // _SHARE):
-            return self._what_was_appended(self._everything(), just_now=True)
+            return self._apply_appended(self._list_all(), just_now=True)
         newest, at, changed = before.newest, end, end != before.log_end
         for (topic, queue_id), counted in touched.items():
             first, behind = counted[3], counted[4]
@@ -85,14 +85,14 @@ class StoreTailer:
         place = self._access.unit_place(topic, queue_id, end - 1)
         return -1 if place is None else place
 
-    def _is_another(self) -> bool:
+    def _is_replaced(self) -> bool:
         """Is any record that was known, and that retention has left, another one now?"""
         starts = self._access.reader.log_starts()
         begin = starts[0][0] if starts else 0
         return any(place >= begin and self._access.mark(place) != crc for place, crc in self._marks)
 
-    def _everything(self) -> Snapshot:
-        if self._is_another():
+    def _list_all(self) -> Snapshot:
+        if self._is_replaced():
             self._access.reopen()
         found = self._access.snapshot()
         self._all_s, self._next_s = time.monotonic(), 0.0

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mqfast.errors import DataLoss, OffsetError, StorageError
 from mqfast.spark.backend import LeftOut, ReadSettings, StoreReplaced
 from mqfast.spark.bodies import decompressed
-from mqfast.spark.columns import gather_of, opens
+from mqfast.spark.columns import decompresses, gather_of
 from mqfast.spark.groups import GroupProgress
 from mqfast.spark.local import local_views
 from mqfast.spark.local.follow import StoreTailer
@@ -61,7 +61,7 @@ class LocalBackend:
         self.root: Final = path.removeprefix("file://") if path.startswith("file:///") else path.removeprefix("file:")
         self.commit_logs: Final = tuple(commit_logs)
         self.reader = StoreReader(self.root, commit_log=self.commit_logs)
-        self._follower: StoreTailer | None = None
+        self._tailer: StoreTailer | None = None
         self._held: HeldLease | None = None
         self._progress: tuple[str, GroupProgress] | None = None
 
@@ -103,9 +103,9 @@ class LocalBackend:
 
     def refresh(self, *, wait: bool = True) -> Snapshot:
         """The store as it is now, at the price of what was appended since the last look."""
-        if self._follower is None:
-            self._follower = StoreTailer(self)
-        return self._follower.refresh()
+        if self._tailer is None:
+            self._tailer = StoreTailer(self)
+        return self._tailer.refresh()
 
     def message_mark(self, topic: str, queue_id: int, offset: int) -> tuple[int, int | None] | None:
         """See Access."""
@@ -214,9 +214,9 @@ class LocalBackend:
         end = max(first, min(piece.end, high))
         name = f"queue {piece.topic}/{piece.queue_id}"
         if first > piece.start:
-            _lose(f"messages {piece.start} to {first - 1} of {name} were removed", settings)
+            _report_loss(f"messages {piece.start} to {first - 1} of {name} were removed", settings)
         if end < piece.end:
-            _lose(f"messages {end} to {piece.end - 1} of {name} are gone, which ends at {high},", settings)
+            _report_loss(f"messages {end} to {piece.end - 1} of {name} are gone, which ends at {high},", settings)
         return first, end
 
     def unit_sizes(self, piece: OffsetRange) -> Sequence[int]:
@@ -298,7 +298,7 @@ class LocalBackend:
     def _plain(
         self, batches: Iterator[pa.RecordBatch], columns: Sequence[Column], settings: ReadSettings
     ) -> Iterator[pa.RecordBatch]:
-        if not opens(columns, settings):
+        if not decompresses(columns, settings):
             return batches
         return decompressed(batches, columns, settings.verify_crc, self.root, settings.max_body_bytes)
 
@@ -329,7 +329,7 @@ def least_physical_offset(pieces: Sequence[Split], access: LocalBackend) -> int:
     return min(scans) if scans else access.physical_span([r for piece in pieces for r in piece.queues])[0]
 
 
-def _lose(what: str, settings: ReadSettings) -> None:
+def _report_loss(what: str, settings: ReadSettings) -> None:
     if settings.fail_on_data_loss:
         raise DataLoss(f"{what} since the read was planned; failOnDataLoss=false leaves them out")
     _log.warning("%s since the read was planned", what)

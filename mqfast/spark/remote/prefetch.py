@@ -11,13 +11,13 @@ import threading
 from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
-__all__ = ["Ahead"]
+__all__ = ["Prefetcher"]
 
 T = TypeVar("T")
-_LOOK_S: Final = 0.2
+_POLL_S: Final = 0.2
 
 
-class Ahead(Generic[T]):
+class Prefetcher(Generic[T]):
     """Items of ``source``, up to ``depth`` of them made ahead. Thread: one; ``source`` is used by another one alone."""
 
     def __init__(self, source: Iterator[T], depth: int) -> None:
@@ -39,13 +39,13 @@ class Ahead(Generic[T]):
     def _put(self, item: T | None, error: BaseException | None) -> bool:
         while not self._stopped.is_set():
             try:
-                self._items.put((item, error), timeout=_LOOK_S)
+                self._items.put((item, error), timeout=_POLL_S)
                 return True
             except queue.Full:
                 continue
         return False
 
-    def __iter__(self) -> Ahead[T]:
+    def __iter__(self) -> Prefetcher[T]:
         return self
 
     def __next__(self) -> T:

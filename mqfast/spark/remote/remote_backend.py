@@ -22,12 +22,12 @@ from mqfast.errors import CorruptFile, MqfastError, NoRoute
 from mqfast.message import LMQ_PREFIX
 from mqfast.spark.backend import ReadSettings
 from mqfast.spark.bodies import decompressed
-from mqfast.spark.columns import gather_of, opens
+from mqfast.spark.columns import decompresses, gather_of
 from mqfast.spark.offsets import Place, decode
 from mqfast.spark.plan import OffsetRange, Queue, Snapshot, Split
 from mqfast.spark.remote import remote_views
 from mqfast.spark.remote.cluster import NotReadable, RemoteCluster, is_unavailable, wanted_topics
-from mqfast.spark.remote.prefetch import Ahead
+from mqfast.spark.remote.prefetch import Prefetcher
 from mqfast.spark.remote.pulls import PullCounts, QueuePuller, Records
 from mqfast.spark.schema import Column
 from mqfast.spark.selection import readable
@@ -91,9 +91,9 @@ class RemoteBackend:
 
     def refresh(self, *, wait: bool = True) -> Snapshot:
         """See Access."""
-        return self.cluster.with_retry(f"broker {self.broker}", self._look) if wait else self._look()
+        return self.cluster.with_retry(f"broker {self.broker}", self._read_snapshot) if wait else self._read_snapshot()
 
-    def _look(self) -> Snapshot:
+    def _read_snapshot(self) -> Snapshot:
         broker_id, address = self.cluster.address(self.broker)
         queues: list[Queue] = []
         topics = set()
@@ -114,7 +114,7 @@ class RemoteBackend:
         seen = self._seen
         if seen is not None and _alike(seen) == _alike(found):
             return seen
-        self._say_unread(found)
+        self._log_unread(found)
         if found.may_lag and not (seen is not None and seen.may_lag):
             _log.warning(
                 "broker %s: the master is away; what there is to read is what its slave %s has", self.broker, address
@@ -122,7 +122,7 @@ class RemoteBackend:
         self._seen = found
         return found
 
-    def _say_unread(self, found: Snapshot) -> None:
+    def _log_unread(self, found: Snapshot) -> None:
         """Log messages that a read leaves out as consumers do, when the queues become others."""
         unread = tuple((q.topic, q.queue_id) for q in found.queues if not q.is_readable and q.messages)
         if unread and unread != self._unread and self.options.view == "messages":
@@ -236,7 +236,7 @@ class RemoteBackend:
     def gather(self, piece: OffsetRange, columns: Sequence[Column], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
         """Messages along a queue; see Access."""
         found = self._batches(piece, gather_of(columns, settings), settings)
-        if opens(columns, settings):
+        if decompresses(columns, settings):
             found = decompressed(found, columns, settings.verify_crc, self.root, settings.max_body_bytes)
         return found
 
@@ -247,11 +247,11 @@ class RemoteBackend:
             self.cluster, self.broker, self.options.pull_group, piece, self._subscription(piece.topic, settings),
             most_bytes=self.options.pull_bytes, fail=settings.fail_on_data_loss, counts=self.counts,
         )  # fmt: skip
-        answers = Ahead(puller.answers(), _ANSWERS_AHEAD)
+        answers = Prefetcher(puller.answers(), _ANSWERS_AHEAD)
         before = dataclasses.replace(self.counts)
         try:
             for answer in answers:
-                for _ in self._through(answer, piece, gather, puller):
+                for _ in self._decode(answer, piece, gather, puller):
                     self.counts.rows += gather.rows
                     yield pa.record_batch(gather.take())
             if gather.rows:
@@ -272,7 +272,7 @@ class RemoteBackend:
         named = settings.tags is not None and all(_is_plain(tag) for tag in settings.tags)
         return Subscription(wire, " || ".join(settings.tags or ()) if named else "*")
 
-    def _through(self, answer: Records, piece: OffsetRange, gather: Gather, puller: QueuePuller) -> Iterator[None]:
+    def _decode(self, answer: Records, piece: OffsetRange, gather: Gather, puller: QueuePuller) -> Iterator[None]:
         """One answer into the columns; yields whenever they are full. Raises: CorruptFile, DataLoss."""
         asked, shown = self.cluster.wire(piece.topic).encode(), piece.topic.encode()
         end = min(answer.next_offset, piece.end)
@@ -286,7 +286,7 @@ class RemoteBackend:
             if why == "full":
                 yield
             elif why == "hole":
-                expected = self._over_a_hole(puller, expected, there, answer)
+                expected = self._report_hole(puller, expected, there, answer)
             elif why == "limit":
                 break
             else:
@@ -295,9 +295,9 @@ class RemoteBackend:
                     "record of the queue", path=self.root, offset=place, expected="a record", found=why,
                 )  # fmt: skip
         if 0 <= expected < end:
-            self._over_a_hole(puller, expected, end, answer)
+            self._report_hole(puller, expected, end, answer)
 
-    def _over_a_hole(self, puller: QueuePuller, first: int, there: int, answer: Records) -> int:
+    def _report_hole(self, puller: QueuePuller, first: int, there: int, answer: Records) -> int:
         removed = there <= answer.min_offset
         return puller.report_loss(
             first,

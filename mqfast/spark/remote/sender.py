@@ -39,7 +39,7 @@ from mqfast.spark.remote.write_state import (
     BrokerWriteState,
     Partitioning,
     ask,
-    forgot,
+    memory_lost,
     pause,
     unlike,
 )
@@ -234,7 +234,7 @@ class TaskSender:
         address = self._address(broker)
         memory = await ask(self._instance, address, topic, self._how.key, self._how.batch)
         if memory is None and broker in self._remembering:
-            raise forgot(broker, address)
+            raise memory_lost(broker, address)
         if memory is None:
             if self._how.delivery == "exactly_once":
                 raise ConfigError(
@@ -280,7 +280,7 @@ class TaskSender:
             if self._error is not None:
                 raise self._error
 
-    def end_of(self, topic: bytes, index: int, row: int, crc: int) -> TaskResult:
+    def result_of(self, topic: bytes, index: int, row: int, crc: int) -> TaskResult:
         """What the driver is told of a queue."""
         queue = self.division(topic.decode("utf-8")).queues[index]
         return TaskResult(queue.topic, queue.broker_name, queue.queue_id, row, crc)

@@ -117,7 +117,7 @@ class _RemoteSink:
             for ready in elements.rest():
                 sender.send(ready)
             sender.finish()
-            ends = [sender.end_of(*end) for end in elements.ends()]
+            ends = [sender.result_of(*end) for end in elements.ends()]
             return Sent(key, batch, partition, elements.rows, ends, tuple(sorted(sender.forgetful)), sender.repeated)
 
     def check_newest(self, messages: Sequence[WriterCommitMessage | None]) -> None:

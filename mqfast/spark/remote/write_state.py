@@ -23,7 +23,7 @@ from mqfast.remoting.once import ASK_ONCE, END_ONCE
 
 __all__ = [
     "ATTEMPT_S", "LOST", "STORED_NOT_SAFE",
-    "Batch", "BatchDone", "Partitioning", "BrokerWriteState", "ask", "forgot", "pause", "unlike",
+    "Batch", "BatchDone", "Partitioning", "BrokerWriteState", "ask", "memory_lost", "pause", "unlike",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -137,7 +137,7 @@ async def ask(
         raise ClientError(f"{address}: what is remembered of writes cannot be read: {error!r}") from None
 
 
-def forgot(broker: str, address: str) -> ConnectionLost:
+def memory_lost(broker: str, address: str) -> ConnectionLost:
     """Another server at the address of a broker that remembers writes: it is not believed, and asked again."""
     return ConnectionLost(
         f"{address} does not know the requests about writes, and {broker} does: another server is there"
@@ -204,7 +204,7 @@ class Batch:
 
         return self._io.call(tried(), self._timeout_s + 2 * ATTEMPT_S)
 
-    async def _asked(self, instance: ClientInstance) -> dict[str, tuple[str, list[str]]]:
+    async def _brokers_of_topics(self, instance: ClientInstance) -> dict[str, tuple[str, list[str]]]:
         """Broker -> its address and its topics. Raises: ConnectionLost where a broker that has rows is away."""
         asked: dict[str, tuple[str, list[str]]] = {}
         for topic in sorted(self._topics):
@@ -221,10 +221,10 @@ class Batch:
 
     async def _rows(self, instance: ClientInstance) -> dict[tuple[int, str, str, int], tuple[int, int]]:
         found: dict[tuple[int, str, str, int], tuple[int, int]] = {}
-        for name, (address, topics) in (await self._asked(instance)).items():
+        for name, (address, topics) in (await self._brokers_of_topics(instance)).items():
             memory = await ask(instance, address, topics[0], self._key, self._batch, tasks=True)
             if memory is None and name in self._brokers:
-                raise forgot(name, address)
+                raise memory_lost(name, address)
             if memory is not None:
                 finished = set(memory.ended) - self._topics
                 for partition, of, queue_id, row, crc in memory.rows:
@@ -233,14 +233,14 @@ class Batch:
         return found
 
     async def _end(self, instance: ClientInstance, rows: int) -> None:
-        for name, (address, topics) in (await self._asked(instance)).items():
+        for name, (address, topics) in (await self._brokers_of_topics(instance)).items():
             for begin in range(0, len(topics), _TOPICS_AT_ONCE):
                 names = ";".join(topics[begin : begin + _TOPICS_AT_ONCE])
                 fields = {"topic": names, "key": self._key, "batch": self._batch, "rows": rows}
                 answer = await instance.driver.request(Request(address, END_ONCE, fields, timeout_s=ATTEMPT_S))
                 assert answer is not None
                 if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and name in self._brokers:
-                    raise forgot(name, address)
+                    raise memory_lost(name, address)
                 if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                     break  # it remembers no writes, and came to the topic behind the last row
                 if answer.code in RETRIED or answer.code in STORED_NOT_SAFE:
