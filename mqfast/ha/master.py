@@ -86,9 +86,9 @@ class _Follower(asyncio.Protocol):
             self._admit(verdict)
         else:
             self._early = b""
-            self._asking = asyncio.ensure_future(self._ask(verdict))
+            self._asking = asyncio.ensure_future(self._await_admission(verdict))
 
-    async def _ask(self, verdict: Awaitable[bool]) -> None:
+    async def _await_admission(self, verdict: Awaitable[bool]) -> None:
         try:
             is_admitted = await verdict
         except Exception as error:  # nobody is let in by an error
@@ -130,15 +130,17 @@ class _Follower(asyncio.Protocol):
         self.identity = self._reports.identity
         if self._reports.asks_history and not self._knows_history:
             self._knows_history = True
-            self.tell_history()
+            self.send_history()
         if offset is None:
             return
         first, end = max(self._master.raw.min_offset, 0), self._master.raw.end
         if self.position < 0 and offset and not first <= offset <= end:
-            self._name_bound(offset, first, end)
+            self._send_bound(offset, first, end)
             return
         if not 0 <= offset <= end:
-            self.end(f"expected a report of 0 to {end}, the end of this log, found {offset}: its log is another one")
+            self.disconnect(
+                f"expected a report of 0 to {end}, the end of this log, found {offset}: its log is another one"
+            )
             return
         if self.position < 0:
             # Where the slave wants to go on. Its log may be of another history, so this acknowledges nothing yet.
@@ -149,12 +151,12 @@ class _Follower(asyncio.Protocol):
         self._master.acks.report(self, offset)
         self.send()
 
-    def tell_history(self) -> None:
+    def send_history(self) -> None:
         """Say whose log this is, to a slave that asked; before the first byte of a term it hears of that term."""
         if self._knows_history and self._transport is not None and not self._transport.is_closing():
             self._transport.write(self._master.history().frame())
 
-    def _name_bound(self, offset: int, first: int, end: int) -> None:
+    def _send_bound(self, offset: int, first: int, end: int) -> None:
         """The slave asks for bytes that are not there: it hears where this log begins or ends, and the connection ends.
 
         The heartbeat with that offset is a frame that RocketMQ's slave refuses, with both offsets in its log.
@@ -192,9 +194,9 @@ class _Follower(asyncio.Protocol):
                     break
                 self._transport.writelines(frames)
         except OffsetError as error:
-            self.end(f"its log ends before this one begins: {error}")
+            self.disconnect(f"its log ends before this one begins: {error}")
         except (StorageError, StoreClosed, MqfastError) as error:
-            self.end(str(error))
+            self.disconnect(str(error))
         if sent:
             self.wrote_s = self._master.clock()
             self.bytes_now += sent
@@ -206,7 +208,7 @@ class _Follower(asyncio.Protocol):
         settings = self._master.settings
         self.bytes_per_s, self.bytes_now = self.bytes_now, 0
         if now_s - self.read_s > settings.housekeeping_s:
-            self.end(f"expected a report within {settings.housekeeping_s:g} s, found none")
+            self.disconnect(f"expected a report within {settings.housekeeping_s:g} s, found none")
             return
         is_quiet = self.position >= 0 and not self._paused and now_s - self.wrote_s > settings.heartbeat_s
         if is_quiet and self._transport is not None and not self._transport.is_closing():
@@ -245,7 +247,7 @@ class _Follower(asyncio.Protocol):
             "gone", "slave %s: gone at %d of %d", self.address, self.acknowledged, self._master.raw.end
         )
 
-    def end(self, why: str) -> None:
+    def disconnect(self, why: str) -> None:
         """End the connection."""
         if self._transport is not None and not self._transport.is_closing():
             self._master.limit.warning("ended", "slave %s: connection ended: %s", self.address, why)
@@ -311,7 +313,7 @@ class HaMaster:
         """A slave is here: what runs by the clock runs while there is one."""
         self.followers.add(one)
         if self._task is None or self._task.done():
-            self._task = asyncio.ensure_future(self._send_what_comes())
+            self._task = asyncio.ensure_future(self._send_loop())
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(1.0, self._each_second)
 
@@ -331,17 +333,17 @@ class HaMaster:
         terms = () if self._epochs is None else self._epochs.terms
         return MasterHistory(self.session, max(self.raw.min_offset, 0), self.raw.end, self.raw.file_bytes, terms)
 
-    def tell_history(self) -> None:
+    def send_history(self) -> None:
         """A term began."""
         for one in tuple(self.followers):
-            one.tell_history()
+            one.send_history()
 
     def wake(self) -> None:
         """Somebody waits for slaves: send at once what there is."""
         for one in tuple(self.followers):
             one.send()
 
-    async def _send_what_comes(self) -> None:
+    async def _send_loop(self) -> None:
         """Look often while there is something to send, else sleep in a thread until there is."""
         without = 0
         while self.followers:
@@ -360,7 +362,7 @@ class HaMaster:
                     without = 0
             except MqfastError as error:
                 for one in tuple(self.followers):
-                    one.end(str(error))
+                    one.disconnect(str(error))
                 return
 
     def _each_second(self) -> None:
@@ -388,5 +390,5 @@ class HaMaster:
         if self._server is not None:
             self._server.close()
         for one in tuple(self.followers):
-            one.end("the master ends")
+            one.disconnect("the master ends")
         await asyncio.sleep(0)

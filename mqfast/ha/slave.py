@@ -133,7 +133,7 @@ class HaSlave:
         self._on_cut = on_cut
         self._on_follow = on_follow
         self._epochs = epochs
-        self._tells_history = tells_history
+        self._has_history = tells_history
         self._identity = identity
         self._tls = tls
         self._clock = clock
@@ -157,7 +157,7 @@ class HaSlave:
         self._whole_s = clock()  # when it had all that it had heard of
         self._rate = (0.0, 0, 0)  # since when, bytes received before, bytes a second in the second before
         self._mark: Divergence | None = None  # as the store has it
-        self._look_for_mark()
+        self._load_mark()
         self._thread = threading.Thread(target=self._main, name="mqfast-ha-slave", daemon=True)
 
     def start(self) -> None:
@@ -179,7 +179,7 @@ class HaSlave:
             if (one := self._socket) is not None:
                 one.shutdown(socket.SHUT_RDWR)
 
-    def _look_for_mark(self) -> None:
+    def _load_mark(self) -> None:
         if self._epochs is None:
             return
         try:
@@ -231,15 +231,15 @@ class HaSlave:
                 continue
             except Diverged as error:
                 self._search = Search()
-                self._say(FollowState.DIVERGED, error)
+                self._set_state(FollowState.DIVERGED, error)
             except (StoreFailed, StoreClosed) as error:
-                self._say(FollowState.SHUTDOWN, error)
+                self._set_state(FollowState.SHUTDOWN, error)
                 return
             except Exception as error:  # an address may be no address: a thread that ended would follow nobody any more
-                self._say(FollowState.READY, error)
+                self._set_state(FollowState.READY, error)
             self._stopping.wait(self._settings.reconnect_s)
 
-    def _say(self, state: FollowState, error: Exception) -> None:
+    def _set_state(self, state: FollowState, error: Exception) -> None:
         if self._stopping.is_set():
             return
         text = str(error) or type(error).__name__
@@ -283,7 +283,7 @@ class HaSlave:
 
     def _transfer(self, one: socket.socket) -> None:
         raw, settings, clock = self._raw, self._settings, self._clock
-        asks = self._tells_history()
+        asks = self._has_history()
         frames, buffer = Frames(with_history=asks), memoryview(bytearray(_BUFFER_BYTES))
         self._number, self._history = self._number + 1, None
         comparison: LogComparison | None = None
@@ -309,7 +309,7 @@ class HaSlave:
             if size > 0:
                 self._read_s = read_s = now_s
                 self._received += size
-                comparison = self._take(one, frames, buffer[:size], comparison)
+                comparison = self._receive(one, frames, buffer[:size], comparison)
             elif now_s - read_s > settings.housekeeping_s:
                 raise ConnectionError(f"expected a frame within {settings.housekeeping_s:g} s, found none")
             if comparison is None:
@@ -335,7 +335,7 @@ class HaSlave:
         try:
             comparison = LogComparison(self._raw, self._search, self._master_first, mine, self._history)
         except Diverged as error:
-            self._note(error, error.end)
+            self._write_mark(error, error.end)
             raise
         self._master_first = 0
         if comparison.is_at_limit:
@@ -346,7 +346,7 @@ class HaSlave:
             self._begin_to_follow()
         return comparison
 
-    def _hear_history(self, one: socket.socket, data: bytes, comparison: LogComparison | None) -> LogComparison:
+    def _on_history(self, one: socket.socket, data: bytes, comparison: LogComparison | None) -> LogComparison:
         """The master says whose log it sends. Raises: ConfigError, ConnectionError, Diverged, FrameError."""
         history = MasterHistory.parsed(data)
         if history.file_bytes != self._raw.file_bytes:
@@ -363,12 +363,12 @@ class HaSlave:
             self._take_terms(self._raw.end)
         return comparison
 
-    def _take(
+    def _receive(
         self, one: socket.socket, frames: Frames, data: memoryview, comparison: LogComparison | None
     ) -> LogComparison | None:
         for start, piece in frames.feed(data):
             if start == HISTORY:
-                comparison = self._hear_history(one, bytes(piece), comparison)
+                comparison = self._on_history(one, bytes(piece), comparison)
                 continue
             if comparison is None:
                 raise FrameError(f"frame: expected the history of the master, found offset {start}")
@@ -378,7 +378,7 @@ class HaSlave:
             if not comparison.is_done:
                 try:
                     if not piece:
-                        self._hear_nothing(offset, comparison)
+                        self._on_early_heartbeat(offset, comparison)
                         continue
                     piece = comparison.compare(offset, piece)
                 except Diverged as error:
@@ -401,7 +401,7 @@ class HaSlave:
         """Both logs are one, as far as this one goes. Raises: StorageError."""
         history, end = self._history, self._raw.end
         if self._epochs is not None:
-            self._forget(self._epochs)
+            self._remove_mark(self._epochs)
             if history is None:
                 self._epochs.begin_unknown(end)
         self._take_terms(end)
@@ -419,7 +419,7 @@ class HaSlave:
         while piece:
             before = piece[: max(0, self._next_term - offset)]
             if before:
-                self._land(offset, before)
+                self._append_record_bytes(offset, before)
             offset, piece = offset + len(before), piece[len(before) :]
             if offset >= self._next_term:
                 self._take_terms(offset)
@@ -431,7 +431,7 @@ class HaSlave:
             self._epochs.follow(terms, end)
         self._next_term = min((term.start for term in terms if term.start > end), default=_NO_TERM)
 
-    def _land(self, offset: int, piece: memoryview) -> None:
+    def _append_record_bytes(self, offset: int, piece: memoryview) -> None:
         try:
             self._raw.append(offset, piece)
         except CorruptFile as error:
@@ -440,7 +440,7 @@ class HaSlave:
                 raise ConfigError(why) from error
             raise
 
-    def _hear_nothing(self, offset: int, comparison: LogComparison) -> None:
+    def _on_early_heartbeat(self, offset: int, comparison: LogComparison) -> None:
         """A heartbeat before everything was compared: the master may not have what was asked for.
 
         Raises: Diverged; ConnectionError where the comparison begins anew elsewhere; FrameError.
@@ -473,21 +473,21 @@ class HaSlave:
         Raises: always: Diverged, where the log stays as it is; _Again, where the next connection goes on.
         """
         if error.master > error.end:
-            self._note(error, error.end)
+            self._write_mark(error, error.end)
             raise error
         common = comparison.common_below(error.master)
         if common is None:
             if not comparison.is_lowest:
                 self._search.go_back(comparison.start, error.master)
                 raise _Again(f"{error}; an earlier record is compared")
-            self._note(error, comparison.lowest)
+            self._write_mark(error, comparison.lowest)
             text = "nothing is common to both"
             raise Diverged(
                 error.end,
                 error.master,
                 f"{error}; {text}, so nothing was cut" if self._settings.truncate_diverged else f"{error}; {text}",
             )
-        self._note(error, common)
+        self._write_mark(error, common)
         if not self._settings.truncate_diverged:
             raise error
         kept = self._raw.keep_from(common)
@@ -499,12 +499,12 @@ class HaSlave:
         self._search = Search()
         if self._epochs is not None:
             self._epochs.cut(common)
-            self._forget(self._epochs)
+            self._remove_mark(self._epochs)
         if self._on_cut is not None:
             self._on_cut(common)
         raise _Again("the log was cut; it goes on with a new connection")
 
-    def _note(self, error: Diverged, common: int) -> None:
+    def _write_mark(self, error: Diverged, common: int) -> None:
         """The store says so itself, also when this process is gone."""
         if self._epochs is None:
             return
@@ -513,6 +513,6 @@ class HaSlave:
             self._mark = mark._replace(found_ms=round(time.time() * 1000))
             note_divergence(self._epochs.os_api, self._epochs.root, self._mark)
 
-    def _forget(self, epochs: EpochFile) -> None:
+    def _remove_mark(self, epochs: EpochFile) -> None:
         self._mark = None
         forget_divergence(epochs.os_api, epochs.root)

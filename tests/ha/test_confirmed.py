@@ -188,7 +188,7 @@ def test_the_bound_moves_with_the_set_and_never_back(tmp_path: Path, known: int)
     acks.epoch = 5
     acks.require(())
     assert store.max_offset("T", 0) == known + 1, "not before etcd has taken that this master is alone in sync"
-    one.reign(acks)
+    one.start_leading(acks)
     assert store.max_offset("T", 0) == 3
     put()
     assert store.max_offset("T", 0) == 4
@@ -201,13 +201,13 @@ def test_the_bound_moves_with_the_set_and_never_back(tmp_path: Path, known: int)
     assert store.max_offset("T", 0) == 5
     end = put()
     acks.remove(slave)
-    one.rest()
+    one.stop_leading()
     acks.report(slave, end)
     acks.require(())
     assert store.max_offset("T", 0) == 5, "a reign that is over confirms nothing"
-    one.reign(acks)
+    one.start_leading(acks)
     assert store.max_offset("T", 0) == 6
-    one.rest()
+    one.stop_leading()
     assert store.max_offset("T", 0) == 6
     assert raw.confirm_offset == raw.end
     store.close()

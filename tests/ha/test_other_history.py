@@ -165,7 +165,7 @@ def test_a_slave_has_the_terms_of_its_master_before_their_first_byte(tmp_path: P
                 with following(theirs, serves.port, None, of_slave, True) as one:
                     await until(lambda: one.followed is not None)
                     of_master.begin(1, ours.engine.raw.end, 0)
-                    serves.tell_history()
+                    serves.send_history()
                     await until(lambda: of_slave.last_epoch == 1)
                     ours.put("T", b"of epoch 1", queue_id=0)
                     await until(lambda: theirs.engine.raw.end == ours.engine.raw.end)

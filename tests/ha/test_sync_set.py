@@ -29,7 +29,7 @@ class Setup:
         self.told: list[int] = []
         self.acks.watch(self.told.append)
         self.set = InSyncReplicas(
-            self.acks, lambda: self.end, own=1, least=least, absent_s=15.0, clock=lambda: self.now_s
+            self.acks, lambda: self.end, own=1, min_replicas=least, absent_s=15.0, clock=lambda: self.now_s
         )
         self.set.begin(5)
         self.slave = Slave((2, 5))
@@ -126,7 +126,7 @@ def test_the_right_ends_by_its_own_clock() -> None:
         right.check()
     right.extend(5.0)  # the lease lasted at etcd: nobody else was master
     assert right.is_valid()
-    right.end()
+    right.revoke()
     right.extend(9.0)
     assert not right.is_valid()
 

@@ -118,7 +118,7 @@ class FailoverBroker:
         if self._switching is not None:  # a store that is half closed cannot be closed
             await asyncio.gather(self._switching, return_exceptions=True)
         was_master = self.right.is_active
-        self.right.end()
+        self.right.revoke()
         if was_master:
             self._take(False)
             await self._let_slaves_be_level()
@@ -227,13 +227,13 @@ class FailoverBroker:
         if self._leader is not None and leader.created == self._leader.created:
             await self._lead(view)
         elif leader.member.id == self._config["brokerId"]:
-            self.right.end()  # of an earlier process, or of a campaign whose answer was lost: it ends by itself
+            self.right.revoke()  # of an earlier process, or of a campaign whose answer was lost: it ends by itself
         else:
             await self._follow(leader, view)
 
     async def _follow(self, leader: Leader, view: View) -> None:
         self._leader = None
-        self.right.end()
+        self.right.revoke()
         self._keeper.drop()
         if not self.broker.config.is_slave:
             _log.warning("broker %d is the master of epoch %d: this one follows", leader.member.id, leader.epoch)
@@ -290,7 +290,7 @@ class FailoverBroker:
         if self._leader is not None:
             self._ended_epoch = self._leader.epoch
         self._leader = None
-        self.right.end()
+        self.right.revoke()
         self._take(False)  # also where this broker gets the next lease before the watch looks again
         self.broker.context.store.log.check_state()  # a store that failed cannot lead
         revision = 0 if view.state is None else view.state.revision
@@ -390,7 +390,7 @@ class FailoverBroker:
                 acks,
                 lambda: raw.end,
                 own=self._config["brokerId"],
-                least=self._config["minInSyncReplicas"],
+                min_replicas=self._config["minInSyncReplicas"],
                 absent_s=self._config["haMaxTimeSlaveNotCatchup"] / 1000,
                 clock=self.right.clock,
             )
@@ -411,7 +411,7 @@ class FailoverBroker:
 
     async def _give_back(self) -> None:
         """This broker cannot be master: another one may."""
-        self.right.end()
+        self.right.revoke()
         self._take(False)
         await self._release()
         if self._leader is not None:
@@ -441,7 +441,7 @@ class FailoverBroker:
             await self._give_back()
             raise
         if view.state is None or view.state.epoch != self._leader.epoch:
-            self.right.end()
+            self.right.revoke()
             raise EtcdUnreachable(f"etcd: expected the state of epoch {self._leader.epoch}, found {view.state}")
         self._state = view.state
         if (doubt := self._doubt(view)) is not None:
@@ -451,7 +451,7 @@ class FailoverBroker:
         await self._note(view.state.with_members(self._set.possible))
         if not self.right.is_valid():
             return
-        self._set.least = max(1, self._config["minInSyncReplicas"])
+        self._set.min_replicas = max(1, self._config["minInSyncReplicas"])
         self._set.absent_s = self._config["haMaxTimeSlaveNotCatchup"] / 1000
         change = self._set.evaluate()
         if change is not None:

@@ -202,7 +202,7 @@ class ReplicaManager:
         """A fail-over made this broker the master of an epoch. Raises: UsageError, StorageError."""
         self.epochs.begin(epoch)
         if self._master is not None:
-            self._master.tell_history()
+            self._master.send_history()
 
     async def look_for_newer_master(self, client: RemotingClient, own: str = "") -> None:
         """Ask the name servers for a master of this broker's name, and that one for its epoch, for a second at most.
@@ -405,18 +405,18 @@ class ReplicaManager:
         status = self._slave.status
         # Before the comparison of a connection is over, the end of this log may be of another history.
         if status.state is FollowState.TRANSFER and status.master == "{}:{}".format(*self._master_ha):
-            self._confirmed.hear(offset)
+            self._confirmed.update(offset)
 
     def reign(self) -> None:
         """etcd has taken that this master alone is in sync."""
         self.no_master = None
         if self._confirmed is not None:
-            self._confirmed.reign(self.sync_acks)
+            self._confirmed.start_leading(self.sync_acks)
 
     def rest(self) -> None:
         """The reign is over, or has not begun."""
         if self._confirmed is not None:
-            self._confirmed.rest()
+            self._confirmed.stop_leading()
 
     @property
     def was_promoted(self) -> bool:

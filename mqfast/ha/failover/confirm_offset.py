@@ -30,27 +30,27 @@ class Confirmed:
         self._bound: int | None = raw.stored_confirm_offset  # None: readers see all
         raw.bound_readers(self._bound)
 
-    def reign(self, acks: SyncAcks) -> None:
+    def start_leading(self, acks: SyncAcks) -> None:
         """etcd has taken that this master alone is in sync: its log is confirmed. From now on ``acks`` say."""
         if self._acks is None:
-            acks.watch(self._moved)
+            acks.watch(self._on_acked)
         self._acks = acks
-        self._moved(acks.acked)
+        self._on_acked(acks.acked)
 
-    def rest(self) -> None:
+    def stop_leading(self) -> None:
         """The reign is over: what comes from now on confirms nothing."""
         if self._acks is not None:
-            self._acks.unwatch(self._moved)
+            self._acks.unwatch(self._on_acked)
             self._acks = None
         if self._bound is None:
             self._bound = self._raw.end  # nothing was put since the right was over
             self._raw.bound_readers(self._bound)
 
-    def hear(self, offset: int) -> None:
+    def update(self, offset: int) -> None:
         """The master that this slave follows says that its log is confirmed up to there."""
         self._move(offset)
 
-    def _moved(self, acked: int) -> None:
+    def _on_acked(self, acked: int) -> None:
         assert self._acks is not None
         if self._acks.is_alone:
             if self._bound is not None:

@@ -126,11 +126,11 @@ class Etcd:
         end = begin[:-1] + bytes([begin[-1] + 1])
         wanted.append({"request_range": {"key": _text(begin), "range_end": _text(end)}})
 
-        def take(answer: dict[str, Any]) -> tuple[list[Value | None], dict[str, Value]]:
+        def parse(answer: dict[str, Any]) -> tuple[list[Value | None], dict[str, Value]]:
             ranges = [one["response_range"] for one in answer["responses"]]
             return [_value(one) for one in ranges[:-1]], dict(_values(ranges[-1]))
 
-        return self._call("/v3/kv/txn", {"compare": [], "success": wanted}, take)
+        return self._call("/v3/kv/txn", {"compare": [], "success": wanted}, parse)
 
     def read_at(self, key: str, revision: int) -> Value | None:
         """A key as it was at a revision that etcd still has. Raises: EtcdUnreachable."""
@@ -184,9 +184,9 @@ class Etcd:
     # -- HTTP ----------------------------------------------------------------------------------------------------------
 
     def _call(
-        self, path: str, request: dict[str, Any], take: Callable[[dict[str, Any]], T], *, is_write: bool = False
+        self, path: str, request: dict[str, Any], parse: Callable[[dict[str, Any]], T], *, is_write: bool = False
     ) -> T:
-        """Args: take: what is wanted of an answer; one that lacks it is no answer. is_write: a second attempt might do
+        """Args: parse: what is wanted of an answer; one that lacks it is no answer. is_write: a second attempt might do
         harm, so only a member that cannot be reached is passed over.
         """
         failures: list[str] = []
@@ -201,7 +201,7 @@ class Etcd:
                 self._next()
                 continue
             try:
-                return take(self._ask(connection, path, body))
+                return parse(self._request(connection, path, body))
             except _Refused as error:
                 if error.code == _NOT_FOUND:
                     raise
@@ -240,7 +240,7 @@ class Etcd:
         return self._connection
 
     @staticmethod
-    def _ask(connection: http.client.HTTPConnection, path: str, body: bytes) -> dict[str, Any]:
+    def _request(connection: http.client.HTTPConnection, path: str, body: bytes) -> dict[str, Any]:
         connection.request("POST", path, body, {"Content-Type": "application/json"})
         with connection.getresponse() as response:
             data = response.read()

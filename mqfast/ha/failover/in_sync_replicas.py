@@ -90,7 +90,7 @@ class InSyncReplicas:
     """Decides who joins and who leaves.
 
     Args: own: id of the master.
-    Attributes: ``least``: the set never gets smaller than this (RocketMQ: minInSyncReplicas); ``absent_s``: a slave
+    Attributes: ``min_replicas``: the set never gets smaller than this (RocketMQ: minInSyncReplicas); ``absent_s``: a slave
         that was not level for so long leaves (haMaxTimeSlaveNotCatchup).
     Thread: that of the event loop.
     """
@@ -101,14 +101,14 @@ class InSyncReplicas:
         end: Callable[[], int],
         *,
         own: int,
-        least: int,
+        min_replicas: int,
         absent_s: float,
         clock: Callable[[], float],
     ) -> None:
         self._acks: Final = acks
         self._end: Final = end
         self._own: Final = own
-        self.least = least
+        self.min_replicas = min_replicas
         self.absent_s = absent_s
         self._clock: Final = clock
         self._members: frozenset[int] = frozenset({own})
@@ -174,7 +174,7 @@ class InSyncReplicas:
             self._joining[one] = end  # waited for from now on, so that nothing behind this offset can be missing
         if self._joining.keys() != before.keys():
             self._require()
-        if late and len(staying) >= self.least:
+        if late and len(staying) >= self.min_replicas:
             return ReplicaSetChange(staying, f"not level for {self.absent_s:g} s: {sorted(late)}")
         ready = frozenset(one for one, mark in self._joining.items() if positions[one] >= mark)
         if ready:

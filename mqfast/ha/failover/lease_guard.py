@@ -76,7 +76,7 @@ class LeaseGuard:
         """The broker is the master of this epoch, as long as its lease."""
         self.epoch, self._is_active = epoch, True
 
-    def end(self) -> None:
+    def revoke(self) -> None:
         """Another one may be master."""
         self._is_active, self._deadline_s = False, float("-inf")
 
@@ -177,4 +177,4 @@ class LeaseKeeper:
 
     def _end(self) -> None:
         self._lease = 0
-        self._right.end()
+        self._right.revoke()
