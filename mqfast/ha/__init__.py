@@ -1,1 +1,1 @@
-"""Replication of the log: a master sends its bytes, a slave appends them. Knows the store; has its own sockets."""
+"""Replication of the log: a master sends its bytes, a slave appends them. Uses the store and sockets of its own."""

@@ -1,9 +1,7 @@
-"""The mark of a store whose log is of another history than its master's: the file ``divergedFromMaster``.
+"""The mark ``divergedFromMaster`` of a store whose log diverged from its master's log.
 
-A slave writes the mark when a comparison found other records at the master, and removes the mark when the slave follows
-again, or was cut. A promotion refuses a store with that mark.
-
-Room: ha. It must never be written for a master that did not answer.
+A slave writes the mark when a comparison found other records at the master. The slave removes the mark when it follows
+again or was truncated. A promotion refuses a store with the mark. A master that did not answer leads to no mark.
 """
 
 from __future__ import annotations
@@ -23,10 +21,10 @@ _NAME: Final = "divergedFromMaster"
 
 
 class Divergence(NamedTuple):
-    """What a comparison found.
+    """The result of a comparison of two logs.
 
-    Attributes: common: physical offset up to which both logs are equal; end: of the slave's log; master_end: of its
-        master's, as far as the slave heard; master: where that one is; found_ms: when.
+    Attributes: common: physical offset up to which both logs are equal; end: of the slave's log; master_end: the last
+        known end of the master's log; master: its address; found_ms: time of the comparison.
     """
 
     common: int
@@ -37,12 +35,12 @@ class Divergence(NamedTuple):
 
     @property
     def own_bytes(self) -> int:
-        """So many bytes of this log the master does not have."""
+        """Return the number of bytes of this log that the master does not have."""
         return max(0, self.end - self.common)
 
     @property
     def missing_bytes(self) -> int:
-        """So many bytes of the master's log this store does not have."""
+        """Return the number of bytes of the master's log that this store does not have."""
         return max(0, self.master_end - self.common)
 
     def __str__(self) -> str:
@@ -63,26 +61,26 @@ def _path(root: str) -> str:
 
 
 def load_divergence(os_api: Door, root: str) -> Divergence | None:
-    """The mark of a store, None where there is none. Raises: CorruptFile, StorageError."""
+    """Return the mark of a store, None without a mark. Raises: CorruptFile, StorageError."""
     path = _path(root)
     try:
         data = os_api.read_file(path)
     except StoreNotFound:
         return None
     try:
-        found = json.loads(data)
-        common, end, master_end = (int(found[name]) for name in ("common", "end", "masterEnd"))
-        return Divergence(common, end, master_end, str(found["master"]), int(found["foundMs"]))
+        fields = json.loads(data)
+        common, end, master_end = (int(fields[name]) for name in ("common", "end", "masterEnd"))
+        return Divergence(common, end, master_end, str(fields["master"]), int(fields["foundMs"]))
     except (ValueError, TypeError, LookupError):
         expected = "an object with common, end, masterEnd, master and foundMs"
         raise CorruptFile("mark of another history", path=path, expected=expected, found=repr(data[:60])) from None
 
 
-def note_divergence(os_api: Door, root: str, found: Divergence) -> None:
+def note_divergence(os_api: Door, root: str, divergence: Divergence) -> None:
     """Write the mark. Raises: StorageError. Durability: on the disk when the call returns."""
     value = {
-        "common": found.common, "end": found.end, "masterEnd": found.master_end, "master": found.master,
-        "foundMs": found.found_ms,
+        "common": divergence.common, "end": divergence.end, "masterEnd": divergence.master_end,
+        "master": divergence.master, "foundMs": divergence.found_ms,
     }  # fmt: skip
     os_api.replace_file(_path(root), json.dumps(value).encode() + b"\n")
 

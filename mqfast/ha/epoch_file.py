@@ -1,11 +1,12 @@
-"""The epochs of a log: which master wrote which part of it, in RocketMQ's file ``epochFileCheckpoint``.
+"""The epochs of a log: which master wrote which part, in RocketMQ's file ``epochFileCheckpoint``.
 
-An epoch is the time of one master. Its entry says at which physical offset that master began to write. Both numbers
-grow from entry to entry. Text: number of entries; CRC-32 of their lines, 31 bits; one line ``<epoch>-<start>`` each.
-Beside that file stands ``epochHistory``, which RocketMQ ignores: the terms of each epoch (``terms.py``).
+An epoch is the term of office of one master. Its entry has the physical offset at which that master began to write.
+Both numbers grow from entry to entry. Text: number of entries; CRC-32 of their lines, 31 bits; one line
+``<epoch>-<start>`` each. The file ``epochHistory`` beside it, which RocketMQ ignores, has the terms of each epoch
+(``term_history.py``).
 
-Room: ha. It must never forget an epoch by itself, never give a number twice, and never let a byte of a term be appended
-before the term is on the disk. Source: EpochFileCache, CheckpointFile.
+Invariants: no epoch is dropped except by a truncation of the log, no number is assigned twice, and a term is on the
+disk before its first byte is appended. Source: EpochFileCache, CheckpointFile.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ _EPOCH_MAX: Final = 2**31 - 1
 
 
 class EpochEntry(NamedTuple):
-    """One epoch, and the physical offset from which on the log is of its master."""
+    """One epoch, and the physical offset at which its master began to write."""
 
     epoch: int
     start: int
 
 
 def epochs_text(entries: Iterable[EpochEntry]) -> bytes:
-    """The content of the file."""
+    """Return the content of the file."""
     lines = [f"{epoch}-{start}\n" for epoch, start in entries]
     content = "".join(lines).encode()
     return f"{len(lines)}\n{zlib.crc32(content) & 0x7FFFFFFF}\n".encode() + content
 
 
 def parse_epochs(data: bytes, path: str) -> list[EpochEntry]:
-    """The entries of a file. Raises: CorruptFile."""
+    """Return the entries of a file. Raises: CorruptFile."""
     lines = data.decode("latin-1").splitlines()
     entries = []
     try:
@@ -57,18 +58,18 @@ def parse_epochs(data: bytes, path: str) -> list[EpochEntry]:
     except (ValueError, IndexError):
         raise CorruptFile("epochs are damaged", path=path, expected="lines of numbers", found=repr(data[:60])) from None
     content = "".join(f"{line}\n" for line in lines[2:]).encode("latin-1")
-    found = zlib.crc32(content) & 0x7FFFFFFF
+    computed = zlib.crc32(content) & 0x7FFFFFFF
     if len(entries) != expected:
         raise CorruptFile("epochs are damaged", path=path, expected=f"{expected} entries", found=f"{len(entries)}")
-    if crc not in (0, found):
-        raise CorruptFile("epochs are damaged", path=path, expected=f"CRC {crc}", found=f"{found}")
+    if crc not in (0, computed):
+        raise CorruptFile("epochs are damaged", path=path, expected=f"CRC {crc}", found=f"{computed}")
     if (wrong := first_wrong(entries)) is not None:
         raise CorruptFile("epochs are damaged", path=path, expected="numbers that grow", found=f"{wrong}")
     return entries
 
 
 def first_wrong(entries: Iterable[EpochEntry]) -> EpochEntry | None:
-    """The first entry that is not above the one before it, or has a number below 0; None where all are right."""
+    """Return the first entry that is not above the previous entry or has a negative number; None if all are valid."""
     before = EpochEntry(NO_EPOCH, -1)
     for entry in entries:
         if entry.epoch <= before.epoch or entry.start <= before.start:
@@ -98,16 +99,16 @@ class EpochFile:
 
     @classmethod
     def load(cls, os_api: Door, root: str) -> EpochFile:
-        """The epochs of a store; none where there is no file. A damaged file of terms leaves the epochs without ids.
+        """Return the epochs of a store; none without a file. A damaged file of terms leaves the epochs without ids.
 
-        Raises: CorruptFile where the file of epochs and its ``.bak`` are damaged, StorageError.
+        Raises: CorruptFile if the file of epochs and its ``.bak`` are damaged, StorageError.
         """
         path = os.path.join(root, _NAME)
         failure: CorruptFile | None = None
         entries: list[EpochEntry] = []
-        for one in (path, path + ".bak"):
+        for candidate in (path, path + ".bak"):
             try:
-                entries = parse_epochs(os_api.read_file(one), one)
+                entries = parse_epochs(os_api.read_file(candidate), candidate)
             except StoreNotFound:
                 continue
             except CorruptFile as error:
@@ -126,31 +127,31 @@ class EpochFile:
             pass
         except CorruptFile as error:
             _log.warning("%s: epochs are without ids, so whole records are compared", error)
-        found = cls(os_api, root, _joined(entries, terms), newest)
-        found.damage = failure
-        return found
+        loaded = cls(os_api, root, _joined(entries, terms), newest)
+        loaded.damage = failure
+        return loaded
 
     @property
     def entries(self) -> list[EpochEntry]:
-        """The epochs as RocketMQ knows them, oldest first."""
+        """Return the epochs in RocketMQ's form, oldest first."""
         return _entries(self.terms)
 
     @property
     def last_epoch(self) -> int:
-        """The newest epoch, NO_EPOCH without one."""
+        """Return the newest epoch, NO_EPOCH without an epoch."""
         terms = self.terms
         return terms[-1].epoch if terms else NO_EPOCH
 
     @property
     def leaders(self) -> frozenset[int]:
-        """The broker ids of all masters that wrote this log, as far as they are known."""
+        """Return the known broker ids of all masters that wrote this log."""
         return frozenset(term.leader for term in self.terms if term.leader != UNKNOWN)
 
     def begin(self, epoch: int, start: int, leader: int = UNKNOWN, *, low: int = 0) -> Term:
-        """A master begins to write at ``start``. A term that began there before wrote nothing, and goes.
+        """Begin the epoch of a master that writes from ``start`` on; replaces an empty term that began there.
 
-        Args: leader: broker id of that master; low: where the log begins; terms that end below are forgotten.
-        Raises: UsageError for an epoch that is not above the last one, StorageError.
+        Args: leader: broker id of that master; low: where the log begins; terms that end below are removed.
+        Raises: UsageError for an epoch that is not above the last epoch, StorageError.
         """
         with self._lock:
             if not self.last_epoch < epoch <= _EPOCH_MAX:
@@ -158,7 +159,7 @@ class EpochFile:
             return self._begin(Term(epoch, start, leader, new_id()), low)
 
     def begin_term(self, start: int, leader: int = UNKNOWN, *, low: int = 0) -> Term:
-        """The master of the newest epoch starts once more, or the first one of a store, which has epoch 0.
+        """Begin another term of the newest epoch, for a restart of its master; an empty store gets epoch 0.
 
         Raises: StorageError.
         """
@@ -166,50 +167,50 @@ class EpochFile:
             return self._begin(Term(max(self.newest, 0), start, leader, new_id()), low)
 
     def begin_unknown(self, start: int) -> None:
-        """What follows is of a master that tells no epochs. Raises: StorageError."""
+        """Begin a term without an id, for a master that sends no epochs. Raises: StorageError."""
         with self._lock:
             if self.terms and self.terms[-1].history:
                 self._begin(Term(self.last_epoch, start), 0)
 
     def follow(self, theirs: Iterable[Term | EpochEntry], end: int) -> bool:
-        """Take the terms of the master that this log follows, as far as the log goes (``end``).
+        """Replace the terms by those of the followed master, up to the end of this log (``end``).
 
-        Returns: is the newest term of the master among them? Raises: StorageError.
+        Returns: True if the newest term of the master is included. Raises: StorageError.
         """
         with self._lock:
-            known = tuple(Term(*one) for one in theirs)
+            known = tuple(Term(*term) for term in theirs)
             mine = tuple(term for term in known if term.start <= end)
             if mine != self.terms:
                 self._write(mine)
             return mine == known
 
     def cut(self, offset: int) -> None:
-        """The log was cut: what began there or later goes. Raises: StorageError."""
+        """Remove the terms that begin at ``offset`` or later, after a truncation of the log. Raises: StorageError."""
         self._keep(lambda term: term.start < offset)
 
     def end_at(self, end: int) -> None:
-        """The log was opened, and ends there: a power cut took what began behind. Raises: StorageError."""
+        """Remove the terms that begin behind ``end``, after a power cut shortened the log. Raises: StorageError."""
         self._keep(lambda term: term.start <= end)
 
     def _keep(self, is_kept: Callable[[Term], bool]) -> None:
         with self._lock:
-            left = tuple(term for term in self.terms if is_kept(term))
-            if left != self.terms:
-                self._write(left)
+            kept = tuple(term for term in self.terms if is_kept(term))
+            if kept != self.terms:
+                self._write(kept)
 
     def _begin(self, term: Term, low: int) -> Term:
-        before = [one for one in self.terms if one.start < term.start]
+        before = [earlier for earlier in self.terms if earlier.start < term.start]
         while len(before) > 1 and before[1].start < low:  # a slave may end where this log begins
             del before[0]
         self._write((*before, term))
         return term
 
     def _write(self, terms: tuple[Term, ...]) -> None:
-        """Epochs first: a crash in between leaves an epoch without an id, in which nothing was appended."""
+        """Write the epochs first: a crash in between leaves an epoch without an id, in which nothing was appended."""
         os_api, before, entries = self.os_api, self.entries, _entries(terms)
         if not entries:  # RocketMQ writes no empty list
-            for one in (self.path + ".bak", self.path):
-                os_api.unlink(one, missing_ok=True)
+            for path in (self.path + ".bak", self.path):
+                os_api.unlink(path, missing_ok=True)
         elif entries != before:
             if before:
                 os_api.replace_file(self.path + ".bak", epochs_text(before))
@@ -228,12 +229,14 @@ def _entries(terms: Iterable[Term]) -> list[EpochEntry]:
 
 
 def _joined(entries: Sequence[EpochEntry], terms: Sequence[Term]) -> list[Term]:
-    """The terms of the epochs that the file of epochs has; an epoch without terms has one without an id."""
+    """Return the terms of the epochs in the file of epochs; an epoch without terms gets a term without an id."""
     joined: list[Term] = []
-    for place, (epoch, start) in enumerate(entries):
-        end = entries[place + 1].start if place + 1 < len(entries) else None
-        found = [one for one in terms if one.epoch == epoch and start <= one.start and (end is None or one.start < end)]
-        if not found or found[0].start != start:
-            found.insert(0, Term(epoch, start))
-        joined += found
+    for index, (epoch, start) in enumerate(entries):
+        end = entries[index + 1].start if index + 1 < len(entries) else None
+        matching = [
+            term for term in terms if term.epoch == epoch and start <= term.start and (end is None or term.start < end)
+        ]
+        if not matching or matching[0].start != start:
+            matching.insert(0, Term(epoch, start))
+        joined += matching
     return joined

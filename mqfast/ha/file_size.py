@@ -1,6 +1,5 @@
-"""Does a master have log files of another size than its slave? What the master sends says so.
-
-Room: ha. It must never do I/O.
+"""Detection of a master with another log file size (mappedFileSizeCommitLog) than its slave, from the bytes that the
+master sends. No I/O.
 """
 
 from __future__ import annotations
@@ -15,19 +14,22 @@ _RECORD_MAGICS: Final = (0xDAA320A7, 0xDAA320AB)
 _END_MARK_MAGIC: Final = 0xCBD43194
 
 
-def other_size(mine: int, found: str) -> str:
-    """The text of the error. Args: mine: size of a log file of the slave; found: what the master has."""
+def other_size(mine: int, theirs: str) -> str:
+    """Return the error text. Args: mine: size of a log file of the slave; theirs: about the master's size."""
     return (
-        f"mappedFileSizeCommitLog: expected the same size at slave and master, this slave has {mine}, {found}; give "
+        f"mappedFileSizeCommitLog: expected the same size at slave and master, this slave has {mine}, {theirs}; give "
         "this slave the setting of its master, with an empty store"
     )
 
 
 def other_file_size(head: bytes, at: int, mine: int) -> str | None:
-    """The text of the error, where a record or an end mark at a place has no room in a log file of the slave, or does
-    not reach its end; None where the bytes are neither.
+    """Return an error text if a record or end mark of the master does not fit the slave's log files, else None.
 
-    Args: head: the bytes of the master there; at: their physical offset; mine: size of a log file of the slave.
+    A record does not fit if it ends behind the end of the slave's file. An end mark must end exactly there. Bytes that
+    are
+    neither give None.
+
+    Args: head: the bytes of the master; at: their physical offset; mine: size of a log file of the slave.
     """
     if len(head) < _HEAD.size:
         return None

@@ -1,12 +1,11 @@
-"""The log of a slave beside what its master sends for the same place, before the slave appends the first byte.
+"""Comparison of a slave's log with the bytes that its master sends, before the slave appends the first byte.
 
-Where both tell terms (``terms.py``), the newest common term says up to where both logs are one. Then, and always with a
-master of RocketMQ, whole records are compared: the record before that place must be the same record in both, with its
-offsets, times, hosts, size and CRC. If that record is another one, the next connection begins further back, each time
-twice as far, until a record is found that both have.
+If both sides send terms (``term_history.py``), the newest common term gives the offset up to which the logs are equal.
+Then, and always with a master of RocketMQ, whole records are compared. The record before that offset must be the same
+in both logs, with offsets, times, hosts, size and CRC. If that record differs, the next connection begins further back,
+each time twice as far, until a common record is found. An equal number of bytes decides nothing.
 
-Room: ha. It must never let a number of bytes decide, and never do I/O but reads of the log. Source: the comparison is
-our own; AutoSwitchHAClient.doTruncate, KIP-279.
+No I/O except reads of the log. Source: own design; AutoSwitchHAClient.doTruncate, KIP-279.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ _STEP_BYTES: Final = 1 << 20
 
 
 class Diverged(DataLoss):
-    """The log of a slave does not go on in its master's log.
+    """The log of a slave does not continue the log of its master.
 
-    Attributes: ``end``: where the slave's log ends; ``master``: the first physical offset that differs; where the
-        master's log ends if that is before; where the master's log begins if that is behind ``end``.
+    Attributes: ``end``: the end of the slave's log; ``master``: the first physical offset that differs; the end of the
+        master's log if that is smaller; the begin of the master's log if that is behind ``end``.
     """
 
     def __init__(self, end: int, master: int, text: str) -> None:
@@ -44,10 +43,10 @@ class Diverged(DataLoss):
 
 
 class Search:
-    """Where the next connection begins to compare: what earlier ones to the same master found.
+    """The start of the next comparison, from the results of earlier connections to the same master.
 
-    Attributes: ``below``: the record that ends there or before is looked at, None: the last one; ``by_records``: terms
-        and records contradict one another, so terms do not count.
+    Attributes: ``below``: the last record that ends at or before this offset is compared, None: the last record;
+        ``by_records``: terms and records contradict each other, so terms do not count.
     """
 
     def __init__(self) -> None:
@@ -56,8 +55,8 @@ class Search:
         self.by_records = False
 
     def go_back(self, start: int, differs_at: int) -> None:
-        """No record is known yet that both have: not the one at ``start``."""
-        if differs_at < start:  # the master's log ends before: look there first
+        """Move the search backwards: the record at ``start`` is not common to both logs."""
+        if differs_at < start:  # the master's log ends before: compare there first
             self.below = differs_at
         else:
             self.below, self.step = start, max(_STEP_BYTES, 2 * self.step)
@@ -65,13 +64,14 @@ class Search:
 
 
 class LogComparison:
-    """One comparison, of one connection.
+    """One comparison, for one connection.
 
-    Args: first: where the master's log begins, 0 where nobody knows; mine: the terms of this log; history: the
-        master's, None where the master tells none.
-    Attributes: lowest: below it there is nothing to compare; limit: as far as both logs may be equal; start, position:
-        of the comparison; end: of the slave's log; all physical offsets; ``by_terms``: terms say where ``limit`` is.
-    Raises: Diverged where nothing has to be compared to say so.
+    Args: first: where the master's log begins, 0 if unknown; mine: the terms of this log; history: the master's, None
+        if the master sends none.
+    Attributes: lowest: the smallest offset to compare; limit: the largest offset up to which both logs can be equal;
+        start, position: of the comparison; end: of the slave's log; all physical offsets; ``by_terms``: terms determine
+        ``limit``.
+    Raises: Diverged if the logs diverge before any byte is compared.
     """
 
     def __init__(
@@ -104,8 +104,9 @@ class LogComparison:
             _log.warning("the master's log begins where this one ends, at %d: nothing can be compared", self.end)
 
     def _start_of(self, search: Search) -> int:
-        """The start of a record, if there is one to compare. A report of 0 means "nothing": a master would begin with
-        its last file.
+        """Return the start of a record, if there is a record to compare.
+
+        A report of 0 means an empty log: a master would begin with its last file.
         """
         if self.limit <= self.lowest:
             return max(self.limit, 0)
@@ -115,22 +116,22 @@ class LogComparison:
 
     @property
     def is_done(self) -> bool:
-        """Was everything compared, and is everything equal?"""
+        """Return True if all bytes were compared and are equal."""
         return self.position >= self.end
 
     @property
     def is_at_limit(self) -> bool:
-        """Is everything equal that can be, and something left of the slave's log?"""
+        """Return True if all comparable bytes are equal but the slave's log is longer."""
         return self.limit <= self.position < self.end
 
     def is_quiet(self, now_s: float, seconds: float) -> bool:
-        """Called with each heartbeat: did nothing else come for so long?"""
+        """Return True if only heartbeats arrived for ``seconds``. Called with each heartbeat."""
         if self._quiet_s is None:
             self._quiet_s = now_s
         return now_s - self._quiet_s >= seconds
 
     def compare(self, offset: int, piece: memoryview) -> memoryview:
-        """Compare the next bytes. Returns: what is behind the slave's end. Raises: Diverged, FrameError."""
+        """Compare the next bytes. Returns: the bytes behind the slave's end. Raises: Diverged, FrameError."""
         if offset != self.position:
             raise FrameError(f"frame: expected offset {self.position}, found {offset}")
         self._quiet_s = None
@@ -156,7 +157,7 @@ class LogComparison:
         return piece[mine:]
 
     def ends_at_limit(self) -> Diverged:
-        """What is behind the limit is not the master's."""
+        """Return the error for a slave whose log is longer than ``limit``."""
         if self.history is not None and self.limit == self.history.end:
             return ahead(self.end, self.limit)
         return Diverged(
@@ -167,8 +168,9 @@ class LogComparison:
         )
 
     def common_below(self, differs_at: int) -> int | None:
-        """The end of the last record that both have, where the logs differ at an offset; None where this comparison
-        has found no record that both have.
+        """Return the end of the last common record before an offset at which the logs differ.
+
+        Returns: None if this comparison found no common record.
         """
         if self.by_terms and differs_at >= self.limit:
             return self._raw.last_boundary(self.limit) if self.limit >= self.lowest else None
@@ -177,7 +179,7 @@ class LogComparison:
 
     @property
     def is_lowest(self) -> bool:
-        """Is there no record before the first one that was compared?"""
+        """Return True if no record precedes the first compared record."""
         return self.start <= max(self.lowest, 1)
 
 
@@ -186,7 +188,7 @@ def _are_known(terms: Sequence[Term]) -> bool:
 
 
 def begins_behind(end: int, first: int) -> Diverged:
-    """The master has deleted what follows the slave's end."""
+    """Return the error for a master that has deleted the bytes after the slave's end."""
     return Diverged(
         end,
         first,
@@ -196,7 +198,7 @@ def begins_behind(end: int, first: int) -> Diverged:
 
 
 def ahead(end: int, master_end: int) -> Diverged:
-    """The master's log ends before the slave's."""
+    """Return the error for a slave whose log is longer than the master's log."""
     return Diverged(
         end, master_end, f"the log of this slave ends at {end}, its master's at {master_end}: the slave is ahead"
     )

@@ -1,7 +1,7 @@
-"""A master: sends the bytes of its log to every slave that connects, and hears how far each of them is.
+"""A master: sends the bytes of its log to every connected slave and receives their acknowledged offsets.
 
-Room: ha. It must never block the event loop, and never change the log. Bytes go out as views of the mapped log. A slave
-that does not read is not sent to. Source: DefaultHAService, DefaultHAConnection.
+Bytes are sent as views of the mapped log. A slave whose send buffer is full gets no further bytes until it is drained.
+The event loop is not blocked and the log is not changed. Source: DefaultHAService, DefaultHAConnection.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _BYTES_A_TURN: Final = 1 << 20  # then the loop has other work
 class SlaveStatus(NamedTuple):
     """One connected slave.
 
-    Attributes: address: where it connects from; sent, acknowledged: physical offsets; behind_bytes: from the last
-        acknowledgement to the end of the log; behind_ms: the age of the first message that it did not acknowledge, 0
-        where there is none; bytes_per_s: sent in the last second; silent_ms: since its last report.
+    Attributes: address: of its connection; sent, acknowledged: physical offsets; behind_bytes: from the last
+        acknowledgement to the end of the log; behind_ms: the age of the first unacknowledged message, 0 if all are
+        acknowledged; bytes_per_s: sent in the last second; silent_ms: since its last report.
     """
 
     address: str
@@ -67,16 +67,16 @@ class _Follower(asyncio.Protocol):
         self._asking: asyncio.Task[None] | None = None
         self.address = ""
         self.is_admitted = False
-        self._early: bytes | None = None  # what came before the peer was admitted
+        self._early: bytes | None = None  # bytes received before the peer was admitted
         self.identity: tuple[int, int] | None = None
         self.position = -1  # nothing is sent before the first report
         self.acknowledged = -1
         self.read_s = self.wrote_s = master.clock()
-        self._stored_s = self.read_s  # when the first message that it does not have was stored, as last seen
+        self._stored_s = self.read_s  # when the first message that the slave lacks was stored, as last seen
         self.bytes_now = self.bytes_per_s = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A slave connects."""
+        """Handle a connection of a slave: admit or refuse the peer."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(_WRITE_HIGH_BYTES, _WRITE_HIGH_BYTES // 4)
         peer = transport.get_extra_info("peername") or ("", 0)
@@ -91,7 +91,7 @@ class _Follower(asyncio.Protocol):
     async def _await_admission(self, verdict: Awaitable[bool]) -> None:
         try:
             is_admitted = await verdict
-        except Exception as error:  # nobody is let in by an error
+        except Exception as error:  # an error admits no peer
             self._master.limit.warning("may it", "slave %s: may it follow? %s", self.address, error)
             is_admitted = False
         if self._transport is not None and not self._transport.is_closing():
@@ -111,7 +111,7 @@ class _Follower(asyncio.Protocol):
         self._master.limit.info("connected", "slave %s: connected", self.address)
 
     def _end_orderly(self) -> None:
-        """Let the peer read an end of file, not a reset: bytes of a report may still wait to be read here."""
+        """Close so that the peer reads an end of file, not a reset: unread bytes of a report may be buffered here."""
         assert self._transport is not None
         if not self._transport.can_write_eof():
             self._transport.close()
@@ -120,7 +120,7 @@ class _Follower(asyncio.Protocol):
         asyncio.get_running_loop().call_later(_END_S, self._transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        """Reports of the slave."""
+        """Handle reports of the slave."""
         if not self.is_admitted:
             if self._early is not None:  # not every loop pauses a connection before its first bytes
                 self._early = (self._early + data)[:_EARLY_BYTES]
@@ -143,7 +143,7 @@ class _Follower(asyncio.Protocol):
             )
             return
         if self.position < 0:
-            # Where the slave wants to go on. Its log may be of another history, so this acknowledges nothing yet.
+            # The offset at which the slave resumes. Its log may have diverged, so the report acknowledges nothing yet.
             self.position = offset or self._master.start_of_empty_slave()
             self._master.limit.info("gets", "slave %s: gets the log from %d to %d", self.address, self.position, end)
             offset = 0
@@ -152,12 +152,12 @@ class _Follower(asyncio.Protocol):
         self.send()
 
     def send_history(self) -> None:
-        """Say whose log this is, to a slave that asked; before the first byte of a term it hears of that term."""
+        """Send the history of this log to a slave that requested it, before the first byte of a term."""
         if self._knows_history and self._transport is not None and not self._transport.is_closing():
             self._transport.write(self._master.history().frame())
 
     def _send_bound(self, offset: int, first: int, end: int) -> None:
-        """The slave asks for bytes that are not there: it hears where this log begins or ends, and the connection ends.
+        """Send the begin or end of this log to a slave that requested an offset outside of the log, and close.
 
         The heartbeat with that offset is a frame that RocketMQ's slave refuses, with both offsets in its log.
         """
@@ -170,17 +170,17 @@ class _Follower(asyncio.Protocol):
         self._transport.close()
 
     def send(self) -> bool:
-        """Send what there is, as far as the slave reads. Returns: was there anything?"""
+        """Send available bytes until the send buffer is full. Returns: True if any byte was sent."""
         if self.position < 0 or self._paused or self._transport is None or self._transport.is_closing():
             return False
-        left = min(_BYTES_A_TURN, self._master.allowance)
+        remaining_bytes = min(_BYTES_A_TURN, self._master.allowance)
         batch = self._master.settings.batch_bytes
         sent = 0
         try:
-            while left > 0 and not self._paused:
+            while remaining_bytes > 0 and not self._paused:
                 frames: list[bytes | memoryview] = []  # one call of the kernel for several
-                while left > 0 and len(frames) < _PARTS_A_WRITE:
-                    views = self._master.raw.read(self.position, min(batch, left), unflushed=True)
+                while remaining_bytes > 0 and len(frames) < _PARTS_A_WRITE:
+                    views = self._master.raw.read(self.position, min(batch, remaining_bytes), unflushed=True)
                     if not views:
                         break
                     view = views[0]  # a frame ends where the file does
@@ -188,7 +188,7 @@ class _Follower(asyncio.Protocol):
                         other.release()
                     frames += (frame_head(self.position, len(view)), view)
                     self.position += len(view)
-                    left -= len(view)
+                    remaining_bytes -= len(view)
                     sent += len(view)
                 if not frames:
                     break
@@ -204,7 +204,7 @@ class _Follower(asyncio.Protocol):
         return sent > 0
 
     def check_timeouts(self, now_s: float) -> None:
-        """Once a second: a heartbeat, a slave that says nothing any more, figures."""
+        """Send a due heartbeat, close a silent connection and update figures. Called once a second."""
         settings = self._master.settings
         self.bytes_per_s, self.bytes_now = self.bytes_now, 0
         if now_s - self.read_s > settings.housekeeping_s:
@@ -216,7 +216,7 @@ class _Follower(asyncio.Protocol):
             self.wrote_s = now_s
 
     def status(self, end: int, now_s: float) -> SlaveStatus:
-        """How far it is, where the log ends at ``end``."""
+        """Return the status of the slave for a log that ends at ``end``."""
         behind = max(0, end - self.acknowledged)
         age_ms = self._master.raw.age_ms(self.acknowledged) if behind else 0
         if age_ms is not None:
@@ -229,16 +229,16 @@ class _Follower(asyncio.Protocol):
         )
 
     def pause_writing(self) -> None:
-        """The slave does not read."""
+        """Stop sending: the send buffer is full."""
         self._paused = True
 
     def resume_writing(self) -> None:
-        """It has read."""
+        """Resume sending: the send buffer is drained."""
         self._paused = False
         self.send()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The slave is gone."""
+        """Remove the slave."""
         if not self.is_admitted:
             return
         self._master.followers.discard(self)
@@ -248,7 +248,7 @@ class _Follower(asyncio.Protocol):
         )
 
     def disconnect(self, why: str) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._transport is not None and not self._transport.is_closing():
             self._master.limit.warning("ended", "slave %s: connection ended: %s", self.address, why)
             self._transport.abort()
@@ -257,8 +257,8 @@ class _Follower(asyncio.Protocol):
 class HaMaster:
     """The replication port of a master in the running event loop.
 
-    Args: file_bytes: size of a log file; acks: told what slaves have; epochs: of the store; admits: may a peer of this
-        address follow? tls: slaves show a certificate, and the log is encrypted.
+    Args: file_bytes: size of a log file; acks: gets the acknowledged offsets; epochs: of the store; admits: whether a
+        peer of this address may follow; tls: slaves show a certificate, and the log is encrypted.
     Attributes: ``followers``: the connections; ``session``: random id of this start.
     Thread: that of the event loop.
     """
@@ -293,7 +293,7 @@ class HaMaster:
         self._timer: asyncio.TimerHandle | None = None
 
     async def start(self, host: str, port: int) -> None:
-        """Listen. Raises: OSError where the address cannot be had."""
+        """Listen. Raises: OSError if the address is not available."""
         loop = asyncio.get_running_loop()
         grace_s = None if self._tls is None else _HANDSHAKE_S
         self._server = await loop.create_server(
@@ -301,7 +301,7 @@ class HaMaster:
         )
 
     def refused(self, address: str) -> None:
-        """Log that a peer may not follow, once in a while."""
+        """Log that a peer may not follow, at a limited rate."""
         if self.clock() - self._refused_s >= _REFUSED_S:
             self._refused_s = self.clock()
             _log.warning(
@@ -309,9 +309,9 @@ class HaMaster:
                 address,
             )
 
-    def connected(self, one: _Follower) -> None:
-        """A slave is here: what runs by the clock runs while there is one."""
-        self.followers.add(one)
+    def connected(self, follower: _Follower) -> None:
+        """Add a slave; starts the send loop and the timer for the first slave."""
+        self.followers.add(follower)
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._send_loop())
         if self._timer is None:
@@ -319,50 +319,50 @@ class HaMaster:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Return the port of the listening socket."""
         assert self._server is not None
         return int(self._server.sockets[0].getsockname()[1])
 
     def start_of_empty_slave(self) -> int:
-        """Where a slave without a log begins."""
+        """Return the offset at which a slave without a log begins."""
         end, first = self.raw.end, max(self.raw.min_offset, 0)
         return first if self.settings.whole_log else max(end - end % self._file_bytes, first)
 
     def history(self) -> MasterHistory:
-        """Whose log this is."""
+        """Return the session, bounds and terms of this log."""
         terms = () if self._epochs is None else self._epochs.terms
         return MasterHistory(self.session, max(self.raw.min_offset, 0), self.raw.end, self.raw.file_bytes, terms)
 
     def send_history(self) -> None:
-        """A term began."""
-        for one in tuple(self.followers):
-            one.send_history()
+        """Send the history to all slaves, at the begin of a term."""
+        for follower in tuple(self.followers):
+            follower.send_history()
 
     def wake(self) -> None:
-        """Somebody waits for slaves: send at once what there is."""
-        for one in tuple(self.followers):
-            one.send()
+        """Send available bytes at once: a thread waits for acknowledgements."""
+        for follower in tuple(self.followers):
+            follower.send()
 
     async def _send_loop(self) -> None:
-        """Look often while there is something to send, else sleep in a thread until there is."""
+        """Poll while slaves get bytes; else wait for new bytes in a thread."""
         without = 0
         while self.followers:
-            active = [one.send() for one in tuple(self.followers)]
+            active = [follower.send() for follower in tuple(self.followers)]
             without = 0 if any(active) else without + 1
             if without < _POLLS_WITHOUT_DATA:
                 await asyncio.sleep(_POLL_S)
                 continue
-            ready = [one for one in self.followers if one.position >= 0]
-            if not ready or any(one.position < self.raw.end for one in ready):
-                await asyncio.sleep(_SLEEP_S / 10)  # nobody is here yet, or a slave does not read
+            ready = [follower for follower in self.followers if follower.position >= 0]
+            if not ready or any(follower.position < self.raw.end for follower in ready):
+                await asyncio.sleep(_SLEEP_S / 10)  # no slave has reported yet, or a send buffer is full
                 continue
             try:
                 at = self.raw.end
                 if await asyncio.to_thread(self.raw.wait_for, at, _SLEEP_S, unflushed=True):
                     without = 0
             except MqfastError as error:
-                for one in tuple(self.followers):
-                    one.disconnect(str(error))
+                for follower in tuple(self.followers):
+                    follower.disconnect(str(error))
                 return
 
     def _each_second(self) -> None:
@@ -372,16 +372,16 @@ class HaMaster:
         self.allowance = self.settings.flow_bytes_per_s or 1 << 62
         now_s = self.clock()
         with contextlib.suppress(StoreClosed):
-            for one in tuple(self.followers):
-                one.check_timeouts(now_s)
+            for follower in tuple(self.followers):
+                follower.check_timeouts(now_s)
 
     def statuses(self) -> list[SlaveStatus]:
-        """Every slave that has reported."""
+        """Return the status of every slave that has reported."""
         end, now_s = self.raw.end, self.clock()
-        return sorted(one.status(end, now_s) for one in self.followers if one.position >= 0)
+        return sorted(follower.status(end, now_s) for follower in self.followers if follower.position >= 0)
 
     async def stop(self) -> None:
-        """End all connections and listen no more."""
+        """Close all connections and stop listening."""
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:
@@ -389,6 +389,6 @@ class HaMaster:
             await asyncio.gather(self._task, return_exceptions=True)
         if self._server is not None:
             self._server.close()
-        for one in tuple(self.followers):
-            one.disconnect("the master ends")
+        for follower in tuple(self.followers):
+            follower.disconnect("the master ends")
         await asyncio.sleep(0)

@@ -1,10 +1,8 @@
-"""From the store of a slave to that of a master: what is checked, what would be done, and doing it.
+"""Promotion of a slave's store to a master's store: checks, plan and execution.
 
-A plan is made without a write. A store is promoted only if its log is whole, goes as far as its master's was known to
-go, and was not found to be of another history. The new epoch is on the disk before the store takes its first message,
-so that the old master can be told.
-
-Room: ha. It must never promote a damaged store, and never cut anything. Source: AutoSwitchHAService.changeToMaster.
+A plan is made without a write. A store is promoted only if its log is whole, reaches the last known end of the
+master's log, and was not found diverged. The new epoch is on the disk before the first message is stored, so that
+the old master can be fenced. A promotion truncates nothing. Source: AutoSwitchHAService.changeToMaster.
 """
 
 from __future__ import annotations
@@ -34,10 +32,10 @@ _MASTER = 0  # broker id of every master without fail-over
 
 @dataclass(frozen=True)
 class PromotionPlan:
-    """What a promotion found and would do.
+    """The findings and steps of a promotion.
 
-    Attributes: end: physical offset where the log ends; master_end: as far as the master's log was known to go;
-        old_epoch, new_epoch; refusals: why it cannot be done; warnings: what to know.
+    Attributes: end: physical offset where the log ends; master_end: last known end of the master's log; old_epoch,
+        new_epoch; refusals: reasons against the promotion; warnings.
     """
 
     path: str
@@ -50,7 +48,7 @@ class PromotionPlan:
 
     @property
     def behind_bytes(self) -> int:
-        """So much of the master's log is known to be missing."""
+        """Return the number of bytes of the master's log that are known to be missing."""
         return max(0, self.master_end - self.end)
 
     def __str__(self) -> str:
@@ -79,9 +77,9 @@ def plan_promotion(
     os_api: OsApi | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> PromotionPlan:
-    """Look at a store that nobody has open; nothing is written but its lock file.
+    """Check a store that no process has open; writes nothing but the lock file.
 
-    Args: accept_loss: a log that ends before its master's, or is of another history, is no reason to refuse.
+    Args: accept_loss: do not refuse a log that ends before its master's or has diverged.
     Raises: StorageError.
     """
     os_api = os_api or OsApi()
@@ -93,12 +91,12 @@ def plan_promotion(
     except (StorageError, StoreNotFound) as error:
         return replace(plan, refusals=[f"there is no store: {error}"])
     try:
-        return _looked_at(plan, config, accept_loss, os_api, progress)
+        return _checked(plan, config, accept_loss, os_api, progress)
     finally:
         lock.release()
 
 
-def _looked_at(
+def _checked(
     plan: PromotionPlan,
     config: StoreConfig,
     accept_loss: bool,
@@ -110,9 +108,9 @@ def _looked_at(
         report = verify(path, config=config, os_api=os_api, progress=progress)
     except StoreNotFound as error:
         return replace(plan, refusals=[f"there is no store: {error}"])
-    damages = [one for one in report.damages if one.severity is Severity.DAMAGE]
+    damages = [damage for damage in report.damages if damage.severity is Severity.DAMAGE]
     if damages:
-        refusals += [str(one) for one in damages[:_SHOWN]]
+        refusals += [str(damage) for damage in damages[:_SHOWN]]
         refusals.append(f"{len(damages)} damages: see 'mqfast store verify {path}', and 'mqfast store repair'")
     elif report.state != "clean":
         warnings.append("the last broker was killed; the store is recovered first")
@@ -139,7 +137,7 @@ def _looked_at(
     try:
         epochs = EpochFile.load(os_api, path)
         old, newest = epochs.last_epoch, epochs.newest
-        if epochs.damage is not None:  # the file before this one may lack an epoch, whose number would be given twice
+        if epochs.damage is not None:  # the .bak file may lack an epoch, whose number would be assigned twice
             raise epochs.damage
         if epochs.entries and epochs.entries[-1].start > end:
             last = epochs.entries[-1]
@@ -150,10 +148,10 @@ def _looked_at(
 
 
 def carry_out(plan: PromotionPlan, config: StoreConfig, *, os_api: OsApi | None = None) -> None:
-    """Recover the store as a slave, see that it is as planned, and write the new epoch.
+    """Recover the store as a slave, check the end of its log against the plan, and write the new epoch.
 
-    Raises: UsageError for a plan with refusals; DataLoss where the recovered log ends before the planned end; no epoch
-        is written then; as ``open_store``. Durability: the epoch is on the disk when the call returns.
+    Raises: UsageError for a plan with refusals; DataLoss if the recovered log ends before the planned end; no epoch is
+        written then; as ``open_store``. Durability: the epoch is on the disk when the call returns.
     """
     if plan.refusals:
         raise UsageError(f"promotion of {plan.path}: refused: {'; '.join(plan.refusals)}")

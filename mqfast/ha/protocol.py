@@ -1,13 +1,13 @@
-"""What master and slave say to each other, without I/O: reports of a slave, frames of a master.
+"""The protocol between master and slave, without I/O: reports of a slave, frames of a master.
 
-A slave reports its end of the log as 8 bytes. A master sends frames: 8 bytes offset, 4 bytes size, then so many bytes
-of its log; a frame of size 0 is a heartbeat, whose offset is where the next one begins.
+A slave reports the end of its log as 8 bytes. A master sends frames: 8 bytes offset, 4 bytes size, then the log bytes.
+A frame of size 0 is a heartbeat; its offset is that of the next frame.
 
-A slave that knows its master for one of mqfast asks with its first report, ASKS_HISTORY, for the history of the log.
-The answer is a frame with the offset HISTORY, which comes again whenever the master begins a term. The connection that
-sends the log itself says so whose log that is. A broker of RocketMQ neither asks nor is asked.
+A slave that knows its master for an mqfast broker sends ASKS_HISTORY as its first report, a request for the history of
+the log. The response is a frame with the offset HISTORY, which is repeated whenever the master begins a term. So the
+connection that transfers the log also identifies the log. A broker of RocketMQ neither sends nor gets such requests.
 
-Room: ha. It must never keep the bytes of the log. Source: DefaultHAConnection, DefaultHAClient.
+The bytes of the log are not kept. Source: DefaultHAConnection, DefaultHAClient.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _ID_BITS: Final = 24
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 """A master sends at most haTransferBatchSize; a larger size is damage."""
 ASKS_HISTORY: Final = -(2**63)
-"""The first report of a slave that wants to know whose log the master sends."""
+"""The first report of a slave that requests the history of the master's log."""
 HISTORY: Final = -(2**63)
-"""The offset of the frame that answers."""
+"""The offset of the response frame to ASKS_HISTORY."""
 _HISTORY_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 class MasterHistory(NamedTuple):
-    """Whose log a master sends.
+    """The identity of the log that a master sends.
 
-    Attributes: session: random id of this start of the master, as 1007 tells it too; first, end: of the log at that
-        moment; file_bytes: mappedFileSizeCommitLog; terms: of the log.
+    Attributes: session: random id of this start of the master, also in the response to 1007; first, end: of the log at
+        that moment; file_bytes: mappedFileSizeCommitLog; terms: of the log.
     """
 
     session: str
@@ -58,17 +58,17 @@ class MasterHistory(NamedTuple):
     terms: tuple[Term, ...]
 
     def frame(self) -> bytes:
-        """As it is sent."""
+        """Return the frame with this history."""
         body = json.dumps({**self._asdict(), "terms": [list(term) for term in self.terms]}).encode()
         return frame_head(HISTORY, len(body)) + body
 
     @classmethod
     def parsed(cls, data: bytes) -> MasterHistory:
-        """Raises: FrameError."""
+        """Parse the body of a history frame. Raises: FrameError."""
         try:
-            found = json.loads(data)
-            first, end, file_bytes = (int(found[name]) for name in ("first", "end", "file_bytes"))
-            return cls(str(found["session"]), first, end, file_bytes, terms_of(found["terms"]))
+            fields = json.loads(data)
+            first, end, file_bytes = (int(fields[name]) for name in ("first", "end", "file_bytes"))
+            return cls(str(fields["session"]), first, end, file_bytes, terms_of(fields["terms"]))
         except (ValueError, TypeError, LookupError) as error:
             raise FrameError(
                 f"history of a master: expected session, first, end, file_bytes and terms, found {error!r}"
@@ -76,25 +76,25 @@ class MasterHistory(NamedTuple):
 
 
 def report(offset: int) -> bytes:
-    """What a slave sends."""
+    """Return the report of an offset."""
     return _REPORT.pack(offset)
 
 
 def frame_head(offset: int, size: int) -> bytes:
-    """What stands before the bytes of a frame."""
+    """Return the header of a frame."""
     return _HEAD.pack(offset, size)
 
 
 def identity_report(broker_id: int, epoch: int) -> bytes:
-    """Who the slave is, and the newest epoch of its store: for a master of a fail-over, which no Java broker is."""
+    """Return the report of broker id and newest epoch, for a fail-over master, which is never a Java broker."""
     return _REPORT.pack(-1 - ((epoch << _ID_BITS) | broker_id))
 
 
 class Reports:
-    """The reports in the bytes of a slave.
+    """Parser of the reports of a slave.
 
-    Attributes: ``identity``: (broker id, epoch) as the slave said last, None where it did not; ``asks_history``: the
-        slave asked whose log this is.
+    Attributes: ``identity``: (broker id, epoch) of the last identity report, None without a report; ``asks_history``:
+        the slave requested the history.
     """
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class Reports:
         self._part = b""
 
     def feed(self, data: bytes) -> int | None:
-        """Take bytes. Returns: the newest complete report, None where there is none."""
+        """Parse bytes. Returns: the newest complete report, None without a report."""
         data = self._part + data
         whole = len(data) // _REPORT.size * _REPORT.size
         self._part = data[whole:]
@@ -120,9 +120,9 @@ class Reports:
 
 
 class Frames:
-    """The frames in the bytes of a master, handed out piece by piece as they come; the frame of its history whole.
+    """Parser of the frames of a master: yields log bytes as they arrive, and the body of a history frame as a whole.
 
-    Args: with_history: the slave asked for a history.
+    Args: with_history: the slave requested a history.
     """
 
     def __init__(self, *, with_history: bool = False) -> None:
@@ -134,14 +134,14 @@ class Frames:
 
     @property
     def is_between(self) -> bool:
-        """Has everything of the last frame come, and nothing of the next?"""
+        """Return True if the last frame is complete and no byte of the next frame has arrived."""
         return self._left == 0 and not self._head
 
     def feed(self, data: memoryview) -> Iterator[tuple[int, memoryview]]:
-        """Take bytes. Yields: (offset, bytes of the log that begin there); no bytes for a heartbeat; (HISTORY, the
-        whole body) of a history.
+        """Parse bytes. Yields: (offset, log bytes at this offset); no bytes for a heartbeat; (HISTORY, the whole body)
+        of a history.
 
-        Raises: FrameError for a frame that no master sends; nothing behind it can be read.
+        Raises: FrameError for a frame that no master sends; bytes behind that frame cannot be parsed.
         """
         at = 0
         while at < len(data):

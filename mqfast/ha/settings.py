@@ -1,7 +1,4 @@
-"""Settings of replication, with RocketMQ's defaults.
-
-Room: ha. It must never read a file. Source: MessageStoreConfig.
-"""
+"""Settings of replication, with RocketMQ's defaults. Source: MessageStoreConfig."""
 
 from __future__ import annotations
 
@@ -12,19 +9,19 @@ __all__ = ["HaSettings"]
 
 @dataclass(frozen=True, slots=True)
 class HaSettings:
-    """How a master sends and a slave follows.
+    """Timing and limits of a master and a slave.
 
     Attributes:
         batch_bytes: log bytes of one frame (RocketMQ: haTransferBatchSize).
-        heartbeat_s: after so long without a frame a master sends an empty one, a slave its report
+        heartbeat_s: idle time after which a master sends an empty frame, and a slave its report
             (haSendHeartbeatInterval).
-        housekeeping_s: a connection on which nothing came for so long ends (haHousekeepingInterval).
+        housekeeping_s: a connection without received bytes for so long is closed (haHousekeepingInterval).
         flow_bytes_per_s: a master sends at most this, to all slaves together; None for no limit
             (maxHaTransferByteInSecond, with haFlowControlEnable).
-        reconnect_s: how long a slave waits after a connection ended.
-        connect_timeout_s: how long a connection may take.
-        whole_log: a slave without a log begins with the master's first file, not with the last one.
-        truncate_diverged: a slave cuts off what its master does not have (haTruncateDiverged); else it stops there.
+        reconnect_s: pause of a slave after a connection ended.
+        connect_timeout_s: time limit of a connect.
+        whole_log: a slave without a log begins with the master's first file, not with its last file.
+        truncate_diverged: a slave truncates bytes that its master lacks (haTruncateDiverged); else the slave stops.
     """
 
     batch_bytes: int = 32768

@@ -1,11 +1,11 @@
-"""A slave: appends what its master sends, at the same offsets, each record checked before it lands.
+"""A slave: appends the log bytes of its master at the same offsets, after a check of each record.
 
-A plain master sends whatever follows the offset that a slave reports, also to a log of another history. So the slave
-first compares the two (``comparison.py``). A slave that finds another history leaves a mark in its store, which goes
-when the slave follows again, or was cut.
+A plain master sends the bytes after any reported offset, also to a slave whose log has diverged. So the slave first
+compares both logs (``log_comparison.py``). A slave whose log has diverged leaves a mark in its store. The mark is
+removed when the slave follows again or its log was truncated.
 
-Room: ha. It must never cut its log unless it is told to, never append behind bytes that differ from the master's, and
-never append the first byte of a term before the term is on the disk. Source: DefaultHAClient, AutoSwitchHAClient.
+Invariants: the log is truncated only if the settings allow that, nothing is appended behind bytes that differ from the
+master's, and a term is on the disk before its first byte is appended. Source: DefaultHAClient, AutoSwitchHAClient.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ _REFUSED: Final = (
 
 
 class FollowState(StrEnum):
-    """What a slave does. The first three are RocketMQ's."""
+    """The state of a slave. The first three are RocketMQ's."""
 
     READY = "READY"
-    """It has no connection."""
+    """No connection."""
     TRANSFER = "TRANSFER"
-    """It follows."""
+    """Following."""
     SHUTDOWN = "SHUTDOWN"
-    """It was stopped, or its store failed."""
+    """Stopped, or the store failed."""
     DIVERGED = "DIVERGED"
-    """Its log does not go on in its master's: an operator decides."""
+    """The log has diverged from the master's log: an operator decides."""
 
 
 class FollowStatus(NamedTuple):
-    """How it goes.
+    """The status of a slave.
 
-    Attributes: end: physical offset up to which the slave has the log; master_end: the end of its master's, as far as
-        it heard; behind_ms: since when it lacks a byte of that, 0 where it lacks none; bytes_per_s: received in the
+    Attributes: end: physical offset up to which the slave has the log; master_end: the last known end of the master's
+        log; behind_ms: time since the slave lacks a byte of that, 0 if none is missing; bytes_per_s: received in the
         last second; silent_ms: since the last byte of the master, None before the first; unreported_ms: since the last
-        report; error: why it does not follow.
+        report; error: reason for not following.
     """
 
     state: FollowState
@@ -78,13 +78,13 @@ class FollowStatus(NamedTuple):
 
     @property
     def behind_bytes(self) -> int:
-        """What it lacks of its master's log, as far as it heard."""
+        """Return the number of bytes that the slave lacks of the known part of the master's log."""
         return max(0, self.master_end - self.end)
 
 
 class Followed(NamedTuple):
-    """The connection whose log is appended. ``number``: of the connection; ``session``: of the master, empty where it
-    tells none.
+    """The connection whose log is appended. ``number``: of the connection; ``session``: of the master, empty if the
+    master sends none.
     """
 
     number: int
@@ -92,20 +92,20 @@ class Followed(NamedTuple):
 
 
 class _Again(ConnectionError):
-    """The next connection goes on at once."""
+    """A reason to connect again at once."""
 
 
 class HaSlave:
-    """Follows a master in a thread of its own, which works without the GIL where bytes move.
+    """Follows a master in a thread of its own, which moves bytes without the GIL.
 
-    Args: raw: of a store with broker_role SLAVE; master: asked for ``(host, port)`` before each connection, None while
-        nobody knows; on_append: called in the thread after bytes were appended; on_cut: after the log was cut, with its
-        new end; on_follow: when a comparison has found both logs equal; epochs: of the store, whose root gets the mark;
-        tells_history: asked after ``master``: is that one of mqfast? identity: broker id and newest epoch of the store,
-        told to a master of a fail-over; bounds: first byte and end of the master's log, where another way than this
-        connection tells them, None while it does not: a Java master says nothing of bytes that it does not have, and a
-        master may pause. Without that way silence is an end.
-        tls: makes the context of each connection; None for plain ones.
+    Args: raw: of a store with broker_role SLAVE; master: returns ``(host, port)`` before each connection, None while
+        the master is unknown; on_append: called in the thread after bytes were appended; on_cut: called after a
+        truncation, with the new end of the log; on_follow: called when a comparison has found both logs equal; epochs:
+        of the store, whose root gets the mark; tells_history: called after ``master``, returns True for a master of
+        mqfast; identity: broker id and newest epoch of the store, sent to a fail-over master; bounds: first byte and
+        end of the master's log from a source other than this connection, None while unknown. A Java master sends
+        nothing for bytes that it does not have, and a master may pause; without ``bounds`` silence means the end of the
+        log. tls: creates the TLS context of each connection; None for plain connections.
     Thread: ``start``, ``stop`` and ``status``: any.
     """
 
@@ -139,7 +139,7 @@ class HaSlave:
         self._clock = clock
         self._search = Search()
         self._history: MasterHistory | None = None  # of the master of this connection
-        self._next_term = _NO_TERM  # where the first term of the master begins that this store lacks
+        self._next_term = _NO_TERM  # begin of the first term of the master that this store lacks
         self._number = 0
         self._reconnects = 0
         self._followed: Followed | None = None
@@ -154,18 +154,18 @@ class HaSlave:
         self._error: str | None = None
         self._read_s: float | None = None
         self._wrote_s: float | None = None
-        self._whole_s = clock()  # when it had all that it had heard of
-        self._rate = (0.0, 0, 0)  # since when, bytes received before, bytes a second in the second before
-        self._mark: Divergence | None = None  # as the store has it
+        self._whole_s = clock()  # when the slave last had all known bytes of the master's log
+        self._rate = (0.0, 0, 0)  # begin of the second, bytes received before, rate of the previous second
+        self._mark: Divergence | None = None  # the mark in the store
         self._load_mark()
         self._thread = threading.Thread(target=self._main, name="mqfast-ha-slave", daemon=True)
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Follow no more; what was received whole is in the log."""
+        """Stop the thread; completely received records are in the log."""
         self._stopping.set()
         self.reconnect()
         if self._thread.is_alive():
@@ -173,11 +173,11 @@ class HaSlave:
         self._state = FollowState.SHUTDOWN
 
     def reconnect(self) -> None:
-        """End the connection that there is, or is being made: the master is another one, say."""
+        """Close the current connection or the connection attempt, for example after a change of the master."""
         self._reconnects += 1
         with contextlib.suppress(OSError):
-            if (one := self._socket) is not None:
-                one.shutdown(socket.SHUT_RDWR)
+            if (current := self._socket) is not None:
+                current.shutdown(socket.SHUT_RDWR)
 
     def _load_mark(self) -> None:
         if self._epochs is None:
@@ -191,12 +191,12 @@ class HaSlave:
 
     @property
     def followed(self) -> Followed | None:
-        """Whose log is appended now; None while a comparison is not done, or found another history."""
+        """Return the connection whose log is appended now; None during a comparison, or if the logs diverged."""
         return self._followed
 
     @property
     def status(self) -> FollowStatus:
-        """How it goes now."""
+        """Return the current status."""
         now_s, end, master_end = self._clock(), self._raw.end, self._master_end
         return FollowStatus(
             self._state,
@@ -235,7 +235,9 @@ class HaSlave:
             except (StoreFailed, StoreClosed) as error:
                 self._set_state(FollowState.SHUTDOWN, error)
                 return
-            except Exception as error:  # an address may be no address: a thread that ended would follow nobody any more
+            except (
+                Exception
+            ) as error:  # also an invalid address: without this thread the slave would not follow any master
                 self._set_state(FollowState.READY, error)
             self._stopping.wait(self._settings.reconnect_s)
 
@@ -243,23 +245,25 @@ class HaSlave:
         if self._stopping.is_set():
             return
         text = str(error) or type(error).__name__
-        if state is FollowState.READY and self._mark is not None:  # a master that is away changes nothing of that
+        if (
+            state is FollowState.READY and self._mark is not None
+        ):  # a master that is not reachable does not remove the mark
             state, text = FollowState.DIVERGED, f"{self._mark}; now: {text}"
         is_new, self._error = text != self._error, text
-        self._state = state  # behind the error: who sees the state finds why
-        if is_new:  # once, not with every attempt
+        self._state = state  # after the error: a reader of the state finds the reason
+        if is_new:  # once, not for every attempt
             level = logging.ERROR if state in (FollowState.DIVERGED, FollowState.SHUTDOWN) else logging.WARNING
             _log.log(level, "master %s: %s", self._address, text)
 
     def _follow(self, address: tuple[str, int], reconnects: int) -> None:
-        with self._connection(address) as one:
-            one.settimeout(min(_TURN_S, self._settings.heartbeat_s))
-            self._socket = one
+        with self._connection(address) as connection:
+            connection.settimeout(min(_TURN_S, self._settings.heartbeat_s))
+            self._socket = connection
             if self._reconnects != reconnects:
                 raise _Again("the master is another one")
             self._connected_s = self._clock()
             try:
-                self._transfer(one)
+                self._transfer(connection)
             finally:
                 self._socket = self._followed = None
                 self._raw.forget_part()
@@ -267,21 +271,21 @@ class HaSlave:
                     self._state = FollowState.READY
 
     def _connection(self, address: tuple[str, int]) -> socket.socket:
-        """A connection, encrypted where the settings ask for that."""
-        one = socket.create_connection(address, self._settings.connect_timeout_s)
+        """Return a new connection, encrypted if the settings require TLS."""
+        connection = socket.create_connection(address, self._settings.connect_timeout_s)
         try:
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is None:
-                return one
-            return self._tls().wrap_socket(one)
+                return connection
+            return self._tls().wrap_socket(connection)
         except ssl.SSLError as error:
-            one.close()
+            connection.close()
             raise ConnectionError(f"expected TLS and a certificate of the same CA at the master: {error}") from None
         except BaseException:
-            one.close()
+            connection.close()
             raise
 
-    def _transfer(self, one: socket.socket) -> None:
+    def _transfer(self, connection: socket.socket) -> None:
         raw, settings, clock = self._raw, self._settings, self._clock
         asks = self._has_history()
         frames, buffer = Frames(with_history=asks), memoryview(bytearray(_BUFFER_BYTES))
@@ -289,16 +293,16 @@ class HaSlave:
         comparison: LogComparison | None = None
         wrote_s = read_s = clock()
         if asks:
-            one.sendall(report(ASKS_HISTORY))
+            connection.sendall(report(ASKS_HISTORY))
             self._wrote_s = wrote_s
         else:
-            comparison = self._begin_comparison(one)
+            comparison = self._begin_comparison(connection)
         reported = -1
-        told: tuple[int, int] | None = None
+        sent_identity: tuple[int, int] | None = None
         at_first = self._received
         while not self._stopping.is_set():
             try:
-                size = one.recv_into(buffer)
+                size = connection.recv_into(buffer)
             except TimeoutError:
                 size = -1
             now_s = clock()
@@ -309,19 +313,19 @@ class HaSlave:
             if size > 0:
                 self._read_s = read_s = now_s
                 self._received += size
-                comparison = self._receive(one, frames, buffer[:size], comparison)
+                comparison = self._receive(connection, frames, buffer[:size], comparison)
             elif now_s - read_s > settings.housekeeping_s:
                 raise ConnectionError(f"expected a frame within {settings.housekeeping_s:g} s, found none")
             if comparison is None:
                 continue
             if reported < 0:
                 reported, wrote_s = comparison.start, self._wrote_s or now_s
-            if comparison.is_done and (identity := self._identity()) != told and identity is not None:
-                one.sendall(identity_report(*identity))
-                told = identity
+            if comparison.is_done and (identity := self._identity()) != sent_identity and identity is not None:
+                connection.sendall(identity_report(*identity))
+                sent_identity = identity
             if comparison.is_done and (raw.end > reported or now_s - wrote_s >= settings.heartbeat_s):
                 reported = raw.safe_end()
-                one.sendall(report(reported))
+                connection.sendall(report(reported))
                 self._wrote_s = wrote_s = now_s
             if raw.end >= self._master_end:
                 self._whole_s = now_s
@@ -329,8 +333,8 @@ class HaSlave:
             if now_s - since_s >= _TURN_S:
                 self._rate = (now_s, self._received, round((self._received - before) / (now_s - since_s)))
 
-    def _begin_comparison(self, one: socket.socket) -> LogComparison:
-        """Tell the master from where on it sends. Raises: Diverged, _Again."""
+    def _begin_comparison(self, connection: socket.socket) -> LogComparison:
+        """Begin a comparison and report its start offset to the master. Raises: Diverged, _Again."""
         mine = () if self._epochs is None else self._epochs.terms
         try:
             comparison = LogComparison(self._raw, self._search, self._master_first, mine, self._history)
@@ -340,14 +344,14 @@ class HaSlave:
         self._master_first = 0
         if comparison.is_at_limit:
             self._decide(comparison.ends_at_limit(), comparison)
-        one.sendall(report(comparison.start))
+        connection.sendall(report(comparison.start))
         self._wrote_s = self._clock()
         if comparison.is_done and self._history is not None:
             self._begin_to_follow()
         return comparison
 
-    def _on_history(self, one: socket.socket, data: bytes, comparison: LogComparison | None) -> LogComparison:
-        """The master says whose log it sends. Raises: ConfigError, ConnectionError, Diverged, FrameError."""
+    def _on_history(self, connection: socket.socket, data: bytes, comparison: LogComparison | None) -> LogComparison:
+        """Process the history of the master's log. Raises: ConfigError, ConnectionError, Diverged, FrameError."""
         history = MasterHistory.parsed(data)
         if history.file_bytes != self._raw.file_bytes:
             raise ConfigError(other_size(self._raw.file_bytes, f"its master {history.file_bytes}"))
@@ -358,17 +362,17 @@ class HaSlave:
         self._history = history
         if comparison is None:
             self._master_end = history.end
-            return self._begin_comparison(one)
+            return self._begin_comparison(connection)
         if self._followed is not None:
             self._take_terms(self._raw.end)
         return comparison
 
     def _receive(
-        self, one: socket.socket, frames: Frames, data: memoryview, comparison: LogComparison | None
+        self, connection: socket.socket, frames: Frames, data: memoryview, comparison: LogComparison | None
     ) -> LogComparison | None:
         for start, piece in frames.feed(data):
             if start == HISTORY:
-                comparison = self._on_history(one, bytes(piece), comparison)
+                comparison = self._on_history(connection, bytes(piece), comparison)
                 continue
             if comparison is None:
                 raise FrameError(f"frame: expected the history of the master, found offset {start}")
@@ -398,7 +402,7 @@ class HaSlave:
         return comparison
 
     def _begin_to_follow(self) -> None:
-        """Both logs are one, as far as this one goes. Raises: StorageError."""
+        """Begin to append: both logs are equal up to the end of this log. Raises: StorageError."""
         history, end = self._history, self._raw.end
         if self._epochs is not None:
             self._remove_mark(self._epochs)
@@ -425,7 +429,7 @@ class HaSlave:
                 self._take_terms(offset)
 
     def _take_terms(self, end: int) -> None:
-        """The terms of the master, as far as this log goes. Raises: StorageError."""
+        """Store the master's terms up to the end of this log. Raises: StorageError."""
         terms = () if self._history is None else self._history.terms
         if self._epochs is not None and terms:
             self._epochs.follow(terms, end)
@@ -441,14 +445,14 @@ class HaSlave:
             raise
 
     def _on_early_heartbeat(self, offset: int, comparison: LogComparison) -> None:
-        """A heartbeat before everything was compared: the master may not have what was asked for.
+        """Process a heartbeat during the comparison: the master may lack the requested bytes.
 
-        Raises: Diverged; ConnectionError where the comparison begins anew elsewhere; FrameError.
+        Raises: Diverged; ConnectionError if the comparison restarts elsewhere; FrameError.
         """
         asked, end = comparison.position, comparison.end
         if offset == asked:
             if self._history is not None or not comparison.is_quiet(self._clock(), self._settings.heartbeat_s / 2):
-                return  # a master that stood still for a while sends one before it goes on
+                return  # a master that paused sends a heartbeat before it resumes
             bounds = (0, asked) if self._bounds is None else self._bounds()
             if bounds is None:
                 raise ConnectionError(f"expected bytes from {asked} on, found none, and nobody tells where they end")
@@ -468,9 +472,9 @@ class HaSlave:
         raise _Again(f"its log begins at {offset}: the next connection compares from there on")
 
     def _decide(self, error: Diverged, comparison: LogComparison) -> None:
-        """Another history: leave a mark, and cut off what the master does not have where that is allowed.
+        """Handle diverged logs: write the mark, and truncate what the master does not have if the settings allow that.
 
-        Raises: always: Diverged, where the log stays as it is; _Again, where the next connection goes on.
+        Raises: always: Diverged, if the log stays unchanged; _Again, if the next connection continues.
         """
         if error.master > error.end:
             self._write_mark(error, error.end)
@@ -505,7 +509,7 @@ class HaSlave:
         raise _Again("the log was cut; it goes on with a new connection")
 
     def _write_mark(self, error: Diverged, common: int) -> None:
-        """The store says so itself, also when this process is gone."""
+        """Write the mark into the store, which survives the process."""
         if self._epochs is None:
             return
         mark = Divergence(common, error.end, max(self._master_end, error.master), str(self._address))

@@ -1,11 +1,11 @@
-"""The terms of a log: every start of a master that may append begins one, within an epoch, with a random id.
+"""The terms of a log: every start of a master that may append begins a term, within an epoch, with a random id.
 
-RocketMQ's file of epochs has numbers and offsets alone. Two masters may give the same number, and one master may lose
-the end of its log in a power cut and write other messages there. A term names its leader and has an id that nobody else
-draws, so two logs that have a term in common are equal up to the smaller end of the newest such term.
+RocketMQ's file of epochs has only numbers and offsets. Two masters may use the same number, and a master may lose the
+end of its log in a power cut and write other messages there. A term names its leader and has a random, unique id. So
+two logs with a common term are equal up to the smaller end of the newest common term. Terms with an unknown id are
+never equal.
 
-Room: ha. It must never call two terms equal where an id is unknown, and never do I/O. Source: KIP-101, KIP-279,
-EpochFileCache.findConsistentPoint.
+No I/O. Source: KIP-101, KIP-279, EpochFileCache.findConsistentPoint.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _ID_CHARS_MAX: Final = 64
 class Term(NamedTuple):
     """One start of a master.
 
-    Attributes: epoch; start: the physical offset from which on the log is of this term; leader: broker id of the
-        master, UNKNOWN for a broker of RocketMQ; history: random id, empty where nobody knows.
+    Attributes: epoch; start: the physical offset at which the term begins; leader: broker id of the master, UNKNOWN for
+        a broker of RocketMQ; history: random id, empty if unknown.
     """
 
     epoch: int
@@ -43,12 +43,12 @@ class Term(NamedTuple):
 
 
 def new_id() -> str:
-    """An id that nobody else draws."""
+    """Return a random id."""
     return secrets.token_hex(8)
 
 
 def first_wrong_term(terms: Iterable[Term]) -> Term | None:
-    """The first term that does not begin behind the one before, or whose epoch is smaller; None where all are right."""
+    """Return the first term that does not begin behind the previous term or has a smaller epoch; else None."""
     before = Term(0, -1)
     for term in terms:
         if not before.epoch <= term.epoch <= _EPOCH_MAX or not before.start < term.start <= _OFFSET_MAX:
@@ -58,31 +58,33 @@ def first_wrong_term(terms: Iterable[Term]) -> Term | None:
 
 
 def common_end(mine: Sequence[Term], my_end: int, theirs: Sequence[Term], their_end: int) -> int | None:
-    """Up to which physical offset two logs are of one history: the smaller end of the newest term that both have.
+    """Return the physical offset up to which two logs have a common history.
 
-    Args: my_end, their_end: of the logs. Returns: None where no term is common, or nobody knows whether what follows
-        that term in one log is what follows in the other; the records must be compared then.
+    That is the smaller end of the newest common term.
+
+    Args: my_end, their_end: of the logs. Returns: None without a common term, or if the bytes after that term are of an
+        unknown master in one log; the records must be compared then.
     """
-    places = {term: place for place, term in enumerate(theirs) if term.history}
-    for place, term in reversed(list(enumerate(mine))):
-        other = places.get(term)
+    indexes = {term: index for index, term in enumerate(theirs) if term.history}
+    for index, term in reversed(list(enumerate(mine))):
+        other = indexes.get(term)
         if other is None:
             continue
-        ends = (_end(mine, place, my_end), _end(theirs, other, their_end))
+        ends = (_end(mine, index, my_end), _end(theirs, other, their_end))
         common = min(end for end, _ in ends)
         return common if all(is_known for end, is_known in ends if end == common) else None
     return None
 
 
-def _end(terms: Sequence[Term], place: int, end: int) -> tuple[int, bool]:
-    """Where a term ends, and whether it is known who wrote what follows."""
-    if place + 1 < len(terms) and terms[place + 1].start < end:
-        return terms[place + 1].start, bool(terms[place + 1].history)
+def _end(terms: Sequence[Term], index: int, end: int) -> tuple[int, bool]:
+    """Return the end of a term, and whether the master of the following bytes is known."""
+    if index + 1 < len(terms) and terms[index + 1].start < end:
+        return terms[index + 1].start, bool(terms[index + 1].history)
     return end, True
 
 
 def terms_of(rows: Any) -> tuple[Term, ...]:
-    """The terms in decoded JSON. Raises: ValueError."""
+    """Return the terms in decoded JSON. Raises: ValueError."""
     if not isinstance(rows, list):
         raise ValueError("expected a list of terms")
     terms = []
@@ -97,7 +99,7 @@ def terms_of(rows: Any) -> tuple[Term, ...]:
 
 
 def terms_text(terms: Iterable[Term], newest: int) -> bytes:
-    """The content of the file. Args: newest: the highest epoch that this store has ever known."""
+    """Return the content of the file. Args: newest: the highest epoch that this store has ever known."""
     rows = [list(term) for term in terms]
     crc = zlib.crc32(json.dumps([newest, rows]).encode())
     lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
@@ -105,11 +107,11 @@ def terms_text(terms: Iterable[Term], newest: int) -> bytes:
 
 
 def parse_terms(data: bytes, path: str) -> tuple[tuple[Term, ...], int]:
-    """The terms of a file, and the highest epoch that the store has known. Raises: CorruptFile."""
+    """Return the terms of a file, and the highest epoch that the store has known. Raises: CorruptFile."""
     expected = "an object with crc, newestEpoch and terms"
     try:
-        found = json.loads(data)
-        crc, newest, rows = found["crc"], found["newestEpoch"], found["terms"]
+        document = json.loads(data)
+        crc, newest, rows = document["crc"], document["newestEpoch"], document["terms"]
         terms = terms_of(rows)
         if type(newest) is not int:
             raise ValueError(f"expected a number, found {newest!r}")

@@ -1,1 +1,1 @@
-"""Fail-over by leases of etcd: one master at a time. Knows no broker."""
+"""Fail-over by leases of etcd: at most one master at a time. No knowledge of brokers."""

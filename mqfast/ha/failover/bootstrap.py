@@ -1,9 +1,8 @@
-"""An operator chooses who leads: where stores of one name do not say, or where the copies that do are gone for good.
+"""The choice of a leader by an operator, for stores that do not determine a leader, or whose better copies are lost.
 
-A plan is made without a write. What is written is a record that begins anew, with a newer epoch than any store has: the
-chosen broker leads by this record, and the others follow.
-
-Room: ha/failover. It must never write beside a master, nor over anything that changed since the plan was made.
+A plan is made without a write. The written record begins a new sequence, with a newer epoch than any store has: the
+chosen broker leads by this record, and the others follow. Nothing is written beside a master, or over a record that
+changed since the plan was made.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ __all__ = ["BootstrapPlan", "carry_out_bootstrap", "plan_bootstrap"]
 
 @dataclass(frozen=True)
 class BootstrapPlan:
-    """What is there, and what would be written.
+    """The brokers found, and the record that would be written.
 
-    Attributes: view: of etcd; leader: the broker that is to lead, 0 where there is none; epoch: of the new record;
-        refusals: why not; warnings: what to know.
+    Attributes: view: of etcd; leader: the broker that is to lead, 0 without a leader; epoch: of the new record;
+        refusals: reasons against the bootstrap; warnings.
     """
 
     name: str
@@ -42,8 +41,8 @@ class BootstrapPlan:
             lines.append(
                 f"  record: epoch {state.epoch} of broker {state.master}, in sync: broker {ids_text(state.in_sync)}"
             )
-        for one in sorted(self.view.copies.values(), key=lambda copy: copy.id):
-            lines.append(f"  broker {one.id}: epoch {one.epoch}, log to {one.end}")
+        for copy in sorted(self.view.copies.values(), key=lambda copy: copy.id):
+            lines.append(f"  broker {copy.id}: epoch {copy.epoch}, log to {copy.end}")
         lines += [f"  note: {text}" for text in self.warnings]
         if self.refusals:
             return "\n".join([*lines, *(f"  refused: {text}" for text in self.refusals)])
@@ -58,10 +57,10 @@ def plan_bootstrap(
     named: frozenset[int] = frozenset(),
     accept_loss: bool = False,
 ) -> BootstrapPlan:
-    """Plan a record that begins anew.
+    """Plan a record that begins a new sequence.
 
-    Args: leader: broker id, None for the newest copy; named: the brokers of the name by the settings; accept_loss:
-        messages that the other brokers have, or may have, are no reason to refuse.
+    Args: leader: broker id, None for the newest copy; named: the brokers of the name by the settings; accept_loss: do
+        not refuse because of messages that only the other brokers have or may have.
     """
     copies = view.copies
     if view.leader is not None:
@@ -70,15 +69,15 @@ def plan_bootstrap(
     if not copies:
         text = "no broker of this name is there; start the brokers first, with the settings that this command was given"
         return BootstrapPlan(name, view, refusals=[text])
-    newest = max(copies.values(), key=lambda one: (one.epoch, one.end, -one.id))
+    newest = max(copies.values(), key=lambda copy: (copy.epoch, copy.end, -copy.id))
     chosen = newest.id if leader is None else leader
     if chosen not in copies:
         text = f"broker {chosen} is not there, or has a master; there is broker {ids_text(copies)}"
         return BootstrapPlan(name, view, refusals=[text])
-    epoch = max([0 if view.state is None else view.state.epoch, *(one.epoch for one in copies.values())]) + 1
+    epoch = max([0 if view.state is None else view.state.epoch, *(copy.epoch for copy in copies.values())]) + 1
     plan = BootstrapPlan(name, view, chosen, epoch)
     state = view.state
-    if state is not None and all(contradiction(state, one) is None for one in copies.values()):
+    if state is not None and all(contradiction(state, copy) is None for copy in copies.values()):
         if state.may_lead(chosen, copies[chosen].epoch):
             plan.refusals.append(f"the record is in force, and broker {chosen} is in sync: that broker leads by itself")
             return plan
@@ -90,7 +89,7 @@ def plan_bootstrap(
             return plan
         loss = f"{decision.why}; what the other brokers alone have is cut there, and kept in a folder repair-<time>"
         if decision.leader is None and not decision.waits_for and len(copies) == 1 and not named:
-            plan.warnings.append(loss)  # nobody knows of another broker
+            plan.warnings.append(loss)  # no store or setting names another broker
             return plan
     if accept_loss:
         plan.warnings.append(f"{loss} (--accept-loss)")
@@ -100,15 +99,17 @@ def plan_bootstrap(
 
 
 def carry_out_bootstrap(etcd: Etcd, keys: Keys, plan: BootstrapPlan) -> None:
-    """Write the record. Raises: UsageError for a plan with refusals, EtcdUnreachable, MqfastError where something has
-    changed since the plan was made; nothing is written then.
+    """Write the record.
+
+    Raises: UsageError for a plan with refusals, EtcdUnreachable, MqfastError if etcd changed since the plan was made;
+        nothing is written then.
     """
     if plan.refusals:
         raise UsageError(f"bootstrap of {plan.name}: refused: {'; '.join(plan.refusals)}")
     view, leader = plan.view, plan.leader
     revision = 0 if view.state is None else view.state.revision
     compares = [Compare(keys.leader, 0), Compare(keys.state, revision, revision > 0)]
-    compares += [Compare(f"{keys.copies}{one.id}", one.revision, True) for one in view.copies.values()]
+    compares += [Compare(f"{keys.copies}{copy.id}", copy.revision, True) for copy in view.copies.values()]
     state = State(plan.epoch, leader, frozenset({leader}), view.copies[leader].epoch, since=plan.epoch)
     if etcd.write(compares, [(keys.state, state.encoded(), 0)]) is None:
         raise MqfastError(f"bootstrap of {plan.name}: something has changed since the plan was made; look again")

@@ -1,10 +1,7 @@
-"""The few calls of etcd that fail-over needs, over its JSON gateway and the standard library's HTTP.
+"""Client for the etcd calls that fail-over needs, over the JSON gateway and the HTTP of the standard library.
 
-Every call has a time-out and is tried at each member of the cluster in turn. A call that failed may have been carried
-out all the same: who writes must look again.
-
-Room: ha/failover. It must never decide anything, and never repeat a write that may have happened.
-Source: etcd's API v3.
+Every call has a time-out and is tried at each member of the cluster in turn. A failed write may have been executed: the
+caller must read again. A write that may have been executed is not repeated. Source: etcd's API v3.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ class EtcdUnreachable(MqfastError, ConnectionError):
 
 
 class Value(NamedTuple):
-    """One key of etcd with its revisions; ``lease``: the key goes with this lease, 0: with none."""
+    """One key of etcd with its revisions; ``lease``: the lease that owns the key, 0 without a lease."""
 
     data: bytes
     created: int
@@ -42,7 +39,9 @@ class Value(NamedTuple):
 
 
 class Compare(NamedTuple):
-    """What must hold for a transaction: the revision at which a key was made, or changed last; 0: there is no key."""
+    """A condition of a transaction: the revision at which a key was created, or last modified; 0: the key does not
+    exist.
+    """
 
     key: str
     revision: int
@@ -50,7 +49,7 @@ class Compare(NamedTuple):
 
 
 class _Refused(EtcdUnreachable):
-    """A member answered with an error. ``code``: of gRPC."""
+    """An error response of a member. ``code``: of gRPC."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -58,24 +57,24 @@ class _Refused(EtcdUnreachable):
 
 
 def endpoints_of(text: str) -> list[str]:
-    """The members of a cluster: ``host:port`` or ``https://host:port``, between semicolons or commas.
+    """Return the members of a cluster: ``host:port`` or ``https://host:port``, between semicolons or commas.
 
     Raises: ConfigError.
     """
-    found = [one.strip() for one in text.replace(",", ";").split(";") if one.strip()]
-    for one in found:
-        parts = urlsplit(one if "://" in one else f"http://{one}")
+    endpoints = [endpoint.strip() for endpoint in text.replace(",", ";").split(";") if endpoint.strip()]
+    for endpoint in endpoints:
+        parts = urlsplit(endpoint if "://" in endpoint else f"http://{endpoint}")
         try:
             is_good = parts.scheme in ("http", "https") and parts.hostname and (parts.port or _PORT) > 0
         except ValueError:
             is_good = False
         if not is_good or parts.path.strip("/"):
-            raise ConfigError(f"haEtcdEndpoints: expected host:port or https://host:port, found {one!r}")
-    return found
+            raise ConfigError(f"haEtcdEndpoints: expected host:port or https://host:port, found {endpoint!r}")
+    return endpoints
 
 
 def tls_context(ca: str, certificate: str, key: str) -> ssl.SSLContext | None:
-    """For members that are reached by https, from the names of files; None for the system's signers alone."""
+    """Return the TLS context for https members, from file names; None for the system's certificate authorities."""
     if not ca and not certificate:
         return None
     context = ssl.create_default_context(cafile=ca or None)
@@ -91,19 +90,21 @@ def _text(data: bytes) -> str:
 class Etcd:
     """A client with one connection.
 
-    Args: endpoints: as ``endpoints_of`` gives them; timeout_s: of one attempt at one member; context: for https.
-    Thread: one at a time. Blocks.
+    Args: endpoints: from ``endpoints_of``; timeout_s: of one attempt at one member; context: for https.
+    Thread: no concurrent calls. Blocks.
     """
 
     def __init__(self, endpoints: Sequence[str], timeout_s: float, context: ssl.SSLContext | None = None) -> None:
-        self._endpoints: Final = [urlsplit(one if "://" in one else f"http://{one}") for one in endpoints]
+        self._endpoints: Final = [
+            urlsplit(endpoint if "://" in endpoint else f"http://{endpoint}") for endpoint in endpoints
+        ]
         self._timeout_s: Final = timeout_s
         self._context: Final = context
         self._at = 0
         self._connection: http.client.HTTPConnection | None = None
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -111,46 +112,46 @@ class Etcd:
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def read(self, *keys: str) -> list[Value | None]:
-        """Some keys at one moment, as a majority of the members has them. Raises: EtcdUnreachable."""
-        wanted = [{"request_range": {"key": _text(key.encode())}} for key in keys]
+        """Read keys at the same moment, linearizably. Raises: EtcdUnreachable."""
+        requests = [{"request_range": {"key": _text(key.encode())}} for key in keys]
         return self._call(
             "/v3/kv/txn",
-            {"compare": [], "success": wanted},
-            lambda answer: [_value(one["response_range"]) for one in answer["responses"]],
+            {"compare": [], "success": requests},
+            lambda answer: [_value(response["response_range"]) for response in answer["responses"]],
         )
 
     def read_many(self, keys: Sequence[str], prefix: str) -> tuple[list[Value | None], dict[str, Value]]:
-        """Some keys, and all keys that begin with a prefix, as ``read``. Raises: EtcdUnreachable."""
-        wanted = [{"request_range": {"key": _text(key.encode())}} for key in keys]
+        """Read keys, and all keys with a prefix, as ``read``. Raises: EtcdUnreachable."""
+        requests = [{"request_range": {"key": _text(key.encode())}} for key in keys]
         begin = prefix.encode()
         end = begin[:-1] + bytes([begin[-1] + 1])
-        wanted.append({"request_range": {"key": _text(begin), "range_end": _text(end)}})
+        requests.append({"request_range": {"key": _text(begin), "range_end": _text(end)}})
 
         def parse(answer: dict[str, Any]) -> tuple[list[Value | None], dict[str, Value]]:
-            ranges = [one["response_range"] for one in answer["responses"]]
-            return [_value(one) for one in ranges[:-1]], dict(_values(ranges[-1]))
+            ranges = [entry["response_range"] for entry in answer["responses"]]
+            return [_value(entry) for entry in ranges[:-1]], dict(_values(ranges[-1]))
 
-        return self._call("/v3/kv/txn", {"compare": [], "success": wanted}, parse)
+        return self._call("/v3/kv/txn", {"compare": [], "success": requests}, parse)
 
     def read_at(self, key: str, revision: int) -> Value | None:
-        """A key as it was at a revision that etcd still has. Raises: EtcdUnreachable."""
+        """Read a key at a revision that etcd has not compacted. Raises: EtcdUnreachable."""
         request = {"key": _text(key.encode()), "revision": str(revision)}
         return self._call("/v3/kv/range", request, _value)
 
     def write(self, compares: Sequence[Compare], puts: Sequence[tuple[str, bytes, int]]) -> int | None:
-        """Write some keys (key, data, lease) if all compares hold.
+        """Write keys (key, data, lease) if all compares hold.
 
-        Returns: the revision of the keys, None where a compare does not hold. Raises: EtcdUnreachable.
+        Returns: the revision of the keys, None if a compare does not hold. Raises: EtcdUnreachable.
         """
         request = {
             "compare": [
                 {
-                    "key": _text(one.key.encode()),
+                    "key": _text(compare.key.encode()),
                     "result": "EQUAL",
-                    "target": "MOD" if one.of_change else "CREATE",
-                    "mod_revision" if one.of_change else "create_revision": str(one.revision),
+                    "target": "MOD" if compare.of_change else "CREATE",
+                    "mod_revision" if compare.of_change else "create_revision": str(compare.revision),
                 }
-                for one in compares
+                for compare in compares
             ],
             "success": [
                 {"request_put": {"key": _text(key.encode()), "value": _text(data), "lease": str(lease)}}
@@ -165,11 +166,11 @@ class Etcd:
         )
 
     def grant(self, ttl_s: int) -> int:
-        """A lease of so many seconds. Raises: EtcdUnreachable."""
+        """Create a lease of ``ttl_s`` seconds. Raises: EtcdUnreachable."""
         return self._call("/v3/lease/grant", {"TTL": str(ttl_s)}, lambda answer: int(answer["ID"]))
 
     def keep_alive(self, lease: int) -> int:
-        """Begin the time of a lease anew. Returns: its seconds, 0 where it has ended. Raises: EtcdUnreachable."""
+        """Renew a lease. Returns: its seconds, 0 for an expired lease. Raises: EtcdUnreachable."""
         with contextlib.suppress(_Refused):
             return self._call(
                 "/v3/lease/keepalive", {"ID": str(lease)}, lambda answer: int(answer["result"].get("TTL", 0))
@@ -177,7 +178,7 @@ class Etcd:
         return 0
 
     def revoke(self, lease: int) -> None:
-        """End a lease, and the keys that go with it. Raises: EtcdUnreachable."""
+        """Revoke a lease and delete its keys. Raises: EtcdUnreachable."""
         with contextlib.suppress(_Refused):
             self._call("/v3/lease/revoke", {"ID": str(lease)}, lambda _answer: None)
 
@@ -186,17 +187,19 @@ class Etcd:
     def _call(
         self, path: str, request: dict[str, Any], parse: Callable[[dict[str, Any]], T], *, is_write: bool = False
     ) -> T:
-        """Args: parse: what is wanted of an answer; one that lacks it is no answer. is_write: a second attempt might do
-        harm, so only a member that cannot be reached is passed over.
+        """Send a request to the members in turn.
+
+        Args: parse: returns the result of a response; a response without the result counts as a failure. is_write: a
+            second attempt might do harm, so only an unreachable member is skipped.
         """
         failures: list[str] = []
         body = json.dumps(request).encode()
-        for _ in range(len(self._endpoints) + 1):  # one more for a connection that had ended
+        for _ in range(len(self._endpoints) + 1):  # one more for a connection that was closed by the member
             endpoint = self._endpoints[self._at % len(self._endpoints)]
             try:
                 is_fresh = self._connection is None
                 connection = self._connected()
-            except (OSError, UnicodeError) as error:  # a name that is none of a host
+            except (OSError, UnicodeError) as error:  # an invalid host name
                 failures.append(f"{endpoint.netloc}: {error}")
                 self._next()
                 continue
@@ -208,7 +211,7 @@ class Etcd:
                 failures.append(f"{endpoint.netloc}: {error}")
             except (OSError, http.client.HTTPException, *_NO_ANSWER) as error:
                 failures.append(f"{endpoint.netloc}: {str(error) or type(error).__name__}")
-                # A member ends idle connections; nothing was sent on one that was closed before.
+                # A member closes idle connections; nothing was sent on a connection that was closed before.
                 if not is_fresh and isinstance(error, (ConnectionError, http.client.RemoteDisconnected)):
                     self.close()
                     continue
@@ -252,18 +255,18 @@ class Etcd:
         return answer
 
 
-def _value(found: dict[str, Any]) -> Value | None:
-    return next((value for _, value in _values(found)), None)
+def _value(range_response: dict[str, Any]) -> Value | None:
+    return next((value for _, value in _values(range_response)), None)
 
 
-def _values(found: dict[str, Any]) -> Iterator[tuple[str, Value]]:
-    for one in found.get("kvs", ()):
+def _values(range_response: dict[str, Any]) -> Iterator[tuple[str, Value]]:
+    for row in range_response.get("kvs", ()):
         yield (
-            base64.b64decode(one["key"]).decode(),
+            base64.b64decode(row["key"]).decode(),
             Value(
-                base64.b64decode(one.get("value", "")),
-                int(one["create_revision"]),
-                int(one["mod_revision"]),
-                int(one.get("lease", 0)),
+                base64.b64decode(row.get("value", "")),
+                int(row["create_revision"]),
+                int(row["mod_revision"]),
+                int(row.get("lease", 0)),
             ),
         )

@@ -1,9 +1,8 @@
-"""What stands in etcd: who is master now, and the state that outlives masters.
+"""The state in etcd: the current master, and the record that outlives masters.
 
-``leader`` goes with the lease of its master. ``state`` stays: the newest epoch, and the brokers that have every
-acknowledged message. Only one of those may become master. Source: SyncStateInfo, of RocketMQ's controller.
-
-Room: ha/failover. It must never read a clock, or talk to etcd.
+The key ``leader`` is deleted with the lease of its master. The key ``state`` stays: the newest epoch, and the brokers
+that have every acknowledged message. Only these may become master. No clock and no etcd call here. Source:
+SyncStateInfo, of RocketMQ's controller.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ __all__ = ["Keys", "Leader", "BrokerReplicaInfo", "State"]
 
 
 class Keys(NamedTuple):
-    """The keys of one broker name. ``copies``: what the keys of brokers without a master begin with."""
+    """The keys of one broker name. ``copies``: prefix of the keys of brokers without a master."""
 
     leader: str
     state: str
@@ -27,13 +26,13 @@ class Keys(NamedTuple):
 
     @classmethod
     def of(cls, prefix: str, cluster: str, name: str) -> Keys:
-        """Args: prefix: haEtcdPrefix; cluster, name: of the brokers."""
+        """Return the keys. Args: prefix: haEtcdPrefix; cluster, name: of the brokers."""
         root = f"{prefix.rstrip('/')}/{cluster}/{name}"
         return cls(f"{root}/leader", f"{root}/state", f"{root}/copies/")
 
 
 class BrokerReplicaInfo(NamedTuple):
-    """One broker of the name. ``address``: for clients; ``ha``: where slaves connect; both ``host:port``."""
+    """One broker of the name. ``address``: for clients; ``ha``: for slaves; both ``host:port``."""
 
     id: int
     address: str
@@ -42,9 +41,9 @@ class BrokerReplicaInfo(NamedTuple):
 
 def _decoded(value: Value, what: str) -> dict[str, Any]:
     try:
-        found = json.loads(value.data)
-        if isinstance(found, dict):
-            return found
+        fields = json.loads(value.data)
+        if isinstance(fields, dict):
+            return fields
     except ValueError:
         pass
     raise CorruptFile(f"etcd: {what} is damaged", expected="a JSON object", found=repr(value.data[:60]))
@@ -52,7 +51,7 @@ def _decoded(value: Value, what: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Leader:
-    """The master, as long as its lease. ``created``: the revision of this reign."""
+    """The master, for the time of its lease. ``created``: the revision at which the key was created."""
 
     member: BrokerReplicaInfo
     epoch: int
@@ -60,28 +59,28 @@ class Leader:
     lease: int = 0
 
     def encoded(self) -> bytes:
-        """As etcd keeps it."""
+        """Return the value for etcd."""
         return json.dumps({**self.member._asdict(), "epoch": self.epoch}).encode()
 
     @classmethod
     def decoded(cls, value: Value) -> Leader:
-        """Raises: CorruptFile."""
-        found = _decoded(value, "leader")
+        """Decode the value of etcd. Raises: CorruptFile."""
+        fields = _decoded(value, "leader")
         try:
-            member = BrokerReplicaInfo(int(found["id"]), str(found["address"]), str(found["ha"]))
-            return cls(member, int(found["epoch"]), value.created, value.lease)
+            member = BrokerReplicaInfo(int(fields["id"]), str(fields["address"]), str(fields["ha"]))
+            return cls(member, int(fields["epoch"]), value.created, value.lease)
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptFile("etcd: leader is damaged", expected="id, address, ha, epoch", found=repr(error)) from None
 
 
 @dataclass(frozen=True)
 class State:
-    """What outlives masters.
+    """The record that outlives masters.
 
-    Attributes: epoch: the newest that was given away; master: to whom; in_sync: brokers that have every acknowledged
-        message; set_epoch: the epoch in which the master made ``in_sync``; released: that master has said that it takes
-        no more messages; since: the epoch with which this record began, where none was there before; revision: of etcd,
-        0: not there yet.
+    Attributes: epoch: the newest assigned epoch; master: of that epoch; in_sync: brokers that have every acknowledged
+        message; set_epoch: the epoch in which the master set ``in_sync``; released: that master has confirmed that it
+        accepts no more messages; since: the epoch with which this record began, if no record existed before; revision:
+        of etcd, 0: not stored yet.
     """
 
     epoch: int
@@ -93,7 +92,7 @@ class State:
     since: int = 0
 
     def encoded(self) -> bytes:
-        """As etcd keeps it."""
+        """Return the value for etcd."""
         value: dict[str, Any] = {
             "epoch": self.epoch, "master": self.master, "inSync": sorted(self.in_sync), "setEpoch": self.set_epoch
         }  # fmt: skip
@@ -105,20 +104,20 @@ class State:
 
     @classmethod
     def decoded(cls, value: Value) -> State:
-        """Raises: CorruptFile."""
-        found = _decoded(value, "state")
+        """Decode the value of etcd. Raises: CorruptFile."""
+        fields = _decoded(value, "state")
         try:
-            members = frozenset(int(one) for one in found["inSync"])
-            epoch, master, set_epoch = (int(found[name]) for name in ("epoch", "master", "setEpoch"))
-            is_released, since = found.get("released") is True, int(found.get("since", 0))
+            members = frozenset(int(broker_id) for broker_id in fields["inSync"])
+            epoch, master, set_epoch = (int(fields[name]) for name in ("epoch", "master", "setEpoch"))
+            is_released, since = fields.get("released") is True, int(fields.get("since", 0))
             return cls(epoch, master, members, set_epoch, value.modified, is_released, since)
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptFile("etcd: state is damaged", expected="epoch, master, inSync", found=repr(error)) from None
 
     def may_lead(self, broker_id: int, last_epoch: int) -> bool:
-        """Has this broker every acknowledged message? Its store knows the epoch in which that was noted."""
+        """Return True if this broker has every acknowledged message: in sync, and its store has ``set_epoch``."""
         return broker_id in self.in_sync and last_epoch >= self.set_epoch
 
     def with_members(self, members: frozenset[int]) -> State:
-        """The same with another set."""
+        """Return a copy with another in-sync set."""
         return replace(self, in_sync=members)

@@ -1,9 +1,8 @@
-"""Which slaves must have a message before its send is acknowledged: all that etcd says are in sync.
+"""The in-sync set: the slaves that must have a message before its send is acknowledged.
 
-A broker in that set may become master at any moment. So a broker is waited for before etcd names it, and until etcd has
-confirmed that it does not name it any more.
-
-Room: ha/failover. It must never wait for fewer than etcd names. Source: AutoSwitchHAService, allAckInSyncStateSet.
+A broker in the set that etcd stores may become master at any moment. So acknowledgements of a broker are required
+before the broker is added to the set in etcd, and until etcd has confirmed its removal. Never fewer brokers are
+required than etcd has. Source: AutoSwitchHAService, allAckInSyncStateSet.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ __all__ = ["ReplicaSetChange", "SyncAcks", "InSyncReplicas"]
 
 
 class ReplicaConnection(Hashable, Protocol):
-    """A connected slave. ``identity``: (broker id, newest epoch of its store), None while it did not say."""
+    """A connected slave. ``identity``: (broker id, newest epoch of its store), None before its report."""
 
     @property
     def identity(self) -> tuple[int, int] | None:
-        """Who it is."""
+        """Return broker id and epoch."""
 
 
 class SyncAcks(AckTable):
-    """What slaves have; ``acked`` is what all required ones have.
+    """The acknowledged offsets of slaves; ``acked`` is the smallest offset of the required slaves.
 
-    Args: end: the end of the log; epoch: a slave counts once its store knows this epoch.
+    Args: end: the end of the log; epoch: a slave counts once its store has this epoch.
     Thread: any.
     """
 
@@ -39,29 +38,29 @@ class SyncAcks(AckTable):
 
     @property
     def acked(self) -> int:
-        """As ``AckTable.acked``; the end of the log while no slave is required."""
+        """Return as ``AckTable.acked``; the end of the log while no slave is required."""
         return self._acked if self._required else self._end()
 
     @property
     def is_alone(self) -> bool:
-        """Is no slave required? Then all that the master has is acknowledged."""
+        """Return True if no slave is required; then all of the log is acknowledged."""
         return not self._required
 
     def positions(self) -> dict[int, int]:
-        """Broker id -> physical offset up to which that slave has the log, of this epoch's slaves."""
+        """Return the acknowledged physical offset by broker id, of slaves with this epoch."""
         with self._lock:
             return self._positions()
 
     def _positions(self) -> dict[int, int]:
-        found: dict[int, int] = {}
+        positions: dict[int, int] = {}
         for slave, offset in self._slaves.items():
             identity = getattr(slave, "identity", None)
             if identity is not None and identity[1] == self.epoch:
-                found[identity[0]] = max(offset, found.get(identity[0], 0))
-        return found
+                positions[identity[0]] = max(offset, positions.get(identity[0], 0))
+        return positions
 
     def require(self, ids: Iterable[int]) -> None:
-        """These slaves must have a message from now on; what was acknowledged stays so."""
+        """Require acknowledgements of these slaves from now on; acknowledged messages stay acknowledged."""
         with self._lock:
             self._required = frozenset(ids)
             self._acked = 0
@@ -72,26 +71,26 @@ class SyncAcks(AckTable):
         if not self._required:
             return False
         positions = self._positions()
-        reached = min(positions.get(one, 0) for one in self._required)
-        if reached <= self._acked:
+        offset = min(positions.get(broker_id, 0) for broker_id in self._required)
+        if offset <= self._acked:
             return False
-        self._acked = reached
+        self._acked = offset
         return True
 
 
 class ReplicaSetChange(NamedTuple):
-    """What the set in etcd is to become, and why."""
+    """A change of the in-sync set in etcd: the new set and the reason."""
 
     members: frozenset[int]
     why: str
 
 
 class InSyncReplicas:
-    """Decides who joins and who leaves.
+    """Decides which brokers enter and leave the in-sync set.
 
     Args: own: id of the master.
-    Attributes: ``min_replicas``: the set never gets smaller than this (RocketMQ: minInSyncReplicas); ``absent_s``: a slave
-        that was not level for so long leaves (haMaxTimeSlaveNotCatchup).
+    Attributes: ``min_replicas``: the smallest size of the set (RocketMQ: minInSyncReplicas); ``absent_s``: a slave that
+        lags for longer is removed (haMaxTimeSlaveNotCatchup).
     Thread: that of the event loop.
     """
 
@@ -119,16 +118,16 @@ class InSyncReplicas:
 
     @property
     def members(self) -> frozenset[int]:
-        """As etcd said last, this broker included."""
+        """Return the last set that etcd has confirmed, with this broker."""
         return self._members
 
     @property
     def possible(self) -> frozenset[int]:
-        """As etcd may have it: of a write without an answer the set is one or the other."""
+        """Return the union of all sets that etcd may have, after writes without an answer."""
         return self._members | self._doubtful
 
     def begin(self, epoch: int) -> None:
-        """A new epoch: only this broker is in sync."""
+        """Begin a new epoch: only this broker is in sync."""
         self._acks.epoch = epoch
         self._doubtful = frozenset()
         self._joining.clear()
@@ -136,47 +135,53 @@ class InSyncReplicas:
         self.confirmed(frozenset({self._own}))
 
     def confirmed(self, members: frozenset[int]) -> None:
-        """etcd has taken this set; no earlier write can come behind it."""
+        """Note a set that etcd has stored; no earlier write can follow."""
         self._doubtful = frozenset()
         self.seen(members)
 
     def seen(self, members: frozenset[int]) -> None:
-        """etcd has this set now; a write whose answer did not come may still change it."""
+        """Note the set that etcd has now; a write without an answer may still change the set."""
         self._members = members
         self._require()
 
     def unsure(self, change: ReplicaSetChange) -> None:
-        """etcd did not answer, or had another state: the set may be the old one or the new one."""
+        """Note a change without an answer of etcd, or with a failed compare: the old or the new set is in force."""
         self._doubtful |= change.members
         self._require()
 
     def _require(self) -> None:
         now_s = self._clock()
-        wanted = (self._members | self._doubtful | self._joining.keys()) - {self._own}
-        for one in wanted:
-            self._level_s.setdefault(one, now_s)
-        self._acks.require(wanted)
+        required = (self._members | self._doubtful | self._joining.keys()) - {self._own}
+        for broker_id in required:
+            self._level_s.setdefault(broker_id, now_s)
+        self._acks.require(required)
 
     def evaluate(self) -> ReplicaSetChange | None:
-        """Once a turn: what is to change in etcd now?"""
+        """Return the change that is due in etcd now, None without a change. Called once in each round."""
         end, now_s, positions = self._end(), self._clock(), self._acks.positions()
-        for one, offset in positions.items():
+        for broker_id, offset in positions.items():
             if offset >= self._last_end:
-                self._level_s[one] = now_s
+                self._level_s[broker_id] = now_s
         known = self._members | self._doubtful
-        late = [one for one in known - {self._own} if now_s - self._level_s.get(one, now_s) > self.absent_s]
+        late = [
+            broker_id
+            for broker_id in known - {self._own}
+            if now_s - self._level_s.get(broker_id, now_s) > self.absent_s
+        ]
         staying = self._members - frozenset(late)
-        level = {one for one, offset in positions.items() if offset >= self._last_end}
+        level = {broker_id for broker_id, offset in positions.items() if offset >= self._last_end}
         self._last_end = end
         before = dict(self._joining)
-        self._joining = {one: mark for one, mark in before.items() if one in positions and one not in known}
-        for one in level - known - self._joining.keys():
-            self._joining[one] = end  # waited for from now on, so that nothing behind this offset can be missing
+        self._joining = {
+            broker_id: mark for broker_id, mark in before.items() if broker_id in positions and broker_id not in known
+        }
+        for broker_id in level - known - self._joining.keys():
+            self._joining[broker_id] = end  # required from now on, so that no later message can be missing
         if self._joining.keys() != before.keys():
             self._require()
         if late and len(staying) >= self.min_replicas:
             return ReplicaSetChange(staying, f"not level for {self.absent_s:g} s: {sorted(late)}")
-        ready = frozenset(one for one, mark in self._joining.items() if positions[one] >= mark)
+        ready = frozenset(broker_id for broker_id, mark in self._joining.items() if positions[broker_id] >= mark)
         if ready:
             return ReplicaSetChange(self._members | ready, f"level: {sorted(ready)}")
         if self._doubtful:

@@ -1,8 +1,7 @@
-"""What a store knows of fail-over beside its epochs: the newest record of etcd that its broker saw, and the brokers.
+"""The file ``failoverState.json``: the newest etcd record that the broker has seen, and the brokers of its name.
 
-So a broker notices that etcd has lost its record or came back with an older one, and knows who else there is.
-
-Room: ha/failover. It must never forget a broker by itself. Source: our own.
+With this file a broker detects that etcd has lost its record or was restored to an older record, and knows the other
+brokers. A broker is never removed from the file automatically. Source: own design.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ _NAME: Final = "failoverState.json"
 class KnownRecord:
     """The file ``failoverState.json`` of one store.
 
-    Attributes: ``state``: the newest record, None without one; ``members``: ids of brokers of the name.
-    Thread: one at a time. Durability: every change is on the disk when the call returns.
+    Attributes: ``state``: the newest record, None without a record; ``members``: ids of brokers of the name.
+    Thread: no concurrent calls. Durability: every change is on the disk when the call returns.
     """
 
     def __init__(self, os_api: Door, root: str) -> None:
-        """Raises: CorruptFile, StorageError."""
+        """Load the file. Raises: CorruptFile, StorageError."""
         self.path: Final = os.path.join(root, _NAME)
         self._door: Final = os_api
         self.state: State | None = None
@@ -42,10 +41,10 @@ class KnownRecord:
         except StoreNotFound:
             return
         try:
-            found = json.loads(data)
-            if found["state"] is not None:
-                self.state = State.decoded(Value(json.dumps(found["state"]).encode(), 0, int(found["revision"]), 0))
-            self.members = frozenset(int(one) for one in found["members"])
+            fields = json.loads(data)
+            if fields["state"] is not None:
+                self.state = State.decoded(Value(json.dumps(fields["state"]).encode(), 0, int(fields["revision"]), 0))
+            self.members = frozenset(int(member) for member in fields["members"])
         except (KeyError, TypeError, ValueError, CorruptFile):
             raise CorruptFile(
                 "what this store knows of its brokers is damaged; without the file an operator decides who leads",
@@ -53,7 +52,7 @@ class KnownRecord:
             ) from None  # fmt: skip
 
     def note(self, state: State | None = None, members: Iterable[int] = ()) -> None:
-        """A record that is in force, and more brokers. Raises: StorageError."""
+        """Store a record that is in force, and more brokers. Raises: StorageError."""
         new_state = self.state if state is None else state
         new_members = self.members.union(members)
         if (new_state, new_members) == (self.state, self.members):

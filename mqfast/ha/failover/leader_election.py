@@ -1,10 +1,9 @@
-"""Which copy leads where etcd's record is gone, or is older than a store: the newest one, once enough are there.
+"""Election of a leader without a valid record in etcd: the newest copy leads, once a majority is present.
 
-Each broker without a master tells etcd how far its store goes. The brokers of the name are those that the settings name
-and those that stores have seen in sync. A majority of them must be there: a single store cannot know what it missed.
-
-Room: ha/failover. It must never choose between stores of two histories: an operator does. Source: our own; the order of
-copies is that of Kafka's unclean election, epoch first.
+Each broker without a master writes the end of its store to etcd. The brokers of the name are those in the settings and
+those that stores have seen in sync. A majority of them must be present: a single store cannot know which messages it
+lacks. Between diverged stores an operator decides. Source: own design; the order of copies is that of Kafka's unclean
+election, epoch first.
 """
 
 from __future__ import annotations
@@ -27,10 +26,11 @@ _TERMS_MAX: Final = 2000  # etcd takes requests of 1.5 MiB
 
 @dataclass(frozen=True)
 class Copy:
-    """The store of one broker that follows nobody.
+    """The store of one broker that does not follow a master.
 
-    Attributes: id: of the broker; terms: of the log, oldest first; end: of the log; members: brokers of the name that
-        this one knows; known: the newest record of etcd that this broker has seen, None without one; revision: of etcd.
+    Attributes: id: of the broker; terms: of the log, oldest first; end: of the log; members: brokers of the name known
+        to this broker; known: the newest record of etcd that this broker has seen, None without a record; revision: of
+        etcd.
     """
 
     id: int
@@ -42,17 +42,17 @@ class Copy:
 
     @property
     def epoch(self) -> int:
-        """The newest epoch, NO_EPOCH without one."""
+        """Return the newest epoch, NO_EPOCH without an epoch."""
         return self.terms[-1].epoch if self.terms else NO_EPOCH
 
     def begin_of(self, epoch: int) -> Term | None:
-        """How an epoch began in this log."""
-        return next((one for one in self.terms if one.epoch == epoch), None)
+        """Return the first term of an epoch in this log, None if missing."""
+        return next((term for term in self.terms if term.epoch == epoch), None)
 
     def encoded(self) -> bytes:
-        """As etcd keeps it."""
+        """Return the value for etcd."""
         value: dict[str, Any] = {
-            "id": self.id, "end": self.end, "terms": [list(one) for one in self.terms[-_TERMS_MAX:]],
+            "id": self.id, "end": self.end, "terms": [list(term) for term in self.terms[-_TERMS_MAX:]],
             "members": sorted(self.members),
         }  # fmt: skip
         if self.known is not None:
@@ -62,15 +62,15 @@ class Copy:
 
     @classmethod
     def decoded(cls, value: Value) -> Copy:
-        """Raises: CorruptFile."""
+        """Decode the value of etcd. Raises: CorruptFile."""
         try:
-            found = json.loads(value.data)
+            fields = json.loads(value.data)
             known = None
-            if "known" in found:
-                state = json.dumps(found["known"]).encode()
-                known = State.decoded(Value(state, 0, int(found["knownRevision"]), 0))
-            members = frozenset(int(one) for one in found["members"])
-            return cls(int(found["id"]), terms_of(found["terms"]), int(found["end"]), members, known, value.modified)
+            if "known" in fields:
+                state = json.dumps(fields["known"]).encode()
+                known = State.decoded(Value(state, 0, int(fields["knownRevision"]), 0))
+            members = frozenset(int(member) for member in fields["members"])
+            return cls(int(fields["id"]), terms_of(fields["terms"]), int(fields["end"]), members, known, value.modified)
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptFile(
                 "etcd: what a broker tells of its copy is damaged", expected="id, end, terms, members",
@@ -79,7 +79,7 @@ class Copy:
 
 
 class View(NamedTuple):
-    """What etcd has at one moment. ``copies``: broker id -> what a broker without a master tells."""
+    """The content of etcd at one moment. ``copies``: broker id -> copy of a broker without a master."""
 
     leader: Leader | None
     state: State | None
@@ -87,20 +87,20 @@ class View(NamedTuple):
 
 
 def read_view(etcd: Etcd, keys: Keys) -> View:
-    """What etcd has. Raises: EtcdUnreachable, CorruptFile."""
+    """Read leader, record and copies. Raises: EtcdUnreachable, CorruptFile."""
     (leader, state), copies = etcd.read_many((keys.leader, keys.state), keys.copies)
-    told = [Copy.decoded(value) for value in copies.values()]
+    decoded = [Copy.decoded(value) for value in copies.values()]
     return View(
         None if leader is None else Leader.decoded(leader),
         None if state is None else State.decoded(state),
-        {one.id: one for one in told},
+        {copy.id: copy for copy in decoded},
     )
 
 
 class LeaderChoice(NamedTuple):
-    """Who leads, or what is waited for.
+    """The elected leader, or the brokers that are missing for an election.
 
-    Attributes: leader: broker id, None while that is open; waits_for: brokers that are not there; why: a sentence.
+    Attributes: leader: broker id, None while undecided; waits_for: missing brokers; why: a sentence.
     """
 
     leader: int | None
@@ -109,20 +109,22 @@ class LeaderChoice(NamedTuple):
 
 
 def ids_text(ids: Iterable[int]) -> str:
-    """``1``, ``1 and 2``, ``1, 2 and 3``."""
-    words = [str(one) for one in sorted(ids)]
+    """Return ``1``, ``1 and 2``, ``1, 2 and 3``."""
+    words = [str(broker_id) for broker_id in sorted(ids)]
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
 
 
 def contradiction(state: State, copy: Copy) -> str | None:
-    """Why this record of etcd cannot be in force: a store knows of a later one. None where the store agrees."""
+    """Return the reason why a record of etcd cannot be in force: a store knows a later record. None without a
+    contradiction.
+    """
     known, epoch = copy.known, state.epoch
     store = f"the store of broker {copy.id}"
     if copy.epoch > epoch:
         return f"etcd has a record of epoch {epoch}, and {store} has epoch {copy.epoch}"
-    began = copy.begin_of(epoch)
-    if began is not None and began.leader > 0 and began.leader != state.master:
-        return f"etcd says that broker {state.master} got epoch {epoch}, and {store} has it of broker {began.leader}"
+    begin = copy.begin_of(epoch)
+    if begin is not None and begin.leader > 0 and begin.leader != state.master:
+        return f"etcd says that broker {state.master} got epoch {epoch}, and {store} has it of broker {begin.leader}"
     if known is None or known.epoch < state.since:
         return None
     if known.epoch > epoch:
@@ -146,12 +148,12 @@ _OPERATOR: Final = "an operator decides, with 'mqfast ha bootstrap'"
 
 
 def decide(copies: Mapping[int, Copy], named: frozenset[int] = frozenset()) -> LeaderChoice:
-    """Choose among the copies that are there.
+    """Elect a leader among the present copies.
 
-    Args: copies: broker id -> copy; named: the brokers of the name by the settings, none where they say nothing.
+    Args: copies: broker id -> copy; named: the brokers of the name in the settings, empty without a setting.
     """
     present = frozenset(copies)
-    members = named | frozenset().union(*(one.members for one in copies.values()))
+    members = named | frozenset().union(*(copy.members for copy in copies.values()))
     if not members:
         return LeaderChoice(
             None, frozenset(), f"no store and no setting (haBrokerIds) names the brokers of this name; {_OPERATOR}"
@@ -168,10 +170,10 @@ def decide(copies: Mapping[int, Copy], named: frozenset[int] = frozenset()) -> L
     if (conflict := _conflict(copies)) is not None:
         return LeaderChoice(None, frozenset(), f"{conflict}; {_OPERATOR}")
     newest = max(copies.values(), key=_place)
-    records = [one.known for one in copies.values() if one.known is not None]
-    record = max(records, key=lambda one: (one.epoch, one.revision), default=None)
+    records = [copy.known for copy in copies.values() if copy.known is not None]
+    record = max(records, key=lambda copy: (copy.epoch, copy.revision), default=None)
     if record is not None and record.epoch >= newest.epoch:
-        in_sync = [one for one in copies.values() if one.id in record.in_sync]
+        in_sync = [copy for copy in copies.values() if copy.id in record.in_sync]
         if not in_sync:
             return LeaderChoice(
                 None,
@@ -187,29 +189,31 @@ def decide(copies: Mapping[int, Copy], named: frozenset[int] = frozenset()) -> L
     )
 
 
-def _place(one: Copy) -> tuple[int, int, int]:
-    return one.epoch, one.end, -one.id
+def _place(copy: Copy) -> tuple[int, int, int]:
+    return copy.epoch, copy.end, -copy.id
 
 
 def _conflict(copies: Mapping[int, Copy]) -> str | None:
-    """Two stores of which neither follows from the other: they have no term in common, or began one epoch apart."""
-    for one, other in combinations(sorted(copies.values(), key=lambda copy: copy.id), 2):
-        both = f"the stores of broker {one.id} and broker {other.id} are of two histories"
-        if one.epoch == other.epoch and (text := _began_apart(one, other)) is not None:
+    """Return a text about two diverged stores: without a common term, or with different begins of one epoch. None
+    without such a pair.
+    """
+    for first, second in combinations(sorted(copies.values(), key=lambda copy: copy.id), 2):
+        both = f"the stores of broker {first.id} and broker {second.id} are of two histories"
+        if first.epoch == second.epoch and (text := _began_apart(first, second)) is not None:
             return f"{both}: {text}"
-        have_ids = all(any(term.history for term in copy.terms) for copy in (one, other))
-        if have_ids and common_end(one.terms, one.end, other.terms, other.end) is None:
+        have_ids = all(any(term.history for term in copy.terms) for copy in (first, second))
+        if have_ids and common_end(first.terms, first.end, second.terms, second.end) is None:
             return f"{both}: they have no term in common"
     return None
 
 
-def _began_apart(one: Copy, other: Copy) -> str | None:
-    mine, theirs = one.begin_of(one.epoch), other.begin_of(one.epoch)
+def _began_apart(first: Copy, second: Copy) -> str | None:
+    mine, theirs = first.begin_of(first.epoch), second.begin_of(first.epoch)
     if mine is None or theirs is None:
         return None
     if mine.start != theirs.start or (mine.history and theirs.history and mine.history != theirs.history):
         return (
-            f"epoch {one.epoch} began at {mine.start} under broker {mine.leader}, and at {theirs.start} under broker "
+            f"epoch {first.epoch} began at {mine.start} under broker {mine.leader}, and at {theirs.start} under broker "
             f"{theirs.leader}"
         )
     return None

@@ -1,12 +1,12 @@
-"""The right of a master to take messages, which ends by its own clock before another broker can be master.
+"""The permission of a master to accept messages. It ends by the local clock before another broker can be master.
 
-The right is renewed by a linearizable read that shows the master's own key, which a majority of etcd confirms. The
-master counts from the moment at which it sent the read, and stops a margin before the end. The next master counts as
-long a time from the moment at which it saw that there was no key, and so begins later. The lease of etcd only removes
-the key of a master that is gone. No time that etcd counts is trusted: a leader of etcd that stood still renews leases
-that its cluster has ended, and ends leases that its cluster has renewed (etcd before 3.4.31 and 3.5.13).
+A linearizable read that shows the master's own key, confirmed by a majority of etcd, extends the permission. The time
+counts from the moment before the read was sent, and ends a margin before the lease. The next master waits the same
+time from the moment at which the key was missing, so its term begins later. The lease of etcd only removes the key of a
+dead master. Times counted by etcd are not trusted: an etcd leader that was suspended renews leases that its cluster has
+ended, and ends leases that its cluster has renewed (etcd before 3.4.31 and 3.5.13).
 
-Room: ha/failover. It must never last beyond the time that the next master waits, and never ask anybody.
+The local deadline is always earlier than the begin of the next master. A check of the permission does no I/O.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _BOOT: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def boot_clock() -> float:
-    """Seconds that only grow, also while the machine sleeps."""
+    """Return monotonic seconds that include the sleep of the machine."""
     return time.clock_gettime(_BOOT)
 
 
 class LeaseGuard:
-    """May this broker take messages now?
+    """The current permission of this broker to accept messages.
 
-    Attributes: ``epoch``: of the master that it is, or was.
+    Attributes: ``epoch``: of the current or last mastership.
     Thread: any.
     """
 
@@ -43,51 +43,51 @@ class LeaseGuard:
         self._deadline_s = float("-inf")
 
     def is_valid(self) -> bool:
-        """Is this broker the master, for sure?"""
+        """Return True if this broker is certainly the master."""
         return self._is_active and self.clock() < self._deadline_s
 
     @property
     def left_s(self) -> float:
-        """So long may messages be taken without a renewal."""
+        """Return the seconds for which messages may be accepted without a renewal."""
         return self._deadline_s - self.clock()
 
     @property
     def is_active(self) -> bool:
-        """Was the broker made master, and has not heard of another one? Its time may be over."""
+        """Return True if this broker became master and knows no later master; the deadline may have passed."""
         return self._is_active
 
     def check(self) -> None:
-        """Raises: NotMaster where it does not hold."""
+        """Raise NotMaster if the permission is not valid."""
         if not self.is_valid():
             raise NotMaster(self.reason)
 
     @property
     def reason(self) -> str:
-        """Why it does not hold, for clients."""
+        """Return the reason of a refusal, for clients."""
         if self._is_active:
             return f"the lease of this master (epoch {self.epoch}) could not be renewed at etcd in time"
         return "this broker is not the master now; ask a name server for the route again"
 
     def extend(self, deadline_s: float) -> None:
-        """etcd has confirmed that this broker is the master."""
+        """Extend the deadline: etcd has confirmed that this broker is the master."""
         self._deadline_s = max(self._deadline_s, deadline_s)
 
     def activate(self, epoch: int) -> None:
-        """The broker is the master of this epoch, as long as its lease."""
+        """Make this broker the master of this epoch, until the deadline."""
         self.epoch, self._is_active = epoch, True
 
     def revoke(self) -> None:
-        """Another one may be master."""
+        """End the permission: another broker may be master."""
         self._is_active, self._deadline_s = False, float("-inf")
 
 
 class LeaseKeeper:
-    """Renews a lease and the right in a thread of its own, as long as the event loop of the broker turns.
+    """Renews a lease and the permission in a thread of its own, while the event loop of the broker runs.
 
-    Args: key: what is there as long as the lease; interval_s: between renewals; right_s: so long may messages be taken
-        after a confirmation was asked for; pulse_s: a loop that did not turn for so long loses its lease, so that
-        another broker takes over.
-    Attributes: ``grace_s``: for so long more while the loop is known to be busy.
+    Args: key: exists as long as the lease; interval_s: between renewals; right_s: seconds for which messages may be
+        accepted after a confirmation was requested; watchdog_s: a loop without a heartbeat for longer loses its lease,
+        so that another broker takes over.
+    Attributes: ``grace_s``: additional watchdog time while the loop is known to be busy.
     Thread: any.
     """
 
@@ -111,27 +111,27 @@ class LeaseKeeper:
 
     @property
     def lease(self) -> int:
-        """The lease that is kept, 0: none."""
+        """Return the renewed lease, 0 without a lease."""
         return self._lease
 
     def keep(self, lease: int, created: int, asked_s: float) -> None:
-        """Keep this lease, and the key of this revision, whose write was asked for at ``asked_s``."""
+        """Start to renew this lease, with the key of this revision, whose write was requested at ``asked_s``."""
         self._right.extend(asked_s + self._right_s)
         self.heartbeat()
         self._created, self._lease = created, lease
         self._wake.set()
 
     def heartbeat(self) -> None:
-        """The loop turns."""
+        """Note that the event loop runs."""
         self._beat_s = self._right.clock()
 
     def drop(self) -> int:
-        """Keep it no more. Returns: the lease."""
+        """Stop to renew the lease. Returns: the lease."""
         lease, self._lease = self._lease, 0
         return lease
 
     def stop(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._lease = 0
         self._stopping.set()
         self._wake.set()
@@ -151,12 +151,12 @@ class LeaseKeeper:
             self._stopping.wait(self._interval_s)
 
     def _confirm(self, lease: int, created: int) -> None:
-        """The right, by a read: its answer is of a moment behind ``sent_s``, whichever member gives it."""
+        """Extend the permission by a linearizable read, whose result is valid after ``sent_s``."""
         sent_s = self._right.clock()
         try:
             value = self._etcd.read(self._key)[0]
         except EtcdUnreachable:
-            return  # the right ends by the clock
+            return  # the permission ends by the clock
         if lease != self._lease:
             return
         if value is not None and value.created == created:
@@ -165,7 +165,7 @@ class LeaseKeeper:
             self._end()
 
     def _renew(self, lease: int) -> None:
-        """The lease, which extends no right."""
+        """Renew the lease, without an extension of the permission."""
         if lease != self._lease:
             return
         try:
