@@ -1,1 +1,1 @@
-"""Messages that come back later: those of delay levels, and timed ones. Knows the store, and nothing of a network."""
+"""Delayed delivery: messages of delay levels and timed messages. Depends on the store, not on the network."""

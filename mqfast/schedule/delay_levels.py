@@ -1,6 +1,6 @@
-"""The delay levels of ``messageDelayLevel``: which messages are parked, where, and for how long.
+"""The delay levels of ``messageDelayLevel``: which messages are parked, in which queue, and for how long.
 
-Room: schedule. It must never store a message: the one who puts asks it first. Source: HookUtils.handleScheduleMessage,
+No message is stored here: the caller of a put applies the result. Source: HookUtils.handleScheduleMessage,
 ScheduleMessageService.
 """
 
@@ -23,8 +23,8 @@ BROKER_TOPICS: Final = frozenset(
         "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "rmq_sys_mqfast_writes",
     }
 )  # fmt: skip
-"""The broker alone writes these, and acts on what their records say. Source: TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET,
-which lacks the topic of the timer."""
+"""Topics that only the broker writes, and whose records the broker executes. Source:
+TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET, which lacks the topic of the timer."""
 _UNKNOWN_LEVEL_MS: Final = 1000
 _MARK: Final = names.DELAY.encode() + b"\x01"
 _TIMED: Final = (names.TIMER_DELIVER_MS, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS)
@@ -33,7 +33,7 @@ _COMMITTED: Final = 8
 
 
 class QueuePosition(NamedTuple):
-    """Under which topic, queue and property string a message is stored."""
+    """The topic, queue and property string with which a message is stored."""
 
     topic: str
     queue_id: int
@@ -43,8 +43,9 @@ class QueuePosition(NamedTuple):
 def real_place(properties: dict[str, str]) -> tuple[str, int] | None:
     """Return the topic and queue that a parked message is for.
 
-    Returns: None where its properties do not say, or name a topic that the broker alone writes: no message is delivered
-    there, whoever made these properties.
+    Returns: None if the properties lack them, or name a topic that only the broker writes: no message is delivered
+        there,
+    whatever the origin of the properties.
     """
     topic, queue = properties.get(names.REAL_TOPIC), java_number(properties.get(names.REAL_QID, ""))
     return None if not topic or topic in BROKER_TOPICS or queue is None or queue < 0 else (topic, queue)
@@ -61,14 +62,15 @@ class DelayLevels:
         self.delays_ms: Final = tuple(delays_ms)
 
     def delay_ms(self, level: int) -> int:
-        """How long a message of the level is parked; 1 s for an unknown level, as RocketMQ has it."""
+        """Return the delay of a level; 1 s for an unknown level, as in RocketMQ."""
         return self.delays_ms[level - 1] if 0 < level <= len(self.delays_ms) else _UNKNOWN_LEVEL_MS
 
     def park(self, topic: str, queue_id: int, properties: bytes, sys_flag: int = 0) -> QueuePosition | None:
-        """Where a message waits that its properties delay (DELAY above 0); None: it is not delayed by a level.
+        """Return where a message with a delay level (DELAY above 0) is parked; None without a delay level.
 
-        A level above the last one becomes the last one. REAL_TOPIC and REAL_QID remember the place; properties of the
-        timer go, since the level wins. A prepared or rolled back transaction is never parked.
+        A level above the last level becomes the last level. REAL_TOPIC and REAL_QID store the destination; properties
+        of the
+        timer are removed, since the level has precedence. A prepared or rolled back transaction is never parked.
         Raises: MessageIllegal for a DELAY that is no number.
         """
         if _MARK not in properties or sys_flag & _TRANSACTION_MASK not in (0, _COMMITTED):

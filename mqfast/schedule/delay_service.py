@@ -1,12 +1,13 @@
-"""Delivers the messages of delay levels when their time has come.
+"""Delivers the messages of delay levels when they are due.
 
-Room: schedule. Each level is a queue of SCHEDULE_TOPIC_XXXX whose units have the delivery time as tags code. A due
-message is stored once more under its real topic; the body is never decoded. It must never deliver before the time,
-never leave the order of a level, never note progress that is ahead of durable deliveries, and never work for longer
-than a turn. Source: ScheduleMessageService.
+Each level is a queue of SCHEDULE_TOPIC_XXXX with units that have the delivery time as tags code. A due message is
+stored again under its real topic; the body is not decoded. Invariants: no delivery before the time, the order of a
+level is kept, stored progress is never ahead of durable deliveries, and a call is limited to one turn. Source:
+ScheduleMessageService.
 
-A clock that was set back shows in a head that is further away than the whole delay of its level. What is parked at that
-moment waits for one whole delay from then on: so nothing is early, and nothing stalls. RocketMQ delivers at once.
+After the clock was set back, the first message of a level may be further away than the whole delay of the level. The
+messages parked at that moment then wait for a whole delay: none is early, and none stalls. RocketMQ delivers such
+messages at once.
 """
 
 from __future__ import annotations
@@ -29,14 +30,15 @@ __all__ = ["DelayService"]
 
 _log = logging.getLogger("mqfast.schedule")
 
-_LEVEL_BATCH: Final = 16  # messages of a level before the next level has its turn
-_IDLE_MS: Final = 1000  # an empty level is looked at again
+_LEVEL_BATCH: Final = 16  # messages of a level before the next level is served
+_IDLE_MS: Final = 1000  # poll interval of an empty level
 _RETRY_MS: Final = 100  # after a failed put
-_NO_TIME: Final = 1 << 32  # below is no time: the hash of tags, as 4.x rebuilds units, or an address of an extension
+# Smaller values are no time: the hash of tags, as 4.x rebuilds units, or an address of an extension.
+_NO_TIME: Final = 1 << 32
 
 
 class _Level:
-    """One level: how far it is, and what is known of its head."""
+    """The progress of a level, and the state of the first message."""
 
     __slots__ = ("capped_end", "capped_ms", "number", "offset", "retry_ms", "snapshot", "warned")
 
@@ -44,9 +46,9 @@ class _Level:
         self.number = number
         self.offset = offset  # the next queue offset
         self.retry_ms = 0  # not before
-        self.capped_ms = 0  # units before capped_end are due at this time at the latest
+        self.capped_ms = 0  # latest delivery time of units before capped_end
         self.capped_end = 0
-        self.snapshot = (0, offset)  # a physical offset, and the progress that is safe once that is durable
+        self.snapshot = (0, offset)  # a physical offset, and the progress that is safe once the log is durable there
         self.warned = False
 
     @property
@@ -55,16 +57,17 @@ class _Level:
 
 
 class DelayService:
-    """Delivers due messages of all levels; a step at a time, for the one who has the loop.
+    """Delivers due messages of all levels, a bounded step per call of ``run_once``.
 
     Args:
         store: an open store.
-        offsets: the table of ``delayOffset.json``. It only ever gets progress that is durable, so that it may be
-            persisted at any time.
+        offsets: the table of ``delayOffset.json``. The table only gets durable progress, so that it may be persisted at
+        any time.
         levels: the delays.
-        turn_ms: a step takes about so long at most.
-        on_delivered: is told topic, queue id and outcome of every delivery.
-    Thread: one at a time. Durability: progress that is not in the file at a crash is delivered again, as in RocketMQ.
+        turn_ms: approximate time limit of a step.
+        on_delivered: called with topic, queue id and outcome of every delivery.
+    Thread: no concurrent calls. Durability: progress that is not in the file at a crash is delivered again, as in
+        RocketMQ.
     """
 
     def __init__(
@@ -90,23 +93,23 @@ class DelayService:
             self._correct(level)
 
     def offset(self, level: int) -> int:
-        """The next queue offset of a level to deliver."""
+        """Return the next queue offset of a level to deliver."""
         return self._states[level - 1].offset
 
     def offsets(self) -> dict[int, int]:
-        """Every level that has delivered something, with its next queue offset; the disk may know less."""
+        """Return the next queue offset of every level with deliveries; the disk may have smaller offsets."""
         return {level.number: level.offset for level in self._states if level.offset}
 
     @property
     def has_unnoted_progress(self) -> bool:
-        """Has a level delivered what the table does not say yet?"""
+        """Return True if a level has delivered messages that the table does not contain yet."""
         return any(level.offset != self._table.get(level.number) for level in self._states)
 
     def run_once(self, now_ms: int) -> int:
-        """Deliver what is due, for one turn at most.
+        """Deliver due messages, for a turn at most.
 
         Args: now_ms: the time of day.
-        Returns: after how many ms the next turn is wanted; 0: there is more to do now.
+        Returns: ms until the next turn; 0: more messages are due now.
         Raises: StoreClosed.
         """
         end_s = self._clock() + self._turn_s
@@ -116,7 +119,7 @@ class DelayService:
         return wait_ms
 
     def _pass(self, now_ms: int, end_s: float) -> int:
-        """Give every level its turn, beginning where the last pass ended. Returns: as run_once."""
+        """Serve every level once, from the level at which the last pass ended. Returns: as run_once."""
         wait_ms = _IDLE_MS
         count = len(self._states)
         for i in range(count):
@@ -129,7 +132,7 @@ class DelayService:
         return wait_ms
 
     def settle(self) -> None:
-        """Put the progress that is durable by now into the table."""
+        """Store the durable progress in the table."""
         log = self._store.engine.log
         flushed, written = log.flushed, log.written
         for level in self._states:
@@ -140,10 +143,12 @@ class DelayService:
                 level.snapshot = (written, level.offset)
 
     def stop(self) -> None:
-        """Make the deliveries durable and note all progress. Raises: FlushError, StoreFailed: then none is noted."""
+        """Make the deliveries durable and store all progress. Raises: FlushError, StoreFailed; then no progress is
+        stored.
+        """
         self._store.flush()
         self.settle()
-        self.settle()  # the first one noted what was safe before; now all of it is
+        self.settle()  # the first call stored the progress of the last snapshot; this one stores the rest
 
     # -- one level -----------------------------------------------------------------------------------------------------
 
@@ -175,17 +180,17 @@ class DelayService:
         return 0
 
     def _correct(self, level: _Level) -> None:
-        """Keep the offset inside of the queue, which retention or a truncation may have moved."""
-        least = self._store.min_offset(SCHEDULE_TOPIC, level.queue_id)
-        most = self._store.max_offset(SCHEDULE_TOPIC, level.queue_id)
-        right = min(max(level.offset, least), max(least, most))
-        if right != level.offset:
+        """Move the offset into the bounds of the queue, which retention or a truncation may have changed."""
+        min_offset = self._store.min_offset(SCHEDULE_TOPIC, level.queue_id)
+        max_offset = self._store.max_offset(SCHEDULE_TOPIC, level.queue_id)
+        offset = min(max(level.offset, min_offset), max(min_offset, max_offset))
+        if offset != level.offset:
             _log.warning(
                 "delay level %d: offset %d is outside of its queue (%d to %d); the level goes on at %d",
-                level.number, level.offset, least, most, right,
+                level.number, level.offset, min_offset, max_offset, offset,
             )  # fmt: skip
-            level.offset = right
-            level.snapshot = (0, right)
+            level.offset = offset
+            level.snapshot = (0, offset)
 
     def _due_ms(self, level: _Level, unit: QueueUnit, now_ms: int, end: int) -> int:
         delay_ms = self._levels.delay_ms(level.number)
@@ -194,7 +199,7 @@ class DelayService:
             try:
                 due_ms = unit.record.store_timestamp + delay_ms
             except (OffsetError, CorruptFile):
-                return now_ms  # the delivery says what is wrong
+                return now_ms  # the delivery logs the error
         if due_ms <= now_ms + delay_ms:
             return due_ms
         if unit.queue_offset >= level.capped_end or level.capped_ms > now_ms + delay_ms:
@@ -207,7 +212,7 @@ class DelayService:
         return level.capped_ms
 
     def _deliver(self, level: _Level, unit: QueueUnit, now_ms: int) -> bool:
-        """Store one message for its readers. Returns: may the level go on behind the message?"""
+        """Store a message for the consumers. Returns: True if the level may continue behind the message."""
         try:
             place = real_place(unit.record.properties)
             if place is None:

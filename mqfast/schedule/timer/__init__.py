@@ -1,8 +1,8 @@
-"""The timing wheel: messages that are delivered at a time that their producer names.
+"""The timing wheel: messages that are delivered at a time set by their producer.
 
-Reading order: ``settings.py``; ``accept.py`` what becomes of a message that is sent; ``service.py`` from the timer's
-queue into wheel and timer log, and back to their topics when they are due; ``slot.py`` one due slot; ``wheel.pyx``
-and ``timer_log.pyx`` the files; ``flush.py``, ``checkpoint.py``, ``metrics.py``, ``recovery.py``.
+Reading order: ``settings.py``; ``accept.py`` the decision about a sent message; ``service.py`` from the timer's queue
+into wheel and timer log, and back to their topics when they are due; ``slot.py`` one due slot; ``wheel.pyx`` and
+``timer_log.pyx`` the files; ``flush.py``, ``checkpoint.py``, ``metrics.py``, ``recovery.py``.
 
-This room knows the store only. Source: RocketMQ's TimerMessageStore. Format: ``mqfast/store/FORMAT.md``.
+Depends on the store only. Source: RocketMQ's TimerMessageStore. Format: ``mqfast/store/FORMAT.md``.
 """

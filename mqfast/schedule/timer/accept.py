@@ -1,6 +1,6 @@
-"""What becomes of a message that names a time: parked, stored as it is, or refused.
+"""The decision about a message with a delivery time: parked, stored unchanged, or refused.
 
-It must never store a message: the one who puts asks it first. Source: HookUtils.checkIfTimerMessage,
+No message is stored here: the caller of a put applies the result. Source: HookUtils.checkIfTimerMessage,
 HookUtils.transformTimerMessage.
 """
 
@@ -20,7 +20,7 @@ from mqfast.store.reader.timer_files import TIMER_TOPIC
 __all__ = ["accept", "delivery_time"]
 
 _LONG_MAX: Final = 2**63 - 1
-_MARK: Final = b"TIMER_DEL"  # in all three names
+_MARK: Final = b"TIMER_DEL"  # common to all three names
 _TRANSACTION_MASK: Final = 12
 _COMMITTED: Final = 8
 
@@ -30,9 +30,9 @@ def _draw() -> int:
 
 
 def delivery_time(fields: dict[str, str], now_ms: int) -> int | None:
-    """When a message is to be delivered, ms since the epoch, by the first of three properties that is there.
+    """Return the delivery time of a message, ms since the epoch, from the first present of three properties.
 
-    Returns: None for what is no number, or lies beyond any time.
+    Returns: None for a value that is no number, or beyond any time.
     """
     for name, unit_ms in ((names.TIMER_DELAY_SEC, 1000), (names.TIMER_DELAY_MS, 1), (names.TIMER_DELIVER_MS, 0)):
         text = fields.get(name)
@@ -54,12 +54,13 @@ def accept(
     now_ms: int,
     draw: Callable[[], int] = _draw,
 ) -> QueuePosition | PutMessageStatus | None:
-    """Where a message waits that its properties delay to a time.
+    """Decide where a message with a delivery time is parked.
 
     Args: is_crowded: ``TimerService.is_crowded``; draw: a random number from 0 to 999.
-    Returns: the place; a status that refuses it: WHEEL_TIMER_NOT_ENABLE, WHEEL_TIMER_MSG_ILLEGAL (no number, beyond the
-        longest delay, a delete of what is due) or WHEEL_TIMER_FLOW_CONTROL; None: the message is stored as it is.
-    Raises: MessageIllegal where the properties become too long.
+    Returns: the queue of the timer; a status that refuses the message: WHEEL_TIMER_NOT_ENABLE, WHEEL_TIMER_MSG_ILLEGAL
+        (no number, beyond the longest delay, a delete of a due message) or WHEEL_TIMER_FLOW_CONTROL; None: the message
+        is stored unchanged.
+    Raises: MessageIllegal if the properties become too long.
     """
     if _MARK not in properties or sys_flag & _TRANSACTION_MASK not in (0, _COMMITTED) or topic == TIMER_TOPIC:
         return None

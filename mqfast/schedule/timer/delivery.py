@@ -1,7 +1,6 @@
-"""Puts parked messages back: to their own topic, or to the timer's queue once more (RocketMQ: TimerMessageStore.doPut).
+"""Stores parked messages again: in the real topic, or in the timer's queue (RocketMQ: TimerMessageStore.doPut).
 
-It must never count a message as delivered that the log does not have, and never give up a message that can still be
-put.
+Only a message in the log counts as delivered. A message is given up only if no later put can succeed.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ __all__ = ["NEVER_PARKED", "TimerDelivery"]
 
 _log = logging.getLogger("mqfast.schedule")
 
-NEVER_PARKED: Final = 2**63 - 1  # the enqueue time of a message that was due when its turn came
+NEVER_PARKED: Final = 2**63 - 1  # the enqueue time of a message that was already due when read from the queue
 _TRIES: Final = 3
 _TOPIC: Final = TIMER_TOPIC.encode()
 
 
 class TimerDelivery:
-    """The puts of one timer.
+    """The puts of a timer.
 
-    Args: on_delivered: called with topic and record size of each message that went to its topic.
+    Args: on_delivered: called with topic and record size of each message that was stored in the real topic.
     """
 
     def __init__(
@@ -62,24 +61,24 @@ class TimerDelivery:
         self._tries = 0
 
     def message_at(self, physical_offset: int, size: int) -> StoredMessage | None:
-        """The parked record of a unit; None, with an error in the log, where it is not there."""
+        """Return the parked record of a unit; None, with an error in the log, if missing."""
         try:
             message = self._engine.log.message(physical_offset)
             if message.size == size and message.topic_bytes == _TOPIC:
                 return message
-            found = f"{message.size} bytes of {message.topic}"
+            reason = f"{message.size} bytes of {message.topic}"
         except (CorruptFile, OffsetError) as error:
-            found = str(error)
-        _log.error("timer: a parked message at physical offset %d is gone: %s", physical_offset, found)
+            reason = str(error)
+        _log.error("timer: a parked message at physical offset %d is gone: %s", physical_offset, reason)
         return None
 
     def deliver(
         self, message: StoredMessage, fields: dict[str, str], enqueue_ms: int, rolls: bool, now_ms: int
     ) -> bool:
-        """Put a parked message where it belongs.
+        """Store a parked message in the real topic, or, if ``rolls``, in the timer's queue.
 
-        Args: fields: its properties, which are changed; enqueue_ms: when it was parked; rolls: it is not due yet, and
-            is parked once more. Returns: False when it is to be tried again later.
+        Args: fields: properties, which are changed; enqueue_ms: when the message was parked; rolls: the message is
+            not due yet, and is parked again. Returns: False if the delivery must be tried again later.
         """
         topic, queue_id = message.topic, message.queue_id
         if not rolls:
@@ -109,7 +108,7 @@ class TimerDelivery:
                 text = _properties.encode(fields)
                 self._put_stored(message, topic, queue_id, text)
             except PropertiesTooLong:
-                # The times are for tracing; a message is not lost for lack of room for them.
+                # The times are for tracing: without room for them the message is stored without the times.
                 self._put_stored(message, topic, queue_id, None)
         except StoreClosed:
             raise

@@ -1,6 +1,6 @@
-"""One flush of the timer: parked and delivered messages become durable.
+"""The flush of the timer: parked and delivered messages become durable.
 
-The checkpoint is written last, so that it never claims more than is durable.
+The checkpoint is written last, so that the checkpoint never claims more than is durable.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["TimerFlush", "TimerFlusher"]
 
 
 class TimerFlusher:
-    """Makes the files of a timer durable, one flush at a time. Thread: any."""
+    """Makes the files of a timer durable, without concurrent flushes. Thread: any."""
 
     def __init__(self, store: MessageStore, wheel: TimerWheel, log: TimerLog, metrics: TimerMetrics) -> None:
         self._store = store
@@ -67,7 +67,7 @@ class TimerFlusher:
 
 
 class TimerFlush:
-    """The state that one flush makes durable; ``run`` may be called in another thread."""
+    """The state that a flush makes durable; ``run`` may be called in another thread."""
 
     def __init__(self, flusher: TimerFlusher, number: int, checkpoint: TimerCheckpoint, metrics: bytes) -> None:
         self._flusher = flusher

@@ -1,6 +1,7 @@
-"""``config/timermetrics``: how many messages of each topic are parked (RocketMQ: TimerMetrics).
+"""``config/timermetrics``: the number of parked messages by topic (RocketMQ: TimerMetrics).
 
-The counts are for operators; nothing is delivered by them. A damaged file is a warning, and counting begins anew.
+The counts are for operators and do not affect deliveries. A damaged file is logged as a warning; the counts restart
+at 0.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _log = logging.getLogger("mqfast.schedule")
 class TimerMetrics:
     """Count and time of the latest change for each topic.
 
-    Thread: one thread counts; ``persist`` of what ``text`` gave may run in another one.
+    Thread: one thread counts; ``persist`` of a result of ``text`` may run in another thread.
     """
 
     def __init__(self, os_api: Door, path: str) -> None:
@@ -46,29 +47,29 @@ class TimerMetrics:
         self._state_version = int(version.get("stateVersion", 0))
 
     def add(self, topic: str, change: int, now_ms: int) -> None:
-        """Count one message more or less."""
+        """Add ``change`` to the count of a topic."""
         pair = self._counts.setdefault(topic, [0, 0])
         pair[0] += change
         pair[1] = self._timestamp = now_ms
         self._counter += 1
 
     def count(self, topic: str) -> int:
-        """How many messages of the topic are parked."""
+        """Return the number of parked messages of a topic."""
         pair = self._counts.get(topic)
         return 0 if pair is None else pair[0]
 
     def counts(self) -> dict[str, int]:
-        """The same of every topic."""
+        """Return the number of parked messages of every topic."""
         return {topic: pair[0] for topic, pair in self._counts.items()}
 
     def text(self) -> bytes:
-        """What the file holds: one line, as RocketMQ writes it."""
+        """Return the content of the file: one line, in RocketMQ's format."""
         version = {"counter": self._counter, "stateVersion": self._state_version, "timestamp": self._timestamp}
         counts = {topic: {"count": pair[0], "timeStamp": pair[1]} for topic, pair in self._counts.items()}
         return json.dumps({"dataVersion": version, "timingCount": counts}, separators=(",", ":")).encode()
 
     def persist(self, text: bytes) -> None:
-        """Put a text on disk unless it is there already; the file that was there becomes the ``.bak``.
+        """Write a text to disk unless the file has the same text; the previous file becomes the ``.bak``.
 
         Raises: StorageError.
         """

@@ -1,10 +1,10 @@
-"""What is parked after a start: wheel, timer log and checkpoint agree again (RocketMQ: TimerMessageStore.recover).
+"""Recovery of the timer: makes wheel, timer log and checkpoint consistent (RocketMQ: TimerMessageStore.recover).
 
-The timer's queue is the truth, and everything here is made from it. Up to the checkpoint wheel and timer log are
-durable; behind it a crash may have left any part of them. So the timer log is applied to the wheel from the checkpoint
-on, up to its last whole unit whose record is in the log, and the queue is read again from the checkpoint on: a message
-that has its unit already is not parked twice. Recovery must never lose a message, and never reads the whole timer log
-unless wheel or timer log are damaged.
+The timer's queue is the source of truth; wheel and timer log are derived from the queue. Up to the checkpoint wheel and
+timer log are durable; later changes may be there in part after a crash. So the timer log is applied to the wheel from
+the checkpoint on, up to the last whole unit with a record in the log. The queue is read again from the checkpoint on:
+a message that has a unit is not parked twice. No message is lost. The whole timer log is read only if wheel or timer
+log are damaged.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _UNITS_AT_ONCE: Final = 4096
 
 
 class Recovered(NamedTuple):
-    """Where the timer goes on.
+    """The state from which the timer continues.
 
-    Attributes: ``read``: the first step whose slot is not delivered, None for now; ``queue_offset``: of the timer's
-        queue, the first message to park; ``parked``: physical offsets of messages behind it that have a unit;
+    Attributes: ``read``: the first step with an undelivered slot, None for now; ``queue_offset``: of the timer's
+        queue, the first message to park; ``parked``: physical offsets of later messages that have a unit;
         ``delivered``: messages before this queue offset and due before this step were delivered.
     """
 
@@ -51,7 +51,7 @@ class _Recovery:
         self.read = checkpoint.read_ms // precision
 
     def find_flushed(self, log_end: int) -> int:
-        """The end of the units up to the checkpoint whose records are there; -1 when the timer log is damaged there."""
+        """Return the end of the units before the checkpoint with records in the log; -1 for a damaged timer log."""
         end = max(self.checkpoint.flushed, self.log.begin)
         if end > self.log.end:
             return -1
@@ -67,7 +67,7 @@ class _Recovery:
         return end
 
     def is_of_this_precision(self) -> bool:
-        """Do slots and units agree? The precision may have been changed while the broker was down."""
+        """Return True if slots and units agree; slots of another configured precision differ."""
         bounds = self.wheel.bounds()
         slot = None if bounds is None else self.wheel.get(bounds[1])
         if bounds is None or slot is None or not self.log.begin <= slot[1] < self.log.end:
@@ -97,7 +97,7 @@ class _Recovery:
                 return start
 
     def cut(self, end: int) -> None:
-        """Units behind the end are gone: the slots that had them get what is before."""
+        """Remove units behind the end from the wheel; the slots get the units before the end."""
         start = self.wheel.cut(end)
         while 0 <= start < end:
             units, behind = self.log.units(start, _UNITS_AT_ONCE)
@@ -116,10 +116,10 @@ def recover(
     log_end: int,
     has_snapshots: bool = False,
 ) -> Recovered:
-    """Load the files and make them agree.
+    """Load the files and make wheel and log consistent.
 
     Args: precision: ms of a step; log_end: physical offset behind the last record of the log; has_snapshots: the wheel
-        was kept in other files (``timerWheelSnapshotFlush``), so that its own file may be old.
+        was stored in other files (``timerWheelSnapshotFlush``), so its own file may be old.
     Raises: CorruptFile for files of a wrong length; StorageError.
     """
     had_wheel = wheel.load()

@@ -1,9 +1,9 @@
-"""The timer of one store: from its queue into wheel and timer log, and back when messages are due (RocketMQ:
-TimerMessageStore).
+"""The timer of a store: parks messages from the timer's queue in wheel and timer log, and delivers due messages
+(RocketMQ: TimerMessageStore).
 
-``run_once`` does a bounded part of the work and says when to call again; it reads no clock. Nothing is delivered before
-its time, also where the clock is set back, and nothing is delivered twice but after a kill. It must never forget a
-message: what the checkpoint claims was flushed before.
+``run_once`` does a bounded part of the work and returns the time of the next call; no clock is read. No message is
+delivered before the due time, even if the clock is set back. A message is delivered twice only after a kill. No message
+is lost: the checkpoint claims only what was flushed.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ __all__ = ["TimerService"]
 
 _log = logging.getLogger("mqfast.schedule")
 
-MOST_AT_ONCE: Final = 100
+_BATCH_MESSAGES: Final = 100
 _MAGIC: Final = 1
-_POLL_MS: Final = 100  # while a message may be on its way into the queue
+_POLL_MS: Final = 100  # while a message may be about to enter the queue
 _POLL_FOR_MS: Final = 2000
 _RETRY_MS: Final = 500
 _EXPIRE_MS: Final = 30_000
-_MOST_BYTES: Final = 4 << 20  # of records that are looked at in one turn
+_BATCH_BYTES: Final = 4 << 20  # of records read in one turn
 
 
 class TimerService:
     """Parks and delivers the timed messages of an open store.
 
-    Args: now_ms: the clock at the start; on_delivered: called with topic and size of each message that was delivered.
+    Args: now_ms: the clock at the start; on_delivered: called with topic and size of each delivered message.
     Attributes: ``settings`` may be replaced by ``configure``; ``enqueued`` and ``dequeued`` count messages.
-    Raises: CorruptFile where a file has a wrong length; StorageError.
-    Thread: one thread, but for ``TimerFlush.run``.
+    Raises: CorruptFile for a file of a wrong length; StorageError.
+    Thread: a single thread, except for ``TimerFlush.run``.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class TimerService:
         self.metrics = TimerMetrics(os_api, f"{self.paths.config}/timermetrics")
         self._delivery = TimerDelivery(self._engine, self.metrics, settings, on_delivered)
         self._limits = GetLimits(
-            max_transfer_bytes_on_message_in_memory=_MOST_BYTES,
-            max_transfer_count_on_message_in_memory=MOST_AT_ONCE,
-            max_transfer_bytes_on_message_in_disk=_MOST_BYTES,
-            max_transfer_count_on_message_in_disk=MOST_AT_ONCE,
+            max_transfer_bytes_on_message_in_memory=_BATCH_BYTES,
+            max_transfer_count_on_message_in_memory=_BATCH_MESSAGES,
+            max_transfer_bytes_on_message_in_disk=_BATCH_BYTES,
+            max_transfer_count_on_message_in_disk=_BATCH_MESSAGES,
         )
         self._flusher = TimerFlusher(store, self.wheel, self.log, self.metrics)
         checkpoint = load_checkpoint(os_api, self.paths.timer_check)
@@ -98,21 +98,21 @@ class TimerService:
         self._checkpoint = checkpoint or TimerCheckpoint()
         self.enqueued = 0
         self.dequeued = 0
-        self._asked = (now_ms, 0, 0)
+        self._last_statistics = (now_ms, 0, 0)
 
     @property
     def checkpoint(self) -> TimerCheckpoint:
-        """Up to where the timer's files are durable."""
+        """Return the checkpoint of the last prepared flush."""
         return self._checkpoint
 
-    def _start(self, found: Recovered, now_ms: int) -> None:
+    def _start(self, recovered: Recovered, now_ms: int) -> None:
         self._write = now_ms // self._precision  # slots before this step are due
-        self._read = self._write if found.read is None else found.read  # slots before this step were delivered
-        self._queue_offset = found.queue_offset
-        self._parked = found.parked
-        self._delivered = found.delivered
+        self._read = self._write if recovered.read is None else recovered.read  # slots before this step were delivered
+        self._queue_offset = recovered.queue_offset
+        self._parked = recovered.parked
+        self._delivered = recovered.delivered
         self._slot: DueSlot | None = None
-        self._next_used: int | None = None  # None: to be looked up
+        self._next_used: int | None = None  # None: unknown
         self._is_changed = False
         self._is_flushing = False
         self._flushes = self._failures = 0
@@ -123,20 +123,20 @@ class TimerService:
         self._is_woken = False
 
     def configure(self, settings: TimerSettings) -> None:
-        """Use other settings from now on; the precision stays."""
+        """Use other settings from now on, except the precision."""
         self.settings = settings._replace(precision_ms=self._precision)
         self._delivery.settings = self.settings
 
     # --- the work ---
 
     def wake(self) -> None:
-        """A message comes into the timer's queue: ``run_once`` is to look there soon."""
+        """Poll the timer's queue soon: a message is about to enter."""
         self._is_woken = True
 
-    def run_once(self, now_ms: int, most: int = MOST_AT_ONCE) -> int | None:
-        """Park and deliver what is to be, at most ``most`` messages of each.
+    def run_once(self, now_ms: int, max_messages: int = _BATCH_MESSAGES) -> int | None:
+        """Park and deliver due messages, at most ``max_messages`` of each.
 
-        Returns: when to call again, ms; None: when ``wake`` was called. Raises: StoreClosed.
+        Returns: the time of the next call, ms; None: after the next ``wake``. Raises: StoreClosed.
         """
         self._follow_clock(now_ms)
         if self._is_woken:
@@ -144,33 +144,33 @@ class TimerService:
             self._poll_until_ms = now_ms + _POLL_FOR_MS
         more = False
         if self._retry_ms - now_ms > self._retry_after_ms:
-            self._retry_ms = 0  # the clock fell
+            self._retry_ms = 0  # the clock was set back
         if now_ms >= self._retry_ms:
             try:
-                more = self._work(now_ms, most)
+                more = self._work(now_ms, max_messages)
             except StorageError as error:
                 _log.error("timer: waits for its files: %s", error)
-                self._wait(now_ms)
+                self._retry_later(now_ms)
         if not self._is_flushing and now_ms - self._expired_ms >= _EXPIRE_MS:
             self._expired_ms = now_ms
             self.log.expire(self.store.log.min_offset)
-        return self._when(now_ms, more)
+        return self._next_call_ms(now_ms, more)
 
-    def _work(self, now_ms: int, most: int) -> bool:
+    def _work(self, now_ms: int, max_messages: int) -> bool:
         more = False
-        # The slots are those of 14 days; the oldest ones are emptied before they are used again.
+        # The wheel has slots for 14 days; the oldest slots are emptied before they are used again.
         is_far_behind = self._write - self._read > SLOTS // 2
         if not is_far_behind and not self.settings.stop_enqueue:
-            more = self._enqueue(now_ms, most)
+            more = self._enqueue(now_ms, max_messages)
         if not self.settings.stop_dequeue:
-            more = self._dequeue(now_ms, most) or more or is_far_behind
+            more = self._dequeue(now_ms, max_messages) or more or is_far_behind
         self.log.write()
         return more and now_ms >= self._retry_ms
 
-    def _wait(self, now_ms: int) -> None:
+    def _retry_later(self, now_ms: int) -> None:
         self._retry_ms = now_ms + self._retry_after_ms
 
-    def _when(self, now_ms: int, more: bool) -> int | None:
+    def _next_call_ms(self, now_ms: int, more: bool) -> int | None:
         if more:
             return now_ms
         times: list[int] = []
@@ -190,44 +190,44 @@ class TimerService:
     def _follow_clock(self, now_ms: int) -> None:
         step = now_ms // self._precision
         if step < self._read or (step == self._read and self._slot is not None):
-            self._clock_fell(step, now_ms)
+            self._on_clock_set_back(step, now_ms)
         self._write = step
 
-    def _clock_fell(self, step: int, now_ms: int) -> None:
-        """Slots from the step on are read once more, without what was delivered from them."""
+    def _on_clock_set_back(self, step: int, now_ms: int) -> None:
+        """Make the slots from the step on due again, without the delivered messages."""
         _log.warning("timer: the clock fell by about %d ms", (max(self._write, self._read) - step) * self._precision)
         if self._slot is not None:
-            self._put_back(self._slot)
+            self._restore_slot(self._slot)
         bounds = self.wheel.bounds()
         if bounds is not None and bounds[1] - step >= SLOTS:
-            self._park_anew(step)
+            self._repark(step)
         else:
             self.wheel.clear(step, self._read)
         self._read = self._write = step
         self._next_used = None
         self._poll_until_ms = min(self._poll_until_ms, now_ms + _POLL_FOR_MS)
         self._expired_ms = min(self._expired_ms, now_ms)
-        # Before anything is parked below what the checkpoint counts as delivered.
+        # Before a message is parked for a time that the checkpoint counts as delivered.
         self.flush(now_ms)
 
-    def _put_back(self, slot: DueSlot) -> None:
-        """Make the slot anew, of what is left of it."""
-        units = [unit for position in slot.left() if (unit := slot.unit(position)) is not None]
-        placed = self._append_apart([(unit[3] + unit[4], unit[2], unit[3], *unit[5:]) for unit in units])
+    def _restore_slot(self, slot: DueSlot) -> None:
+        """Build the slot again from the remaining units."""
+        units = [unit for position in slot.remaining() if (unit := slot.unit(position)) is not None]
+        placed = self._append_unlinked([(unit[3] + unit[4], unit[2], unit[3], *unit[5:]) for unit in units])
         self.wheel.clear(slot.step, slot.step + 1)
         for step, position, change in placed:
             self.wheel.put(step, position, change)
         self._slot = None
 
-    def _park_anew(self, step: int) -> None:
-        """Slots lie too far ahead for one turn of the wheel: their messages are parked again, as far as it reaches."""
+    def _repark(self, step: int) -> None:
+        """Park the messages of slots that are too far ahead for a round of the wheel again, within the window."""
         self._write = step
         write_ms = step * self._precision
         units = []
         time = self.wheel.next_used(self._read, self._read + SLOTS)
         while time >= 0:
             slot = DueSlot(self.log, self._delivery, self.metrics, time, self.wheel.last(time))
-            for position in slot.left():
+            for position in slot.remaining():
                 unit = slot.unit(position)
                 if unit is None:
                     continue
@@ -235,15 +235,16 @@ class TimerService:
                 due_ms, magic = self._within_window(written + delay, magic)
                 units.append((due_ms, magic, write_ms, physical, size, topic_hash))
             time = self.wheel.next_used(time + 1, self._read + SLOTS)
-        placed = self._append_apart(units)
+        placed = self._append_unlinked(units)
         self.wheel.clear_all()
         for at, position, change in placed:
             self.wheel.put(at, position, change)
 
-    def _append_apart(self, units: list[tuple[int, int, int, int, int, int]]) -> list[tuple[int, int, int]]:
-        """Append units without a change of the wheel, so that nothing is forgotten where the disk is full.
+    def _append_unlinked(self, units: list[tuple[int, int, int, int, int, int]]) -> list[tuple[int, int, int]]:
+        """Append units without a change of the wheel, so that no message is lost on a full disk.
 
-        Args: units: due time, magic, write time, physical offset, size, topic hash. Returns: what the wheel is to get.
+        Args: units: due time, magic, write time, physical offset, size, topic hash. Returns: step, position and change
+            for the wheel.
         """
         newest: dict[int, int] = {}
         placed = []
@@ -258,11 +259,11 @@ class TimerService:
 
     # --- into the wheel ---
 
-    def _enqueue(self, now_ms: int, most: int) -> bool:
-        """Park messages of the queue. Returns: whether more wait."""
+    def _enqueue(self, now_ms: int, max_messages: int) -> bool:
+        """Park messages of the queue. Returns: True if more messages wait."""
         try:
             result = self._engine.get_records(
-                TIMER_TOPIC, 0, self._queue_offset, most, max_bytes=_MOST_BYTES, limits=self._limits
+                TIMER_TOPIC, 0, self._queue_offset, max_messages, max_bytes=_BATCH_BYTES, limits=self._limits
             )
         except CorruptFile as error:
             _log.error("timer: the message at offset %d of the queue is not parked: %s", self._queue_offset, error)
@@ -273,7 +274,7 @@ class TimerService:
             for message in result.messages:
                 if not self._enqueue_one(message, now_ms):
                     self._queue_offset = message.queue_offset
-                    self._wait(now_ms)
+                    self._retry_later(now_ms)
                     return False
                 self._queue_offset = message.queue_offset + 1
                 self._is_changed = True
@@ -284,7 +285,7 @@ class TimerService:
             return len(result) > 0 and self._queue_offset < result.max_offset
 
     def _enqueue_one(self, message: StoredMessage, now_ms: int) -> bool:
-        """Park, or deliver at once, one message. Returns: False when it is to be tried again."""
+        """Park a message, or deliver a due message at once. Returns: False if the message must be tried again."""
         fields = message.properties
         out_ms = java_number(fields.get(_properties.TIMER_OUT_MS, ""), 2**63 - 1)
         if out_ms is None:
@@ -316,13 +317,13 @@ class TimerService:
         self._append(due_ms, magic, self._write * self._precision, physical, size, topic_hash)
 
     def _within_window(self, due_ms: int, magic: int) -> tuple[int, int]:
-        """When a message is parked for: its time, or a time before from where it rolls."""
+        """Return the time for which a message is parked: the due time, or an earlier time to roll."""
         write_ms = self._write * self._precision
         slots = self.settings.window_slots
         beyond = due_ms - write_ms - slots * self._precision
         if beyond < 0:
             return due_ms, magic
-        # What is left for the next time shall not be short.
+        # The rest for the next roll must not be short.
         steps = slots // 2 if beyond < slots // 3 * self._precision else slots
         return write_ms + steps * self._precision, magic | ROLL
 
@@ -337,10 +338,10 @@ class TimerService:
 
     # --- out of the wheel ---
 
-    def _dequeue(self, now_ms: int, most: int) -> bool:
-        """Deliver due slots. Returns: whether more is due."""
-        left = most
-        while self._read < self._write and left > 0:
+    def _dequeue(self, now_ms: int, max_messages: int) -> bool:
+        """Deliver due slots. Returns: True if more messages are due."""
+        remaining = max_messages
+        while self._read < self._write and remaining > 0:
             if self._slot is None:
                 step = self.wheel.next_used(self._read, min(self._write, self._read + SLOTS))
                 if step < 0:
@@ -349,11 +350,11 @@ class TimerService:
                 self._read = step
                 self._slot = DueSlot(self.log, self._delivery, self.metrics, step, self.wheel.last(step))
             self._is_changed = True
-            done = self._slot.advance(left, now_ms)
-            left -= done
+            done = self._slot.advance(remaining, now_ms)
+            remaining -= done
             self.dequeued += done
             if self._slot.waits:
-                self._wait(now_ms)
+                self._retry_later(now_ms)
                 return False
             if self._slot.is_done:
                 self._slot = None
@@ -363,12 +364,12 @@ class TimerService:
     # --- flush ---
 
     def flush_is_due(self, now_ms: int) -> bool:
-        """Is there something to make durable, and has the interval passed?"""
+        """Return True if there are changes to flush and the interval has passed."""
         due_ms = self._flushed_ms + self.settings.flush_interval_ms
         return self._is_changed and not self._is_flushing and not self._flushed_ms <= now_ms < due_ms
 
     def prepare_flush(self, now_ms: int) -> TimerFlush:
-        """What is to be made durable now. ``end_flush`` is to be called when it was run."""
+        """Return the flush of the current state. ``end_flush`` must be called after its run."""
         self.log.write()
         self._flushed_ms = now_ms
         self._is_flushing = True
@@ -379,7 +380,7 @@ class TimerService:
         return TimerFlush(self._flusher, self._flushes, self._checkpoint, self.metrics.text())
 
     def end_flush(self, error: BaseException | None = None) -> None:
-        """A flush was run. Args: error: what it raised; it is then tried again after the interval."""
+        """Note the end of a flush. Args: error: the exception; the flush is then tried again after the interval."""
         self._is_flushing = False
         if error is None:
             self._failures = 0
@@ -390,7 +391,7 @@ class TimerService:
             _log.error("timer: flush %d in a row failed, and is tried again: %s", self._failures, error)
 
     def flush(self, now_ms: int) -> None:
-        """Make durable what was done so far. Raises: StorageError."""
+        """Make all work durable. Raises: StorageError."""
         flush = self.prepare_flush(now_ms)
         try:
             flush.run()
@@ -400,10 +401,10 @@ class TimerService:
         self.end_flush()
 
     def close(self, now_ms: int) -> None:
-        """Flush and close the files; before the store is closed. Raises: StorageError."""
+        """Flush and close the files; to be called before the store is closed. Raises: StorageError."""
         try:
             if self._slot is not None:
-                self._put_back(self._slot)
+                self._restore_slot(self._slot)
             self.flush(now_ms)
         finally:
             self._close_files()
@@ -416,16 +417,17 @@ class TimerService:
 
     @property
     def delivered_until_ms(self) -> int:
-        """Messages for earlier times were delivered."""
+        """Return the time before which all messages were delivered."""
         return self._read * self._precision
 
     def next_due_ms(self) -> int | None:
-        """When the next of what is parked is delivered; None: nothing is."""
+        """Return the time of the next delivery; None without a parked message."""
         step = self.wheel.next_used(self._read, self._read + SLOTS)
         return None if step < 0 else (step + 1) * self._precision
 
     def is_crowded(self, due_ms: int, draw: Callable[[], int]) -> bool:
-        """Is a message for this time refused, since its slot has too many? Args: draw: a number from 0 to 999.
+        """Return True if a message for this time is refused because the slot is full. Args: draw: a number from 0 to
+        999.
 
         Source: TimerMessageStore.isReject.
         """
@@ -436,14 +438,16 @@ class TimerService:
         return count >= 2 * limit or draw() > 1000 * (count - limit) / (limit + 0.1)
 
     def statistics(self, now_ms: int) -> dict[str, object]:
-        """Numbers for operators, by RocketMQ's names: seconds that deliveries are behind, messages of the queue that
-        are not parked yet, messages that are parked, and both rates a second since this was asked before.
+        """Return numbers for operators, by RocketMQ's names.
+
+        These are: lag of deliveries in seconds, messages of the queue that are not parked yet, parked messages, and
+        both rates per second since the previous call.
         """
         due = self.wheel.next_used(self._read, min(now_ms // self._precision, self._read + SLOTS))
         waiting = max(0, self.store.max_offset(TIMER_TOPIC, 0) - self._queue_offset)
-        before_ms, enqueued, dequeued = self._asked
+        before_ms, enqueued, dequeued = self._last_statistics
         seconds = max(now_ms - before_ms, 1000) / 1000
-        self._asked = (now_ms, self.enqueued, self.dequeued)
+        self._last_statistics = (now_ms, self.enqueued, self.dequeued)
         return {
             "timerReadBehind": 0 if due < 0 else (now_ms - due * self._precision) // 1000,
             "timerOffsetBehind": waiting,

@@ -1,7 +1,4 @@
-"""The settings of the timer, by RocketMQ's meaning and defaults (RocketMQ: MessageStoreConfig).
-
-It must never read a file: whoever starts the timer has read the configuration.
-"""
+"""The settings of the timer, with RocketMQ's meaning and defaults (RocketMQ: MessageStoreConfig). Reads no file."""
 
 from __future__ import annotations
 
@@ -15,9 +12,9 @@ _BLANK_SLOTS: Final = 60
 
 
 class TimerSettings(NamedTuple):
-    """How the timer works; the comment names RocketMQ's key.
+    """The settings of the timer; each comment names RocketMQ's key.
 
-    ``retry_until_success`` is on here and off in RocketMQ, which drops a message that could not be put three times.
+    ``retry_until_success`` is on by default, and off in RocketMQ, which drops a message after three failed puts.
     """
 
     precision_ms: int = 1000  # timerPrecisionMs
@@ -34,6 +31,7 @@ class TimerSettings(NamedTuple):
 
     @property
     def window_slots(self) -> int:
-        """How many steps ahead a message is parked at most; one that is due later is parked again then."""
-        most = min(SLOTS // 2 - _BLANK_SLOTS, (2**31 - 1) // self.precision_ms)  # the delay of a unit is an i32 of ms
-        return self.roll_window_slots if 2 <= self.roll_window_slots <= most else most
+        """Return the largest number of steps that a message is parked ahead; a later message is rolled."""
+        # The delay of a unit is an i32 of ms.
+        max_slots = min(SLOTS // 2 - _BLANK_SLOTS, (2**31 - 1) // self.precision_ms)
+        return self.roll_window_slots if 2 <= self.roll_window_slots <= max_slots else max_slots

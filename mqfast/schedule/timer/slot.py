@@ -1,8 +1,8 @@
-"""One due slot: which of its messages are to be delivered, in the order in which they were parked (RocketMQ:
+"""A due slot: the deliverable messages, in the order of parking (RocketMQ:
 TimerMessageStore.dequeue, TimerDequeueGetMessageService).
 
-First the chain of units is followed back, then the deletes are read, then the messages are delivered, oldest first. It
-must never deliver a message before all deletes of the slot are known.
+First the chain of units is read backward, then the deletes are read, then the messages are delivered, oldest first. No
+message is delivered before all deletes of the slot are known.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["DueSlot"]
 
 _log = logging.getLogger("mqfast.schedule")
 
-_UNITS_A_MESSAGE: Final = 50  # to follow a unit costs so much less than to deliver a message
+_UNITS_A_MESSAGE: Final = 50  # reading a unit is that much cheaper than delivering a message
 
 
 class DueSlot:
-    """The slot of one step while it is delivered. Positions take eight bytes a message."""
+    """The slot of a step during the delivery. Memory: eight bytes per message for the position."""
 
     def __init__(self, log: TimerLog, delivery: TimerDelivery, metrics: TimerMetrics, step: int, newest: int) -> None:
         self.step = step
@@ -45,24 +45,24 @@ class DueSlot:
 
     @property
     def is_done(self) -> bool:
-        """Is there nothing left of the slot?"""
+        """Return True if every message of the slot was processed."""
         return self._next < 0 and not self._messages and self._read_deletes == len(self._deletes)
 
-    def advance(self, most: int, now_ms: int) -> int:
-        """Do the work of at most so many messages. Returns: of how many. Sets ``waits`` when one could not be put."""
+    def advance(self, max_messages: int, now_ms: int) -> int:
+        """Process at most ``max_messages`` messages. Returns: the number. Sets ``waits`` after a failed put."""
         self.waits = False
         done = 0
         if self._next >= 0:
-            self._follow(most)
+            self._read_chain(max_messages)
             if self._next >= 0:
-                return most
-        while self._read_deletes < len(self._deletes) and done < most:
+                return max_messages
+        while self._read_deletes < len(self._deletes) and done < max_messages:
             self._read_delete(self._deletes[self._read_deletes], now_ms)
             self._read_deletes += 1
             done += 1
         if self._read_deletes < len(self._deletes):
             return done
-        while self._messages and done < most:
+        while self._messages and done < max_messages:
             if not self._deliver(self._messages[-1], now_ms):
                 self.waits = True
                 break
@@ -70,24 +70,26 @@ class DueSlot:
             done += 1
         return done
 
-    def left(self) -> list[int]:
-        """The units that are still needed, oldest first: deletes, and messages that were not delivered."""
+    def remaining(self) -> list[int]:
+        """Return the units that are still needed, oldest first: deletes and undelivered messages."""
         while self._next >= 0:
-            self._follow(1000)
+            self._read_chain(1000)
         return sorted([*self._deletes, *self._messages])
 
     def unit(self, position: int) -> tuple[int, int, int, int, int, int, int, int] | None:
-        """The unit at a position; None, with an error in the log, where it is damaged: no other one waits for it."""
+        """Return the unit at a position; None, with an error in the log, for a damaged unit, which blocks no other
+        unit.
+        """
         try:
             return self._log.unit(position)
         except CorruptFile as error:
             _log.error("timer: a parked message is lost: %s", error)
             return None
 
-    def _follow(self, most: int) -> None:
+    def _read_chain(self, max_messages: int) -> None:
         try:
             messages, deletes, self._next = self._log.chain(
-                self._next, 0, self.step, self._precision, most * _UNITS_A_MESSAGE
+                self._next, 0, self.step, self._precision, max_messages * _UNITS_A_MESSAGE
             )
         except CorruptFile as error:
             _log.error(
@@ -99,7 +101,7 @@ class DueSlot:
         self._deletes.extend(deletes)
 
     def _search(self) -> None:
-        """Find the units of the slot without its chain: in all of the timer log."""
+        """Find the units of the slot in the whole timer log, without its chain."""
         self._messages, self._deletes, self._next = array("q"), array("q"), -1
         position = self._log.begin
         while position < self._log.end:
@@ -108,7 +110,7 @@ class DueSlot:
                 if (unit[3] + unit[4]) // self._precision == self.step:
                     is_delete = unit[2] & DELETE and not unit[2] & ROLL
                     (self._deletes if is_delete else self._messages).append(unit[0])
-            # What is no unit is stepped over.
+            # An invalid unit is skipped.
             position = behind if units else self._log.following(behind)
         self._messages.reverse()
 
@@ -121,15 +123,18 @@ class DueSlot:
         key = fields.get(_properties.TIMER_DEL_UNIQKEY)
         if key is not None:
             self._keys.add((fields.get(_properties.REAL_TOPIC), key))
-            self._count(fields, 1, now_ms)  # until its target is found
+            self._count(fields, 1, now_ms)  # until the deleted message is read
 
     def _is_deleted(self, fields: dict[str, str]) -> bool:
-        """Say whether a delete names the message. A delete of another topic does not, whatever its key."""
+        """Return True if a delete of the same topic names the message."""
         unique = fields.get(_properties.UNIQ_KEY)
         if not self._keys or unique is None:
             return False
         topic = fields.get(_properties.REAL_TOPIC)
-        if (topic, _properties.delete_key(topic, unique)) in self._keys:  # 5.3 always, 5.5 where it is asked for
+        if (
+            topic,
+            _properties.delete_key(topic, unique),
+        ) in self._keys:  # 5.3 always, 5.5 with appendTopicForTimerDeleteKey
             return True
         return not self._delivery.settings.append_topic_for_delete_key and (topic, unique) in self._keys
 

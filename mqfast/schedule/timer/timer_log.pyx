@@ -1,8 +1,9 @@
 # cython: wraparound=True
 """The timer log: one unit of 52 bytes for each parked message, in files of one size (RocketMQ: TimerLog).
 
-Units are collected in memory and written once a turn, with pwrite: no page of these files is mapped. It must never give out a position twice
-while somebody may know it, and never a unit that it has not checked. Format: ``mqfast/store/FORMAT.md``, "Timer files".
+Units are collected in memory and written once a turn, with pwrite: no page of these files is mapped. A position that
+a caller may have stored is not assigned again, and every returned unit was checked. Format: ``mqfast/store/FORMAT.md``,
+"Timer files".
 """
 
 cimport cython
@@ -33,7 +34,7 @@ from mqfast.store.reader import timer_files as _format
 cdef enum:
     UNIT_BYTES = 52
     BLANK_BYTES = 16
-    PREVIOUS = 4            # where the fields of a unit stand; its size is at 0, the last eight bytes are zero
+    PREVIOUS = 4            # offsets of the fields of a unit; the size is at 0, the last eight bytes are zero
     MAGIC = 12
     WRITE_TIME = 16
     DELAY = 24
@@ -58,8 +59,8 @@ assert _format.UNIT.size == UNIT_BYTES and _format.BLANK.size == BLANK_BYTES
 cdef class TimerLog:
     """The files of one timer log. A position counts bytes through all of them.
 
-    Args: directory: made when the first unit is written; file_bytes: length of one file.
-    Thread: one thread; ``sync`` may run in another one meanwhile.
+    Args: directory: created with the first unit; file_bytes: length of one file.
+    Thread: one thread; ``sync`` may run in another thread at the same time.
     Source: TimerLog.
     """
 
@@ -67,15 +68,15 @@ cdef class TimerLog:
     cdef mq_os *os
     cdef readonly str directory
     cdef readonly int64_t file_bytes
-    cdef readonly int64_t end       # where the next unit goes
-    cdef int64_t written            # before it the page cache has everything; from there on `pending`
+    cdef readonly int64_t end       # position of the next unit
+    cdef int64_t written            # units before are in the page cache, later units in `pending`
     cdef uint8_t *pending
     cdef uint8_t *block             # of a file, for reading
     cdef int64_t block_start, block_end
     cdef list starts                # of the files, ascending
     cdef dict fds                   # start -> descriptor
     cdef set unsynced               # starts
-    cdef int64_t syncing            # the start of the file that another thread syncs now; -1: none
+    cdef int64_t syncing            # the start of the file that another thread is syncing; -1: none
     cdef bint is_new_name
 
     def __init__(self, OsApi os_api not None, str directory not None, int64_t file_bytes):
@@ -102,40 +103,43 @@ cdef class TimerLog:
     # --- files ---
 
     def load(self) -> None:
-        """List the files; ``end`` is behind the last of them until ``truncate`` says where the units end.
+        """List the files; ``end`` is the end of the last file until ``truncate`` sets the end of the units.
 
-        Raises: CorruptFile for a file of another length, or whose name is no multiple of it; StorageError.
+        Raises: CorruptFile for a file of another length or with a name that is no multiple of the length; StorageError.
         """
         files = _paths.list_offset_files(self.os_api, self.directory)[0]
         for start, path in files:
             size = self.os_api.file_size(path)
             if size == 0 and start == files[-1].start_offset:
-                self.os_api.unlink(path)      # made, and the power went
+                self.os_api.unlink(path)      # created just before a power cut
                 break
             if size != self.file_bytes or start % self.file_bytes:
-                raise CorruptFile("timer log file has a wrong length", path=path, expected=f"{self.file_bytes} bytes", found=f"{size} bytes")
+                raise CorruptFile("timer log file has a wrong length", path=path, expected=f"{self.file_bytes} bytes",
+                                  found=f"{size} bytes")
             self.starts.append(start)
         self.end = self.written = self.starts[-1] + self.file_bytes if self.starts else 0
 
     @property
     def begin(self) -> int:
-        """Position of the first unit that may be there."""
+        """Return the smallest position that may have a unit."""
         return self.starts[0] if self.starts else self.end
 
     cdef str _path(self, int64_t start):
         return f"{self.directory}/{_paths.offset_name(start)}"
 
     cdef int _open(self, int64_t start) except -1:
-        """A descriptor of the file that begins there. Raises: CorruptFile where there is none."""
+        """Return a descriptor of the file that begins at ``start``. Raises: CorruptFile for a missing file."""
         cdef int fd
-        found = self.fds.get(start)
-        if found is not None:
-            return found
+        descriptor = self.fds.get(start)
+        if descriptor is not None:
+            return descriptor
         if start not in self.starts:
-            raise CorruptFile("timer log file is missing", path=self._path(start), expected=f"{self.file_bytes} bytes", found="no file")
+            raise CorruptFile("timer log file is missing", path=self._path(start), expected=f"{self.file_bytes} bytes",
+                              found="no file")
         if len(self.fds) >= OPEN_FILES:
-            for one in [one for one in self.fds if one != self.starts[-1] and one != self.syncing and one not in self.unsynced]:
-                self.os.close(self.os, self.fds.pop(one))
+            for other in [other for other in self.fds
+                          if other != self.starts[-1] and other != self.syncing and other not in self.unsynced]:
+                self.os.close(self.os, self.fds.pop(other))
         native = encode_path(self._path(start))
         fd = self.os.open(self.os, <const char *> <bytes> native, MQ_OPEN_WRITE)
         check(fd, "open", self._path(start))
@@ -143,7 +147,7 @@ cdef class TimerLog:
         return fd
 
     cdef int _make(self, int64_t start) except -1:
-        """A new file, sparse, at the end of the log."""
+        """Create a sparse file at the end of the log."""
         cdef int fd
         path = self._path(start)
         native = encode_path(path)
@@ -151,7 +155,8 @@ cdef class TimerLog:
         fd = self.os.open(self.os, <const char *> <bytes> native, MQ_OPEN_WRITE | MQ_OPEN_CREATE)
         check_room(self.os_api, fd, "open", path, self.file_bytes, SETTING)
         try:
-            check_room(self.os_api, self.os.ftruncate(self.os, fd, self.file_bytes), "truncate", path, self.file_bytes, SETTING)
+            check_room(self.os_api, self.os.ftruncate(self.os, fd, self.file_bytes), "truncate", path, self.file_bytes,
+                       SETTING)
         except BaseException:
             self.os.close(self.os, fd)
             raise
@@ -162,22 +167,23 @@ cdef class TimerLog:
         return 0
 
     def write(self) -> None:
-        """Write the collected units to the page cache. Raises: DiskFull, StorageError; the units stay collected then."""
+        """Write the collected units to the page cache. Raises: DiskFull, StorageError; the units stay collected."""
         cdef int64_t n = self.end - self.written, start = self.written - self.written % self.file_bytes
         if n == 0:
             return
-        check_room(self.os_api, write_all(self.os, self._open(start), self.pending, n, self.written - start), "write", self._path(start), n, SETTING)
+        check_room(self.os_api, write_all(self.os, self._open(start), self.pending, n, self.written - start), "write",
+                   self._path(start), n, SETTING)
         self.unsynced.add(start)
         self.written = self.end
 
     def sync(self) -> None:
-        """Make durable what was written. Raises: StorageError. GIL: released."""
+        """Make the written units durable. Raises: StorageError. GIL: released."""
         cdef int rc, fd
         cdef bint is_new_name = self.is_new_name
         for start in list(self.unsynced):
             fd = self.fds[start]
             self.syncing = start
-            self.unsynced.discard(start)    # before: what is written meanwhile counts as not synced
+            self.unsynced.discard(start)    # before the fsync: units written during the fsync count as not synced
             with nogil:
                 rc = self.os.fsync(self.os, fd)
             self.syncing = -1
@@ -194,12 +200,12 @@ cdef class TimerLog:
                 raise
 
     def close(self) -> None:
-        """Close the files; what was not written is gone."""
+        """Close the files; units that were not written are lost."""
         while self.fds:
             self.os.close(self.os, self.fds.popitem()[1])
 
     def truncate(self, int64_t end) -> None:
-        """The units end here: later files go, and what a crash left behind is cleared. Raises: StorageError."""
+        """Set the end of the units: remove later files and zero the rest of the last file. Raises: StorageError."""
         cdef int64_t start = end - end % self.file_bytes, at = end - start, n, i
         cdef int fd
         while self.starts and self.starts[-1] >= end:
@@ -216,7 +222,7 @@ cdef class TimerLog:
         fd = self._open(start)
         while at < self.file_bytes:
             n = self.os.seek_data(self.os, fd, at)
-            if n < 0:       # a hole up to the end, or not known
+            if n < 0:       # a hole up to the end, or unknown
                 check(0 if n == NO_DATA else n, "seek", self._path(start))
                 break
             at = max(at, n)
@@ -231,13 +237,13 @@ cdef class TimerLog:
             at += max(n, 1)
 
     def clear(self) -> None:
-        """Remove every file; the next unit goes to position 0. Raises: StorageError."""
+        """Remove every file; the next unit gets position 0. Raises: StorageError."""
         self.truncate(0)
 
     def expire(self, int64_t min_physical) -> int:
-        """Remove files whose last unit is of a record before this physical offset, but never the last file. Returns: how many.
+        """Remove files whose last unit has a physical offset below ``min_physical``, except the last file.
 
-        Source: MappedFileQueue.deleteExpiredFileByOffsetForTimerLog.
+        Returns: the number of removed files. Source: MappedFileQueue.deleteExpiredFileByOffsetForTimerLog.
         """
         cdef int removed = 0
         while len(self.starts) > 1 and self.starts[0] not in self.unsynced and self.starts[0] != self.syncing:
@@ -252,30 +258,32 @@ cdef class TimerLog:
         return removed
 
     cdef int64_t _last_unit(self) noexcept:
-        """Where the last unit of a full file stands in it."""
+        """Return the offset of the last unit in a full file."""
         return (self.file_bytes - BLANK_BYTES) // UNIT_BYTES * UNIT_BYTES - UNIT_BYTES
 
     def before(self, int64_t position) -> int:
-        """The position of the unit before the one at, or the end at, a position."""
+        """Return the position of the unit before a unit at ``position`` or before the end."""
         return position - UNIT_BYTES if position % self.file_bytes else position - self.file_bytes + self._last_unit()
 
     # --- units ---
 
     def following(self, int64_t position) -> int:
-        """The position behind a unit, or what should be one, at a position."""
-        cdef int64_t left = self.file_bytes - position % self.file_bytes
-        return position + (UNIT_BYTES if left >= 2 * UNIT_BYTES + BLANK_BYTES else left)
+        """Return the position behind a unit, valid or damaged, at ``position``."""
+        cdef int64_t remaining_bytes = self.file_bytes - position % self.file_bytes
+        return position + (UNIT_BYTES if remaining_bytes >= 2 * UNIT_BYTES + BLANK_BYTES else remaining_bytes)
 
-    def append(self, int64_t previous, int32_t magic, int64_t write_time, int32_t delay, int64_t physical, int32_t size, int32_t topic_hash) -> int:
-        """Add a unit, in memory until ``write``. Returns: its position. Raises: DiskFull, StorageError; nothing was added then.
+    def append(self, int64_t previous, int32_t magic, int64_t write_time, int32_t delay, int64_t physical, int32_t size,
+               int32_t topic_hash) -> int:
+        """Add a unit, in memory until ``write``. Returns: its position.
 
+        Raises: DiskFull, StorageError; no unit was added then.
         Source: TimerMessageStore.doEnqueue, TimerLog.append.
         """
-        cdef int64_t left = self.file_bytes - self.end % self.file_bytes
+        cdef int64_t remaining_bytes = self.file_bytes - self.end % self.file_bytes
         cdef int64_t start = self.end - self.end % self.file_bytes
         cdef uint8_t *p
-        if left < UNIT_BYTES + BLANK_BYTES:
-            self._roll(start, left)
+        if remaining_bytes < UNIT_BYTES + BLANK_BYTES:
+            self._roll(start, remaining_bytes)
             start += self.file_bytes
         if not self.starts or self.starts[-1] < start:
             self.write()
@@ -295,23 +303,26 @@ cdef class TimerLog:
         self.end += UNIT_BYTES
         return self.end - UNIT_BYTES
 
-    cdef int _roll(self, int64_t start, int64_t left) except -1:
-        """Close the file that begins at ``start`` by a blank; the log goes on in the next file, which is not made yet."""
+    cdef int _roll(self, int64_t start, int64_t remaining_bytes) except -1:
+        """End the file at ``start`` with a blank unit; the log continues in the next file, which is not created yet."""
         cdef uint8_t blank[BLANK_BYTES]
         self.write()
-        mq_put32(blank, <int32_t> left)
+        mq_put32(blank, <int32_t> remaining_bytes)
         mq_put64(blank + 4, 0)
         mq_put32(blank + 12, <int32_t> BLANK_MAGIC)
-        check_room(self.os_api, write_all(self.os, self._open(start), blank, BLANK_BYTES, self.file_bytes - left), "write", self._path(start), left, SETTING)
+        check_room(self.os_api,
+                   write_all(self.os, self._open(start), blank, BLANK_BYTES, self.file_bytes - remaining_bytes),
+                   "write", self._path(start), remaining_bytes, SETTING)
         self.unsynced.add(start)
         self.end = self.written = start + self.file_bytes
         return 0
 
     cdef const uint8_t *_at(self, int64_t position, int64_t n) except NULL:
-        """So many bytes at a position, until the next call. Raises: CorruptFile outside the log."""
-        cdef int64_t start = position - position % self.file_bytes, begin, end, found
+        """Return ``n`` bytes at a position, valid until the next call. Raises: CorruptFile outside the log."""
+        cdef int64_t start = position - position % self.file_bytes, begin, end, size
         if position < 0 or position + n > self.end:
-            raise CorruptFile("no unit of the timer log", path=self.directory, offset=position, expected=f"a position below {self.end}", found=position)
+            raise CorruptFile("no unit of the timer log", path=self.directory, offset=position,
+                              expected=f"a position below {self.end}", found=position)
         if position >= self.written:
             return self.pending + (position - self.written)
         if not self.block_start <= position or position + n > self.block_end:
@@ -319,14 +330,15 @@ cdef class TimerLog:
             if position >= self.block_end and position - self.block_end < BLOCK_BYTES:
                 begin = position                                                # forward
             else:
-                begin = max(start, position + n - BLOCK_BYTES)                  # a chain leads backward
+                begin = max(start, position + n - BLOCK_BYTES)                  # the units of a chain are read backward
             end = min(end, begin + BLOCK_BYTES)
-            found = read_all(self.os, self._open(start), self.block, end - begin, begin - start)
-            check(found, "read", self._path(start))
+            size = read_all(self.os, self._open(start), self.block, end - begin, begin - start)
+            check(size, "read", self._path(start))
             self.block_start = begin
-            self.block_end = begin + found
+            self.block_end = begin + size
             if position + n > self.block_end:
-                raise CorruptFile("timer log file is too short", path=self._path(start), offset=position - start, expected=f"{n} bytes", found="its end")
+                raise CorruptFile("timer log file is too short", path=self._path(start), offset=position - start,
+                                  expected=f"{n} bytes", found="its end")
         return self.block + (position - self.block_start)
 
     cdef bint _is_unit(self, const uint8_t *p, int64_t position) noexcept:
@@ -337,47 +349,54 @@ cdef class TimerLog:
     cdef const uint8_t *_unit(self, int64_t position) except NULL:
         cdef const uint8_t *p = self._at(position, UNIT_BYTES)
         if not self._is_unit(p, position):
-            raise CorruptFile("no unit of the timer log", path=self.directory, offset=position, expected="a unit of 52 bytes", found=(p[:16]).hex())
+            raise CorruptFile("no unit of the timer log", path=self.directory, offset=position,
+                              expected="a unit of 52 bytes", found=(p[:16]).hex())
         return p
 
     cdef tuple _fields(self, const uint8_t *p, int64_t position):
-        return (position, mq_get64(p + PREVIOUS), mq_get32(p + MAGIC), mq_get64(p + WRITE_TIME), mq_get32(p + DELAY), mq_get64(p + PHYSICAL),
-                mq_get32(p + SIZE), mq_get32(p + TOPIC_HASH))
+        return (position, mq_get64(p + PREVIOUS), mq_get32(p + MAGIC), mq_get64(p + WRITE_TIME), mq_get32(p + DELAY),
+                mq_get64(p + PHYSICAL), mq_get32(p + SIZE), mq_get32(p + TOPIC_HASH))
 
     def unit(self, int64_t position) -> tuple:
-        """Position, previous, magic, write time, delay, physical offset, size and topic hash of a unit. Raises: CorruptFile, StorageError."""
+        """Return position, previous, magic, write time, delay, physical offset, size and topic hash of a unit.
+
+        Raises: CorruptFile, StorageError.
+        """
         return self._fields(self._unit(position), position)
 
-    def units(self, int64_t position, int64_t most) -> tuple:
-        """Units from a position on, at most so many, as ``unit`` has them. Returns: (list, position behind them); an empty list where none stands.
+    def units(self, int64_t position, int64_t max_units) -> tuple:
+        """Read at most ``max_units`` units from a position on; continues behind a blank with an existing next file.
 
-        A blank leads to the next file, if there is one. Raises: StorageError.
+        Returns: (units as from ``unit``, position behind the last unit); no units if the position has no valid unit.
+        Raises: StorageError.
         """
-        cdef list found = []
+        cdef list units = []
         cdef const uint8_t *p
-        cdef int64_t left
-        while len(found) < most and position < self.end:
-            left = self.file_bytes - position % self.file_bytes
-            if left >= UNIT_BYTES and position + UNIT_BYTES <= self.end:
+        cdef int64_t remaining_bytes
+        while len(units) < max_units and position < self.end:
+            remaining_bytes = self.file_bytes - position % self.file_bytes
+            if remaining_bytes >= UNIT_BYTES and position + UNIT_BYTES <= self.end:
                 p = self._at(position, UNIT_BYTES)
                 if self._is_unit(p, position):
-                    found.append(self._fields(p, position))
+                    units.append(self._fields(p, position))
                     position += UNIT_BYTES
                     continue
-            if left >= BLANK_BYTES and position + left < self.end and position + left in self.starts:
+            if (remaining_bytes >= BLANK_BYTES and position + remaining_bytes < self.end
+                    and position + remaining_bytes in self.starts):
                 p = self._at(position, BLANK_BYTES)
-                if mq_get32(p) == left and mq_get64(p + 4) == 0 and <uint32_t> mq_get32(p + 12) == BLANK_MAGIC:
-                    position += left
+                if (mq_get32(p) == remaining_bytes and mq_get64(p + 4) == 0
+                        and <uint32_t> mq_get32(p + 12) == BLANK_MAGIC):
+                    position += remaining_bytes
                     continue
             break
-        return found, position
+        return units, position
 
-    def chain(self, int64_t position, int64_t stop, int64_t time, int64_t precision, int64_t most) -> tuple:
-        """Follow the units of one slot from its newest one back, at most so many.
+    def chain(self, int64_t position, int64_t stop, int64_t time, int64_t precision, int64_t max_units) -> tuple:
+        """Read the chain of one slot backward from ``position``, at most ``max_units`` units.
 
-        Args: stop: a position; units before it are not of interest; time: of the slot, in steps of precision ms.
-        Returns: (positions of messages, positions of deletes, where to go on), newest first; -1: there is no more.
-        Raises: CorruptFile when a unit of another time, or none, stands in the chain; StorageError.
+        Args: stop: the chain is read down to this position; time: of the slot, in steps of precision ms.
+        Returns: (positions of messages, positions of deletes, next position), newest first; -1: end of chain.
+        Raises: CorruptFile for an invalid unit or a unit of another time in the chain; StorageError.
         Source: TimerMessageStore.dequeue.
         """
         cdef list messages = [], deletes = []
@@ -385,7 +404,7 @@ cdef class TimerLog:
         cdef int64_t due
         cdef int32_t magic
         stop = max(stop, self.starts[0] if self.starts else self.end)
-        while position >= stop and most > 0:
+        while position >= stop and max_units > 0:
             p = self._unit(position)
             due = mq_get64(p + WRITE_TIME) + mq_get32(p + DELAY)
             if due // precision != time:
@@ -394,5 +413,5 @@ cdef class TimerLog:
             magic = mq_get32(p + MAGIC)
             (deletes if magic & DELETE and not magic & ROLL else messages).append(position)
             position = mq_get64(p + PREVIOUS)
-            most -= 1
+            max_units -= 1
         return messages, deletes, position if position >= stop else -1

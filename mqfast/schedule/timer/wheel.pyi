@@ -1,4 +1,4 @@
-"""Types of wheel.pyx; what each part does is described there."""
+"""Types of wheel.pyx, which has the docstrings."""
 
 from typing import final
 

@@ -1,7 +1,7 @@
 """The timing wheel: the first and the last unit of the timer log for each step of time (RocketMQ: TimerWheel, Slot).
 
-The slots are kept in private memory; a page that was never written costs none. `write` copies changed pages to the file. It must never
-write a slot into the file by itself: the caller has flushed the timer log before. Format: ``mqfast/store/FORMAT.md``, "Timer files".
+The slots are kept in private memory; a page that was never written needs no memory. `write` copies changed pages to
+the file; the caller has flushed the timer log before. Format: ``mqfast/store/FORMAT.md``, "Timer files".
 """
 
 cimport cython
@@ -31,7 +31,7 @@ from mqfast.store.reader import timer_files as _format
 
 cdef enum:
     SLOT_BYTES = 32
-    FIRST = 8               # where the fields of a slot stand; the time is at 0, and behind the count are four bytes of zero
+    FIRST = 8               # offsets of the fields of a slot; the time is at 0, four zero bytes follow the count
     LAST = 16
     COUNT = 24
     PAGE = 4096
@@ -46,7 +46,7 @@ assert _format.SLOT.size == SLOT_BYTES and BYTES % PAGE == 0
 
 
 cdef bint is_zero(const uint8_t *p) noexcept nogil:
-    """Is this page all zeros?"""
+    """Return True if a page is all zeros."""
     cdef const int64_t *words = <const int64_t *> p
     cdef int64_t seen = 0
     cdef int i
@@ -59,7 +59,7 @@ cdef bint is_zero(const uint8_t *p) noexcept nogil:
 cdef class TimerWheel:
     """All slots of one wheel. Times are in steps of the timer's precision.
 
-    Thread: one thread changes slots; another one may write and sync meanwhile.
+    Thread: one thread changes slots; another thread may write and sync at the same time.
     Source: TimerWheel.
     """
 
@@ -67,10 +67,10 @@ cdef class TimerWheel:
     cdef mq_os *os
     cdef readonly str path
     cdef int fd
-    cdef bint is_new                # the file has not its name yet
+    cdef bint is_new                # the file has no final name yet
     cdef uint8_t *slots
     cdef uint8_t *changed           # a byte for each page
-    cdef uint8_t *used              # the same: was any slot of the page ever written?
+    cdef uint8_t *used              # a byte for each page: whether a slot of the page was ever written
     cdef uint8_t *copied            # PAGES_AT_ONCE pages
 
     def __cinit__(self):
@@ -98,7 +98,7 @@ cdef class TimerWheel:
     # --- the file ---
 
     def load(self) -> bool:
-        """Read the slots of the file. Returns: whether there is one; see ``renew``, which is called otherwise.
+        """Read the slots of the file. Returns: False without a file; then ``renew`` was called.
 
         Raises: CorruptFile for a file of another length; StorageError.
         """
@@ -115,8 +115,9 @@ cdef class TimerWheel:
             self.renew()
             return False
         if st.bytes != BYTES:
-            raise CorruptFile("timer wheel has a wrong length; once it is removed, the slots are rebuilt from the timer log",
-                              path=self.path, expected=f"{BYTES} bytes", found=f"{st.bytes} bytes")
+            raise CorruptFile(
+                "timer wheel has a wrong length; once it is removed, the slots are rebuilt from the timer log",
+                path=self.path, expected=f"{BYTES} bytes", found=f"{st.bytes} bytes")
         at = 0
         while at < BYTES:
             n = self.os.seek_data(self.os, self.fd, at)     # the file is mostly holes
@@ -134,7 +135,7 @@ cdef class TimerWheel:
         return True
 
     def renew(self) -> None:
-        """Forget every slot, and begin a new file. It takes the name of the wheel with the first ``sync``, when it is whole."""
+        """Clear every slot and begin a new file, which gets the name of the wheel with the first ``sync``."""
         cdef int64_t i
         self.close()
         for i in range(PAGES):
@@ -145,16 +146,17 @@ cdef class TimerWheel:
         self.is_new = True
 
     cdef int _make(self) except -1:
-        """Open the new file under its first name."""
+        """Open the new file under a temporary name."""
         cdef bytes native = encode_path(self.path + ".tmp")
         self.fd = self.os.open(self.os, <const char *> native, MQ_OPEN_WRITE | MQ_OPEN_CREATE | MQ_OPEN_TRUNCATE)
         check_room(self.os_api, self.fd, "open", self.path + ".tmp", BYTES, None)
-        return check_room(self.os_api, self.os.ftruncate(self.os, self.fd, BYTES), "truncate", self.path + ".tmp", BYTES, None)
+        return check_room(self.os_api, self.os.ftruncate(self.os, self.fd, BYTES), "truncate", self.path + ".tmp",
+                          BYTES, None)
 
     def write(self) -> bool:
-        """Write some of the changed pages to the page cache. Returns: False when there was none left.
+        """Write some of the changed pages to the page cache. Returns: False without changed pages.
 
-        Raises: DiskFull, StorageError; the pages then count as changed still. GIL: released for the write.
+        Raises: DiskFull, StorageError; the pages then still count as changed. GIL: released for the write.
         """
         cdef int64_t page = 0, n = 0
         cdef int rc
@@ -167,7 +169,7 @@ cdef class TimerWheel:
         while page + n < PAGES and n < PAGES_AT_ONCE and self.changed[page + n]:
             self.changed[page + n] = 0
             n += 1
-        memcpy(self.copied, self.slots + page * PAGE, n * PAGE)     # under the GIL: no slot is half changed in the file
+        memcpy(self.copied, self.slots + page * PAGE, n * PAGE)     # under the GIL: the file gets no half-changed slot
         with nogil:
             rc = write_all(self.os, self.fd, self.copied, n * PAGE, page * PAGE)
         if rc < 0:
@@ -178,7 +180,7 @@ cdef class TimerWheel:
         return True
 
     def sync(self) -> None:
-        """Make durable what was written; ``write`` has written everything. Raises: StorageError. GIL: released."""
+        """Make the written pages durable, after ``write`` has returned False. Raises: StorageError. GIL: released."""
         cdef int rc
         with nogil:
             rc = self.os.fsync(self.os, self.fd)
@@ -189,7 +191,7 @@ cdef class TimerWheel:
             self.os_api.fsync_dir(self.path.rpartition("/")[0])
 
     def close(self) -> None:
-        """Close the file; what was not written is gone."""
+        """Close the file; pages that were not written are lost."""
         if self.fd >= 0:
             self.os.close(self.os, self.fd)
             self.fd = -1
@@ -207,7 +209,7 @@ cdef class TimerWheel:
         self._touch_page((slot - self.slots) // PAGE)
 
     cdef uint8_t *_used_from(self, int64_t *number) noexcept nogil:
-        """The first slot from this number on that has a time; its number; NULL: there is none."""
+        """Return the first used slot from ``number`` on, and store its number; NULL without a used slot."""
         cdef int64_t i = number[0]
         cdef uint8_t *slot
         while i < SLOTS:
@@ -222,24 +224,24 @@ cdef class TimerWheel:
         return NULL
 
     def get(self, int64_t time) -> tuple | None:
-        """First unit, last unit and count of a time; None where nothing was parked for it."""
+        """Return first unit, last unit and count of a time; None if no message was parked for the time."""
         cdef const uint8_t *slot = self._slot(time)
         if mq_get64(slot) != time:
             return None
         return mq_get64(slot + FIRST), mq_get64(slot + LAST), mq_get32(slot + COUNT)
 
     def last(self, int64_t time) -> int:
-        """The newest unit of a time; -1: none."""
+        """Return the newest unit of a time; -1: none."""
         cdef const uint8_t *slot = self._slot(time)
         return mq_get64(slot + LAST) if mq_get64(slot) == time else -1
 
     def count(self, int64_t time) -> int:
-        """How many messages wait for a time, less the deletes."""
+        """Return the number of messages parked for a time, minus the deletes."""
         cdef const uint8_t *slot = self._slot(time)
         return mq_get32(slot + COUNT) if mq_get64(slot) == time else 0
 
     def put(self, int64_t time, int64_t position, int32_t change) -> None:
-        """The unit at this position of the timer log is the newest of a time; does nothing where the slot has it already.
+        """Make the unit at ``position`` of the timer log the newest of a time; no effect if the slot has this unit.
 
         Args: change: of the count, 1 for a message and -1 for a delete.
         """
@@ -258,7 +260,7 @@ cdef class TimerWheel:
         self._touch(slot)
 
     def clear(self, int64_t begin, int64_t end) -> None:
-        """Forget what was parked for the times from ``begin`` to before ``end``."""
+        """Clear the slots of the times from ``begin`` to before ``end``."""
         cdef int64_t time
         cdef uint8_t *slot
         for time in range(begin, min(end, begin + SLOTS)):
@@ -268,7 +270,7 @@ cdef class TimerWheel:
                 self._touch(slot)
 
     def clear_all(self) -> None:
-        """Forget every slot."""
+        """Clear every slot."""
         cdef int64_t i = 0
         cdef uint8_t *slot = self._used_from(&i)
         while slot != NULL:
@@ -277,7 +279,7 @@ cdef class TimerWheel:
             slot = self._used_from(&i)
 
     def next_used(self, int64_t begin, int64_t end) -> int:
-        """The first time from ``begin`` to before ``end`` for which something was parked; -1: none."""
+        """Return the first time from ``begin`` to before ``end`` with a parked message; -1: none."""
         cdef int64_t time = begin, number
         end = min(end, begin + SLOTS)
         while time < end:
@@ -291,7 +293,7 @@ cdef class TimerWheel:
         return -1
 
     def bounds(self) -> tuple | None:
-        """The smallest and the largest time of all slots; None: no slot was used."""
+        """Return the smallest and the largest time of all slots; None without a used slot."""
         cdef int64_t low = INT64_MAX, high = 0, time, i = 0
         cdef const uint8_t *slot = self._used_from(&i)
         while slot != NULL:
@@ -303,7 +305,7 @@ cdef class TimerWheel:
         return (low, high) if high else None
 
     def count_from(self, int64_t begin) -> int:
-        """How many messages wait for ``begin`` or later, less the deletes."""
+        """Return the number of messages parked for ``begin`` or later, minus the deletes."""
         cdef int64_t total = 0, i = 0
         cdef const uint8_t *slot = self._used_from(&i)
         while slot != NULL:
@@ -314,11 +316,11 @@ cdef class TimerWheel:
         return total
 
     def cut(self, int64_t end) -> int:
-        """Take out units at or behind ``end``, where the timer log ends.
+        """Remove units at or behind ``end``, the end of the timer log.
 
-        Returns: the first unit from where the timer log is to be applied again by ``put``; -1: it is not.
+        Returns: the first unit of the timer log to be applied again by ``put``; -1: none.
         """
-        cdef int64_t found = INT64_MAX, first, i = 0
+        cdef int64_t start = INT64_MAX, first, i = 0
         cdef uint8_t *slot = self._used_from(&i)
         while slot != NULL:
             if mq_get64(slot + LAST) >= end:
@@ -326,10 +328,10 @@ cdef class TimerWheel:
                 if first >= end:
                     memset(slot, 0, SLOT_BYTES)
                 else:
-                    found = min(found, first)
+                    start = min(start, first)
                     mq_put64(slot + LAST, -1)
                     mq_put32(slot + COUNT, 0)
                 self._touch(slot)
             i += 1
             slot = self._used_from(&i)
-        return found if found < INT64_MAX else -1
+        return start if start < INT64_MAX else -1

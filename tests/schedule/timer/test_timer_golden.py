@@ -60,7 +60,7 @@ def test_the_same_messages_make_the_same_wheel_and_timer_log(case: Case, tmp_pat
         timer = TimerService(store, TimerSettings(stop_dequeue=True), golden.units[0].write_time)
         assert store.max_offset(TIMER_TOPIC, 0) == len(golden.units)
         for unit in golden.units:
-            timer.run_once(unit.write_time + 999, most=1)
+            timer.run_once(unit.write_time + 999, max_messages=1)
         timer.close(golden.units[-1].write_time)
     assert {path.name: path.read_bytes() for path in (golden.path / "timerlog").iterdir()} == golden.log
     assert (golden.path / "timerwheel").read_bytes() == golden.wheel
