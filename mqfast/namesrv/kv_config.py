@@ -1,7 +1,7 @@
-"""Names and values that admins keep in the name server, in one JSON file: ``{"configTable":{namespace:{key:value}}}``.
+"""Names and values that admins store in the name server, in a JSON file: ``{"configTable":{namespace:{key:value}}}``.
 
-Room: namesrv. It must never leave a file half written: the new one is whole and on disk before it takes the old one's
-place, and the old one stays beside it as ``.bak``. Source: KVConfigManager, MixAll.string2File.
+A new file is complete and on disk before the old file is replaced; the old file is kept as ``.bak``. Source:
+KVConfigManager, MixAll.string2File.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ORDER_TOPICS: Final = "ORDER_TOPIC_CONFIG"
 """Namespace of the ordered topics: topic -> ``broker:queues;...``."""
 
 
-_BYTES_MAX: Final = 1 << 20  # each change writes all of it
+_BYTES_MAX: Final = 1 << 20  # each change writes the whole file
 
 
 class _File(Struct, rename="camel"):
@@ -29,38 +29,38 @@ class _File(Struct, rename="camel"):
 
 
 class KvConfig:
-    """The table and its file.
+    """The table and the file.
 
     Args: path: None keeps the table in memory only.
     Durability: a change is on disk when the call returns.
-    Raises: CorruptFile where the file holds no such table; StorageError's builtin, OSError, where it cannot be written.
+    Raises: CorruptFile for a file without such a table; the builtin of StorageError, OSError, if a write fails.
     """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._table: dict[str, dict[str, str]] = {}
         if path is not None:
-            found = _read(path)
-            self._table = (_read(_with(path, ".bak")) or {}) if found is None else found
+            table = _read(path)
+            self._table = (_read(_with(path, ".bak")) or {}) if table is None else table
 
     def get(self, namespace: str, key: str) -> str | None:
-        """One value."""
+        """Return a value, None if missing."""
         return self._table.get(namespace, {}).get(key)
 
     def all_of(self, namespace: str) -> dict[str, str] | None:
-        """All of a namespace; None where it never had one."""
+        """Return all values of a namespace; None for a namespace that never had a value."""
         return self._table.get(namespace)
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Set one value, and write the file."""
+        """Set a value and write the file."""
         changed = {**self._table, namespace: {**self._table.get(namespace, {}), key: value}}
         self._write(changed)
 
     def delete(self, namespace: str, key: str) -> None:
-        """Remove one value, and write the file."""
+        """Remove a value and write the file."""
         if key in self._table.get(namespace, {}):
-            left = {name: value for name, value in self._table[namespace].items() if name != key}
-            self._write({**self._table, namespace: left})
+            remaining = {name: value for name, value in self._table[namespace].items() if name != key}
+            self._write({**self._table, namespace: remaining})
 
     def _write(self, table: dict[str, dict[str, str]]) -> None:
         data = encode_body(_File(table))

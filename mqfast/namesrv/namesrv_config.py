@@ -1,7 +1,7 @@
 """Settings of the name server by RocketMQ's names: from a file, the command line and admins at run time.
 
-Room: namesrv. It must never guess: a value of the wrong kind is an error, a name that nobody knows a warning with the
-near ones. Source: NamesrvConfig, NettyServerConfig, NamesrvStartup.
+A value of the wrong kind is an error; an unknown name is a warning with similar names. Source: NamesrvConfig,
+NettyServerConfig, NamesrvStartup.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class NamesrvConfig(PropertySettings):
         super().__init__(_settings(), "name server", _HIDDEN)
 
     def read_file(self, path: str | Path) -> None:
-        """Take the settings of a property file, which keeps later changes unless it names another file for them.
+        """Read the settings of a property file. Later changes are stored there unless the file sets configStorePath.
 
         Raises: ConfigError, OSError. Source: NamesrvStartup.
         """

@@ -1,7 +1,7 @@
 """The requests of brokers, clients and admins to the name server, each with RocketMQ's codes and texts.
 
-Room: namesrv. It must never block: everything is in memory, but for the small file of the values that admins set.
-Source: DefaultRequestProcessor, ClientRequestProcessor, ZoneRouteRPCHook.
+Handlers do not block: all data is in memory, except for the small file of admins' values. Source:
+DefaultRequestProcessor, ClientRequestProcessor, ZoneRouteRPCHook.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["NamesrvProcessor"]
 
 log = logging.getLogger("mqfast.namesrv")
 
-_SHORT_BYTES: Final = 256 * 1024  # a registration that is read at once
+_SHORT_BYTES: Final = 256 * 1024  # larger registrations are parsed in steps
 _NAME_MAX: Final = 255
 _Now = Callable[[Channel, RemotingCommand], RemotingCommand]
 STANDARD_JSON_SINCE: Final = 401  # V4_9_4
@@ -104,9 +104,9 @@ class _MemberGroupBody(Struct, rename="camel"):
 
 
 class NamesrvProcessor:
-    """Serves the codes of the name server.
+    """Serves the request codes of the name server.
 
-    Args: now_ms: the time in ms; started_ms: since when it runs, for ``needWaitForService``.
+    Args: now_ms: the time in ms; the time of construction counts as the start for ``needWaitForService``.
     Thread: that of the event loop.
     """
 
@@ -127,14 +127,14 @@ class NamesrvProcessor:
         self.apply_config()
 
     def apply_config(self) -> None:
-        """Let the tables follow the settings."""
+        """Apply the settings to the tables."""
         self._tables.delete_topics = self._config["deleteTopicWithBrokerRegistration"]
         self._tables.acting_master = self._config["supportActingMaster"]
         self._tables.topics_max, self._tables.brokers_max = self._config["topicsMax"], self._config["brokersMax"]
         self._limits = RegistrationLimits(self._config["registrationTopicsMax"], self._config["registrationBytesMax"])
 
     def register(self, processors: Processors) -> None:
-        """Put all codes into a server's table; routes have a lane of their own."""
+        """Register the handlers of all codes; routes have a concurrency limit of their own."""
         clients, others = ConcurrencyLimit("client", queue_max=50_000), ConcurrencyLimit("default", queue_max=10_000)
         processors.register([RequestCode.GET_ROUTEINFO_BY_TOPIC], self.route, clients)
         for code, handler in {
@@ -166,7 +166,7 @@ class NamesrvProcessor:
     # -- clients -------------------------------------------------------------------------------------------------------
 
     def route(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """105: where a topic is."""
+        """Serve 105: the route of a topic."""
         config, fields = self._config, request.ext_fields
         waited_ms = self._now_ms() - self._started_ms
         if config["needWaitForService"] and waited_ms < config["waitSecondsForService"] * 1000:
@@ -175,23 +175,23 @@ class NamesrvProcessor:
         standard = request.version >= STANDARD_JSON_SINCE or _is_true(fields.get("acceptStandardJsonOnly"))
         zone = fields.get("__ZONE_NAME") if _is_true(fields.get("__ZONE_MODE")) else None
         order = self._values.get(ORDER_TOPICS, topic) if config["orderMessageEnable"] else None
-        found = self._tables.route(topic, bare=not standard, order=order, zone=zone or None)
-        if found is None:
+        route = self._tables.route(topic, bare=not standard, order=order, zone=zone or None)
+        if route is None:
             remark = f"No topic route info in name server for the topic: {topic}{_FAQ}"
             return request.response(ResponseCode.TOPIC_NOT_EXIST, remark=remark)
-        return request.response(body=encode_body(found))
+        return request.response(body=encode_body(route))
 
     # -- brokers -------------------------------------------------------------------------------------------------------
 
     def register_broker(
         self, channel: Channel, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
-        """103: a broker tells where it is and which topics it has."""
+        """Serve 103: register a broker with address and topics."""
         header = header_of(request, _RegisterHeader)
         body: bytes = request.body
-        for what in (header.cluster_name, header.broker_name, header.broker_addr, header.ha_server_addr):
-            if len(what) > _NAME_MAX:
-                raise FieldError("a name or address", f"at most {_NAME_MAX} characters", repr(what[:40]))
+        for name in (header.cluster_name, header.broker_name, header.broker_addr, header.ha_server_addr):
+            if len(name) > _NAME_MAX:
+                raise FieldError("a name or address", f"at most {_NAME_MAX} characters", repr(name[:40]))
         if header.body_crc32 and zlib.crc32(body) & 0x7FFFFFFF != header.body_crc32:
             return request.response(ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
         steps = registration_steps(body, compressed=header.compressed, version=request.version, limits=self._limits)
@@ -206,12 +206,12 @@ class NamesrvProcessor:
     async def _register_in_steps(
         self, channel: Channel, request: RemotingCommand, header: _RegisterHeader, steps: Steps
     ) -> RemotingCommand:
-        """A large registration: others are served between its steps."""
+        """Parse a large registration in steps; other requests are served between the steps."""
         while True:
             try:
                 next(steps)
             except StopIteration as end:
-                if channel.is_closed:  # nobody would ever say that this broker is gone
+                if channel.is_closed:  # no later event would remove this broker
                     return request.response(ResponseCode.SYSTEM_ERROR, remark="the connection has ended")
                 return self._registered(channel, request, header, end.value)
             await asyncio.sleep(0)
@@ -221,7 +221,7 @@ class NamesrvProcessor:
             del self._registering[channel]
 
     def _in_order(self, handler: _Now) -> Handler:
-        """A handler that waits for the registration of its own connection."""
+        """Return a handler that waits for the pending registration of its connection."""
 
         async def later(channel: Channel, request: RemotingCommand) -> RemotingCommand:
             return handler(channel, request)
@@ -235,7 +235,7 @@ class NamesrvProcessor:
     def _registered(
         self, channel: Channel, request: RemotingCommand, header: _RegisterHeader, given: RegisterBody
     ) -> RemotingCommand:
-        told = self._tables.register(
+        result = self._tables.register(
             RegisteredBroker(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr),
             given.topic_config_serialize_wrapper or TopicTableBody(),
             ha_address=header.ha_server_addr,
@@ -245,24 +245,24 @@ class NamesrvProcessor:
             zone_name=request.ext_fields.get("__ZONE_NAME"),
             filter_servers=given.filter_server_list,
         )
-        self._tell_changes()
-        if told is None:
+        self._notify_changes()
+        if result is None:
             return request.response(ResponseCode.SYSTEM_ERROR, remark="register broker failed")
         ordered = self._values.all_of(ORDER_TOPICS) if self._config["returnOrderTopicConfigToBroker"] else None
         return request.response(
             0,
-            {"haServerAddr": told.ha_address, "masterAddr": told.master_address},
+            {"haServerAddr": result.ha_address, "masterAddr": result.master_address},
             encode_body(_Table(ordered)) if ordered is not None else b"",
         )
 
     def unregister_broker(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """104: a broker leaves."""
+        """Serve 104: unregister a broker."""
         self._tables.unregister([header_of(request, _BrokerHeader).broker()])
-        self._tell_changes()
+        self._notify_changes()
         return request.response()
 
     def data_version(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """322: a broker asks whether its topics are known in this version."""
+        """Serve 322: compare the version of a broker's topics."""
         header = header_of(request, _BrokerHeader)
         key = (header.cluster_name, header.broker_addr)
         changed = self._tables.is_changed(*key, decode_request(request.body, DataVersion, "body"))
@@ -272,13 +272,13 @@ class NamesrvProcessor:
         return request.response(0, {"changed": changed}, b"" if known is None else encode_body(known))
 
     def heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """904: a broker is still there."""
+        """Serve 904: a heartbeat of a broker."""
         header = header_of(request, _BrokerHeader)
         self._tables.touch(header.cluster_name, header.broker_addr)
         return request.response()
 
     def member_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """901: the brokers of one name."""
+        """Serve 901: the brokers of a name."""
         cluster, name = _field(request, "clusterName"), _field(request, "brokerName")
         addresses = self._tables.member_group(cluster, name)
         return request.response(
@@ -286,18 +286,18 @@ class NamesrvProcessor:
         )
 
     def channel_closed(self, channel: Channel) -> None:
-        """A connection is gone."""
+        """Remove the brokers of a closed connection."""
         self._tables.channel_closed(channel)
-        self._tell_changes()
+        self._notify_changes()
 
     def scan(self) -> None:
-        """Forget the brokers that were silent for too long, and close their connections."""
+        """Remove expired brokers and close their connections."""
         for channel in self._tables.expire():
             if isinstance(channel, Channel):
                 channel.close()
-        self._tell_changes()
+        self._notify_changes()
 
-    def _tell_changes(self) -> None:
+    def _notify_changes(self) -> None:
         changes, self._tables.changes = self._tables.changes, []
         if not self._config["notifyMinBrokerIdChanged"]:
             return
@@ -318,36 +318,36 @@ class NamesrvProcessor:
     # -- admins: topics ------------------------------------------------------------------------------------------------
 
     def cluster_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """106: all clusters and brokers."""
+        """Serve 106: all clusters and brokers."""
         groups = self._tables.groups()
         shown = {name: broker_data(group, group.addresses, bare=True) for name, group in groups.items()}
         return request.response(body=encode_body(_ClusterInfo(shown, self._tables.clusters())))
 
     def wipe_write_permission(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """205: no more writes to a broker."""
+        """Serve 205: remove the write permission of a broker's topics."""
         count = self._tables.set_write_permission(_field(request, "brokerName"), False)
         return request.response(0, {"wipeTopicCount": count})
 
     def add_write_permission(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """327: writes to a broker again."""
+        """Serve 327: restore the write permission of a broker's topics."""
         count = self._tables.set_write_permission(_field(request, "brokerName"), True)
         return request.response(0, {"addTopicCount": count})
 
     def all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """206."""
+        """Serve 206: all topics."""
         return self._listed(request, self._tables.topics(), switch="enableAllTopicList")
 
     def topics_of_cluster(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """224."""
+        """Serve 224: the topics of a cluster."""
         return self._listed(request, self._tables.topics_of_cluster(_field(request, "cluster")))
 
     def system_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """304."""
+        """Serve 304: the names of clusters and brokers."""
         names, address = self._tables.system_topics()
         return request.response(body=encode_body(_TopicList(UNSET if address is None else address, names)))
 
     def unit_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """311, 312, 313."""
+        """Serve 311, 312, 313: topics of units."""
         if request.code == RequestCode.GET_UNIT_TOPIC_LIST:
             return self._listed(request, self._tables.unit_topics())
         without = request.code == RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST
@@ -359,13 +359,13 @@ class NamesrvProcessor:
         return request.response(body=encode_body(_TopicList(UNSET, names)))
 
     def delete_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """216."""
+        """Serve 216: delete a topic."""
         header = header_of(request, _TopicHeader)
         self._tables.delete_topic(header.topic, header.cluster_name or None)
         return request.response()
 
     def register_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """217: a topic on brokers that do not tell it themselves."""
+        """Serve 217: add a topic to brokers that do not register the topic themselves."""
         given = decode_request(request.body, _RouteBody, "body").queue_datas
         if given:
             self._tables.add_topic(_field(request, "topic"), given)
@@ -374,7 +374,7 @@ class NamesrvProcessor:
     # -- admins: values and settings -----------------------------------------------------------------------------------
 
     def put_value(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """100."""
+        """Serve 100: set a value."""
         fields = request.ext_fields
         namespace, key = fields.get("namespace"), fields.get("key")
         if namespace is None or key is None:
@@ -383,7 +383,7 @@ class NamesrvProcessor:
         return request.response()
 
     def get_value(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """101."""
+        """Serve 101: return a value."""
         namespace, key = _field(request, "namespace"), _field(request, "key")
         value = self._values.get(namespace, key)
         if value is None:
@@ -391,31 +391,31 @@ class NamesrvProcessor:
         return request.response(0, {"value": value})
 
     def delete_value(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """102."""
+        """Serve 102: delete a value."""
         self._values.delete(_field(request, "namespace"), _field(request, "key"))
         return request.response()
 
     def values(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """219."""
+        """Serve 219: all values of a namespace."""
         namespace = _field(request, "namespace")
-        found = self._values.all_of(namespace)
-        if found is None:
+        values = self._values.all_of(namespace)
+        if values is None:
             raise CallRefused(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")
-        return request.response(body=encode_body(_Table(found)))
+        return request.response(body=encode_body(_Table(values)))
 
     async def update_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Serve 318: change settings; ``configStorePath`` keeps them."""
+        """Serve 318: change settings and store them in ``configStorePath``."""
         changed = await self._change.apply(channel, request)
         self.apply_config()
         return request.response(remark=changed.remark)
 
     def get_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """319."""
+        """Serve 319: return all settings."""
         return request.response(body=self._config.text().encode("utf-8"))
 
 
 async def _after(before: asyncio.Task[RemotingCommand] | None, work: Awaitable[RemotingCommand]) -> RemotingCommand:
-    """What a connection asks behind a registration that is being read is done behind it."""
+    """Run ``work`` after the pending registration of the same connection."""
     if before is not None:
         await asyncio.wait([before])
     return await work

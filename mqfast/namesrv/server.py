@@ -1,7 +1,4 @@
-"""The name server as a whole: tables, values, port, and the scan for brokers that are gone.
-
-Room: namesrv. It must never know the command line. Source: NamesrvController.
-"""
+"""The name server as a whole: tables, values, port, and the scan for expired brokers. Source: NamesrvController."""
 
 from __future__ import annotations
 
@@ -25,14 +22,14 @@ __all__ = ["NameServer"]
 
 
 def _now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000  # a clock that is set does not expire anybody
+    return time.monotonic_ns() // 1_000_000  # a change of the wall clock expires no broker
 
 
 class NameServer:
     """A name server in the running event loop.
 
-    Args: config: its settings; now_ms: ms that only grow; make_channel: as that of ``RemotingServer``.
-    Raises: ConfigError, CorruptFile where settings or ``kvConfig.json`` cannot be used.
+    Args: config: settings; now_ms: monotonic ms; make_channel: as for ``RemotingServer``.
+    Raises: ConfigError, CorruptFile if settings or ``kvConfig.json`` are invalid.
     Thread: that of the event loop.
     """
 
@@ -65,33 +62,33 @@ class NameServer:
         self._scanner: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        """Listen. Raises: OSError where the address cannot be had."""
+        """Listen. Raises: OSError if the address is not available."""
         await self._server.start(self.config["bindAddress"], self.config["listenPort"])
-        self._wait_for_scan()
+        self._schedule_scan()
 
     @property
     def address(self) -> tuple[str, int]:
-        """(host, port) where it listens."""
+        """Return (host, port) of the listening socket."""
         return self._server.address
 
     @property
     def tls(self) -> str:
-        """TLS at the port: off, permissive or enforcing."""
+        """Return the TLS mode of the port: off, permissive or enforcing."""
         mode = TlsMode.of(self.config["tls.server.mode"])
         return mode.in_words(has_certificate=self._certificates.context is not None)
 
-    def _wait_for_scan(self) -> None:
+    def _schedule_scan(self) -> None:
         interval_s = max(self.config["scanNotActiveBrokerInterval"], 10) / 1000
         self._scanner = asyncio.get_running_loop().call_later(interval_s, self._scan)
 
     def _scan(self) -> None:
-        self._wait_for_scan()  # first: whatever comes of this one
+        self._schedule_scan()  # first, so that an exception in this scan does not end the scans
         self._processor.scan()
         if self._certificates.reload_if_changed():
             self._server.context = self._certificates.context
 
     async def stop(self) -> None:
-        """Answer what was asked, and close everything, within two seconds."""
+        """Answer received requests and close all connections, within two seconds."""
         if self._scanner is not None:
             self._scanner.cancel()
         await self._server.stop(0.5)

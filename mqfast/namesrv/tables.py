@@ -1,7 +1,6 @@
-"""What brokers have told: topics, addresses, clusters, and until when each broker counts as alive.
+"""The registrations of brokers: topics, addresses, clusters, and the expiry time of each broker.
 
-Room: namesrv. It must never do I/O or read a clock that it was not given; a channel is a name here, and nothing more.
-Source: RouteInfoManager.
+No I/O and no clock except ``now_ms``; a channel is only an identity here. Source: RouteInfoManager.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _SYNC_MEMBER_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
 class RegisteredBroker(NamedTuple):
-    """One broker as it registers and leaves."""
+    """A broker in a registration or unregistration."""
 
     cluster: str
     name: str
@@ -48,7 +47,7 @@ class RegisteredBroker(NamedTuple):
 
 
 class BrokerGroup:
-    """The brokers of one name: a master and its slaves."""
+    """The brokers of a name: a master and its slaves."""
 
     __slots__ = ("addresses", "cluster", "enable_acting_master", "name", "zone_name")
 
@@ -74,14 +73,14 @@ class _Alive:
 
 
 class Registered(NamedTuple):
-    """What a broker is told: its master's addresses, where it is a slave that has one."""
+    """The response to a registration: the addresses of the master, for a slave with a master."""
 
     ha_address: str | None = None
     master_address: str | None = None
 
 
 class MinBrokerChanged(NamedTuple):
-    """Another broker of a group has the smallest id now; ``channels`` are to be told."""
+    """A change of the smallest broker id of a group; ``channels`` must be notified."""
 
     name: str
     min_broker_id: int
@@ -92,15 +91,16 @@ class MinBrokerChanged(NamedTuple):
 
 
 class RouteTables:
-    """The tables of one name server.
+    """The tables of a name server.
 
     Args:
-        now_ms: the time in ms; brokers expire by it.
-        delete_topics: a registration also removes what it does not name (RocketMQ: deleteTopicWithBrokerRegistration).
-        acting_master: a group without a master shows its smallest id as one (RocketMQ: supportActingMaster).
-    Attributes: the two switches may be changed at any time. ``brokers_max``, ``topics_max``: brokers, and topics of all
-        broker names together; more are refused.
-    Thread: one at a time.
+        now_ms: the time in ms, for the expiry of brokers.
+        delete_topics: a registration also removes the topics that it does not contain (RocketMQ:
+        deleteTopicWithBrokerRegistration).
+        acting_master: a group without a master shows its smallest id as master (RocketMQ: supportActingMaster).
+    Attributes: the two switches may be changed at any time. ``brokers_max``, ``topics_max``: limits of brokers, and of
+        topics of all broker names together; registrations beyond are refused.
+    Thread: no concurrent calls.
     """
 
     def __init__(self, now_ms: Callable[[], int], *, delete_topics: bool = False, acting_master: bool = False) -> None:
@@ -109,7 +109,7 @@ class RouteTables:
         self.acting_master = acting_master
         self.brokers_max = 2000
         self.topics_max = 500_000
-        self._count = 0  # of queues of a topic on a broker name
+        self._count = 0  # of pairs of topic and broker name
         self._limit = LogLimit(log, burst=20)
         self._topics: dict[str, dict[str, QueueData]] = {}
         self._groups: dict[str, BrokerGroup] = {}
@@ -119,7 +119,7 @@ class RouteTables:
         self._mappings: dict[str, dict[str, Raw]] = {}
         self.changes: list[MinBrokerChanged] = []
 
-    # -- brokers come and go -------------------------------------------------------------------------------------------
+    # -- registration of brokers ---------------------------------------------------------------------------------------
 
     def register(
         self,
@@ -133,9 +133,9 @@ class RouteTables:
         zone_name: str | None = None,
         filter_servers: list[str] | None = None,
     ) -> Registered | None:
-        """A broker says that it is there. Returns: None: it is refused, since a first registration has all topics.
+        """Register a broker. Returns: None for a refused registration; the first registration must have all topics.
 
-        Args: acting_master: None for a broker that does not know of it (before 5.0).
+        Args: acting_master: None for a broker without this setting (before 5.0).
         """
         key = (broker.cluster, broker.address)
         group = self._groups.get(broker.name)
@@ -153,7 +153,7 @@ class RouteTables:
         addresses = group.addresses
         min_changed = bool(addresses) and broker.broker_id < min(addresses)
         for other in [i for i, address in addresses.items() if address == broker.address and i != broker.broker_id]:
-            del addresses[other]  # it has changed its role
+            del addresses[other]  # the broker has changed its role
         version = table.data_version or DataVersion()
         before = addresses.get(broker.broker_id)
         if before is not None and before != broker.address:
@@ -167,7 +167,7 @@ class RouteTables:
         is_master = broker.broker_id == MASTER_ID
         is_prime = acting_master is not None and not is_master and broker.broker_id == min(addresses)
         if is_master or is_prime:
-            self._take_topics(key, group, table, version, first, read_only=is_prime and group.enable_acting_master)
+            self._store_topics(key, group, table, version, first, read_only=is_prime and group.enable_acting_master)
         if key not in self._alive:
             self._limit.info("in", "broker %s: registered, HA %s", broker, ha_address)
         self._alive[key] = _Alive(self._now_ms(), timeout_ms or EXPIRY_MS, version, channel, ha_address)
@@ -176,18 +176,18 @@ class RouteTables:
                 self._filters[key] = filter_servers
             else:
                 self._filters.pop(key, None)
-        told = Registered()
+        result = Registered()
         if not is_master and (master := addresses.get(MASTER_ID)) is not None:
             alive = self._alive.get((broker.cluster, master))
             if alive is not None:
-                told = Registered(alive.ha_address, master)
+                result = Registered(alive.ha_address, master)
         if min_changed:
             alive = self._alive.get((broker.cluster, addresses[min(addresses)]))
             self._min_changed(group, None, alive.ha_address if alive else None)
-        return told
+        return result
 
     def _check_room(self, key: tuple[str, str], broker: RegisteredBroker, table: TopicTableBody) -> None:
-        """Refuse what there is no room for; what is known of the broker stays. Raises: CallRefused."""
+        """Refuse a registration beyond the limits; a previous registration of the broker stays. Raises: CallRefused."""
         if key not in self._alive and max(len(self._alive), len(self._groups)) >= self.brokers_max:
             raise self._full(f"brokers (brokersMax={self.brokers_max})", broker)
         names = table.topic_config_table
@@ -196,8 +196,8 @@ class RouteTables:
             if self._count + new > self.topics_max:
                 raise self._full(f"topics on brokers (topicsMax={self.topics_max})", broker)
 
-    def _full(self, what: str, who: object) -> CallRefused:
-        self._limit.warning("full", "broker %s: refused, there is no room for more %s", who, what)
+    def _full(self, what: str, subject: object) -> CallRefused:
+        self._limit.warning("full", "broker %s: refused, there is no room for more %s", subject, what)
         return CallRefused(ResponseCode.SYSTEM_ERROR, f"the name server has no room for more {what}")
 
     def _warn_of_shared_address(self, broker: RegisteredBroker) -> None:
@@ -209,7 +209,7 @@ class RouteTables:
                     other.name, broker.name, broker.address,
                 )  # fmt: skip
 
-    def _take_topics(
+    def _store_topics(
         self,
         key: tuple[str, str],
         group: BrokerGroup,
@@ -231,10 +231,12 @@ class RouteTables:
                 self._set_queues(topic, _queues(group.name, config, read_only))
         if changed:
             for topic, mapping in table.topic_queue_mapping_info_map.items():
-                self._mappings.setdefault(topic, {})[group.name] = Raw(bytes(mapping))  # not the whole registration
+                self._mappings.setdefault(topic, {})[group.name] = Raw(
+                    bytes(mapping)
+                )  # a copy, which does not keep the whole registration alive
 
     def unregister(self, brokers: Iterable[RegisteredBroker]) -> None:
-        """Brokers leave, all of them in one pass over the topics."""
+        """Unregister brokers, all of them in one pass over the topics."""
         removed: set[str] = set()
         reduced: set[str] = set()
         for broker in brokers:
@@ -289,7 +291,7 @@ class RouteTables:
             del self._topics[topic]
 
     def channel_closed(self, channel: Hashable) -> None:
-        """A connection is gone, and with it the brokers that came by it last."""
+        """Remove the brokers whose last registration came by a closed connection."""
         self._drop([key for key, alive in self._alive.items() if alive.channel is channel])
 
     def expire(self) -> list[Hashable]:
@@ -307,91 +309,91 @@ class RouteTables:
             return
         gone = []
         for cluster, address in keys:
-            found = [
+            brokers = [
                 RegisteredBroker(cluster, group.name, broker_id, address)
                 for group in self._groups.values()
                 if group.cluster == cluster
                 for broker_id, other in group.addresses.items()
                 if other == address
             ]
-            if not found:
+            if not brokers:
                 self._alive.pop((cluster, address), None)
-            gone += found
+            gone += brokers
         self.unregister(gone)
 
     def touch(self, cluster: str, address: str) -> None:
-        """A broker is still there (904, and 322 without a change)."""
+        """Extend the expiry time of a broker (904, and 322 without a change)."""
         alive = self._alive.get((cluster, address))
         if alive is not None:
             alive.updated_ms = self._now_ms()
 
     def is_changed(self, cluster: str, address: str, version: DataVersion) -> bool:
-        """Are the topics of this broker not known in this version?"""
+        """Return True if the stored topics of this broker have another version."""
         return self.data_version(cluster, address) != version
 
     def data_version(self, cluster: str, address: str) -> DataVersion | None:
-        """The version of the topics that are known of a broker."""
+        """Return the version of the stored topics of a broker."""
         alive = self._alive.get((cluster, address))
         return None if alive is None else alive.data_version
 
     def _min_changed(self, group: BrokerGroup, offline: str | None, ha_address: str | None) -> None:
         smallest = min(group.addresses)
-        told = [
+        channels = [
             self._alive[key].channel
             for broker_id, address in group.addresses.items()
             if (offline is not None or len(group.addresses) == 1 or broker_id != smallest)
             and (key := (group.cluster, address)) in self._alive
         ]
         self.changes.append(
-            MinBrokerChanged(group.name, smallest, group.addresses[smallest], offline, ha_address, tuple(told))
+            MinBrokerChanged(group.name, smallest, group.addresses[smallest], offline, ha_address, tuple(channels))
         )
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
     def add_topic(self, topic: str, queues: list[QueueData]) -> bool:
-        """Give a topic its queues (217). False: a broker is not known, and nothing after it was taken."""
+        """Add queues to a topic (217). Returns: False for an unknown broker; the queues after it are ignored."""
         taken: dict[str, QueueData] = {}
         known = True
-        for one in queues:
-            if one.broker_name not in self._groups:
-                self._limit.warning("unknown", "topic %s: broker %s is not known", topic, one.broker_name)
+        for queue_data in queues:
+            if queue_data.broker_name not in self._groups:
+                self._limit.warning("unknown", "topic %s: broker %s is not known", topic, queue_data.broker_name)
                 known = False
                 break
-            taken[one.broker_name] = one
+            taken[queue_data.broker_name] = queue_data
         if topic in self._topics or (known and taken):
             if self._count + len(taken) > self.topics_max:
                 raise self._full(f"topics on brokers (topicsMax={self.topics_max})", topic)
-            for one in taken.values():
-                self._set_queues(topic, one)
+            for queue_data in taken.values():
+                self._set_queues(topic, queue_data)
         return known
 
     def delete_topic(self, topic: str, cluster: str | None) -> None:
-        """Forget a topic, everywhere or in one cluster (216)."""
+        """Delete a topic, everywhere or in one cluster (216)."""
         for name in list(self._topics.get(topic, ())):
             if cluster is None or name in self._clusters.get(cluster, ()):
                 self._remove_queues(topic, name)
 
     def set_write_permission(self, broker_name: str, allowed: bool) -> int:
-        """205 and 327. Returns: the number of topics on that broker."""
+        """Set or remove the write permission of a broker (205, 327). Returns: the number of topics on that broker."""
         count = 0
         for queues in self._topics.values():
-            one = queues.get(broker_name)
-            if one is not None:
-                one.perm = READ | WRITE if allowed else one.perm & ~WRITE
+            queue_data = queues.get(broker_name)
+            if queue_data is not None:
+                queue_data.perm = READ | WRITE if allowed else queue_data.perm & ~WRITE
                 count += 1
         return count
 
     def topics(self) -> list[str]:
-        """All topics (206)."""
+        """Return all topics (206)."""
         return list(self._topics)
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
-        """The topics with queues on a broker of this cluster (224)."""
+        """Return the topics with queues on a broker of this cluster (224)."""
         names = self._clusters.get(cluster, {})
         return [topic for topic, queues in self._topics.items() if not names.keys().isdisjoint(queues)]
 
     def system_topics(self) -> tuple[list[str], str | None]:
-        """The names of clusters and brokers, and the address of one broker to ask for more (304)."""
+        """Return the names of clusters and brokers, and the address of a broker for further requests (304)."""
         names: dict[str, None] = {}
         for cluster, brokers in self._clusters.items():
             names[cluster] = None
@@ -400,11 +402,11 @@ class RouteTables:
         return list(names), address
 
     def unit_topics(self) -> list[str]:
-        """311: topics of a unit."""
+        """Return the topics of a unit (311)."""
         return [topic for topic in self._topics if self._flag(topic) & _UNIT]
 
     def unit_sub_topics(self, *, without_unit: bool = False) -> list[str]:
-        """312, and 313: topics with subscriptions of a unit, that are none of a unit themselves."""
+        """Return the topics with subscriptions of a unit (312), or those that are not topics of a unit (313)."""
         return [
             topic
             for topic in self._topics
@@ -414,16 +416,16 @@ class RouteTables:
     def _flag(self, topic: str) -> int:
         return next(iter(self._topics[topic].values())).topic_sys_flag
 
-    # -- what clients ask ----------------------------------------------------------------------------------------------
+    # -- requests of clients -------------------------------------------------------------------------------------------
 
     def route(
         self, topic: str, *, bare: bool = False, order: str | None = None, zone: str | None = None
     ) -> TopicRouteData | None:
-        """Where a topic is; None: nowhere.
+        """Return the route of a topic; None for an unknown topic.
 
         Args:
             bare: the ids of brokers as keys without quotes.
-            order: its entry of the ordered topics.
+            order: the entry of the topic in ORDER_TOPICS.
             zone: only brokers of this zone, and groups without a master.
         """
         known = self._topics.get(topic)
@@ -436,9 +438,9 @@ class RouteTables:
         addresses = {group.name: self._shown_addresses(topic, group, known[group.name]) for group in groups}
         if zone is not None:
             kept = [g for g in groups if (g.zone_name or "").lower() == zone.lower() or MASTER_ID not in g.addresses]
-            gone = {group.name for group in groups} - {group.name for group in kept}
+            removed = {group.name for group in groups} - {group.name for group in kept}
             groups = kept
-            queues = [one for one in queues if one.broker_name not in gone]
+            queues = [queue_data for queue_data in queues if queue_data.broker_name not in removed]
         filters = {
             address: self._filters[group.cluster, address]
             for group in groups
@@ -469,21 +471,21 @@ class RouteTables:
         return addresses
 
     def clusters(self) -> dict[str, list[str]]:
-        """Cluster -> names of its brokers."""
+        """Return the names of the brokers by cluster."""
         return {cluster: list(names) for cluster, names in self._clusters.items()}
 
     def groups(self) -> dict[str, BrokerGroup]:
-        """Name -> brokers."""
+        """Return the brokers by name."""
         return self._groups
 
     def member_group(self, cluster: str, name: str) -> dict[int, str]:
-        """Id -> address of the brokers of one name (901); with acting masters as routes show them."""
+        """Return id -> address of the brokers of a name (901), with acting masters as in routes."""
         group = self._groups.get(name)
         return {} if group is None or group.cluster != cluster else group.addresses
 
 
 def broker_data(group: BrokerGroup, addresses: dict[int, str], bare: bool) -> BrokerData:
-    """How an answer shows the brokers of one name."""
+    """Return the brokers of a name for a response."""
     shown = bare_keys(addresses) if bare else encode_body({str(i): addresses[i] for i in sorted(addresses)})
     return BrokerData(
         broker_addrs=Raw(shown),
