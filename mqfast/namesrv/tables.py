@@ -231,9 +231,8 @@ class RouteTables:
                 self._set_queues(topic, _queues(group.name, config, read_only))
         if changed:
             for topic, mapping in table.topic_queue_mapping_info_map.items():
-                self._mappings.setdefault(topic, {})[group.name] = Raw(
-                    bytes(mapping)
-                )  # a copy, which does not keep the whole registration alive
+                # A copy, which does not keep the whole registration alive.
+                self._mappings.setdefault(topic, {})[group.name] = Raw(bytes(mapping))
 
     def unregister(self, brokers: Iterable[RegisteredBroker]) -> None:
         """Unregister brokers, all of them in one pass over the topics."""

@@ -1,1 +1,1 @@
-"""replication: see docs/architecture.md."""
+"""Replication between the brokers of a name: master, slave, table synchronisation and fail-over."""

@@ -1,6 +1,6 @@
-"""What a broker without a master tells etcd of its store, as long as the broker runs: how far its log goes.
+"""The state of a store, which a broker without a master writes to etcd while running: terms and end of the log.
 
-Room: broker/replica. It must never tell of a log that this broker appends to. Source: our own.
+The state of a log to which this broker appends is not published. Source: own design.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ __all__ = ["OwnCopy"]
 
 
 class OwnCopy:
-    """The key of this broker, with a lease of its own.
+    """The key of this broker, with a separate lease.
 
-    Args: call: runs a call of etcd; ttl_s: the key is gone so long after this broker was seen last.
+    Args: call: runs a call of etcd; ttl_s: etcd deletes the key that long after the last renewal.
     Thread: that of the event loop.
     """
 
@@ -31,7 +31,7 @@ class OwnCopy:
         self._told: Copy | None = None
 
     async def tell(self, copy: Copy) -> None:
-        """Tell this, or that it still holds. Raises: EtcdUnreachable."""
+        """Write the state, or renew an unchanged state. Raises: EtcdUnreachable."""
         if self._lease and await self._call(self._etcd.keep_alive, self._lease) <= 0:
             self._lease = 0
         if self._lease and self._told == copy:
@@ -43,7 +43,7 @@ class OwnCopy:
         self._told = copy
 
     async def withdraw(self) -> None:
-        """Tell nothing any more; where etcd does not answer, the key goes with its lease."""
+        """Delete the key; if etcd does not answer, the key expires with the lease."""
         lease, self._lease, self._told = self._lease, 0, None
         if lease:
             with contextlib.suppress(EtcdUnreachable):

@@ -1,12 +1,10 @@
-"""The epochs of a broker's log: told to others (1007), taken from the master, compared with a rival's.
+"""The epochs of a broker's log: served (1007), stored from the master, compared with those of another master.
 
-A master that comes back while another broker of its name has a newer epoch was replaced: it takes no messages, and its
-log says what to do. Where no name server knows the other one, nobody can tell.
+A restarted master whose name has a master with a newer epoch was replaced: it refuses messages and logs the steps to
+take. Without a name server that knows the other master this cannot be detected. Each start of a master begins a term of
+its epoch; a promotion or a fail-over begins an epoch. A term is on the disk before its first message is stored.
 
-Each start of a master begins a term of its epoch; a promotion or a fail-over begins an epoch.
-
-Room: broker/replica. It must never let a message be stored before its term is on the disk. Source:
-AdminBrokerProcessor.getBrokerEpochCache, ReplicasManager.
+Source: AdminBrokerProcessor.getBrokerEpochCache, ReplicasManager.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ class _EpochCache(Struct, rename="camel"):
     cluster_name: str = ""
     epoch_list: list[_Epoch] = []
     max_offset: int = 0
-    mqfast_session: str = ""  # RocketMQ ignores it
+    mqfast_session: str = ""  # ignored by RocketMQ
 
 
 class _Broker(Struct, rename="camel"):
@@ -65,21 +63,21 @@ class _Cluster(Struct, rename="camel"):
 
 
 class Rival(NamedTuple):
-    """Another broker that is the master of this broker's name. ``epoch``: its newest one, NO_EPOCH without epochs."""
+    """Another master of this broker's name. ``epoch``: the newest epoch, NO_EPOCH without epochs."""
 
     address: str
     epoch: int
 
 
 class Told(NamedTuple):
-    """What another broker tells of its epochs. ``session``: of a master of mqfast, empty of every other broker."""
+    """The epochs of another broker. ``session``: of a master of mqfast, empty for every other broker."""
 
     entries: list[EpochEntry]
     session: str = ""
 
 
 async def brokers_of(client: RemotingClient, config: BrokerConfig) -> list[dict[str, str]]:
-    """Broker id -> address of this broker's name, as each name server that answers gives them."""
+    """Return the brokers of this broker's name, id -> address, from each name server that answers."""
 
     async def ask(name_server: str) -> dict[str, str]:
         try:
@@ -92,63 +90,63 @@ async def brokers_of(client: RemotingClient, config: BrokerConfig) -> list[dict[
         broker = table.get(config["brokerName"])
         return {} if broker is None else broker.broker_addrs
 
-    return list(await asyncio.gather(*(ask(one) for one in config.name_servers)))
+    return list(await asyncio.gather(*(ask(address) for address in config.name_servers)))
 
 
 async def masters_of(client: RemotingClient, config: BrokerConfig) -> list[str]:
-    """The addresses that the name servers give for the master of this broker's name; none where nobody answers."""
-    found = await brokers_of(client, config)
-    return sorted({address for one in found if (address := one.get(_MASTER))})
+    """Return the addresses of masters of this broker's name from the name servers; none without an answer."""
+    brokers = await brokers_of(client, config)
+    return sorted({address for addresses in brokers if (address := addresses.get(_MASTER))})
 
 
 async def slave_hosts_of(client: RemotingClient, config: BrokerConfig) -> set[str]:
-    """The addresses of machines with slaves of this broker's name, as the name servers give them."""
-    found: set[str] = set()
+    """Return the hosts of slaves of this broker's name from the name servers."""
+    hosts: set[str] = set()
     for addresses in await brokers_of(client, config):
         for number, address in addresses.items():
             if number != _MASTER:
                 host = address.rpartition(":")[0].strip("[]")
-                with contextlib.suppress(OSError):  # a name that nobody resolves
+                with contextlib.suppress(OSError):  # a host name that cannot be resolved
                     known = await asyncio.get_running_loop().getaddrinfo(host, None)
-                    found |= {str(one[4][0]) for one in known}
-    return found
+                    hosts |= {str(entry[4][0]) for entry in known}
+    return hosts
 
 
 async def epochs_of(client: RemotingClient, address: str) -> Told | None:
-    """The epochs of another broker; none where the broker has no epochs. Returns: None where nobody answers there."""
+    """Return the epochs of another broker, empty for a broker without epochs. Returns: None without an answer."""
     try:
         answer = await client.call(address, RequestCode.GET_BROKER_EPOCH_CACHE, timeout_ms=_TIMEOUT_MS)
         if answer.code != ResponseCode.SUCCESS:
             return Told([])  # RocketMQ without a controller
-        found = decode_body(bytes(answer.body), _EpochCache, f"epochs of {address}")
+        cache = decode_body(bytes(answer.body), _EpochCache, f"epochs of {address}")
     except (RemotingError, FieldError, ValueError):
         return None
-    return Told([EpochEntry(one.epoch, one.start_offset) for one in found.epoch_list], found.mqfast_session)
+    return Told([EpochEntry(epoch.epoch, epoch.start_offset) for epoch in cache.epoch_list], cache.mqfast_session)
 
 
 async def newer_master(client: RemotingClient, config: BrokerConfig, epoch: int, own: str = "") -> Rival | None:
-    """A master of this broker's name whose epoch is newer.
+    """Return a master of this broker's name with a newer epoch, None without such a master.
 
-    Args: own: the address of this broker, which is not asked.
+    Args: own: the address of this broker, which is skipped.
     """
     for address in await masters_of(client, config):
         if address == own:
             continue
-        told = await epochs_of(client, address)
-        if told is not None and told.entries and told.entries[-1].epoch > epoch:
-            return Rival(address, told.entries[-1].epoch)
+        epochs = await epochs_of(client, address)
+        if epochs is not None and epochs.entries and epochs.entries[-1].epoch > epoch:
+            return Rival(address, epochs.entries[-1].epoch)
     return None
 
 
 def living_masters(config: BrokerConfig) -> list[str]:
-    """The addresses of masters of this broker's name that answer. Starts an event loop of its own."""
+    """Return the addresses of masters of this broker's name that answer. Runs an event loop of its own."""
 
     async def ask() -> list[str]:
         encrypted = config["tls.enable"] or config["useTLS"]
         client = RemotingClient(context=client_context(config.tls("client")) if encrypted else None)
         try:
-            found = await masters_of(client, config)
-            return [address for address in found if await epochs_of(client, address) is not None]
+            masters = await masters_of(client, config)
+            return [address for address in masters if await epochs_of(client, address) is not None]
         finally:
             await client.close()
 
@@ -172,11 +170,11 @@ class EpochCheck:
 
     @property
     def last(self) -> int:
-        """The newest epoch."""
+        """Return the newest epoch."""
         return self.file.last_epoch
 
     def begin(self, epoch: int | None = None) -> None:
-        """This broker stores messages from now on: in an epoch, without one in the newest. Raises: StorageError."""
+        """Begin a term before messages are stored, in ``epoch`` or in the newest epoch. Raises: StorageError."""
         raw, own = self._store.engine.raw, self._config["brokerId"]
         start, low = max(0, raw.end), max(0, raw.min_offset)
         if epoch is None:
@@ -185,7 +183,7 @@ class EpochCheck:
             self.file.begin(epoch, start, own, low=low)
 
     def answer(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """1007: all epochs."""
+        """Serve 1007: all epochs."""
         entries, config = self.file.entries, self._config
         if not entries and not self.session:
             return request.response(ResponseCode.SYSTEM_ERROR, remark="this broker has no epochs")
@@ -194,16 +192,16 @@ class EpochCheck:
             config["brokerId"],
             config["brokerName"],
             config["brokerClusterName"],
-            [_Epoch(one.epoch, one.start, end) for one, end in zip(entries, ends, strict=False)],
+            [_Epoch(entry.epoch, entry.start, end) for entry, end in zip(entries, ends, strict=False)],
             self._store.engine.raw.end,
             self.session,
         )
         return request.response(body=encode_body(body))
 
     def is_replaced(self, theirs: Sequence[EpochEntry]) -> bool:
-        """Is the master's epoch older than this slave's? A broker of RocketMQ tells no epochs: the records say.
+        """Return True if the master's epoch is older than this slave's. False for RocketMQ, whose epochs are unknown.
 
-        Raises: FieldError for epochs that no file can hold.
+        The records decide then. Raises: FieldError for epochs that no file can have.
         """
         if (wrong := first_wrong(theirs)) is not None:
             raise FieldError("epochs of the master", "numbers that grow", f"{wrong}")

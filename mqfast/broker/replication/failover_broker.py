@@ -1,13 +1,14 @@
-"""A broker that is master or slave as etcd says: it campaigns, takes messages while its lease lasts, and steps back.
+"""A broker under fail-over: an election at etcd, messages accepted for the time of its lease, and a return to slave.
 
-Each broker starts as a slave. Where etcd knows no master, a broker that has every acknowledged message waits until the
-right of the last master must be over, and asks for the lease. Only one gets it. The store is then opened as a master's,
-the new epoch is written, etcd is told that this broker alone is in sync, and only then messages are taken. A master
-whose lease ends takes none; once another one is there, the old master's store becomes a slave's again. Reads go on in
-between. Where etcd has lost its record, or came back with an older one, the newest copy leads (``ha.failover.copies``).
+Each broker starts as a slave. While etcd has no master, a broker with every acknowledged message waits until the
+permission of the last master has expired, and requests the lease. A single broker gets the lease. Its store is opened
+as a master's, the new epoch is written, and the in-sync set of this broker alone is stored in etcd; only then messages
+are accepted. A master without a valid lease refuses messages; once there is another master, the store of the old one
+becomes a slave's. Reads continue meanwhile. If etcd has lost its record, or was restored to an older one, the newest
+copy leads (``ha.failover.leader_election``).
 
-Room: broker/replica. It must never let messages be taken without a lease, never choose a master by itself (etcd's
-transactions do), and never go by a record that is older than a store. Source: ReplicasManager.
+Invariants: no message without a lease; a master is elected only by a transaction of etcd; a record older than a store
+is not used. Source: ReplicasManager.
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ T = TypeVar("T")
 _log = logging.getLogger("mqfast.broker")
 _FIRST: Final = 1  # the broker id of the first master of a name
 _SETTLE_S: Final = 10.0
-_SWITCH_S: Final = 600.0  # an open that recovers much takes long; the lease is kept meanwhile
+_SWITCH_S: Final = 600.0  # a long recovery delays the open; the lease is renewed meanwhile
 _LEVEL_S: Final = 2.0
 _WATCH_S: Final = 0.05
-_LEASE_LEAST_S: Final = 2  # etcd's own least with its defaults
+_LEASE_LEAST_S: Final = 2  # etcd's minimum with its defaults
 
 
 class FailoverBroker:
     """A broker under fail-over, in the running event loop.
 
-    Attributes: ``broker``: in its role of now; another object after a change of role.
+    Attributes: ``broker``: in its current role; another object after a change of role.
     Raises: ConfigError.
     Thread: that of the event loop.
     """
@@ -60,7 +61,7 @@ class FailoverBroker:
     def __init__(self, config: BrokerConfig) -> None:
         config.check_failover()
         self._config: Final = config
-        self._ttl_s: Final = int(config["haLeaseSeconds"])  # so long the next master waits
+        self._ttl_s: Final = int(config["haLeaseSeconds"])  # waiting time of the next master
         self._lease_s: Final = max(_LEASE_LEAST_S, self._ttl_s * 2 // 3)
         endpoints = endpoints_of(config["haEtcdEndpoints"])
         context = tls_context(*(config[f"haEtcd{name}File"] for name in ("Ca", "Cert", "Key")))
@@ -83,11 +84,11 @@ class FailoverBroker:
         self._own_copy: Final = OwnCopy(self.etcd, self._call, f"{self._copies_key}{own}", self._ttl_s)
         self._known: KnownRecord
         self._named: Final = config.broker_ids()
-        self._ended_epoch = -1  # of this process: its right is over
-        self._absent: tuple[int, float] | None = None  # (revision of the state, since when no leader was seen)
+        self._ended_epoch = -1  # of this process, whose permission has expired
+        self._absent: tuple[int, float] | None = None  # (revision of the state, time since which there is no leader)
         self._calls = ThreadPoolExecutor(1, "mqfast-etcd")
         self._limit = LogLimit(_log, 10.0)
-        self._leader: Leader | None = None  # this broker's own reign
+        self._leader: Leader | None = None  # set while this broker is the master
         self._state: State | None = None
         self._set: InSyncReplicas | None = None
         self._takes = False
@@ -99,7 +100,7 @@ class FailoverBroker:
     # -- start and end -------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Serve from now on; returns when etcd has said who is master, after ten seconds at the latest."""
+        """Start serving; returns when the master is known, after ten seconds at the latest."""
         try:
             await self._open(is_slave=True)
         except BaseException:
@@ -111,11 +112,11 @@ class FailoverBroker:
                 await self._settled.wait()
 
     async def stop(self) -> None:
-        """Serve no more. A master stops taking messages, lets its slaves have the rest, and gives its lease back."""
+        """Stop serving. A master refuses messages, waits for its slaves to catch up, and revokes its lease."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._switching is not None:  # a store that is half closed cannot be closed
+        if self._switching is not None:  # a store in the middle of a close cannot be closed
             await asyncio.gather(self._switching, return_exceptions=True)
         was_master = self.right.is_active
         self.right.revoke()
@@ -140,15 +141,15 @@ class FailoverBroker:
 
     async def _let_slaves_be_level(self) -> None:
         replicas, end = self.broker.context.replicas, self.broker.context.engine.raw.end
-        waited_for = (self._set.members if self._set is not None else frozenset()) - {self._config["brokerId"]}
+        slave_ids = (self._set.members if self._set is not None else frozenset()) - {self._config["brokerId"]}
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LEVEL_S):
-                while any(replicas.sync_acks.positions().get(one, 0) < end for one in waited_for):
+                while any(replicas.sync_acks.positions().get(slave_id, 0) < end for slave_id in slave_ids):
                     replicas.wake()
                     await asyncio.sleep(0.01)
 
     async def _open(self, *, is_slave: bool) -> None:
-        """Start the broker in a role; the one before was stopped."""
+        """Start the broker in a role; the previous broker is stopped."""
         self._is_open = False
         self.broker = Broker(self._config.in_role(is_slave=is_slave), right=self.right)
         await self.broker.start()
@@ -183,7 +184,7 @@ class FailoverBroker:
         return await asyncio.get_running_loop().run_in_executor(self._calls, work, *arguments)
 
     async def _watch(self) -> None:
-        """The end of the lease ends the taking of messages; a put looks at the clock itself."""
+        """Refuse messages once the lease ends; a put also checks the clock."""
         while True:
             self._keeper.heartbeat()
             self._take(self.right.is_valid())
@@ -217,7 +218,7 @@ class FailoverBroker:
         return await self._call(read_view, self.etcd, self._keys)
 
     async def _turn(self, view: View) -> None:
-        if not self._is_open:  # a change of role failed
+        if not self._is_open:  # the last change of role failed
             await self._open(is_slave=True)
         leader = view.leader
         if leader is None:
@@ -227,7 +228,7 @@ class FailoverBroker:
         if self._leader is not None and leader.created == self._leader.created:
             await self._lead(view)
         elif leader.member.id == self._config["brokerId"]:
-            self.right.revoke()  # of an earlier process, or of a campaign whose answer was lost: it ends by itself
+            self.right.revoke()  # the key of an earlier process, or of an election without an answer: the key expires
         else:
             await self._follow(leader, view)
 
@@ -241,7 +242,7 @@ class FailoverBroker:
             await self._reopen(is_slave=True)
         replicas = self.broker.context.replicas
         if (doubt := self._doubt(view)) is not None:
-            # To follow would cut what was acknowledged in the newer epoch. The master hears of this copy, and ends.
+            # Following would truncate acknowledged messages of the newer epoch. The master reads this copy and resigns.
             await self._own_copy.tell(self._copy())
             self._wait(
                 f"broker {leader.member.id} is the master of epoch {leader.epoch} by an older record: {doubt}; it is "
@@ -262,36 +263,36 @@ class FailoverBroker:
     def _copy(self) -> Copy:
         context, own = self.broker.context, self._config["brokerId"]
         epochs = context.replicas.epochs.file
-        members = self._known.members | {one for one in epochs.leaders if one >= _FIRST}
+        members = self._known.members | {leader_id for leader_id in epochs.leaders if leader_id >= _FIRST}
         if members:
             members |= {own}
         return Copy(own, epochs.terms, context.engine.raw.end, members, self._known.state)
 
     def _doubt(self, view: View) -> str | None:
-        """Why the record of etcd is not in force: a store knows more. None where nothing speaks against the record."""
+        """Return the reason why the record of etcd is not in force: a store has a newer one. None without a reason."""
         own = self._copy()
-        copies = [own, *(one for one in view.copies.values() if one.id != own.id)]
+        copies = [own, *(copy for copy in view.copies.values() if copy.id != own.id)]
         if view.state is not None:
-            return next((text for one in copies if (text := contradiction(view.state, one)) is not None), None)
-        newest = max(copies, key=lambda one: one.epoch)
+            return next((text for copy in copies if (text := contradiction(view.state, copy)) is not None), None)
+        newest = max(copies, key=lambda copy: copy.epoch)
         if newest.epoch < 0 and own.known is None:
             return None
         return f"etcd has no record of this name, and the store of broker {newest.id} has epoch {newest.epoch}"
 
     async def _note(self, state: State | None, *members: int) -> None:
-        """A record that is in force, and brokers of the name. Raises: StorageError."""
+        """Store a record that is in force, and brokers of the name. Raises: StorageError."""
         in_sync = frozenset() if state is None else state.in_sync
         await self._call(self._known.note, state, {*in_sync, *members, self._config["brokerId"]})
 
     # -- becoming master -----------------------------------------------------------------------------------------------
 
     async def _elect(self, view: View) -> None:
-        """Nobody is master: ask for the lease, if this broker has every acknowledged message."""
+        """Request the lease if this broker has every acknowledged message; called without a master."""
         if self._leader is not None:
             self._ended_epoch = self._leader.epoch
         self._leader = None
         self.right.revoke()
-        self._take(False)  # also where this broker gets the next lease before the watch looks again
+        self._take(False)  # also if this broker gets the next lease before the watch runs again
         self.broker.context.store.log.check_state()  # a store that failed cannot lead
         revision = 0 if view.state is None else view.state.revision
         if self._absent is None or self._absent[0] != revision:
@@ -306,12 +307,12 @@ class FailoverBroker:
         if not self._is_last_right_over(view, doubt):
             return
         compares = [Compare(self.leader_key, 0), Compare(self.state_key, state.revision, state.revision > 0)]
-        if doubt is not None:  # what was decided is true of these copies
-            compares += [Compare(f"{self._copies_key}{one.id}", one.revision, True) for one in view.copies.values()]
+        if doubt is not None:  # the decision is valid for these copies only
+            compares += [Compare(f"{self._copies_key}{copy.id}", copy.revision, True) for copy in view.copies.values()]
         await self._stand(state, compares)
 
     def _first_or_next(self, view: View) -> State | None:
-        """What etcd is to have where its record is in force; None where this broker cannot lead."""
+        """Return the next record if the record of etcd is in force; None if this broker cannot lead."""
         own, last = self._config["brokerId"], self.broker.context.replicas.epochs.last
         if (state := view.state) is None:
             if own != _FIRST:
@@ -327,10 +328,12 @@ class FailoverBroker:
         return replace(state, epoch=self._next_epoch(view), master=own, released=False)
 
     def _newest(self, view: View, doubt: str) -> State | None:
-        """What etcd is to have where its record is gone or older than a store; None where this broker does not lead."""
+        """Return the next record if the record of etcd is missing or older than a store; None if this broker cannot
+        lead.
+        """
         own = self._config["brokerId"]
-        told = view.copies.get(own)
-        if told is None or told != self._copy():  # the other brokers decide by what they see
+        published = view.copies.get(own)
+        if published is None or published != self._copy():  # the other brokers decide by the published copies
             self._wait(f"no master: {doubt}")
             return None
         decision = decide(view.copies, self._named)
@@ -339,14 +342,14 @@ class FailoverBroker:
             return None
         self._limit.warning("newest", "no master: %s; %s", doubt, decision.why)
         revision, epoch = 0 if view.state is None else view.state.revision, self._next_epoch(view)
-        return State(epoch, own, frozenset({own}), told.epoch, revision, since=epoch)
+        return State(epoch, own, frozenset({own}), published.epoch, revision, since=epoch)
 
     def _next_epoch(self, view: View) -> int:
         known = [0 if view.state is None else view.state.epoch, self.broker.context.replicas.epochs.file.newest, 0]
-        return max([*known, *(one.epoch for one in view.copies.values())]) + 1
+        return max([*known, *(copy.epoch for copy in view.copies.values())]) + 1
 
     def _is_last_right_over(self, view: View, doubt: str | None) -> bool:
-        """Must the last master have stopped taking messages? See ``right.py``."""
+        """Return True if the permission of the last master has expired. See ``lease_guard.py``."""
         state = view.state
         if doubt is None and (state is None or state.released or state.epoch == self._ended_epoch):
             return True
@@ -354,7 +357,7 @@ class FailoverBroker:
         return self.right.clock() - self._absent[1] >= self._ttl_s
 
     async def _stand(self, state: State, compares: list[Compare]) -> None:
-        """Ask for the lease, and take over with it."""
+        """Request the lease, and take over with it."""
         lease = await self._call(self.etcd.grant, self._lease_s)
         leader = Leader(self._member, state.epoch, 0, lease)
         asked_s = self.right.clock()
@@ -367,7 +370,7 @@ class FailoverBroker:
                 with contextlib.suppress(EtcdUnreachable):
                     await self._call(self.etcd.revoke, lease)
         if revision is None:
-            return  # another broker was quicker
+            return  # another broker got the lease
         self._leader, self._state = replace(leader, created=revision), replace(state, revision=revision)
         self._keeper.keep(lease, revision, asked_s)
         await self._own_copy.withdraw()
@@ -405,12 +408,12 @@ class FailoverBroker:
                 await context.changes.settled()
             self.right.activate(epoch)
             self._take(self.right.is_valid())
-        except Exception:  # not where this broker ends: that gives the lease back as well
+        except Exception:  # a cancelled task (stop) revokes the lease itself
             await self._give_back()
             raise
 
     async def _give_back(self) -> None:
-        """This broker cannot be master: another one may."""
+        """Resign: revoke the lease, so that another broker may become master."""
         self.right.revoke()
         self._take(False)
         await self._release()
@@ -424,7 +427,7 @@ class FailoverBroker:
             await self._open(is_slave=True)
 
     async def _release(self) -> None:
-        """Tell the next master that this one takes no messages any more, so that nobody waits for that."""
+        """Store in etcd that this master accepts no more messages, so that the next master need not wait."""
         with contextlib.suppress(MqfastError):
             if self._leader is not None and self._state is not None:
                 await self._write_state(replace(self._state, released=True))
@@ -432,7 +435,7 @@ class FailoverBroker:
     # -- being master --------------------------------------------------------------------------------------------------
 
     async def _lead(self, view: View) -> None:
-        """The lease is this broker's: keep the set of brokers that are in sync."""
+        """Update the in-sync set, while this broker has the lease."""
         assert self._leader is not None
         assert self._set is not None
         try:
@@ -460,7 +463,7 @@ class FailoverBroker:
     async def _change(self, change: ReplicaSetChange) -> None:
         assert self._set is not None
         assert self._state is not None
-        await self._note(self._state.with_members(self._set.possible | change.members))  # before one of them may lead
+        await self._note(self._state.with_members(self._set.possible | change.members))  # before a new member may lead
         try:
             is_done = await self._write_state(self._state.with_members(change.members))
         except EtcdUnreachable:
@@ -474,7 +477,7 @@ class FailoverBroker:
             self._set.unsure(change)
 
     async def _write_state(self, state: State) -> bool:
-        """Write, if this broker still reigns and nobody wrote meanwhile."""
+        """Write the record if this broker is still the master and the record is unchanged. Returns: True if written."""
         assert self._leader is not None
         compares = [Compare(self.leader_key, self._leader.created), Compare(self.state_key, state.revision, True)]
         revision = await self._call(self.etcd.write, compares, [(self.state_key, state.encoded(), 0)])

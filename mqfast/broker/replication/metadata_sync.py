@@ -1,13 +1,13 @@
-"""A slave's tables: topics, groups, offsets, delay offsets, modes and the timer's checkpoint as its master has them.
+"""A slave's copy of its master's tables: topics, groups, offsets, delay offsets, modes and the timer's checkpoint.
 
-Before all that the master is asked for its epochs: one with older epochs than this slave's was replaced, and is not
-followed. Tables come from the master whose log is appended, and from no other: not while the two logs are compared, nor
-where the slave found another history.
+First the epochs of the master are requested. A master with older epochs than this slave's was replaced and is not
+followed. Tables are only copied from the master whose log is appended: not during a comparison of the logs, and not
+after a divergence.
 
-Room: broker/replica. It must never send a change to the master, nor claim for this log what is only in the master's: a
-group's offset ends where the queue does, and what the master delivered counts when the log has it. All tables come
-every three seconds (RocketMQ: once a minute, the checkpoint every three seconds), so that little is old when the slave
-is asked. Source: SlaveSynchronize.
+The slave sends no change to the master. Nothing is claimed for this log that only the master's log has: a group's
+offset is limited to the end of the queue, and the master's deliveries count once this log has them. All tables are
+copied every three seconds (RocketMQ: once a minute, the checkpoint every three seconds), so that a take-over repeats
+little. Source: SlaveSynchronize.
 """
 
 from __future__ import annotations
@@ -75,24 +75,24 @@ class _Runtime(Struct):
 
 
 class _Delivered(NamedTuple):
-    """What a master had delivered when its log ended at ``end``: it says nothing of the log of another master."""
+    """The deliveries of a master at the moment its log ended at ``end``; not valid for the log of another master."""
 
     master: str
     end: int
     delays: _Delays
     timer: TimerCheckpoint | None
-    ended: dict[str, dict[str, int]]  # offsets of the transactions' group: what is below has ended
+    ended: dict[str, dict[str, int]]  # offsets of the transactions' group: transactions below have ended
     followed: Followed | None
 
 
 class TableSync:
-    """Asks the master for its tables by the clock.
+    """Copies the tables of the master periodically.
 
-    Args: followed: whose log is appended now, None while there is none.
-    Attributes: ``master``: its address for clients, as the name servers tell it; None while nobody knows; ``bounds``:
-        first byte and end of its log, as it said when ``ask_bounds`` was called last, None until the answer;
-        ``topics_end``: a message below, in the log, is of a topic that the master told, or that was deleted there;
-        ``cuts``: of this slave's log, counted by the thread that cuts.
+    Args: followed: returns the connection whose log is appended now, None without a connection.
+    Attributes: ``master``: the master's address for clients, from the name servers; None while unknown; ``bounds``:
+        first byte and end of the master's log, from the last ``ask_bounds``, None until the answer; ``topics_end``:
+        every earlier message in the log is of a topic that the master has sent, or that was deleted there; ``cuts``:
+        number of truncations of this slave's log, counted by the truncating thread.
     Thread: that of the event loop; ``is_whole``: any.
     """
 
@@ -101,7 +101,7 @@ class TableSync:
         self.master: str | None = None
         self.bounds: tuple[int, int] | None = None
         self.synced_ms = 0
-        self.topics_end = max(0, context.engine.raw.master_flushed_offset)  # as an earlier process was told
+        self.topics_end = max(0, context.engine.raw.master_flushed_offset)  # as an earlier process stored it
         self._epochs = epochs
         self._has_old_epoch: bool | None = None
         self._changed = asyncio.Event()
@@ -112,19 +112,19 @@ class TableSync:
         self.cuts = 0
         self._delivered: _Delivered | None = None
         self._ended: tuple[Followed, dict[str, dict[str, int]]] | None = None
-        self._whole: tuple[str, int] | None = None  # whose deliveries the tables tell, behind which cut
+        self._whole: tuple[str, int] | None = None  # (master, number of truncations) of the deliveries in the tables
         self._checkpoint: TimerCheckpoint | None = None
 
     @property
     def is_whole(self) -> bool:
-        """Do the tables tell what the master has delivered, and nothing else?
+        """Return True if the tables contain exactly the deliveries of the master.
 
-        A master that was replaced had delivered more: the messages are in what is cut from its log.
+        A replaced master had delivered more: those messages are in the truncated part of its log.
         """
         return self._whole is not None and self._whole == (self.master, self.cuts)
 
     def set_master(self, address: str) -> bool:
-        """The master is this one; it is asked at once where it is another one than before. Returns: is it?"""
+        """Set the master; a new master is requested at once. Returns: True for a new master."""
         if address == self.master:
             return False
         self.master, self._has_old_epoch = address, None
@@ -132,30 +132,30 @@ class TableSync:
         return True
 
     def ask_now(self) -> None:
-        """The log of the master is followed from now on."""
+        """Copy the tables at once: the log of the master is followed from now on."""
         self._changed.set()
 
     async def ask_epochs(self) -> Told | None:
-        """Before a connection for the log: what the master tells of its epochs.
+        """Request the epochs of the master, before a connection for the log.
 
-        Returns: None where the master says nothing, or was replaced: it is not followed. Raises: FieldError.
+        Returns: None without an answer, or for a replaced master, which is not followed. Raises: FieldError.
         """
         master = self.master
         if master is None:
             return None
         self.ask_bounds()
-        told = await epochs_of(self._context.client, master)
-        if told is None or master != self.master:  # another one by now, which is asked next
+        epochs = await epochs_of(self._context.client, master)
+        if epochs is None or master != self.master:  # the master changed; the next request goes to the new master
             return None
-        self._has_old_epoch = self._epochs.is_replaced(told.entries)
-        return None if self._has_old_epoch else told
+        self._has_old_epoch = self._epochs.is_replaced(epochs.entries)
+        return None if self._has_old_epoch else epochs
 
     def start(self) -> None:
-        """Ask from now on."""
+        """Start the periodic requests."""
         self._task = asyncio.ensure_future(self._ask_for_ever())
 
     async def stop(self) -> None:
-        """Ask no more."""
+        """Stop the periodic requests."""
         for task in (self._task, self._asking):
             if task is not None:
                 task.cancel()
@@ -163,7 +163,7 @@ class TableSync:
 
     async def _ask_for_ever(self) -> None:
         while True:
-            self._changed.clear()  # before the question: the master may change during it
+            self._changed.clear()  # before the request, since the master may change during the request
             if self.master is not None:
                 await self._try(self.ask_once(self.master))
             end_s = self._context.loop.time() + _INTERVAL_S
@@ -177,42 +177,42 @@ class TableSync:
     async def _try(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
-        except Exception as error:  # what a peer answers must not end the asking
+        except Exception as error:  # no response of a peer may end the loop
             self._limit.warning("sync", "tables of master %s: %s", self.master, str(error) or repr(error))
 
     def ask_bounds(self) -> None:
-        """Ask where the master's log begins and ends."""
+        """Request begin and end of the master's log."""
         self.bounds = None
         if self.master is not None and (self._asking is None or self._asking.done()):
             self._asking = asyncio.ensure_future(self._ask_bounds(self.master))
 
     async def _ask_bounds(self, master: str) -> None:
         try:
-            found = await self._bounds(master)
+            bounds = await self._bounds(master)
             if master == self.master:
-                self.bounds = found
+                self.bounds = bounds
         except (MqfastError, ValueError) as error:
             self._limit.warning("bounds", "bounds of the log of master %s: %s", master, error)
 
     async def _bounds(self, master: str) -> tuple[int, int]:
-        found: _Runtime = await self._ask(master, RequestCode.GET_BROKER_RUNTIME_INFO, _Runtime)
+        runtime: _Runtime = await self._ask(master, RequestCode.GET_BROKER_RUNTIME_INFO, _Runtime)
         try:
-            first, end = (int(found.table[name]) for name in ("commitLogMinOffset", "commitLogMaxOffset"))
+            first, end = (int(runtime.table[name]) for name in ("commitLogMinOffset", "commitLogMaxOffset"))
         except (KeyError, ValueError):
             raise FieldError(f"answer of {master} to 28", "commitLogMinOffset and commitLogMaxOffset", "none") from None
-        confirmed = found.table.get("commitLogConfirmOffset", "")
+        confirmed = runtime.table.get("commitLogConfirmOffset", "")
         if confirmed.isdigit() and master == self.master:
             self._context.replicas.hear_confirmed(int(confirmed))
         return max(0, first), end
 
     def was_cut(self, end: int) -> None:
-        """The log was cut: no table claims what is gone, since other messages come in its place. Raises: StorageError.
+        """Limit the tables to the truncated log, since other messages will follow. Raises: StorageError.
 
         Durability: the tables are on the disk when the call returns.
         """
         tables, store = self._context.tables, self._context.store
         self._whole = None
-        self._changed.set()  # what this broker delivered itself may be gone
+        self._changed.set()  # this broker's own deliveries may be truncated
         self.topics_end = min(self.topics_end, end)
         ends = {(topic, queue_id): end_offset for topic, queue_id, _, end_offset in store.queues()}
         tables.offsets.cut(lambda topic, queue_id: ends.get((topic, queue_id), 0))
@@ -220,42 +220,42 @@ class TableSync:
             tables.delays.set(level, min(offset, ends.get((SCHEDULE_TOPIC, level - 1), 0)))
         tables.persist()
         os_api, path = store.log.os_api, store.paths.timer_check
-        if (timer := load_checkpoint(os_api, path)) is not None:  # of a wheel of its own, where this was a master
+        if (timer := load_checkpoint(os_api, path)) is not None:  # of this broker's own wheel, if it was a master
             write_checkpoint(os_api, path, of_master(timer))
 
     async def ask_once(self, master: str) -> None:
-        """All tables once. Raises: RemotingError, FieldError, StorageError."""
-        told = await epochs_of(self._context.client, master)
-        if told is None:
+        """Copy all tables once. Raises: RemotingError, FieldError, StorageError."""
+        epochs = await epochs_of(self._context.client, master)
+        if epochs is None:
             raise FieldError("epochs of the master", "an answer", "none")
         if master != self.master:
-            return  # another one by now, which is asked next
-        self._has_old_epoch = self._epochs.is_replaced(told.entries)
+            return  # the master changed; the next request goes to the new master
+        self._has_old_epoch = self._epochs.is_replaced(epochs.entries)
         if self._has_old_epoch:
-            theirs = f"{told.entries[-1].epoch}"
+            theirs = f"{epochs.entries[-1].epoch}"
             raise FieldError("epoch of the master, which was replaced", f"at least {self._epochs.last}", theirs)
         followed = self.followed()
         if followed is None:
             return
-        if followed.session != told.session:
+        if followed.session != epochs.session:
             raise FieldError("master whose tables are taken", "the one whose log is followed", master)
         end = (await self._bounds(master))[1]
         topics = await self._ask(master, RequestCode.GET_ALL_TOPIC_CONFIG, _Topics)
         groups = await self._ask(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, _Groups)
         offsets = await self._ask(master, RequestCode.GET_ALL_CONSUMER_OFFSET, _Offsets)
         if self.followed() != followed:
-            return  # another log by now
+            return  # another log is followed now
         tables, context = self._context.tables, self._context
         if _differ(tables.topics.data_version, topics.data_version):
             tables.topics.replace(topics.topic_config_table, _version(topics.data_version))
             context.topics.on_change([])
-        # A promotion looks at that; a topic that is not in the table and has messages behind it is a new one.
+        # For a promotion: a topic with later messages that is not in the table is a new topic.
         self.topics_end = self._context.engine.raw.master_flushed_offset = end
         if _differ(tables.groups.data_version, groups.data_version):
             tables.groups.replace(groups.subscription_group_table, _version(groups.data_version))
             tables.groups.replace_forbidden(groups.forbidden_table or {})
         if context.replicas.bounds_readers:
-            await self._bounds(master)  # what the groups have consumed is confirmed, and is to be seen here as well
+            await self._bounds(master)  # consumed messages are confirmed, and must be visible to readers here as well
         ended: dict[str, dict[str, int]] = {}
         for key, queues in offsets.offset_table.items():
             topic, _, group = key.partition("@")
@@ -277,23 +277,24 @@ class TableSync:
         context = self._context
         for queue_id, offset in queues.items():
             try:
-                # Messages that this slave does not have are not consumed: it may be the master before they come.
+                # Messages that this slave lacks count as not consumed: the slave may become master before they arrive.
                 end = context.store.max_offset(topic, int(queue_id))
                 context.offsets.commit(group, topic, int(queue_id), min(offset, end))
             except (UsageError, ValueError) as error:
                 self._limit.warning("offset", "an offset of the master is left out: %s", error)
 
     async def _ask_delivered(self) -> None:
-        """What was delivered since, with the ends of transactions as they were told last: what is not told of comes
-        twice behind a take-over.
+        """Request the deliveries since the last request, with the last known ends of transactions.
+
+        Deliveries that are not copied are repeated after a take-over.
         """
         master, ended = self.master, self._ended
         if master is not None and ended is not None and ended[0] == self.followed():
             await self._sync_delivered(master, ended[1])
 
     async def _sync_delivered(self, master: str, ended: dict[str, dict[str, int]]) -> None:
-        """Delay offsets, the timer's checkpoint, ends of transactions: what is before was delivered, into the log of
-        the master.
+        """Copy delay offsets, the timer's checkpoint and ends of transactions: the deliveries into the log of the
+        master.
         """
         followed = self.followed()
         if self._delivered is None or self._delivered.master != master or self._delivered.followed != followed:
@@ -303,25 +304,25 @@ class TableSync:
         await self._take_delivered()
 
     async def _take_delivered(self) -> None:
-        """Note what was delivered, once the log has come so far. Raises: StorageError."""
-        held, cuts = self._delivered, self.cuts
-        if held is not None and held.followed != self.followed():
-            held = self._delivered = None  # of a log that is not followed any more
-        if held is None or self._context.engine.raw.end < held.end:
+        """Store the deliveries, once this log has them. Raises: StorageError."""
+        delivered, cuts = self._delivered, self.cuts
+        if delivered is not None and delivered.followed != self.followed():
+            delivered = self._delivered = None  # of a log that is no longer followed
+        if delivered is None or self._context.engine.raw.end < delivered.end:
             return
         self._delivered = None
-        version = held.delays.data_version or DataVersion()
-        self._context.tables.delays.replace(held.delays.offset_table, _version(version))
+        version = delivered.delays.data_version or DataVersion()
+        self._context.tables.delays.replace(delivered.delays.offset_table, _version(version))
         own = self._context.offsets.offsets(TRANSACTION_GROUP)
-        for topic in {*held.ended, *own}:  # the master may be at the first one, and tell nothing
-            self._commit(TRANSACTION_GROUP, topic, held.ended.get(topic, {"0": 0}))
-        if held.timer is not None and held.timer != self._checkpoint:
+        for topic in {*delivered.ended, *own}:  # a master at offset 0 sends none
+            self._commit(TRANSACTION_GROUP, topic, delivered.ended.get(topic, {"0": 0}))
+        if delivered.timer is not None and delivered.timer != self._checkpoint:
             store = self._context.store
             await self._context.loop.run_in_executor(
-                None, write_checkpoint, store.log.os_api, store.paths.timer_check, of_master(held.timer)
+                None, write_checkpoint, store.log.os_api, store.paths.timer_check, of_master(delivered.timer)
             )
-            self._checkpoint = held.timer
-        self._whole = held.master, cuts
+            self._checkpoint = delivered.timer
+        self._whole = delivered.master, cuts
 
     async def _ask_timer(self, master: str) -> TimerCheckpoint | None:
         answer = await self._context.client.call(master, RequestCode.GET_TIMER_CHECK_POINT, timeout_ms=_TIMEOUT_MS)
@@ -332,25 +333,25 @@ class TableSync:
     async def _ask(self, master: str, code: int, kind: type[Any], *, or_none: bool = False) -> Any:
         answer = await self._context.client.call(master, code, timeout_ms=_TIMEOUT_MS)
         if answer.code != ResponseCode.SUCCESS:
-            if or_none:  # 4.9 does not know the code
+            if or_none:  # 4.9 has no such request code
                 return None
             raise FieldError(f"answer to {code}", "code 0", f"code {answer.code} {answer.remark or ''}")
         return decode_body(bytes(answer.body), kind, f"tables of the master ({code})")
 
 
 def name_new_topics(context: BrokerContext, since: int) -> None:
-    """Make topics that are in no table for messages at or above a physical offset: their master was lost too early."""
+    """Create topics without a table entry with messages at or above ``since``, which the lost master had created."""
     topics = context.topics
-    for topic, queue_id, first, end in reversed(context.store.queues()):  # the highest queue id first
+    for topic, queue_id, first, end in reversed(context.store.queues()):  # highest queue id first
         if first >= end or topic.startswith(LMQ_PREFIX) or topics.is_system(topic) or topics.get(topic):
             continue
-        with contextlib.suppress(OffsetError):  # retention was quicker
+        with contextlib.suppress(OffsetError):  # deleted by retention
             if context.engine.unit_at(topic, queue_id, end - 1).physical_offset < since:
-                continue  # it was deleted at the master
+                continue  # the topic was deleted at the master
         is_of_group = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
-        least = 1 if is_of_group else context.config["defaultTopicQueueNums"]
-        made = topics.ensure(topic, max(least, queue_id + 1))
-        _log.warning("topic %s was new at the master that was lost: it has %d queues", topic, made.write_queue_nums)
+        min_queues = 1 if is_of_group else context.config["defaultTopicQueueNums"]
+        created = topics.ensure(topic, max(min_queues, queue_id + 1))
+        _log.warning("topic %s was new at the master that was lost: it has %d queues", topic, created.write_queue_nums)
 
 
 def _version(version: DataVersion) -> dict[str, int]:

@@ -1,7 +1,7 @@
-"""Which peers may follow this master: the port of replication hands out the whole log, and trusts what slaves report.
+"""The peers that may follow this master: the port of replication sends the whole log and trusts the acks of slaves.
 
-RocketMQ's port takes everyone. It must never take a peer that no setting and no name server names, and never block the
-event loop.
+RocketMQ's port accepts every peer. Here only peers named by a setting or a name server are accepted. The event loop is
+not blocked.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _TLS_NAMES: Final = ("haTlsCaFile", "haTlsCertFile", "haTlsKeyFile")
 
 
 class HaTls:
-    """TLS between brokers: both ends have a certificate that one CA, of brokers alone, has signed.
+    """TLS between brokers: both ends have a certificate signed by the same CA, which signs only brokers.
 
-    Raises: ConfigError where a file is not named or cannot be used.
+    Raises: ConfigError for a missing or invalid file.
     Thread: any.
     """
 
@@ -48,7 +48,7 @@ class HaTls:
 
     @classmethod
     def of(cls, config: BrokerConfig) -> HaTls | None:
-        """The TLS that the settings ask for; None where they name no file."""
+        """Return the TLS of the settings; None without files."""
         return cls(config) if _given(config) else None
 
     def _make_server(self) -> ssl.SSLContext:
@@ -64,7 +64,7 @@ class HaTls:
         return context
 
     def client(self) -> ssl.SSLContext:
-        """A context for the next connection to a master, from the files as they are now."""
+        """Return a context for the next connection to a master, from the current files."""
         return client_context(
             {
                 "tls.client.certPath": self._certificate,
@@ -75,18 +75,18 @@ class HaTls:
         )
 
     def _times(self) -> list[tuple[int, int] | None]:
-        found: list[tuple[int, int] | None] = []
+        times: list[tuple[int, int] | None] = []
         for path in (self._ca, self._certificate, self._key):
             try:
                 status = os.stat(path)
             except OSError:
-                found.append(None)
+                times.append(None)
             else:
-                found.append((status.st_mtime_ns, status.st_ino))
-        return found
+                times.append((status.st_mtime_ns, status.st_ino))
+        return times
 
     def reload_if_changed(self) -> None:
-        """Take renewed files for the next connections; files that do not fit each other leave those of before."""
+        """Load renewed files for the next connections; files that do not match leave the previous files in force."""
         if (times := self._times()) == self._seen:
             return
         self._seen = times
@@ -103,17 +103,17 @@ def _given(config: BrokerConfig) -> str:
 
 
 class Admission:
-    """Decides who may follow.
+    """Decides which peers may follow.
 
     - ``haAllowedAddresses``: these addresses and networks.
     - Else with TLS: every broker with a certificate.
-    - Else with access control: nobody.
-    - Else with ``haListenPort``, ``haBindAddress`` or fail-over: everybody who reaches the port.
-    - Else a slave of this broker's name that the name servers name at the peer's address.
+    - Else with access control: no peer.
+    - Else with ``haListenPort``, ``haBindAddress`` or fail-over: every peer.
+    - Else a slave of this broker's name that the name servers have at the peer's address.
 
     Args: slave_hosts: asks the name servers for the hosts of this broker's slaves.
-    Attributes: ``who``: the rule in words; ``is_open``: may any peer follow?
-    Raises: ConfigError for an address that is none.
+    Attributes: ``who``: the rule in words; ``is_open``: whether any peer may follow.
+    Raises: ConfigError for an invalid address.
     Thread: that of the event loop.
     """
 
@@ -123,8 +123,8 @@ class Admission:
         self._asking = 0
         self._lock: Final = asyncio.Lock()
         given = config.given()
-        is_told = "haListenPort" in given or bool(config["haBindAddress"]) or bool(config["haEtcdEndpoints"])
-        self._takes_all: Final = not self._networks and (has_tls or (is_told and not config.is_guarded))
+        is_configured = "haListenPort" in given or bool(config["haBindAddress"]) or bool(config["haEtcdEndpoints"])
+        self._takes_all: Final = not self._networks and (has_tls or (is_configured and not config.is_guarded))
         self._asks: Final = not (self._networks or self._takes_all or config.is_guarded)
         self.is_open: Final = bool(self._networks) or self._takes_all or self._asks
         if self._networks:
@@ -139,7 +139,7 @@ class Admission:
             self.who = "nobody: access control is on; haAllowedAddresses or haTlsCertFile let slaves in"
 
     def __call__(self, host: str) -> bool | Awaitable[bool]:
-        """Return whether a peer may follow; an awaitable where name servers are to be asked."""
+        """Return whether a peer may follow; an awaitable if the name servers must be requested."""
         if self._takes_all:
             return True
         if any(network == "*" or is_in_network(host, network) for network in self._networks):
@@ -151,9 +151,9 @@ class Admission:
 
     async def _is_named(self, host: str) -> bool:
         try:
-            async with self._lock:  # one question at a time, whatever a flood of connections asks
+            async with self._lock:  # no concurrent requests, even in a flood of connections
                 assert self.slave_hosts is not None
-                named = {_plain(one) for one in await self.slave_hosts()}
+                named = {_plain(slave_host) for slave_host in await self.slave_hosts()}
             # On one machine the kernel chooses the address that a peer connects from.
             return _plain(host) in named or (_is_here(host) and any(map(_is_here, named)))
         finally:
@@ -161,29 +161,29 @@ class Admission:
 
 
 def _networks(text: str) -> list[str]:
-    found = [word for word in re.split(r"[,;\s]+", text) if word]
-    for word in found:
+    networks = [word for word in re.split(r"[,;\s]+", text) if word]
+    for word in networks:
         if word != "*" and not is_network(word):
             raise ConfigError(
                 f"haAllowedAddresses: expected addresses as 10.0.0.2 and networks as 10.0.0.0/24 between commas, or *, "
                 f"found {word!r}"
             )
-    return found
+    return networks
 
 
 def _is_here(host: str) -> bool:
     """Return whether this is an address of this machine."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as one:
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
-            one.bind((host, 0))
+            probe.bind((host, 0))
         except OSError:
             return False
     return True
 
 
 def _plain(host: str) -> str:
-    """One spelling of an address."""
+    """Return the canonical spelling of an address."""
     try:
         ip = ipaddress.ip_address(host.strip("[]").partition("%")[0])
     except ValueError:

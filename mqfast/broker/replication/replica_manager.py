@@ -1,9 +1,7 @@
 """The other brokers of this broker's name: a master serves slaves, a slave follows its master.
 
-A master whose name has a newer master takes no messages, and tells no name server anything.
-
-Room: broker/replica. It must never decide who is master: the settings say so. Source: DefaultHAService,
-BrokerController.
+A master whose name has a newer master refuses messages and registers at no name server. The settings, not this module,
+determine the master. Source: DefaultHAService, BrokerController.
 """
 
 from __future__ import annotations
@@ -50,9 +48,9 @@ _ASK_S: Final = 3.0
 
 
 def settings_of(config: BrokerConfig) -> HaSettings:
-    """The settings of replication by RocketMQ's names.
+    """Return the settings of replication by RocketMQ's names.
 
-    Under fail-over a slave tries its new master every second, and gets the whole log: it may be the next master.
+    Under fail-over a slave reconnects every second and copies the whole log, since the slave may be the next master.
     """
     return HaSettings(
         batch_bytes=config["haTransferBatchSize"],
@@ -68,10 +66,10 @@ def settings_of(config: BrokerConfig) -> HaSettings:
 class ReplicaManager:
     """Serves slaves, or follows a master.
 
-    Args: right: under fail-over, to take messages; then nobody else says who the master is.
-    Attributes: ``host``, ``port``: where slaves connect; port 0 where nobody can; ``admission``: which slaves may;
-        ``epochs``: of the log; ``fenced``: why this master takes no messages, None where it does; ``no_master``: under
-        fail-over, why nobody is master, and what is waited for.
+    Args: right: permission to accept messages under fail-over, which then alone determines the master.
+    Attributes: ``host``, ``port``: listening address for slaves; port 0 without a listener; ``admission``: which slaves
+        may connect; ``epochs``: of the log; ``fenced``: reason why this master refuses messages, None if it accepts;
+        ``no_master``: under fail-over, the reason for a missing master.
     Thread: that of the event loop.
     """
 
@@ -105,9 +103,9 @@ class ReplicaManager:
                 raise ConfigError(f"haMasterAddress: {error}") from None
 
     async def listen(self, broker_port: int) -> None:
-        """Let slaves connect, where this is a master: at haListenPort, by default one above the broker's port.
+        """Listen for slaves, on a master: at haListenPort, by default the broker's port plus one.
 
-        Raises: OSError for a port that was asked for and cannot be had.
+        Raises: OSError if a port given by haListenPort is not available.
         """
         config = self._config
         if config.is_slave:
@@ -116,7 +114,7 @@ class ReplicaManager:
             self._acks = AckTable(*self._needed())
         else:
             self._acks = SyncAcks(self._needed()[1], lambda: self._store.engine.raw.end)
-            self._store.engine.raw.refuse_puts()  # until etcd says that this is the master
+            self._store.engine.raw.refuse_puts()  # until etcd confirms that this broker is the master
         master = HaMaster(
             self._store.engine.raw,
             self._acks,
@@ -144,23 +142,23 @@ class ReplicaManager:
             _log.warning("%s", line)
 
     def _warnings(self) -> list[str]:
-        """What an operator should know of the port."""
-        found, config = [], self._config
-        where = f"the port of replication ({with_port(self.host, self.port)})"
+        """Return warnings for operators about the port."""
+        warnings, config = [], self._config
+        port_text = f"the port of replication ({with_port(self.host, self.port)})"
         wants_slaves = self._store.config.broker_role == _SYNC_MASTER or "haListenPort" in config.given()
         if config.is_guarded and not self.admission.is_open and (wants_slaves or config["haBindAddress"]):
-            found.append(f"slaves cannot connect: {where} lets in {self.admission.who}")
+            warnings.append(f"slaves cannot connect: {port_text} lets in {self.admission.who}")
         is_local = self.host in ("127.0.0.1", "::1", "localhost")
         if config.is_guarded and self.admission.is_open and self._tls is None and not is_local:
-            found.append(
-                f"access control is on, and {where} hands out all messages without a signature and in clear to "
+            warnings.append(
+                f"access control is on, and {port_text} hands out all messages without a signature and in clear to "
                 f"{self.admission.who}; haTlsCertFile asks for certificates"
             )
-        return found
+        return warnings
 
     @property
     def policy(self) -> str:
-        """Where slaves connect and which may, in words."""
+        """Return the listening address and the admission rule in words."""
         if self._config.is_slave:
             return "this broker follows its master"
         if not self.port:
@@ -168,25 +166,25 @@ class ReplicaManager:
         return f"{with_port(self.host, self.port)}{' with TLS' if self._tls else ''}, lets in {self.admission.who}"
 
     def reload_certificates(self) -> None:
-        """Take renewed certificates."""
+        """Load renewed certificates."""
         if self._tls is not None:
             self._tls.reload_if_changed()
 
     def _warn_of_divergence(self) -> None:
-        """A store that was not promoted, and is a master's now by its settings alone."""
+        """Log a warning if the settings make a master of a diverged store that was not promoted."""
         with contextlib.suppress(CorruptFile):
             mark = load_divergence(self._store.os_api, self._store.path)
             if mark is not None:
                 _log.warning("%s; this broker serves as a master without a promotion", mark)
 
     def _needed(self) -> tuple[int, float]:
-        """How many slaves a send waits for without fail-over, and for how many seconds."""
+        """Return the number of slaves that a send waits for without fail-over, and the timeout in seconds."""
         is_sync = self._store.config.broker_role == _SYNC_MASTER
         needed = max(0, self._config["inSyncReplicas"] - 1) if is_sync else 0
         return needed, max(0, self._config["slaveTimeout"]) / 1000
 
     def _settings_changed(self) -> None:
-        """An administrator changed settings; asked before senders look whether their answers wait."""
+        """Apply changed settings, before senders check whether their responses wait."""
         assert self._context is not None
         writer = self._context.writer
         writer.max_gap_bytes = self._config["haMaxGapNotInSync"]
@@ -199,18 +197,20 @@ class ReplicaManager:
             self._acks.change(needed, timeout_s)
 
     def begin_epoch(self, epoch: int) -> None:
-        """A fail-over made this broker the master of an epoch. Raises: UsageError, StorageError."""
+        """Begin an epoch: a fail-over made this broker the master. Raises: UsageError, StorageError."""
         self.epochs.begin(epoch)
         if self._master is not None:
             self._master.send_history()
 
     async def look_for_newer_master(self, client: RemotingClient, own: str = "") -> None:
-        """Ask the name servers for a master of this broker's name, and that one for its epoch, for a second at most.
+        """Check for a master with a newer epoch, for a second at most; fence this master if there is one.
 
-        A newer one has replaced this master. Where no name server answers, nobody can tell.
+        The name servers give the address of a master of this broker's name; that master gives its epoch. Without an
+        answer of
+        a name server the check has no effect.
         """
-        is_told = self._config.is_slave or self._right is not None
-        if is_told or not self._config.name_servers or self.fenced is not None:
+        is_exempt = self._config.is_slave or self._right is not None
+        if is_exempt or not self._config.name_servers or self.fenced is not None:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LOOK_S):
@@ -234,13 +234,13 @@ class ReplicaManager:
         context.registration.is_silent = True
 
     def _look_again(self, _fields: Mapping[str, Any]) -> None:
-        """A name server took a registration."""
+        """Check again for a newer master: a name server accepted a registration."""
         context = self._context
         if context is not None and (self._looking is None or self._looking.done()):
             self._looking = asyncio.ensure_future(self.look_for_newer_master(context.client, context.address))
 
     def bind(self, context: BrokerContext) -> None:
-        """Get to know the other parts."""
+        """Connect to the other parts."""
         self._context = context
         self.admission.slave_hosts = lambda: slave_hosts_of(context.client, self._config)
         context.registration.state_version = max(0, self.epochs.last)
@@ -277,7 +277,7 @@ class ReplicaManager:
             context.registration.on_registered = self._look_again
 
     def _count_cut(self, end: int) -> None:
-        """In the slave's thread."""
+        """Count a truncation. Thread: that of the slave."""
         assert self._sync is not None
         self._sync.cuts += 1
         self._loop.call_soon_threadsafe(self._was_cut, end)
@@ -290,82 +290,86 @@ class ReplicaManager:
         return None if self._slave is None else self._slave.followed
 
     def _look_at_tables(self) -> None:
-        """In the slave's thread, when it begins to follow."""
+        """Copy the tables at once when the slave begins to follow. Thread: that of the slave."""
         assert self._sync is not None
-        with contextlib.suppress(RuntimeError):  # the loop ends
+        with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._sync.ask_now)
 
     def _identity(self) -> tuple[int, int] | None:
-        """In the slave's thread. Without a master's tables this broker must not lead: groups would skip messages."""
+        """Return broker id and epoch, None if this broker must not lead: without tables of a master groups would skip
+        messages.
+
+        Thread: that of the slave.
+        """
         epoch = self.epochs.last
         has_tables = self._sync is not None and self._sync.synced_ms > 0 and self._sync.is_whole
         return (self._config["brokerId"], epoch) if self._right is not None and has_tables and epoch >= 0 else None
 
     def _ask_for_master(self) -> tuple[str, int] | None:
-        """In the slave's thread, before each connection."""
+        """Return the master's address before each connection. Thread: that of the slave."""
         assert self._sync is not None
-        address = self._master_ha  # first: another master is set before its address
+        address = self._master_ha  # read first: a new master is set before its address
         self._tells_history = False
         if address is None or self._sync.master is None:
             return address
         asked = self._sync.ask_epochs()
         try:
-            told = asyncio.run_coroutine_threadsafe(asked, self._loop).result(_ASK_S)
-        except RuntimeError:  # the loop ends
+            epochs = asyncio.run_coroutine_threadsafe(asked, self._loop).result(_ASK_S)
+        except RuntimeError:  # the loop has ended
             asked.close()
             return None
         except (TimeoutError, CancelledError, MqfastError):
             return None
-        if told is None:
+        if epochs is None:
             return None
-        self._tells_history = bool(told.session)
+        self._tells_history = bool(epochs.session)
         return address
 
     def _hear_of_master(self, fields: Mapping[str, Any]) -> None:
-        """What a name server says of the master when the slave registers."""
+        """Follow the master in the response of a name server to a registration."""
         self.follow(str(fields.get("masterAddr") or ""), str(fields.get("haServerAddr") or ""))
 
     def follow(self, broker: str, ha: str) -> None:
-        """A slave's master is this one: its address for clients, and where slaves connect; empty where nobody knows."""
+        """Set the master of a slave: address for clients and address for slaves, empty if unknown."""
         if self._sync is not None and broker and self._sync.set_master(broker) and self._config["haMasterAddress"]:
-            self.reconnect()  # its kind is known now
+            self.reconnect()  # now it is known whether the master is one of mqfast
         if not ha or self._config["haMasterAddress"]:
             return
         try:
-            found = split_address(ha)
+            address = split_address(ha)
         except ValueError:
             return
-        if found != self._master_ha:
+        if address != self._master_ha:
             _log.info("master: %s, its log from %s", broker, ha)
-            self._master_ha = found
+            self._master_ha = address
             self.reconnect()
 
     def reconnect(self) -> None:
-        """A slave ends its connection: the next one asks anew who the master is."""
+        """Close the connection of a slave; the next connection determines the master again."""
         if self._slave is not None:
             self._slave.reconnect()
 
     def register(self, processors: Processors) -> None:
-        """1007; the log goes over a port of its own."""
+        """Register 1007; the log has a port of its own."""
         processors.register([RequestCode.GET_BROKER_EPOCH_CACHE], self.epochs.answer, ConcurrencyLimit("epochs"))
 
     def start(self) -> None:
-        """A slave follows from now on."""
+        """Start to follow, on a slave."""
         if self._slave is not None:
             self._slave.start()
         if self._sync is not None:
             self._sync.start()
 
     async def stop(self) -> None:
-        """Serve and follow no more."""
+        """Stop serving and following."""
         if self._slave is not None:
-            await asyncio.to_thread(self._slave.stop)  # the thread may wait for a disk, or for a master that is away
+            await asyncio.to_thread(self._slave.stop)  # the thread may wait for a disk, or for an unreachable master
         if self._sync is not None:
-            await self._sync.stop()  # behind the thread, which asks for bounds
+            await self._sync.stop()  # after the thread, which requests bounds
         await self.close()
 
     async def close(self) -> None:
-        """Listen no more; also where the broker's start failed."""
+        """Stop listening; also after a failed start of the broker."""
         if self._looking is not None:
             self._looking.cancel()
         if self._replicated is not None:
@@ -378,59 +382,61 @@ class ReplicaManager:
 
     @property
     def sync_acks(self) -> SyncAcks:
-        """What slaves have, of a master under fail-over."""
+        """Return the acknowledged offsets of slaves, on a master under fail-over."""
         assert isinstance(self._acks, SyncAcks)
         return self._acks
 
     @property
     def bounds_readers(self) -> bool:
-        """Do readers see only what all brokers in sync have? Under fail-over with SYNC_MASTER."""
+        """Return True if readers only see messages of all in-sync brokers: under fail-over with SYNC_MASTER."""
         return self._confirmed is not None
 
     @property
     def is_not_reigning(self) -> bool:
-        """Under fail-over, may another broker be the master now, and have messages that are not here?"""
+        """Return True if, under fail-over, another broker may be the master now and have further messages."""
         return self._right is not None and not self._right.is_valid()
 
     @property
     def confirmed(self) -> int | None:
-        """Up to where the log of a master is confirmed; None where readers are not bound."""
-        is_told = self._confirmed is not None and not self._config.is_slave
-        return self._store.engine.raw.confirm_offset if is_told else None
+        """Return the confirm offset of a master's log; None if readers are not bound."""
+        is_bound = self._confirmed is not None and not self._config.is_slave
+        return self._store.engine.raw.confirm_offset if is_bound else None
 
     def hear_confirmed(self, offset: int) -> None:
-        """The master tells up to where its log is confirmed: it counts while this slave follows that log."""
+        """Store the confirm offset of the master; ignored unless this slave follows that master's log."""
         if self._confirmed is None or self._slave is None or self._master_ha is None:
             return
         status = self._slave.status
-        # Before the comparison of a connection is over, the end of this log may be of another history.
+        # Before the end of a comparison, the end of this log may have diverged.
         if status.state is FollowState.TRANSFER and status.master == "{}:{}".format(*self._master_ha):
             self._confirmed.update(offset)
 
     def reign(self) -> None:
-        """etcd has taken that this master alone is in sync."""
+        """Start as master: etcd has stored the in-sync set with this master alone."""
         self.no_master = None
         if self._confirmed is not None:
             self._confirmed.start_leading(self.sync_acks)
 
     def rest(self) -> None:
-        """The reign is over, or has not begun."""
+        """Stop as master, or stay a slave."""
         if self._confirmed is not None:
             self._confirmed.stop_leading()
 
     @property
     def was_promoted(self) -> bool:
-        """Is this a master, by its settings, whose store was a slave's? A fail-over looks after its own masters."""
+        """Return True for a master by settings with a slave's store. False under fail-over, which handles its own
+        masters.
+        """
         known_end = self._store.engine.raw.master_flushed_offset
         return not self._config.is_slave and self._right is None and (self.epochs.last > 0 or known_end > 0)
 
     def wake(self) -> None:
-        """Send to slaves at once what there is."""
+        """Send available bytes to slaves at once."""
         if self._master is not None:
             self._master.wake()
 
     def take_messages(self, takes: bool) -> None:
-        """A master takes messages from now on and tells the name servers so, or does neither."""
+        """Accept or refuse messages as a master, and register at the name servers accordingly."""
         assert self._context is not None
         assert self._right is not None
         context, registration = self._context, self._context.registration
@@ -441,16 +447,16 @@ class ReplicaManager:
             registration.state_version = max(0, self.epochs.last)
             registration.register_soon()
 
-    # -- what admins ask -----------------------------------------------------------------------------------------------
+    # -- requests of admins --------------------------------------------------------------------------------------------
 
     @property
     def slaves(self) -> list[SlaveStatus]:
-        """The slaves that are connected."""
+        """Return the connected slaves."""
         return [] if self._master is None else self._master.statuses()
 
     @property
     def following(self) -> FollowStatus | None:
-        """How a slave follows; None for a master."""
+        """Return the status of a slave; None for a master."""
         if self._slave is None:
             return None
         status = self._slave.status
@@ -458,10 +464,10 @@ class ReplicaManager:
 
     @property
     def topics_end(self) -> int:
-        """Of a slave: its log has no message below of a topic that its master did not tell; else 0."""
+        """Return, for a slave, the offset below which all topics are known from the master; else 0."""
         return 0 if self._sync is None else self._sync.topics_end
 
     def in_sync(self) -> int:
-        """Slaves that are near enough to the end of the log."""
+        """Return the number of slaves within haMaxGapNotInSync of the end of the log."""
         gap = self._config["haMaxGapNotInSync"]
         return 0 if self._acks is None else self._acks.in_sync(self._store.engine.raw.end, gap)
