@@ -1,1 +1,1 @@
-"""filter: see docs/architecture.md."""
+"""Message filters of consumers: tag expressions and SQL92 expressions."""

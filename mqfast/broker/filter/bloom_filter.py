@@ -1,10 +1,8 @@
-"""The bits of a consumer's filter in RocketMQ's Bloom filter, which ``consumerFilter.json`` carries.
+"""The bits of a consumer's filter in RocketMQ's Bloom filter, which ``consumerFilter.json`` contains.
 
-This broker writes no bit maps. A Java broker that opens the store drops all filters of the file where these bits are
-missing or of another size, so they are written as Java would.
-
-Room: broker/pull/filter. It must never be asked whether a message matches. Source: BloomFilter; MurmurHash3, x64,
-128 bits (public domain, Austin Appleby).
+This broker writes no bit maps, and evaluates no Bloom filter. A Java broker that opens the store drops all filters of
+the file if these bits are missing or of another size, so the bits are written as by Java. Source: BloomFilter;
+MurmurHash3, x64, 128 bits (public domain, Austin Appleby).
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ _C1, _C2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
 
 
 class BloomFilter:
-    """How many bits, and which of them stand for a text.
+    """The size of a Bloom filter, and the bits of a text.
 
     Args: error_rate: percent, 1 to 99 (maxErrorRateOfBloomFilter); expected: texts (expectConsumerNumUseFilter).
     """
@@ -31,14 +29,14 @@ class BloomFilter:
         self._bits = 8 * math.ceil(bits / 8)
 
     def data_of(self, text: str) -> dict[str, Any]:
-        """The bits of a text, as the file has them."""
-        both = murmur3(text.encode("utf-8", "replace"))
-        low, high = _signed(both), _signed(both >> 32)
-        places = []
+        """Return the bits of a text, in the format of the file."""
+        hashes = murmur3(text.encode("utf-8", "replace"))
+        low, high = _signed(hashes), _signed(hashes >> 32)
+        positions = []
         for i in range(1, self._hashes + 1):
             combined = _signed(low + i * high)
-            places.append((~combined if combined < 0 else combined) % self._bits)
-        return {"bitNum": self._bits, "bitPos": places}
+            positions.append((~combined if combined < 0 else combined) % self._bits)
+        return {"bitNum": self._bits, "bitPos": positions}
 
 
 def _signed(number: int) -> int:
@@ -47,7 +45,7 @@ def _signed(number: int) -> int:
 
 
 def murmur3(data: bytes) -> int:
-    """The first 64 bits of the 128-bit hash with seed 0."""
+    """Return the first 64 bits of the 128-bit hash with seed 0."""
     h1 = h2 = 0
     whole = len(data) // 16 * 16
     for at in range(0, whole, 16):

@@ -1,9 +1,7 @@
-"""The SQL filters of consumer groups, as their heartbeats give them, in ``config/consumerFilter.json``; and 46.
+"""The SQL filters of consumer groups from heartbeats, in ``config/consumerFilter.json``; and request 46.
 
-A filter stays for a day after its group has gone, and after a restart until the group's next heartbeat.
-
-Room: broker/pull/filter. It must never decide by an expression that is not the group's newest. Source:
-ConsumerFilterManager, ClientManageProcessor.checkClientConfig.
+A filter is kept for a day after the group went offline, and after a restart until the next heartbeat of the group. Only
+the newest expression of a group is applied. Source: ConsumerFilterManager, ClientManageProcessor.checkClientConfig.
 """
 
 from __future__ import annotations
@@ -40,12 +38,12 @@ _LOADED_DEAD_MS: Final = 30_000
 
 
 def is_tag_type(expression_type: str | None) -> bool:
-    """Is this the type of tag expressions? Source: ExpressionType.isTagType."""
+    """Return True for the type of tag expressions. Source: ExpressionType.isTagType."""
     return expression_type in (None, "", "TAG")
 
 
 def check_supported(expression_type: str | None, config: BrokerConfig) -> None:
-    """Raises: CallRefused with RocketMQ's words where the broker filters by tags only."""
+    """Raise CallRefused with RocketMQ's text if the broker filters by tags only."""
     if not is_tag_type(expression_type) and not config["enablePropertyFilter"]:
         raise CallRefused(
             ResponseCode.SYSTEM_ERROR,
@@ -61,7 +59,7 @@ class _CheckBody(Struct, rename="camel"):
 
 
 class ConsumerFilters:
-    """Topic and group -> compiled filter.
+    """The compiled filters by topic and group.
 
     Thread: that of the event loop.
     """
@@ -89,18 +87,18 @@ class ConsumerFilters:
                 if entry is None or (entry.topic, entry.group) != (topic, group):
                     _log.warning("consumerFilter.json: %s of topic %s is no filter, left out", group, topic)
                     continue
-                if entry.dead_ms == 0:  # everybody is gone until a heartbeat comes
+                if entry.dead_ms == 0:  # every group is offline until a heartbeat
                     entry.dead_ms = max(entry.born_ms, now - _LOADED_DEAD_MS)
                 self._put(entry)
 
     # --- heartbeats ---
 
     def registered(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
-        """A heartbeat names these subscriptions of a group; filters of other topics end."""
-        wanted = {one.topic: one for one in subscriptions}
-        for topic, one in wanted.items():
-            if not is_tag_type(one.expression_type) and one.sub_string:
-                self._register(topic, group, one)
+        """Update the filters of a group by a heartbeat; filters of other topics end."""
+        wanted = {subscription.topic: subscription for subscription in subscriptions}
+        for topic, subscription in wanted.items():
+            if not is_tag_type(subscription.expression_type) and subscription.sub_string:
+                self._register(topic, group, subscription)
         for topic in self._topics_of.get(group, ()):
             entry = self._entries[topic][group]
             if topic not in wanted and not entry.is_dead:
@@ -108,30 +106,38 @@ class ConsumerFilters:
                 self._changed.add(topic)
 
     def unregistered(self, group: str) -> None:
-        """The last member of a group has gone."""
+        """End the filters of a group without members."""
         for topic in self._topics_of.get(group, ()):
             entry = self._entries[topic][group]
             if not entry.is_dead:
                 entry.dead_ms = self._now_ms()
                 self._changed.add(topic)
 
-    def _register(self, topic: str, group: str, one: SubscriptionData) -> None:
+    def _register(self, topic: str, group: str, subscription: SubscriptionData) -> None:
         old = self.get(topic, group)
-        kind = str(one.expression_type)
-        if old is not None and not old.is_dead and one.sub_version <= old.client_version:
-            return  # a group that was gone may come back by a clock that is behind
-        if old is not None and (old.expression, old.expression_type) == (one.sub_string, kind):
-            old.client_version, old.dead_ms = one.sub_version, 0
+        expression_type = str(subscription.expression_type)
+        if old is not None and not old.is_dead and subscription.sub_version <= old.client_version:
+            return  # but a group that was offline may return with an older version, by a slower clock
+        if old is not None and (old.expression, old.expression_type) == (subscription.sub_string, expression_type):
+            old.client_version, old.dead_ms = subscription.sub_version, 0
         else:
             try:
-                self._check_room(one.sub_string)
-                compiled = _compiled(one.sub_string, kind)
+                self._check_room(subscription.sub_string)
+                compiled = _compiled(subscription.sub_string, expression_type)
             except SqlError as error:
                 self._limit.warning("filter", "group %s, topic %s: the filter is refused: %s", group, topic, error)
-                self._drop(topic, group)  # its pulls are told (27)
+                self._drop(topic, group)  # its pulls are refused (27)
             else:
                 self._put(
-                    ConsumerFilterData(topic, group, one.sub_string, kind, one.sub_version, self._now_ms(), compiled)
+                    ConsumerFilterData(
+                        topic,
+                        group,
+                        subscription.sub_string,
+                        expression_type,
+                        subscription.sub_version,
+                        self._now_ms(),
+                        compiled,
+                    )
                 )
         self._changed.add(topic)
 
@@ -147,21 +153,21 @@ class ConsumerFilters:
         self._chars += len(entry.expression)
 
     def _drop(self, topic: str, group: str) -> None:
-        gone = self._entries.get(topic, {}).pop(group, None)
-        if gone is not None:
+        dropped = self._entries.get(topic, {}).pop(group, None)
+        if dropped is not None:
             topics = self._topics_of[group]
             del topics[topic]
             if not topics:
                 del self._topics_of[group]
             self._count -= 1
-            self._chars -= len(gone.expression)
+            self._chars -= len(dropped.expression)
 
     def get(self, topic: str, group: str) -> ConsumerFilterData | None:
-        """The filter of a group for a topic."""
+        """Return the filter of a group for a topic, None without a filter."""
         return self._entries.get(topic, {}).get(group)
 
     def forget_late(self) -> None:
-        """Remove filters whose group has been gone for filterDataCleanTimeSpan."""
+        """Remove filters of groups that are offline for filterDataCleanTimeSpan."""
         latest = self._now_ms() - self._config["filterDataCleanTimeSpan"]
         for topic, groups in list(self._entries.items()):
             late = [group for group, entry in groups.items() if entry.is_dead and entry.dead_ms <= latest]
@@ -171,7 +177,7 @@ class ConsumerFilters:
                 self._changed.add(topic)
 
     def write(self) -> None:
-        """Put what has changed into the table, which the caller persists."""
+        """Write changed entries into the table, which the caller persists."""
         while self._changed:
             self._store(self._changed.pop())
 
@@ -187,11 +193,11 @@ class ConsumerFilters:
     # --- 46 ---
 
     def register(self, processors: Processors) -> None:
-        """Serve 46."""
+        """Register the handler of 46."""
         processors.register([RequestCode.CHECK_CLIENT_CONFIG], self.check_client, ConcurrencyLimit("client"))
 
     def check_client(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | Awaitable[RemotingCommand]:
-        """46: would the broker take this subscription? Raises: CallRefused."""
+        """Serve 46: check a subscription. Raises: CallRefused."""
         given = decode_request(request.body, _CheckBody, "body").subscription_data if request.body else None
         if given is None or is_tag_type(given.expression_type):
             return request.response()
@@ -200,8 +206,12 @@ class ConsumerFilters:
 
 
 def expressions(subscriptions: Iterable[SubscriptionData]) -> list[str]:
-    """The SQL92 expressions of some subscriptions."""
-    return [one.sub_string for one in subscriptions if one.expression_type == SQL92 and one.sub_string]
+    """Return the SQL92 expressions of subscriptions."""
+    return [
+        subscription.sub_string
+        for subscription in subscriptions
+        if subscription.expression_type == SQL92 and subscription.sub_string
+    ]
 
 
 def _checked(request: RemotingCommand, given: SubscriptionData) -> RemotingCommand:
@@ -219,9 +229,9 @@ def _compiled(text: str, expression_type: str) -> SqlExpression:
 
 
 class ConsumerFilterData:
-    """One group's filter for one topic.
+    """The filter of a group for a topic.
 
-    Attributes: times in ms; ``dead_ms``: when the group left, 0: it is there.
+    Attributes: times in ms; ``dead_ms``: when the group went offline, 0: online.
     """
 
     __slots__ = (
@@ -250,25 +260,25 @@ class ConsumerFilterData:
 
     @classmethod
     def of(cls, raw: dict[str, Any]) -> ConsumerFilterData | None:
-        """An entry of the file; None for what is none."""
+        """Return an entry of the file; None for an invalid entry."""
         texts = [raw.get(name) for name in ("topic", "consumerGroup", "expression", "expressionType")]
         numbers = [raw.get(name, 0) for name in ("clientVersion", "bornTime", "deadTime")]
-        if not all(isinstance(one, str) for one in texts) or not all(isinstance(one, int) for one in numbers):
+        if not all(isinstance(value, str) for value in texts) or not all(isinstance(value, int) for value in numbers):
             return None
-        topic, group, expression, kind = map(str, texts)
+        topic, group, expression, expression_type = map(str, texts)
         try:
-            compiled = _compiled(expression, kind)
+            compiled = _compiled(expression, expression_type)
         except SqlError:
             return None
-        return cls(topic, group, expression, kind, numbers[0], numbers[1], compiled, numbers[2])
+        return cls(topic, group, expression, expression_type, numbers[0], numbers[1], compiled, numbers[2])
 
     @property
     def is_dead(self) -> bool:
-        """Has the group gone?"""
+        """Return True if the group is offline."""
         return self.dead_ms >= self.born_ms
 
     def raw(self, bloom: dict[str, Any]) -> dict[str, Any]:
-        """The entry as the file has it."""
+        """Return the entry in the format of the file."""
         return {
             "bloomFilterData": bloom,
             "bornTime": self.born_ms,

@@ -1,7 +1,7 @@
-"""Compiling SQL92 expressions beside the event loop: the largest one takes a third of a second.
+"""Compilation of SQL92 expressions beside the event loop: the largest expression takes a third of a second.
 
-Room: broker/pull/filter. It must never let one connection compile more than one request's expressions at a time, nor
-compile more than a few ms of text in the loop.
+Of one connection, the expressions of a single request are compiled at a time. In the loop at most a few ms of text are
+compiled.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mqfast.remoting.codes import ResponseCode
 __all__ = ["AT_ONCE_CHARS", "REQUEST_CHARS_MAX", "Compiling"]
 
 AT_ONCE_CHARS: Final = 256
-"""Characters of new expressions of one request that are compiled in the loop."""
+"""Limit of characters of new expressions of a request for compilation in the loop."""
 REQUEST_CHARS_MAX: Final = 256 * 1024
 _WAITING_MAX: Final = 1000
 
@@ -27,21 +27,24 @@ T = TypeVar("T")
 
 
 class Compiling:
-    """One thread that compiles what requests bring. Thread: that of the event loop."""
+    """A thread that compiles the expressions of requests. Thread: that of the event loop."""
 
     def __init__(self) -> None:
         self._executor: Final = ThreadPoolExecutor(1, "mqfast sql")
-        self._of: dict[Hashable, tuple[list[str], asyncio.Future[None]]] = {}  # connection -> what it brought
+        self._of: dict[
+            Hashable, tuple[list[str], asyncio.Future[None]]
+        ] = {}  # connection -> (expressions, end of compilation)
 
     @staticmethod
     def takes_long(texts: Sequence[str]) -> bool:
-        """Is there more to compile than the loop should?"""
+        """Return True if there is more to compile than the loop may."""
         return sum(map(len, uncompiled(texts))) > AT_ONCE_CHARS
 
     def then(self, channel: Hashable, texts: Sequence[str], serve: Callable[[], T | Awaitable[T]]) -> T | Awaitable[T]:
-        """Serve a request, once its expressions are compiled; at once where there is little to compile.
+        """Serve a request after the compilation of its expressions; at once for short expressions.
 
-        Raises: CallRefused for more text than a request may bring, and where the connection has others compiled.
+        Raises: CallRefused for more text than a request may have, or while other expressions of the connection are
+            compiled.
         """
         new = uncompiled(texts)
         chars = sum(map(len, new))
@@ -63,15 +66,15 @@ class Compiling:
     @staticmethod
     async def _later(compiled: asyncio.Future[None], serve: Callable[[], T | Awaitable[T]]) -> T:
         await asyncio.wait([compiled])
-        found = serve()
-        return await found if isinstance(found, Awaitable) else found
+        outcome = serve()
+        return await outcome if isinstance(outcome, Awaitable) else outcome
 
     def close(self) -> None:
-        """Compile no more."""
+        """Stop compiling."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 def _compile(texts: Sequence[str]) -> None:
     for text in texts:
-        with contextlib.suppress(SqlError):  # whoever serves the request finds it kept
+        with contextlib.suppress(SqlError):  # the error is cached for the handler of the request
             compile_sql(text)

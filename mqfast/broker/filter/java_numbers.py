@@ -1,8 +1,7 @@
-"""Numbers as Java's filter reads and compares them: Integer, Long, Double, and text that is to become one of them.
+"""Numbers as Java's filter reads and compares them: Integer, Long, Double, and text converted to these.
 
-Room: broker/pull/filter. It must never accept text as a number that Java refuses, nor the other way round. An Integer
-is ``int``, a Long is ``JavaLong``, a Double is ``float``. Source: ComparisonExpression.__compare; java.lang.Integer,
-Long, Double.
+Exactly the texts that Java accepts are numbers. An Integer is ``int``, a Long is ``JavaLong``, a Double is ``float``.
+Source: ComparisonExpression.__compare; java.lang.Integer, Long, Double.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ __all__ = ["EvaluationFailed", "JavaLong", "Value", "compare", "double_of", "int
 
 
 class EvaluationFailed(ValueError):
-    """The expression has no value for this message; such a message is not wanted."""
+    """The expression has no value for this message; such a message does not match."""
 
 
 class JavaLong(int):
@@ -28,12 +27,12 @@ _INTEGER: Final = re.compile(r"[+-]?\d+")
 _DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?")
 _HEXADECIMAL: Final = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?")
 _NAMED: Final = re.compile(r"([+-]?)(NaN|Infinity)")
-_BLANK: Final = "".join(map(chr, range(0x21)))  # what Java's trim() takes off
-_INTEGER_DIGITS_MAX: Final = 4300  # more have no value that fits, and Python refuses to convert them
+_BLANK: Final = "".join(map(chr, range(0x21)))  # characters that Java's trim() removes
+_INTEGER_DIGITS_MAX: Final = 4300  # longer texts are out of range, and Python refuses to convert them
 
 
 def integer_of(text: str, bits: int) -> int:
-    """Integer.valueOf (32 bits) or Long.valueOf (64). Raises: EvaluationFailed."""
+    """Return Integer.valueOf (32 bits) or Long.valueOf (64). Raises: EvaluationFailed."""
     if _INTEGER.fullmatch(text) and len(text) <= _INTEGER_DIGITS_MAX and (text.isascii() or max(text) < "\U00010000"):
         number = int(text)
         if -(1 << bits - 1) <= number < 1 << bits - 1:
@@ -42,7 +41,7 @@ def integer_of(text: str, bits: int) -> int:
 
 
 def double_of(text: str) -> float:
-    """Double.valueOf. Raises: EvaluationFailed."""
+    """Return Double.valueOf. Raises: EvaluationFailed."""
     plain = text.strip(_BLANK)
     if _DECIMAL.fullmatch(plain):
         return float(plain.rstrip("fFdD"))
@@ -57,27 +56,27 @@ def double_of(text: str) -> float:
     raise EvaluationFailed(f"expected a number, found {text!r:.80}")
 
 
-def compare(left: bool | int | float | str, right: bool | int | float | str) -> int:
-    """Below 0, 0 or above 0, as Java's compareTo after its conversions; -1 for kinds that have no order.
+def compare(lhs: bool | int | float | str, rhs: bool | int | float | str) -> int:
+    """Return below 0, 0 or above 0, as Java's compareTo after conversions; -1 for types without an order.
 
-    Raises: EvaluationFailed where text is to become a number and is none.
+    Raises: EvaluationFailed for text that must be converted and is no number.
     """
-    kind, other = type(left), type(right)
+    kind, other = type(lhs), type(rhs)
     if kind is other:
-        return _order_of_doubles(left, right) if kind is float else (left > right) - (left < right)  # type: ignore[arg-type, operator]
+        return _order_of_doubles(lhs, rhs) if kind is float else (lhs > rhs) - (lhs < rhs)  # type: ignore[arg-type, operator]
     if kind is bool:
         if other is str:
             raise EvaluationFailed("a truth value cannot be compared with text")
         return -1
     if kind is str:
-        left = _converted(left, other)  # type: ignore[arg-type]
+        lhs = _converted(lhs, other)  # type: ignore[arg-type]
     elif other is str:
-        right = _converted(right, kind)  # type: ignore[arg-type]
+        rhs = _converted(rhs, kind)  # type: ignore[arg-type]
     elif other is bool:
         return -1
     if kind is float or other is float:
-        return _order_of_doubles(float(left), float(right))
-    return (left > right) - (left < right)  # type: ignore[operator]
+        return _order_of_doubles(float(lhs), float(rhs))
+    return (lhs > rhs) - (lhs < rhs)  # type: ignore[operator]
 
 
 def _converted(text: str, kind: type) -> bool | int | float:
@@ -88,13 +87,13 @@ def _converted(text: str, kind: type) -> bool | int | float:
     return integer_of(text, 64 if kind is JavaLong else 32)
 
 
-def _order_of_doubles(left: float, right: float) -> int:
-    """Double.compare: NaN is equal to itself and above all others, -0.0 is below 0.0."""
-    if left < right:
+def _order_of_doubles(lhs: float, rhs: float) -> int:
+    """Compare as Double.compare: NaN is equal to NaN and above all others, -0.0 is below 0.0."""
+    if lhs < rhs:
         return -1
-    if left > right:
+    if lhs > rhs:
         return 1
-    return (_rank(left) > _rank(right)) - (_rank(left) < _rank(right))
+    return (_rank(lhs) > _rank(rhs)) - (_rank(lhs) < _rank(rhs))
 
 
 def _rank(number: float) -> int:

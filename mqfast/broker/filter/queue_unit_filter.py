@@ -1,10 +1,7 @@
-"""What a get of the store is told about a consumer's filter: a test of queue units.
+"""The filter of a consumer as a test of queue units, for gets of the store.
 
-Tags are compared by their hash codes, as every broker does; the client compares the texts. An SQL92 expression needs
-the properties of each record.
-
-Room: broker/pull/filter. It must never leave a message out whose filter is not known. Source: ExpressionMessageFilter,
-FilterAPI.
+Tags are compared by hash codes, as in every broker; the client compares the texts. An SQL92 expression needs the
+properties of each record. Without a known filter no message is left out. Source: ExpressionMessageFilter, FilterAPI.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from mqfast.store.engine import QueueUnit, TagCodes, UnitFilter
 __all__ = ["SqlUnits", "WantedUnits", "by_subscription", "by_tags"]
 
 WantedUnits = UnitFilter | Callable[[QueueUnit], bool] | None
-"""A filter of units; None: all of them."""
+"""A filter of units; None: all units."""
 
 _ALL: Final = "*"
 _KEPT_CHARS_MAX: Final = 1000
@@ -30,7 +27,7 @@ _KEPT_CODES_MAX: Final = 100
 
 
 def by_tags(expression: str | None) -> WantedUnits:
-    """The filter of an expression as ``"A || B"``. Raises: UsageError where it names no tag."""
+    """Return the filter of an expression such as ``"A || B"``. Raises: UsageError for an expression without a tag."""
     if expression is not None and len(expression) > _KEPT_CHARS_MAX:
         return _tags.__wrapped__(expression)
     return _tags(expression)
@@ -46,7 +43,7 @@ def _tags(expression: str | None) -> WantedUnits:
 
 
 def by_subscription(subscription: SubscriptionData) -> WantedUnits:
-    """The filter of a heartbeat's subscription by tags."""
+    """Return the filter of a subscription by tags in a heartbeat."""
     if subscription.class_filter_mode or subscription.sub_string == _ALL:
         return None
     if subscription.code_set:
@@ -67,7 +64,7 @@ def _signed(code: int) -> int:
 class SqlUnits:
     """The filter of an SQL92 expression.
 
-    Attributes: tokens: what a test of one message costs.
+    Attributes: tokens: cost of the test of a message.
     """
 
     __slots__ = ("_wants", "tokens")
@@ -77,5 +74,5 @@ class SqlUnits:
         self._wants = expression.wants
 
     def __call__(self, unit: QueueUnit) -> bool:
-        """Is the message of this unit wanted?"""
+        """Return True if the message of this unit matches."""
         return self._wants(unit.record.properties_bytes)

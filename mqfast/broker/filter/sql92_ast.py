@@ -1,10 +1,8 @@
-"""The parts of an SQL92 expression as closures over the properties of a message, and RocketMQ's rules for their kinds.
+"""The parts of an SQL92 expression as closures over the properties of a message, with RocketMQ's rules of types.
 
-True, False or None (unknown) is the value of a condition. A node knows what it is while the expression is built, since
-the rules ask for it: a constant, a property, a condition, or a negated value.
-
-Room: broker/pull/filter. It must never parse text, and never nest deeper than ``DEPTH_MAX``. Source: the package
-org.apache.rocketmq.filter.expression.
+The value of a condition is True, False or None (unknown). The rules need the kind of a node when the expression is
+built: a constant, a property, a condition, or a negated value. No text is parsed here, and nodes are nested at most
+``DEPTH_MAX`` deep. Source: the package org.apache.rocketmq.filter.expression.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from mqfast.broker.filter.java_numbers import EvaluationFailed, JavaLong, Value,
 __all__ = ["DEPTH_MAX", "Node", "SqlError"]
 
 DEPTH_MAX: Final = 200
-"""Conditions within conditions. A chain of AND or OR counts as one, however long it is."""
+"""Limit of nested conditions. A chain of AND or OR of any length counts once."""
 
 Properties = Mapping[str, str]
 Evaluate = Callable[[Properties], Any]
@@ -32,11 +30,11 @@ _DOUBLE_MIN: Final = 5e-324
 
 
 class SqlError(ValueError):
-    """The expression is not one that RocketMQ compiles."""
+    """The expression is refused, as by RocketMQ."""
 
 
 class Node:
-    """One part of an expression.
+    """A part of an expression.
 
     Attributes: evaluate: properties -> value; kind; value: of a constant; name: of a property; depth.
     """
@@ -53,7 +51,7 @@ class Node:
         self.value = value
         self.name = name
         self.is_condition = kind == CONDITION or (kind == CONSTANT and (value is None or type(value) is bool))
-        self.depth = 1 + max((one.depth for one in below), default=0)
+        self.depth = 1 + max((node.depth for node in below), default=0)
         self.word = word  # of a chain that the next AND or OR may continue
         self.parts: list[Evaluate] = []
         if self.depth > DEPTH_MAX:
@@ -69,7 +67,7 @@ def property_of(name: str) -> Node:
 
 
 def whole(text: str) -> Node:
-    """A whole number: Integer where it fits, else Long."""
+    """Return a whole number: Integer if in range, else Long."""
     digits = text.rstrip("lL")
     if len(digits) > 19 or (number := int(digits)) > 2**63 - 1:
         raise SqlError(f"expected at most {2**63 - 1}, found {text:.80}")
@@ -84,7 +82,7 @@ def floating(text: str) -> Node:
 
 
 def condition(node: Node) -> Node:
-    """Take a node as a condition: a property is one, false where it is there. Raises: SqlError for a value."""
+    """Return a node as a condition: a property is unknown if missing, else false. Raises: SqlError for a value."""
     if node.is_condition:
         return node
     if node.kind != PROPERTY:
@@ -93,43 +91,43 @@ def condition(node: Node) -> Node:
     return Node(CONDITION, lambda properties: None if properties.get(name) is None else False, node)
 
 
-def both(left: Node, right: Node) -> Node:
-    return _chain("AND", left, right)
+def both(lhs: Node, rhs: Node) -> Node:
+    return _chain("AND", lhs, rhs)
 
 
-def either(left: Node, right: Node) -> Node:
-    return _chain("OR", left, right)
+def either(lhs: Node, rhs: Node) -> Node:
+    return _chain("OR", lhs, rhs)
 
 
-def _chain(word: str, left: Node, right: Node) -> Node:
-    left, right = condition(left), condition(right)
-    if left.word == word:
-        left.parts.append(right.evaluate)
-        if right.depth >= left.depth:
-            left.depth = right.depth + 1
-            if left.depth > DEPTH_MAX:
+def _chain(word: str, lhs: Node, rhs: Node) -> Node:
+    lhs, rhs = condition(lhs), condition(rhs)
+    if lhs.word == word:
+        lhs.parts.append(rhs.evaluate)
+        if rhs.depth >= lhs.depth:
+            lhs.depth = rhs.depth + 1
+            if lhs.depth > DEPTH_MAX:
                 raise SqlError(f"expected at most {DEPTH_MAX} conditions within each other, found more")
-        return left
-    parts: list[Evaluate] = [left.evaluate, right.evaluate]
+        return lhs
+    parts: list[Evaluate] = [lhs.evaluate, rhs.evaluate]
     ends = word == "OR"
 
     def evaluate(properties: Properties) -> bool | None:
         unknown = False
         for part in parts:
-            found = part(properties)
-            if found is ends:
-                return bool(found)
-            if found is None:
+            value = part(properties)
+            if value is ends:
+                return bool(value)
+            if value is None:
                 unknown = True
         return None if unknown else not ends
 
-    node = Node(CONDITION, evaluate, left, right, word=word)
+    node = Node(CONDITION, evaluate, lhs, rhs, word=word)
     node.parts = parts
     return node
 
 
 def closed(node: Node) -> Node:
-    """In parentheses: what follows does not continue its chain."""
+    """Close parentheses: a following AND or OR does not extend this chain."""
     node.word = ""
     return node
 
@@ -138,10 +136,10 @@ def negated(node: Node) -> Node:
     inner = node.evaluate
 
     def evaluate(properties: Properties) -> Value:
-        found: Value = inner(properties)
-        if found is None or isinstance(found, (bool, str)):
+        value: Value = inner(properties)
+        if value is None or isinstance(value, (bool, str)):
             return None
-        return JavaLong(-found) if type(found) is JavaLong else -found
+        return JavaLong(-value) if type(value) is JavaLong else -value
 
     return Node(OTHER, evaluate, node)
 
@@ -151,8 +149,8 @@ def opposite(node: Node) -> Node:
     inner = node.evaluate
 
     def evaluate(properties: Properties) -> bool | None:
-        found = inner(properties)
-        return None if found is None else not found
+        value = inner(properties)
+        return None if value is None else not value
 
     return Node(CONDITION, evaluate, node)
 
@@ -160,29 +158,29 @@ def opposite(node: Node) -> Node:
 # --- equality ---------------------------------------------------------------------------------------------------------
 
 
-def equal(left: Node, right: Node) -> Node:
-    for one in (left, right):
-        if one.kind == CONSTANT and one.value is None:
+def equal(lhs: Node, rhs: Node) -> Node:
+    for operand in (lhs, rhs):
+        if operand.kind == CONSTANT and operand.value is None:
             raise SqlError("NULL cannot be compared; IS NULL is meant")
-    if left.kind == right.kind == CONSTANT and left.is_condition and not right.is_condition:
-        raise SqlError(f"{left.value!r} cannot be compared with {right.value!r}")
-    first, second = left.evaluate, right.evaluate
+    if lhs.kind == rhs.kind == CONSTANT and lhs.is_condition and not rhs.is_condition:
+        raise SqlError(f"{lhs.value!r} cannot be compared with {rhs.value!r}")
+    first, second = lhs.evaluate, rhs.evaluate
 
     def evaluate(properties: Properties) -> bool | None:
-        found, wanted = first(properties), second(properties)
-        if found is None:
+        value, wanted = first(properties), second(properties)
+        if value is None:
             return True if wanted is None else None
         if wanted is None:
             return False
-        if type(found) is str and type(wanted) is str:
-            return bool(found == wanted)
-        return compare(found, wanted) == 0
+        if type(value) is str and type(wanted) is str:
+            return bool(value == wanted)
+        return compare(value, wanted) == 0
 
-    return Node(CONDITION, evaluate, left, right)
+    return Node(CONDITION, evaluate, lhs, rhs)
 
 
-def unequal(left: Node, right: Node) -> Node:
-    return opposite(equal(left, right))
+def unequal(lhs: Node, rhs: Node) -> Node:
+    return opposite(equal(lhs, rhs))
 
 
 def is_null(node: Node) -> Node:
@@ -197,27 +195,27 @@ def is_not_null(node: Node) -> Node:
 # --- order ------------------------------------------------------------------------------------------------------------
 
 
-def ordered(left: Node, right: Node, word: str) -> Node:
-    """``word``: one of > >= < <=."""
-    for one in (left, right):
-        if one.is_condition or (one.kind == CONSTANT and type(one.value) is str):
-            found = "a condition" if one.is_condition else "text"
-            raise SqlError(f"{word}: expected a number or a property, found {found}")
-    first, second = left.evaluate, right.evaluate
+def ordered(lhs: Node, rhs: Node, word: str) -> Node:
+    """Return a comparison. Args: word: > >= < or <=."""
+    for operand in (lhs, rhs):
+        if operand.is_condition or (operand.kind == CONSTANT and type(operand.value) is str):
+            operand_kind = "a condition" if operand.is_condition else "text"
+            raise SqlError(f"{word}: expected a number or a property, found {operand_kind}")
+    first, second = lhs.evaluate, rhs.evaluate
     test = _TESTS[word]
 
     def evaluate(properties: Properties) -> bool | None:
-        found = first(properties)
-        if found is None:
+        value = first(properties)
+        if value is None:
             return None
         limit = second(properties)
         if limit is None:
             return None
-        if type(found) is str and type(limit) is str:
-            found, limit = double_of(found), double_of(limit)
-        return test(compare(found, limit))
+        if type(value) is str and type(limit) is str:
+            value, limit = double_of(value), double_of(limit)
+        return test(compare(value, limit))
 
-    return Node(CONDITION, evaluate, left, right)
+    return Node(CONDITION, evaluate, lhs, rhs)
 
 
 _TESTS: Final[dict[str, Callable[[int], bool]]] = {
@@ -254,27 +252,29 @@ def one_of(node: Node, texts: list[str], *, negative: bool) -> Node:
     name, wanted = node.name, frozenset(texts)
 
     def evaluate(properties: Properties) -> bool | None:
-        found = properties.get(name)
-        return None if found is None else (found in wanted) is not negative
+        value = properties.get(name)
+        return None if value is None else (value in wanted) is not negative
 
     return Node(CONDITION, evaluate, node)
 
 
 def text_test(node: Node, word: str, text: str, *, negative: bool) -> Node:
-    """``word``: CONTAINS, STARTSWITH or ENDSWITH. False where the value is no text, or ``text`` is empty."""
+    """Return a test of text; False for a value that is no text, or an empty ``text``. Args: word: CONTAINS, STARTSWITH
+    or ENDSWITH.
+    """
     if not text:
-        return Node(CONDITION, lambda _: False, node)  # the value is not even looked at
+        return Node(CONDITION, lambda _: False, node)  # the value is not evaluated
     inner, test = node.evaluate, _TEXT_TESTS[word]
 
     def evaluate(properties: Properties) -> bool:
-        found = inner(properties)
-        return type(found) is str and test(found, text) is not negative
+        value = inner(properties)
+        return type(value) is str and test(value, text) is not negative
 
     return Node(CONDITION, evaluate, node)
 
 
 _TEXT_TESTS: Final[dict[str, Callable[[str, str], bool]]] = {
     "CONTAINS": str.__contains__,
-    "STARTSWITH": lambda found, text: found.startswith(text),
-    "ENDSWITH": lambda found, text: found.endswith(text),
+    "STARTSWITH": lambda value, text: value.startswith(text),
+    "ENDSWITH": lambda value, text: value.endswith(text),
 }

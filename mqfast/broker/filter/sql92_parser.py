@@ -1,11 +1,11 @@
-"""SQL92 filters: text -> a test of a message's properties, by RocketMQ's grammar.
+"""SQL92 filters: compiles a text to a test of a message's properties, by RocketMQ's grammar.
 
-Java's parser reads the longest expression at the beginning of the text, and looks at one token behind it; whatever
-follows is ignored (``a = 01`` is ``a = 0``). This parser does the same, so that both brokers select the same messages.
+Java's parser reads the longest expression at the beginning of the text, with one token of look-ahead; the rest of the
+text is ignored (``a = 01`` is ``a = 0``). This parser does the same, so that both brokers select the same messages.
 
-Room: broker/pull/filter. It must never recurse with the length or depth of the text, and never accept what Java
-refuses; texts above ``SQL_CHARS_MAX`` and conditions deeper than DEPTH_MAX are refused, too. ``lark`` is imported with
-the first expression. Source: SelectorParser.jj.
+Recursion does not depend on length or depth of the text. Everything that Java refuses is refused; texts above
+``SQL_CHARS_MAX`` and conditions deeper than DEPTH_MAX as well. ``lark`` is imported with the first expression. Source:
+SelectorParser.jj.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["SQL_CHARS_MAX", "SqlError", "SqlExpression", "compile_sql", "uncompi
 SQL_CHARS_MAX: Final = 32_768
 KEPT_CHARS_MAX: Final = 512 * 1024
 
-# Terminals with an underscore leave no child. Each rule has one callback in _Build.
+# Terminals with an underscore leave no child. Each rule has a callback in _RULES.
 _GRAMMAR: Final = """
 start: or_expr                                  -> start
 ?or_expr: and_expr
@@ -70,7 +70,7 @@ texts_open: STRING                              -> first_text
 %declare WHOLE FLOATING _TRUE _FALSE ID
 """
 
-# The longest match wins in Java; here the order of the alternatives says the same.
+# The longest match wins in Java; here the order of the alternatives has the same effect.
 _TOKEN: Final = re.compile(
     r"""
       (?P<SKIP>   [ \t\n\r\f]+ | /\*[^*]*\*(?:\*|[^*/][^*]*\*)*/ )
@@ -96,7 +96,7 @@ _SIGNS: Final = {
 class SqlExpression:
     """A compiled filter.
 
-    Attributes: text: as it was given; tokens: how many words it has, which is what a test of a message costs.
+    Attributes: text: the source; tokens: number of tokens, the cost of the test of a message.
     Thread: any.
     """
 
@@ -108,15 +108,15 @@ class SqlExpression:
         self._evaluate = node.evaluate
 
     def evaluate(self, properties: Mapping[str, str]) -> bool | None:
-        """The value for a message; None: unknown, or the expression cannot be evaluated for it."""
+        """Return the value for a message; None: unknown, or the evaluation failed."""
         try:
-            found = self._evaluate(properties)
+            value = self._evaluate(properties)
         except EvaluationFailed:
             return None
-        return found if type(found) is bool else None
+        return value if type(value) is bool else None
 
     def wants(self, properties: bytes) -> bool:
-        """Is a message with this property string wanted?"""
+        """Return True if a message with this property string matches."""
         return self.evaluate(_properties.decode(properties)) is True
 
 
@@ -126,34 +126,34 @@ _lock = threading.Lock()
 
 
 def compile_sql(text: str) -> SqlExpression:
-    """Compile an expression; the latest are kept, up to ``KEPT_CHARS_MAX`` of text.
+    """Compile an expression; the latest expressions are cached, up to ``KEPT_CHARS_MAX`` of text.
 
-    Raises: SqlError for one that RocketMQ refuses, or that is too long or too deep. Thread: any.
+    Raises: SqlError for an expression that RocketMQ refuses, or that is too long or too deep. Thread: any.
     """
     global _kept_chars
     if len(text) > SQL_CHARS_MAX:
         raise SqlError(f"expected an expression of at most {SQL_CHARS_MAX} characters, found {len(text)}")
     with _lock:
-        found = _kept.get(text)
-        if found is not None:
+        compiled = _kept.get(text)
+        if compiled is not None:
             _kept.move_to_end(text)
-    if found is None:
+    if compiled is None:
         try:
-            found = _compiled(text)
+            compiled = _compiled(text)
         except SqlError as error:
-            found = error
+            compiled = error
         with _lock:
             _kept_chars += 0 if text in _kept else len(text)
-            _kept[text] = found
+            _kept[text] = compiled
             while _kept_chars > KEPT_CHARS_MAX:
                 _kept_chars -= len(_kept.popitem(last=False)[0])
-    if isinstance(found, SqlError):
-        raise SqlError(*found.args)
-    return found
+    if isinstance(compiled, SqlError):
+        raise SqlError(*compiled.args)
+    return compiled
 
 
 def uncompiled(texts: Iterable[str]) -> list[str]:
-    """Those of some expressions that are not kept; one that is too long is refused without work. Thread: any."""
+    """Return the expressions that are not cached, without those that are too long to compile. Thread: any."""
     with _lock:
         return [text for text in texts if len(text) <= SQL_CHARS_MAX and text not in _kept]
 
@@ -167,7 +167,7 @@ def _compiled(text: str) -> SqlExpression:
             try:
                 parser.feed_token(Token(kind, value))
             except UnexpectedInput:
-                break  # the expression ends here, or it is none
+                break  # the end of the expression, or an invalid expression
             count += 1
         return SqlExpression(text, parser.feed_eof(), count)  # type: ignore[no-untyped-call]
     except UnexpectedInput:
@@ -177,14 +177,14 @@ def _compiled(text: str) -> SqlExpression:
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
     at, last_line = 0, max(text.rfind("\n"), text.rfind("\r"))
     while at < len(text):
-        if at < last_line and text.startswith("--", at):  # without the end of a line it is no comment
+        if at < last_line and text.startswith("--", at):  # a comment only if the line has an end
             at = _LINE_END.search(text, at).end()  # type: ignore[union-attr]
             continue
-        found = _TOKEN.match(text, at)
-        if found is None:
+        match = _TOKEN.match(text, at)
+        if match is None:
             raise SqlError(f"expected a word, number, text or sign at character {at}, found {text[at : at + 20]!r}")
-        at = found.end()
-        kind, value = found.lastgroup or "", found[0]
+        at = match.end()
+        kind, value = match.lastgroup or "", match[0]
         if kind == "SIGN":
             kind = _SIGNS[value]
         elif kind == "ID":
@@ -210,7 +210,7 @@ _RULES: Final[dict[str, Callable[..., Any]]] = {
     "unequal": nodes.unequal,
     "is_null": nodes.is_null,
     "is_not_null": nodes.is_not_null,
-    "ordered": lambda left, word, right: nodes.ordered(left, right, str(word)),
+    "ordered": lambda lhs, word, rhs: nodes.ordered(lhs, rhs, str(word)),
     "between": nodes.between,
     "not_between": nodes.not_between,
     "one_of": lambda node, texts: nodes.one_of(node, texts, negative=False),
