@@ -312,7 +312,7 @@ class Broker:
                 before.consumers if before else ConsumerManager(self._client_ms, expiry_ms=expiry_ms, limits=limits)
             ),
             producers=before.producers if before else ProducerManager(self._client_ms, limits=limits),
-            locks=QueueLocks(self._steady_ms, most=limits.locks),
+            locks=QueueLocks(self._steady_ms, max_locks=limits.locks),
             writer=MessageWriter(
                 engine,
                 durable,

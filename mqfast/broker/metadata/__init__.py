@@ -1,1 +1,1 @@
-"""metadata: see docs/architecture.md."""
+"""Metadata of a broker: topics, subscription groups, connected clients, and registration at name servers."""

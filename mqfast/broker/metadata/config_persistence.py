@@ -1,8 +1,8 @@
-"""Changes of topics and groups: one write of a table for all changes that wait, and answers that wait for the write.
+"""Persistence of topics and groups: a single write of a table for all pending changes, and responses after the write.
 
-A change is in memory at once. A thread writes the table, and whatever changes meanwhile is in the next write. The
-answer to the request that made a change goes out once the table is on disk and the name servers know the topics. It
-must never block the loop, nor let an answer wait for long on a name server that does not answer.
+A change is in memory at once. A thread writes the table; changes during a write are part of the next write. The
+response to the request that made a change is sent once the table is on disk and the name servers have the topics. The
+loop is not blocked, and a name server that does not answer delays a response only for a limited time.
 """
 
 from __future__ import annotations
@@ -19,67 +19,67 @@ if TYPE_CHECKING:
 __all__ = ["AtOnce", "Changes", "ConfigPersister", "Table"]
 
 _ROUTE_S: Final = 2.5
-"""How long an answer waits for a registration that is on its way; clients wait 3 s for an answer."""
+"""Time limit of a response that waits for a registration; clients wait 3 s for a response."""
 _Outcome = RemotingCommand | None
 
 
 class Table(Protocol):
-    """A table that a thread can put on disk."""
+    """A table that a thread can persist."""
 
     def persist(self) -> bool:
-        """Put the table on disk if it changed. Raises: StorageError."""
+        """Write the table to disk if changed. Raises: StorageError."""
 
 
 class ConfigPersister(Protocol):
-    """Puts tables on disk that have changed."""
+    """Persists changed tables."""
 
     def made(self, table: Table, topics: Iterable[str] = ()) -> None:
-        """A table has changed: write the table. Args: topics: what a send must not be acknowledged without."""
+        """Write a changed table. Args: topics: must be on disk before a send is acknowledged."""
 
     def wait_for(self, topic: str, table: Table) -> bool:
-        """Let the answer to the present request wait until a topic is on disk. Returns: is there a need to wait?"""
+        """Delay the response to the current request until a topic is on disk. Returns: True if a write is pending."""
 
     async def settled(self) -> None:
-        """Wait until all that has changed so far is safe. Raises: StorageError."""
+        """Wait until all changes so far are safe. Raises: StorageError."""
 
 
 class AtOnce:
-    """Puts each change on disk within the call; for tables of a broker that does not run."""
+    """Persists each change within the call; for tables of a broker that does not run."""
 
     def made(self, table: Table, topics: Iterable[str] = ()) -> None:
         """Write the table. Raises: StorageError."""
         table.persist()
 
     def wait_for(self, topic: str, table: Table) -> bool:
-        """No topic is to be written."""
+        """Return False: no write is pending."""
         return False
 
     async def settled(self) -> None:
-        """All is written."""
+        """Return at once: no write is pending."""
 
 
 class Changes:
-    """What was changed and is not yet on disk, or not yet known to the name servers.
+    """The changes that are not on disk yet, or not known to the name servers yet.
 
-    Attributes: ``count``: steps with each change.
+    Attributes: ``count``: increases with each change.
     Thread: that of the event loop.
     """
 
     def __init__(self, registration: Registration) -> None:
         self.count = 0
-        self._unwritten: dict[str, asyncio.Future[None]] = {}  # topic -> the write that will have it
+        self._unwritten: dict[str, asyncio.Future[None]] = {}  # topic -> the write that will contain the topic
         self._loop: Final = asyncio.get_running_loop()
         self._registration: Final = registration
-        self._next: dict[Table, asyncio.Future[None]] = {}  # the write that begins when the present one has ended
+        self._next: dict[Table, asyncio.Future[None]] = {}  # the write that follows the current write
         self._names: dict[asyncio.Future[None], list[str]] = {}
         self._writing: dict[Table, asyncio.Task[None]] = {}
-        self._writes: list[asyncio.Future[None]] = []  # of the request that is served now
+        self._writes: list[asyncio.Future[None]] = []  # of the current request
         self._routes: list[asyncio.Future[None]] = []
 
-    # --- what changes ---
+    # --- changes ---
 
     def made(self, table: Table, topics: Iterable[str] = ()) -> None:
-        """A table has changed: write the table soon. Args: topics: what a send must not be acknowledged without."""
+        """Write a changed table soon. Args: topics: must be on disk before a send is acknowledged."""
         self.count += 1
         write = self._next.get(table)
         if write is None:
@@ -92,7 +92,7 @@ class Changes:
         self._writes.append(write)
 
     def wait_for(self, topic: str, table: Table) -> bool:
-        """Let the answer to the present request wait until a topic that another request made is on disk."""
+        """Delay the response to the current request until a topic of another request is on disk."""
         write = self._unwritten.get(topic)
         if write is None:
             return False
@@ -104,7 +104,7 @@ class Changes:
         return True
 
     def registering(self) -> None:
-        """The name servers are being told of what has changed."""
+        """Delay the response to the current request until the pending registrations have ended."""
         self.count += 1
         self._routes += self._registration.under_way()
 
@@ -114,9 +114,11 @@ class Changes:
                 try:
                     await self._loop.run_in_executor(None, table.persist)
                 except Exception as error:
-                    self._names.pop(write)  # the topics stay: the next request that needs them writes the table
+                    self._names.pop(
+                        write
+                    )  # the topics stay pending: the next request that needs a topic writes the table
                     write.set_exception(error)
-                    write.exception()  # all that wait are told; perhaps nothing waits
+                    write.exception()  # marks the exception as retrieved, also without a waiter
                 else:
                     for topic in self._names.pop(write):
                         if self._unwritten.get(topic) is write:
@@ -128,7 +130,7 @@ class Changes:
     # --- answers ---
 
     def then(self, outcome: _Outcome | Awaitable[_Outcome]) -> _Outcome | Awaitable[_Outcome]:
-        """The outcome of a request that has changed something, once the change is safe."""
+        """Return the outcome of a request, after its changes are safe."""
         writes, self._writes = self._writes, []
         routes, self._routes = self._routes, []
         return None if outcome is None else self._then(outcome, writes, routes)
@@ -144,7 +146,7 @@ class Changes:
         return answer
 
     async def around(self, serve: Awaitable[_Outcome]) -> _Outcome:
-        """The outcome of a handler that is a coroutine: all that changed meanwhile is safe."""
+        """Return the outcome of a coroutine handler, after all changes during the handler are safe."""
         before = self.count
         answer = await serve
         if self.count != before:
@@ -152,21 +154,21 @@ class Changes:
         return answer
 
     async def settled(self) -> None:
-        """Wait until all that has changed so far is safe. Raises: StorageError."""
-        self._writes.clear()  # of coroutines, and of what nobody waits for
+        """Wait until all changes so far are safe. Raises: StorageError."""
+        self._writes.clear()  # of coroutines, and of changes without a waiting response
         self._routes.clear()
         await self._settled(list(self._names), self._registration.under_way())
 
     async def _settled(self, writes: list[asyncio.Future[None]], routes: list[asyncio.Future[None]]) -> None:
         if writes:
             await asyncio.wait(writes)
-        if routes := [one for one in routes if not one.done()]:
+        if routes := [route for route in routes if not route.done()]:
             _, late = await asyncio.wait(routes, timeout=_ROUTE_S)
             self._registration.is_late(late)
         for write in writes:
             write.result()
 
     async def close(self) -> None:
-        """Wait until nothing is being written."""
+        """Wait until no write is running."""
         while self._writing:
             await asyncio.wait(set(self._writing.values()))

@@ -1,7 +1,7 @@
-"""Telling name servers: all topics at start and every 30 s, a changed topic at once, and the end.
+"""Registration at the name servers: all topics at start and every 30 s, a changed topic at once, and the end.
 
-It must never let a name server that is away hold up anything: each one is told by a task of its own, with a time-out.
-Source: BrokerController.registerBrokerAll, BrokerOuterAPI.
+Each name server is served by separate tasks with a time-out, so that an unreachable one delays no other work. Source:
+BrokerController.registerBrokerAll, BrokerOuterAPI.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ __all__ = ["Registration"]
 _log = logging.getLogger("mqfast.broker")
 _SHORTEST_MS, _LONGEST_MS = 10_000, 60_000
 _RETURN_S: Final = 0.5
-_AT_ONCE: Final = 8  # of what one name server is told; more is told together
+_AT_ONCE: Final = 8  # limit of concurrent tasks per name server; further changes are combined
 _CALLS_AT_ONCE: Final = 100
 
 
 class _NameServer:
-    """What one name server is still to be told, and by how many tasks it is being told."""
+    """The pending and running registrations of a name server."""
 
     __slots__ = ("is_unavailable", "is_told_all", "running", "told", "topics", "wants_all")
 
     def __init__(self) -> None:
         self.wants_all = self.is_told_all = False
         self.topics: dict[str, None] = {}
-        self.told: asyncio.Future[None] | None = None  # when what waits now was told
+        self.told: asyncio.Future[None] | None = None  # completed after the registration of the pending changes
         self.running: set[asyncio.Future[None]] = set()
-        self.is_unavailable = False  # no answer waits for it
+        self.is_unavailable = False  # no response waits for this name server
 
     def waits(self) -> list[asyncio.Future[None]]:
-        """What this name server is being told, and will be told next."""
+        """Return the running and pending registrations of this name server."""
         return [*self.running, *([] if self.told is None else [self.told])]
 
     @property
@@ -55,11 +55,10 @@ class _NameServer:
 class Registration:
     """Keeps a broker registered with all name servers.
 
-    Args: address: ``host:port`` that clients are told; ha_address: the same for slaves.
-    Attributes: ``registered``: name server -> did it take the last registration? ``registration_version``: how often
-        name servers
-        were told; ``state_version``: the epoch of this master, since a name server keeps the master with the newer one;
-        ``is_silent``: nobody is told anything, since another broker is the master.
+    Args: address: ``host:port`` for clients; ha_address: the same for slaves.
+    Attributes: ``registered``: name server -> whether the last registration succeeded; ``registration_version``: number
+        of registrations; ``state_version``: the epoch of this master, since a name server keeps the master with the
+        newer epoch; ``is_silent``: no registration, since another broker is the master.
     Thread: that of the event loop.
     """
 
@@ -85,7 +84,7 @@ class Registration:
         self._ended = False
 
     def start(self) -> None:
-        """Register now, and from now on by the clock."""
+        """Register now, and then periodically."""
         self._client.on_closed.append(self._disconnected)
         self._by_the_clock()
 
@@ -95,73 +94,74 @@ class Registration:
         self._timer = asyncio.get_running_loop().call_later(interval_ms / 1000, self._by_the_clock)
 
     def register_soon(self, topics: Iterable[str] | None = None) -> None:
-        """Register all topics, or only these, with every name server; returns at once."""
+        """Register all topics, or only ``topics``, with every name server; returns at once."""
         if self._ended or self.is_silent:
             return
         self.registration_version += 1
         named = self._config.name_servers
-        for gone in (self.registered.keys() | self._servers.keys()) - set(named):  # the settings no longer name it
-            self.registered.pop(gone, None)
-            self._servers.pop(gone, None)
+        for removed in (self.registered.keys() | self._servers.keys()) - set(named):  # no longer in the settings
+            self.registered.pop(removed, None)
+            self._servers.pop(removed, None)
         changed = None if topics is None else dict.fromkeys(topics)
         for address in named:
             self._want(address, changed)
 
     def _want(self, address: str, topics: dict[str, None] | None) -> asyncio.Future[None]:
-        """Tell one name server of all topics, or of these. Returns: when it was told, or could not be."""
-        one = self._servers.get(address)
-        if one is None:
-            one = self._servers[address] = _NameServer()
+        """Register all topics, or ``topics``, with a name server. Returns: a future for the end, also after a failure."""
+        server = self._servers.get(address)
+        if server is None:
+            server = self._servers[address] = _NameServer()
         if topics is None or not self.registered.get(address):
-            one.wants_all = True
+            server.wants_all = True
         else:
-            one.topics.update(topics)
-        if one.told is None:
-            one.told = asyncio.get_running_loop().create_future()
-        told = one.told
-        if one.may_begin:
-            _begin(self._tasks, self._tell_waiting(address, one))
+            server.topics.update(topics)
+        if server.told is None:
+            server.told = asyncio.get_running_loop().create_future()
+        told = server.told
+        if server.may_begin:
+            _begin(self._tasks, self._tell_waiting(address, server))
         return told
 
-    async def _tell_waiting(self, address: str, one: _NameServer) -> None:
-        """Tell a name server what waits for it. A whole registration waits for the one before."""
-        while one.may_begin and self._servers.get(address) is one:
-            told, one.told = one.told, None
+    async def _tell_waiting(self, address: str, server: _NameServer) -> None:
+        """Run the pending registrations of a name server. A full registration waits for the previous one."""
+        while server.may_begin and self._servers.get(address) is server:
+            told, server.told = server.told, None
             assert told is not None
-            wants_all, one.wants_all = one.wants_all, False
-            topics, one.topics = one.topics, {}
-            one.running.add(told)
-            one.is_told_all = one.is_told_all or wants_all
+            wants_all, server.wants_all = server.wants_all, False
+            topics, server.topics = server.topics, {}
+            server.running.add(told)
+            server.is_told_all = server.is_told_all or wants_all
             try:
                 if wants_all or not await self._tell_changed(address, topics):
                     await self._tell_all(address)
             finally:
-                one.running.discard(told)
-                one.is_told_all = one.is_told_all and not wants_all
-                one.is_unavailable = not self.registered.get(address)
+                server.running.discard(told)
+                server.is_told_all = server.is_told_all and not wants_all
+                server.is_unavailable = not self.registered.get(address)
                 told.set_result(None)
 
     def under_way(self) -> list[asyncio.Future[None]]:
-        """What name servers that answer are being told, or will be told next."""
-        here = [one for one in self._servers.values() if not one.is_unavailable]
-        return [told for one in here for told in one.waits()]
+        """Return the running and pending registrations of available name servers."""
+        available = [server for server in self._servers.values() if not server.is_unavailable]
+        return [told for server in available for told in server.waits()]
 
     def is_late(self, told: Collection[asyncio.Future[None]]) -> None:
-        """These took too long: no answer waits for such a name server until a registration was answered again."""
-        for one in self._servers.values():
-            if told and not one.running.isdisjoint(told):
-                one.is_unavailable = True
+        """Mark name servers as unavailable: no response waits for these until a registration succeeds again."""
+        for server in self._servers.values():
+            if told and not server.running.isdisjoint(told):
+                server.is_unavailable = True
 
     def _disconnected(self, address: str) -> None:
-        """A name server whose connection has ended may have been started anew: it knows no broker then, and answers
-        success to a single topic (217) all the same.
+        """Register with a name server again after a disconnect.
+
+        The name server may have restarted with empty tables, yet a single topic (217) still succeeds.
         """
         if self.registered.get(address):
             self.registered[address] = False
             _begin(self._returning, self._return_to(address))
 
     async def _return_to(self, address: str) -> None:
-        """Register with a name server again, sooner than by the clock."""
+        """Register with a name server again, earlier than by the period."""
         after_s = _RETURN_S
         while after_s < _SHORTEST_MS / 1000:
             await asyncio.sleep(after_s)
@@ -171,8 +171,12 @@ class Registration:
             after_s *= 2
 
     async def _tell_changed(self, address: str, topics: Iterable[str]) -> bool:
-        """Some topics by 217: a registration (103) of some would be all there are, to a name server that deletes what a
-        registration does not name. False: the name server does not know the broker, or 217, and is to be told all.
+        """Register some topics by 217.
+
+        A registration (103) of some topics would delete all others at a name server with
+        deleteTopicWithBrokerRegistration.
+
+        Returns: False if the name server does not know the broker or 217; a full registration must follow.
         """
         if not self.registered.get(address):
             return False
@@ -200,17 +204,17 @@ class Registration:
         return answer.code == 0
 
     async def wait_registered(self, timeout_s: float = 30.0) -> None:
-        """Await the end of all registrations that are under way, but not for longer."""
+        """Wait for the end of all pending registrations, at most ``timeout_s``."""
         deadline = asyncio.get_running_loop().time() + timeout_s
-        while waits := {told for one in self._servers.values() for told in one.waits()}:
-            left_s = deadline - asyncio.get_running_loop().time()
-            if left_s <= 0:
+        while waits := {told for server in self._servers.values() for told in server.waits()}:
+            remaining_s = deadline - asyncio.get_running_loop().time()
+            if remaining_s <= 0:
                 self.is_late(waits)
                 return
-            await asyncio.wait(waits, timeout=left_s)
+            await asyncio.wait(waits, timeout=remaining_s)
 
     def _table(self, topics: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """These topics as name servers are told them."""
+        """Return topics in the format of a registration."""
         permission = self._config["brokerPermission"]
         table = {}
         for name in topics:
@@ -256,7 +260,7 @@ class Registration:
         }
 
     async def _tell_all(self, address: str) -> None:
-        """All topics by 103."""
+        """Register all topics by 103."""
         fields, body = self._request()
         timeout_ms = self._config["registerBrokerTimeoutMills"]
         try:
@@ -275,11 +279,11 @@ class Registration:
         self.on_registered(answer.ext_fields)
 
     def follow(self, topics: TopicTable) -> None:
-        """The topics are those of another table from now on."""
+        """Use another table of topics from now on."""
         self._topics = topics
 
     def abandon(self) -> None:
-        """Tell nobody anything any more."""
+        """Stop all registrations."""
         self._ended = True
         with contextlib.suppress(ValueError):
             self._client.on_closed.remove(self._disconnected)
@@ -289,9 +293,9 @@ class Registration:
             task.cancel()
 
     async def stop(self) -> None:
-        """Tell all name servers that the broker leaves, and wait at most half a second for it."""
+        """Unregister at all name servers; waits at most half a second."""
         self.abandon()
-        # An old name server would forget the other broker that has this id now.
+        # An old name server would remove the other broker that has this id now.
         leaving = [
             self._client.call(address, RequestCode.UNREGISTER_BROKER, self._who(), timeout_ms=500)
             for address, is_there in self.registered.items()

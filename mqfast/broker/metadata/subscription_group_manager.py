@@ -1,6 +1,6 @@
-"""Consumer groups that a broker knows, with their rules (retries, broadcasting, which queues they may read).
+"""The consumer groups of a broker with their rules (retries, broadcasting, readable queues).
 
-Room: broker. It must never do I/O but through the table of the store. Source: SubscriptionGroupManager.
+No I/O except through the table of the store. Source: SubscriptionGroupManager.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _BROADCASTS: Final = ("CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OW
 
 
 def is_system_group(group: str) -> bool:
-    """Does the group belong to RocketMQ itself? Source: MixAll.isSysConsumerGroup."""
+    """Return True if the group belongs to RocketMQ itself. Source: MixAll.isSysConsumerGroup."""
     return group in SYSTEM_GROUPS or group.startswith(_PREFIX)
 
 
 class SubscriptionGroupManager:
     """All groups of a broker, in the table of ``config/subscriptionGroup.json``.
 
-    Args: changes: puts the table on disk, and lets the answer to the present request wait for that.
+    Args: changes: persists the table, and delays the response to the current request until then.
     Thread: that of the event loop.
     """
 
@@ -59,26 +59,26 @@ class SubscriptionGroupManager:
         self._changes: Final[ConfigPersister] = changes or AtOnce()
 
     def ensure_system_groups(self) -> bool:
-        """Make the groups that RocketMQ itself uses where they are not there. Returns: is there one to persist?"""
-        made = False
+        """Create missing groups that RocketMQ itself uses. Returns: True if the table must be persisted."""
+        is_changed = False
         for name in _MADE_AT_START:
             if name not in self.table:
                 group = self.table.ensure(name)
                 if name in _BROADCASTS:
                     self.table.put(name, {**group, "consumeBroadcastEnable": True})
-                made = True
-        return made
+                is_changed = True
+        return is_changed
 
     def get(self, group: str) -> dict[str, Any] | None:
-        """The rules of a group by RocketMQ's names; made where groups may be made at need; None: there is none.
+        """Return the rules of a group by RocketMQ's names; None for an unknown group.
 
-        Source: findSubscriptionGroupConfig.
+        A missing group is created if the settings allow that. Source: findSubscriptionGroupConfig.
         """
-        found = self.table.get(group)
-        if found is None and self._may_make(group):
-            found = self.table.ensure(group)
+        rules = self.table.get(group)
+        if rules is None and self._may_make(group):
+            rules = self.table.ensure(group)
             self._changes.made(self.table)
-        return found
+        return rules
 
     def _may_make(self, group: str) -> bool:
         if illegal_group(group) is not None:
@@ -87,11 +87,11 @@ class SubscriptionGroupManager:
         return (bool(self._config["autoCreateSubscriptionGroup"]) and has_room) or is_system_group(group)
 
     def may_read(self, group: str, topic: str) -> bool:
-        """May the group read the topic? No: an admin has forbidden it (353)."""
+        """Return False if an admin has forbidden the group to read the topic (353)."""
         return not self.table.forbidden(group, topic) & _READ_BIT
 
     def set_may_read(self, group: str, topic: str, may: bool) -> None:
-        """Forbid the group to read the topic, or allow it again; persist the table soon."""
+        """Forbid the group to read the topic, or allow that again; persist the table soon."""
         bits = self.table.forbidden(group, topic)
         self.table.forbid(group, topic, bits & ~_READ_BIT if may else bits | _READ_BIT)
         self._changes.made(self.table)
@@ -102,7 +102,7 @@ class SubscriptionGroupManager:
         self._changes.made(self.table)
 
     def delete(self, group: str) -> bool:
-        """Take a group out of the table (207), and what it was forbidden: the next of this name is another group."""
-        found = self.table.delete(group)
+        """Delete a group (207) with its forbidden topics, which do not apply to a later group of this name."""
+        existed = self.table.delete(group)
         self._changes.made(self.table)
-        return found
+        return existed

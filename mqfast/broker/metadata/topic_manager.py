@@ -1,7 +1,7 @@
-"""Topics of a broker: names, permissions, those that the broker itself needs, those that a send makes.
+"""The topics of a broker: names, permissions, system topics, and topics created by a send.
 
-Room: broker. It must never do I/O but through the table of the store; whoever has to register a change is told by
-``on_change``. Source: TopicConfigManager, TopicValidator.
+No I/O except through the table of the store; ``on_change`` is called for changes that must be registered. Source:
+TopicConfigManager, TopicValidator.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 ENDS_TOPIC: Final = "rmq_sys_mqfast_writes"
-"""Where batches that are stored as a whole are noted; see ``broker/once``."""
+"""The topic with the ends of idempotent batches; see ``broker/idempotence``."""
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
 SYSTEM_PREFIX: Final = "rmq_sys_"
 PRIORITY, READ, WRITE, INHERIT = 8, 4, 2, 1
@@ -46,37 +46,37 @@ _SYSTEM: Final = frozenset(
     }
 )  # fmt: skip
 PARKED: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, CHECK_MAX_TIME_TOPIC})
-"""Messages of other topics wait in these; REAL_TOPIC says whose they are."""
+"""Topics with parked messages of other topics; the property REAL_TOPIC has the destination."""
 _LEGAL: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _ALLOWED: Final = "^[%|a-zA-Z0-9_-]+$"
 _TOPIC_MAX, _GROUP_MAX, _RETRY_OR_DLQ_MAX = 127, 120, 255
 
 
 def retry_topic(group: str) -> str:
-    """The topic of a group's messages that are to be consumed again."""
+    """Return the topic with messages that a group consumes again."""
     return RETRY_PREFIX + group
 
 
 def dlq_topic(group: str) -> str:
-    """The topic of a group's dead letters."""
+    """Return the topic of a group's dead letters."""
     return DLQ_PREFIX + group
 
 
 def is_of_the_broker(topic: str) -> bool:
-    """Say whether the broker alone writes this topic. Clients never do: the records say what the broker is to do.
+    """Return True if only the broker writes this topic. Clients must not: the broker executes its records.
 
-    RocketMQ takes what a client sends to ``rmq_sys_`` topics, the timer's among them.
+    RocketMQ accepts what a client sends to ``rmq_sys_`` topics, the timer's among them.
     """
     return topic in BROKER_TOPICS or topic.startswith(SYSTEM_PREFIX)
 
 
 def is_system_topic(topic: str) -> bool:
-    """Does the topic belong to the broker? Source: TopicValidator.isSystemTopic."""
+    """Return True if the topic belongs to the broker. Source: TopicValidator.isSystemTopic."""
     return topic in _SYSTEM or topic.startswith(SYSTEM_PREFIX)
 
 
 def illegal_topic(topic: str) -> str | None:
-    """What is wrong with a topic's name, in RocketMQ's words; None: it is legal."""
+    """Return the error of a topic's name, in RocketMQ's words; None for a legal name."""
     if not topic.strip():
         return "The specified topic is blank."
     if _LEGAL.fullmatch(topic) is None:
@@ -93,7 +93,7 @@ def illegal_topic(topic: str) -> str | None:
 
 
 def illegal_group(group: str) -> str | None:
-    """What is wrong with a group's name, in RocketMQ's words; None: it is legal."""
+    """Return the error of a group's name, in RocketMQ's words; None for a legal name."""
     if not group.strip():
         return "The specified group is blank."
     if _LEGAL.fullmatch(group) is None:
@@ -104,11 +104,11 @@ def illegal_group(group: str) -> str | None:
 
 
 class TopicManager:
-    """All topics of a broker, in the store's own table (``config/topics.json``).
+    """The topics of a broker, in the store's table (``config/topics.json``).
 
-    Args: changes: puts the table on disk, and lets the answer to the present request wait for that.
-    Attributes: ``on_change``: called with the topics that came or changed. ``on_leaving``: called with a topic that is
-        being deleted, once no send finds it and before its queues are gone.
+    Args: changes: persists the table, and delays the response to the current request until then.
+    Attributes: ``on_change``: called with created or changed topics. ``on_leaving``: called with a topic that is being
+        deleted, after the topic is closed to sends and before its queues are deleted.
     Thread: that of the event loop.
     """
 
@@ -124,13 +124,13 @@ class TopicManager:
         self._leaving: set[str] = set()
 
     def ensure_system_topics(self) -> bool:
-        """Make the topics that the broker needs where they are not there. Returns: is there one to persist?"""
-        made = False
+        """Create missing topics that the broker needs. Returns: True if the table must be persisted."""
+        is_changed = False
         for name, queues, perm in self._system_topics():
             if name not in self.table:
                 self.table.put(name, self.raw(name, queues, perm))
-                made = True
-        return made
+                is_changed = True
+        return is_changed
 
     def _system_topics(self) -> Iterable[tuple[str, int, int]]:
         config = self._config
@@ -153,11 +153,11 @@ class TopicManager:
         yield TIMER_TOPIC, 1, READ | WRITE
 
     def system_topics(self) -> list[str]:
-        """The broker's own topics (305)."""
+        """Return the broker's own topics (305)."""
         return sorted({*_SYSTEM, *(name for name, _, _ in self._system_topics())} - {TIMER_TOPIC})
 
     def is_system(self, topic: str) -> bool:
-        """Does the topic belong to RocketMQ or to this broker? Source: TopicValidator.isSystemTopic."""
+        """Return True if the topic belongs to RocketMQ or to this broker. Source: TopicValidator.isSystemTopic."""
         if is_system_topic(topic):
             return True
         cluster, broker = self._config["brokerClusterName"], self._config["brokerName"]
@@ -165,7 +165,7 @@ class TopicManager:
 
     @staticmethod
     def raw(name: str, queues: int, perm: int, *, sys_flag: int = 0, filter_type: str = "SINGLE_TAG") -> dict[str, Any]:
-        """The JSON object of a topic."""
+        """Return the JSON object of a topic."""
         return {
             "attributes": {},
             "order": False,
@@ -178,7 +178,7 @@ class TopicManager:
         }
 
     def get(self, topic: str) -> TopicConfig | None:
-        """A topic, or None."""
+        """Return a topic, or None."""
         return self.table.get(topic)
 
     def put(self, raw: dict[str, Any]) -> None:
@@ -188,12 +188,13 @@ class TopicManager:
 
     @contextlib.asynccontextmanager
     async def leaving(self, topic: str) -> AsyncIterator[None]:
-        """Take a topic out of the table (215), persist it, register what is left; then the caller deletes the queues.
+        """Remove a topic from the table (215), persist and register that; then the caller deletes the queues.
 
-        No send makes the topic again until that has ended: its message would be stored in a topic that nobody knows.
-        After a failure of the caller the topic is there as before. Raises: StorageError.
+        Until the end no send creates the topic again: its message would be stored in an unknown topic. After a failure
+        of the
+        caller the topic is restored. Raises: StorageError.
         """
-        found = self.get(topic)
+        config = self.get(topic)
         self.table.delete(topic)
         self._leaving.add(topic)
         try:
@@ -202,26 +203,26 @@ class TopicManager:
             await self._changes.settled()
             yield
         except BaseException:
-            if found is not None:
-                self.put(found.raw)
+            if config is not None:
+                self.put(config.raw)
             raise
         finally:
             self._leaving.discard(topic)
 
     @property
     def is_full(self) -> bool:
-        """Are there so many topics that no send makes another one?"""
+        """Return True if the number of topics forbids the creation of a topic by a send."""
         return len(self.table) >= int(self._config["maxAutoCreatedTopics"])
 
     def create_for_send(self, topic: str, template: str, queues: int, sys_flag: int) -> TopicConfig | None:
-        """Make a topic that a producer sends to, after its template; None where the template does not allow it.
+        """Create a topic for a send, from its template; None if the template does not allow that.
 
         Source: createTopicInSendMessageMethod.
         """
-        found = self.get(topic)
-        if found is not None:
+        existing = self.get(topic)
+        if existing is not None:
             self._changes.wait_for(topic, self.table)
-            return found
+            return existing
         default = self.get(template)
         if topic in self._leaving or default is None or not default.perm & INHERIT or self.is_full:
             return None
@@ -238,25 +239,25 @@ class TopicManager:
         return TopicConfig(topic, raw)
 
     def ensure(self, topic: str, queues: int, perm: int = READ | WRITE, sys_flag: int = 0) -> TopicConfig:
-        """A topic that the broker itself needs, as %RETRY% and %DLQ%; made where it is not there.
+        """Return a topic that the broker itself needs, such as %RETRY% and %DLQ%; created if missing.
 
         Source: createTopicInSendMessageBackMethod.
         """
-        found = self.get(topic)
-        if found is not None:
+        existing = self.get(topic)
+        if existing is not None:
             self._changes.wait_for(topic, self.table)
-            return found
+            return existing
         raw = self.raw(topic, queues, perm, sys_flag=sys_flag)
         self.put(raw)
         return TopicConfig(topic, raw)
 
     def permission_changed(self) -> None:
-        """The broker's own permission is another one: register all topics anew."""
+        """Register all topics again after a change of the broker's permission."""
         self.table.touch()
         self._changed([])
 
     def is_written(self, topic: str) -> bool:
-        """Is the topic on disk? Else the answer to the present request waits for that."""
+        """Return True if the topic is on disk; else the response to the current request waits for that."""
         return not self._changes.wait_for(topic, self.table)
 
     def _changed(self, topics: list[str]) -> None:

@@ -1,1 +1,1 @@
-"""client_manager: see docs/architecture.md."""
+"""The connected clients of a broker: consumer groups, producer groups, heartbeats, queue locks."""

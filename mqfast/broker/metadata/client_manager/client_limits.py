@@ -1,6 +1,6 @@
-"""How much the clients of a broker may make the broker remember.
+"""Limits of the memory that clients can occupy in a broker.
 
-Room: broker. It must never refuse what an honest client says: each limit is far above what clients have.
+Each limit is far above the needs of an honest client.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ __all__ = ["ClientLimits", "text_of"]
 
 
 class ClientLimits(NamedTuple):
-    """Limits of what clients tell.
+    """Limits of the data that clients send.
 
-    Attributes: ``groups``: of consumers, and of producers, of one connection; ``members``: connections in groups, of
-        all groups; ``subscription_bytes``: text of all subscriptions; ``locks``: locked queues of all groups; ``name``:
+    Attributes: ``groups``: of consumers, and of producers, of a connection; ``members``: connections in groups, of all
+        groups; ``subscription_bytes``: text of all subscriptions; ``locks``: locked queues of all groups; ``name``:
         characters of a name.
     """
 
@@ -29,31 +29,35 @@ class ClientLimits(NamedTuple):
     name: int = 1024
 
     def check_names(self, given: Heartbeat) -> None:
-        """Raises: FieldError for a name that is too long."""
-        names = [given.client_id, *(one.group_name for one in given.producer_data_set or ())]
-        names += [one.group_name for one in given.consumer_data_set or ()]
+        """Raise FieldError for a name that is too long."""
+        names = [given.client_id, *(group.group_name for group in given.producer_data_set or ())]
+        names += [group.group_name for group in given.consumer_data_set or ()]
         for name in names:
             if len(name) > self.name:
                 raise FieldError("body", f"names of at most {self.name} characters", f"{name[:40]!r}...")
 
     def check_member(self, groups: int, members: int) -> None:
-        """May a connection enter one more group? Raises: CallRefused."""
+        """Check whether a connection may enter another group. Raises: CallRefused."""
         if groups >= self.groups:
             raise _full(f"clientGroupsMax={self.groups}: a connection is in so many groups already")
         if members >= self.members:
             raise _full(f"groupMembersMax={self.members}: the groups have so many members already")
 
     def check_text(self, size: int) -> None:
-        """May all subscriptions have so many bytes? Raises: CallRefused."""
+        """Check the total size of subscriptions in bytes. Raises: CallRefused."""
         if size > self.subscription_bytes:
             raise _full(f"subscriptionBytesMax={self.subscription_bytes}: all subscriptions would have {size} bytes")
 
 
 def text_of(data: ConsumerData) -> int:
-    """How much text the subscriptions of a group are; a topic counts for what its object takes, too."""
+    """Return the size of a group's subscriptions, with the memory of an object for each topic."""
     return sum(
-        200 + len(one.topic) + len(one.sub_string) + 60 * len(one.tags_set or ()) + 40 * len(one.code_set or ())
-        for one in data.subscription_data_set or ()
+        200
+        + len(subscription.topic)
+        + len(subscription.sub_string)
+        + 60 * len(subscription.tags_set or ())
+        + 40 * len(subscription.code_set or ())
+        for subscription in data.subscription_data_set or ()
     )
 
 

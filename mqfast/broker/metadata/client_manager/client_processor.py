@@ -1,8 +1,8 @@
-"""The requests by which clients tell that they are there, find each other, and lock queues (34, 35, 38, 41, 42), and
-those of admins who ask for them (203, 204).
+"""The requests of clients for heartbeats, members of groups and locks of queues (34, 35, 38, 41, 42), and the requests
+of admins for connections (203, 204).
 
-Room: broker. It must never know the store: whether a group may exist is asked of ``is_group_allowed``. Source:
-ClientManageProcessor, ConsumerManageProcessor, AdminBrokerProcessor, ClientHousekeepingService.
+Does not use the store: ``is_group_allowed`` decides whether a group may exist. Source: ClientManageProcessor,
+ConsumerManageProcessor, AdminBrokerProcessor, ClientHousekeepingService.
 """
 
 from __future__ import annotations
@@ -86,13 +86,13 @@ def _at_once(
 
 
 class ClientProcessor:
-    """Serves what concerns connected clients.
+    """Serves the requests about connected clients.
 
-    Args: is_group_allowed: may this group of a heartbeat exist? It may create what the group needs. is_told: are the
-    members of a group told of a change (notifyConsumerIdsChangedEnable)? has_queue: is this a queue of the broker, and
-    the group a known one? Others are not locked. compiled: serves a heartbeat once its SQL92 expressions are compiled.
-    limits: of what clients may tell. gives_locks: False for a slave: two brokers would give one queue to two members.
-    rights: what callers may do.
+    Args: is_group_allowed: whether a group of a heartbeat may exist; may create what the group needs. is_told: whether
+        the members of a group are notified of a change (notifyConsumerIdsChangedEnable). has_queue: whether the broker
+        has this queue and knows the group; other queues are not locked. compiled: serves a heartbeat after its SQL92
+        expressions are compiled. limits: of the data of clients. gives_locks: False for a slave: two brokers would lock
+        a queue for two members. rights: of callers.
     Thread: that of the event loop.
     """
 
@@ -123,10 +123,9 @@ class ClientProcessor:
         self._fingerprints: dict[str, int] = {}
 
     def register(self, processors: Processors) -> None:
-        """Put the codes into a server's table."""
-        heartbeats = ConcurrencyLimit(
-            "heartbeat", concurrency=50_000, queue_max=50_000
-        )  # what is awaited takes no time of others
+        """Register the handlers."""
+        # A heartbeat that waits does not delay others.
+        heartbeats = ConcurrencyLimit("heartbeat", concurrency=50_000, queue_max=50_000)
         clients, others = ConcurrencyLimit("client"), ConcurrencyLimit("admin")
         processors.register([RequestCode.HEART_BEAT], self.heartbeat, heartbeats)
         processors.register([RequestCode.UNREGISTER_CLIENT], self.unregister, clients)
@@ -140,40 +139,46 @@ class ClientProcessor:
             processors.register([code], handler, others)
 
     def heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | Awaitable[RemotingCommand]:
-        """34: a client is there, with these groups. Raises: FieldError, CallRefused."""
+        """Serve 34: a heartbeat of a client with its groups. Raises: FieldError, CallRefused."""
         given = decode_heartbeat(request.body)
         self._limits.check_names(given)
-        subscriptions = [one for group in given.consumer_data_set or () for one in group.subscription_data_set or ()]
-        if any(one.expression_type == _SQL92 for one in subscriptions):
+        subscriptions = [
+            subscription
+            for group in given.consumer_data_set or ()
+            for subscription in group.subscription_data_set or ()
+        ]
+        if any(subscription.expression_type == _SQL92 for subscription in subscriptions):
             return self._compiled(channel, subscriptions, partial(self._heartbeat, channel, request, given))
         return self._heartbeat(channel, request, given)
 
     def _heartbeat(self, channel: Channel, request: RemotingCommand, given: Heartbeat) -> RemotingCommand:
-        if channel.is_closed:  # while its expressions were compiled: nobody would ever say that it is gone
+        if channel.is_closed:  # closed during the compilation of expressions: no later event would remove the client
             return request.response(ResponseCode.SYSTEM_ERROR, remark="the connection has ended")
-        who = {"language": request.language, "version": request.version}
+        client = {"language": request.language, "version": request.version}
         fingerprint = given.heartbeat_fingerprint
         changed = False
-        allowed = [one for one in given.consumer_data_set or () if self._is_group_allowed(one)]
-        for one in allowed:
-            # Source: ClientManageProcessor.heartBeatV2: a client of 5.x leaves its subscriptions out while its
-            # fingerprint is the one that the broker has.
-            changed = changed or self._fingerprints.get(one.group_name, fingerprint) != fingerprint
-            self._fingerprints[one.group_name] = fingerprint
+        allowed = [consumer for consumer in given.consumer_data_set or () if self._is_group_allowed(consumer)]
+        for consumer in allowed:
+            # Source: ClientManageProcessor.heartBeatV2: a client of 5.x omits its subscriptions while the broker has
+            # the same fingerprint.
+            changed = changed or self._fingerprints.get(consumer.group_name, fingerprint) != fingerprint
+            self._fingerprints[consumer.group_name] = fingerprint
             left_out = fingerprint != 0 and given.without_sub
-            # After a restart of the broker, or the end of the group's last connection, nobody knows them: the client is
-            # to say them again. RocketMQ refuses the pulls of such a group until its subscriptions change.
-            known = self._consumers.group(one.group_name)
+            # After a restart of the broker, or the end of the group's last connection, the broker has no subscriptions:
+            # the client must send them again. RocketMQ refuses the pulls of such a group until a subscription changes.
+            known = self._consumers.group(consumer.group_name)
             changed = changed or (left_out and (known is None or not known.subscriptions))
-            self._tell([self._consumers.register(channel, given.client_id, one, without_subscriptions=left_out, **who)])
+            self._tell(
+                [self._consumers.register(channel, given.client_id, consumer, without_subscriptions=left_out, **client)]
+            )
         caller = self._rights.caller(channel, request)
         for producer in given.producer_data_set or ():
-            self._producers.register(channel, given.client_id, producer.group_name, caller, **who)
+            self._producers.register(channel, given.client_id, producer.group_name, caller, **client)
         is_changed = changed if fingerprint else True
         return request.response(0, {_SUPPORTS_V2: "true", _SUBSCRIPTIONS_CHANGED: str(is_changed).lower()})
 
     def unregister(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """35: a client leaves a group."""
+        """Serve 35: a client leaves a group."""
         fields = request.ext_fields
         if group := fields.get("producerGroup"):
             self._producers.unregister(channel, group)
@@ -182,7 +187,7 @@ class ClientProcessor:
         return request.response()
 
     def consumer_ids(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """38: who shares the queues of a group."""
+        """Serve 38: the ids of the members of a group."""
         name = _field(request, "consumerGroup")
         group = self._consumers.group(name)
         if group is None:
@@ -190,31 +195,33 @@ class ClientProcessor:
         return request.response(body=encode_body({"consumerIdList": group.client_ids()}))
 
     def lock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """41: queues for a consumer in order."""
-        if not self._gives_locks:  # to a client whose route is from before a fail-over
+        """Serve 41: lock queues for an orderly consumer."""
+        if not self._gives_locks:  # for a client with a route from before a fail-over
             return request.response(ResponseCode.SYSTEM_ERROR, remark="queues are locked at the master, not at a slave")
         given = decode_request(request.body, _LockBody, "body")
         group = given.consumer_group
-        there = [queue for queue in map(_queue, given.mq_set) if self._has_queue(group, queue)]
-        granted = self._locks.lock(group, given.client_id, there)
+        existing = [queue for queue in map(_queue, given.mq_set) if self._has_queue(group, queue)]
+        granted = self._locks.lock(group, given.client_id, existing)
         return request.response(body=_Locked([_Queue(q.broker_name, q.queue_id, q.topic) for q in granted]).body())
 
     def unlock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """42: queues are given back."""
+        """Serve 42: unlock queues."""
         given = decode_request(request.body, _LockBody, "body")
         self._locks.unlock(given.consumer_group, given.client_id, map(_queue, given.mq_set))
         return request.response()
 
     def consumer_connections(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """203: the members of a consumer group."""
+        """Serve 203: the members of a consumer group."""
         name = _field(request, "consumerGroup")
         group = self._consumers.group(name)
         if group is None:
             remark = f"the consumer group[{name}] not online"
             return request.response(ResponseCode.CONSUMER_NOT_ONLINE, remark=remark)
         caller = self._rights.caller(channel, request)
-        seen = {
-            topic: one for topic, one in group.subscriptions.items() if self._rights.may(caller, of_topic(topic, *ANY))
+        visible = {
+            topic: subscription
+            for topic, subscription in group.subscriptions.items()
+            if self._rights.may(caller, of_topic(topic, *ANY))
         }
         return request.response(
             body=encode_body(
@@ -223,13 +230,13 @@ class ClientProcessor:
                     group.consume_from_where,
                     group.consume_type,
                     group.message_model,
-                    seen,
+                    visible,
                 )
             )
         )
 
     def producer_connections(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """204: the members of a producer group."""
+        """Serve 204: the members of a producer group."""
         name = _field(request, "producerGroup")
         members = self._producers.members(name)
         if not members:
@@ -237,12 +244,12 @@ class ClientProcessor:
         return request.response(body=encode_body(_Producers(_connections(members))))
 
     def channel_closed(self, channel: Channel) -> None:
-        """A connection is gone."""
+        """Remove the client of a closed connection."""
         self._producers.channel_closed(channel)
         self._tell(self._consumers.channel_closed(channel))
 
     def scan(self) -> None:
-        """Remove who was silent for too long, close their connections, tell the others; forget old locks."""
+        """Remove expired members, close their connections, notify the other members; remove expired locks."""
         late, notices = self._consumers.expire()
         for channel in {*late, *self._producers.expire()}:
             if isinstance(channel, Channel):
@@ -259,18 +266,18 @@ class ClientProcessor:
                     channel.oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": notice.group})
 
 
-def _queue(one: _Queue) -> LockedQueue:
-    return LockedQueue(one.topic, one.broker_name, one.queue_id)
+def _queue(queue: _Queue) -> LockedQueue:
+    return LockedQueue(queue.topic, queue.broker_name, queue.queue_id)
 
 
 def _connections(members: Iterable[ClientChannelInfo]) -> list[_Connection]:
-    found = []
+    connections = []
     for member in members:
         host, port = member.channel.peer if isinstance(member.channel, Channel) else ("", 0)
-        found.append(
+        connections.append(
             _Connection(f"{host}:{port}", member.client_id, LanguageCode(member.language).name, member.version)
         )
-    return found
+    return connections
 
 
 def _field(request: RemotingCommand, name: str) -> str:

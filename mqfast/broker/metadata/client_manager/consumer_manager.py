@@ -1,10 +1,9 @@
-"""Consumer groups: which clients are in them, what they subscribe to, and who is to be told of a change.
+"""The consumer groups: members, subscriptions, and the notifications of a change.
 
-A member is a connection, not a client id: a client that comes back by a new connection is not removed when the old one
-ends.
+A member is a connection, not a client id: a client that reconnects is not removed when the old connection ends.
 
-Room: broker. It must never do I/O or read a clock that it was not given: it returns who is to be told (40), and who is
-to be closed. Source: ConsumerManager, ConsumerGroupInfo.
+No I/O and no clock except ``now_ms``: the connections to notify (40) and to close are returned. Source:
+ConsumerManager, ConsumerGroupInfo.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _LIMITS: Final = ClientLimits()
 
 
 class ClientChannelInfo:
-    """One client in one group, by one connection."""
+    """A client in a group, by its connection."""
 
     __slots__ = ("channel", "client_id", "language", "updated_ms", "version")
 
@@ -35,14 +34,14 @@ class ClientChannelInfo:
 
 
 class Notice(NamedTuple):
-    """The members of a group changed: ``channels`` are to be told (40)."""
+    """A change of the members of a group: ``channels`` must be notified (40)."""
 
     group: str
     channels: tuple[Hashable, ...]
 
 
 class ConsumerGroup:
-    """One group while it has members."""
+    """A group with members."""
 
     __slots__ = ("consume_from_where", "consume_type", "members", "message_model", "name", "subscriptions", "text")
 
@@ -54,47 +53,47 @@ class ConsumerGroup:
         self.follow(data)
 
     def follow(self, data: ConsumerData) -> None:
-        """How the group consumes is what its latest heartbeat says."""
+        """Apply the consume settings of the latest heartbeat."""
         self.consume_type = data.consume_type
         self.message_model = data.message_model
         self.consume_from_where = data.consume_from_where
 
     def client_ids(self) -> list[str]:
-        """The members, each once (38)."""
+        """Return the distinct ids of the members (38)."""
         return list(dict.fromkeys(member.client_id for member in self.members.values()))
 
     def channel_of(self, client_id: str) -> Hashable | None:
-        """The connection by which a client came last."""
-        found = [member for member in self.members.values() if member.client_id == client_id]
-        return max(found, key=lambda member: member.updated_ms).channel if found else None
+        """Return the latest connection of a client, None without a connection."""
+        members = [member for member in self.members.values() if member.client_id == client_id]
+        return max(members, key=lambda member: member.updated_ms).channel if members else None
 
     def subscribe(self, subscriptions: Iterable[SubscriptionData]) -> bool:
-        """Take the subscriptions of a heartbeat. True: a topic came or went."""
-        given = {one.topic: one for one in subscriptions}
+        """Apply the subscriptions of a heartbeat. Returns: True if a topic was added or removed."""
+        given = {subscription.topic: subscription for subscription in subscriptions}
         changed = False
-        for topic, one in given.items():
+        for topic, subscription in given.items():
             known = self.subscriptions.get(topic)
             if known is None:
                 changed = True
-            if known is None or one.sub_version > known.sub_version:
-                self.subscriptions[topic] = one
+            if known is None or subscription.sub_version > known.sub_version:
+                self.subscriptions[topic] = subscription
         for topic in self.subscriptions.keys() - given.keys():
             del self.subscriptions[topic]
             changed = True
         return changed
 
     def notice(self) -> Notice:
-        """All of its members are to be told."""
+        """Return a notice to all members."""
         return Notice(self.name, tuple(self.members))
 
 
 class ConsumerManager:
     """All consumer groups of a broker.
 
-    Args: now_ms: the time in ms; expiry_ms: a member without a heartbeat for longer is gone.
-    Attributes: ``on_register``: called with group and subscriptions of each heartbeat; ``on_end``: with a group that
-        lost its last member.
-    Thread: one at a time.
+    Args: now_ms: the time in ms; expiry_ms: a member without a heartbeat for longer expires.
+    Attributes: ``on_register``: called with group and subscriptions of each heartbeat; ``on_end``: called with a group
+        that lost the last member.
+    Thread: no concurrent calls.
     """
 
     def __init__(
@@ -110,21 +109,21 @@ class ConsumerManager:
         self.on_end: Callable[[str], object] = lambda _group: None
 
     def group(self, name: str) -> ConsumerGroup | None:
-        """A group, while it has members."""
+        """Return a group with members, None for other groups."""
         return self._groups.get(name)
 
     def groups(self) -> list[ConsumerGroup]:
-        """All groups with members."""
+        """Return all groups with members."""
         return list(self._groups.values())
 
     def groups_of_topic(self, topic: str) -> list[str]:
-        """The groups that subscribe to a topic now (300)."""
+        """Return the groups that subscribe to a topic now (300)."""
         return [group.name for group in self._groups.values() if topic in group.subscriptions]
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
-        """What a group wants of a topic."""
-        found = self._groups.get(group)
-        return None if found is None else found.subscriptions.get(topic)
+        """Return the subscription of a group to a topic, None without a subscription."""
+        members_group = self._groups.get(group)
+        return None if members_group is None else members_group.subscriptions.get(topic)
 
     def register(
         self,
@@ -136,9 +135,9 @@ class ConsumerManager:
         version: int = 0,
         without_subscriptions: bool = False,
     ) -> Notice | None:
-        """A heartbeat. Returns: who is to be told, the newcomer too; None where nothing changed.
+        """Process a heartbeat. Returns: the notice to all members, the new member included; None without a change.
 
-        Args: without_subscriptions: the client left them out, since they are the same.
+        Args: without_subscriptions: the client omitted unchanged subscriptions.
         Raises: CallRefused above a limit.
         """
         group = self._groups.get(data.group_name)
@@ -164,15 +163,15 @@ class ConsumerManager:
         return group.notice() if changed else None
 
     def unregister(self, channel: Hashable, group: str) -> Notice | None:
-        """A client leaves a group (35). Returns: who is to be told."""
-        found = self._groups.get(group)
-        if found is None or found.members.pop(channel, None) is None:
+        """Remove a client from a group (35). Returns: the notice to the other members."""
+        left_group = self._groups.get(group)
+        if left_group is None or left_group.members.pop(channel, None) is None:
             return None
         self._left(channel, group)
-        if not found.members:
-            self._end(found)
+        if not left_group.members:
+            self._end(left_group)
             return None
-        return found.notice()
+        return left_group.notice()
 
     def _end(self, group: ConsumerGroup) -> None:
         del self._groups[group.name]
@@ -187,23 +186,23 @@ class ConsumerManager:
             del self._groups_of[channel]
 
     def channel_closed(self, channel: Hashable) -> list[Notice]:
-        """A connection is gone, and with it its places in all groups."""
+        """Remove a closed connection from all groups."""
         notices = [self.unregister(channel, name) for name in list(self._groups_of.get(channel, ()))]
         return [notice for notice in notices if notice is not None]
 
     def expire(self) -> tuple[list[Hashable], list[Notice]]:
-        """Remove members that were silent for too long. Returns: their connections, to be closed; who is to be told."""
+        """Remove expired members. Returns: their connections, to be closed; the notices."""
         latest = self._now_ms() - self._expiry_ms
         late: dict[Hashable, None] = {}
         notices: list[Notice] = []
         for group in list(self._groups.values()):
-            gone = [channel for channel, member in group.members.items() if member.updated_ms < latest]
-            for channel in gone:
+            expired = [channel for channel, member in group.members.items() if member.updated_ms < latest]
+            for channel in expired:
                 del group.members[channel]
                 self._left(channel, group.name)
                 late[channel] = None
             if not group.members:
                 self._end(group)
-            elif gone:
+            elif expired:
                 notices.append(group.notice())
         return list(late), notices

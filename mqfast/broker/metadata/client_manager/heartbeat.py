@@ -1,7 +1,7 @@
-"""What a client says of itself every 30 seconds (34): its groups and what they subscribe to.
+"""The heartbeat of a client, every 30 seconds (34): its groups and their subscriptions.
 
-Room: broker. It must never refuse what some client version sends: missing fields have Java's defaults, numbers may be
-text. Source: HeartbeatData, ConsumerData, SubscriptionData.
+The format of every client version is accepted: missing fields have Java's defaults, numbers may be text. Source:
+HeartbeatData, ConsumerData, SubscriptionData.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TAG: Final = "TAG"
 
 
 class SubscriptionData(Struct, rename="camel"):
-    """One topic of a group; ``sub_version`` grows with each change, in ms or ns as the client likes."""
+    """A topic of a group; ``sub_version`` grows with each change, in ms or ns by choice of the client."""
 
     topic: str
     sub_string: str = ""
@@ -34,7 +34,7 @@ class SubscriptionData(Struct, rename="camel"):
 
 
 class ConsumerData(Struct, rename="camel"):
-    """One consumer group of a client."""
+    """A consumer group of a client."""
 
     group_name: str
     consume_type: str = PASSIVELY
@@ -45,7 +45,7 @@ class ConsumerData(Struct, rename="camel"):
 
 
 class ProducerData(Struct, rename="camel"):
-    """One producer group of a client."""
+    """A producer group of a client."""
 
     group_name: str
 
@@ -61,11 +61,11 @@ class Heartbeat(Struct, rename="camel"):
 
 
 def decode_heartbeat(body: bytes) -> Heartbeat:
-    """The body of 34. Raises: FieldError."""
-    found = decode_request(body, Heartbeat, "body")
-    if not found.client_id:
+    """Decode the body of 34. Raises: FieldError."""
+    heartbeat = decode_request(body, Heartbeat, "body")
+    if not heartbeat.client_id:
         raise FieldError("body.clientID", "a name", "an empty one")
-    return found
+    return heartbeat
 
 
 build_tables(__name__)

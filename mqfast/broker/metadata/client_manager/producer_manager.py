@@ -1,6 +1,6 @@
-"""Producer groups: by which connections their members can be asked (39) and told (326).
+"""The producer groups: the connections for transaction checks (39) and replies (326).
 
-Room: broker. It must never do I/O or read a clock that it was not given. Source: ProducerManager.
+No I/O and no clock except ``now_ms``. Source: ProducerManager.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _ANYBODY: Final = Caller()
 class ProducerManager:
     """All producer groups of a broker.
 
-    Args: now_ms: the time in ms; expiry_ms: a member without a heartbeat for longer is gone.
-    Thread: one at a time.
+    Args: now_ms: the time in ms; expiry_ms: a member without a heartbeat for longer expires.
+    Thread: no concurrent calls.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class ProducerManager:
         self._ids_of: dict[Hashable, dict[str, None]] = {}  # connection -> ids of its clients
         self._clients: dict[str, dict[Hashable, None]] = {}  # id -> connections, that of the latest heartbeat last
         self._callers: dict[Hashable, Caller] = {}  # of the latest heartbeat by a connection
-        self._owners: dict[str, str] = {}  # id -> account that came first with it
+        self._owners: dict[str, str] = {}  # id -> first account with this id
         self._turn = 0
 
     def register(
@@ -50,7 +50,7 @@ class ProducerManager:
         language: int = 0,
         version: int = 0,
     ) -> None:
-        """A heartbeat. Args: caller: who sent it. Raises: CallRefused above a limit."""
+        """Process a heartbeat. Args: caller: the sender. Raises: CallRefused above a limit."""
         is_new = channel not in self._groups.get(group, ())
         if is_new:
             self._limits.check_member(len(self._groups_of.get(channel, ())), self._count)
@@ -68,7 +68,7 @@ class ProducerManager:
         channels[channel] = None
 
     def unregister(self, channel: Hashable, group: str) -> None:
-        """A client leaves a group (35)."""
+        """Remove a client from a group (35)."""
         members = self._groups.get(group)
         if members is None or members.pop(channel, None) is None:
             return
@@ -89,12 +89,12 @@ class ProducerManager:
                 del self._owners[client_id]
 
     def channel_closed(self, channel: Hashable) -> None:
-        """A connection is gone, and with it its places in all groups."""
+        """Remove a closed connection from all groups."""
         for group in list(self._groups_of.get(channel, ())):
             self.unregister(channel, group)
 
     def expire(self) -> list[Hashable]:
-        """Remove members that were silent for too long. Returns: their connections, to be closed."""
+        """Remove expired members. Returns: their connections, to be closed."""
         latest = self._now_ms() - self._expiry_ms
         late: dict[Hashable, None] = {}
         for group, members in list(self._groups.items()):
@@ -104,15 +104,17 @@ class ProducerManager:
         return list(late)
 
     def members(self, group: str) -> list[ClientChannelInfo]:
-        """The members of a group (204)."""
+        """Return the members of a group (204)."""
         return list(self._groups.get(group, {}).values())
 
     def groups(self) -> list[str]:
-        """All groups with members (328)."""
+        """Return all groups with members (328)."""
         return list(self._groups)
 
     def pick(self, group: str, may: Callable[[Caller], bool] = lambda _: True) -> Hashable | None:
-        """One connection of a group, each in its turn; None where it has none. Args: may: this caller be asked?"""
+        """Return a connection of a group, round robin; None without a connection. Args: may: which callers are
+        eligible.
+        """
         channels = [channel for channel in self._groups.get(group, {}) if may(self._callers[channel])]
         if not channels:
             return None
@@ -120,9 +122,9 @@ class ProducerManager:
         return channels[self._turn % len(channels)]
 
     def channel_of(self, client_id: str) -> Hashable | None:
-        """The connection by which a client came last, of those that are there.
+        """Return the latest open connection of a client.
 
-        While a client is there, the account that came first with its id keeps it: an id is known to many.
+        While a client is connected, its id belongs to the first account with that id, since ids are not secret.
         """
         owner = self._owners.get(client_id)
         for channel in reversed(self._clients.get(client_id, {})):

@@ -1,8 +1,7 @@
-"""Which consumer of a group has which queue, where messages are consumed in order (41, 42).
+"""Locks of queues for orderly consumers (41, 42).
 
-A lock that is not taken again for 60 s is free; clients take theirs again every 20 s.
-
-Room: broker. It must never do I/O or read a clock that it was not given. Source: RebalanceLockManager.
+A lock that is not renewed for 60 s expires; clients renew their locks every 20 s. No I/O and no clock except
+``now_ms``. Source: RebalanceLockManager.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ LOCK_MS: Final = 60_000
 
 
 class LockedQueue(NamedTuple):
-    """One queue of a topic on one broker."""
+    """A queue of a topic on a broker."""
 
     topic: str
     broker_name: str
@@ -34,26 +33,26 @@ class _Lock:
 class QueueLocks:
     """The locks of all groups.
 
-    Args: now_ms: the time in ms; lock_ms: how long a lock holds (RocketMQ: rocketmq.broker.rebalance.lockMaxLiveTime);
-    most: locks of all groups; more are not granted.
-    Thread: one at a time.
+    Args: now_ms: the time in ms; lock_ms: lifetime of a lock (RocketMQ: rocketmq.broker.rebalance.lockMaxLiveTime);
+        max_locks: limit of locks of all groups.
+    Thread: no concurrent calls.
     """
 
-    def __init__(self, now_ms: Callable[[], int], *, lock_ms: int = LOCK_MS, most: int = 500_000) -> None:
+    def __init__(self, now_ms: Callable[[], int], *, lock_ms: int = LOCK_MS, max_locks: int = 500_000) -> None:
         self._now_ms = now_ms
         self._lock_ms = lock_ms
-        self._most = most
+        self._max_locks = max_locks
         self._count = 0
         self._groups: dict[str, dict[LockedQueue, _Lock]] = {}
 
     def lock(self, group: str, client_id: str, queues: Iterable[LockedQueue]) -> list[LockedQueue]:
-        """Take queues, or keep them. Returns: those that the client has now."""
+        """Lock queues, or renew locks. Returns: the queues that the client has locked now."""
         now = self._now_ms()
         locks = self._groups.setdefault(group, {})
         granted = []
         for queue in dict.fromkeys(queues):
             held = locks.get(queue)
-            if held is None and self._count >= self._most:
+            if held is None and self._count >= self._max_locks:
                 continue
             if held is None or held.client_id == client_id or self._is_over(held, now):
                 self._count += held is None
@@ -64,7 +63,7 @@ class QueueLocks:
         return granted
 
     def unlock(self, group: str, client_id: str, queues: Iterable[LockedQueue]) -> None:
-        """Give queues back; those of another client stay its own."""
+        """Unlock queues, except those of other clients."""
         locks = self._groups.get(group, {})
         for queue in queues:
             held = locks.get(queue)
@@ -75,17 +74,17 @@ class QueueLocks:
             self._groups.pop(group, None)
 
     def is_locked(self, group: str, client_id: str, queue: LockedQueue) -> bool:
-        """Has this client the queue now?"""
+        """Return True if this client has locked the queue."""
         held = self._groups.get(group, {}).get(queue)
         return held is not None and held.client_id == client_id and not self._is_over(held, self._now_ms())
 
     def is_orderly(self, group: str) -> bool:
-        """Does anybody of the group have a queue now?"""
+        """Return True if a member of the group has locked a queue."""
         now = self._now_ms()
         return any(not self._is_over(held, now) for held in self._groups.get(group, {}).values())
 
     def expire(self) -> None:
-        """Forget locks that are over."""
+        """Remove expired locks."""
         now = self._now_ms()
         for group, locks in list(self._groups.items()):
             for queue in [queue for queue, held in locks.items() if self._is_over(held, now)]:
