@@ -1,4 +1,4 @@
-"""Who may do what: accounts of ACL 1.0 (``plain_acl.yml``), users and rules of ACL 2.0, the guard before handlers.
+"""Access control: accounts of ACL 1.0 (``plain_acl.yml``), users and rules of ACL 2.0, the filter before handlers.
 
-Room: broker/acl. It must never serve a message or know the store.
+Serves no messages and does not use the store.
 """

@@ -1,7 +1,6 @@
-"""The access control of a broker as a whole: what its settings ask for, made, watched and ended.
+"""The access control of a broker: created from the settings, with a watch of the files of ACL 1.0.
 
-Room: broker/acl. It must never cost anything where nothing is asked for. Source: BrokerController.initialAcl,
-AuthenticationFactory, AuthorizationFactory.
+No overhead without access control. Source: BrokerController.initialAcl, AuthenticationFactory, AuthorizationFactory.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ _USER_HINT = "set initAuthenticationUser, or make a user with mqadmin createUser
 
 
 class SigningClient(RemotingClient):
-    """A client that signs what it asks.
+    """A client that signs all requests.
 
-    Args: access_key, secret: of the user as whom the broker asks.
+    Args: access_key, secret: of the user for the broker's requests.
     """
 
     def __init__(self, access_key: str, secret: str, **settings: Any) -> None:
@@ -54,7 +53,7 @@ class SigningClient(RemotingClient):
         serialize: int | None = None,
         version: int = VERSION,
     ) -> RemotingCommand:
-        """As ``RemotingClient.call``."""
+        """Call as ``RemotingClient.call``, with a signature."""
         fields = sign(ext_fields or {}, body, *self._signer)
         return await super().call(
             address, code, fields, body, timeout_ms=timeout_ms, serialize=serialize, version=version
@@ -69,19 +68,19 @@ class SigningClient(RemotingClient):
         *,
         serialize: int | None = None,
     ) -> None:
-        """As ``RemotingClient.oneway``."""
+        """Send as ``RemotingClient.oneway``, with a signature."""
         await super().oneway(address, code, sign(ext_fields or {}, body, *self._signer), body, serialize=serialize)
 
 
 class AccessControl:
-    """Serves 50 to 54 where ACL 1.0 is on, and 3001 to 3010.
+    """Serves 50 to 54 with ACL 1.0, and 3001 to 3010.
 
-    Made once the store is open, since the first users may be written into its ``config/``.
+    Created after the store is opened, since the first users may be written into its ``config/``.
 
     Args: config: of the broker.
-    Attributes: ``address``: of the broker, for 52; ``policy``: in one sentence, for the banner; ``rights``: what
-        handlers ask.
-    Raises: ConfigError, CorruptFile, OSError where what the settings ask for cannot be had.
+    Attributes: ``address``: of the broker, for 52; ``policy``: in a sentence, for the banner; ``rights``: for checks by
+        handlers.
+    Raises: ConfigError, CorruptFile, OSError if the settings or files are invalid.
     Thread: that of the event loop.
     """
 
@@ -93,7 +92,7 @@ class AccessControl:
         self._plain = PlainFiles(_plain_file(config)) if config["aclEnable"] else None
         self._users = Users(directory / "authUsers.json", _codes(config, "authenticationWhitelist"))
         self._policies = Policies(directory / "authAcls.json", config["brokerClusterName"])
-        # Without a signature a name says nothing: rules need users who sign.
+        # A name without a signature is no proof: rules need users that sign.
         self._authenticates = config["authenticationEnabled"] or config["authorizationEnabled"]
         self._inner = _pair(config, "innerClientAuthenticationCredentials", "accessKey", "secretKey")
         if self._authenticates:
@@ -110,7 +109,7 @@ class AccessControl:
 
     @property
     def policy(self) -> str:
-        """What is checked, in one sentence."""
+        """Return the checks in a sentence."""
         checks = [
             *(["ACL 1.0"] if self._plain is not None else []),
             *(["users sign"] if self._authenticates else []),
@@ -119,7 +118,7 @@ class AccessControl:
         return ", ".join(checks) or "none: everybody who connects may do everything"
 
     def processors(self) -> Processors:
-        """The table for requests: behind a guard where something is to be checked."""
+        """Return the table for requests, behind a filter if there are checks."""
         return GuardedProcessors(self.rights) if isinstance(self.rights, AclFilter) else Processors()
 
     def _make_rights(self) -> Rights:
@@ -135,11 +134,11 @@ class AccessControl:
         )
 
     def client(self, **settings: Any) -> RemotingClient:
-        """The client of the broker towards other servers."""
+        """Return the client of the broker for other servers."""
         return RemotingClient(**settings) if self._inner is None else SigningClient(*self._inner, **settings)
 
     def register(self, processors: Processors) -> None:
-        """Put the codes into a server's table."""
+        """Register the handlers."""
         config = self._config
         if self._plain is not None:
             PlainAclProcessor(
@@ -148,7 +147,7 @@ class AccessControl:
         AuthProcessor(self._users, self._policies, is_checked=self._authenticates).register(processors)
 
     def start(self) -> None:
-        """Look from now on whether the files of ACL 1.0 change."""
+        """Start to poll the files of ACL 1.0 for changes."""
         if self._plain is not None:
             self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
 
@@ -158,7 +157,7 @@ class AccessControl:
         self.start()
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Stop polling."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -179,12 +178,12 @@ def _codes(config: BrokerConfig, name: str) -> list[int]:
 
 
 def _pair(config: BrokerConfig, name: str, first: str, second: str) -> tuple[str, str] | None:
-    """Two texts of a JSON object, as RocketMQ's settings have them; its value is never shown."""
+    """Return two texts of a JSON object in the format of RocketMQ's settings; errors do not show the value."""
     if not str(config[name]).strip():
         return None
     try:
-        found = json.loads(config[name])
-        pair = str(found[first]), str(found[second])
+        fields = json.loads(config[name])
+        pair = str(fields[first]), str(fields[second])
     except (ValueError, KeyError, TypeError):
         pair = ("", "")
     if not all(pair):

@@ -1,8 +1,7 @@
-"""The guard: looks at a request before its handler does, and answers in its place where the caller may not.
+"""The ACL filter: checks a request before the handler, and refuses a request without permission.
 
-Room: broker/acl. It must never be a cost where no access control is configured: a server without it has a table of
-processors without a guard. Source: NettyRemotingAbstract.doBeforeRpcHooks, AuthenticationPipeline,
-AuthorizationPipeline.
+No overhead without access control: a server without ACL has a table of processors without the filter. Source:
+NettyRemotingAbstract.doBeforeRpcHooks, AuthenticationPipeline, AuthorizationPipeline.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ __all__ = ["AclFilter", "GuardedProcessors"]
 
 
 class AclFilter(Rights):
-    """Compares requests, and what handlers find that a request reaches, with accounts and rules.
+    """Compares requests, and the resources that handlers find behind a request, with accounts and rules.
 
     Args:
         plain: accounts of ACL 1.0.
-        users: those of ACL 2.0, who sign.
-        policies: what the users may do; without them every user may do everything. Needs ``users``.
+        users: of ACL 2.0, which sign.
+        policies: rules of the users; without rules every user may do everything. Needs ``users``.
         authorization_whitelist: codes that need no rule.
         cluster: the broker's.
-        trusts_proxy: the address in a PROXY preamble counts, not that of the TCP connection.
+        trusts_proxy: use the address in a PROXY header, not that of the TCP connection.
     """
 
     compares = True
@@ -59,10 +58,10 @@ class AclFilter(Rights):
         self._log = LogLimit(logging.getLogger("mqfast.broker.acl"))
 
     def check(self, channel: Channel, request: RemotingCommand) -> None:
-        """Let a request pass, or raise CallRefused with the answer."""
+        """Raise CallRefused with the response for a request that is not permitted."""
         address = self._address(channel)
         try:
-            if (name := repeated_name(request)) is not None:  # the signature may be of the other value
+            if (name := repeated_name(request)) is not None:  # the signature may belong to the other value
                 raise denied(f"field {name[:40]}: expected once, found twice")
             if self._plain is not None:
                 self._plain.check(request, address, self._cluster)
@@ -90,10 +89,10 @@ class AclFilter(Rights):
         for need in needs:
             policies.authorize(caller.name, need, caller.address)
 
-    # --- what handlers ask ---
+    # --- checks by handlers ---
 
     def caller(self, channel: Channel, request: RemotingCommand) -> Caller:
-        """As ``Rights.caller``."""
+        """Return as ``Rights.caller``."""
         if self._users is None:
             name = str(request.ext_fields.get(ACCESS_KEY) or "")
         else:
@@ -101,7 +100,7 @@ class AclFilter(Rights):
         return Caller(name, self._address(channel))
 
     def may(self, caller: Caller, *needs: Need) -> bool:
-        """As ``Rights.may``."""
+        """Return as ``Rights.may``."""
         try:
             self._compare(caller, needs, 0)
         except CallRefused:
@@ -109,13 +108,13 @@ class AclFilter(Rights):
         return True
 
     def demand(self, channel: Channel, request: RemotingCommand, *needs: Need) -> None:
-        """As ``Rights.demand``."""
+        """Check as ``Rights.demand``."""
         caller = self.caller(channel, request)
         try:
             self._compare(caller, needs, request.code)
         except CallRefused as error:
             self._logged(request, caller.address, error)
-            # Its own words would name what the caller may not know.
+            # The text of the error would name resources that the caller may not know.
             raise CallRefused(error.code, f"{caller.name} has no permission for what is asked for") from None
 
     def _compare(self, caller: Caller, needs: Iterable[Need], code: int) -> None:
@@ -129,20 +128,20 @@ class AclFilter(Rights):
 
 
 class GuardedProcessors(Processors):
-    """A table of processors behind a guard."""
+    """A table of processors behind a filter."""
 
     def __init__(self, guard: AclFilter) -> None:
         super().__init__()
         self._guard = guard
 
     def dispatch(self, channel: Channel, request: RemotingCommand) -> None:
-        """Serve the request when the guard lets it pass; else the guard's answer."""
+        """Serve a request that passes the filter; else send the response of the filter."""
         try:
             self._guard.check(channel, request)
         except CallRefused as error:
             channel.answer(request, request.response(error.code, remark=error.remark))
             return
-        except Exception as error:  # a fault of the guard lets nothing pass
+        except Exception as error:  # a request does not pass after an exception of the filter
             channel.answer(request, self._failure(request, error))
             return
         super().dispatch(channel, request)

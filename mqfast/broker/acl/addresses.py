@@ -1,7 +1,7 @@
-"""Addresses that a rule names: one, several, or a range of each part (ACL 1.0), and networks (ACL 2.0).
+"""Addresses of rules: an address, several, or a range for each part (ACL 1.0), and networks (ACL 2.0).
 
-Room: broker/acl. It must never match an address that a rule does not name: where Java ignores what stands behind a
-range, every part counts here. Source: RemoteAddressStrategyFactory, IPAddressUtils.
+Only addresses named by a rule match: where Java ignores the parts after a range, every part counts here. Source:
+RemoteAddressStrategyFactory, IPAddressUtils.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ _Parts = list[tuple[int, int]]
 
 
 def pattern(text: str | None) -> Matcher:
-    """What an entry of a white list matches; nothing where it is empty. Raises: ConfigError.
+    """Return the matcher of an entry of a white list, which matches nothing for an empty entry. Raises: ConfigError.
 
     ``*``; ``10.1.2.3``; ``10.1.2.3,10.1.2.4``; ``10.1.2.{3,4}``; ``10.1.*.*``; ``10.1.2-9.*``; the same with the parts
     of IPv6, ranges in the last two.
     """
-    found = (text or "").strip()
-    if not found:
+    entry = (text or "").strip()
+    if not entry:
         return _nobody
-    if found in ("*", "*.*.*.*", "*:*:*:*:*:*:*:*"):
+    if entry in ("*", "*.*.*.*", "*:*:*:*:*:*:*:*"):
         return _everybody
-    if found.endswith("}"):
-        head, _, tail = found[:-1].partition("{")
-        names = [head + one.strip() for one in tail.split(",") if one.strip()]
+    if entry.endswith("}"):
+        head, _, tail = entry[:-1].partition("{")
+        names = [head + word.strip() for word in tail.split(",") if word.strip()]
         if not names or head[-1:] not in (".", ":"):
-            raise _wrong(found)
+            raise _wrong(entry)
     else:
-        names = [one.strip() for one in found.split(",") if one.strip()]
-    rules = [_rule(name, found) for name in names]
+        names = [word.strip() for word in entry.split(",") if word.strip()]
+    rules = [_rule(name, entry) for name in names]
     return lambda address: any(_matches(rule, _numbers(address)) for rule in rules)
 
 
@@ -60,7 +60,7 @@ def _numbers(address: str) -> list[int]:
     except ValueError:
         return []
     if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
-        ip = ip.ipv4_mapped  # an IPv4 client of a socket that listens to both
+        ip = ip.ipv4_mapped  # an IPv4 client of a dual-stack socket
     size = 1 if ip.version == 4 else 2
     return [int.from_bytes(ip.packed[i : i + size], "big") for i in range(0, len(ip.packed), size)]
 
@@ -78,33 +78,33 @@ def _rule(name: str, whole: str) -> _Parts:
             raise _wrong(whole)
         return [(number, number) for number in numbers]
     if ":" not in name:
-        words, size, base, most = name.split("."), 4, 10, 255
+        words, size, base, largest = name.split("."), 4, 10, 255
     else:
         head, gap, tail = name.partition("::")
         before, after = [w for w in head.split(":") if w], [w for w in tail.split(":") if w]
         words = before + ["0"] * (8 - len(before) - len(after) if gap else 0) + after
-        size, base, most = 8, 16, 0xFFFF
+        size, base, largest = 8, 16, 0xFFFF
     if len(words) != size:
         raise _wrong(whole)
-    return [_part(word.strip(), base, most, whole) for word in words]
+    return [_part(word.strip(), base, largest, whole) for word in words]
 
 
-def _part(word: str, base: int, most: int, whole: str) -> tuple[int, int]:
+def _part(word: str, base: int, largest: int, whole: str) -> tuple[int, int]:
     if word == "*":
-        return 0, most
+        return 0, largest
     digits = "[0-9]{1,3}" if base == 10 else "[0-9a-fA-F]{1,4}"
-    found = re.fullmatch(f"({digits})(?:-({digits}))?", word)
-    if not found:
+    match = re.fullmatch(f"({digits})(?:-({digits}))?", word)
+    if not match:
         raise _wrong(whole)
-    low = int(found[1], base)
-    high = int(found[2], base) if found[2] else low
-    if not low <= high <= most:
+    low = int(match[1], base)
+    high = int(match[2], base) if match[2] else low
+    if not low <= high <= largest:
         raise _wrong(whole)
     return low, high
 
 
 def is_network(text: str) -> bool:
-    """Is this an address, or a network as 10.0.0.0/8?"""
+    """Return True for an address, or a network such as 10.0.0.0/8."""
     try:
         ipaddress.ip_network(text, strict=False)
     except ValueError:
@@ -113,7 +113,7 @@ def is_network(text: str) -> bool:
 
 
 def is_in_network(address: str, network: str) -> bool:
-    """Is the address the one of the rule, or in its network?"""
+    """Return True if the address is equal to the rule's address or in the rule's network."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

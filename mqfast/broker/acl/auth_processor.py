@@ -1,8 +1,7 @@
-"""The requests by which admins see and change users and rules of ACL 2.0: 3001 to 3010.
+"""The requests of admins for users and rules of ACL 2.0: 3001 to 3010.
 
-Room: broker/acl. It must never let a password leave the broker, nor check what the guard has checked: only who may
-make a super user is decided here.
-Source: AdminBrokerProcessor of 5.3.3 and 5.5.0, UserConverter, AclConverter.
+No password leaves the broker. The ACL filter has checked the requests; only the permission to create a super user is
+checked here. Source: AdminBrokerProcessor of 5.3.3 and 5.5.0, UserConverter, AclConverter.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _ONLY_SUPER: Final = "The super user can only be update by super user"
 class AuthProcessor:
     """Serves 3001 to 3005 (users) and 3006 to 3010 (rules).
 
-    Args: is_checked: are users known by their signatures? If not, nobody can tell a super user from others.
+    Args: is_checked: whether users are authenticated by signatures; otherwise super users cannot be distinguished.
     """
 
     def __init__(self, users: Users, policies: Policies, *, is_checked: bool) -> None:
@@ -36,7 +35,7 @@ class AuthProcessor:
         self._is_checked = is_checked
 
     def register(self, processors: Processors) -> None:
-        """Put the codes into a server's table."""
+        """Register the handlers."""
         lane = ConcurrencyLimit("auth")
         for code, handler in {
             RequestCode.AUTH_CREATE_USER: self.create_user,
@@ -56,7 +55,7 @@ class AuthProcessor:
         return not self._is_checked or self._users.is_super(self._users.signer(request))
 
     def create_user(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """3001: a new user."""
+        """Serve 3001: create a user."""
         user = _user_of(request)
         if user.user_type == UserType.SUPER and not self._by_super(request):
             remark = "The super user can only be create by super user"
@@ -65,7 +64,7 @@ class AuthProcessor:
         return request.response()
 
     def update_user(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """3002: another password, type or status."""
+        """Serve 3002: change password, type or status."""
         user = _user_of(request)
         if user.user_type == UserType.SUPER and not self._by_super(request):
             return request.response(ResponseCode.SYSTEM_ERROR, remark=_ONLY_SUPER)
@@ -76,7 +75,7 @@ class AuthProcessor:
         return request.response()
 
     def delete_user(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """3003: a user is gone, and the user's rules."""
+        """Serve 3003: delete a user and the user's rules."""
         name = _name(request)
         user = self._users.get(name)
         if user is not None:
@@ -87,17 +86,17 @@ class AuthProcessor:
         return request.response()
 
     def get_user(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Serve 3004: one user, without the password."""
+        """Serve 3004: a user, without the password."""
         user = self._users.get(_name(request))
         return request.response(body=b"" if user is None else encode_body(user.shown))
 
     def list_users(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Serve 3005: users by a part of their names, without passwords."""
+        """Serve 3005: users by a part of the name, without passwords."""
         users = [user.shown for user in self._users.listed(request.ext_fields.get("filter"))]
         return request.response(body=encode_body(users) if users else b"")
 
     def put_acl(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """3006 and 3007: rules for a user."""
+        """Serve 3006 and 3007: set rules of a user."""
         acl = decode_request(request.body, Acl, "body")
         if not acl.policies:
             raise CallRefused(
@@ -108,18 +107,18 @@ class AuthProcessor:
         return request.response()
 
     def delete_acl(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """3008: one rule of a user, or all."""
+        """Serve 3008: delete a rule of a user, or all rules."""
         fields = request.ext_fields
         self._policies.delete(self._subject(fields.get("subject")), fields.get("policyType"), fields.get("resource"))
         return request.response()
 
     def get_acl(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """3009: the rules of a user."""
+        """Serve 3009: the rules of a user."""
         acl = self._policies.get(self._subject(request.ext_fields.get("subject")))
         return request.response(body=b"" if acl is None else encode_body(acl))
 
     def list_acls(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """3010: rules by parts of the names of users and resources."""
+        """Serve 3010: rules by parts of the names of users and resources."""
         fields = request.ext_fields
         acls = self._policies.listed(fields.get("subjectFilter"), fields.get("resourceFilter"))
         return request.response(body=encode_body(acls) if acls else b"")

@@ -1,7 +1,7 @@
-"""ACL 1.0: the accounts of ``plain_acl.yml`` and what each of them may do.
+"""ACL 1.0: the accounts of ``plain_acl.yml`` and their permissions.
 
-Room: broker/acl. It must never let a request pass because a file is broken: the accounts of before stay in force, and
-at start a broken file is an error. Source: PlainPermissionManager, PlainAccessResource, Permission.
+A broken file opens nothing: the previous accounts stay in force, and at start a broken file is an error. Source:
+PlainPermissionManager, PlainAccessResource, Permission.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _TRACE: Final = Need(Kind.TOPIC, TRACE_TOPIC, (Action.PUB,))
 
 
 def refuse(text: str) -> NoReturn:
-    """The answer of a Java broker: code 1, the exception's name and its text."""
+    """Raise the response of a Java broker: code 1, the exception's name and text."""
     raise CallRefused(ResponseCode.SYSTEM_ERROR, f"org.apache.rocketmq.acl.common.AclException: {text}")
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One access key: its secret, where it may come from without a signature, and what it may do."""
+    """An access key: secret, addresses that need no signature, and permissions."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -54,7 +54,7 @@ def _perm(text: Any) -> int:
 
 
 def account_of(entry: Mapping[str, Any]) -> Account:
-    """An entry of ``accounts``. Raises: ConfigError."""
+    """Return an entry of ``accounts``. Raises: ConfigError."""
     key, secret = entry.get("accessKey"), entry.get("secretKey")
     if key is None or secret is None or min(len(str(key)), len(str(secret))) <= _TOO_SHORT:
         raise ConfigError(f"The accessKey={key} and its secretKey cannot be null and length should longer than 6")
@@ -79,8 +79,8 @@ def account_of(entry: Mapping[str, Any]) -> Account:
 class PlainAccounts:
     """All accounts in force.
 
-    Args: files: path -> content of each file; the accounts of a path that comes first count.
-    Raises: ConfigError for a content that Java would not start with.
+    Args: files: path -> content of each file; of repeated accounts the first counts.
+    Raises: ConfigError for a content that prevents a start of Java.
     """
 
     def __init__(self, files: Mapping[Path, Mapping[str, Any]]) -> None:
@@ -88,7 +88,7 @@ class PlainAccounts:
         self._accounts: dict[str, Account] = {}
         self.file_of: dict[str, Path] = {}
         for path, content in files.items():
-            self._white += [pattern(str(one)) for one in content.get("globalWhiteRemoteAddresses") or ()]
+            self._white += [pattern(str(address)) for address in content.get("globalWhiteRemoteAddresses") or ()]
             for entry in content.get("accounts") or ():
                 account = account_of(entry)
                 if account.access_key in self._accounts:
@@ -98,7 +98,7 @@ class PlainAccounts:
                 self.file_of[account.access_key] = path
 
     def check(self, request: RemotingCommand, address: str, cluster: str) -> None:
-        """May this request be served? Args: address: where it comes from. Raises: CallRefused."""
+        """Check the permission for a request. Args: address: of the sender. Raises: CallRefused."""
         if any(is_white(address) for is_white in self._white):
             return
         key = request.ext_fields.get(ACCESS_KEY)
@@ -122,7 +122,7 @@ class PlainAccounts:
         _compare(account, needs, request.code)
 
     def compare(self, caller: Caller, needs: Iterable[Need], code: int) -> None:
-        """Compare what a caller, whose request was let pass, wants to do now. Raises: CallRefused."""
+        """Check further permissions of the caller of an admitted request. Raises: CallRefused."""
         if any(is_white(caller.address) for is_white in self._white):
             return
         account = self._accounts.get(caller.name)
@@ -133,15 +133,15 @@ class PlainAccounts:
 
 
 def is_for_admins(code: int) -> bool:
-    """Say whether ACL 1.0, which knows PUB and SUB alone, leaves this code to administrators."""
+    """Return True if ACL 1.0, with only PUB and SUB, requires an administrator for this code."""
     return any(right_of(part.kind, part.actions) == ADMIN for part in NEEDS.get(code, ADMIN_ONLY))
 
 
 def right_of(kind: Kind, actions: Collection[Action]) -> int:
-    """Return the right of ACL 1.0 that one of these actions needs: PUB, SUB, either, or ADMIN.
+    """Return the right of ACL 1.0 for any of these actions: PUB, SUB, either, or ADMIN.
 
-    What changes offsets counts as SUB; what only asks about a topic or a group needs any right on it. Java lets all
-    accounts ask.
+    A change of offsets counts as SUB; a query about a topic or a group needs any right on the resource. Java permits
+    such queries to all accounts.
     """
     if kind is Kind.CLUSTER or not {Action.CREATE, Action.DELETE}.isdisjoint(actions):
         return ADMIN
@@ -157,7 +157,7 @@ def _not_admin(account: Account, code: int) -> str:
 def _compare(account: Account, needs: Iterable[Need], code: int) -> None:
     for need in needs:
         if need == _TRACE:
-            continue  # every account may write its traces
+            continue  # every account may write traces
         right = right_of(need.kind, need.actions)
         if right == ADMIN:
             if not account.admin:

@@ -1,7 +1,7 @@
-"""The files of ACL 1.0: ``plain_acl.yml`` and those in ``acl/`` beside it; watched by their times, changed by admins.
+"""The files of ACL 1.0: ``plain_acl.yml`` and those in ``acl/`` beside it; polled for changes, changed by admins.
 
-Room: broker/acl. It must never show a file half written, or leave a secret readable for others. A change by an admin
-is on disk before the answer. Source: PlainPermissionManager, AclFileWatchService.
+No reader sees a half-written file, and secrets are not readable for others. A change by an admin is on disk before the
+response. Source: PlainPermissionManager, AclFileWatchService.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ Content = dict[str, Any]
 
 
 class PlainFiles:
-    """The accounts in force, and the files that they come from.
+    """The accounts in force, and their files.
 
-    Args: file: ``plain_acl.yml``; it may be missing while ``directory`` has others. now_ms: for versions.
-    Raises: ConfigError, OSError where they cannot be read or used.
+    Args: file: ``plain_acl.yml``; may be missing while ``directory`` has others. now_ms: for versions.
+    Raises: ConfigError, OSError for missing or invalid files.
     """
 
     def __init__(self, file: Path, *, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
@@ -49,18 +49,18 @@ class PlainFiles:
             raise ConfigError(f"aclEnable: expected accounts in {file} or {self._directory}/*.yml, found no such file")
 
     def check(self, request: RemotingCommand, address: str, cluster: str) -> None:
-        """May this request be served? Raises: CallRefused."""
+        """Check the permission for a request. Raises: CallRefused."""
         self._accounts.check(request, address, cluster)
 
     def compare(self, caller: Caller, needs: Iterable[Need], code: int) -> None:
-        """Compare what a caller, whose request was let pass, wants to do now. Raises: CallRefused."""
+        """Check further permissions of the caller of an admitted request. Raises: CallRefused."""
         self._accounts.compare(caller, needs, code)
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def _paths(self) -> list[Path]:
-        found = sorted(p for p in self._directory.rglob("*") if p.suffix in (".yml", ".yaml") and p.is_file())
-        return [*found, self.file] if self.file.exists() and self.file not in found else found
+        paths = sorted(p for p in self._directory.rglob("*") if p.suffix in (".yml", ".yaml") and p.is_file())
+        return [*paths, self.file] if self.file.exists() and self.file not in paths else paths
 
     def _times(self) -> dict[Path, tuple[int, int, int]]:
         times = {}
@@ -73,7 +73,7 @@ class PlainFiles:
         return {path: _yaml_of(path) for path in self._paths()}
 
     def reload_if_changed(self) -> bool:
-        """Take the files again when one of them changed. A broken file leaves the accounts as they are."""
+        """Read the files again after a change. A broken file leaves the accounts unchanged."""
         try:
             times = self._times()
             if times == self._seen:
@@ -88,35 +88,37 @@ class PlainFiles:
         _log.info("ACL: read again: %s", ", ".join(map(str, content)) or "no file; every request is refused")
         return True
 
-    # -- what admins change --------------------------------------------------------------------------------------------
+    # -- changes by admins ---------------------------------------------------------------------------------------------
 
     def put_account(self, given: Mapping[str, Any]) -> None:
-        """Make or change an account (50). Raises: ConfigError."""
+        """Create or change an account (50). Raises: ConfigError."""
         account_of(given)
         for what in ("topicPerms", "groupPerms"):
             for line in given.get(what) or ():
                 _check_perm(str(line))
         path = self._accounts.file_of.get(str(given["accessKey"]), self.file)
         content = dict(self._content.get(path, {}))
-        accounts = [dict(one) for one in content.get("accounts") or ()]
-        found = next((one for one in accounts if one.get("accessKey") == given["accessKey"]), None)
-        if found is None:
-            accounts.append(found := {})
-        found.update({name: given[name] for name in _FIELDS if given.get(name) is not None})
+        accounts = [dict(entry) for entry in content.get("accounts") or ()]
+        account = next((entry for entry in accounts if entry.get("accessKey") == given["accessKey"]), None)
+        if account is None:
+            accounts.append(account := {})
+        account.update({name: given[name] for name in _FIELDS if given.get(name) is not None})
         self._write(path, {**content, "accounts": accounts})
 
     def delete_account(self, access_key: str) -> bool:
-        """Remove an account (51). False: there is none."""
+        """Remove an account (51). Returns: False for an unknown account."""
         path = self._accounts.file_of.get(access_key)
         if path is None:
             return False
         content = self._content[path]
-        left = [one for one in content.get("accounts") or () if one.get("accessKey") != access_key]
-        self._write(path, {**content, "accounts": left})
+        remaining = [entry for entry in content.get("accounts") or () if entry.get("accessKey") != access_key]
+        self._write(path, {**content, "accounts": remaining})
         return True
 
     def set_white_list(self, addresses: list[str], file: str | None) -> bool:
-        """Set the addresses from which everything is allowed (53). False: no such file of ACL. Raises: ConfigError."""
+        """Set the addresses with all permissions (53). Returns: False for a file that is none of ACL. Raises:
+        ConfigError.
+        """
         path = Path(file) if file else self.file
         if path not in self._content:
             return False
@@ -127,28 +129,30 @@ class PlainFiles:
         version = self.version_of(content)
         content["dataVersion"] = [{"counter": version["counter"] + 1, "timestamp": self._now_ms()}]
         changed = {**self._content, path: content}
-        accounts = PlainAccounts(changed)  # what cannot be used is refused before it is written
+        accounts = PlainAccounts(changed)  # invalid content is refused before the write
         import yaml
 
         replace_file(path, yaml.safe_dump(content, allow_unicode=True, sort_keys=False).encode())
         self._content, self._accounts, self._seen = changed, accounts, self._times()
 
-    # -- what admins ask -----------------------------------------------------------------------------------------------
+    # -- queries of admins ---------------------------------------------------------------------------------------------
 
     @staticmethod
     def version_of(content: Mapping[str, Any]) -> dict[str, int]:
-        """The data version of a file."""
-        found = (content.get("dataVersion") or [{}])[0]
-        return {name: int(found.get(name) or 0) for name in ("counter", "stateVersion", "timestamp")}
+        """Return the data version of a file."""
+        version = (content.get("dataVersion") or [{}])[0]
+        return {name: int(version.get(name) or 0) for name in ("counter", "stateVersion", "timestamp")}
 
     def versions(self) -> dict[str, dict[str, int]]:
-        """Path -> data version of every file (52)."""
+        """Return path -> data version of every file (52)."""
         return {str(path): self.version_of(content) for path, content in self._content.items()}
 
     def everything(self) -> tuple[list[str], list[Content]]:
-        """Return the addresses from which everything is allowed, and all accounts without their secrets (54)."""
+        """Return the addresses with all permissions, and all accounts without their secrets (54)."""
         white = [
-            str(one) for content in self._content.values() for one in content.get("globalWhiteRemoteAddresses") or ()
+            str(address)
+            for content in self._content.values()
+            for address in content.get("globalWhiteRemoteAddresses") or ()
         ]
         accounts: dict[str, Content] = {}
         for content in self._content.values():
@@ -178,17 +182,17 @@ def _yaml_of(path: Path) -> Content:
     except ModuleNotFoundError:
         raise ConfigError("aclEnable needs PyYAML: pip install 'mqfast[broker]'") from None
     try:
-        found = yaml.safe_load(path.read_bytes())
+        content = yaml.safe_load(path.read_bytes())
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: expected YAML, found {' '.join(str(error).split())}") from None
-    if found is None:
+    if content is None:
         return {}
     lists = ("globalWhiteRemoteAddresses", "accounts", "dataVersion")
-    if not isinstance(found, dict) or any(not isinstance(found.get(name) or [], list) for name in lists):
-        raise ConfigError(f"{path}: expected a mapping with lists {', '.join(lists)}, found {type(found).__name__}")
-    if any(not isinstance(entry, dict) for entry in found.get("accounts") or ()):
+    if not isinstance(content, dict) or any(not isinstance(content.get(name) or [], list) for name in lists):
+        raise ConfigError(f"{path}: expected a mapping with lists {', '.join(lists)}, found {type(content).__name__}")
+    if any(not isinstance(entry, dict) for entry in content.get("accounts") or ()):
         raise ConfigError(f"{path}: accounts: expected a mapping for each, found another kind")
-    for entry in found.get("accounts") or ():
+    for entry in content.get("accounts") or ():
         # Java reads a number as text.
         entry.update({name: str(entry[name]) for name in _TEXTS if entry.get(name) is not None})
-    return found
+    return content

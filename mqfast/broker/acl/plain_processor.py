@@ -1,7 +1,6 @@
-"""The requests by which admins see and change the accounts of ACL 1.0: 50 to 54.
+"""The requests of admins for the accounts of ACL 1.0: 50 to 54.
 
-Room: broker/acl. It must never let a secret leave the broker, nor check who asks: the guard has done so. Source:
-AdminBrokerProcessor of 4.9.7.
+No secret leaves the broker; the ACL filter has checked the requests. Source: AdminBrokerProcessor of 4.9.7.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _TEXTS: Final = ("accessKey", "secretKey", "whiteRemoteAddress", "defaultTopicPe
 
 
 class PlainAclProcessor:
-    """Serves 50 (make or change an account), 51 (delete), 52 (versions), 53 (white list), 54 (show all).
+    """Serves 50 (create or change an account), 51 (delete), 52 (versions), 53 (white list), 54 (show all).
 
     Args: files: the accounts; address, name, cluster: of the broker, for 52.
     """
@@ -32,7 +31,7 @@ class PlainAclProcessor:
         self._broker = {"brokerAddr": address, "brokerName": name, "clusterName": cluster}
 
     def register(self, processors: Processors) -> None:
-        """Put the codes into a server's table."""
+        """Register the handlers."""
         lane = ConcurrencyLimit("acl")
         for code, handler in {
             RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: self.put,
@@ -44,7 +43,7 @@ class PlainAclProcessor:
             processors.register([code], handler, lane)
 
     def put(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """50: an account is made, or what is given of it changes."""
+        """Serve 50: create an account, or change the given fields."""
         fields = request.ext_fields
         given: dict[str, Any] = {name: fields[name] for name in _TEXTS if name in fields}
         given["admin"] = fields.get("admin") == "true"
@@ -58,7 +57,7 @@ class PlainAclProcessor:
         return request.response()
 
     def delete(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """51: an account is gone."""
+        """Serve 51: delete an account."""
         key = request.ext_fields.get("accessKey", "")
         try:
             if self._files.delete_account(key):
@@ -69,7 +68,7 @@ class PlainAclProcessor:
         return request.response(ResponseCode.DELETE_ACL_CONFIG_FAILED, remark=remark)
 
     def versions(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """52: which state of the files is in force."""
+        """Serve 52: the versions of the files in force."""
         versions = self._files.versions()
         own = versions.get(str(self._files.file), {"counter": 0, "stateVersion": 0, "timestamp": 0})
         return request.response(
@@ -82,7 +81,7 @@ class PlainAclProcessor:
         )
 
     def set_white_list(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """53: addresses from which everything is allowed."""
+        """Serve 53: set the addresses with all permissions."""
         text = request.ext_fields.get("globalWhiteAddrs", "")
         try:
             if self._files.set_white_list(_list(text), request.ext_fields.get("aclFileFullPath")):
@@ -93,10 +92,10 @@ class PlainAclProcessor:
         return request.response(ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED, remark=remark)
 
     def show(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Serve 54: white list and accounts, without their secrets."""
+        """Serve 54: white list and accounts, without secrets."""
         white, accounts = self._files.everything()
         return request.response(body=encode_body({"globalWhiteAddrs": white, "plainAccessConfigs": accounts}))
 
 
 def _list(text: str) -> list[str]:
-    return [one.strip() for one in text.split(",") if one.strip()]
+    return [word.strip() for word in text.split(",") if word.strip()]

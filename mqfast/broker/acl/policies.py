@@ -1,8 +1,8 @@
-"""ACL 2.0: the rules of each user, and whether they allow what a request needs.
+"""ACL 2.0: the rules of each user, and the check of a request against them.
 
-Room: broker/acl. It must never allow what no rule allows. Where two rules fit equally well, the one that denies counts
-(RocketMQ says so too, and sorts the other way round). RocketMQ keeps its rules in RocksDB; here they are in
-``config/authAcls.json``. Source: AuthorizationMetadataManagerImpl, AclAuthorizationHandler, Resource, PolicyEntry.
+Without a matching rule a request is denied. Of two rules that match equally well, the denying rule counts (also
+RocketMQ's documented order, but its code sorts in the opposite order). RocketMQ stores rules in RocksDB; here they are
+in ``config/authAcls.json``. Source: AuthorizationMetadataManagerImpl, AclAuthorizationHandler, Resource, PolicyEntry.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _USER: Final = "User:"
 
 
 class PolicyEntry(Struct, rename="camel", omit_defaults=True, frozen=True):
-    """One rule, as the wire has it."""
+    """A rule in the wire format."""
 
     resource: str | None = None
     actions: list[str] | None = None
@@ -36,14 +36,14 @@ class PolicyEntry(Struct, rename="camel", omit_defaults=True, frozen=True):
 
 
 class Policy(Struct, rename="camel", omit_defaults=True, frozen=True):
-    """Rules of one type."""
+    """Rules of the same type."""
 
     policy_type: str | None = None
     entries: list[PolicyEntry] | None = None
 
 
 class Acl(Struct, rename="camel", omit_defaults=True, frozen=True):
-    """Body of 3006 and 3007, and what 3009 and 3010 answer: AclInfo."""
+    """Body of 3006 and 3007, and of the responses to 3009 and 3010: AclInfo."""
 
     subject: str | None = None
     policies: list[Policy] | None = None
@@ -64,7 +64,7 @@ class _Resource(NamedTuple):
         return f"{self.kind}:{'*' if self.name is None else self.name + '*' * self.is_prefix}"
 
     def fits(self, kind: Kind, name: str) -> bool:
-        """Does the rule name this resource?"""
+        """Return True if the rule names this resource."""
         if self.kind is Kind.ANY:
             return True
         if self.kind is not kind:
@@ -73,7 +73,7 @@ class _Resource(NamedTuple):
 
     @property
     def closeness(self) -> tuple[bool, int, int]:
-        """The smaller, the closer: a kind before any, a name before a prefix before all, a longer prefix first."""
+        """Return the order: a kind before any, a name before a prefix before all, a longer prefix first."""
         return self.kind is Kind.ANY, 2 if self.name is None else int(self.is_prefix), -len(self.name or "")
 
 
@@ -83,12 +83,12 @@ def _resource(text: str | None) -> _Resource:
     if text == "*":
         return _Resource(Kind.ANY, None)
     kind, colon, name = str(text).partition(":")
-    found = word(Kind, kind)
-    if found is None or not colon:
+    resource_kind = word(Kind, kind)
+    if resource_kind is None or not colon:
         raise denied("The resource is null.")
     if name == "*":
-        return _Resource(found, None)
-    return _Resource(found, name.partition("*")[0] if name.endswith("*") else name, name.endswith("*"))
+        return _Resource(resource_kind, None)
+    return _Resource(resource_kind, name.partition("*")[0] if name.endswith("*") else name, name.endswith("*"))
 
 
 class _Rule(NamedTuple):
@@ -101,17 +101,17 @@ class _Rule(NamedTuple):
         return (
             self.resource.fits(need.kind, name)
             and (Action.ALL in self.actions or not self.actions.isdisjoint(need.actions))
-            and (not self.source_ips or any(is_in_network(address, one) for one in self.source_ips))
+            and (not self.source_ips or any(is_in_network(address, network) for network in self.source_ips))
         )
 
     def shown(self) -> PolicyEntry:
-        actions = [one.value for one in Action if one in self.actions]
+        actions = [action.value for action in Action if action in self.actions]
         return PolicyEntry(str(self.resource), actions, list(self.source_ips) or None, self.decision.value)
 
 
 def _rule(entry: PolicyEntry) -> _Rule:
     resource = _resource(entry.resource)
-    actions = frozenset(found for text in entry.actions or () if (found := word(Action, text)) is not None)
+    actions = frozenset(action for text in entry.actions or () if (action := word(Action, text)) is not None)
     if not actions:
         raise denied("The actions is empty.")
     if Action.ANY in actions:
@@ -133,19 +133,19 @@ _Rules = dict[PolicyType, dict[_Resource, _Rule]]
 def _rules(acl: Acl) -> _Rules:
     if not acl.policies:
         raise denied("The policies is empty.")
-    found: _Rules = {}
+    rules: _Rules = {}
     for policy in acl.policies:
         if not policy.entries:
             raise denied("The policy entries is empty.")
         kind = word(PolicyType, policy.policy_type) or PolicyType.CUSTOM
         for entry in policy.entries:
             rule = _rule(entry)
-            found.setdefault(kind, {})[rule.resource] = rule
-    return found
+            rules.setdefault(kind, {})[rule.resource] = rule
+    return rules
 
 
 def subject_of(text: str | None) -> str | None:
-    """``User:name`` as the table has it; None where it names nobody."""
+    """Return ``User:name`` in the table's form; None for a text without a user."""
     kind, colon, name = (text or "").partition(":")
     return _USER + name if colon and kind.lower() == "user" and name else None
 
@@ -153,8 +153,8 @@ def subject_of(text: str | None) -> str | None:
 class Policies:
     """All rules, by subject.
 
-    Args: path: of their file. cluster: name of the broker's cluster.
-    Raises: CorruptFile, OSError where the file cannot be read.
+    Args: path: of the file. cluster: name of the broker's cluster.
+    Raises: CorruptFile, OSError for an invalid or unreadable file.
     """
 
     def __init__(self, path: Path, cluster: str) -> None:
@@ -169,7 +169,7 @@ class Policies:
                 raise CorruptFile(f"the rules cannot be read ({error}); repair the file", path=str(path)) from None
 
     def authorize(self, user: str, need: Need, address: str) -> None:
-        """May this user do one of the actions? Raises: CallRefused."""
+        """Check whether this user may do any of the actions. Raises: CallRefused."""
         subject = _USER + user
         name = self._cluster if need.kind is Kind.CLUSTER else need.name
         fitting: list[_Rule] = []
@@ -183,10 +183,10 @@ class Policies:
             why = "no matched policies." if best is None else "the decision is deny."
             raise denied(f"{subject} has no permission to access {need.kind}:{name} from {address}, {why}")
 
-    # -- what admins change and ask ------------------------------------------------------------------------------------
+    # -- changes and queries of admins ---------------------------------------------------------------------------------
 
     def put(self, subject: str, acl: Acl) -> None:
-        """Add the rules, in place of those for the same resources. Raises: CallRefused, OSError."""
+        """Add rules; a rule for the same resource is replaced. Raises: CallRefused, OSError."""
         old, new = self._rules.get(subject, {}), _rules(acl)
         kinds = [kind for kind in PolicyType if kind in old or kind in new]
         merged = {kind: {**old.get(kind, {}), **new.get(kind, {})} for kind in kinds}
@@ -196,18 +196,18 @@ class Policies:
         """Remove the rule for a resource, or all rules of the subject. Raises: CallRefused, OSError."""
         if subject not in self._rules:
             raise denied("The acl is not exist.")
-        left: _Rules = {}
+        remaining: _Rules = {}
         if (resource or "").strip():
-            which, kind = _resource(resource), word(PolicyType, policy_type) or PolicyType.CUSTOM
-            left = {
+            removed, kind = _resource(resource), word(PolicyType, policy_type) or PolicyType.CUSTOM
+            remaining = {
                 other: kept
                 for other, rules in self._rules[subject].items()
-                if (kept := {name: rule for name, rule in rules.items() if other is not kind or name != which})
+                if (kept := {name: rule for name, rule in rules.items() if other is not kind or name != removed})
             }
-        self._write({**self._without(subject), **({subject: left} if left else {})})
+        self._write({**self._without(subject), **({subject: remaining} if remaining else {})})
 
     def forget(self, subject: str) -> None:
-        """The subject is gone, and its rules with it. Raises: OSError."""
+        """Remove the rules of a deleted subject. Raises: OSError."""
         if subject in self._rules:
             self._write(self._without(subject))
 
@@ -215,12 +215,12 @@ class Policies:
         return {other: rules for other, rules in self._rules.items() if other != subject}
 
     def get(self, subject: str) -> Acl | None:
-        """The rules of one subject, as the wire has them."""
+        """Return the rules of a subject in the wire format."""
         rules = self._rules.get(subject)
         return None if rules is None else _shown(subject, rules)
 
     def listed(self, subject_part: str | None, resource_part: str | None) -> list[Acl]:
-        """The rules of subjects and for resources with these texts in their names."""
+        """Return rules by parts of the names of subjects and resources."""
         return list(self._listed(subject_part or "", resource_part or ""))
 
     def _listed(self, subject_part: str, resource_part: str) -> Iterator[Acl]:
@@ -234,12 +234,15 @@ class Policies:
                 yield _shown(subject, shown)
 
     def _write(self, rules: dict[str, _Rules]) -> None:
-        replace_file(self._path, encode_body(_File({subject: _shown(subject, one) for subject, one in rules.items()})))
+        replace_file(
+            self._path,
+            encode_body(_File({subject: _shown(subject, subject_rules) for subject, subject_rules in rules.items()})),
+        )
         self._rules = rules
 
 
 def _shown(subject: str, rules: _Rules) -> Acl:
-    return Acl(subject, [Policy(kind.value, _entries(found.values())) for kind, found in rules.items()])
+    return Acl(subject, [Policy(kind.value, _entries(kind_rules.values())) for kind, kind_rules in rules.items()])
 
 
 def _entries(rules: Iterable[_Rule]) -> list[PolicyEntry]:

@@ -1,9 +1,9 @@
-"""Lists what each request needs: which actions on which topics, groups or the cluster, in one table for all codes.
+"""The permissions that each request needs: actions on topics, groups or the cluster, in a table for all codes.
 
-Room: broker/acl. It must never decide: ACL 1.0 and 2.0, and the table of docs/broker.md, read the same list. A code
-without an entry is for administrators. What a request reaches by an offset or a message id is compared where the
-message is found (``Rights.demand``), since a request may name another topic, or none. Source:
-DefaultAuthorizationContextBuilder and the annotations of the request headers of 5.5.0, PlainAccessResource of 5.2.0.
+ACL 1.0 and 2.0, and the table of docs/broker.md, use the same list; the decision is made there. A code without an entry
+is for administrators. Resources behind an offset or a message id are checked when the message is read
+(``Rights.demand``), since a request may name another topic, or none. Source: DefaultAuthorizationContextBuilder and the
+annotations of the request headers of 5.5.0, PlainAccessResource of 5.2.0.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ CREATE, DELETE, GET, PUB, SUB, UPDATE = (
     Action.CREATE, Action.DELETE, Action.GET, Action.PUB, Action.SUB, Action.UPDATE,
 )  # fmt: skip
 ANY: Final = (PUB, SUB, GET)
-"""Who has one of these on a topic or a group may see that it exists."""
+"""Any of these on a topic or a group permits to see that the resource exists."""
 REPLY_TOPIC: Final = "{}_REPLY_TOPIC"
 _LIGHTS: Final = names.INNER_MULTI_DISPATCH.encode()
 
 
 class Need(NamedTuple):
-    """One of these actions on this resource; the cluster has no name."""
+    """Alternative actions on a resource; the cluster has no name."""
 
     kind: Kind
     name: str
@@ -42,7 +42,7 @@ class Need(NamedTuple):
 
 
 class Message(Protocol):
-    """Lists what is asked of a stored message."""
+    """The part of a stored message that determines its permissions."""
 
     @property
     def topic(self) -> str:
@@ -50,12 +50,14 @@ class Message(Protocol):
 
     @property
     def properties(self) -> dict[str, str]:
-        """Return what the message says of itself."""
+        """Return the properties of the message."""
 
 
 def of_topic(name: str, *actions: Action) -> Need:
-    """Return what a topic needs. Retries and dead letters are their group's; what the broker alone writes is for
-    administrators, since messages of many topics are in there.
+    """Return the need for actions on a topic.
+
+    Retry and dead letter topics belong to their group. Topics that only the broker writes are for administrators, since
+    they contain messages of many topics.
     """
     for prefix in (RETRY_PREFIX, DLQ_PREFIX):
         if name.startswith(prefix):
@@ -66,28 +68,29 @@ def of_topic(name: str, *actions: Action) -> Need:
 
 
 def of_group(name: str, *actions: Action) -> Need:
-    """Return what a group needs, by whichever name."""
+    """Return the need for actions on a group, given by group name or retry topic."""
     return Need(Kind.GROUP, name.removeprefix(RETRY_PREFIX), actions)
 
 
 def of_message(message: Message, *actions: Action) -> Need:
-    """Return what a stored message needs: while the message waits, the rights of the topic that it is for."""
+    """Return the need for actions on a stored message; for a parked message those of its real topic."""
     topic = message.topic
     return of_topic(message.properties.get(names.REAL_TOPIC) or topic if topic in PARKED else topic, *actions)
 
 
 def needs_of(request: RemotingCommand, cluster: str) -> list[Need]:
-    """Return all that a request needs by what it names.
+    """Return all needs of a request by its named resources.
 
-    Args: cluster: the broker's. Raises: FieldError for a body that cannot be read.
+    Args: cluster: the broker's. Raises: FieldError for an invalid body.
     """
     return [need for part in NEEDS.get(request.code, ADMIN_ONLY) for need in part.find(request, cluster)]
 
 
 class Part(NamedTuple):
-    """Describes one of the things that a code needs.
+    """A need of a code.
 
-    Attributes: ``find``: the needs of a request; ``kind``, ``actions``, ``where``: for the table of docs/broker.md.
+    Attributes: ``find``: returns the needs of a request; ``kind``, ``actions``, ``where``: for the table of
+        docs/broker.md.
     """
 
     kind: Kind
@@ -112,7 +115,7 @@ def _topic(*actions: Action, field: str = "topic", optional: bool = False) -> Pa
 
 
 def _topics(*actions: Action, field: str, optional: bool = False) -> Part:
-    """Names with ``;`` between them."""
+    """Return a part for topic names separated by ``;``."""
 
     def find(request: RemotingCommand, _: str) -> Iterator[Need]:
         given = [name for name in _field(request.ext_fields, field).split(";") if name]
@@ -135,12 +138,12 @@ def _cluster(*actions: Action) -> Part:
 
 
 def _reached(kind: Kind, *actions: Action, what: str) -> Part:
-    """Found by the handler, or by the part before this one in the same body."""
+    """Return a part that the handler checks, or the previous part with the same body."""
     return Part(kind, actions, what, lambda _request, _cluster: ())
 
 
 def _by_body(find: Callable[[RemotingCommand], Iterable[Need]], *parts: Part) -> tuple[Part, ...]:
-    """Parts that one look into the body finds."""
+    """Return parts that are found by decoding the body once."""
     return parts[0]._replace(find=lambda request, _: find(request)), *parts[1:]
 
 
@@ -195,13 +198,13 @@ def _new_group(request: RemotingCommand) -> Iterator[Need]:
 
 
 def _new_groups(request: RemotingCommand) -> Iterator[Need]:
-    for one in decode_request(request.body, _GroupsBody, "body", bytes_max=LIST_BYTES_MAX).group_config_list:
-        yield of_group(one.group_name, CREATE, UPDATE)
+    for group in decode_request(request.body, _GroupsBody, "body", bytes_max=LIST_BYTES_MAX).group_config_list:
+        yield of_group(group.group_name, CREATE, UPDATE)
 
 
 def _new_topics(request: RemotingCommand) -> Iterator[Need]:
-    for one in decode_request(request.body, _TopicsBody, "body", bytes_max=LIST_BYTES_MAX).topic_config_list:
-        yield of_topic(one.topic_name, CREATE)
+    for topic in decode_request(request.body, _TopicsBody, "body", bytes_max=LIST_BYTES_MAX).topic_config_list:
+        yield of_topic(topic.topic_name, CREATE)
 
 
 def _heartbeat(request: RemotingCommand) -> Iterator[Need]:
@@ -225,12 +228,12 @@ def _assignment(request: RemotingCommand) -> Iterator[Need]:
 
 
 def _send(request: RemotingCommand, _: str) -> list[Need]:
-    """By the reader of the handler, as in ``_pull``: a name that stands twice means one topic to both."""
+    """Return needs by the handler's parser, as in ``_pull``: a repeated field means the same topic for both."""
     header = send_header(request)
-    found = [of_topic(header.topic, PUB)]
+    needs = [of_topic(header.topic, PUB)]
     if _LIGHTS in header.properties:
-        found += [of_topic(name, PUB) for name in names.light_queues(header.properties)]
-    return found
+        needs += [of_topic(name, PUB) for name in names.light_queues(header.properties)]
+    return needs
 
 
 def _reply(request: RemotingCommand, cluster: str) -> list[Need]:
@@ -294,7 +297,7 @@ NEEDS: Final[Mapping[int, tuple[Part, ...]]] = {
     ),
     R.UNREGISTER_CLIENT: (_group(SUB, field="consumerGroup", optional=True),),
     R.CONSUMER_SEND_MSG_BACK: (_group(SUB), _reached(Kind.TOPIC, SUB, what="of the message at `offset`")),
-    R.END_TRANSACTION: (  # the answer to a check names the topic of half messages
+    R.END_TRANSACTION: (  # the response to a check names the topic of half messages
         _reached(Kind.TOPIC, PUB, what="`REAL_TOPIC` of the half message at `commitLogOffset`"),
     ),
     R.GET_CONSUMER_LIST_BY_GROUP: (_group(SUB, GET, field="consumerGroup"),),
@@ -396,7 +399,7 @@ NEEDS: Final[Mapping[int, tuple[Part, ...]]] = {
     ASK_ONCE: (*_ONCE, _reached(Kind.TOPIC, *ANY, what=_OF_ANY)),
     END_ONCE: _ONCE,
 }
-"""Code -> all that it needs."""
+"""Needs by request code."""
 
 
 build_tables(__name__)

@@ -1,7 +1,7 @@
-"""Answers handlers that ask what a caller may do, where they find out what a request reaches.
+"""The permissions of callers for handlers, which find out the resources behind a request.
 
-Room: broker/acl. It must never be a cost where no access control is configured: ``Rights`` itself allows everything,
-and the guard of a broker with access control is one that compares.
+No overhead without access control: ``Rights`` itself permits everything; a broker with access control uses the subclass
+``AclFilter``.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ __all__ = ["Caller", "Rights"]
 
 
 class Caller(NamedTuple):
-    """Names the sender of a request, as the signature proved; ``name`` is empty where there was no signature."""
+    """The sender of a request, proved by the signature; ``name`` is empty without a signature."""
 
     name: str = ""
     address: str = ""
 
 
 class Rights:
-    """Allows every caller everything.
+    """Permits everything to every caller.
 
-    Attributes: ``compares``: False here, so that hot paths need not even ask.
+    Attributes: ``compares``: False here, so that hot paths can skip the checks.
     Thread: that of the event loop.
     """
 
     compares = False
 
     def caller(self, channel: Channel, request: RemotingCommand) -> Caller:
-        """Name the sender of a request that the guard has let pass."""
+        """Return the sender of an admitted request."""
         return Caller()
 
     def may(self, caller: Caller, *needs: Need) -> bool:
-        """Say whether a caller may do all of this now: accounts and rules may have changed since the request."""
+        """Return True if a caller may do all of this now: accounts and rules may have changed since the request."""
         return True
 
     def demand(self, channel: Channel, request: RemotingCommand, *needs: Need) -> None:
-        """Compare what a request reaches with what its caller may. Raises: CallRefused, as the guard does."""
+        """Check the permissions for resources behind a request. Raises: CallRefused, as the filter does."""

@@ -1,7 +1,6 @@
-"""The words of ACL 2.0: actions, kinds of resources, users and decisions, as the wire spells them.
+"""The terms of ACL 2.0: actions, kinds of resources, users and decisions, in the spelling of the wire.
 
-Room: broker/acl. It must never hold behaviour but the reading of these words. Source: Action, ResourceType, UserType,
-UserStatus, PolicyType, Decision.
+Source: Action, ResourceType, UserType, UserStatus, PolicyType, Decision.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ __all__ = ["Action", "Decision", "Kind", "PolicyType", "UserStatus", "UserType",
 
 
 class Action(StrEnum):
-    """What is done to a resource; ``ALL`` in a rule stands for each."""
+    """An action on a resource; ``ALL`` in a rule means every action."""
 
     UNKNOWN = "Unknown"
     ALL = "All"
@@ -28,7 +27,7 @@ class Action(StrEnum):
 
 
 class Kind(StrEnum):
-    """What a resource is."""
+    """The kind of a resource."""
 
     UNKNOWN = "Unknown"
     ANY = "Any"
@@ -39,28 +38,28 @@ class Kind(StrEnum):
 
 
 class UserType(StrEnum):
-    """A super user may do everything."""
+    """The type of a user; a super user may do everything."""
 
     SUPER = "Super"
     NORMAL = "Normal"
 
 
 class UserStatus(StrEnum):
-    """A disabled user may do nothing."""
+    """The status of a user; a disabled user may do nothing."""
 
     ENABLE = "enable"
     DISABLE = "disable"
 
 
 class PolicyType(StrEnum):
-    """Default rules count where no custom one fits."""
+    """The type of a rule; default rules apply if no custom rule matches."""
 
     CUSTOM = "Custom"
     DEFAULT = "Default"
 
 
 class Decision(StrEnum):
-    """What a rule says."""
+    """The decision of a rule."""
 
     ALLOW = "Allow"
     DENY = "Deny"
@@ -70,5 +69,5 @@ W = TypeVar("W", bound=StrEnum)
 
 
 def word(kind: type[W], text: str | None) -> W | None:
-    """The word, in letters of any case; None where it is none of these."""
-    return next((one for one in kind if one.value.lower() == (text or "").lower()), None)
+    """Return the member with this text in any case; None without such a member."""
+    return next((member for member in kind if member.value.lower() == (text or "").lower()), None)

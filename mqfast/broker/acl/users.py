@@ -1,8 +1,8 @@
-"""ACL 2.0: the users, and who of them signed a request.
+"""ACL 2.0: the users, and the authentication of requests.
 
-Room: broker/acl. It must never lose a user: the file is on disk before a change counts. RocketMQ keeps its users in
-RocksDB; here they are in ``config/authUsers.json``, in clear as there, since a signature is checked with the password.
-Source: AuthenticationMetadataManagerImpl, DefaultAuthenticationHandler.
+The file is on disk before a change takes effect, so that no user is lost. RocketMQ stores users in RocksDB; here they
+are in ``config/authUsers.json``, in clear as there, since the password is needed to check a signature. Source:
+AuthenticationMetadataManagerImpl, DefaultAuthenticationHandler.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ __all__ = ["User", "Users", "denied"]
 
 
 def denied(text: str) -> CallRefused:
-    """The answer of a Java broker: code 16 and the exception's text."""
+    """Return the response of a Java broker: code 16 and the exception's text."""
     return CallRefused(ResponseCode.NO_PERMISSION, text)
 
 
 class User(Struct, rename="camel", omit_defaults=True, frozen=True):
-    """Body of 3001 and 3002, and without the password of 3004 and 3005: UserInfo."""
+    """Body of 3001 and 3002, and, without the password, of 3004 and 3005: UserInfo."""
 
     username: str | None = None
     password: str | None = None
@@ -38,7 +38,7 @@ class User(Struct, rename="camel", omit_defaults=True, frozen=True):
 
     @property
     def shown(self) -> User:
-        """What leaves the broker: the user without the password."""
+        """Return the user without the password."""
         return User(self.username, None, self.user_type, self.user_status)
 
     def __repr__(self) -> str:
@@ -52,8 +52,8 @@ class _File(Struct):
 class Users:
     """All users, by name.
 
-    Args: path: of their file; where there is none, there is no user. whitelist: codes that need no user.
-    Raises: CorruptFile, OSError where the file cannot be read.
+    Args: path: of the file; without a file there are no users. whitelist: codes that need no user.
+    Raises: CorruptFile, OSError for an invalid or unreadable file.
     """
 
     def __init__(self, path: Path, whitelist: Iterable[int] = ()) -> None:
@@ -70,16 +70,16 @@ class Users:
         return len(self._users)
 
     def authenticate(self, request: RemotingCommand) -> str:
-        """Name the user that signed this request; empty for a code that needs none. Raises: CallRefused."""
+        """Return the user that signed this request; empty for a code that needs no user. Raises: CallRefused."""
         if request.code not in self._whitelist:
             return self._signed_by(request)
         try:
             return self._signed_by(request)
         except CallRefused:
-            return ""  # a name without a signature says nothing
+            return ""  # a name without a signature is no proof
 
     def signer(self, request: RemotingCommand) -> str:
-        """Name the user that signed this request, which ``authenticate`` has let pass."""
+        """Return the user that signed an authenticated request."""
         if request.code in self._whitelist:
             return self.authenticate(request)
         return str(request.ext_fields.get(ACCESS_KEY) or "")
@@ -98,11 +98,11 @@ class Users:
         return str(name)
 
     def get(self, name: str) -> User | None:
-        """One user."""
+        """Return a user, None if unknown."""
         return self._users.get(name)
 
     def is_super(self, name: str) -> bool:
-        """May this user do everything? Raises: CallRefused where there is no such user, or not any more."""
+        """Return True for a super user. Raises: CallRefused for an unknown or disabled user."""
         user = self._users.get(name)
         if user is None:
             raise denied(f"User:{name} is not found")
@@ -111,7 +111,7 @@ class Users:
         return user.user_type == UserType.SUPER
 
     def listed(self, part: str | None) -> list[User]:
-        """The users with this text in their names, in the order of the names."""
+        """Return the users with ``part`` in the name, in the order of names."""
         return [self._users[name] for name in sorted(self._users) if not part or part in name]
 
     def create(self, user: User) -> None:
@@ -126,7 +126,7 @@ class Users:
         self._put(User(name, user.password, user.user_type or UserType.NORMAL, user.user_status or UserStatus.ENABLE))
 
     def update(self, user: User) -> None:
-        """Change what is given of a user. Raises: CallRefused, OSError."""
+        """Change the given fields of a user. Raises: CallRefused, OSError."""
         old = self._users.get(user.username or "")
         if old is None:
             raise denied("The user is not exist")
@@ -134,7 +134,7 @@ class Users:
         self._put(User(old.username, password, user.user_type or old.user_type, user.user_status or old.user_status))
 
     def delete(self, name: str) -> None:
-        """Remove a user; one that is not there is gone already. Raises: OSError."""
+        """Remove a user; no effect for an unknown user. Raises: OSError."""
         self._write({other: user for other, user in self._users.items() if other != name})
 
     def _put(self, user: User) -> None:

@@ -114,9 +114,8 @@ class Changes:
                 try:
                     await self._loop.run_in_executor(None, table.persist)
                 except Exception as error:
-                    self._names.pop(
-                        write
-                    )  # the topics stay pending: the next request that needs a topic writes the table
+                    # The topics stay pending: the next request that needs a topic writes the table.
+                    self._names.pop(write)
                     write.set_exception(error)
                     write.exception()  # marks the exception as retrieved, also without a waiter
                 else:

@@ -107,7 +107,7 @@ class Registration:
             self._want(address, changed)
 
     def _want(self, address: str, topics: dict[str, None] | None) -> asyncio.Future[None]:
-        """Register all topics, or ``topics``, with a name server. Returns: a future for the end, also after a failure."""
+        """Register all topics, or ``topics``, with a name server. Returns: a future for the end, also of a failure."""
         server = self._servers.get(address)
         if server is None:
             server = self._servers[address] = _NameServer()
