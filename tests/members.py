@@ -113,7 +113,7 @@ async def member(namesrv: str, group: str, topic: str) -> AsyncIterator[Member]:
         instance.serve(code, group, one.answer)
     try:
         instance.add_consumer(group, one)
-        route = await instance.shell.run(instance.route(topic, timeout_s=10))
+        route = await instance.driver.run(instance.route(topic, timeout_s=10))
         await instance.heartbeat()
         assert all(instance.is_known_to(place.addresses[0]) for place in route.brokers.values())
         yield one

@@ -230,12 +230,12 @@ def test_replication_knows_the_store_and_no_remoting() -> None:
 
 
 def test_what_a_client_asks_for_is_written_without_io() -> None:
-    plain = tuple(f"mqfast.client.{name}" for name in ("values", "net.steps", "route.route_table"))
+    plain = tuple(f"mqfast.client.{name}" for name in ("values", "net.request_steps", "route.route_table"))
     assert_none([e for e in EDGES if e.importer in plain and e.imported in ("asyncio", "socket", "time")], "no I/O")
 
 
 def test_a_connection_without_io_knows_no_loop() -> None:
-    plain = tuple(f"mqfast.remoting.{name}" for name in ("_codec", "command", "connection", "proxy_protocol", "tls"))
+    plain = tuple(f"mqfast.remoting.{name}" for name in ("codec", "command", "connection", "proxy_protocol", "tls"))
     offending = [e for e in EDGES if e.importer in (*plain, "mqfast.namesrv.tables")]
     assert_none([e for e in offending if e.imported in ("asyncio", "socket", "time")], "these do no I/O")
 

@@ -17,12 +17,15 @@ from mqfast.remoting.command import RemotingCommand
 from mqfast.util.fastjson import standard
 
 __all__ = [
+    "BrokerAddresses",
     "BrokerData",
+    "ClusterBody",
     "DataVersion",
     "Int32",
     "QueueData",
     "RegisterBody",
     "TopicConfigBody",
+    "TopicListBody",
     "TopicTableBody",
     "TopicRouteData",
     "build_tables",
@@ -109,6 +112,28 @@ class TopicRouteData(Struct, rename="camel"):
     order_topic_conf: str | UnsetType = UNSET
     queue_datas: list[QueueData] = []
     topic_queue_mapping_by_broker: dict[str, Raw] | UnsetType = UNSET
+
+
+class BrokerAddresses(Struct, rename="camel"):
+    """The addresses of one broker name by broker id, as clients read them."""
+
+    broker_addrs: dict[int, str] = {}
+    broker_name: str = ""
+    cluster: str = ""
+
+
+class ClusterBody(Struct, rename="camel"):
+    """Answer of 106: all brokers by name, and the broker names of each cluster. Source: ClusterInfo."""
+
+    broker_addr_table: dict[str, BrokerAddresses] = {}
+    cluster_addr_table: dict[str, list[str]] = {}
+
+
+class TopicListBody(Struct, rename="camel"):
+    """Answer of 206, 224, 304, 305 and 343. Source: TopicList."""
+
+    topic_list: list[str] = []
+    broker_addr: str | None = None
 
 
 def build_tables(module: str) -> None:

@@ -13,20 +13,19 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from mqfast.errors import CallTimeout, ConnectionLost, FrameError, FrameTooLarge
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import VERSION, Buffer, FrameDecoder, RemotingCommand, encode
 from mqfast.remoting.connection import Connection, ConnectionEvent, ProtocolError, Request, ResponseReceived
 from mqfast.remoting.latency import Latencies
-from mqfast.remoting.processors import Processors
 from mqfast.remoting.proxy_protocol import ProxyHeader
 from mqfast.remoting.settings import RemotingSettings
 from mqfast.remoting.tls import CLIENT_HELLO, WANTS_TLS, TlsMode, TlsStream
 from mqfast.util.log_limit import LogLimit
 
-__all__ = ["Channel", "Endpoint"]
+__all__ = ["Channel", "Dispatcher", "Endpoint"]
 
 _PLAIN_BYTES = 64 * 1024
 _NO_TLS = "TLS: the connection ended in the handshake; a port that takes no TLS does so"
@@ -37,6 +36,13 @@ _TURN_BYTES = 64 * 1024
 _LOOKS_AT_THE_CLOCK = 8  # requests between two looks; a power of 2
 
 
+class Dispatcher(Protocol):
+    """The table of request codes of a server or client; see ``Processors``."""
+
+    def dispatch(self, channel: Channel, request: RemotingCommand) -> None:
+        """Serve a request; the response goes to ``channel.answer``."""
+
+
 class Endpoint:
     """What the channels of a server or a client share: limits, processors, the sweep that looks at their time.
 
@@ -45,7 +51,7 @@ class Endpoint:
 
     def __init__(
         self,
-        processors: Processors,
+        processors: Dispatcher,
         settings: RemotingSettings,
         *,
         clock: Callable[[], float] = time.monotonic,

@@ -12,15 +12,13 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from mqfast.errors import CallRefused, FieldError, UsageError
+from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import RemotingCommand
 from mqfast.util.log_limit import LogLimit
-
-if TYPE_CHECKING:
-    from mqfast.remoting.channel import Channel
 
 __all__ = ["Handler", "ConcurrencyLimit", "Processors"]
 
@@ -29,7 +27,7 @@ _OF_THE_PEER = (FieldError, UsageError)
 _KNOWS_GO_AWAY = 475  # V5_3_1, in which clients do not know it yet
 
 Outcome = RemotingCommand | None
-Handler = Callable[["Channel", RemotingCommand], Outcome | Awaitable[Outcome]]
+Handler = Callable[[Channel, RemotingCommand], Outcome | Awaitable[Outcome]]
 """Serves one request. It returns the answer; or None, and answers later by ``channel.answer`` (a hold); or a future of
 the answer; or it is a coroutine function. A CallRefused becomes the answer's code and remark, any other exception code
 1 and its text; those that are not the peer's fault are logged."""

@@ -82,6 +82,6 @@ def is_unavailable(options: Options, error: Exception) -> bool:
     """Does an error say that a broker is not there now? Directories are always there."""
     if options.namesrv is None:
         return False
-    from mqfast.spark.remote import cluster
+    from mqfast.client import cluster
 
     return cluster.is_unavailable(error)

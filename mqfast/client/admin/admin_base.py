@@ -6,20 +6,17 @@ cannot be read is an error with code, remark and address, as a refusal is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from mqfast.broker_conf import java_number
-from mqfast.client.admin.bodies import ClusterBody, TopicListBody
 from mqfast.client.admin.checks import checked_text, known_name, nearest
-from mqfast.client.net.request_steps import Request, RequestSteps, checked
+from mqfast.client.net.request_steps import Request, RequestSteps, checked, read_answer
 from mqfast.errors import (
-    BrokerError,
     CallTimeout,
     ClientConfigError,
     ClientError,
     ConnectionLost,
-    CorruptFile,
     FieldError,
     NoRoute,
 )
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
     from mqfast.client.route.route_table import TopicRoute
     from mqfast.remoting.command import RemotingCommand
 
-__all__ = ["MASTER", "Asking", "BrokerInfo", "Clusters", "read_answer", "read_field"]
+__all__ = ["MASTER", "Asking", "BrokerInfo", "Clusters", "read_field"]
 
 T = TypeVar("T")
 MASTER: Final = 0
@@ -141,12 +138,9 @@ class Asking:
     def _ask_name_server(
         self, code: RequestCode, kind: type[T], fields: Mapping[str, Any] | None = None, *, about: str
     ) -> RequestSteps[T]:
-        """A question that any name server can answer: the first one that does."""
-        steps = self._instance.ask_name_servers(code, _texts(fields), timeout_s=self._timeout_s, about=about)
-        answer = yield from steps
-        address = self._instance.name_servers.addresses[0]
-        checked(answer, address, about)
-        return read_answer(answer, address, lambda data: decode_body(data, kind, "body"))
+        """Return the body of the first name server that answers."""
+        cluster = self._instance.cluster
+        return (yield from cluster.query(code, kind, _texts(fields), timeout_s=self._timeout_s, about=about))
 
     def _each_name_server(
         self,
@@ -164,13 +158,12 @@ class Asking:
         return found
 
     def _clusters(self) -> RequestSteps[Clusters]:
-        code = RequestCode.GET_BROKER_CLUSTER_INFO
-        found = yield from self._ask_name_server(code, ClusterBody, about="clusters")
-        cluster_of = {name: cluster for cluster, names in found.cluster_addr_table.items() for name in names}
+        info = yield from self._instance.cluster.cluster_info(timeout_s=self._timeout_s, about="clusters")
+        cluster_of = {name: cluster for cluster, names in info.cluster_addr_table.items() for name in names}
         table = {
-            name: BrokerInfo(name, one.cluster or cluster_of.get(name, ""), one.broker_addrs)
-            for name, one in sorted(found.broker_addr_table.items())
-            if one.broker_addrs
+            name: BrokerInfo(name, data.cluster or cluster_of.get(name, ""), data.broker_addrs)
+            for name, data in sorted(info.broker_addr_table.items())
+            if data.broker_addrs
         }
         return Clusters(table)
 
@@ -180,9 +173,7 @@ class Asking:
         return (yield from self._clusters()).address_of(broker)
 
     def _all_topics(self) -> RequestSteps[list[str]]:
-        code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
-        found = yield from self._ask_name_server(code, TopicListBody, about="list of topics")
-        return sorted(set(found.topic_list))
+        return sorted(set((yield from self._instance.cluster.topic_list(timeout_s=self._timeout_s))))
 
     # --- the brokers of a topic ---
 
@@ -205,17 +196,6 @@ class Asking:
         if not found:
             raise NoRoute(f"topic {topic}: expected brokers with an address, the name servers know none")
         return found
-
-
-def read_answer(answer: RemotingCommand, address: str, read: Callable[[bytes], T]) -> T:
-    """A part of an answer, read. Raises: BrokerError where the server answers nonsense."""
-    try:
-        return read(bytes(answer.body or b""))
-    except (FieldError, CorruptFile) as error:
-        remark = f"the answer cannot be read: {error}"
-        raise BrokerError(
-            f"{address}: code {answer.code}, {remark}", code=answer.code, remark=remark, broker=address
-        ) from None
 
 
 def read_field(answer: RemotingCommand, address: str, name: str) -> int:

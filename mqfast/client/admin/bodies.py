@@ -17,9 +17,9 @@ from mqfast.errors import FieldError
 from mqfast.remoting.bodies import TopicConfigBody, build_tables, decode_body
 
 __all__ = [
-    "AllOffsetsBody", "ClusterBody", "ConnectionsBody", "ConsumeStatsBody", "DirectResultBody", "GroupListBody",
+    "AllOffsetsBody", "ConnectionsBody", "ConsumeStatsBody", "DirectResultBody", "GroupListBody",
     "GroupsBody", "HaBody", "OffsetsBody", "ProducersBody", "RunningInfoBody", "TableBody", "TimeSpansBody",
-    "TopicConfigBody", "TopicListBody", "TopicStatsBody", "TopicsBody", "by_queue", "properties_text", "settings_of",
+    "TopicConfigBody", "TopicStatsBody", "TopicsBody", "by_queue", "properties_text", "settings_of",
     "subscriptions_of",
 ]  # fmt: skip
 
@@ -39,26 +39,6 @@ def by_queue(what: str, table: Mapping[str, T]) -> dict[MessageQueue, T]:
         queue = decode_body(key.encode(), _Queue, f"{what} (key)")
         found[MessageQueue(queue.topic, queue.broker_name, queue.queue_id)] = value
     return {queue: found[queue] for queue in sorted(found)}
-
-
-class _BrokerAddrs(Struct, rename="camel"):
-    broker_addrs: dict[int, str] = {}
-    broker_name: str = ""
-    cluster: str = ""
-
-
-class ClusterBody(Struct, rename="camel"):
-    """Answer of 106."""
-
-    broker_addr_table: dict[str, _BrokerAddrs] = {}
-    cluster_addr_table: dict[str, list[str]] = {}
-
-
-class TopicListBody(Struct, rename="camel"):
-    """Answer of 206, 224, 304, 305 and 343."""
-
-    topic_list: list[str] = []
-    broker_addr: str | None = None
 
 
 class GroupListBody(Struct, rename="camel"):

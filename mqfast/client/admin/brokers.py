@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Final, NamedTuple
 
-from mqfast.client.admin.admin_base import Asking, read_answer, read_field
+from mqfast.client.admin.admin_base import Asking, read_field
 from mqfast.client.admin.bodies import HaBody, TableBody, properties_text, settings_of
 from mqfast.client.admin.call import call
 from mqfast.client.admin.checks import checked_flag, checked_pairs, known_name
-from mqfast.client.net.request_steps import RequestSteps
+from mqfast.client.net.request_steps import RequestSteps, read_answer
 from mqfast.errors import ClientConfigError
 from mqfast.remoting.codes import RequestCode
 

@@ -149,6 +149,6 @@ def _like(function: Callable[..., Any], made: Any, result: str) -> Callable[...,
 def _of_steps(function: Callable[..., Any]) -> str:
     """``RequestSteps[X]`` or ``Iterator[RequestSteps[Sequence[X]]]``: the text of X."""
     text = str(function.__annotations__["return"])
-    for wrapping in ("Iterator[", "Steps[", "Sequence[") if text.startswith("Iterator[") else ("Steps[",):
+    for wrapping in ("Iterator[", "RequestSteps[", "Sequence[") if text.startswith("Iterator[") else ("RequestSteps[",):
         text = text.removeprefix(wrapping).removesuffix("]")
     return text

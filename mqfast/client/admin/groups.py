@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mqfast.client.admin.admin_base import Asking, BrokerInfo, read_answer
+from mqfast.client.admin.admin_base import Asking, BrokerInfo
 from mqfast.client.admin.bodies import (
     ConnectionsBody,
     DirectResultBody,
@@ -25,7 +25,7 @@ from mqfast.client.admin.call import call
 from mqfast.client.admin.checks import checked_flag, checked_group, checked_number, checked_text, known_name
 from mqfast.client.admin.topics import delete_topic
 from mqfast.client.delivery import Delivery
-from mqfast.client.net.request_steps import RequestSteps
+from mqfast.client.net.request_steps import RequestSteps, read_answer
 from mqfast.errors import BrokerError, ClientConfigError, ClientError, ClientUsageError
 from mqfast.message import DLQ_PREFIX, RETRY_PREFIX
 from mqfast.remoting.bodies import decode_body

@@ -14,14 +14,14 @@ from functools import partial
 from typing import Any, Final
 
 from mqfast import properties as names
-from mqfast.client.admin.admin_base import Asking, BrokerInfo, read_answer, read_field
+from mqfast.client.admin.admin_base import Asking, BrokerInfo, read_field
 from mqfast.client.admin.browse import BrowseRange, pages_of
 from mqfast.client.admin.call import call, paged
 from mqfast.client.admin.checks import checked_group, checked_number, checked_topic, milliseconds
 from mqfast.client.admin.groups import known_group
 from mqfast.client.admin.trace_data import TRACE_TOPIC, trace_rows
 from mqfast.client.delivery import Delivery, Source, decode_deliveries
-from mqfast.client.net.request_steps import RequestSteps
+from mqfast.client.net.request_steps import RequestSteps, read_answer
 from mqfast.client.values import MessageQueue, SendResult, SendStatus, When
 from mqfast.errors import (
     CallTimeout,

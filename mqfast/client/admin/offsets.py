@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
-from mqfast.client.admin.admin_base import Asking, BrokerInfo, read_answer, read_field
+from mqfast.client.admin.admin_base import Asking, BrokerInfo, read_field
 from mqfast.client.admin.bodies import ConsumeStatsBody, TimeSpansBody, by_queue, settings_of
 from mqfast.client.admin.call import call
 from mqfast.client.admin.checks import checked_flag, checked_group, checked_queue, checked_topic, known_name
@@ -21,7 +21,7 @@ from mqfast.client.admin.groups import known_group, members_at
 from mqfast.client.admin.plan import NOTHING_COMMITTED, QueueStats, Target, Where, row, target_of
 from mqfast.client.admin.topics import stats_at
 from mqfast.client.consumer.queue_bounds import offset_at, store_offset
-from mqfast.client.net.request_steps import RequestSteps
+from mqfast.client.net.request_steps import RequestSteps, read_answer
 from mqfast.client.values import MessageQueue, ResetPlan
 from mqfast.errors import ClientConfigError
 from mqfast.message import RETRY_PREFIX

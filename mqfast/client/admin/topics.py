@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from mqfast.client.admin.admin_base import Asking, BrokerInfo, read_answer
-from mqfast.client.admin.bodies import GroupListBody, TopicListBody, TopicStatsBody, by_queue
+from mqfast.client.admin.admin_base import Asking, BrokerInfo
+from mqfast.client.admin.bodies import GroupListBody, TopicStatsBody, by_queue
 from mqfast.client.admin.call import call
 from mqfast.client.admin.checks import checked_flag, checked_number, checked_perm, checked_topic, known_name
 from mqfast.client.admin.plan import QueueStats
-from mqfast.client.net.request_steps import RequestSteps, Sleep
+from mqfast.client.net.request_steps import RequestSteps, Sleep, read_answer
 from mqfast.client.values import MessageQueue
 from mqfast.errors import ClientConfigError, ClientError, NoRoute
 from mqfast.message import SYSTEM_TOPICS
-from mqfast.remoting.bodies import decode_body
+from mqfast.remoting.bodies import TopicListBody, decode_body
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
 __all__ = ["TopicCalls", "is_system_topic"]

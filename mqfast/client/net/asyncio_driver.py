@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from mqfast.client.net.request_steps import EncodedRequest, Request, RequestSteps, Sleep, of_client
+from mqfast.client.net.request_steps import Blocking, EncodedRequest, Request, RequestSteps, Sleep, of_client
 from mqfast.errors import CallTimeout, ConnectError, ConnectionLost, TooManyCalls
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.client import RemotingClient
@@ -51,6 +51,12 @@ class AsyncioDriver:
                 answer = error = None
                 if isinstance(step, Sleep):
                     await asyncio.sleep(step.seconds)
+                    continue
+                if isinstance(step, Blocking):
+                    try:
+                        answer = await asyncio.to_thread(step.function)
+                    except Exception as failure:
+                        error = failure
                     continue
                 try:
                     answer = await self.request(step)

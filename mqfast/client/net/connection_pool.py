@@ -25,7 +25,7 @@ from mqfast.client.net.blocking_connection import IDLE_S, BlockingConnection, Go
 from mqfast.client.net.connect import connect
 from mqfast.client.net.guard import ASKING
 from mqfast.client.net.instance import ClientInstance
-from mqfast.client.net.request_steps import EncodedRequest, Request, RequestSteps, Sleep, of_client
+from mqfast.client.net.request_steps import Blocking, EncodedRequest, Request, RequestSteps, Sleep, of_client
 from mqfast.errors import CallTimeout, ConnectError, ConnectionLost
 from mqfast.remoting.client import split_address
 from mqfast.remoting.codes import LanguageCode, ResponseCode
@@ -206,6 +206,12 @@ class BlockingConnectionPool:
                 answer = error = None
                 if type(step) is Sleep:
                     time.sleep(step.seconds)
+                    continue
+                if type(step) is Blocking:
+                    try:
+                        answer = step.function()
+                    except Exception as failure:
+                        error = failure
                     continue
                 try:
                     answer = self.request(step)

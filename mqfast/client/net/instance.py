@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import secrets
 import socket
@@ -17,25 +18,21 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
+from mqfast.client.cluster import ClusterMetadata, retry
 from mqfast.client.net.asyncio_driver import AsyncioDriver, Sign
 from mqfast.client.net.fork import leave_sockets
 from mqfast.client.net.guard import Guard
-from mqfast.client.net.request_steps import Request, RequestSteps, broker_error
+from mqfast.client.net.request_steps import Request, RequestSteps, Sleep, broker_error
 from mqfast.client.net.requests import BrokerRequests, Handler
 from mqfast.client.route.address_map import AddressMap, hint, reached_at
-from mqfast.client.route.name_servers import NameServers, fetch_addresses
 from mqfast.client.route.namespace import header_fields
-from mqfast.client.route.route_table import MASTER_ID, RouteTable, TopicRoute, decode_route
+from mqfast.client.route.route_table import MASTER_ID, TopicRoute
 from mqfast.client.values import Credentials
 from mqfast.errors import (
     BrokerError,
-    CallTimeout,
     ClientClosed,
     ClientError,
     ClientUsageError,
-    ConnectError,
-    ConnectionLost,
-    FieldError,
     MqfastError,
     NoRoute,
 )
@@ -51,7 +48,6 @@ ROUTE_S: Final = 30.0
 ROUTE_FAILED_S: Final = 1.0
 HEARTBEAT_S: Final = 30.0
 ADDRESS_SERVER_S: Final = 120.0
-_NAME_SERVER_TIMEOUT_S: Final = 3.0
 _WAIT_S: Final = (0.1, 2.0)
 """First and longest pause of a start that goes on trying."""
 _log = logging.getLogger("mqfast.client")
@@ -103,9 +99,10 @@ class ClientInstance:
     def __init__(self, settings: InstanceSettings, loop: asyncio.AbstractEventLoop) -> None:
         self.settings = settings
         self.loop = loop
-        self.name_servers = NameServers(settings.name_servers)
+        self.cluster = ClusterMetadata(settings.name_servers, _log)
+        self.name_servers = self.cluster.name_servers
         self.client_id = _client_id(settings)
-        self.routes = RouteTable()
+        self.routes = self.cluster.routes
         self.requests = BrokerRequests()
         self._producers: dict[str, list[InstanceClient]] = {}
         self._consumers: dict[str, InstanceClient] = {}
@@ -171,12 +168,12 @@ class ClientInstance:
         self._users += 1
         if self._users == 1:
             if self.name_servers.url is not None:
-                self.every(ADDRESS_SERVER_S, self._ask_address_server, "address server")
+                self.every(ADDRESS_SERVER_S, self._fetch_addresses, "address server")
             self.every(ROUTE_S, self.refresh_routes, "routes")
             self.every(HEARTBEAT_S, self.heartbeat, "heartbeat")
         if self.name_servers.url is not None and not self.name_servers.addresses and not may_wait:
             try:
-                await self._ask_address_server()
+                await self._fetch_addresses()
             except BaseException:
                 await self.release()
                 raise
@@ -189,24 +186,24 @@ class ClientInstance:
         """
         if timeout_s == 0:
             return
-        until = None if timeout_s is None else time.monotonic() + timeout_s
-        pause_s, longest_s = _WAIT_S
-        about = "start of a client"
-        while True:
-            try:
-                if self.name_servers.url is not None and not self.name_servers.addresses:
-                    await self._ask_address_server()
-                steps = self.ask_name_servers(RequestCode.GET_BROKER_CLUSTER_INFO, timeout_s=3.0, about=about)
-                await self.driver.run(steps)
-                return
-            except ClientError as error:
-                if is_closed():
-                    raise ClientClosed("the client was closed before a name server answered") from None
-                if until is not None and time.monotonic() >= until:
-                    raise
-                _log.warning("%s: %s; it is tried again", self.client_id, error)
-            await asyncio.sleep(pause_s if until is None else max(0.0, min(pause_s, until - time.monotonic())))
-            pause_s = min(pause_s * 2, longest_s)
+        deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+
+        def attempt() -> RequestSteps[None]:
+            yield from self.cluster.ensure_addresses()
+            code, about = RequestCode.GET_BROKER_CLUSTER_INFO, "start of a client"
+            yield from self.cluster.first_answer(code, timeout_s=3.0, about=about)
+
+        def recover(error: Exception, pause_s: float) -> RequestSteps[None]:
+            if not isinstance(error, ClientError):
+                raise error
+            if is_closed():
+                raise ClientClosed("the client was closed before a name server answered") from None
+            if time.monotonic() >= deadline_s:
+                raise error
+            _log.warning("%s: %s; it is tried again", self.client_id, error)
+            yield Sleep(max(0.0, min(pause_s, deadline_s - time.monotonic())))
+
+        await self.driver.run(retry(attempt, recover, _WAIT_S))
 
     async def release(self) -> None:
         """End to use it: the last user stops the periodic work and closes the connections."""
@@ -283,68 +280,17 @@ class ClientInstance:
 
     # -- routes --------------------------------------------------------------------------------------------------------
 
-    def ask_name_servers(
-        self, code: int, fields: dict[str, Any] | None = None, body: bytes = b"", *, timeout_s: float, about: str
-    ) -> RequestSteps[Any]:
-        """Ask one name server after the other until one answers. Returns: the answer. Raises: ConnectError."""
-        begun = time.monotonic()
-        deadline = begun + timeout_s
-        reasons: list[str] = []
-        for address in self.name_servers.addresses:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                reasons.append(f"{address} was not asked, the time is over")
-                break
-            try:
-                return (yield Request(address, code, fields, body, min(left, _NAME_SERVER_TIMEOUT_S)))
-            except (ConnectError, ConnectionLost, CallTimeout) as error:
-                self.name_servers.failed(address)
-                reasons.append(str(error) if address in str(error) else f"{address}: {error}")
-        if not reasons:
-            reasons.append(f"{self.name_servers.url} named none")
-        raise ConnectError(
-            f"{about}: no name server answered in {time.monotonic() - begun:.1f} s: {'; '.join(reasons)}"
-        )
-
     def route(self, topic: str, *, timeout_s: float = 3.0, refresh: bool = False) -> RequestSteps[TopicRoute]:
-        """A topic's route, from the table or from a name server. Raises: NoRoute, ConnectError, BrokerError."""
-        known = self.routes.get(topic)
-        if known is not None and not refresh:
-            return known
-        about = f"route of topic {topic}"
-        fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
-        code = RequestCode.GET_ROUTEINFO_BY_TOPIC
-        answer = yield from self.ask_name_servers(code, fields, timeout_s=timeout_s, about=about)
-        asked = ", ".join(self.name_servers.addresses)
-        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-            raise NoRoute(f"topic {topic}: name server {asked} knows no broker with it: {answer.remark or ''}".strip())
-        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            about = f"expected the address of a name server (its usual port is 9876), found a broker's: {about}"
-        if answer.code != ResponseCode.SUCCESS:
-            raise broker_error(answer, asked, about)
-        try:
-            route = decode_route(topic, bytes(answer.body))
-        except FieldError as error:
-            remark = f"the answer cannot be read: {error}"
-            raise BrokerError(f"{about}: {asked}: {remark}", code=answer.code, remark=remark, broker=asked) from None
-        self.routes.update(topic, route)
-        return route
+        """Return a topic's route; see ``ClusterMetadata.route``."""
+        return self.cluster.route(topic, timeout_s=timeout_s, refresh=refresh)
 
     def publish_route(
         self, topic: str, *, copied_topic: str, queues: int, timeout_s: float = 3.0, refresh: bool = False
     ) -> RequestSteps[TopicRoute]:
-        """The route of a topic to send to; for an unknown one that of the topic that brokers copy (TBW102)."""
-        try:
-            return (yield from self.route(topic, timeout_s=timeout_s, refresh=refresh))
-        except NoRoute as error:
-            try:
-                copied = yield from self.route(copied_topic, timeout_s=timeout_s, refresh=True)
-            except NoRoute:
-                text = f"{error}; nor has a broker topic {copied_topic}, so no broker makes topics by itself"
-                raise NoRoute(text) from None
-        route = copied.as_default(topic, queues)
-        self.routes.update(topic, route)
-        return route
+        """Return the route of a topic to send to; see ``ClusterMetadata.publish_route``."""
+        return self.cluster.publish_route(
+            topic, copied_topic=copied_topic, queues=queues, timeout_s=timeout_s, refresh=refresh
+        )
 
     async def refresh_routes(self) -> None:
         """Ask for the routes of all topics in use."""
@@ -380,14 +326,8 @@ class ClientInstance:
         except MqfastError as error:
             _log.info("%s: %s", self.client_id, error)
 
-    async def _ask_address_server(self) -> None:
-        assert self.name_servers.url is not None
-        try:
-            found = await asyncio.to_thread(fetch_addresses, self.name_servers.url)
-        except (OSError, MqfastError) as error:
-            text = f"{self.name_servers.url}: no addresses of name servers: {error}"
-            raise ConnectError(f"{text} (http:// means a server of addresses; a name server is host:port)") from None
-        self.name_servers.update(found)
+    async def _fetch_addresses(self) -> None:
+        await self.driver.run(self.cluster.fetch_addresses())
 
     # -- who is here ---------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ Room: client. It must never do I/O, read a clock or know a thread. The shells: `
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from mqfast.errors import (
@@ -14,6 +14,8 @@ from mqfast.errors import (
     CallTimeout,
     ClientError,
     ConnectionLost,
+    CorruptFile,
+    FieldError,
     NoRoute,
     Refused,
     RequestLost,
@@ -22,7 +24,10 @@ from mqfast.errors import (
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import Buffer, RemotingCommand
 
-__all__ = ["Request", "Sleep", "EncodedRequest", "RequestSteps", "broker_error", "checked", "of_client"]
+__all__ = [
+    "Blocking", "EncodedRequest", "Request", "RequestSteps", "Sleep", "broker_error", "checked", "of_client",
+    "read_answer",
+]  # fmt: skip
 
 
 _ACL: Final = "acl.common.AclException"
@@ -69,8 +74,17 @@ class Sleep(NamedTuple):
     seconds: float
 
 
+class Blocking(NamedTuple):
+    """Call a function that blocks: in a thread of the event loop, or in the caller's thread.
+
+    The driver sends its result in, or throws its exception in.
+    """
+
+    function: Callable[[], Any]
+
+
 _Result = TypeVar("_Result")
-RequestSteps: TypeAlias = Generator[Request | EncodedRequest | Sleep, Any, _Result]
+RequestSteps: TypeAlias = Generator[Request | EncodedRequest | Sleep | Blocking, Any, _Result]
 """A generator of steps that returns its result."""
 
 
@@ -102,3 +116,14 @@ def checked(answer: RemotingCommand, address: str, about: str = "", *also: int) 
     if answer.code == ResponseCode.TOPIC_NOT_EXIST:
         raise NoRoute(f"{about + ': ' if about else ''}{address} answered code 17 {answer.remark or ''!r}")
     raise broker_error(answer, address, about)
+
+
+def read_answer(answer: RemotingCommand, address: str, read: Callable[[bytes], _Result]) -> _Result:
+    """Return the body of an answer as ``read`` decodes it. Raises: BrokerError for a body that cannot be decoded."""
+    try:
+        return read(bytes(answer.body or b""))
+    except (FieldError, CorruptFile) as error:
+        remark = f"the answer cannot be read: {error}"
+        raise BrokerError(
+            f"{address}: code {answer.code}, {remark}", code=answer.code, remark=remark, broker=address
+        ) from None

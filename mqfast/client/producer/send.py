@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.net.request_steps import RequestSteps, Sleep, broker_error
@@ -38,7 +38,7 @@ __all__ = ["RETRIED", "SendRequest", "Sender", "SendOptions"]
 
 RETRIED: Final = (17, 14, 1, 16, 204, 205, 2, 1500)
 """The answers after which another attempt is made."""
-_LEAST_S: Final = 0.005  # no further attempt is made in less time
+_ATTEMPT_S_MIN: Final = 0.005  # no further attempt is made in less time
 _STORED: Final = {
     int(ResponseCode.SUCCESS): SendStatus.SEND_OK,
     int(ResponseCode.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
@@ -100,7 +100,7 @@ class Sender:
         self.faults = faults
         self.retried = 0
         self._without_namespace = without_namespace
-        self._clock = clock
+        self.clock = clock
         self._now = now
         self._robins: dict[str, RoundRobin] = {}
         self._heads: dict[tuple[Any, ...], HeaderTemplate] = {}
@@ -168,8 +168,22 @@ class Sender:
         if not targets:
             return None
         address, head = targets[robin.number() % len(targets)]
-        born = round(self._now() * 1000) if out.born_ms is None else out.born_ms
-        return SendRequest(address, head, out, born, how.timeout_s, False, self._clock())
+        return SendRequest(address, head, out, self._born_ms(out), how.timeout_s, False, self.clock())
+
+    def request(
+        self,
+        out: PreparedMessage,
+        queue: MessageQueue,
+        address: str,
+        timeout_s: float,
+        oneway: bool,
+        begun_s: float,
+    ) -> SendRequest:
+        """Return the request of an attempt."""
+        return SendRequest(address, self._head(out, queue), out, self._born_ms(out), timeout_s, oneway, begun_s)
+
+    def _born_ms(self, out: PreparedMessage) -> int:
+        return round(self._now() * 1000) if out.born_ms is None else out.born_ms
 
     def _find_targets(
         self, instance: ClientInstance, out: PreparedMessage
@@ -194,114 +208,31 @@ class Sender:
         Args: first: the request of the first attempt, if it is made already; it is then the first step.
         Raises: NoRoute, ConnectError, SendTimeout, SendFailed, BrokerError (Refused, BrokerBusy).
         """
-        begin = self._clock() if first is None else first.begun_s
-        deadline = begin + how.timeout_s
-        queues = () if first is not None else (yield from self.queues(instance, out.topic, how.timeout_s))
-        fixed = self.fixed(queues, out, how) if queues else None
-        attempts_max = 1 if how.oneway or fixed is not None else 1 + self.retries
-        failures: list[tuple[str, float, Exception]] = []
-        maybe_stored = False
-        stored: SendResult | None = None
-        last_broker: str | None = None
-        pause_s, _ = _LEAVING_S
-        is_leaving = False  # a broker has said so: until it is back, an attempt that stored nothing does not count
-        attempt = counted = 0
-        while counted < attempts_max:
-            ask, first = first, None
-            attempt_begin = self._clock() if ask is None else begin
-            if ask is None:
-                left = deadline - attempt_begin
-                if left <= (_LEAST_S if attempt else 0):
-                    break  # a timer of the loop may end a little before the deadline
-                queues = queues or (yield from self.queues(instance, out.topic, left))
-                queue = fixed if fixed is not None else self.pick(queues, out.topic, last_broker)
-                last_broker = queue.broker_name
-                address = instance.routes.address(last_broker)
-                if address is None:
-                    yield from instance.route(out.topic, timeout_s=left, refresh=True)
-                    address = instance.routes.address(last_broker)
-                    if address is None:
-                        attempt, counted = attempt + 1, counted + 1
-                        nowhere = ConnectError(
-                            f"no known route names the master of broker {last_broker}; topic {out.message.topic} is on "
-                            f"{', '.join(sorted({one.broker_name for one in queues}))}",
-                            msg_id=out.msg_id,
-                        )
-                        failures.append((last_broker, self._clock() - attempt_begin, nowhere))
-                        continue
-                    left = deadline - self._clock()
-                if attempt:
-                    self.retried += 1
-                born = round(self._now() * 1000) if out.born_ms is None else out.born_ms
-                ask = SendRequest(address, self._head(out, queue), out, born, left, how.oneway, attempt_begin)
-            address, last_broker = ask.address, ask.head.queue.broker_name
-            attempt, counted = attempt + 1, counted + 1
+        plan = _SendPlan(self, instance, out, how, first)
+        while (attempt := (yield from plan.next_attempt())) is not None:
             try:
-                answer = yield ask
+                answer = yield attempt.request
             except (ConnectError, ConnectionLost, CallTimeout, TooManyCalls) as error:
-                seconds = self._clock() - attempt_begin
-                failures.append((f"{last_broker} {address}", seconds, error))
-                maybe_stored = maybe_stored or isinstance(error, (ConnectionLost, CallTimeout))
-                if not isinstance(error, TooManyCalls):
-                    instance.route_failed(out.topic)
-                if self.faults is not None:
-                    self.faults.update(last_broker, seconds, isolated=True, reachable=False)
-                queues = queues or instance.routes.publish_queues(out.topic)
-                is_refused = is_leaving and isinstance(error, ConnectError)
-                counted -= is_refused
-                if is_refused:
-                    queues = yield from self._elsewhere(instance, out, last_broker, deadline, pause_s)
-                    pause_s = min(pause_s * 2, _LEAVING_S[1])
-                elif (
-                    isinstance(error, (ConnectError, ConnectionLost))
-                    and counted < attempts_max
-                    and all(queue.broker_name == last_broker for queue in queues)
-                ):  # the route is asked for meanwhile, once for all sends
-                    yield Sleep(max(0.0, min(pause_s, deadline - self._clock() - _LEAST_S)))
-                    queues = instance.routes.publish_queues(out.topic)
-                    pause_s = min(pause_s * 2, _LEAVING_S[1])
+                yield from plan.on_error(attempt, error)
                 continue
             if how.oneway:
                 return None
-            seconds = self._clock() - attempt_begin
             status = _STORED.get(answer.code)
             if self.faults is not None:
-                self.faults.update(last_broker, seconds, isolated=status is None)
-            if status is not None:
-                stored = self._result(status, answer, ask)
-                if status is SendStatus.SEND_OK or not self.retry_when_not_ok:
-                    return stored
-                continue
-            if answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
-                instance.route_failed(out.topic)
-            refusal = broker_error(answer, address, out.message.topic, msg_id=out.msg_id)
-            failures.append((f"{last_broker} {address}", seconds, refusal))
-            if answer.code not in self.retry_codes:
-                if stored is not None:
-                    return stored
-                raise refusal
-            if answer.code == ResponseCode.GO_AWAY and not how.oneway:
-                is_leaving = True
-                counted -= 1 if self.retries else 0
-                queues = yield from self._elsewhere(instance, out, last_broker, deadline, pause_s)
-                pause_s = min(pause_s * 2, _LEAVING_S[1])
-        if stored is not None:
-            return stored
-        raise _failed(out, failures, self._clock() - begin, maybe_stored)
-
-    def _elsewhere(
-        self, instance: ClientInstance, out: PreparedMessage, leaving: str, deadline: float, pause_s: float
-    ) -> RequestSteps[Sequence[MessageQueue]]:
-        """Look where else a topic is by now, since a broker of it leaves; wait a little where it is nowhere else."""
-        left = deadline - self._clock()
-        if left > _LEAST_S:
-            with suppress(ClientError):  # the route that is known stays
-                yield from instance.route(out.topic, timeout_s=left, refresh=True)
-        queues = instance.routes.publish_queues(out.topic)
-        left = deadline - self._clock()
-        if left > _LEAST_S and not any(one.broker_name != leaving for one in queues):
-            yield Sleep(min(pause_s, left))
-        return queues
+                self.faults.update(attempt.broker, self.clock() - attempt.begin_s, isolated=status is None)
+            if status is None:
+                refusal = yield from plan.on_refusal(attempt, answer)
+                if answer.code in self.retry_codes:
+                    continue
+                if plan.stored is None:
+                    raise refusal
+                return plan.stored
+            plan.stored = self._result(status, answer, attempt.request)
+            if status is SendStatus.SEND_OK or not self.retry_when_not_ok:
+                return plan.stored
+        if plan.stored is not None:
+            return plan.stored
+        raise plan.failures.error(out, self.clock() - plan.begin_s)
 
     def _result(self, status: SendStatus, answer: RemotingCommand, ask: SendRequest) -> SendResult:
         try:
@@ -317,6 +248,205 @@ class Sender:
             ) from None
 
 
+class _Attempt(NamedTuple):
+    """One attempt of a send: its request, and when the attempt began."""
+
+    request: SendRequest
+    begin_s: float
+
+    @property
+    def broker(self) -> str:
+        """The name of the broker."""
+        return self.request.head.queue.broker_name
+
+    @property
+    def where(self) -> str:
+        """Broker and address, as errors name them."""
+        return f"{self.broker} {self.request.address}"
+
+
+class _SendPlan:
+    """The attempts of one send: queue and address of each, how many are left, pauses, and the deadline of all.
+
+    Attributes: begin_s: of the send. failures: of the attempts so far. stored: the result of an attempt that stored the
+        message with another status than SEND_OK.
+    """
+
+    __slots__ = (
+        "_attempts_max", "_broker", "_counted", "_deadline_s", "_first", "_fixed", "_how", "_instance",
+        "_is_broker_leaving", "_number", "_out", "_pause_s", "_queues", "_sender", "begin_s", "failures", "stored",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        sender: Sender,
+        instance: ClientInstance,
+        out: PreparedMessage,
+        how: SendOptions,
+        first: SendRequest | None,
+    ) -> None:
+        self._sender = sender
+        self._instance = instance
+        self._out = out
+        self._how = how
+        self._first = first
+        self.begin_s = sender.clock() if first is None else first.begun_s
+        self._deadline_s = self.begin_s + how.timeout_s
+        self._queues: Sequence[MessageQueue] = ()
+        self._fixed: MessageQueue | None = None
+        self._attempts_max = 1 + sender.retries
+        self._number = 0
+        self._counted = 0
+        self._broker: str | None = None  # of the last attempt
+        self._pause_s = _LEAVING_S[0]
+        # Set by GO_AWAY: until the broker is back, an attempt that stored nothing does not count.
+        self._is_broker_leaving = False
+        self.failures = _Failures()
+        self.stored: SendResult | None = None
+
+    def next_attempt(self) -> RequestSteps[_Attempt | None]:
+        """Return the next attempt; None: no attempt or no time remains. Raises: NoRoute, ConnectError, BrokerError."""
+        if self._number == 0:
+            if self._first is not None:
+                return self._begin(_Attempt(self._first, self.begin_s))
+            yield from self._choose_queues()
+        while self._counted < self._attempts_max:
+            begin_s = self._sender.clock()
+            remaining_s = self._deadline_s - begin_s
+            if remaining_s <= (_ATTEMPT_S_MIN if self._number else 0):
+                return None  # a timer of the loop may end a little before the deadline
+            if not self._queues:
+                self._queues = yield from self._sender.queues(self._instance, self._out.topic, remaining_s)
+            queue = self._fixed or self._sender.pick(self._queues, self._out.topic, self._broker)
+            self._broker = queue.broker_name
+            address = self._instance.routes.address(self._broker)
+            if address is None:
+                yield from self._instance.route(self._out.topic, timeout_s=remaining_s, refresh=True)
+                address = self._instance.routes.address(self._broker)
+                remaining_s = self._deadline_s - self._sender.clock()
+            if address is not None:
+                request = self._sender.request(self._out, queue, address, remaining_s, self._how.oneway, begin_s)
+                self._sender.retried += self._number > 0
+                return self._begin(_Attempt(request, begin_s))
+            self._number, self._counted = self._number + 1, self._counted + 1
+            self.failures.add(self._broker, self._sender.clock() - begin_s, self._no_address(self._broker))
+        return None
+
+    def _choose_queues(self) -> RequestSteps[None]:
+        """Set the queues that the message may go to."""
+        self._queues = yield from self._sender.queues(self._instance, self._out.topic, self._how.timeout_s)
+        self._fixed = self._sender.fixed(self._queues, self._out, self._how)
+        if self._how.oneway or self._fixed is not None:
+            self._attempts_max = 1
+
+    def _begin(self, attempt: _Attempt) -> _Attempt:
+        self._broker = attempt.broker
+        self._number, self._counted = self._number + 1, self._counted + 1
+        return attempt
+
+    def _no_address(self, broker: str) -> ConnectError:
+        brokers = ", ".join(sorted({queue.broker_name for queue in self._queues}))
+        return ConnectError(
+            f"no known route names the master of broker {broker}; topic {self._out.message.topic} is on {brokers}",
+            msg_id=self._out.msg_id,
+        )
+
+    def on_error(self, attempt: _Attempt, error: Exception) -> RequestSteps[None]:
+        """Note an attempt without a response, and wait where the next one can only go to the same broker."""
+        seconds = self._sender.clock() - attempt.begin_s
+        self.failures.add(attempt.where, seconds, error)
+        if not isinstance(error, TooManyCalls):
+            self._instance.route_failed(self._out.topic)
+        if self._sender.faults is not None:
+            self._sender.faults.update(attempt.broker, seconds, isolated=True, reachable=False)
+        self._queues = self._queues or self._instance.routes.publish_queues(self._out.topic)
+        if self._is_broker_leaving and isinstance(error, ConnectError):
+            self._counted -= 1
+            yield from self._await_other_broker(attempt.broker)
+        elif (
+            isinstance(error, (ConnectError, ConnectionLost))
+            and self._counted < self._attempts_max
+            and all(queue.broker_name == attempt.broker for queue in self._queues)
+        ):  # the route is asked for meanwhile, once for all sends
+            yield Sleep(max(0.0, min(self._next_pause_s(), self._deadline_s - self._sender.clock() - _ATTEMPT_S_MIN)))
+            self._queues = self._instance.routes.publish_queues(self._out.topic)
+
+    def on_refusal(self, attempt: _Attempt, answer: RemotingCommand) -> RequestSteps[BrokerError]:
+        """Note a response that stored nothing, and wait for another broker after GO_AWAY. Returns: the error."""
+        if answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+            self._instance.route_failed(self._out.topic)
+        refusal = broker_error(answer, attempt.request.address, self._out.message.topic, msg_id=self._out.msg_id)
+        self.failures.add(attempt.where, self._sender.clock() - attempt.begin_s, refusal)
+        if answer.code == ResponseCode.GO_AWAY and answer.code in self._sender.retry_codes:
+            self._is_broker_leaving = True
+            self._counted -= 1 if self._sender.retries else 0
+            yield from self._await_other_broker(attempt.broker)
+        return refusal
+
+    def _await_other_broker(self, leaving: str) -> RequestSteps[None]:
+        """Fetch the route while a broker leaves; pause where no other broker has the topic."""
+        pause_s = self._next_pause_s()
+        remaining_s = self._deadline_s - self._sender.clock()
+        if remaining_s > _ATTEMPT_S_MIN:
+            with suppress(ClientError):  # the route that is known stays
+                yield from self._instance.route(self._out.topic, timeout_s=remaining_s, refresh=True)
+        self._queues = self._instance.routes.publish_queues(self._out.topic)
+        remaining_s = self._deadline_s - self._sender.clock()
+        if remaining_s > _ATTEMPT_S_MIN and not any(queue.broker_name != leaving for queue in self._queues):
+            yield Sleep(min(pause_s, remaining_s))
+
+    def _next_pause_s(self) -> float:
+        pause_s, self._pause_s = self._pause_s, min(self._pause_s * 2, _LEAVING_S[1])
+        return pause_s
+
+
+class _Failures:
+    """The failed attempts of one send: (broker and address, seconds, error) of each."""
+
+    __slots__ = ("_attempts", "_maybe_stored")
+
+    def __init__(self) -> None:
+        self._attempts: list[tuple[str, float, Exception]] = []
+        self._maybe_stored = False
+
+    def add(self, where: str, seconds: float, error: Exception) -> None:
+        """Append an attempt. A request that was sent and got no response may have stored the message."""
+        self._attempts.append((where, seconds, error))
+        self._maybe_stored = self._maybe_stored or isinstance(error, (ConnectionLost, CallTimeout))
+
+    def error(self, out: PreparedMessage, seconds: float) -> ClientError:
+        """Return the error of a send whose attempts all failed: what, where, how long, and whether it may be stored."""
+        topic, msg_id, maybe_stored = out.message.topic, out.msg_id, self._maybe_stored
+        state = "the message may be stored" if maybe_stored else "nothing was stored"
+        end = f"{state} (msg_id {msg_id})"
+        if not self._attempts:
+            return SendTimeout(
+                f"{topic}: no attempt in {seconds:.2f} s: the time was over before a broker was asked; {end}",
+                msg_id=msg_id,
+                maybe_stored=False,
+            )
+        where, took, cause = self._attempts[-1]
+        if len(self._attempts) > 1:
+            parts = "; ".join(f"{where} {_reason(where, error, took)}" for where, took, error in self._attempts)
+            text = f"{topic}: {len(self._attempts)} attempts in {seconds:.2f} s: {parts}; {end}"
+            result: ClientError = self._send_failed(text, msg_id)
+        elif isinstance(cause, CallTimeout):
+            text = f"{topic}: {where} gave no answer in {took:.2f} s; {end}"
+            result = SendTimeout(text, msg_id=msg_id, maybe_stored=True)
+        elif isinstance(cause, BrokerError):
+            result = cause
+        elif isinstance(cause, ConnectError):
+            result = ConnectError(f"{topic}: {where}: {_alone(where, cause)}; {end}", msg_id=msg_id)
+        else:
+            text = f"{topic}: 1 attempt in {seconds:.2f} s: {where}: {_alone(where, cause)}; {end}"
+            result = self._send_failed(text, msg_id)
+        result.__cause__ = cause if cause is not result else None
+        return result
+
+    def _send_failed(self, text: str, msg_id: str) -> SendFailed:
+        return SendFailed(text, attempts=tuple(self._attempts), msg_id=msg_id, maybe_stored=self._maybe_stored)
+
+
 def _checked_queue(queue: object, out: PreparedMessage) -> MessageQueue:
     if not isinstance(queue, MessageQueue):
         raise ClientUsageError(f"queue: expected a MessageQueue, found {queue!r}")
@@ -325,38 +455,6 @@ def _checked_queue(queue: object, out: PreparedMessage) -> MessageQueue:
     if type(queue.queue_id) is not int or queue.queue_id < 0:
         raise ClientUsageError(f"queue: expected a queue_id of 0 or more, found {queue.queue_id!r}")
     return queue
-
-
-def _failed(
-    out: PreparedMessage, failures: list[tuple[str, float, Exception]], seconds: float, maybe_stored: bool
-) -> ClientError:
-    """The error of a send whose attempts have all failed: what, where, how long, and whether it may be stored."""
-    topic, msg_id = out.message.topic, out.msg_id
-    end = f"the message may be stored (msg_id {msg_id})" if maybe_stored else f"nothing was stored (msg_id {msg_id})"
-    if not failures:
-        return SendTimeout(
-            f"{topic}: no attempt in {seconds:.2f} s: the time was over before a broker was asked; {end}",
-            msg_id=msg_id,
-            maybe_stored=False,
-        )
-    where, took, error = failures[-1]
-    if len(failures) == 1:
-        if isinstance(error, CallTimeout):
-            text = f"{topic}: {where} gave no answer in {took:.2f} s; {end}"
-            one: ClientError = SendTimeout(text, msg_id=msg_id, maybe_stored=True)
-        elif isinstance(error, BrokerError):
-            one = error
-        elif isinstance(error, ConnectError):
-            one = ConnectError(f"{topic}: {where}: {_alone(where, error)}; {end}", msg_id=msg_id)
-        else:
-            text = f"{topic}: 1 attempt in {seconds:.2f} s: {where}: {_alone(where, error)}; {end}"
-            one = SendFailed(text, attempts=tuple(failures), msg_id=msg_id, maybe_stored=maybe_stored)
-    else:
-        parts = "; ".join(f"{where} {_reason(where, error, took)}" for where, took, error in failures)
-        text = f"{topic}: {len(failures)} attempts in {seconds:.2f} s: {parts}; {end}"
-        one = SendFailed(text, attempts=tuple(failures), msg_id=msg_id, maybe_stored=maybe_stored)
-    one.__cause__ = error if error is not one else None
-    return one
 
 
 def _reason(where: str, error: Exception, took: float) -> str:

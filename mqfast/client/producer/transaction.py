@@ -20,7 +20,7 @@ from mqfast.client.delivery import Delivery, Source
 from mqfast.client.net import io_thread
 from mqfast.client.net.guard import check_may_wait
 from mqfast.client.net.instance import ROUTE_S, ClientInstance
-from mqfast.client.net.request_steps import Request, RequestSteps, checked
+from mqfast.client.net.request_steps import Request, RequestSteps
 from mqfast.client.net.user_errors import is_passed_on
 from mqfast.client.producer.arguments import ProducerArguments
 from mqfast.client.producer.async_producer import AsyncProducer
@@ -36,7 +36,6 @@ from mqfast.client.settings import check_function
 from mqfast.client.values import Address, SendResult, SendStatus, TransactionStatus
 from mqfast.errors import ClientConfigError, ClientError, MessageIllegal, MqfastError, SendFailed
 from mqfast.message import Message, decode_message_id
-from mqfast.remoting.bodies import decode_body
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.command import RemotingCommand
@@ -150,14 +149,11 @@ async def make_known(instance: ClientInstance) -> None:
     """All masters know this client, before its first send: a broker asks for what another producer of the group, which
     has died, left open. Raises: ClientError, RemotingError.
     """
-    from mqfast.client.admin.bodies import ClusterBody  # few producers have transactions: not at import
-
-    code, about = RequestCode.GET_BROKER_CLUSTER_INFO, "brokers that ask for transactions"
-    answer = checked(
-        (await instance.driver.run(instance.ask_name_servers(code, timeout_s=3.0, about=about))), "name server", about
+    info = await instance.driver.run(
+        instance.cluster.cluster_info(timeout_s=3.0, about="brokers that ask for transactions")
     )
-    found = decode_body(bytes(answer.body or b""), ClusterBody, "body").broker_addr_table.values()
-    instance.tell_besides(one.broker_addrs[MASTER_ID] for one in found if MASTER_ID in one.broker_addrs)
+    brokers = info.broker_addr_table.values()
+    instance.tell_besides(data.broker_addrs[MASTER_ID] for data in brokers if MASTER_ID in data.broker_addrs)
 
 
 class Checks:

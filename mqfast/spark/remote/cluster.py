@@ -12,26 +12,24 @@ import logging
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from mqfast.client.admin.bodies import ClusterBody, TopicListBody, TopicsBody, TopicStatsBody, by_queue
+from mqfast.client.admin.bodies import TopicsBody, TopicStatsBody, by_queue
+from mqfast.client.cluster import Cached, ClusterMetadata, addresses_of, is_unavailable, retry
 from mqfast.client.consumer.pull_request import RawAnswer, raw_pull
 from mqfast.client.consumer.subscription import Subscription
 from mqfast.client.net.connection_pool import BlockingConnectionPool
-from mqfast.client.net.request_steps import Request, RequestSteps, broker_error, checked
-from mqfast.client.route.name_servers import NameServers, fetch_addresses
+from mqfast.client.net.request_steps import Blocking, Request, RequestSteps, Sleep, checked
 from mqfast.client.route.namespace import header_fields, namespace_of_address, unwrap, wrap
-from mqfast.client.route.route_table import MASTER_ID, TopicRoute, decode_route
+from mqfast.client.route.route_table import MASTER_ID, TopicRoute
 from mqfast.client.settings import instance_settings
 from mqfast.client.values import Credentials, MessageQueue
 from mqfast.errors import (
-    BrokerBusy,
     BrokerError,
-    CallTimeout,
     ConfigError,
     ConnectError,
-    ConnectionLost,
     NoRoute,
     Refused,
 )
@@ -44,17 +42,16 @@ from mqfast.spark.selection import is_left_out
 if TYPE_CHECKING:
     from mqfast.spark.options import Options
 
-__all__ = ["BrokerAway", "RemoteCluster", "NotReadable", "brokers_of", "is_unavailable", "tls_context", "wanted_topics"]
+__all__ = ["BrokerAway", "RemoteCluster", "NotReadable", "brokers_of", "tls_context", "wanted_topics"]
 
 T = TypeVar("T")
 ASK_S: Final = 5.0
 # So long what the name servers said is taken for true.
 ROUTE_S: Final = 5.0
-_NAME_SERVER_S: Final = 3.0
 _LONG_AGO: Final = float("-inf")
 _NOTHING: Final[tuple[float, list[str], Mapping[str, int]]] = (_LONG_AGO, [], {})
-_FIRST_PAUSE_S: Final = 0.05
-_MOST_PAUSE_S: Final = 1.0
+_PAUSES_S: Final = (0.05, 1.0)
+"""First and longest pause between two attempts."""
 
 _log = logging.getLogger("mqfast.spark")
 
@@ -67,13 +64,6 @@ class NotReadable(BrokerAway):
     """A queue is there and no consumer may read it now: of a topic without permission to read, or with fewer queues for
     reading.
     """
-
-
-def is_unavailable(error: Exception) -> bool:
-    """Is it worth asking again: nobody answered, or somebody who is too busy, or not ready yet?"""
-    if isinstance(error, BrokerError):
-        return isinstance(error, BrokerBusy) or error.code == ResponseCode.SERVICE_NOT_AVAILABLE
-    return isinstance(error, (ConnectError, ConnectionLost, CallTimeout))
 
 
 class RemoteCluster:
@@ -91,8 +81,7 @@ class RemoteCluster:
             options.namesrv, credentials=who, namespace=options.namespace, namespace_v2=options.namespace_v2
         )
         self.namespace: Final = settings.namespace or namespace_of_address(settings.name_servers[0])
-        self._servers: Final = NameServers(settings.name_servers)
-        self._servers_are_away = False  # and a line of the log says so: a stream asks a hundred times a second
+        self._metadata: Final = ClusterMetadata(settings.name_servers, _log)
         self._timeout_s: Final = options.broker_timeout / 1000
         self._waits: Final = options.broker_away == "wait"
         self._group: Final = self.wire(options.pull_group)
@@ -107,9 +96,9 @@ class RemoteCluster:
         self.connection_pool: Final = BlockingConnectionPool(
             tls_context(options), signed if tenant or key is not None else None
         )
-        self._brokers: tuple[float, Mapping[str, Mapping[int, str]]] = (_LONG_AGO, {})
-        self._routes: dict[str, tuple[float, TopicRoute | None]] = {}
-        self._topics: tuple[float, list[str]] = (_LONG_AGO, [])
+        self._brokers: Cached[Mapping[str, Mapping[int, str]]] = Cached({})
+        self._routes: dict[str, Cached[TopicRoute | None]] = {}
+        self._topics: Cached[list[str]] = Cached([])
         # Topics, and how many queues for consumers each name on the wire has.
         self._of_broker: dict[str, tuple[float, list[str], Mapping[str, int]]] = {}
 
@@ -148,97 +137,57 @@ class RemoteCluster:
         return self.run(steps())
 
     def with_retry(self, what: str, once: Callable[[], T], stopped: threading.Event | None = None) -> T:
-        """Do something until whoever is asked answers, for ``brokerTimeout``, or for ever with ``brokerAway=wait``.
+        """Call ``once`` until the servers answer, for ``brokerTimeout``, or without end with ``brokerAway=wait``.
 
         Raises: BrokerAway at the end of that time, and when ``stopped`` is set meanwhile.
         """
-        deadline = time.monotonic() + self._timeout_s
-        pause, told = _FIRST_PAUSE_S, False
-        while True:
-            try:
-                return once()
-            except Exception as error:
-                if not is_unavailable(error):
-                    raise
-                if not self._waits and time.monotonic() + pause > deadline:
-                    raise BrokerAway(
-                        f"{what}: no answer in {self._timeout_s:g} s (option brokerTimeout): {error}"
-                    ) from error
-                if not told:
-                    _log.warning("%s: %s; it is asked again", what, error)
-                    told = True
+        deadline_s = time.monotonic() + self._timeout_s
+        is_logged = False
+
+        def attempt() -> RequestSteps[T]:
+            result: T = yield Blocking(once)
+            return result
+
+        def recover(error: Exception, pause_s: float) -> RequestSteps[None]:
+            nonlocal is_logged
+            if not is_unavailable(error):
+                raise error
+            if not self._waits and time.monotonic() + pause_s > deadline_s:
+                raise BrokerAway(
+                    f"{what}: no answer in {self._timeout_s:g} s (option brokerTimeout): {error}"
+                ) from error
+            if not is_logged:
+                _log.warning("%s: %s; it is asked again", what, error)
+                is_logged = True
             self.forget()
             if stopped is None:
-                time.sleep(pause)
-            elif stopped.wait(pause):
-                raise BrokerAway(f"{what}: nobody waits for it any more")
-            pause = min(2 * pause, _MOST_PAUSE_S)
+                yield Sleep(pause_s)
+            elif (yield Blocking(partial(stopped.wait, pause_s))):
+                raise BrokerAway(f"{what}: nobody waits for it any more") from None
+
+        return self.run(retry(attempt, recover, _PAUSES_S))
 
     def forget(self) -> None:
-        """What name servers said may be wrong: ask them again."""
-        self._brokers = (_LONG_AGO, self._brokers[1])
-        self._routes = {topic: (_LONG_AGO, route) for topic, (_, route) in list(self._routes.items())}
-        self._topics = (_LONG_AGO, self._topics[1])
+        """Expire what the name servers said: the next use fetches it again."""
+        self._brokers.expire()
+        self._topics.expire()
+        for route in list(self._routes.values()):
+            route.expire()
         self._of_broker = {}
 
     # --- name servers ---
 
-    def _answers(
-        self, code: RequestCode, fields: dict[str, Any], about: str, reasons: list[str]
-    ) -> Iterator[RemotingCommand]:
-        """What one name server after the other answers; ``reasons`` gets why others do not. Raises: BrokerError."""
-        if self._servers.url is not None and not self._servers.addresses:
-            try:
-                self._servers.update(fetch_addresses(self._servers.url))
-            except OSError as error:
-                raise ConnectError(f"{self._servers.url}: no addresses of name servers: {error}") from None
-        for address in self._servers.addresses:
-            try:
-                answer = self.connection_pool.request(Request(address, code, fields, b"", _NAME_SERVER_S))
-            except (ConnectError, ConnectionLost, CallTimeout) as error:
-                self._servers.failed(address)
-                reasons.append(str(error) if address in str(error) else f"{address}: {error}")
-                continue
-            assert answer is not None
-            if answer.code not in (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST):
-                raise broker_error(answer, address, about)
-            yield answer
-
-    def _ask_name_server(
-        self, code: RequestCode, fields: dict[str, Any], about: str, *, has_known: bool
-    ) -> RemotingCommand | None:
-        """The first answer. Returns: None: nobody answers, and what is known stays true (``has_known``).
-
-        Raises: ConnectError when nobody answers and nothing is known.
-        """
-        reasons: list[str] = []
-        for answer in self._answers(code, fields, about, reasons):
-            self._servers_are_away = False
-            return answer
-        if has_known:
-            if not self._servers_are_away:
-                _log.warning("%s: no name server answered, what was known stays true: %s", about, "; ".join(reasons))
-            self._servers_are_away = True
-            return None
-        raise ConnectError(f"{about}: no name server answered: {'; '.join(reasons)}")
-
     def brokers(self) -> Mapping[str, Mapping[int, str]]:
-        """All brokers that are there now: name -> broker id -> address; 0 is the master."""
-        taken, found = self._brokers
-        if time.monotonic() - taken > ROUTE_S:
-            answer = self._ask_name_server(*_BROKERS, has_known=bool(found))
-            if answer is None:
-                return found
-            found = _brokers_in(answer)
-            self._brokers = (time.monotonic(), found)
-        return found
+        """Return all brokers that are registered now: name -> broker id -> address; 0 is the master."""
+
+        def fetch() -> RequestSteps[Mapping[str, Mapping[int, str]]]:
+            return addresses_of((yield from self._metadata.cluster_info(about=_BROKERS)))
+
+        return self.run(self._metadata.cached(self._brokers, ROUTE_S, fetch))
 
     def brokers_of_all(self) -> Mapping[str, Mapping[int, str]]:
-        """The same, of all name servers that answer: one that has just started does not know every broker yet."""
-        found: dict[str, Mapping[int, str]] = {}
-        for answer in self._answers(*_BROKERS, []):
-            found = {**_brokers_in(answer), **found}
-        return found
+        """Return the same from all name servers that answer: one that has just started does not know every broker."""
+        return self.run(self._metadata.brokers_of_all(about=_BROKERS))
 
     def address(self, broker: str, broker_id: int = MASTER_ID) -> tuple[int, str]:
         """(id, address) of the broker to read from: the one asked for, else the master, else a slave.
@@ -255,43 +204,29 @@ class RemoteCluster:
         raise AssertionError("a broker has an address")
 
     def topics(self) -> list[str]:
-        """All topics of the namespace, as users name them."""
-        taken, found = self._topics
-        if time.monotonic() - taken > ROUTE_S:
-            code, about = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, "list of topics"
-            answer = self._ask_name_server(code, {}, about, has_known=bool(found))
-            if answer is None:
-                return found
-            found = self._mine(decode_body(bytes(answer.body), TopicListBody, "topics").topic_list)
-            self._topics = (time.monotonic(), found)
-        return found
+        """Return all topics of the namespace, without the namespace."""
+
+        def fetch() -> RequestSteps[list[str]]:
+            return self._mine((yield from self._metadata.topic_list()))
+
+        return self.run(self._metadata.cached(self._topics, ROUTE_S, fetch))
 
     def route(self, topic: str) -> TopicRoute | None:
-        """Where a topic is, by the name that users have for it; None: nowhere."""
-        known = self._routes.get(topic)
-        if known is not None and time.monotonic() - known[0] <= ROUTE_S:
-            return known[1]
-        answer = self._ask_name_server(*self._route_of(topic), has_known=known is not None)
-        if answer is None:
-            return known[1] if known is not None else None
-        found = None
-        if answer.code == ResponseCode.SUCCESS:
-            found = decode_route(topic, bytes(answer.body))
-        self._routes[topic] = (time.monotonic(), found)
-        return found
+        """Return the route of a topic, named without its namespace; None: no broker has the topic."""
 
-    def _route_of(self, topic: str) -> tuple[RequestCode, dict[str, Any], str]:
-        fields = {"topic": self.wire(topic), "acceptStandardJsonOnly": "true"}
-        return RequestCode.GET_ROUTEINFO_BY_TOPIC, fields, f"route of topic {topic}"
+        def fetch() -> RequestSteps[TopicRoute | None]:
+            try:
+                return (yield from self._metadata.fetch_route(topic, wire=self.wire(topic)))
+            except NoRoute:
+                return None
+
+        entry = self._routes.setdefault(topic, Cached(None))
+        return self.run(self._metadata.cached(entry, ROUTE_S, fetch))
 
     def queues_of_all(self, topic: str) -> list[QueueData]:
-        """How many queues of a topic each broker has, of all name servers that answer; see ``brokers_of_all``."""
-        return [
-            data
-            for answer in self._answers(*self._route_of(topic), [])
-            if answer.code == ResponseCode.SUCCESS
-            for data in decode_route(topic, bytes(answer.body)).queue_datas
-        ]
+        """Return the queue counts of a topic by broker, of all name servers that answer; see ``brokers_of_all``."""
+        routes = self.run(self._metadata.routes_of_all(topic, self.wire(topic)))
+        return [data for route in routes for data in route.queue_datas]
 
     def readable_queues(self, broker: str, topic: str) -> int | None:
         """How many queues of a topic consumers may read on a broker, as name servers tell, or else the broker's list of
@@ -321,7 +256,7 @@ class RemoteCluster:
 
         Raises: BrokerAway.
         """
-        self._brokers = (_LONG_AGO, self._brokers[1])
+        self._brokers.expire()
         if not self.brokers().get(broker) and broker not in self.brokers_of_all():
             raise BrokerAway(f"broker {broker}: the name servers do not name it now")
 
@@ -336,7 +271,7 @@ class RemoteCluster:
                 # ACL 2.0 and 1.0 leave the list of topics to administrators.
                 if error.code != ResponseCode.NO_PERMISSION and "AclException" not in error.remark:
                     raise
-                if time.monotonic() - self._topics[0] > ROUTE_S:
+                if not self._topics.is_fresh(ROUTE_S):
                     self._check_known(broker)
                 return self.topics()
             configs = decode_body(bytes(answer.body), TopicsBody, "topics").topic_config_table
@@ -498,14 +433,7 @@ class RemoteCluster:
 
 
 _shared: Final[dict[str, RemoteCluster]] = {}
-_BROKERS: Final[tuple[RequestCode, dict[str, Any], str]] = (
-    RequestCode.GET_BROKER_CLUSTER_INFO, {}, "brokers of the cluster",
-)  # fmt: skip
-
-
-def _brokers_in(answer: RemotingCommand) -> dict[str, Mapping[int, str]]:
-    body = decode_body(bytes(answer.body), ClusterBody, "clusters")
-    return {name: dict(one.broker_addrs) for name, one in body.broker_addr_table.items() if one.broker_addrs}
+_BROKERS: Final = "brokers of the cluster"
 
 
 def _readable(datas: Iterable[QueueData], broker: str) -> int | None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from mqfast.client.cluster import is_unavailable
 from mqfast.client.consumer.pull_request import raw_pull
 from mqfast.client.consumer.subscription import Subscription
 from mqfast.client.values import MessageQueue, PullStatus
@@ -26,7 +27,7 @@ from mqfast.spark.columns import decompresses, gather_of
 from mqfast.spark.offsets import Place, decode
 from mqfast.spark.plan import OffsetRange, Queue, Snapshot, Split
 from mqfast.spark.remote import remote_views
-from mqfast.spark.remote.cluster import NotReadable, RemoteCluster, is_unavailable, wanted_topics
+from mqfast.spark.remote.cluster import NotReadable, RemoteCluster, wanted_topics
 from mqfast.spark.remote.prefetch import Prefetcher
 from mqfast.spark.remote.pulls import PullCounts, QueuePuller, Records
 from mqfast.spark.schema import Column

@@ -9,7 +9,7 @@ import pytest
 
 from mqfast.client.net.request_steps import Request, RequestSteps, Sleep
 from mqfast.client.producer.encode import Compressor, Wire, prepared
-from mqfast.client.producer.send import RETRIED, SendAsk, Sender, SendOptions
+from mqfast.client.producer.send import RETRIED, Sender, SendOptions, SendRequest
 from mqfast.client.route.fault import FaultTable
 from mqfast.client.values import MessageQueue, SendResult, SendStatus
 from mqfast.errors import (
@@ -51,7 +51,7 @@ class Cluster:
         self.answers = list(answers)
         self.takes_s = takes_s
         self.now = 100.0
-        self.asked: list[SendAsk] = []
+        self.asked: list[SendRequest] = []
         self.refreshed = 0
         self.moves_to: tuple[int, Sequence[str]] | None = None  # after so many looks the topic is at these brokers
         self.found_soon: Sequence[str] | None = None  # the route that is asked for behind a failure has these brokers

@@ -23,11 +23,11 @@ from ha.processes import NAME, OurSide, name_server
 from places import EVERY, Place, flat, numbers, read, to_the_end
 
 from mqfast.client import AdminClient, Producer
-from mqfast.client.admin.bodies import ClusterBody, TopicStatsBody
+from mqfast.client.admin.bodies import TopicStatsBody
 from mqfast.client.values import MessageQueue
 from mqfast.errors import ConnectError, MqfastError
 from mqfast.message import Message
-from mqfast.remoting.bodies import decode_body
+from mqfast.remoting.bodies import ClusterBody, decode_body
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode
 from mqfast.spark import options as table

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -268,11 +267,12 @@ def test_a_name_server_that_has_just_started_does_not_delete_a_topic(one: Place,
         batches, end = to_the_end(reader, reader.initialOffset())
         assert flat(batches) == list(range(60))
         known = RemoteCluster.shared(reader.options)
-        known._servers.update([other.namesrv_addr])
-        known._brokers = (time.monotonic(), known._brokers[1])
-        known._routes, known._topics = {}, (float("-inf"), known._topics[1])
+        known._metadata.name_servers.update([other.namesrv_addr])
+        known._brokers.store(known._brokers.value)
+        known._routes = {}
+        known._topics.expire()
         assert reader.latestOffset(end, ALL) == end  # the broker is away, as it would be a moment later
-        known._servers.update([one.broker.namesrv_addr])
+        known._metadata.name_servers.update([one.broker.namesrv_addr])
         known.forget()
         one.broker.send("orders", b"000060", queue_id=0)
         one.broker.wait_until(lambda: reader.latestOffset(end, ALL) != end, timeout_s=30)
