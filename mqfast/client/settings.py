@@ -100,8 +100,8 @@ CONSUMER_RULES: Final[Mapping[str, Rule]] = {
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """`` (did you mean ...?)`` with the nearest known name, or nothing."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {found[0]}?" if found else ""
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {matches[0]}?" if matches else ""
 
 
 def check_names(what: str, given: Iterable[str], known: Iterable[str]) -> None:
@@ -122,12 +122,12 @@ class NamedArguments:
 
     @classmethod
     def _argument_names(cls) -> tuple[str, ...]:
-        found: list[str] = []
-        for one in cls.__mro__:
-            code = getattr(one.__dict__.get("__init__"), "__code__", None)
+        names: list[str] = []
+        for base in cls.__mro__:
+            code = getattr(base.__dict__.get("__init__"), "__code__", None)
             if code is not None:
-                found += code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-        return tuple(dict.fromkeys(found))
+                names += code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+        return tuple(dict.fromkeys(names))
 
 
 def check(rules: Mapping[str, Rule], given: Mapping[str, Any]) -> None:
@@ -195,13 +195,13 @@ def listed(name: str, values: object) -> tuple[Any, ...]:
 
 def check_hooks(hooks: object) -> tuple[ClientHook, ...]:
     """The hooks of a client. Raises: ConfigError."""
-    found = listed("hooks", hooks)
-    for hook in found:
+    hook_list = listed("hooks", hooks)
+    for hook in hook_list:
         if not isinstance(hook, ClientHook):
             raise ClientConfigError(f"hooks: expected ClientHook objects, found {type(hook).__name__}")
         for method in ("before_send", "after_send", "before_consume", "after_consume"):
             check_function(f"hooks: {type(hook).__name__}.{method}", getattr(hook, method))
-    return found
+    return hook_list
 
 
 def instance_settings(
@@ -332,15 +332,15 @@ def producer_arguments(settings: Mapping[str, str | int | bool]) -> dict[str, An
 
 def consumer_arguments(settings: Mapping[str, str | int | bool]) -> dict[str, Any]:
     """The arguments of a consumer from Java's settings. Raises: ConfigError for a name or value that is none."""
-    found = _from_java("consumer", settings, _CONSUMER_JAVA)
-    least, moment = found.pop("threads_min", None), found.pop("moment", None)
-    if least is not None and least > found.setdefault("threads", least):
+    translated = _from_java("consumer", settings, _CONSUMER_JAVA)
+    threads_min, moment = translated.pop("threads_min", None), translated.pop("moment", None)
+    if threads_min is not None and threads_min > translated.setdefault("threads", threads_min):
         raise ClientConfigError(
-            f"consumeThreadMin: expected at most consumeThreadMax {found['threads']}, found {least}"
+            f"consumeThreadMin: expected at most consumeThreadMax {translated['threads']}, found {threads_min}"
         )
-    if found.get("from_where") == "moment":
-        found["from_where"] = moment or datetime.now().astimezone() - _MOMENT_BEFORE_NOW
-    return found
+    if translated.get("from_where") == "moment":
+        translated["from_where"] = moment or datetime.now().astimezone() - _MOMENT_BEFORE_NOW
+    return translated
 
 
 def _from_java(what: str, settings: Any, table: Mapping[str, _Java]) -> dict[str, Any]:
@@ -350,24 +350,26 @@ def _from_java(what: str, settings: Any, table: Mapping[str, _Java]) -> dict[str
         if name in _ELSEWHERE:
             raise ClientConfigError(f"{what}: {name} is no setting of the {what} here; expected {_ELSEWHERE[name]}")
     check_names(what, settings, table)
-    found: dict[str, Any] = {}
+    translated: dict[str, Any] = {}
     for name, value in settings.items():
         ours = table[name].ours
         converted = _converted(name, table[name].kind, value)
-        if found.get(ours, converted) != converted:
-            raise ClientConfigError(f"{name}: expected one value for {ours}, found {found[ours]!r} and {converted!r}")
-        found[ours] = converted
-    if "group" not in found:
+        if translated.get(ours, converted) != converted:
+            raise ClientConfigError(
+                f"{name}: expected one value for {ours}, found {translated[ours]!r} and {converted!r}"
+            )
+        translated[ours] = converted
+    if "group" not in translated:
         raise ClientConfigError(f"{what}: expected {what}Group, found none")
-    trace_topic = found.pop("trace_topic", None)
-    if trace_topic and found.get("trace"):
-        found["trace"] = trace_topic
-    keys = [found.pop(name, None) for name in ("access_key", "secret_key", "security_token")]
+    trace_topic = translated.pop("trace_topic", None)
+    if trace_topic and translated.get("trace"):
+        translated["trace"] = trace_topic
+    keys = [translated.pop(name, None) for name in ("access_key", "secret_key", "security_token")]
     if any(keys):
         if not (keys[0] and keys[1]):
             raise ClientConfigError("accessKey and secretKey: expected both, found one")
-        found["credentials"] = Credentials(*keys)
-    return found
+        translated["credentials"] = Credentials(*keys)
+    return translated
 
 
 def _converted(name: str, kind: str, value: Any) -> Any:

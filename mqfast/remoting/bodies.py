@@ -142,9 +142,9 @@ def build_tables(module: str) -> None:
     msgspec builds the table of a Struct at the first decode, and publishes the table before it is whole: a second
     thread, or a signal handler, that decodes the same Struct meanwhile ends the process with SIGSEGV.
     """
-    for one in list(vars(sys.modules[module]).values()):
-        if isinstance(one, type) and issubclass(one, Struct) and one.__module__ == module:
-            msgspec.json.Decoder(one)
+    for struct in list(vars(sys.modules[module]).values()):
+        if isinstance(struct, type) and issubclass(struct, Struct) and struct.__module__ == module:
+            msgspec.json.Decoder(struct)
 
 
 def encode_body(value: Any) -> bytes:
@@ -187,8 +187,8 @@ def _expected_found(text: str) -> tuple[str, str]:
     text = text.replace("`", "")
     if text.startswith("Object missing required field"):
         return "the field " + text.removeprefix("Object missing required field "), "none"
-    expected, _, found = text.removeprefix("Expected ").partition(", got ")
-    return expected, found or "another value"
+    expected, _, actual = text.removeprefix("Expected ").partition(", got ")
+    return expected, actual or "another value"
 
 
 def header_of(command: RemotingCommand, kind: type[T]) -> T:
@@ -197,11 +197,11 @@ def header_of(command: RemotingCommand, kind: type[T]) -> T:
         return msgspec.convert(command.ext_fields, type=kind, strict=False)
     except msgspec.ValidationError as error:
         text, _, place = str(error).partition(" - at ")
-        expected, found = _expected_found(text)
-        if found == "none":
+        expected, actual = _expected_found(text)
+        if actual == "none":
             raise FieldError(expected.removeprefix("the field "), "a value", "none") from None
         name = place.strip("`").removeprefix("$.")
-        raise FieldError(name, expected, repr(command.ext_fields.get(name, found))[:60]) from None
+        raise FieldError(name, expected, repr(command.ext_fields.get(name, actual))[:60]) from None
 
 
 build_tables(__name__)

@@ -301,7 +301,7 @@ class Channel(asyncio.Protocol):
         settings = self._end.settings
         if self._end.buffered_bytes > settings.buffered_bytes_max:
             # The channel that holds most, not the one whose bytes were the last: that may be a client that behaves.
-            largest = max(self._end.channels, key=lambda one: one._buffered)
+            largest = max(self._end.channels, key=lambda channel: channel._buffered)
             if not largest._ending:
                 largest._break(
                     FrameTooLarge(
@@ -544,11 +544,11 @@ class Channel(asyncio.Protocol):
     def check_timeouts(self) -> None:
         """Close what is idle, and what does not come to the end of its handshake."""
         settings = self._end.settings
-        began = self._preamble is not None and self._preamble.has_begun
+        has_begun = self._preamble is not None and self._preamble.has_begun
         if self._ending:
             if self._transport is not None and self._connection.idle_s() > settings.handshake_timeout_s:
                 self._transport.abort()
-        elif began or (self._tls is not None and not self._tls.established):
+        elif has_begun or (self._tls is not None and not self._tls.established):
             if self._end.clock() - self._opened_s > settings.handshake_timeout_s:
                 self._break(FrameError(f"expected a handshake within {settings.handshake_timeout_s:g} s, found none"))
         elif self._connection.idle_s() > settings.idle_timeout_s:

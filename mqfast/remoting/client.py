@@ -132,8 +132,8 @@ class RemotingClient:
 
     def filenos(self) -> list[int]:
         """The file descriptors of all connections."""
-        found = [channel.fileno() for channel in self._end.channels]
-        return [one for one in found if one >= 0]
+        descriptors = [channel.fileno() for channel in self._end.channels]
+        return [descriptor for descriptor in descriptors if descriptor >= 0]
 
     def renew(self, address: str) -> None:
         """The next request makes a new connection to an address; the old one ends once it has given its answers."""

@@ -66,13 +66,13 @@ class Latencies:
 
     def rows(self) -> list[tuple[Outcome, Latency]]:
         """All that was counted, those of codes that found no row of their own as the last."""
-        found = [
+        percentiles = [
             (Outcome(_request_name(code), _response_name(answer), was_held, result), row)
             for (code, answer, was_held, result), row in self._rows.items()
         ]
         if any(self._others.counts):
-            found.append((Outcome(_OTHER, _OTHER, False, SUCCESS), self._others))
-        return found
+            percentiles.append((Outcome(_OTHER, _OTHER, False, SUCCESS), self._others))
+        return percentiles
 
 
 def _request_name(code: int) -> str:

@@ -68,10 +68,10 @@ class RowSequence(NamedTuple):
         queues, _, brokers = parts[5].partition(".")
         try:
             batch, partition, row = map(java_whole, parts[1:4])
-            found = cls(parts[0], batch, partition, row, int(parts[4], 16), java_whole(queues), java_whole(brokers))
+            element = cls(parts[0], batch, partition, row, int(parts[4], 16), java_whole(queues), java_whole(brokers))
         except ValueError:
             return None
-        return found if min(found[1:]) >= 0 and max(found[1:]) <= NUMBER_MAX else None
+        return element if min(element[1:]) >= 0 and max(element[1:]) <= NUMBER_MAX else None
 
     def text(self) -> str:
         """The value of the property."""
@@ -99,9 +99,9 @@ class SequenceRange(NamedTuple):
 
     def text(self) -> str:
         """The value of the field."""
-        one = self.last
+        row = self.last
         return (
-            f"{one.key}:{one.batch}:{one.partition}:{self.previous}:{one.row}:{one.crc:08x}:{one.queues}.{one.brokers}"
+            f"{row.key}:{row.batch}:{row.partition}:{self.previous}:{row.row}:{row.crc:08x}:{row.queues}.{row.brokers}"
         )
 
 

@@ -63,8 +63,8 @@ def at_once(steps: Steps) -> RegisterBody:
         try:
             next(steps)
         except StopIteration as end:
-            found: RegisterBody = end.value
-            return found
+            body: RegisterBody = end.value
+            return body
 
 
 def registration_steps(body: bytes, *, compressed: bool, version: int, limits: RegistrationLimits) -> Steps:
@@ -94,12 +94,12 @@ def registration_steps(body: bytes, *, compressed: bool, version: int, limits: R
     whole = raw.topic_config_serialize_wrapper = TopicTableBody(
         table.data_version, {}, table.topic_queue_mapping_info_map
     )
-    for number, (name, one) in enumerate(table.topic_config_table.items()):
+    for number, (name, config) in enumerate(table.topic_config_table.items()):
         if not number % _TOPICS_A_STEP:
             yield
         _check_name(name)
         whole.topic_config_table[name] = decode_request(
-            bytes(one), TopicConfigBody, f"body.topicConfigTable[{name!r}]", bytes_max=limits.bytes
+            bytes(config), TopicConfigBody, f"body.topicConfigTable[{name!r}]", bytes_max=limits.bytes
         )
     return _checked(raw, limits)
 
@@ -108,20 +108,20 @@ def _as_fastjson(body: bytes, version: int, limits: RegistrationLimits) -> Regis
     if version < _BEFORE_BODIES:
         table = decode_request(body, TopicTableBody, "body", bytes_max=_FASTJSON_BYTES_MAX)
         return _checked(RegisterBody(topic_config_serialize_wrapper=table), limits)
-    found = decode_request(body, RegisterBody, "body", bytes_max=_FASTJSON_BYTES_MAX)
-    if found.topic_config_serialize_wrapper is None:
+    decoded = decode_request(body, RegisterBody, "body", bytes_max=_FASTJSON_BYTES_MAX)
+    if decoded.topic_config_serialize_wrapper is None:
         raise FieldError("body.topicConfigSerializeWrapper", "a table of topics", "none")
-    return _checked(found, limits)
+    return _checked(decoded, limits)
 
 
-def _checked(found: RegisterBody, limits: RegistrationLimits) -> RegisterBody:
-    if len(found.filter_server_list or ()) > _FILTERS_MAX:
+def _checked(decoded: RegisterBody, limits: RegistrationLimits) -> RegisterBody:
+    if len(decoded.filter_server_list or ()) > _FILTERS_MAX:
         raise FieldError("body.filterServerList", f"at most {_FILTERS_MAX} names", "more")
-    table = found.topic_config_serialize_wrapper
+    table = decoded.topic_config_serialize_wrapper
     assert table is not None
     _check_topics(len(table.topic_config_table), limits)
     _check_topics(len(table.topic_queue_mapping_info_map), limits)
-    return found
+    return decoded
 
 
 def _check_count(body: bytes, limits: RegistrationLimits) -> None:
@@ -144,7 +144,7 @@ def _check_name(name: str) -> None:
 def _inflated(data: bytes, bytes_max: int) -> Generator[None, None, bytes]:
     """The bytes of a zlib stream, piece by piece. Raises: FieldError."""
     stream = zlib.decompressobj()
-    found: list[bytes] = []
+    parts: list[bytes] = []
     size = 0
     while not stream.eof:
         try:
@@ -157,9 +157,9 @@ def _inflated(data: bytes, bytes_max: int) -> Generator[None, None, bytes]:
             raise FieldError("body", f"at most {bytes_max} bytes when unpacked (registrationBytesMax)", "more")
         if not piece and not data and not stream.eof:
             raise FieldError("body", "zlib, to its end", f"{size} bytes")
-        found.append(piece)
+        parts.append(piece)
         yield
-    return b"".join(found)
+    return b"".join(parts)
 
 
 class _Pieces:

@@ -36,12 +36,12 @@ def signature_of(fields: Mapping[str, Any], body: Any, secret: str, without: Ite
 def is_signed_with(request: RemotingCommand, secret: str) -> bool:
     """Is this the request's signature?"""
     fields = request.ext_fields
-    found = str(fields.get(SIGNATURE, "")).encode("utf-8", "replace")
+    signature = str(fields.get(SIGNATURE, "")).encode("utf-8", "replace")
     wanted = [signature_of(fields, request.body, secret)]
     if _ADDED_LATE in fields:
         wanted.append(signature_of(fields, request.body, secret, [_ADDED_LATE]))
     # Both are compared, whatever the first says.
-    return any([hmac.compare_digest(found, one.encode()) for one in wanted])  # noqa: C419
+    return any([hmac.compare_digest(signature, expected.encode()) for expected in wanted])  # noqa: C419
 
 
 def sign(fields: Mapping[str, Any], body: Any, access_key: str, secret: str, token: str = "") -> dict[str, Any]:

@@ -88,8 +88,8 @@ class TlsStream:
                 self._tls.do_handshake()
                 self.established = True
                 waiting, self._waiting = self._waiting, []
-                for one in waiting:
-                    self._tls.write(one)
+                for path in waiting:
+                    self._tls.write(path)
             while chunk := self._tls.read(65536):
                 plain += chunk
             self.ended = True
@@ -162,16 +162,16 @@ class ServerCertificates:
         self.context = server_context(self._settings)
 
     def _times(self) -> dict[str, tuple[int, int, int] | None]:
-        found: dict[str, tuple[int, int, int] | None] = {}
+        stamps: dict[str, tuple[int, int, int] | None] = {}
         for name in _FILES if self._settings.get(_FILES[0]) else ():
             if path := self._settings.get(name):
                 try:
                     status = os.stat(path)
                 except OSError:
-                    found[path] = None
+                    stamps[path] = None
                 else:
-                    found[path] = status.st_mtime_ns, status.st_size, status.st_ino
-        return found
+                    stamps[path] = status.st_mtime_ns, status.st_size, status.st_ino
+        return stamps
 
     def reload_if_changed(self) -> bool:
         """Read the files again where one has changed. Returns: is the context another one?"""

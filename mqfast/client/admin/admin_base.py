@@ -86,7 +86,7 @@ class Clusters(NamedTuple):
 
     def address_of(self, broker: str) -> str:
         """The address of a broker's name, or the address itself where a broker has it. Raises: ConfigError."""
-        addresses = {address for one in self.brokers.values() for address in one.addresses.values()}
+        addresses = {address for info in self.brokers.values() for address in info.addresses.values()}
         if broker in addresses:
             return broker
         return self.brokers[known_name("broker", broker, self.brokers.keys() or addresses)].any
@@ -152,10 +152,10 @@ class Asking:
         about: str,
     ) -> RequestSteps[dict[str, RemotingCommand]]:
         """The same request to every name server: they do not tell each other. Returns: the answers by address."""
-        found = {}
+        answers = {}
         for address in sorted(self._instance.name_servers.addresses):
-            found[address] = yield from self._call(address, code, fields, body, also=also, about=about)
-        return found
+            answers[address] = yield from self._call(address, code, fields, body, also=also, about=about)
+        return answers
 
     def _clusters(self) -> RequestSteps[Clusters]:
         info = yield from self._instance.cluster.cluster_info(timeout_s=self._timeout_s, about="clusters")
@@ -190,12 +190,12 @@ class Asking:
         """The brokers that have a topic. Raises: NoRoute, with the nearest topic."""
         route = yield from self._route(topic)
         names = {data.broker_name for data in route.queue_datas}
-        found = [
+        brokers = [
             BrokerInfo(*place) for name, place in sorted(route.brokers.items()) if name in names and place.addresses
         ]
-        if not found:
+        if not brokers:
             raise NoRoute(f"topic {topic}: expected brokers with an address, the name servers know none")
-        return found
+        return brokers
 
 
 def read_field(answer: RemotingCommand, address: str, name: str) -> int:

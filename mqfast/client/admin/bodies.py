@@ -34,11 +34,11 @@ class _Queue(Struct, rename="camel", frozen=True):
 
 def by_queue(what: str, table: Mapping[str, T]) -> dict[MessageQueue, T]:
     """A map whose keys are the JSON of queues, in the order of queues. Raises: FieldError."""
-    found: dict[MessageQueue, T] = {}
+    values: dict[MessageQueue, T] = {}
     for key, value in table.items():
         queue = decode_body(key.encode(), _Queue, f"{what} (key)")
-        found[MessageQueue(queue.topic, queue.broker_name, queue.queue_id)] = value
-    return {queue: found[queue] for queue in sorted(found)}
+        values[MessageQueue(queue.topic, queue.broker_name, queue.queue_id)] = value
+    return {queue: values[queue] for queue in sorted(values)}
 
 
 class GroupListBody(Struct, rename="camel"):
@@ -213,7 +213,7 @@ class HaBody(Struct, rename="camel"):
 def subscriptions_of(subscriptions: Mapping[str, _Subscription] | list[_Subscription]) -> dict[str, str]:
     """Topic -> expression."""
     rows = subscriptions.values() if isinstance(subscriptions, Mapping) else subscriptions
-    return {one.topic: one.sub_string for one in sorted(rows, key=lambda one: one.topic)}
+    return {row.topic: row.sub_string for row in sorted(rows, key=lambda row: row.topic)}
 
 
 def settings_of(what: str, body: bytes) -> dict[str, str]:

@@ -166,15 +166,15 @@ def _ha_status(address: str, body: HaBody) -> HaStatus:
     if body.master:
         slaves = [
             SlaveStatus(
-                one.addr,
-                "IN_SYNC" if one.in_sync else "BEHIND",
-                one.slave_ack_offset,
-                max(0, one.diff),
-                _ms(one.behind_millis),
-                one.transferred_byte_in_second,
-                _ms(one.last_contact_millis),
+                connection.addr,
+                "IN_SYNC" if connection.in_sync else "BEHIND",
+                connection.slave_ack_offset,
+                max(0, connection.diff),
+                _ms(connection.behind_millis),
+                connection.transferred_byte_in_second,
+                _ms(connection.last_contact_millis),
             )
-            for one in body.ha_connection_info
+            for connection in body.ha_connection_info
         ]
         return HaStatus(address, True, end, None, slaves)
     own = body.ha_client_runtime_info

@@ -56,25 +56,34 @@ class _Queue:
 
 
 def pages_of(
-    asking: Asking, topic: str, brokers: RequestSteps[list[BrokerInfo]], span: BrowseRange, tags: str, most: int | None
+    asking: Asking,
+    topic: str,
+    brokers: RequestSteps[list[BrokerInfo]],
+    span: BrowseRange,
+    tags: str,
+    max_count: int | None,
 ) -> Iterator[RequestSteps[Sequence[Delivery]]]:
-    """The pages of a browse. Args: most: messages at most; reaching it is logged as a warning. Raises: UsageError."""
-    return _pages(asking, Subscription(topic, tags), brokers, span, most)
+    """Return the pages of a browse. Args: max_count: reaching this many messages is logged. Raises: UsageError."""
+    return _pages(asking, Subscription(topic, tags), brokers, span, max_count)
 
 
 def _pages(
-    asking: Asking, wanted: Subscription, brokers: RequestSteps[list[BrokerInfo]], span: BrowseRange, most: int | None
+    asking: Asking,
+    wanted: Subscription,
+    brokers: RequestSteps[list[BrokerInfo]],
+    span: BrowseRange,
+    max_count: int | None,
 ) -> Iterator[RequestSteps[Sequence[Delivery]]]:
     topic = wanted.topic
     queues: list[_Queue] = []
     yield _found_queues(asking, topic, brokers, span, queues)
-    left = most
-    while (left is None or left > 0) and any(one.waiting or one.is_empty for one in queues):
+    remaining = max_count
+    while (remaining is None or remaining > 0) and any(queue.waiting or queue.is_empty for queue in queues):
         given: list[int] = []
-        yield _next_page(asking, queues, wanted, span, left, given)
-        left = None if left is None else left - sum(given)
-    if left == 0 and any(one.waiting or one.is_empty for one in queues):
-        _log.warning("topic %s: %s messages were read, as max_count says; there may be more", topic, most)
+        yield _next_page(asking, queues, wanted, span, remaining, given)
+        remaining = None if remaining is None else remaining - sum(given)
+    if remaining == 0 and any(queue.waiting or queue.is_empty for queue in queues):
+        _log.warning("topic %s: %s messages were read, as max_count says; there may be more", topic, max_count)
 
 
 def _found_queues(
@@ -98,31 +107,36 @@ def _offset_at(asking: Asking, queue: MessageQueue, time_ms: int) -> RequestStep
 
 
 def _next_page(
-    asking: Asking, queues: list[_Queue], wanted: Subscription, span: BrowseRange, most: int | None, given: list[int]
+    asking: Asking,
+    queues: list[_Queue],
+    wanted: Subscription,
+    span: BrowseRange,
+    max_count: int | None,
+    given: list[int],
 ) -> RequestSteps[Sequence[Delivery]]:
     """Messages up to where a queue has none left in memory: the next ones of that queue may be older than the rest."""
-    for one in queues:
-        while one.is_empty:
-            yield from _fill(asking, one, wanted, span)
+    for queue in queues:
+        while queue.is_empty:
+            yield from _fill(asking, queue, wanted, span)
     page: list[Delivery] = []
-    while (most is None or len(page) < most) and not any(one.is_empty for one in queues):
-        ready = [one for one in queues if one.waiting]
+    while (max_count is None or len(page) < max_count) and not any(queue.is_empty for queue in queues):
+        ready = [queue for queue in queues if queue.waiting]
         if not ready:
             break
-        first = min(ready, key=lambda one: (one.waiting[-1].store_timestamp, one.queue))
+        first = min(ready, key=lambda queue: (queue.waiting[-1].store_timestamp, queue.queue))
         page.append(first.waiting.pop())
     given.append(len(page))
     return page
 
 
-def _fill(asking: Asking, one: _Queue, wanted: Subscription, span: BrowseRange) -> RequestSteps[None]:
+def _fill(asking: Asking, queue: _Queue, wanted: Subscription, span: BrowseRange) -> RequestSteps[None]:
     """Pull once."""
-    source = Source(one.queue.broker_name, one.queue)
+    source = Source(queue.queue.broker_name, queue.queue)
     answer = yield from pull(
-        one.address, TOOLS_GROUP, one.queue, one.at, wanted, source,
+        queue.address, TOOLS_GROUP, queue.queue, queue.at, wanted, source,
         max_count=_BATCH, post_subscription=True, timeout_s=asking._timeout_s,
     )  # fmt: skip
-    before, one.at = one.at, answer.next_offset
-    one.waiting = [m for m in answer.messages if before <= m.queue_offset < one.end and span.holds(m)][::-1]
+    before, queue.at = queue.at, answer.next_offset
+    queue.waiting = [m for m in answer.messages if before <= m.queue_offset < queue.end and span.holds(m)][::-1]
     if answer.status is PullStatus.NO_NEW_MSG or answer.next_offset <= before:
-        one.at = one.end
+        queue.at = queue.end

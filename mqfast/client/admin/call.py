@@ -140,8 +140,8 @@ def _like(function: Callable[..., Any], made: Any, result: str) -> Callable[...,
     """``made`` as ``function`` shows itself, but for its result: help, completion and tracebacks name the call."""
     functools.update_wrapper(made, function)
     del made.__wrapped__
-    found = inspect.signature(function)
-    made.__signature__ = found.replace(return_annotation=result)
+    signature = inspect.signature(function)
+    made.__signature__ = signature.replace(return_annotation=result)
     made.__annotations__ = {**function.__annotations__, "return": result}
     return cast("Callable[..., Any]", made)
 

@@ -33,8 +33,8 @@ _I64_MAX: Final = 2**63 - 1
 
 def nearest(name: str, known: Collection[str]) -> str:
     """``; the nearest name is 'x'`` for a message, or an empty text."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"; the nearest name is {found[0]!r}" if found else ""
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; the nearest name is {matches[0]!r}" if matches else ""
 
 
 def known_name(what: str, name: object, known: Collection[str]) -> str:
@@ -67,12 +67,12 @@ def checked_queue(queue: object) -> MessageQueue:
     raise ClientConfigError(f"queue: expected a MessageQueue(topic, broker_name, queue_id), found {queue!r}")
 
 
-def checked_name(what: str, name: object, most: int) -> str:
+def checked_name(what: str, name: object, max_chars: int) -> str:
     """A name that brokers take. Raises: ConfigError."""
     if not isinstance(name, str):
         raise ClientConfigError(f"{what}: expected a str, found {type(name).__name__}")
-    if not 0 < len(name) <= most:
-        raise ClientConfigError(f"{what}: expected 1 to {most} characters, found {len(name)}: {name[:40]!r}")
+    if not 0 < len(name) <= max_chars:
+        raise ClientConfigError(f"{what}: expected 1 to {max_chars} characters, found {len(name)}: {name[:40]!r}")
     if _LEGAL.fullmatch(name) is None:
         wrong = sorted({c for c in name if _LEGAL.fullmatch(c) is None})
         raise ClientConfigError(
@@ -92,12 +92,12 @@ def checked_group(group: object, what: str = "group") -> str:
     return checked_name(what, group, _GROUP_MAX)
 
 
-def checked_number(what: str, number: object, least: int, most: int) -> int:
+def checked_number(what: str, number: object, minimum: int, maximum: int) -> int:
     """A whole number within its limits. Raises: ConfigError."""
     if isinstance(number, bool) or not isinstance(number, int):
         raise ClientConfigError(f"{what}: expected a whole number, found {type(number).__name__} {number!r}")
-    if not least <= number <= most:
-        raise ClientConfigError(f"{what}: expected {least} to {most}, found {number}")
+    if not minimum <= number <= maximum:
+        raise ClientConfigError(f"{what}: expected {minimum} to {maximum}, found {number}")
     return number
 
 

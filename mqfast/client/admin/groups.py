@@ -54,8 +54,8 @@ class GroupCalls(Asking):
     @call
     def groups(self, *, cluster: str | None = None, system: bool = False) -> RequestSteps[Sequence[str]]:
         """All consumer groups that brokers know. Args: system: RocketMQ's own groups as well."""
-        found = yield from _group_names(self, (yield from self._clusters()).of(cluster))
-        return sorted(name for name in found if system or not _is_system(name))
+        names = yield from _group_names(self, (yield from self._clusters()).of(cluster))
+        return sorted(name for name in names if system or not _is_system(name))
 
     @call
     def group_config(self, group: str) -> RequestSteps[Mapping[str, Mapping[str, Any]]]:
@@ -64,14 +64,14 @@ class GroupCalls(Asking):
         Raises: ConfigError with the nearest name when no broker knows the group.
         """
         checked_group(group)
-        found: dict[str, Mapping[str, Any]] = {}
+        groups: dict[str, Mapping[str, Any]] = {}
         for broker in (yield from self._clusters()).of(None):
             settings = yield from _config_at(self, broker.any, group)
             if settings is not None:
-                found[broker.name] = settings
-        if not found:
+                groups[broker.name] = settings
+        if not groups:
             yield from known_group(self, group)
-        return found
+        return groups
 
     @call
     def create_group(
@@ -165,10 +165,11 @@ class GroupCalls(Asking):
         brokers = (yield from self._clusters()).of(None)
         for broker in brokers:
             members = yield from members_at(self, broker.any, group)
-            for one in members.connection_set:
-                row = rows.setdefault(one.client_id, {
-                    "client_id": one.client_id, "address": one.client_addr, "language": str(one.language),
-                    "version": one.version, "brokers": [], "consume_type": members.consume_type,
+            for connection in members.connection_set:
+                row = rows.setdefault(connection.client_id, {
+                    "client_id": connection.client_id, "address": connection.client_addr,
+                    "language": str(connection.language),
+                    "version": connection.version, "brokers": [], "consume_type": members.consume_type,
                     "model": members.message_model, "from_where": members.consume_from_where,
                     "subscriptions": subscriptions_of(members.subscription_table),
                 })  # fmt: skip
@@ -204,15 +205,15 @@ class GroupCalls(Asking):
         answer = yield from self._call(address, code, fields, about=f"member {client_id}", timeout_s=self._client_s)
 
         def read(data: bytes) -> dict[str, Any]:
-            found = decode_body(data, RunningInfoBody, "body")
+            info = decode_body(data, RunningInfoBody, "body")
             return {
-                "properties": found.properties,
-                "subscriptions": subscriptions_of(found.subscription_set),
-                "queues": by_queue("body.mqTable", found.mq_table),
-                "pop_queues": by_queue("body.mqPopTable", found.mq_pop_table),
-                "status": found.status_table,
-                "user": found.user_consumer_info,
-                "stack": found.jstack,
+                "properties": info.properties,
+                "subscriptions": subscriptions_of(info.subscription_set),
+                "queues": by_queue("body.mqTable", info.mq_table),
+                "pop_queues": by_queue("body.mqPopTable", info.mq_pop_table),
+                "status": info.status_table,
+                "user": info.user_consumer_info,
+                "stack": info.jstack,
             }
 
         return read_answer(answer, address, read)
@@ -237,16 +238,16 @@ class GroupCalls(Asking):
         answer = yield from self._call(broker.any, code, fields, about=about, timeout_s=self._client_s)
 
         def read(data: bytes) -> dict[str, Any]:
-            found = decode_body(data, DirectResultBody, "body")
-            result = found.consume_result
+            body = decode_body(data, DirectResultBody, "body")
+            result = body.consume_result
             if isinstance(result, int) and 0 <= result < len(_RESULTS):
                 result = _RESULTS[result]
             return {
                 "result": str(result),
-                "remark": found.remark,
-                "spent_ms": found.spent_time_mills,
-                "order": found.order,
-                "auto_commit": found.auto_commit,
+                "remark": body.remark,
+                "spent_ms": body.spent_time_mills,
+                "order": body.order,
+                "auto_commit": body.auto_commit,
             }
 
         return read_answer(answer, broker.any, read)
@@ -306,7 +307,7 @@ def _address_of_member(asking: Asking, group: str, client_id: str) -> RequestSte
     known: set[str] = set()
     for broker in (yield from asking._clusters()).of(None):
         members = yield from members_at(asking, broker.any, group)
-        ids = {one.client_id for one in members.connection_set}
+        ids = {connection.client_id for connection in members.connection_set}
         if client_id in ids:
             return broker.any
         known |= ids
@@ -326,8 +327,8 @@ def _producers_at(asking: Asking, broker: BrokerInfo, group: str | None) -> Requ
         answer = yield from asking._call(broker.any, code, fields, also=also, about=f"producers {group}")
         if answer.code != ResponseCode.SUCCESS:
             return []
-        found = read_answer(answer, broker.any, lambda data: decode_body(data, ConnectionsBody, "body"))
-        return [_producer(group, one.client_id, one.client_addr, one) for one in found.connection_set]
+        connections = read_answer(answer, broker.any, lambda data: decode_body(data, ConnectionsBody, "body"))
+        return [_producer(group, row.client_id, row.client_addr, row) for row in connections.connection_set]
     try:
         body = yield from asking._ask(broker.any, RequestCode.GET_ALL_PRODUCER_INFO, ProducersBody, about="producers")
     except BrokerError as error:
@@ -336,14 +337,14 @@ def _producers_at(asking: Asking, broker: BrokerInfo, group: str | None) -> Requ
                 f"group: expected one, because broker {broker.name} cannot tell of all: {error}"
             ) from None
         raise
-    return [_producer(name, one.client_id, one.remote_ip, one) for name, rows in body.data.items() for one in rows]
+    return [_producer(name, row.client_id, row.remote_ip, row) for name, rows in body.data.items() for row in rows]
 
 
-def _producer(group: str, client_id: str, address: str, one: Any) -> dict[str, Any]:
+def _producer(group: str, client_id: str, address: str, connection: Any) -> dict[str, Any]:
     address = address.removeprefix("/")
     return {
-        "group": group, "client_id": client_id, "address": address, "language": str(one.language),
-        "version": one.version,
+        "group": group, "client_id": client_id, "address": address, "language": str(connection.language),
+        "version": connection.version,
     }  # fmt: skip
 
 

@@ -79,14 +79,17 @@ class MessageCalls(Asking):
         span = _span(begin, end)
         checked_number("max_count", max_count, 1, _COUNT_MAX)
         if msg_id is not None:
-            found = yield from _by_id(self, topic, _word("msg_id", msg_id))
+            messages = yield from _by_id(self, topic, _word("msg_id", msg_id))
         elif key is not None:
-            found = yield from _by_key(self, topic, _word("key", key), span, max_count)
+            messages = yield from _by_key(self, topic, _word("key", key), span, max_count)
         else:
-            found = []
+            messages = []
             for page in pages_of(self, topic, self._brokers_of(topic), span, "*", max_count):
-                found += yield from page
-        return sorted(filter(span.holds, found), key=lambda one: (one.store_timestamp, one.queue, one.queue_offset))
+                messages += yield from page
+        return sorted(
+            filter(span.holds, messages),
+            key=lambda message: (message.store_timestamp, message.queue, message.queue_offset),
+        )
 
     @paged
     def browse(
@@ -140,22 +143,22 @@ class MessageCalls(Asking):
         Args: msg_id: the producer's unique id.
         """
         checked_topic(trace_topic)
-        found = yield from _by_key(self, trace_topic, _word("msg_id", msg_id), BrowseRange(None, None), 64)
+        messages = yield from _by_key(self, trace_topic, _word("msg_id", msg_id), BrowseRange(None, None), 64)
         rows = []
-        for message in found:
+        for message in messages:
             try:
                 body = message.body
             except FieldError as error:  # of the message that cannot be read, not of the trace
                 _log.warning("topic %s, message %s is left out: %s", trace_topic, message.offset_msg_id, error)
                 continue
-            rows += [{"client_host": message.born_host, **one} for one in trace_rows(body)]
-        rows = [one for one in rows if one.get("msg_id") == msg_id]
+            rows += [{"client_host": message.born_host, **row} for row in trace_rows(body)]
+        rows = [row for row in rows if row.get("msg_id") == msg_id]
         # The end of a consumption has the time of its begin where its client does not write one.
-        begun = {one["request_id"]: one["timestamp"] for one in rows if one["type"] == "SubBefore"}
-        for one in rows:
-            if one.get("timestamp") is None:
-                one["timestamp"] = begun.get(one.get("request_id"))
-        return sorted(rows, key=lambda one: (one["timestamp"] or 0, _ORDER.get(one["type"], 9)))
+        begun = {row["request_id"]: row["timestamp"] for row in rows if row["type"] == "SubBefore"}
+        for row in rows:
+            if row.get("timestamp") is None:
+                row["timestamp"] = begun.get(row.get("request_id"))
+        return sorted(rows, key=lambda row: (row["timestamp"] or 0, _ORDER.get(row["type"], 9)))
 
 
 _ORDER: Final = {"Pub": 0, "EndTransaction": 1, "SubBefore": 2, "SubAfter": 3}
@@ -184,37 +187,39 @@ def _brokers_of_letters(asking: Asking, group: str) -> RequestSteps[list[BrokerI
 
 
 def _by_key(
-    asking: Asking, topic: str, key: str, span: BrowseRange, most: int, *, is_unique: bool = False
+    asking: Asking, topic: str, key: str, span: BrowseRange, max_count: int, *, is_unique: bool = False
 ) -> RequestSteps[list[Delivery]]:
     """Messages that have a key, of all brokers; the index knows hashes only, so each is compared."""
     fields = {
-        "topic": topic, "key": key, "maxNum": most, "beginTimestamp": span.begin_ms or 0,
+        "topic": topic, "key": key, "maxNum": max_count, "beginTimestamp": span.begin_ms or 0,
         "endTimestamp": _I64_MAX if span.end_ms is None else span.end_ms, "_UNIQUE_KEY_QUERY": is_unique,
     }  # fmt: skip
-    found: list[Delivery] = []
+    messages: list[Delivery] = []
     for broker in (yield from asking._brokers_of(topic)):
         address, source = broker.any, Source(broker.name)
         answer = yield from asking._call(
             address, RequestCode.QUERY_MESSAGE, fields, also=(ResponseCode.QUERY_NOT_FOUND,), about=f"key {key}"
         )
         if answer.code == ResponseCode.SUCCESS:
-            found += read_answer(answer, address, partial(decode_deliveries, source=source))
+            messages += read_answer(answer, address, partial(decode_deliveries, source=source))
     if is_unique:
-        return [one for one in found if one.msg_id == key]
-    return [one for one in found if key in one.keys and one.topic == topic][:most]
+        return [message for message in messages if message.msg_id == key]
+    return [message for message in messages if key in message.keys and message.topic == topic][:max_count]
 
 
 def _by_id(asking: Asking, topic: str, msg_id: str) -> RequestSteps[list[Delivery]]:
-    found = yield from _by_key(asking, topic, msg_id, BrowseRange(None, None), 32, is_unique=True)
-    if found:
-        return found
+    messages = yield from _by_key(asking, topic, msg_id, BrowseRange(None, None), 32, is_unique=True)
+    if messages:
+        return messages
     try:
         place = decode_message_id(msg_id)
     except (OffsetError, ValueError):
         return []
     # The address in an id may be any machine's: only a broker of this cluster is asked.
     address = place.store_host
-    broker = next((one for one in (yield from asking._clusters()).of(None) if address in one.addresses.values()), None)
+    broker = next(
+        (info for info in (yield from asking._clusters()).of(None) if address in info.addresses.values()), None
+    )
     if broker is None:
         return []
     fields = {"topic": topic, "offset": place.physical_offset}
@@ -224,8 +229,8 @@ def _by_id(asking: Asking, topic: str, msg_id: str) -> RequestSteps[list[Deliver
     if answer.code != ResponseCode.SUCCESS:
         return []
     source = Source(broker.name)
-    found = read_answer(answer, address, partial(decode_deliveries, source=source))
-    return [one for one in found if topic in (one.topic, one.properties.get(names.REAL_TOPIC))]
+    messages = read_answer(answer, address, partial(decode_deliveries, source=source))
+    return [message for message in messages if topic in (message.topic, message.properties.get(names.REAL_TOPIC))]
 
 
 # --- sending a stored message once more ---
@@ -271,10 +276,10 @@ def _resent(asking: Asking, message: Delivery, topic: str | None) -> RequestStep
 def _topic_of(message: Delivery) -> str:
     if not message.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
         return message.topic
-    found = names.origin_of(message.properties)
-    if found is None:
+    origin = names.origin_of(message.properties)
+    if origin is None:
         raise ClientConfigError(f"topic: expected one, because {message!r} does not tell where it came from")
-    return found
+    return origin
 
 
 def _chosen(message: Delivery, queues: tuple[MessageQueue, ...]) -> MessageQueue:

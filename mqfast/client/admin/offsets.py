@@ -63,12 +63,12 @@ class OffsetCalls(Asking):
         else:
             checked_topic(topic)
             brokers = yield from self._brokers_of(topic)
-        found: dict[MessageQueue, Lag] = {}
+        lags: dict[MessageQueue, Lag] = {}
         for broker in brokers:
-            found |= yield from _lag_at(self, broker.any, group, topic)
-        if not found:
+            lags |= yield from _lag_at(self, broker.any, group, topic)
+        if not lags:
             yield from known_group(self, group)
-        return {queue: found[queue] for queue in sorted(found)}
+        return {queue: lags[queue] for queue in sorted(lags)}
 
     @call
     def reset_offset(
@@ -98,7 +98,7 @@ class OffsetCalls(Asking):
         if not dry_run:
             for name, plan in plans.items():
                 yield from _apply(self, brokers[name], group, topic, target, plan, whole_topic=queue is None)
-        return [one for plan in plans.values() for one in plan]
+        return [queue_plan for plan in plans.values() for queue_plan in plan]
 
     @call
     def clone_offset(
@@ -130,7 +130,7 @@ class OffsetCalls(Asking):
                         f"group: expected one without members, found {group} connected to {broker.name}"
                     )
             for broker in brokers:
-                rows = [one for one in plan if one.queue.broker_name == broker.name]
+                rows = [queue_plan for queue_plan in plan if queue_plan.queue.broker_name == broker.name]
                 if not (yield from _set_by_broker(self, broker.master, group, rows)):
                     yield from _store(self, group, rows)
         return plan
@@ -148,7 +148,7 @@ def _lag_at(asking: Asking, address: str, group: str, topic: str | None) -> Requ
         address,
         lambda data: by_queue("body.offsetTable", decode_body(data, ConsumeStatsBody, "body").offset_table),
     )
-    late = sorted({queue.topic for queue, one in rows.items() if one.broker_offset > one.consumer_offset})
+    late = sorted({queue.topic for queue, offsets in rows.items() if offsets.broker_offset > offsets.consumer_offset})
     ages: dict[MessageQueue, int] = {}
     stats: dict[MessageQueue, QueueStats] = {}
     for name in late:
@@ -157,17 +157,17 @@ def _lag_at(asking: Asking, address: str, group: str, topic: str | None) -> Requ
         )
         ages |= {span.queue: max(0, span.delay_time) for span in spans.consume_time_span_set}
         stats |= yield from stats_at(asking, address, name)
-    found = {}
-    for queue, one in rows.items():
+    lags = {}
+    for queue, offsets in rows.items():
         first = stats[queue].min_offset if queue in stats else 0
-        behind = max(0, one.broker_offset - max(first, one.consumer_offset))
+        behind = max(0, offsets.broker_offset - max(first, offsets.consumer_offset))
         age_ms = ages.get(queue, 0) if behind else 0
-        if behind and one.consumer_offset < first:  # a Java broker asks for the time of a message that is gone
+        if behind and offsets.consumer_offset < first:  # a Java broker asks for the time of a message that is gone
             oldest = yield from _oldest_ms(asking, address, queue)
             age_ms = max(0, round(time.time() * 1000) - oldest) if oldest > 0 else 0
-        beyond = max(0, one.consumer_offset - one.broker_offset)
-        found[queue] = Lag(max(0, one.consumer_offset), behind, timedelta(milliseconds=age_ms), beyond)
-    return found
+        beyond = max(0, offsets.consumer_offset - offsets.broker_offset)
+        lags[queue] = Lag(max(0, offsets.consumer_offset), behind, timedelta(milliseconds=age_ms), beyond)
+    return lags
 
 
 def _oldest_ms(asking: Asking, address: str, queue: MessageQueue) -> RequestSteps[int]:
@@ -199,10 +199,10 @@ def _plan_at(
         known_name("queue: id", str(only.queue_id), [str(queue.queue_id) for queue in stats])
         stats = {only: stats[only]}
     plan = []
-    for queue, one in stats.items():
-        to = yield from _wanted(asking, queue, target, one)
+    for queue, queue_stats in stats.items():
+        to = yield from _wanted(asking, queue, target, queue_stats)
         now = yield from _committed(asking, broker.master, group, queue)
-        plan.append(row(queue, now, to, one))
+        plan.append(row(queue, now, to, queue_stats))
     return plan
 
 
@@ -217,8 +217,8 @@ def _wanted(asking: Asking, queue: MessageQueue, target: Target, stats: QueueSta
         return target.offset
     if target.time_ms is None or stats.max_offset == stats.min_offset:
         return stats.max_offset
-    found = yield from offset_at(asking._instance, queue, target.time_ms, timeout_s=asking._timeout_s)
-    return min(max(found, stats.min_offset), stats.max_offset)
+    offset = yield from offset_at(asking._instance, queue, target.time_ms, timeout_s=asking._timeout_s)
+    return min(max(offset, stats.min_offset), stats.max_offset)
 
 
 def _topics_at(asking: Asking, address: str, group: str) -> RequestSteps[list[str]]:
@@ -233,11 +233,11 @@ def _copy_plan_at(
     asking: Asking, broker: BrokerInfo, source: str, group: str, topic: str
 ) -> RequestSteps[list[ResetPlan]]:
     plan = []
-    for queue, one in (yield from stats_at(asking, broker.master, topic)).items():
+    for queue, queue_stats in (yield from stats_at(asking, broker.master, topic)).items():
         to = yield from _committed(asking, broker.master, source, queue)
         if to != NOTHING_COMMITTED:
             now = yield from _committed(asking, broker.master, group, queue)
-            plan.append(row(queue, now, to, one))
+            plan.append(row(queue, now, to, queue_stats))
     return plan
 
 
@@ -282,16 +282,16 @@ def _set_by_broker(asking: Asking, address: str, group: str, plan: Sequence[Rese
     settings = read_answer(answer, address, lambda data: settings_of("body", data))
     if settings.get(_SERVER_SIDE) != "true":
         return False
-    for one in plan:
+    for queue_plan in plan:
         fields = {
-            "topic": one.queue.topic, "group": group, "timestamp": -1, "isForce": True,
-            "queueId": one.queue.queue_id, "offset": one.to,
+            "topic": queue_plan.queue.topic, "group": group, "timestamp": -1, "isForce": True,
+            "queueId": queue_plan.queue.queue_id, "offset": queue_plan.to,
         }  # fmt: skip
-        code, about = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, f"reset of group {group} in {one.queue}"
+        code, about = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, f"reset of group {group} in {queue_plan.queue}"
         yield from asking._call(address, code, fields, about=about)
     return True
 
 
 def _store(asking: Asking, group: str, plan: Sequence[ResetPlan]) -> RequestSteps[None]:
-    for one in plan:
-        yield from store_offset(asking._instance, group, one.queue, one.to, timeout_s=asking._timeout_s)
+    for queue_plan in plan:
+        yield from store_offset(asking._instance, group, queue_plan.queue, queue_plan.to, timeout_s=asking._timeout_s)

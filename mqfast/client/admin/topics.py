@@ -36,8 +36,8 @@ class TopicCalls(Asking):
     @call
     def clusters(self) -> RequestSteps[Mapping[str, Mapping[str, Mapping[int, str]]]]:
         """All clusters: cluster -> broker name -> broker id -> address. Id 0 is the master."""
-        found = yield from self._clusters()
-        return {name: {one.name: dict(one.addresses) for one in found.of(name)} for name in found.names}
+        clusters = yield from self._clusters()
+        return {name: {broker.name: dict(broker.addresses) for broker in clusters.of(name)} for name in clusters.names}
 
     @call
     def topics(self, *, cluster: str | None = None, system: bool = False) -> RequestSteps[Sequence[str]]:
@@ -45,17 +45,17 @@ class TopicCalls(Asking):
 
         Args: cluster: only those of one cluster; system: RocketMQ's own topics as well.
         """
-        found = yield from self._clusters()
+        clusters = yield from self._clusters()
         if cluster is None:
             names = yield from self._all_topics()
         else:
-            known_name("cluster", cluster, found.names)
+            known_name("cluster", cluster, clusters.names)
             code = RequestCode.GET_TOPICS_BY_CLUSTER
             body = yield from self._ask_name_server(code, TopicListBody, {"cluster": cluster}, about="list of topics")
             names = sorted(set(body.topic_list))
         if system:
             return names
-        own = {*found.names, *found.brokers, *(f"{name}_REPLY_TOPIC" for name in found.names)}
+        own = {*clusters.names, *clusters.brokers, *(f"{name}_REPLY_TOPIC" for name in clusters.names)}
         return [name for name in names if name not in own and not is_system_topic(name)]
 
     @call
@@ -65,20 +65,20 @@ class TopicCalls(Asking):
         Raises: NoRoute when no broker has the topic.
         """
         checked_topic(topic)
-        found: dict[str, Mapping[str, Any]] = {}
+        topics: dict[str, Mapping[str, Any]] = {}
         for broker in (yield from self._brokers_of(topic)):
-            found[broker.name] = (yield from _config_at(self, broker.any, topic)) or {}
+            topics[broker.name] = (yield from _config_at(self, broker.any, topic)) or {}
         known = yield from _route_configs(self, topic)
-        return {name: settings or known.get(name, {}) for name, settings in found.items()}
+        return {name: settings or known.get(name, {}) for name, settings in topics.items()}
 
     @call
     def topic_stats(self, topic: str) -> RequestSteps[Mapping[MessageQueue, QueueStats]]:
         """Each queue of a topic: min offset, max offset (behind the last message), last update (ms, 0: never)."""
         checked_topic(topic)
-        found: dict[MessageQueue, QueueStats] = {}
+        stats: dict[MessageQueue, QueueStats] = {}
         for broker in (yield from self._brokers_of(topic)):
-            found |= yield from stats_at(self, broker.any, topic)
-        return {queue: found[queue] for queue in sorted(found)}
+            stats |= yield from stats_at(self, broker.any, topic)
+        return {queue: stats[queue] for queue in sorted(stats)}
 
     @call
     def topic_groups(self, topic: str) -> RequestSteps[Sequence[str]]:
@@ -163,7 +163,10 @@ class TopicCalls(Asking):
 
 def is_system_topic(topic: str) -> bool:
     """Does a topic belong to every broker? Source: TopicValidator.isSystemTopic."""
-    return any(topic.startswith(one[:-1]) if one.endswith("*") else topic == one for one in SYSTEM_TOPICS)
+    return any(
+        topic.startswith(system_topic[:-1]) if system_topic.endswith("*") else topic == system_topic
+        for system_topic in SYSTEM_TOPICS
+    )
 
 
 def stats_at(asking: Asking, address: str, topic: str) -> RequestSteps[dict[MessageQueue, QueueStats]]:
@@ -174,8 +177,12 @@ def stats_at(asking: Asking, address: str, topic: str) -> RequestSteps[dict[Mess
     def read(data: bytes) -> dict[MessageQueue, QueueStats]:
         table = by_queue("body.offsetTable", decode_body(data, TopicStatsBody, "body").offset_table)
         return {
-            queue: QueueStats(max(0, one.min_offset), max(0, one.max_offset), max(0, one.last_update_timestamp))
-            for queue, one in table.items()
+            queue: QueueStats(
+                max(0, queue_stats.min_offset),
+                max(0, queue_stats.max_offset),
+                max(0, queue_stats.last_update_timestamp),
+            )
+            for queue, queue_stats in table.items()
         }
 
     return read_answer(answer, address, read)
@@ -211,8 +218,8 @@ def _config_at(asking: Asking, address: str, topic: str) -> RequestSteps[dict[st
     )
     if answer.code != ResponseCode.SUCCESS:
         return None
-    found = read_answer(answer, address, lambda data: decode_body(data, dict[str, Any], "body"))
-    return {name: value for name, value in sorted(found.items()) if value is not None}
+    settings = read_answer(answer, address, lambda data: decode_body(data, dict[str, Any], "body"))
+    return {name: value for name, value in sorted(settings.items()) if value is not None}
 
 
 def _route_configs(asking: Asking, topic: str) -> RequestSteps[dict[str, dict[str, Any]]]:
@@ -229,7 +236,7 @@ def _route_configs(asking: Asking, topic: str) -> RequestSteps[dict[str, dict[st
             "topicSysFlag": data.topic_sys_flag,
             "writeQueueNums": data.write_queue_nums,
         }
-        for data in sorted(route.queue_datas, key=lambda one: one.broker_name)
+        for data in sorted(route.queue_datas, key=lambda queue_data: queue_data.broker_name)
     }
 
 
@@ -246,7 +253,11 @@ def _check_shrink(
     if not isinstance(before, int) or before <= queues:
         return
     stats = yield from stats_at(asking, broker.master, topic)
-    held = {queue.queue_id: one for queue, one in stats.items() if one.max_offset > one.min_offset}
+    held = {
+        queue.queue_id: queue_stats
+        for queue, queue_stats in stats.items()
+        if queue_stats.max_offset > queue_stats.min_offset
+    }
     lost = [queue_id for queue_id in sorted(held) if queue_id >= queues]
     if lost:
         count = sum(held[queue_id].max_offset - held[queue_id].min_offset for queue_id in lost)
@@ -264,7 +275,9 @@ def _wait_for_route(asking: Asking, topic: str, brokers: set[str], queues: int) 
     for _ in range(pauses):
         try:
             route = yield from asking._instance.route(topic, timeout_s=asking._timeout_s, refresh=True)
-            missing = brokers - {one.broker_name for one in route.queue_datas if one.read_queue_nums == queues}
+            missing = brokers - {
+                queue_data.broker_name for queue_data in route.queue_datas if queue_data.read_queue_nums == queues
+            }
         except NoRoute:
             missing = brokers
         if not missing:

@@ -271,9 +271,9 @@ class BlockingConnectionPool:
 
         def connect(deadline: float) -> Socket:
             # Half of the time, so that another broker can be tried when a connection is not made.
-            left = deadline - time.monotonic()
+            remaining_s = deadline - time.monotonic()
             try:
-                return _connected(address, host, port, self._context, min(CONNECT_TIMEOUT_S, left / 2))
+                return _connected(address, host, port, self._context, min(CONNECT_TIMEOUT_S, remaining_s / 2))
             except ConnectError as error:
                 more = self._explain(address) if self._explain is not None else ""
                 raise (ConnectError(f"{error}{more}") if more else error) from None
@@ -295,8 +295,8 @@ class BlockingConnectionPool:
         """In a child: the sockets are the parent's, so close the copies without a word to the broker."""
         places, self._places = self._places, {}
         for place in places.values():
-            for one in place.abandon():
-                one.close()
+            for inherited in place.abandon():
+                inherited.close()
 
 
 def _once(

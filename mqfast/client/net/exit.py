@@ -27,18 +27,18 @@ class Closable(Protocol):
 _open: weakref.WeakSet[Closable] = weakref.WeakSet()
 
 
-def close_at_exit(one: Closable) -> None:
+def close_at_exit(client: Closable) -> None:
     """Close this one when the process ends, if it lives then. ``close`` may be called again."""
-    _open.add(one)
+    _open.add(client)
 
 
 def _close_all() -> None:
     deadline = time.monotonic() + EXIT_S
-    for one in list(_open):
+    for client in list(_open):
         try:
-            one.close(max(0.0, deadline - time.monotonic()))
+            client.close(max(0.0, deadline - time.monotonic()))
         except Exception:
-            _log.exception("%r was not closed at the end of the process", one)
+            _log.exception("%r was not closed at the end of the process", client)
 
 
 atexit.register(_close_all)

@@ -27,9 +27,9 @@ _kept: list[Any] = []
 _watched: weakref.WeakSet[Inherited] = weakref.WeakSet()
 
 
-def watch(one: Inherited) -> None:
+def watch(inherited: Inherited) -> None:
     """Call ``after_fork`` of this one in every child, for as long as it lives."""
-    _watched.add(one)
+    _watched.add(inherited)
 
 
 def _in_child() -> None:
@@ -44,8 +44,8 @@ def _in_child() -> None:
     encode = sys.modules.get("mqfast.client.producer.encode")
     if encode is not None:
         encode.forget_ids()
-    for one in list(_watched):
-        one.after_fork()
+    for inherited in list(_watched):
+        inherited.after_fork()
 
 
 def leave_sockets(filenos: Iterable[int]) -> None:

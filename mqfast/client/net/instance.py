@@ -152,12 +152,12 @@ class ClientInstance:
         """The instance of these settings in this loop; another one for a second consumer of the same group."""
         with _registry_lock:
             known = _registry.setdefault(loop, {}).setdefault(settings, [])
-            for one in known:
-                if consumer_group is None or consumer_group not in one._consumers:
-                    return one
-            one = cls(settings, loop)
-            known.append(one)
-            return one
+            for instance in known:
+                if consumer_group is None or consumer_group not in instance._consumers:
+                    return instance
+            instance = cls(settings, loop)
+            known.append(instance)
+            return instance
 
     async def acquire(self, *, may_wait: bool = False) -> None:
         """Begin to use it: the first user starts the periodic work.
@@ -332,7 +332,7 @@ class ClientInstance:
     # -- who is here ---------------------------------------------------------------------------------------------------
 
     def _owners(self) -> list[InstanceClient]:
-        producers = [one for of_group in self._producers.values() for one in of_group]
+        producers = [producer for of_group in self._producers.values() for producer in of_group]
         return [*producers, *self._consumers.values()]
 
     def add_producer(self, group: str, owner: InstanceClient) -> None:
@@ -366,7 +366,10 @@ class ClientInstance:
         fields = {"clientID": self.client_id, **fields}
         heard, self._heard = self._heard, (self._heard if self._owners() else set())
         for outcome in await asyncio.gather(
-            *(self.driver.request(Request(one, RequestCode.UNREGISTER_CLIENT, fields, timeout_s=1.0)) for one in heard),
+            *(
+                self.driver.request(Request(address, RequestCode.UNREGISTER_CLIENT, fields, timeout_s=1.0))
+                for address in heard
+            ),
             return_exceptions=True,
         ):
             if isinstance(outcome, BaseException):
@@ -390,8 +393,8 @@ class ClientInstance:
         """Tell all brokers of the known routes who is here; masters alone while there is no consumer."""
         body = {
             "clientID": self.client_id,
-            "producerDataSet": [dict(one[-1].heartbeat()) for one in self._producers.values()],
-            "consumerDataSet": [dict(one.heartbeat()) for one in self._consumers.values()],
+            "producerDataSet": [dict(producers[-1].heartbeat()) for producers in self._producers.values()],
+            "consumerDataSet": [dict(consumer.heartbeat()) for consumer in self._consumers.values()],
         }
         if not body["producerDataSet"] and not body["consumerDataSet"]:
             return
@@ -457,7 +460,7 @@ def forget() -> list[Any]:
     inherited: list[Any] = []
     for loop, by_settings in list(_registry.items()):
         inherited.append(loop)
-        for one in (one for many in by_settings.values() for one in many):
+        for one in (instance for many in by_settings.values() for instance in many):
             inherited.append(one)
             leave_sockets(one.remoting.filenos())
     _registry.clear()
@@ -478,7 +481,7 @@ def _own_address(name_servers: tuple[str, ...]) -> str:
     if name_servers and not name_servers[0].startswith(("http://", "https://")):
         host, port = split_address(name_servers[0])
     for family in (socket.AF_INET, socket.AF_INET6):
-        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as one:
-            one.connect((host, port))
-            return str(one.getsockname()[0])
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, port))
+            return str(probe.getsockname()[0])
     return "127.0.0.1"

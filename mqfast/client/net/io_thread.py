@@ -46,9 +46,9 @@ class IoThread:
     def _main(self) -> None:
         serve_here()
         try:
-            with contextlib.suppress(asyncio.CancelledError), runner() as one:
-                self.loop = one.get_loop()
-                one.run(self._stay())
+            with contextlib.suppress(asyncio.CancelledError), runner() as loop_runner:
+                self.loop = loop_runner.get_loop()
+                loop_runner.run(self._stay())
         except OSError as error:  # no file descriptors are left
             if self._ready.is_set():
                 raise
@@ -153,9 +153,9 @@ def shared() -> IoThread:
     Raises: ClientError, also under gevent or eventlet with their threads.
     """
     global _shared
-    one = _shared
-    if one is not None and one.is_alive:
-        return one
+    io_thread = _shared
+    if io_thread is not None and io_thread.is_alive:
+        return io_thread
     refuse_green_threads()
     with _lock:
         if _shared is None or not _shared.is_alive:

@@ -113,9 +113,9 @@ class AsyncProducer(ProducerBase):
             return
         deadline = time.monotonic() + (self._close_timeout_s if timeout_s is None else timeout_s)
         try:
-            left = await self.flush(max(0.0, deadline - time.monotonic()))
-            if left:
-                _log.warning("producer of group %s: closed while %d messages are on their way", self.group, left)
+            unsent = await self.flush(max(0.0, deadline - time.monotonic()))
+            if unsent:
+                _log.warning("producer of group %s: closed while %d messages are on their way", self.group, unsent)
         except BaseException:  # a caller that is cancelled waits no more; the rest is done all the same
             deadline = 0.0
             raise
@@ -339,7 +339,7 @@ class AsyncProducer(ProducerBase):
             self._after(contexts, (), error, time.monotonic() - begin)
             raise
         if contexts:
-            singles = [result._replace(msg_id=one, msg_ids=(one,)) for one in result.msg_ids]
+            singles = [result._replace(msg_id=msg_id, msg_ids=(msg_id,)) for msg_id in result.msg_ids]
             self._after(contexts, singles, None, time.monotonic() - begin)
         return result
 
@@ -356,10 +356,10 @@ class AsyncProducer(ProducerBase):
         ends: deque[list[Any]] = deque()  # [ended, result or error, whom to wake, bytes, hooks' end], in order
         begun = 0
 
-        def done(slots: list[list[Any]], found: Sequence[SendResult | Exception]) -> None:
-            self._count_all(found)
+        def done(slots: list[list[Any]], outcomes: Sequence[SendResult | Exception]) -> None:
+            self._count_all(outcomes)
             pressure.give(len(slots), sum(slot[3] for slot in slots))
-            for slot, end in zip(slots, found, strict=True):
+            for slot, end in zip(slots, outcomes, strict=True):
                 if slot[4] is not None:
                     slot[4](*((None, end) if isinstance(end, Exception) else (end, None)))
                 slot[1] = _as_client_error(end) if isinstance(end, Exception) else end
@@ -470,9 +470,9 @@ def _nothing(result: SendResult | None, error: Exception | None) -> None:
 def _as_client_error(error: Exception) -> ClientError:
     if isinstance(error, ClientError):
         return error
-    one = ClientError(str(error) or repr(error))
-    one.__cause__ = error
-    return one
+    wrapped = ClientError(str(error) or repr(error))
+    wrapped.__cause__ = error
+    return wrapped
 
 
 def _tell(on_done: Callable[[Any], None], outcome: Any) -> None:

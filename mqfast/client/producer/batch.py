@@ -211,11 +211,11 @@ class Pipeline:
             if error is not None:
                 done(None, error_of(error, out))
                 continue
-            left = SendOptions(max(0.0, how.timeout_s - (now_s - begun_s)), how.queue, how.selector, how.oneway)
-            if left.timeout_s:
-                begin(out, left, done)
+            remaining = SendOptions(max(0.0, how.timeout_s - (now_s - begun_s)), how.queue, how.selector, how.oneway)
+            if remaining.timeout_s:
+                begin(out, remaining, done)
             else:  # the steps say so, and send nothing
-                _Flight(self, self.sender.send(self.instance, out, left), done).go(None, None)
+                _Flight(self, self.sender.send(self.instance, out, remaining), done).go(None, None)
 
     def _go_on(self, first: FirstAttempt, answer: RemotingCommand | None, error: Exception | None) -> None:
         ask = first.ask
@@ -271,11 +271,11 @@ class _Turn:
 # -- one result for each message of a batch ----------------------------------------------------------------------------
 
 
-def error_of(error: Exception, one: PreparedMessage) -> Exception:
+def error_of(error: Exception, out: PreparedMessage) -> Exception:
     """The error of a batch for one of its messages."""
     own = copy.copy(error)
     if isinstance(own, ClientError):
-        own.msg_id = one.msg_id
+        own.msg_id = out.msg_id
     own.__cause__ = error
     return own
 
@@ -362,7 +362,7 @@ def start_group(pipeline: Pipeline, group: BatchGroup, timeout_s: float, done: E
     def ended(result: SendResult | None, error: Exception | None) -> None:
         ends: Sequence[SendResult | Exception]
         if error is not None:
-            ends = (error,) if len(many) == 1 else [error_of(error, one) for one in many]
+            ends = (error,) if len(many) == 1 else [error_of(error, prepared) for prepared in many]
         else:
             assert result is not None
             ends = (result,) if len(many) == 1 else results_of(result, many)

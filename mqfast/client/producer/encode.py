@@ -188,7 +188,7 @@ def checked_topic(topic: object) -> str:
     return topic
 
 
-def _checked_body(message: Message, most: int) -> bytes:
+def _checked_body(message: Message, max_bytes: int) -> bytes:
     body: Any = message.body
     if isinstance(body, str):
         body = message.encoded_body()
@@ -199,8 +199,8 @@ def _checked_body(message: Message, most: int) -> bytes:
             raise MessageIllegal(
                 f"body: expected bytes, a contiguous bytes-like object or str, found {type(message.body).__name__}"
             ) from None
-    if len(body) > most:
-        raise MessageTooLarge(f"body: expected at most {most} bytes (max_message_bytes), found {len(body)}")
+    if len(body) > max_bytes:
+        raise MessageTooLarge(f"body: expected at most {max_bytes} bytes (max_message_bytes), found {len(body)}")
     if not body:
         raise MessageIllegal("body: expected at least one byte, as RocketMQ's brokers and clients do, found none")
     return bytes(body)
@@ -213,9 +213,9 @@ def _check_rest(message: Message) -> None:
                 f"{name}: expected none in a message to send, found {getattr(message, name)!r}"
                 + ("; choose a queue by queue= of send" if name == "queue_id" else "; the store alone takes it")
             )
-    for name, most in (("flag", 1 << 31), ("reconsume_times", 1 << 31)):
+    for name, limit in (("flag", 1 << 31), ("reconsume_times", 1 << 31)):
         value = getattr(message, name)
-        if type(value) is not int or not -most <= value < most:
+        if type(value) is not int or not -limit <= value < limit:
             raise MessageIllegal(f"{name}: expected a whole number of 32 bits, found {value!r}")
     if message.born_timestamp is not None and type(message.born_timestamp) is not int:
         raise MessageIllegal(f"born_timestamp: expected milliseconds since the epoch, found {message.born_timestamp!r}")
@@ -318,18 +318,18 @@ def joined(many: list[PreparedMessage], wire: Wire, *, any_keys: bool = False) -
     if not many:
         raise MessageIllegal("messages: expected at least one, found none")
     first = many[0]
-    for one in many:
-        if one.topic != first.topic:
-            raise MessageIllegal(f"messages: expected one topic, found {first.topic!r} and {one.topic!r}")
-        if one.message.wait_store_ok != first.message.wait_store_ok:
+    for part in many:
+        if part.topic != first.topic:
+            raise MessageIllegal(f"messages: expected one topic, found {first.topic!r} and {part.topic!r}")
+        if part.message.wait_store_ok != first.message.wait_store_ok:
             raise MessageIllegal("messages: expected one wait_store_ok, found both")
-        if one.delayed or one.sys_flag or one.code != SEND:
+        if part.delayed or part.sys_flag or part.code != SEND:
             raise MessageIllegal(
                 "messages: expected no delay, transaction or reply in a batch, found one; send it alone"
             )
-        if one.sharding_key != first.sharding_key and not any_keys:
+        if part.sharding_key != first.sharding_key and not any_keys:
             raise MessageIllegal(
-                f"messages: expected one sharding_key, found {first.sharding_key!r} and {one.sharding_key!r}; "
+                f"messages: expected one sharding_key, found {first.sharding_key!r} and {part.sharding_key!r}; "
                 "use send_many, which sends each to its queue"
             )
     if first.message.topic.startswith(RETRY_PREFIX):
@@ -340,10 +340,10 @@ def joined(many: list[PreparedMessage], wire: Wire, *, any_keys: bool = False) -
             f"messages: expected at most {wire.max_message_bytes} bytes together (max_message_bytes), found {len(body)}"
         )
     # The header's properties go to every message of the batch: a UNIQ_KEY there would replace their own.
-    out = PreparedMessage(first.message, first.topic, body, b"", ",".join(one.msg_id for one in many))
+    out = PreparedMessage(first.message, first.topic, body, b"", ",".join(part.msg_id for part in many))
     if not first.message.wait_store_ok:
         out.properties = b"WAIT\x01false\x02"
-    out.msg_ids = tuple(one.msg_id for one in many)
+    out.msg_ids = tuple(part.msg_id for part in many)
     out.code, out.batch, out.flag, out.born_ms = int(RequestCode.SEND_BATCH_MESSAGE), True, 0, None
     return out
 

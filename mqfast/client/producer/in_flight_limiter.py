@@ -64,10 +64,10 @@ class InFlightLimiter:
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while not self._fits(messages, size):
-                left = deadline - time.monotonic()
+                remaining_s = deadline - time.monotonic()
                 self._sleepers += 1
                 try:
-                    if left <= 0 or not self._changed.wait(left):
+                    if remaining_s <= 0 or not self._changed.wait(remaining_s):
                         return False
                 finally:
                     self._sleepers -= 1
@@ -134,10 +134,10 @@ class InFlightLimiter:
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while self.messages > self._held:
-                left = deadline - time.monotonic()
+                remaining_s = deadline - time.monotonic()
                 self._sleepers += 1
                 try:
-                    if left <= 0 or not self._changed.wait(left):
+                    if remaining_s <= 0 or not self._changed.wait(remaining_s):
                         break
                 finally:
                     self._sleepers -= 1

@@ -122,9 +122,9 @@ class Producer(ProducerBase):
         self._closed = True
         deadline = time.monotonic() + (self._close_timeout_s if timeout_s is None else timeout_s)
         try:
-            left = self._wait_for_all(deadline - time.monotonic())
-            if left:
-                _log.warning("producer of group %s: closed while %d messages are on their way", self.group, left)
+            unsent = self._wait_for_all(deadline - time.monotonic())
+            if unsent:
+                _log.warning("producer of group %s: closed while %d messages are on their way", self.group, unsent)
         except BaseException:  # a caller that is interrupted waits no more; the rest is done all the same
             deadline = 0.0
             raise
@@ -341,7 +341,7 @@ class Producer(ProducerBase):
             self._after(contexts, (), error, time.monotonic() - begin)
             raise
         if contexts:
-            singles = [result._replace(msg_id=one, msg_ids=(one,)) for one in result.msg_ids]
+            singles = [result._replace(msg_id=msg_id, msg_ids=(msg_id,)) for msg_id in result.msg_ids]
             self._after(contexts, singles, None, time.monotonic() - begin)
         return result
 
@@ -425,11 +425,11 @@ class Producer(ProducerBase):
         changed = threading.Condition(Guard())  # type: ignore[arg-type]
         pressure = self._pressure
 
-        def done(slots: list[list[Any]], found: Sequence[SendResult | Exception]) -> None:
-            self._count_all(found)
+        def done(slots: list[list[Any]], outcomes: Sequence[SendResult | Exception]) -> None:
+            self._count_all(outcomes)
             pressure.give(len(slots), sum(slot[3] for slot in slots))
             is_awaited = False
-            for slot, end in zip(slots, found, strict=True):
+            for slot, end in zip(slots, outcomes, strict=True):
                 if slot[4] is not None:
                     slot[4](*((None, end) if isinstance(end, Exception) else (end, None)))
                 slot[1] = _as_client_error(end) if isinstance(end, Exception) else end
@@ -543,8 +543,8 @@ class Producer(ProducerBase):
         """The queues that messages of a topic go to. Raises: NoRoute, ConnectError."""
         instance = self._begun()
         assert self._connection_pool is not None
-        found = self._connection_pool.run(self._sender.queues(instance, self._publish_topic(topic), self._timeout_s))
-        return tuple(queue._replace(topic=topic) for queue in found)
+        queues = self._connection_pool.run(self._sender.queues(instance, self._publish_topic(topic), self._timeout_s))
+        return tuple(queue._replace(topic=topic) for queue in queues)
 
 
 async def _end(
@@ -599,6 +599,6 @@ def _into(future: Future[SendResult]) -> Done:
 def _as_client_error(error: Exception) -> ClientError:
     if isinstance(error, ClientError):
         return error
-    one = ClientError(str(error) or repr(error))
-    one.__cause__ = error
-    return one
+    wrapped = ClientError(str(error) or repr(error))
+    wrapped.__cause__ = error
+    return wrapped

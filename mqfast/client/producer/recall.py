@@ -57,7 +57,7 @@ def recall(
         region = answer.ext_fields.get("MSG_REGION")
         tracer.recalled(unwrap(instance.settings.namespace, topic), msg_id, region, success=answer.code == 0)
     checked(answer, address, f"recall of a message of topic {topic}")
-    found = answer.ext_fields.get("msgId")
-    if not found:
+    recalled_id = answer.ext_fields.get("msgId")
+    if not recalled_id:
         raise BrokerError(f"{address} answered a recall without msgId", code=answer.code, broker=address)
-    return str(found)
+    return str(recalled_id)

@@ -49,7 +49,7 @@ async def introduced(instance: ClientInstance, sender: Sender, topic: str, timeo
     """
     queues = await instance.driver.run(sender.queues(instance, topic, timeout_s))
     addresses = {instance.routes.address(queue.broker_name) for queue in queues}
-    if not all(one is None or instance.was_told(one) for one in addresses):
+    if not all(address is None or instance.was_told(address) for address in addresses):
         heartbeat = instance.spawn(instance.heartbeat(), "mqfast introduction")
         await asyncio.wait([heartbeat], timeout=timeout_s / 2)  # it goes on, so that the next caller need not wait
 
@@ -107,8 +107,10 @@ async def request(
     requests.waiting[correlation] = future
     try:
         await introduced(instance, sender, out.topic, how.timeout_s)
-        left = max(0.001, deadline - time.monotonic())
-        result = await instance.driver.run(sender.send(instance, out, SendOptions(left, how.queue, how.selector)))
+        remaining_s = max(0.001, deadline - time.monotonic())
+        result = await instance.driver.run(
+            sender.send(instance, out, SendOptions(remaining_s, how.queue, how.selector))
+        )
         assert result is not None
         try:
             async with asyncio.timeout(max(0.0, deadline - time.monotonic())):

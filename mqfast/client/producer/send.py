@@ -117,11 +117,11 @@ class Sender:
             topic, copied_topic=self.wire.create_topic_key, queues=self.wire.topic_queues, timeout_s=timeout_s,
             refresh=True,
         )  # fmt: skip
-        found = instance.routes.publish_queues(topic)
-        if not found:
+        queues = instance.routes.publish_queues(topic)
+        if not queues:
             brokers = ", ".join(sorted(route.brokers)) or "no broker"
             raise NoRoute(f"topic {topic}: {brokers} has it, but none has a master and a queue with write permission")
-        return found
+        return queues
 
     def _robin(self, topic: str) -> RoundRobin:
         robin = self._robins.get(topic)
@@ -191,8 +191,10 @@ class Sender:
         version = instance.routes.version  # read first: a change meanwhile makes this one old
         queues = instance.routes.publish_queues(out.topic)
         addresses = [instance.routes.address(queue.broker_name) for queue in queues]
-        found = [(one, self._head(out, queue)) for one, queue in zip(addresses, queues, strict=True) if one]
-        known = version, self._robin(out.topic), found if len(found) == len(queues) else []
+        targets = [
+            (address, self._head(out, queue)) for address, queue in zip(addresses, queues, strict=True) if address
+        ]
+        known = version, self._robin(out.topic), targets if len(targets) == len(queues) else []
         if len(self._targets) >= _HEADS_MAX:
             self._targets.clear()
         self._targets[out.topic, out.code] = known

@@ -64,7 +64,9 @@ class _Record(NamedTuple):
 
 
 def _joined(*fields: object) -> str:
-    texts = ("null" if one is None else str(one).lower() if isinstance(one, bool) else str(one) for one in fields)
+    texts = (
+        "null" if field is None else str(field).lower() if isinstance(field, bool) else str(field) for field in fields
+    )
     return "\x01".join(texts) + "\x02"
 
 
@@ -185,7 +187,7 @@ class Tracer(ClientHook):
         if instance is None or len(self._records) >= QUEUE_MAX:
             self.dropped += 1
             return
-        self._records.append(_Record(topic, frozenset(str(one) for one in keys if one), text))
+        self._records.append(_Record(topic, frozenset(str(key) for key in keys if key), text))
         if len(self._records) >= FLUSH_RECORDS and not self._asked:
             self._asked = True
             try:
@@ -219,23 +221,23 @@ class Tracer(ClientHook):
         while self._records:
             record = self._records.popleft()
             by_topic.setdefault(record.topic, []).append(record)
-        found: list[Message] = []
+        messages: list[Message] = []
         for records in by_topic.values():
             part: list[_Record] = []
             size = 0
             for record in records:
                 length = len(record.text.encode("utf-8", "replace"))
                 if part and size + length > MESSAGE_BYTES_MAX:
-                    found.append(self._message(part))
+                    messages.append(self._message(part))
                     part, size = [], 0
                 part.append(record)
                 size += length
-            found.append(self._message(part))
-        return found
+            messages.append(self._message(part))
+        return messages
 
     def _message(self, records: list[_Record]) -> Message:
-        keys = sorted(frozenset().union(*(one.keys for one in records)))
-        return Message(self._topic, "".join(one.text for one in records), keys=" ".join(keys))
+        keys = sorted(frozenset().union(*(record.keys for record in records)))
+        return Message(self._topic, "".join(record.text for record in records), keys=" ".join(keys))
 
 
 def _traced(context: ConsumeContext) -> list[Delivery]:

@@ -106,9 +106,9 @@ class FaultTable:
         )
 
     def _pick_as_4(self, queues: Sequence[MessageQueue], robin: RoundRobin) -> MessageQueue:
-        found = robin.first(queues, lambda queue: self.is_available(queue.broker_name))
-        if found is not None:
-            return found
+        queue = robin.first(queues, lambda candidate: self.is_available(candidate.broker_name))
+        if queue is not None:
+            return queue
         broker = self._one_of_the_better_half()
         of_broker = [queue for queue in queues if queue.broker_name == broker]
         if broker is not None and not of_broker:
@@ -119,7 +119,7 @@ class FaultTable:
         now = self._clock()
         ranked = list(self._items.items())
         self._random.shuffle(ranked)
-        ranked.sort(key=lambda one: (now < one[1].available_from_s, one[1].latency_ms, one[1].available_from_s))
+        ranked.sort(key=lambda entry: (now < entry[1].available_from_s, entry[1].latency_ms, entry[1].available_from_s))
         if not ranked:
             return None
         half = len(ranked) // 2

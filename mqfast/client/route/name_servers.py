@@ -32,7 +32,7 @@ def parse_addresses(given: str | Sequence[str] | None) -> tuple[str, ...]:
     if not isinstance(checked, (str, list, tuple)):
         raise ClientConfigError(f"namesrv_addr: expected text or a list of addresses, found {type(given).__name__}")
     parts = given.replace(",", ";").split(";") if isinstance(given, str) else list(given)
-    found: list[str] = []
+    addresses: list[str] = []
     for part in parts:
         if not isinstance(part, str):
             raise ClientConfigError(f"namesrv_addr: expected text in the list, found {type(part).__name__}")
@@ -40,7 +40,7 @@ def parse_addresses(given: str | Sequence[str] | None) -> tuple[str, ...]:
         if not address:
             continue
         if address.startswith(("http://", "https://")):
-            if len([one for one in parts if one.strip()]) > 1:
+            if len([text for text in parts if text.strip()]) > 1:
                 raise ClientConfigError(f"namesrv_addr: expected one URL alone, found {given!r}")
             return (address,)
         if any(map(str.isspace, address)):
@@ -51,11 +51,11 @@ def parse_addresses(given: str | Sequence[str] | None) -> tuple[str, ...]:
             split_address(address)
         except ValueError as error:
             raise ClientConfigError(f"namesrv_addr: {error}") from None
-        if address not in found:
-            found.append(address)
-    if not found:
+        if address not in addresses:
+            addresses.append(address)
+    if not addresses:
         raise ClientConfigError(f"namesrv_addr: expected host:port, found {given!r}")
-    return tuple(found)
+    return tuple(addresses)
 
 
 def fetch_addresses(url: str, timeout_s: float = 3.0) -> tuple[str, ...]:
@@ -87,12 +87,12 @@ class NameServers:
 
     def update(self, addresses: tuple[str, ...]) -> None:
         """These from now on; their order is by chance, those known already keep theirs."""
-        known = tuple(one for one in self._addresses if one in addresses)
-        new = [one for one in addresses if one not in known]
+        known = tuple(address for address in self._addresses if address in addresses)
+        new = [address for address in addresses if address not in known]
         self._random.shuffle(new)
         self._addresses = known + tuple(new)
 
     def failed(self, address: str) -> None:
         """This one did not answer: it is asked last from now on."""
         if address in self._addresses:
-            self._addresses = (*(one for one in self._addresses if one != address), address)
+            self._addresses = (*(known for known in self._addresses if known != address), address)

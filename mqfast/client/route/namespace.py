@@ -89,8 +89,8 @@ def plain_queue(namespace: str | None, queue: MessageQueue) -> MessageQueue:
 
 def namespace_of_address(address: str) -> str | None:
     """The namespace that an address of a cloud names (``http://MQ_INST_1_2.region...``); None: there is none."""
-    found = _INSTANCE.match(address)
-    return found[1] if found else None
+    match = _INSTANCE.match(address)
+    return match[1] if match else None
 
 
 def header_fields(namespace_v2: str | None) -> dict[str, str]:

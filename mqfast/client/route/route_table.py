@@ -59,12 +59,12 @@ class TopicRoute(NamedTuple):
         """The queues that a producer may choose from: those with a master and the right to write."""
         if self.order:
             return self._ordered()
-        found: list[MessageQueue] = []
-        for data in sorted(self.queue_datas, key=lambda one: one.broker_name):
+        queues: list[MessageQueue] = []
+        for data in sorted(self.queue_datas, key=lambda queue_data: queue_data.broker_name):
             place = self.brokers.get(data.broker_name)
             if data.perm & WRITE and place is not None and MASTER_ID in place.addresses:
-                found += (MessageQueue(self.topic, data.broker_name, n) for n in range(data.write_queue_nums))
-        return tuple(found)
+                queues += (MessageQueue(self.topic, data.broker_name, n) for n in range(data.write_queue_nums))
+        return tuple(queues)
 
     def _ordered(self) -> tuple[MessageQueue, ...]:
         counts = _counts(self.order or "")
@@ -72,11 +72,11 @@ class TopicRoute(NamedTuple):
 
     def subscribe_queues(self) -> tuple[MessageQueue, ...]:
         """The queues that a consumer may read."""
-        found: list[MessageQueue] = []
+        queues: list[MessageQueue] = []
         for data in self.queue_datas:
             if data.perm & READ:
-                found += (MessageQueue(self.topic, data.broker_name, n) for n in range(data.read_queue_nums))
-        return tuple(sorted(set(found)))
+                queues += (MessageQueue(self.topic, data.broker_name, n) for n in range(data.read_queue_nums))
+        return tuple(sorted(set(queues)))
 
     def as_default(self, topic: str, queues: int) -> TopicRoute:
         """This route of the copied topic as the route of a new one with at most so many queues."""
@@ -95,16 +95,18 @@ def _counts(order: str) -> list[tuple[str, int]]:
 
 def decode_route(topic: str, body: bytes) -> TopicRoute:
     """The body of an answer to code 105. Raises: FieldError."""
-    found = decode_body(body, _Route, f"route of {topic}")
-    queues = sum(max(0, data.read_queue_nums, data.write_queue_nums) for data in found.queue_datas)
-    queues += sum(count for _, count in _counts(found.order_topic_conf or ""))
+    body_route = decode_body(body, _Route, f"route of {topic}")
+    queues = sum(max(0, data.read_queue_nums, data.write_queue_nums) for data in body_route.queue_datas)
+    queues += sum(count for _, count in _counts(body_route.order_topic_conf or ""))
     if queues > _QUEUES_MAX:
         raise FieldError(f"route of {topic}", f"at most {_QUEUES_MAX} queues", str(queues))
     brokers = {}
-    for broker in found.broker_datas:
+    for broker in body_route.broker_datas:
         addresses = {int(key): address for key, address in broker.broker_addrs.items() if _ID.fullmatch(key)}
         brokers[broker.broker_name] = BrokerPlace(broker.broker_name, broker.cluster, MappingProxyType(addresses))
-    return TopicRoute(topic, MappingProxyType(brokers), tuple(found.queue_datas), found.order_topic_conf or None)
+    return TopicRoute(
+        topic, MappingProxyType(brokers), tuple(body_route.queue_datas), body_route.order_topic_conf or None
+    )
 
 
 class RouteTable:
@@ -180,9 +182,9 @@ class RouteTable:
         place = self._addresses.get(broker_name)
         if place is None or not place.addresses:
             return None
-        for one in (broker_id, MASTER_ID, *sorted(place.addresses)):
-            if one in place.addresses:
-                return one, place.addresses[one]
+        for candidate in (broker_id, MASTER_ID, *sorted(place.addresses)):
+            if candidate in place.addresses:
+                return candidate, place.addresses[candidate]
         return None
 
 

@@ -34,9 +34,9 @@ class RoundRobin:
     def pick(self, queues: Sequence[MessageQueue], last_broker: str | None = None) -> MessageQueue:
         """The next queue. Args: queues: at least one; last_broker: the broker of the attempt before."""
         if last_broker is not None:
-            found = self.first(queues, lambda queue: queue.broker_name != last_broker)
-            if found is not None:
-                return found
+            queue = self.first(queues, lambda candidate: candidate.broker_name != last_broker)
+            if queue is not None:
+                return queue
         return queues[self.number() % len(queues)]
 
     def first(self, queues: Sequence[MessageQueue], wanted: Callable[[MessageQueue], bool]) -> MessageQueue | None:
@@ -55,7 +55,7 @@ def by_hash(queues: Sequence[MessageQueue], key: str) -> MessageQueue:
 
 def chosen(queues: Sequence[MessageQueue], message: Message, selector: Selector) -> MessageQueue:
     """What the application's selector chooses. Raises: UsageError where that is no queue."""
-    found = selector(queues, message)
-    if isinstance(found, MessageQueue):
-        return found
-    raise ClientUsageError(f"selector: expected one of the {len(queues)} queues as its value, found {found!r}")
+    queue = selector(queues, message)
+    if isinstance(queue, MessageQueue):
+        return queue
+    raise ClientUsageError(f"selector: expected one of the {len(queues)} queues as its value, found {queue!r}")

@@ -106,10 +106,10 @@ class RemoteCluster:
     def shared(cls, options: Options) -> RemoteCluster:
         """The one of this process for these options."""
         key = repr(dataclasses.replace(options, brokers=None).place)
-        found = _shared.get(key)
-        if found is None:
-            found = _shared[key] = cls(options)
-        return found
+        cluster = _shared.get(key)
+        if cluster is None:
+            cluster = _shared[key] = cls(options)
+        return cluster
 
     def wire(self, name: str) -> str:
         """The name of a topic or group as brokers know it."""
@@ -194,13 +194,13 @@ class RemoteCluster:
 
         Raises: BrokerAway.
         """
-        found = self.brokers().get(broker) or self.brokers_of_all().get(broker)
-        if not found:
+        addresses = self.brokers().get(broker) or self.brokers_of_all().get(broker)
+        if not addresses:
             known = ", ".join(sorted(self.brokers())) or "none"
             raise BrokerAway(f"broker {broker}: the name servers know {known}")
-        for one in (broker_id, MASTER_ID, *sorted(found)):
-            if one in found:
-                return one, found[one]
+        for candidate in (broker_id, MASTER_ID, *sorted(addresses)):
+            if candidate in addresses:
+                return candidate, addresses[candidate]
         raise AssertionError("a broker has an address")
 
     def topics(self) -> list[str]:
@@ -245,11 +245,11 @@ class RemoteCluster:
 
     def _known_queues(self, broker: str, topic: str) -> int | None:
         """The same of all name servers, where none may be wrong; None: no such topic. Raises: BrokerAway."""
-        found = self.readable_queues(broker, topic)
-        if found is None:
+        count = self.readable_queues(broker, topic)
+        if count is None:
             self._check_known(broker)
-            found = _readable(self.queues_of_all(topic), broker)
-        return found
+            count = _readable(self.queues_of_all(topic), broker)
+        return count
 
     def _check_known(self, broker: str) -> None:
         """Do name servers know a broker now? Only then they know its topics: one that has just started knows neither.
@@ -262,7 +262,7 @@ class RemoteCluster:
 
     def topics_of(self, broker: str) -> list[str]:
         """All topics of a broker, as users name them; where it does not tell, those of the cluster."""
-        taken, found, _ = self._of_broker.get(broker, _NOTHING)
+        taken, topics, _ = self._of_broker.get(broker, _NOTHING)
         if time.monotonic() - taken > ROUTE_S:
             _, address = self.address(broker)
             try:
@@ -275,10 +275,10 @@ class RemoteCluster:
                     self._check_known(broker)
                 return self.topics()
             configs = decode_body(bytes(answer.body), TopicsBody, "topics").topic_config_table
-            found = self._mine(configs)
-            counts = {name: _count_of(one) for name, one in configs.items()}
-            self._of_broker[broker] = (time.monotonic(), found, counts)
-        return found
+            topics = self._mine(configs)
+            counts = {name: _count_of(config) for name, config in configs.items()}
+            self._of_broker[broker] = (time.monotonic(), topics, counts)
+        return topics
 
     def _mine(self, names: Iterable[str]) -> list[str]:
         """Those of the namespace, as users name them."""
@@ -307,12 +307,12 @@ class RemoteCluster:
                 ) from error  # fmt: skip
             count = self._known_queues(broker, topic)
             return None if count is None else self._bounds_by_pulls(broker, topic, count)
-        found = {queue_id: (low, high) for queue_id, (low, high, _) in table.items()}
+        bounds = {queue_id: (low, high) for queue_id, (low, high, _) in table.items()}
         # RocketMQ 4 tells of the queues for writing alone; those that are read to their end have messages too.
         for queue_id in range(self.readable_queues(broker, topic) or 0):
-            if queue_id not in found:
-                found[queue_id] = self._bounds_by_offsets(broker, topic, queue_id)
-        return dict(sorted(found.items()))
+            if queue_id not in bounds:
+                bounds[queue_id] = self._bounds_by_offsets(broker, topic, queue_id)
+        return dict(sorted(bounds.items()))
 
     def stats(self, broker: str, topic: str) -> dict[int, tuple[int, int, int]]:
         """Queue id -> (first offset, behind the last one, when the last message came, ms) of a topic on a broker.
@@ -325,8 +325,12 @@ class RemoteCluster:
         answer = self.ask(address, RequestCode.GET_TOPIC_STATS_INFO, fields, about)
         table = by_queue("body.offsetTable", decode_body(bytes(answer.body), TopicStatsBody, "body").offset_table)
         return {
-            queue.queue_id: (max(0, one.min_offset), max(0, one.max_offset), one.last_update_timestamp)
-            for queue, one in table.items()
+            queue.queue_id: (
+                max(0, queue_stats.min_offset),
+                max(0, queue_stats.max_offset),
+                queue_stats.last_update_timestamp,
+            )
+            for queue, queue_stats in table.items()
         }
 
     def _bounds_by_offsets(self, broker: str, topic: str, queue_id: int) -> tuple[int, int]:
@@ -340,7 +344,7 @@ class RemoteCluster:
     def _bounds_by_pulls(self, broker: str, topic: str, count: int) -> dict[int, tuple[int, int]]:
         """The same for whoever may read the topic and no more: every answer to a pull has the bounds of its queue."""
         _, address = self.address(broker)
-        found = {}
+        bounds = {}
         for queue_id in range(count):
             queue = MessageQueue(self.wire(topic), broker, queue_id)
             wanted = Subscription(queue.topic, "*")
@@ -349,8 +353,8 @@ class RemoteCluster:
                 answer = self.pull(broker, topic, queue_id, asked)
             except NotReadable:  # since the name server was asked
                 continue
-            found[queue_id] = max(0, answer.min_offset), max(0, answer.max_offset)
-        return found
+            bounds[queue_id] = max(0, answer.min_offset), max(0, answer.max_offset)
+        return bounds
 
     def pull(self, broker: str, topic: str, queue_id: int, steps: RequestSteps[RawAnswer]) -> RawAnswer:
         """One pull. Raises: NotReadable for a queue that consumers may not read now; Refused, which names the topic."""
@@ -498,11 +502,11 @@ def _brokers_of(cluster: RemoteCluster, options: Options, begins: bool) -> list[
         if begins and not there:  # name servers that have just started do not know their brokers yet
             raise BrokerAway("the name servers know no broker")
         return sorted(there)
-    found: set[str] = set()
+    names: set[str] = set()
     for topic in options.subscribe or {topic for topic, _ in options.assign or ()}:
         route = cluster.route(topic)
         if route is not None:
-            found.update(data.broker_name for data in route.queue_datas)
+            names.update(data.broker_name for data in route.queue_datas)
         if begins:
-            found.update(data.broker_name for data in cluster.queues_of_all(topic))
-    return sorted(found)
+            names.update(data.broker_name for data in cluster.queues_of_all(topic))
+    return sorted(names)

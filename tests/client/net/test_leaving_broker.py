@@ -136,7 +136,7 @@ def test_an_old_connection_whose_answer_never_comes_is_closed_when_nobody_waits(
         asyncio.run(main(server))
 
 
-@pytest.mark.parametrize("name", ["leave", "renew"])
+@pytest.mark.parametrize("name", ["drain", "renew"])
 def test_a_connection_that_is_being_made_is_not_given_up_with_the_one_before_it(name: str) -> None:
     """Two tasks that hear of it one after the other: a connection that nobody knew any more stayed open, unused."""
 

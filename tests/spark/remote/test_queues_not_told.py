@@ -65,7 +65,7 @@ def set_topic(broker: Broker, topic: str, *, reads: int = QUEUES, writes: int = 
     options = table.parse({"namesrv": broker.namesrv_addr}, table.BATCH)
 
     def is_told() -> bool:
-        route = remote.ClusterLocation(options).route(topic)
+        route = remote.RemoteCluster(options).route(topic)
         assert route is not None
         [data] = route.queue_datas
         return (data.read_queue_nums, data.write_queue_nums, data.perm) == (reads, writes, perm)
