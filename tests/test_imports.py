@@ -190,6 +190,7 @@ def test_the_network_knows_nothing_of_the_store(room: str) -> None:
         "mqfast.util.property_file",
         "mqfast.util.atomic_file",
         "mqfast.util.log_limit",
+        "mqfast.util.fastjson",
     )
     others = ("mqfast.errors", *settings, "mqfast.remoting", room)
     offending = [
