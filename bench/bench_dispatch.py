@@ -61,7 +61,7 @@ def test_dispatch_keys(benchmark: BenchmarkFixture, place: Path, table: Table) -
     ) as store:
         put = store.producer("Bench").put
         put(b"first", "key")
-        store._dispatcher.step()
+        store.engine.dispatcher.step()
         seconds: list[float] = []
 
         def fill() -> tuple[tuple[()], dict[str, object]]:
@@ -71,7 +71,7 @@ def test_dispatch_keys(benchmark: BenchmarkFixture, place: Path, table: Table) -
 
         def work() -> None:
             began = time.perf_counter()
-            assert store._dispatcher.step() == count
+            assert store.engine.dispatcher.step() == count
             seconds.append(time.perf_counter() - began)
 
         benchmark.pedantic(work, setup=fill, rounds=ROUNDS)

@@ -212,7 +212,7 @@ def _decode(place: Path, mark: Mark) -> None:
 def _dispatch(place: Path, mark: Mark, keys: bool, index: bool) -> None:
     count = 8000
     store = _open(place, dispatch="background", indexFileWriteEnable=index, **KEY_SETTINGS)
-    dispatcher = store._dispatcher
+    dispatcher = store.engine.dispatcher
     dispatcher.step()
     put = store.producer("Bench", 0, "TagA").put
     body = b"x" * 64

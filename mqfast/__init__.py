@@ -68,7 +68,8 @@ if TYPE_CHECKING:
     from mqfast.settings import StoreSettings
     from mqfast.store.base.results import BoundaryType, GetMessageStatus, PutMessageStatus, StoreState
     from mqfast.store.check.recovery import RecoveryReport
-    from mqfast.store.check.repair import RepairReport, repair
+    from mqfast.store.check.repair import repair
+    from mqfast.store.check.repair_report import RepairReport
     from mqfast.store.check.verify import Damage, Report, Severity, verify
     from mqfast.store.consumer import Consumer, OffsetReset
     from mqfast.store.get.get_result import GetResult
@@ -189,7 +190,7 @@ _HOMES = {
     "ReadResult": "mqfast.store.reader.store_reader",
     "RecordColumns": "mqfast.store.reader.gather",
     "RecoveryReport": "mqfast.store.check.recovery",
-    "RepairReport": "mqfast.store.check.repair",
+    "RepairReport": "mqfast.store.check.repair_report",
     "Report": "mqfast.store.check.verify",
     "Setting": "mqfast.config",
     "Severity": "mqfast.store.check.verify",

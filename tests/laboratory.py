@@ -55,31 +55,31 @@ class Laboratory:
 
     def step_dispatch(self, *arguments: Any) -> Any:
         """Dispatch what stands in the log; takes what ``Dispatcher.step`` takes."""
-        return self.store._dispatcher.step(*arguments)
+        return self.store._parts.dispatcher.step(*arguments)
 
     def step_dispatch_if_needed(self) -> Any:
         """Dispatch if the log has more than was dispatched."""
-        return self.store._dispatcher.step_if_needed()
+        return self.store._parts.dispatcher.step_if_needed()
 
     def flush_log(self, *arguments: Any, **options: Any) -> Any:
         """The step of the thread that syncs the log."""
-        return self.store._flush.flush_log(*arguments, **options)
+        return self.store._parts.flush.flush_log(*arguments, **options)
 
     def flush_queues(self, *arguments: Any, **options: Any) -> Any:
         """The step of the thread that syncs queues and the checkpoint."""
-        return self.store._flush.flush_queues(*arguments, **options)
+        return self.store._parts.flush.flush_queues(*arguments, **options)
 
     def flush_turn(self) -> None:
         """What the flush thread does once the queues are due."""
-        self.store._flush.step()
+        self.store._parts.flush.step()
 
     def make_next_file(self) -> Any:
         """The step of the thread that makes log files ahead. Returns: was one made?"""
-        return self.store._allocate.step()
+        return self.store._parts.allocate.step()
 
     def persist_topics(self) -> None:
         """Write the table of topics."""
-        self.store._metadata.persist_topics()
+        self.store._parts.metadata.persist_topics()
 
     def catch_up(self) -> None:
         """What a query does before it asks the index."""
@@ -87,7 +87,7 @@ class Laboratory:
 
     def retention_at_any_hour(self) -> None:
         """The next run of retention removes what is expired, whatever the hour."""
-        self.store._retention._manual_runs = 1
+        self.store._parts.retention._manual_runs = 1
 
     def warn(self, text: str) -> None:
         """Tell of a warning as a service of the store does."""
@@ -99,9 +99,9 @@ class Laboratory:
         if store._is_closed:
             return
         store._is_closed = True
-        for file in store._allocate._ready.values():
+        for file in store._parts.allocate._ready.values():
             file.drop()
-        for step in (store._close_index, store._queues.close, store.log.close, store._close_pool, store._lock.release):
+        for step in reversed(store._close_steps):
             step()
 
     # --- parts ---
@@ -114,42 +114,42 @@ class Laboratory:
     @property
     def dispatcher(self) -> Any:
         """Dispatcher."""
-        return self.store._dispatcher
+        return self.store._parts.dispatcher
 
     @property
     def queues(self) -> Any:
         """QueueStore; of a reader its tables of queues."""
-        return self.store._queues
+        return self.store._parts.queues if hasattr(self.store, "_parts") else self.store._queues
 
     @property
     def flush(self) -> Any:
         """The flush service of the log."""
-        return self.store._flush
+        return self.store._parts.flush
 
     @property
     def index(self) -> Any:
         """IndexService, or None."""
-        return self.store._index
+        return self.store._parts.index
 
     @property
     def allocate(self) -> Any:
         """The service that makes log files ahead."""
-        return self.store._allocate
+        return self.store._parts.allocate
 
     @property
     def retention(self) -> Any:
         """The retention service."""
-        return self.store._retention
+        return self.store._parts.retention
 
     @property
     def checkpoint(self) -> Any:
         """StoreCheckpoint."""
-        return self.store._checkpoint
+        return self.store._parts.checkpoint
 
     @property
     def pool(self) -> Any:
         """The pool of buffers, or None."""
-        return self.store._pool
+        return self.store._parts.pool
 
     @property
     def closer(self) -> Any:
@@ -159,7 +159,7 @@ class Laboratory:
     @property
     def services(self) -> Any:
         """Every service of the store."""
-        return self.store._services()
+        return self.store._parts.services()
 
 
 def lab(store: Any) -> Laboratory:

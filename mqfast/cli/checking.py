@@ -17,7 +17,7 @@ from mqfast.cli.stores import config_of
 from mqfast.errors import UsageError
 
 if TYPE_CHECKING:
-    from mqfast.store.check.repair import RepairReport
+    from mqfast.store.check.repair_report import RepairReport
     from mqfast.store.check.verify import Report
 
 __all__ = ["add_commands"]

@@ -2,7 +2,7 @@
 
 Room: the Spark adapter; runs in tasks, one ``RowWriter`` each. What a column means stands in ``COLUMNS``; whatever the
 source emits is accepted back, and what says where a message *was* (its offsets, its store time) is left out. It must
-never touch a store or a file: the record format is in ``mqfast/store/put/staged.pyx``.
+never touch a store or a file: the records are encoded by ``row_encoder.pyx``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from mqfast.errors import ConfigError, MessageIllegal
 from mqfast.message import check_topic, parse_host
 from mqfast.spark.local.commit import STAMP
 from mqfast.spark.options import Options, nearest_name
-from mqfast.store.put.staged import PLAIN_COLUMNS, RowEncoder, java_hashes, merge_properties, property_texts
+from mqfast.spark.row_encoder import PLAIN_COLUMNS, RowEncoder, java_hashes, merge_properties
+from mqfast.store.put.staged import property_texts
 from mqfast.store.record.record import java_hash
 
 if TYPE_CHECKING:

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Final, Literal, NoReturn, Protocol
 
 from mqfast.errors import NestedCall, OffsetMoved, UsageError
 from mqfast.store.base.results import GetMessageStatus
+from mqfast.store.follow import Follow
 from mqfast.util.offset_words import end_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mqfast.store.engine import Engine
-    from mqfast.store.follow import Follow
     from mqfast.store.get.get_result import GetResult
     from mqfast.store.meta.offsets import ConsumerOffsets
     from mqfast.store.record.record import StoredMessage
@@ -269,8 +269,6 @@ class Consumer:
         Raises: UsageError; while looping: OffsetMoved, CorruptFile, StoreClosed when the store closes.
         Thread: as the consumer's; the wait of ``for`` releases the GIL, that of ``async for`` leaves the loop free.
         """
-        from mqfast.store.follow import Follow
-
         given: object = timeout
         is_number = isinstance(given, (int, float)) and not isinstance(given, bool) and given >= 0
         if given is not None and not is_number:

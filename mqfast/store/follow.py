@@ -11,18 +11,26 @@ import contextlib
 import os
 import select
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from mqfast.errors import StoreClosed, UsageError
 
 if TYPE_CHECKING:
-    from mqfast.store.consumer import Consumer
     from mqfast.store.engine import Engine
     from mqfast.store.record.record import StoredMessage
 
 __all__ = ["Follow", "Followers"]
 
 _POLL_S_MAX: Final = 86_400.0  # epoll takes no more than 24 days at once
+
+
+class _Consumer(Protocol):
+    """The part of a consumer that its loops use."""
+
+    @property
+    def topic(self) -> str: ...
+    def position(self, queue_id: int) -> int: ...
+    def _next(self, before: StoredMessage | None) -> StoredMessage | None: ...
 
 
 class Followers:
@@ -154,7 +162,7 @@ class Follow:
     Thread: one at a time, as its consumer.
     """
 
-    def __init__(self, consumer: Consumer, engine: Engine, timeout_s: float | None) -> None:
+    def __init__(self, consumer: _Consumer, engine: Engine, timeout_s: float | None) -> None:
         self._consumer: Final = consumer
         self._engine: Final = engine
         self._timeout_s: Final = timeout_s

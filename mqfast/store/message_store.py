@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import copy
 import logging
 import os
-import time
 import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -38,33 +36,16 @@ from mqfast.store.base import paths as _paths
 from mqfast.store.base.mapped_file import locked_byte_count, mapping_count
 from mqfast.store.base.os_api import Mutex, OsApi, check_not_nested, is_nested
 from mqfast.store.base.results import BoundaryType, LogFlag, StoreState
-from mqfast.store.base.service import Joinable, Service, start_thread
-from mqfast.store.base.space import Space
-from mqfast.store.check.cut import finish_cut
+from mqfast.store.base.service import Joinable, start_thread
 from mqfast.store.check.record_starts import check_start
-from mqfast.store.check.recovery import RecoveryMemory, RecoveryReport, recover, refuse_damage, sync_names
 from mqfast.store.consumer import Consumer, OffsetReset
-from mqfast.store.dispatch.dispatch import Dispatcher
-from mqfast.store.dispatch.reput import PrefaultService, ReputMessageService
-from mqfast.store.engine import Engine
-from mqfast.store.file_sizes import sizes_of_files
 from mqfast.store.get.get_message import read
 from mqfast.store.get.get_result import GetResult
 from mqfast.store.get.query import query
-from mqfast.store.index.index_service import IndexService
-from mqfast.store.log.allocate import AllocateMappedFileService
-from mqfast.store.log.commit_log import CommitLog
-from mqfast.store.log.flush import CommitService, FlushService, SyncService
-from mqfast.store.log.retention import RetentionService
-from mqfast.store.meta.checkpoint import StoreCheckpoint
-from mqfast.store.meta.metadata import TopicTable
-from mqfast.store.meta.notes import Deletion, StoreNotes
-from mqfast.store.meta.offsets import ConsumerOffsets
-from mqfast.store.meta.persist import MetadataService
+from mqfast.store.meta.notes import Deletion
+from mqfast.store.opening import open_parts, require_all_units
 from mqfast.store.put.put_message import PutPath
 from mqfast.store.queues.consume_queue import ConsumeQueue
-from mqfast.store.queues.queue_store import AnyQueue, QueueStore
-from mqfast.store.raw_log import RawLog, Rooms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,8 +53,11 @@ if TYPE_CHECKING:
 
     from mqfast.message import Body, Keys, Properties, PutOptions
     from mqfast.settings import StoreSettings
+    from mqfast.store.engine import Engine
+    from mqfast.store.log.retention import RetentionService
     from mqfast.store.meta.tables import ConfigTables
     from mqfast.store.put.put_result import PutResult
+    from mqfast.store.queues.queue_store import AnyQueue
     from mqfast.store.record.record import StoredMessage
 
 __all__ = ["MessageStore", "open_store"]
@@ -84,7 +68,6 @@ _log = logging.getLogger("mqfast.store")
 _WARNINGS_KEPT: Final = 100
 _MOST_TRIES: Final = 100  # of an open that failed, to close what it has opened without memory
 _MOST_INTERRUPTIONS: Final = 100  # of a close, before what they raise counts as its failure
-_ASK_AGAIN_S: Final = 1.0  # of a full disk, what an open left to do
 # The closed ones too: a thread that is about to leave a close has its lock when another one forks.
 _stores: weakref.WeakSet[MessageStore] = weakref.WeakSet()
 
@@ -117,21 +100,32 @@ class MessageStore(PutPath):
         self._is_closed = False
         self._closer: Joinable | None = None
         self._warned: list[str] = []
-        self._space = Space()
-        self._deferred_steps: list[Callable[[], None]] = []
-        self._unready_error: DiskFull | None = None
-        self._unready_at = 0.0  # when the disk is asked again
         self._opened_in = os.getpid()
         self.os_api.makedirs(path)
         self._lock = _lock.StoreLock.acquire(self.os_api, os.path.join(path, "lock"))
         self._closing: list[Callable[[], object]] = []
         # What a close, or an open that fails, lets go of at the end: the last first.
         self._close_steps: list[Callable[[], object]] = [self._lock.release]
-        self._queues: QueueStore = None  # type: ignore[assignment]
         self._close_failure: Exception | None = None
         self._interruptions = 0
         try:
-            self._open(config, progress, tables)
+            parts = self._parts = open_parts(
+                path,
+                config,
+                os_api=self.os_api,
+                lock=self._lock,
+                close_lock=self._close_lock,
+                close_steps=self._close_steps,
+                warn=self._warn,
+                tables=tables,
+                progress=progress,
+            )
+            self.paths: Final = parts.paths
+            self.config: Final = parts.config
+            self.topic_table: Final = parts.topic_table
+            self.consumer_offsets: Final = parts.consumer_offsets
+            self.recovery: Final = parts.recovery
+            self._bind(parts.engine)
             _stores.add(self)
             if _start_services:
                 self._start()
@@ -157,191 +151,10 @@ class MessageStore(PutPath):
                 _log.warning("%s: after an open that failed: %s", self.path, error)
             self._close_steps.pop()
 
-    # --- open ---
-
-    def _open(
-        self, config: StoreConfig, progress: Callable[[int, int], None] | None, tables: ConfigTables | None
-    ) -> None:
-        os_api, path = self.os_api, self.path
-        root = config.store_path_root_dir
-        if root is not None and _paths.absolute(root, "store_path_root_dir") != path:
-            raise ConfigError(f"store_path_root_dir: expected the path of the store, {path}, found {root}")
-        if len(config.commit_log_dirs) > 1 or config.read_only_commit_log_dirs:
-            raise ConfigError("store_path_commit_log: expected one directory, found several")
-        self.paths = _paths.StorePaths(path, config.commit_log_dirs)
-        self.config = sizes_of_files(os_api, self.paths, config)
-        config = self.config
-        config.check_budget()
-        clean = not _lock.abort_exists(os_api, self.paths.abort)
-        checkpoint = self._checkpoint = StoreCheckpoint.load(os_api, self.paths.checkpoint)
-        if config.on_damage == "stop":
-            refuse_damage(os_api, self.paths, config, checkpoint, clean)
-        self._notes = StoreNotes.load(os_api, self.paths)
-        for text in self._notes.warnings:
-            self._warn(text)
-        if not clean:
-            sync_names(os_api, self.paths)
-        if tables is None:
-            self.topic_table = TopicTable.load(os_api, self.paths.topics)
-            step = config.consumer_offset_update_version_step
-            self.consumer_offsets = ConsumerOffsets.of_store(
-                os_api, self.paths, lmq=config.enable_lmq, version_step=step
-            )
-        elif tables.path != path:
-            raise ConfigError(f"tables: expected those of the store {path}, found those of {tables.path}")
-        else:
-            self.topic_table, self.consumer_offsets = tables.topics, tables.offsets
-        log = CommitLog(
-            os_api,
-            self.paths.commit_logs[0],
-            config.mapped_file_bytes_commit_log,
-            sync_flush=config.sync_flush,
-            hide_unflushed=config.sync_flush and not config.read_uncommitted,
-            crc_property=config.enabled_append_prop_crc,
-            inline_dispatch=config.dispatch == "inline",
-            prefault_window=config.prefault_window_bytes,
-            zeros_ahead=config.zeros_ahead_bytes,
-        )
-        self._close_steps.append(log.close)
-        log.set_flag(LogFlag.SLAVE, config.broker_role == "SLAVE")
-        self._lock.cover(os_api, self.paths.commit_logs)
-        finish_cut(os_api, log.path, log.file_bytes, self._notes, self._warn)
-        log.load()
-        self._queues = QueueStore(os_api, self.paths, config, self.topic_table, log.latch)
-        self._close_steps.append(self._queues.close)
-        self._queues.load()
-        self._queues.made_anew = self._begin_queue_anew
-        index = self._index = (
-            IndexService(os_api, self.paths.index, config, checkpoint)
-            if config.message_index_enable and config.index_file_write_enable
-            else None
-        )
-        self._close_steps.append(self._close_index)
-        asked = index if config.index_file_read_enable else None
-        dispatcher = self._dispatcher = Dispatcher(log, self._queues.table, self._queues, index, config.delay_levels_ms)
-        dispatcher.space = self._space
-        if not clean or log.files:
-            self._run_or_defer(self._create_abort_file)
-        confirmed = checkpoint.confirm_phy_offset
-        memory = RecoveryMemory(self._notes, self.topic_table, self.paths, self._warn)
-        self.recovery: RecoveryReport = recover(
-            log,
-            self._queues,
-            index,
-            dispatcher,
-            checkpoint,
-            config,
-            memory,
-            clean=clean,
-            progress=progress,
-        )
-        metadata = self._metadata = MetadataService(
-            log,
-            self._queues,
-            self.topic_table,
-            self.consumer_offsets,
-            self._notes,
-            config,
-            self._space,
-            self._warn,
-            start=self.recovery.end,
-            owns_tables=tables is None,
-        )
-        metadata.forget_offsets(memory.left_over)
-        if not log.files and self._notes.is_there:
-            metadata.persist_notes()  # what they say of the files of an earlier log
-        if clean and not log.files:
-            self._run_or_defer(self._create_abort_file)
-        if dispatcher.hold_back(log.written):
-            self._run_or_defer(self._end_queue_recovery)
-        else:
-            self._cut_offsets()
-        if self._deferred_steps:
-            log.get_ready = self._get_ready
-            log.set_flag(LogFlag.WAITING)
-        self._allocate = AllocateMappedFileService(os_api, log, config, self._space)
-        log.allocator = self._allocate
-        self._pool: Any = None
-        if config.transient_store_pool_enable:
-            from mqfast.store.log.transient_pool import TransientStorePool
-
-            self._pool = TransientStorePool(
-                os_api, config.transient_store_pool_size, config.mapped_file_bytes_commit_log, config.mlock_budget_bytes
-            )
-            self._close_steps.insert(1, self._close_pool)  # behind the log, which has its buffers
-            self._allocate.pool = self._pool
-            log.enable_pool(self._pool)
-        self._flush = FlushService(log, self._queues, index, checkpoint, config, self._space, self._warn)
-        self._syncs = SyncService(log)
-        self._commit = CommitService(log, config) if self._pool is not None else None
-        self._reput = ReputMessageService(log, dispatcher)
-        self._prefault = PrefaultService(log) if log.ready_bytes else None
-        self._retention = RetentionService(os_api, self.paths, log, self._queues, index, self.consumer_offsets, config)
-        engine = Engine(log, self._queues.table, dispatcher, self._queues, asked, config, self._flush.waiters)
-        rooms = Rooms(
-            log,
-            self._queues,
-            index,
-            dispatcher,
-            checkpoint,
-            config,
-            memory,
-            self._allocate,
-            self._flush,
-            self._retention,
-            self._close_lock,
-        )
-        engine.raw = RawLog(rooms, confirmed)
-        self._bind(engine)
-        _log.info("%s: retention: %s", path, self._retention.policy())
-
-    # --- what an open does before anything can be put: on a full disk a put or the dispatch thread tries again ---
-
-    def _run_or_defer(self, step: Callable[[], None]) -> None:
-        try:
-            step()
-        except DiskFull as error:
-            self._space.see("puts", error)
-            self._deferred_steps.append(step)
-
-    def _get_ready(self) -> None:
-        """Do what is left. Raises: DiskFull, StorageError."""
-        with self._dispatcher.locked():
-            if self._unready_error is not None and time.monotonic() < self._unready_at:
-                raise copy.copy(self._unready_error)
-            while self._deferred_steps:
-                try:
-                    self._deferred_steps[-1]()
-                except DiskFull as error:
-                    self._unready_error = copy.copy(error)  # without its traceback, which would keep files open
-                    self._unready_at = time.monotonic() + _ASK_AGAIN_S
-                    self._space.see("puts", error)
-                    raise
-                self._deferred_steps.pop()
-            self.log.set_flag(LogFlag.WAITING, False)
-            self._space.see("puts", None)
-
-    def _create_abort_file(self) -> None:
-        _lock.create_abort(self.os_api, self.paths.abort, os.getpid())
-
-    def _end_queue_recovery(self) -> None:
-        """Until each queue has all its units, its end does not say which queue offset comes next."""
-        self._dispatcher.step(-1, True)
-        self._want_all_units()
-        self._queues.end_recovery(self._dispatcher.log.min_offset)
-        self._cut_offsets()
-
-    def _want_all_units(self) -> None:
-        """Raises: DiskFull while units of queues wait."""
-        if self._dispatcher.units_wait and self._queues.full is not None:
-            raise copy.copy(self._queues.full)
-
-    def _cut_offsets(self) -> None:
-        if self.config.broker_role != "SLAVE":  # a slave's offsets come from its master, ahead of the log
-            self.consumer_offsets.cut(self._end_of_stored)
+    # --- services ---
 
     def _start(self) -> None:
-        services = self._services()
+        services = self._parts.services()
         try:
             for service in services:
                 service.start()
@@ -350,10 +163,6 @@ class MessageStore(PutPath):
                 service.stop()
             raise
 
-    def _services(self) -> list[Service]:
-        owners = (self._allocate, self._syncs, self._flush, self._commit, self._reput, self._prefault, self._retention)
-        return [owner.service for owner in (*owners, self._metadata) if owner is not None]
-
     def persist_offsets(self) -> None:
         """Make the offsets of the consumer groups durable, after the messages that they pass; also those of a caller's
         tables, which the store writes only here.
@@ -361,14 +170,7 @@ class MessageStore(PutPath):
         Raises: FlushError, StoreFailed, StorageError. The disk then keeps the previous offsets.
         """
         self._check_open()
-        self._metadata.persist_offsets()
-
-    def _end_of_stored(self, topic: str, queue_id: int) -> int | None:
-        queue = self._queues.get(topic, queue_id)
-        if queue is not None:
-            return queue.max_offset
-        # After a clean stop a queue that is not there never had a message, and its offset was chosen ahead of it.
-        return None if self.recovery.clean else 0
+        self._parts.metadata.persist_offsets()
 
     # --- read ---
 
@@ -409,9 +211,9 @@ class MessageStore(PutPath):
         self._check_open()
         offset = decode_message_id(where).physical_offset if isinstance(where, str) else _offset(where)
         if self.config.dispatch == "inline":
-            self._dispatcher.step_if_needed()
+            self._parts.dispatcher.step_if_needed()
         try:
-            return check_start(self, self.log.message(offset, True))
+            return check_start(self.os_api, self.log, self._parts.queues, self.log.message(offset, True))
         except (OffsetError, CorruptFile) as error:
             if is_damage(error):
                 raise
@@ -442,20 +244,20 @@ class MessageStore(PutPath):
             kind = BoundaryType[boundary.upper()] if isinstance(boundary, str) else BoundaryType(boundary)
         except (KeyError, ValueError):
             raise UsageError(f"boundary: expected LOWER or UPPER, found {boundary!r}") from None
-        return self._queues.offset_by_time(self.log, topic, queue_id, timestamp_ms, kind)
+        return self._parts.queues.offset_by_time(self.log, topic, queue_id, timestamp_ms, kind)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """First queue offset that can be read; 0 for an unknown queue."""
         self._check_open()
         self._catch_up()
-        queue = self._queues.get(topic, queue_id)
+        queue = self._parts.queues.get(topic, queue_id)
         return 0 if queue is None else max(0, queue.min_offset)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Queue offset behind the last message that can be read; 0 for an unknown queue."""
         self._check_open()
         self._catch_up()
-        queue = self._queues.get(topic, queue_id)
+        queue = self._parts.queues.get(topic, queue_id)
         return 0 if queue is None else self._end_of(queue)
 
     def _end_of(self, queue: AnyQueue) -> int:
@@ -476,25 +278,25 @@ class MessageStore(PutPath):
 
     def _catch_up(self) -> None:
         if self.config.dispatch == "inline":
-            self._dispatcher.step_if_needed()
+            self._parts.dispatcher.step_if_needed()
 
     def topics(self) -> list[str]:
         """All topics with a queue, sorted."""
         self._check_open()
         self._catch_up()
-        return [topic for topic in self._queues.topics() if self.queue_ids(topic)]
+        return [topic for topic in self._parts.queues.topics() if self.queue_ids(topic)]
 
     def queue_ids(self, topic: str) -> list[int]:
         """Queues of a topic that have or had messages."""
         self._check_open()
         self._catch_up()
-        return sorted(q.queue_id for q in self._queues.all() if q.topic == topic and self._end_of(q) > 0)
+        return sorted(q.queue_id for q in self._parts.queues.all() if q.topic == topic and self._end_of(q) > 0)
 
     def queues(self) -> list[tuple[str, int, int, int]]:
         """(topic, queue id, min offset, max offset) of every queue."""
         self._check_open()
         self._catch_up()
-        rows = [(q.topic, q.queue_id, max(0, q.min_offset), self._end_of(q)) for q in self._queues.all()]
+        rows = [(q.topic, q.queue_id, max(0, q.min_offset), self._end_of(q)) for q in self._parts.queues.all()]
         return sorted(row for row in rows if row[3] > 0)
 
     def consumer(
@@ -562,44 +364,37 @@ class MessageStore(PutPath):
         """
         self._check_open()
         check_topic_name(topic)
+        parts = self._parts
         with self._close_lock:  # a close waits: what is left behind belongs to whoever opens next
             self._check_still_open()
-            with self._dispatcher.locked(), self._queues.locked():
-                self._dispatcher.step(-1, True)
-                leaving = self._queues.of_topic(topic)
+            with parts.dispatcher.locked(), parts.queues.locked():
+                parts.dispatcher.step(-1, True)
+                leaving = parts.queues.of_topic(topic)
                 try:
                     self._mark_deleted(leaving)
                     # Their last records, be they durable or not: later they would begin the topic's next queues.
-                    if self._pool is not None:
+                    if parts.pool is not None:
                         self.log.commit()
-                    self._dispatcher.step(self.log.committed)
-                    self._want_all_units()  # else they would be walked again, and bring the topic back
-                    self._notes.note_deletion(topic, self._last_of(topic))
+                    parts.dispatcher.step(self.log.committed)
+                    # A waiting unit would be dispatched later, and would create the topic again.
+                    require_all_units(parts.dispatcher, parts.queues)
+                    parts.notes.note_deletion(topic, self._last_of(topic))
                 except BaseException:
                     self._mark_deleted(leaving, False)
                     raise
                 # Before the queues: an open that finds some of them left goes on with the deletion.
-                self._metadata.forget_offsets([topic])
-                dropped = self._queues.remove_topic(topic)
-            self._metadata.delete_topic(topic)
+                parts.metadata.forget_offsets([topic])
+                dropped = parts.queues.remove_topic(topic)
+            parts.metadata.delete_topic(topic)
             return dropped
 
     def _mark_deleted(self, queues: list[ConsumeQueue], deleted: bool = True) -> None:
         self.engine.mark_deleted(queues, deleted)
         self.forget_producers()
 
-    def _begin_queue_anew(self, topic: str, queue_id: int, last: tuple[int, int] | None) -> None:
-        """The master of this slave deleted the topic behind this record: no recovery brings the record back, and no
-        group passes over what comes in its place.
-        """
-        self.consumer_offsets.cut(lambda name, number: 0 if (name, number) == (topic, queue_id) else None)
-        known, stored_ms = self._notes.deletions.get(topic), -1 if last is None else self.log.store_timestamp(*last)
-        if last is not None and stored_ms >= 0 and (known is None or known.end < sum(last)):
-            self._notes.note_deletion(topic, Deletion(*last, stored_ms))
-
     def _last_of(self, topic: str) -> Deletion | None:
         """The last record of a topic that is being deleted; durable when this returns, so that it can be named."""
-        last = self._queues.last_record_of(topic)
+        last = self._parts.queues.last_record_of(topic)
         if last is None or last[0] < self.log.min_offset:
             return None
         self.log.flush()
@@ -612,7 +407,7 @@ class MessageStore(PutPath):
         """True if stored messages wait for their place in a queue because the disk is full. A queue may then end too
         early.
         """
-        return self._dispatcher.units_wait
+        return self._parts.dispatcher.units_wait
 
     @property
     def state(self) -> StoreState:
@@ -624,30 +419,30 @@ class MessageStore(PutPath):
             return StoreState.CLOSED
         if flags & LogFlag.FAILED:
             return StoreState.FAILED
-        if self._retention.refusing or self._allocate.last_error is not None or self._space.waits:
+        if self._parts.retention.refusing or self._parts.allocate.last_error is not None or self._parts.space.waits:
             return StoreState.FULL
         return StoreState.OPEN
 
     def stats(self) -> dict[str, Any]:
         """Run-time figures by name, in bytes and counts unless the name has another unit; see docs/operations.md."""
-        log = self.log
-        self._flush.see_clock()
+        log, parts = self.log, self._parts
+        parts.flush.see_clock()
         warnings = [
             *self._warned,
-            *self._checkpoint.warnings,
+            *parts.checkpoint.warnings,
             *self.topic_table.warnings,
             *self.consumer_offsets.warnings,
-            *self._queues.warnings,
+            *parts.queues.warnings,
         ]
-        if self._retention.dropped_unread:
+        if parts.retention.dropped_unread:
             warnings.append(
-                f"retention: {self._retention.dropped_unread} messages were deleted that a group had not read"
+                f"retention: {parts.retention.dropped_unread} messages were deleted that a group had not read"
             )
-        if self._allocate.mlock_warning:
-            warnings.append(f"mlock: {self._allocate.mlock_warning}")
-        if self._pool is not None:
-            warnings.extend(self._pool.warnings)
-        use = self._retention.last_use or self._retention.disk_use()
+        if parts.allocate.mlock_warning:
+            warnings.append(f"mlock: {parts.allocate.mlock_warning}")
+        if parts.pool is not None:
+            warnings.extend(parts.pool.warnings)
+        use = parts.retention.last_use or parts.retention.disk_use()
         return {
             "state": str(self.state),
             "min_physical_offset": log.min_offset,
@@ -660,31 +455,31 @@ class MessageStore(PutPath):
             "dispatch_behind_bytes": max(0, log.readable - log.dispatched),
             "puts": self.engine.put_count,
             "put_bytes": log.written - self.recovery.end,
-            "dispatched_records": self._dispatcher.records,
+            "dispatched_records": parts.dispatcher.records,
             "log_files": len(log.files),
-            "spare_log_files": self._allocate.ready_count,
-            "queues": len(self._queues.table) + len(self._queues.batch),
-            "index_files": len(self._index.files) if self._index is not None else 0,
+            "spare_log_files": parts.allocate.ready_count,
+            "queues": len(parts.queues.table) + len(parts.queues.batch),
+            "index_files": len(parts.index.files) if parts.index is not None else 0,
             "mapped_files": mapping_count(),
-            "locked_bytes": locked_byte_count() + (self._pool.locked_bytes if self._pool is not None else 0),
-            "pool_free_buffers": self._pool.free_count if self._pool is not None else None,
+            "locked_bytes": locked_byte_count() + (parts.pool.locked_bytes if parts.pool is not None else 0),
+            "pool_free_buffers": parts.pool.free_count if parts.pool is not None else None,
             "sync_calls": log.sync_calls,
             "synced_bytes": log.synced_bytes,
             "put_lock_held_ms": log.lock_held_ms,
             "page_cache_busy": log.lock_held_ms > self.config.os_page_cache_busy_timeout_ms,
-            "waits_for_space": self._space.texts(),
-            "allocation_error": str(self._allocate.last_error) if self._allocate.last_error else None,
-            "dispatch_error": str(self._dispatcher.error) if self._dispatcher.error else None,
-            "retention": self._retention.policy(),
+            "waits_for_space": parts.space.texts(),
+            "allocation_error": str(parts.allocate.last_error) if parts.allocate.last_error else None,
+            "dispatch_error": str(parts.dispatcher.error) if parts.dispatcher.error else None,
+            "retention": parts.retention.policy(),
             "disk_used_percent": use.percent,
             "disk_used_path": use.path,
-            "deleted_log_files": self._retention.deleted_files,
-            "held_removed_files": self._retention.held_count,
-            "dropped_unread_messages": self._retention.dropped_unread,
-            "records_without_queue": self._queues.skipped,
+            "deleted_log_files": parts.retention.deleted_files,
+            "held_removed_files": parts.retention.held_count,
+            "dropped_unread_messages": parts.retention.dropped_unread,
+            "records_without_queue": parts.queues.skipped,
             "last_store_timestamp_ms": log.last_store_timestamp,
             "recovery_seconds": self.recovery.seconds,
-            "service_errors": {s.name: str(s.error) for s in self._services() if s.error is not None},
+            "service_errors": {s.name: str(s.error) for s in parts.services() if s.error is not None},
             "warnings": warnings,
         }
 
@@ -699,7 +494,7 @@ class MessageStore(PutPath):
     @property
     def retention(self) -> RetentionService:
         """The retention service: ``policy()``, ``run_once`` and ``clean_now``."""
-        return self._retention
+        return self._parts.retention
 
     def _check_open(self) -> None:
         self._check_still_open()
@@ -772,24 +567,24 @@ class MessageStore(PutPath):
             steps.pop()
 
     def _steps_of_closing(self) -> list[Callable[[], object]]:
-        log = self.log
+        log, parts = self.log, self._parts
         steps: list[Callable[[], object]] = [self._refuse_puts, self._end_arrivals]
-        steps += [self._retention.close, self._metadata.close]
-        if self._prefault is not None:
-            steps.append(self._prefault.close)
-        if self._commit is not None:
-            steps.append(self._commit.close)
-        steps.append(self._allocate.close)  # spare files first: what comes may need their space
+        steps += [parts.retention.close, parts.metadata.close]
+        if parts.prefault is not None:
+            steps.append(parts.prefault.close)
+        if parts.commit is not None:
+            steps.append(parts.commit.close)
+        steps.append(parts.allocate.close)  # spare files first: what comes may need their space
         if log.error_number:
-            steps += [self._reput.service.stop, self._flush.close]
+            steps += [parts.reput.service.stop, parts.flush.close]
         elif log.sync_flush:
-            steps += [log.flush, self._reput.close, self._flush.close]
+            steps += [log.flush, parts.reput.close, parts.flush.close]
         else:
-            steps += [self._reput.close, self._flush.close]
+            steps += [parts.reput.close, parts.flush.close]
         steps += [
-            self._syncs.close,
-            lambda: self._if_there_is_space("topics.json", self._metadata.persist_topics),
-            lambda: self._if_there_is_space("consumerOffset.json", self._metadata.persist_last_offsets),
+            parts.syncs.close,
+            lambda: self._if_there_is_space("topics.json", parts.metadata.persist_topics),
+            lambda: self._if_there_is_space("consumerOffset.json", parts.metadata.persist_last_offsets),
             self._say_closed_in_order,
             self._release,
             self._forget,
@@ -813,23 +608,15 @@ class MessageStore(PutPath):
         log = self.log
         if self._close_failure is None and not log.error_number and log.dispatched >= log.written:
             with contextlib.suppress(DiskFull):  # an older one claims less, which is always right
-                self._checkpoint.flush()
+                self._parts.checkpoint.flush()
             _lock.remove_abort(self.os_api, self.paths.abort)
 
     def _release(self) -> None:
-        with self._dispatcher.locked():  # a get may still be dispatching where a flush failed
+        with self._parts.dispatcher.locked():  # a get may still be dispatching where a flush failed
             self._run_steps(self._close_steps)
 
     def _forget(self) -> None:
         self.forget_producers()  # they and the store hold each other, which the garbage collector cannot end
-
-    def _close_index(self) -> None:
-        if self._index is not None:
-            self._index.close()
-
-    def _close_pool(self) -> None:
-        if self._pool is not None:
-            self._pool.close()
 
     def __enter__(self) -> Self:
         return self

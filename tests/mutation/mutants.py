@@ -102,6 +102,7 @@ _BY_TIME: Final = "mqfast/store/queues/by_time.py"
 _RECOVERY: Final = "mqfast/store/check/recovery.py"
 _RETENTION: Final = "mqfast/store/log/retention.py"
 _STORE: Final = "mqfast/store/message_store.py"
+_OPENING: Final = "mqfast/store/opening.py"
 _CRC: Final = "csrc/crc32.c"
 _CRC_X86: Final = "csrc/crc32_x86.c"
 _DOOR: Final = "csrc/os_door.c"
@@ -1316,9 +1317,9 @@ MUTANTS: Final = (
     ),
     Mutant(
         "waiting-queues-settled",
-        _STORE,
-        "        if dispatcher.hold_back(log.written):\n",
-        "        if dispatcher.hold_back(log.written) and False:\n",
+        _OPENING,
+        "    if dispatcher.hold_back(log.written):\n",
+        "    if dispatcher.hold_back(log.written) and False:\n",
         "a put would get a queue offset that a waiting message has",
         ("test_after_an_open_puts_wait_until_every_queue_has_its_units",),
     ),
@@ -1487,9 +1488,9 @@ MUTANTS: Final = (
     ),
     Mutant(
         "abort-not-written",
-        _STORE,
-        "        if clean and not log.files:\n            self._run_or_defer(self._create_abort_file)",
-        "        if False:\n            self._run_or_defer(self._create_abort_file)",
+        _OPENING,
+        "    if clean and not log.files:\n        deferred.run_or_defer(create_abort_file)",
+        "    if False:\n        deferred.run_or_defer(create_abort_file)",
         "after a kill nothing would say that the store has to be recovered",
         (
             "test_trap_29_the_abort_file_alone_decides",

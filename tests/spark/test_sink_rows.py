@@ -21,7 +21,8 @@ import mqfast
 from mqfast.errors import MessageIllegal, MessageTooLarge, MqfastError, PropertiesTooLong
 from mqfast.message import check_topic, parse_host
 from mqfast.spark import options as table
-from mqfast.store.put.staged import PLAIN_COLUMNS, RowEncoder, append_records, count_records
+from mqfast.spark.row_encoder import PLAIN_COLUMNS, RowEncoder
+from mqfast.store.put.staged import append_records, count_records
 from mqfast.store.record.record import StoredMessage, decode_record, java_hash
 
 pytest.importorskip("pyarrow")

@@ -14,13 +14,15 @@ from mqfast.store.queues.consume_queue import ConsumeQueue
 from mqfast.store.reader.scan import LogWalk, PreadFile
 
 if TYPE_CHECKING:
-    from mqfast.store.message_store import MessageStore
+    from mqfast.store.base.os_api import OsApi
+    from mqfast.store.log.commit_log import CommitLog
+    from mqfast.store.queues.queue_store import QueueStore
     from mqfast.store.record.record import StoredMessage
 
 __all__ = ["check_start"]
 
 
-def check_start(store: MessageStore, message: StoredMessage) -> StoredMessage:
+def check_start(os_api: OsApi, log: CommitLog, queues: QueueStore, message: StoredMessage) -> StoredMessage:
     """The message, when a record begins where it lies.
 
     The unit that it claims tells at once; without one (rolled back, not dispatched yet, moved by a damaged queue) the
@@ -28,18 +30,18 @@ def check_start(store: MessageStore, message: StoredMessage) -> StoredMessage:
     Raises: OffsetError, StorageError.
     """
     physical = message.physical_offset
-    queue = store._queues.get(message.topic, message.queue_id)
+    queue = queues.get(message.topic, message.queue_id)
     claimed = message.record_queue_offset
     if isinstance(queue, ConsumeQueue) and queue.min_offset <= claimed < queue.max_offset:
         place, size, _ = queue.unit(claimed)
         if (place, size) == (physical, message.size):
             return message
-    file = store.log.find_file(physical)
+    file = log.find_file(physical)
     if file is not None and physical > file.start_offset:
-        dispatched = store.log.dispatched
+        dispatched = log.dispatched
         start = dispatched if file.start_offset < dispatched <= physical else file.start_offset
         try:
-            walk = LogWalk(PreadFile(store.os_api, file.path, file.start_offset), start, False, block_bytes=1 << 14)
+            walk = LogWalk(PreadFile(os_api, file.path, file.start_offset), start, False, block_bytes=1 << 14)
         except StoreNotFound:
             raise OffsetError(f"physical offset {physical}: retention has just removed {file.path}") from None
         walk.hop(physical)

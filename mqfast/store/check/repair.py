@@ -6,10 +6,8 @@ that directory holds of the log is put back by ``salvage.py``. Formats: ``mqfast
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from mqfast.errors import ConfigError
@@ -17,50 +15,15 @@ from mqfast.store.base.lock import StoreLock, create_abort
 from mqfast.store.base.os_api import REAL, OsApi
 from mqfast.store.check.boundaries import Behind
 from mqfast.store.check.kept import KeptRecordsWriter, copy_start, new_folder
-from mqfast.store.check.verify import Damage, LogFile, Report, Severity, Verifier, run_verify, store_paths
+from mqfast.store.check.repair_report import RepairReport
+from mqfast.store.check.salvage import put_back
+from mqfast.store.check.verify import Damage, LogFile, Severity, Verifier, run_verify, store_paths
 
 if TYPE_CHECKING:
     from mqfast.config import StoreConfig
     from mqfast.store.base.paths import StorePaths
 
 __all__ = ["RepairReport", "repair"]
-
-
-@dataclass
-class RepairReport:
-    """The report of repair: the state before, where the log was truncated, lost messages, moved files.
-
-    ``lost_offsets``: ``"topic/queue id"`` -> queue offsets of whole messages behind the truncation. Damaged records
-    cannot be counted by queue; ``damaged_ranges`` has their places. ``found_by_scan``: number of whole messages found
-    by a scan only. ``salvaged``, ``salvaged_by_scan``: number of messages that were put back into the log.
-    """
-
-    before: Report
-    dry_run: bool
-    kept_in: str = ""
-    cut_at: int | None = None
-    bytes_lost: int = 0
-    messages_lost: int = 0
-    lost_offsets: dict[str, list[int]] = field(default_factory=dict)
-    damaged_ranges: list[tuple[int, int]] = field(default_factory=list)
-    found_by_scan: int = 0
-    salvaged: int = 0
-    salvaged_by_scan: int = 0
-    actions: list[str] = field(default_factory=list)
-
-    def to_json(self) -> str:
-        """Everything as one JSON object."""
-        value = asdict(self)
-        value["before"] = json.loads(self.before.to_json())
-        return json.dumps(value, ensure_ascii=False)
-
-    def __str__(self) -> str:
-        lines = [f"{self.before.path}: {self.before.state}"]
-        if self.cut_at is not None:
-            scanned = f" ({self.found_by_scan} found by a scan)" if self.found_by_scan else ""
-            lines.append(f"lost behind {self.cut_at}: {self.messages_lost} messages{scanned}, {self.bytes_lost} bytes")
-        lines += [f"{'would ' if self.dry_run else ''}{action}" for action in self.actions]
-        return "\n".join(lines)
 
 
 class _Repair:
@@ -242,7 +205,5 @@ def repair(
         work = _Repair(used, paths, run, target, dry_run)
         work.carry_out()
     if salvage:
-        from mqfast.store.check.salvage import put_back
-
         put_back(used, paths, config, work.report)
     return work.report

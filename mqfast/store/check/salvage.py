@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mqfast.config import StoreConfig
     from mqfast.store.base.os_api import OsApi
     from mqfast.store.base.paths import StorePaths
-    from mqfast.store.check.repair import RepairReport
+    from mqfast.store.check.repair_report import RepairReport
     from mqfast.store.message_store import MessageStore
     from mqfast.store.record.record import StoredMessage
 

@@ -23,7 +23,8 @@ from mqfast.errors import ConfigError, CorruptFile, StoreLocked, UsageError
 from mqfast.message import parse_host
 from mqfast.spark.local.commit import SinkTransaction, check_target
 from mqfast.spark.local.staging import StagedFile, clean_staging
-from mqfast.store.put.staged import RowEncoder, append_records, count_records, merge_properties
+from mqfast.spark.row_encoder import RowEncoder, merge_properties
+from mqfast.store.put.staged import append_records, count_records
 
 FILE_BYTES = 1 << 18
 HOST = parse_host("10.0.0.1:10911")
