@@ -147,6 +147,11 @@ class Laboratory:
         return self.store._parts.checkpoint
 
     @property
+    def notes(self) -> Any:
+        """StoreNotes."""
+        return self.store._parts.notes
+
+    @property
     def pool(self) -> Any:
         """The pool of buffers, or None."""
         return self.store._parts.pool

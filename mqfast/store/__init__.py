@@ -1,3 +1,1 @@
-"""The engine: RocketMQ's message store. It knows nothing of sockets, asyncio or Spark, and importing it does not
-import numpy.
-"""
+"""The engine: RocketMQ's message store, without sockets, asyncio or Spark. Importing it does not import numpy."""

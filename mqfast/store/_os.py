@@ -1,4 +1,4 @@
-"""The former module of the table of OS calls: ``OsDoor`` is ``mqfast.store.base.os_api.OsApi`` now."""
+"""The former module of the table of OS calls: ``OsDoor`` is now ``mqfast.store.base.os_api.OsApi``."""
 
 import warnings
 

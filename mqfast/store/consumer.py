@@ -1,7 +1,7 @@
-"""Embedded consumers: read a topic's queues in order, acknowledge, and resume there after a restart.
+"""Embedded consumers: read a topic's queues in order, acknowledge, and resume after a restart.
 
-A consumer must never acknowledge a message that was not handed out, and must never skip deleted messages silently.
-Offsets are stored in ``config/consumerOffset.json``, as RocketMQ's do.
+A message is acknowledged only after the message was handed out, and deleted messages are never skipped silently.
+Offsets are stored in ``config/consumerOffset.json``, as RocketMQ's.
 
 Each queue has two offsets: behind the last message that was *handed out*, and behind the last message that was
 *acknowledged*. Only acknowledged offsets are stored. A new loop begins at the acknowledged offset.
@@ -40,7 +40,7 @@ _RESETS: Final = ("error", "earliest", "latest")
 
 
 class _Store(Protocol):
-    """What a consumer needs of its store."""
+    """The interface of the store that a consumer uses."""
 
     @property
     def engine(self) -> Engine: ...
@@ -102,19 +102,20 @@ class Consumer:
         self._offset_reset: Final = offset_reset
         self._alone: Final = _Alone()
         self._birth = store.consumer_offsets.deletions(topic)
-        # By queue id: behind what was handed out, and behind what was acknowledged.
+        # By queue id: the offset behind the handed-out messages, and the offset behind the acknowledged messages.
         self._handed_out: dict[int, int] = {}
         self._acknowledged: dict[int, int] = {}
-        self._stored: dict[int, int] = {}  # the acknowledged offsets that this consumer knows to be in the table
-        # What a loop has read and not yet handed out, all of one queue, and where that queue goes on behind it.
+        self._stored: dict[int, int] = {}  # the acknowledged offsets that this consumer has stored in the table
+        # Messages of one queue that a loop has read and not yet handed out, and the offset behind them.
         self._ahead: deque[StoredMessage] = deque()
         self._ahead_end = (0, 0)
-        # The message of the loop that waits for its acknowledgement: its queue, and the offset that acknowledges it.
+        # The loop's message that waits for its acknowledgement, its queue, and the offset that acknowledges the
+        # message.
         self._in_hand: tuple[StoredMessage, int, int] | None = None
         self._turn = 0
 
     def position(self, queue_id: int) -> int:
-        """Queue offset behind the last message of this queue that was handed out: the next offset of ``poll``."""
+        """Return the queue offset behind the last handed-out message of this queue: the next offset of ``poll``."""
         self._look_for_deletion()
         at = self._handed_out.get(_integer("queue_id", queue_id))
         return self._first_position(queue_id) if at is None else at
@@ -142,21 +143,21 @@ class Consumer:
             self._handed_out[queue_id] = self._acknowledged[queue_id] = offset
 
     def poll(self) -> list[StoredMessage]:
-        """The next messages of one queue; an empty list when all queues are read to their end. ``commit()``
-        acknowledges them.
+        """Return the next messages of a queue, or an empty list at the end of all queues. ``commit()`` acknowledges the
+        messages.
 
         Raises: OffsetMoved, CorruptFile, StoreClosed.
         """
         with self._alone:
             self._look_for_deletion()
             self._ahead.clear()
-            found, queue_id, end = self._read()
-            if found:
+            messages, queue_id, end = self._read()
+            if messages:
                 self._handed_out[queue_id] = end
-            return found
+            return messages
 
     def _read(self) -> tuple[list[StoredMessage], int, int]:
-        """Read one batch of the next queue that has one: messages, queue id, where the queue goes on behind them."""
+        """Read a batch of the next queue with a message. Returns: (messages, queue id, offset behind the messages)."""
         ids = self._store.queue_ids(self.topic)
         for step in range(len(ids)):
             queue_id = ids[(self._turn + step) % len(ids)]
@@ -167,45 +168,45 @@ class Consumer:
                     stored = self._store.consumer_offsets.get(self.group, self.topic, queue_id)
                     is_new = stored < 0
                     at = self._first_position(queue_id) if is_new else stored
-                found = self._store.get(self.topic, queue_id, at, max_count=self._batch, tags=self._tags)
-                if found.status == GetMessageStatus.OFFSET_OVERFLOW_BADLY and self._store.units_wait:
-                    break  # after an open on a full disk: the messages up to there wait for their places
-                if self._is_outside(found, at):
-                    if not is_new:  # a new group has no place yet: it begins at the first message there is now
-                        self._move(queue_id, at, found)
+                result = self._store.get(self.topic, queue_id, at, max_count=self._batch, tags=self._tags)
+                if result.status == GetMessageStatus.OFFSET_OVERFLOW_BADLY and self._store.units_wait:
+                    break  # after an open on a full disk: the messages up to there wait for disk space
+                if self._is_outside(result, at):
+                    if not is_new:  # a new group has no offset yet and begins at the current first message
+                        self._move(queue_id, at, result)
                     continue
                 self._handed_out.setdefault(queue_id, at)
                 self._acknowledged.setdefault(queue_id, at)
-                if found.status == GetMessageStatus.FOUND:
+                if result.status == GetMessageStatus.FOUND:
                     self._turn = (self._turn + step + 1) % len(ids)
-                    return found.messages, queue_id, found.next_offset
-                if found.next_offset <= at:
+                    return result.messages, queue_id, result.next_offset
+                if result.next_offset <= at:
                     break
-                # No message there has a wanted tag. Without others before them they need no acknowledgement.
+                # No message there has a requested tag. They need no acknowledgement unless other messages precede them.
                 if self._acknowledged[queue_id] == at:
-                    self._acknowledged[queue_id] = found.next_offset
-                self._handed_out[queue_id] = found.next_offset
+                    self._acknowledged[queue_id] = result.next_offset
+                self._handed_out[queue_id] = result.next_offset
         return [], 0, 0
 
     @staticmethod
-    def _is_outside(found: GetResult, at: int) -> bool:
-        """Is the offset no place in the queue, or are its messages being removed?"""
-        if found.status in (GetMessageStatus.MESSAGE_WAS_REMOVING, GetMessageStatus.OFFSET_FOUND_NULL):
-            return found.next_offset > at
-        return found.status in (GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY)
+    def _is_outside(result: GetResult, at: int) -> bool:
+        """Return True if the offset is outside the queue, or retention is removing the messages there."""
+        if result.status in (GetMessageStatus.MESSAGE_WAS_REMOVING, GetMessageStatus.OFFSET_FOUND_NULL):
+            return result.next_offset > at
+        return result.status in (GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY)
 
-    def _move(self, queue_id: int, at: int, found: GetResult) -> None:
-        """Raise OffsetMoved, or go where ``offset_reset`` says, with a warning."""
-        low = max(found.min_offset, found.next_offset) if found.next_offset > at else found.min_offset
-        moved = OffsetMoved(self.group, self.topic, queue_id, at, low, found.max_offset)
+    def _move(self, queue_id: int, at: int, result: GetResult) -> None:
+        """Raise OffsetMoved, or move to the offset of ``offset_reset`` with a warning."""
+        low = max(result.min_offset, result.next_offset) if result.next_offset > at else result.min_offset
+        moved = OffsetMoved(self.group, self.topic, queue_id, at, low, result.max_offset)
         if self._offset_reset == "error":
             raise moved
-        to = low if self._offset_reset == "earliest" else found.max_offset
+        to = low if self._offset_reset == "earliest" else result.max_offset
         _log.warning("%s (offset_reset=%r: it goes on at %d)", moved, self._offset_reset, to)
         self._handed_out[queue_id] = self._acknowledged[queue_id] = to
 
     def _look_for_deletion(self) -> None:
-        """Forget the places in a topic that was deleted: a new topic of that name begins at its first message."""
+        """Drop all offsets if the topic was deleted: a new topic of that name begins at its first message."""
         now = self._store.consumer_offsets.deletions(self.topic)
         if now == self._birth:
             return
@@ -218,14 +219,17 @@ class Consumer:
         _log.warning("group %s: topic %s was deleted; its consumer begins again", self.group, self.topic)
 
     def _store_offset(self, queue_id: int) -> None:
-        """Store what was acknowledged, unless this consumer did so before: another one may have come further."""
+        """Store the acknowledged offset, unless this consumer has stored the same offset before: another consumer of
+        the group
+        may have stored a higher offset.
+        """
         to = self._acknowledged[queue_id]
         if self._stored.get(queue_id) != to:
             self._store.consumer_offsets.commit(self.group, self.topic, queue_id, to)
             self._stored[queue_id] = to
 
     def commit(self) -> None:
-        """Acknowledge all messages that were handed out, the current one of a loop included."""
+        """Acknowledge all messages that were handed out, including the current message of a loop."""
         with self._alone:
             self._look_for_deletion()
             self._in_hand = None
@@ -252,7 +256,9 @@ class Consumer:
         self._store.persist_offsets()
 
     def __iter__(self) -> Iterator[StoredMessage]:
-        """Messages until all queues are read to their end. Each one is acknowledged when the loop asks for the next.
+        """Iterate over the messages to the end of all queues. The request for the next message acknowledges the
+        previous
+        message.
 
         Raises (while looping): OffsetMoved, CorruptFile, StoreClosed.
         """
@@ -260,14 +266,15 @@ class Consumer:
         return _Loop(self)
 
     def follow(self, timeout: float | None = None) -> Follow:
-        """Messages as they come, for ``for`` and ``async for``; acknowledged as by iteration.
+        """Iterate over messages as they arrive, with ``for`` or ``async for``; acknowledged as by iteration.
 
             for message in consumer.follow(timeout=60): ...
             async for message in consumer.follow(): ...
 
-        Args: timeout: the loop ends when no message has come for so many seconds; None: it ends with the store.
+        Args: timeout: the loop ends when no message has come for so many seconds; None: the loop ends with the store.
         Raises: UsageError; while looping: OffsetMoved, CorruptFile, StoreClosed when the store closes.
-        Thread: as the consumer's; the wait of ``for`` releases the GIL, that of ``async for`` leaves the loop free.
+        Thread: as the consumer's; the wait of ``for`` releases the GIL, the wait of ``async for`` leaves the event loop
+        free.
         """
         given: object = timeout
         is_number = isinstance(given, (int, float)) and not isinstance(given, bool) and given >= 0
@@ -284,7 +291,7 @@ class Consumer:
             self._handed_out.update(self._acknowledged)
 
     def _next(self, before: StoredMessage | None) -> StoredMessage | None:
-        """Acknowledge the message that the loop has in hand, and hand out the next one."""
+        """Acknowledge the current message of the loop, and hand out the next message."""
         with self._alone:
             self._look_for_deletion()
             if before is not None and self._in_hand is not None and self._in_hand[0] is before:
@@ -292,23 +299,23 @@ class Consumer:
                 self._in_hand = None
                 self._acknowledge(queue_id, to)
             if not self._ahead:
-                found, queue_id, end = self._read()
-                if not found:
+                messages, queue_id, end = self._read()
+                if not messages:
                     for passed in self._acknowledged:
                         self._store_offset(passed)
                     return None
-                self._ahead.extend(found)
+                self._ahead.extend(messages)
                 self._ahead_end = queue_id, end
             message = self._ahead.popleft()
             queue_id, end = self._ahead_end
-            # Up to the next one that is wanted: a record may also stand for several places in its queue.
+            # The offset of the next requested message: a record may occupy several offsets of its queue.
             to = self._ahead[0].queue_offset if self._ahead else end
             self._handed_out[queue_id] = to
             self._in_hand = message, queue_id, to
             return message
 
     def lag(self) -> int:
-        """Number of stored messages that are not yet acknowledged, over all queues and all tags."""
+        """Return the number of stored messages that are not yet acknowledged, over all queues and all tags."""
         self._look_for_deletion()
         total = 0
         for queue_id in self._store.queue_ids(self.topic):
@@ -326,7 +333,7 @@ class Consumer:
 
 
 class _Alone:
-    """One call of a consumer at a time: what a signal handler would do within another one is refused."""
+    """A guard against nested calls of a consumer: a second call, from a signal handler, raises NestedCall."""
 
     __slots__ = ("_taken",)
 
@@ -343,7 +350,7 @@ class _Alone:
 
 
 class _Loop:
-    """One loop over a consumer; a second one takes over from it."""
+    """A loop over a consumer. A later loop continues at the messages that this loop has read."""
 
     __slots__ = ("_consumer", "_message")
 

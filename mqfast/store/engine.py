@@ -1,9 +1,9 @@
-"""Engine: the interface of the store for what is built on it, as the broker, replication and Spark (RocketMQ:
-MessageStore, as its broker sees it). ``MessageStore.engine`` is the engine of an open store.
+"""Engine: the interface of the store for the broker, replication and Spark (RocketMQ: MessageStore).
+``MessageStore.engine`` is the engine of an open store.
 
-It must never hold state of its own but the parts that a store makes at need, and never do per-message work: both
-belong to Core and to the rooms. A method that is called for each message is a function of its room, which takes the
-Core first; it stands here by assignment, so that a call costs no frame of Python.
+The engine has no state except parts that are created on demand, and does no per-message work: both belong to Core and
+to the other rooms. A method that is called for each message is a function of its room, which takes the Core as its
+first argument. The method is an assignment here, so that a call costs no Python frame.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 
 
 class Engine(Core):
-    """What the broker, replication and Spark may use of an open store.
+    """The interface of an open store for the broker, replication and Spark.
 
     Attributes: ``raw``: the log as bytes, for replication.
     Thread: every method may be called from any thread.
@@ -41,30 +41,30 @@ class Engine(Core):
 
     raw: RawLog
     _arrivals: Arrivals | None = None
-    followers: Any = None  # of store/follow.py, that alone looks into it
+    followers: Any = None  # used by store/follow.py only
 
     # --- arrival ---
 
     def arrivals(self) -> Arrivals:
-        """The store's Arrivals, made by the first call: in which queues a message came that somebody waits for.
+        """Return the store's Arrivals, which report new messages of watched queues. The first call creates them.
 
         An event loop watches ``arrivals().fileno()`` and calls ``take()``; a thread calls ``wait()``.
         Raises: StoreClosed.
         """
         with self.dispatcher.locked():
-            found = self._arrivals
-            if found is None or found.closed:
+            arrivals = self._arrivals
+            if arrivals is None or arrivals.closed:
                 self.log.check_state()
-                found = self._arrivals = Arrivals(self.log, self.dispatcher, self.queues)
-            return found
+                arrivals = self._arrivals = Arrivals(self.log, self.dispatcher, self.queues)
+            return arrivals
 
     @property
     def has_arrivals(self) -> bool:
-        """Does somebody wait for messages of this open store?"""
+        """True if a broker or a consumer watches this open store for messages."""
         return self._arrivals is not None and not self._arrivals.closed
 
     def end_arrivals(self) -> None:
-        """The store closes: whoever waits for a message hears of it."""
+        """Wake all waiters for messages: the store closes."""
         if self._arrivals is not None:
             self._arrivals.end()
         if self.followers is not None:
@@ -79,11 +79,13 @@ class Engine(Core):
     # --- durability ---
 
     def watch_flushed(self, callback: Callable[[int, MqfastError | None], object]) -> FlushWatch:
-        """Make a watch of the durable position. ``want(end_offset)`` asks for a physical offset to become durable. The
+        """Create a watch of the durable position. ``want(end_offset)`` requests that a physical offset becomes durable.
+        The
         flush thread then calls ``callback(flushed, error)`` once for each sync, until the offset is covered.
 
-        10,000 waiting requests need one watch, and a heap of their end offsets: one callback a sync tells all whom the
-        sync covers. Thread: any. The callback runs in the flush thread and must not block.
+        10,000 waiting requests need one watch and a heap of their end offsets: one callback a sync completes all
+        covered
+        requests. Thread: any. The callback runs in the flush thread and must not block.
         """
         return self.waiters.watch(callback)
 
@@ -123,7 +125,7 @@ class Engine(Core):
 
     @property
     def dispatch_behind_bytes(self) -> int:
-        """Bytes of the log that readers may see and that queues and index do not have yet.
+        """Bytes of the log that readers may see and that are not yet in queues and index.
 
         Source: DefaultMessageStore.dispatchBehindBytes.
         """
@@ -131,7 +133,7 @@ class Engine(Core):
 
     @property
     def is_page_cache_busy(self) -> bool:
-        """Has one append held the put lock for longer than ``os_page_cache_busy_timeout_ms``?
+        """True if one append has held the put lock for longer than ``os_page_cache_busy_timeout_ms``.
 
         Source: DefaultMessageStore.isOSPageCacheBusy.
         """
@@ -139,17 +141,17 @@ class Engine(Core):
 
     @property
     def is_disk_full(self) -> bool:
-        """Does the store refuse puts because the disk is above its watermark? Source: RunningFlags.isDiskFull."""
+        """True if the store refuses puts because disk use is above its watermark. Source: RunningFlags.isDiskFull."""
         return bool(self.log.flags & LogFlag.REFUSING)
 
     def disk_use(self) -> DiskUse:
-        """Ask how full the fullest filesystem is that has files of the store. Raises: StorageError."""
+        """Return the use of the fullest filesystem that holds files of the store. Raises: StorageError."""
         return disk_use(self.log.os_api, self.queues.paths)
 
     def is_on_disk(self, topic: str, queue_id: int, offset: int, limits: GetLimits | None = None) -> bool:
-        """Is the message at a queue offset so far behind the end of the log that it counts as on disk, not in memory?
+        """Return True if the message at a queue offset is so far behind the end of the log that it counts as on disk.
 
-        False where there is no such message. Source: DefaultMessageStore.checkInDiskByConsumeOffset.
+        False if there is no such message. Source: DefaultMessageStore.checkInDiskByConsumeOffset.
         """
         try:
             unit = self.unit_at(topic, queue_id, offset)

@@ -1,7 +1,7 @@
-"""The sizes of a store's files, as its files and notes tell them, and what the settings say against them.
+"""The sizes of a store's files, from its files and notes, and the check of the settings against these sizes.
 
-Room: the store. It must never guess: a size that the files contradict, or do not tell, is an error that names what to
-do. It opens no file and writes nothing. Formats: FORMAT.md.
+Nothing is guessed: a contradictory or unknown size is an error that says what to do. No file is opened or written.
+Formats: FORMAT.md.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _BROKER: Final = StoreConfig(profile="broker")
 
 
 def size_of_log_files(os_api: OsApi, paths: StorePaths, config: StoreConfig) -> tuple[int, str]:
-    """The size of the log files, and a file that has it; 0 where there is none.
+    """Return the size of the log files, and a file of that size; 0 without log files.
 
-    Raises: CorruptFile for one that was cut short or has grown, ConfigError where its odd size is all that is known.
+    Raises: CorruptFile for a file that was cut short or has grown, ConfigError if only an odd size is known.
     """
     files = [file for directory in paths.commit_logs for file in list_offset_files(os_api, directory)[0]]
     sizes = [os_api.file_size(file.path) for file in files]
@@ -45,41 +45,41 @@ def size_of_log_files(os_api: OsApi, paths: StorePaths, config: StoreConfig) -> 
             f"{files[0].path}: expected a log file of whole KiB, found {sizes[0]} bytes; it may have been cut short:"
             f" name the size that it should have as {name}, and let 'mqfast store repair' bring it back to it"
         )
-    for file, found in zip(files, sizes, strict=True):
-        if found < size and (found > 0 or file is not files[-1]):
+    for file, file_bytes in zip(files, sizes, strict=True):
+        if file_bytes < size and (file_bytes > 0 or file is not files[-1]):
             raise CorruptFile(
                 f"a log file was cut short; 'mqfast store repair' brings it back to its size, and cuts the log where it"
                 f" ends (another size can be named as {name})",
                 path=file.path,
                 expected=f"{size} bytes",
-                found=f"{found} bytes",
+                found=f"{file_bytes} bytes",
             )
-        if found > size:
+        if file_bytes > size:
             raise CorruptFile(
                 "a log file has grown; 'mqfast store repair' brings it back to its size, and keeps what is too much"
                 f" (another size can be named as {name})",
                 path=file.path,
                 expected=f"{size} bytes",
-                found=f"{found} bytes",
+                found=f"{file_bytes} bytes",
             )
     return size, files[sizes.index(size) if size in sizes else 0].path
 
 
 def sizes_of_files(os_api: OsApi, paths: StorePaths, config: StoreConfig) -> StoreConfig:
-    """The config with the file sizes that the store's own files have.
+    """Return the config with the file sizes of the existing files.
 
-    Raises: ConfigError when an explicit setting contradicts them.
+    Raises: ConfigError if an explicit setting contradicts a size.
     """
-    found: dict[str, Any] = {}
+    sizes: dict[str, Any] = {}
 
     def note(name: str, size: int, path: str) -> None:
-        if size <= 0 or name in found:
+        if size <= 0 or name in sizes:
             return
         if name in config.explicit and getattr(config, name) != size:
             raise ConfigError(
                 f"{name}: the store's files have {size} (see {path}), found {getattr(config, name)} in the settings"
             )
-        found[name] = size
+        sizes[name] = size
 
     size, path = size_of_log_files(os_api, paths, config)
     note("mapped_file_bytes_commit_log", size, path)
@@ -95,16 +95,16 @@ def sizes_of_files(os_api: OsApi, paths: StorePaths, config: StoreConfig) -> Sto
     try:
         index = infer_index_sizes(os_api, paths.index, slots, entries)
     except CorruptFile:
-        # Sizes are not stored in the file. Where nothing tells them the configured ones are tried, and a wrong length
+        # Sizes are not stored in the file. Without any other source the configured sizes are tried, and a wrong length
         # is reported then.
         index = None
     if index is not None:
         note("max_hash_slot_num", index[0], paths.index)
         note("max_index_num", index[1], paths.index)
-    elif found.get("mapped_file_bytes_commit_log") == _BROKER.mapped_file_bytes_commit_log:
-        # A broker's log: its broker expects an index of its own sizes beside it.
+    elif sizes.get("mapped_file_bytes_commit_log") == _BROKER.mapped_file_bytes_commit_log:
+        # A broker's log: its broker expects an index with the broker's own sizes beside it.
         for name in {"max_hash_slot_num", "max_index_num"} - config.explicit:
             if getattr(config, name) == getattr(_EMBEDDED, name):
-                found[name] = getattr(_BROKER, name)
-    other = {name: size for name, size in found.items() if getattr(config, name) != size}
+                sizes[name] = getattr(_BROKER, name)
+    other = {name: size for name, size in sizes.items() if getattr(config, name) != size}
     return replace(config, **other, explicit=config.explicit) if other else config

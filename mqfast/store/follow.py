@@ -1,8 +1,7 @@
-"""Waiting for the next message of an embedded consumer: ``for``, or ``async for``, over ``consumer.follow()``.
+"""``consumer.follow()``: wait for the next message of an embedded consumer, with ``for`` or ``async for``.
 
-All loops of a process share the store's Arrivals: whoever wakes first takes what arrived and wakes the others. It must
-never acknowledge by itself (``consumer.py`` does), never miss a message, and never sleep without a bound that was
-asked for.
+All loops of a process share the store's Arrivals: the first loop that wakes takes the arrivals and wakes the others.
+A loop acknowledges through ``consumer.py`` only, misses no message, and sleeps no longer than the timeout.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Follow", "Followers"]
 
-_POLL_S_MAX: Final = 86_400.0  # epoll takes no more than 24 days at once
+_POLL_S_MAX: Final = 86_400.0  # epoll accepts at most 24 days
 
 
 class _Consumer(Protocol):
-    """The part of a consumer that its loops use."""
+    """The part of a consumer that a loop uses."""
 
     @property
     def topic(self) -> str: ...
@@ -34,9 +33,9 @@ class _Consumer(Protocol):
 
 
 class Followers:
-    """All loops that wait for messages of one open store. ``Followers.of(engine)`` is that of a store.
+    """All waiting loops of an open store; ``Followers.of(engine)`` returns this object.
 
-    Thread: any. It holds no lock while it calls the store, which calls ``wake_topic`` in the middle of a put.
+    Thread: any. No lock is held during calls into the store, which calls ``wake_topic`` in the middle of a put.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -47,11 +46,11 @@ class Followers:
 
     @classmethod
     def of(cls, engine: Engine) -> Followers:
-        """Those of an open store. Raises: StoreClosed, UsageError."""
+        """Return the loops of an open store. Raises: StoreClosed, UsageError."""
         with engine.dispatcher.locked():
-            found = engine.followers
-        if isinstance(found, cls) and not found._arrivals.closed:
-            return found
+            followers = engine.followers
+        if isinstance(followers, cls) and not followers._arrivals.closed:
+            return followers
         if engine.has_arrivals:
             raise UsageError(
                 "follow: a broker of this process waits for the messages of this store; expected a client of the "
@@ -61,11 +60,11 @@ class Followers:
 
     @property
     def fileno(self) -> int:
-        """Readable while something may have arrived."""
+        """A descriptor that is readable while arrivals may be pending."""
         return self._arrivals.fileno()
 
     def watch(self, waiter: FollowWaiter, topic: str, positions: dict[int, int]) -> bool:
-        """Wait for a message at or above these offsets. Returns: True where there is one already."""
+        """Wait for a message at or above these offsets. Returns: True if there is a message already."""
         waiter.keys = {(topic, queue_id) for queue_id in positions}
         is_there = False
         for queue_id, offset in positions.items():
@@ -75,7 +74,7 @@ class Followers:
         return is_there
 
     def settle(self) -> None:
-        """Wake everybody for whom something arrived. Raises: StoreClosed."""
+        """Wake all loops with an arrival. Raises: StoreClosed."""
         for key in self._arrivals.take():
             self._wake_key(key)
 
@@ -85,21 +84,21 @@ class Followers:
                 waiter.wake()
 
     def wake_topic(self, topic: str) -> None:
-        """The topic got another queue."""
+        """Wake the loops of a topic that got another queue."""
         for waiter in tuple(self.waiters):
             if waiter.topic == topic:
                 waiter.wake()
 
     def end(self) -> None:
-        """The store closes: everybody hears of it."""
+        """Wake all loops: the store closes."""
         for waiter in tuple(self.waiters):
             waiter.wake()
 
 
 class FollowWaiter:
-    """One loop that waits. ``fileno`` is readable when it is to look again.
+    """A waiting loop. ``fileno`` is readable when the loop must check the queues again.
 
-    Thread: one at a time; ``wake``: any.
+    Thread: a single thread at a time; ``wake``: any.
     """
 
     __slots__ = ("_epoll", "_event", "_followers", "keys", "topic")
@@ -115,20 +114,20 @@ class FollowWaiter:
         followers.waiters[self] = None
 
     def fileno(self) -> int:
-        """For an event loop."""
+        """Return the descriptor for an event loop."""
         return self._epoll.fileno()
 
     def wake(self) -> None:
-        """Let it look again; nothing after its end."""
+        """Wake the loop. No effect after ``close``."""
         with contextlib.suppress(OSError):
             os.eventfd_write(self._event, 1)
 
     def watch(self, positions: dict[int, int]) -> bool:
-        """Wait for a message at or above these offsets. Returns: True where there is one already."""
+        """Wait for a message at or above these offsets. Returns: True if there is a message already."""
         return self._followers.watch(self, self.topic, positions)
 
     def take(self) -> bool:
-        """Is it to look again? Raises: StoreClosed."""
+        """Clear the wake-up. Returns: True if the loop must check its queues again. Raises: StoreClosed."""
         self._followers.settle()
         try:
             os.eventfd_read(self._event)
@@ -137,27 +136,29 @@ class FollowWaiter:
         return True
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Sleep until it is to look again. Returns: False at the timeout. GIL: released. Raises: StoreClosed."""
+        """Sleep until a wake-up. Returns: False at the timeout. GIL: released. Raises: StoreClosed."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not self.take():
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
+            remaining_s = None if deadline is None else deadline - time.monotonic()
+            if remaining_s is not None and remaining_s <= 0:
                 return False
-            self._epoll.poll(None if left is None else min(left, _POLL_S_MAX))
+            self._epoll.poll(None if remaining_s is None else min(remaining_s, _POLL_S_MAX))
         return True
 
     def close(self) -> None:
-        """The loop ended."""
+        """Unregister the loop and close both descriptors."""
         if self._followers.waiters.pop(self, self) is None:
             self._epoll.close()
             os.close(self._event)
 
 
 class Follow:
-    """The messages of a consumer as they come: ``for message in follow`` or ``async for message in follow``.
+    """Iterator over the messages of a consumer as they arrive: ``for message in follow``, ``async for message in
+    follow``.
 
-    A message is acknowledged when the loop asks for the next one, also while it then waits. After ``break`` or an
-    exception a new loop begins at the first message that was not acknowledged.
+    The request for the next message acknowledges the previous message, also while that request waits. After ``break``
+    or
+    an exception a new loop begins at the first message that was not acknowledged.
 
     Thread: one at a time, as its consumer.
     """
@@ -183,9 +184,9 @@ class Follow:
             if message is not None:
                 return message
             assert self._waiter is not None
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            remaining_s = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
-                came = self._waiter.wait(left)
+                came = self._waiter.wait(remaining_s)
             except StoreClosed:
                 self._end()
                 raise
@@ -204,8 +205,10 @@ class Follow:
             assert self._waiter is not None
             try:
                 while not self._waiter.take():
-                    left = None if deadline is None else deadline - time.monotonic()
-                    if (left is not None and left <= 0) or not await readable(self._waiter.fileno(), left):
+                    remaining_s = None if deadline is None else deadline - time.monotonic()
+                    if (remaining_s is not None and remaining_s <= 0) or not await readable(
+                        self._waiter.fileno(), remaining_s
+                    ):
                         self._end()
                         raise StopAsyncIteration
             except StoreClosed:
@@ -216,7 +219,7 @@ class Follow:
         return None if self._timeout_s is None else time.monotonic() + self._timeout_s
 
     def _look(self) -> StoredMessage | None:
-        """Acknowledge the message in hand; the next one, or None when there is something to wait for."""
+        """Acknowledge the current message and return the next message, or None if the loop must wait."""
         if self._is_over:
             return None
         before, self._message = self._message, None
@@ -225,14 +228,14 @@ class Follow:
             if self._message is not None:
                 return self._message
             before = None
-            if self._waiter is None:  # a queue that is made from now on wakes it, so look once more
+            if self._waiter is None:  # queues created from now on wake the waiter, so check once more
                 self._waiter = FollowWaiter(Followers.of(self._engine), self._consumer.topic)
                 continue
             if not self._waiter.watch(self._places()):
                 return None
 
     def _places(self) -> dict[int, int]:
-        """Where to wait: also in queues that have no message yet, as those of a put that is under way."""
+        """Return the offsets to wait for, also in queues without a message yet, such as the queue of a running put."""
         consumer = self._consumer
         ids = {queue.queue_id for queue in self._engine.queues.all() if queue.topic == consumer.topic}
         return {queue_id: consumer.position(queue_id) for queue_id in ids}

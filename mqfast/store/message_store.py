@@ -1,11 +1,10 @@
-"""MessageStore: composes the rooms of the engine; what opens and closes in which order; the public store (RocketMQ:
-DefaultMessageStore).
+"""MessageStore: the public store (RocketMQ: DefaultMessageStore). ``opening.py`` builds its parts.
 
-It must never do per-message work (that is put_message.pyx and get_message.pyx), never start a thread before recovery is
-done, and never remove the ``abort`` file unless everything is flushed and dispatched.
+Per-message work is in put_message.pyx and get_message.pyx. No thread starts before recovery is done, and the ``abort``
+file is removed only if everything is flushed and dispatched.
 
-Open: lock, sizes from the files, load, recover, abort file, threads. Close: no more puts, commit, dispatch, flush,
-checkpoint, spare files away, abort file away, unmap, unlock.
+Open: lock, sizes from the files, load, recover, abort file, threads. Close: refuse puts, commit, dispatch, flush,
+checkpoint, remove spare files, remove abort file, unmap, unlock.
 """
 
 from __future__ import annotations
@@ -64,11 +63,12 @@ __all__ = ["MessageStore", "open_store"]
 
 _log = logging.getLogger("mqfast.store")
 
-# Texts that stats() shows; of more the oldest go.
+# Warnings that stats() shows; the oldest are dropped first.
 _WARNINGS_KEPT: Final = 100
-_MOST_TRIES: Final = 100  # of an open that failed, to close what it has opened without memory
-_MOST_INTERRUPTIONS: Final = 100  # of a close, before what they raise counts as its failure
-# The closed ones too: a thread that is about to leave a close has its lock when another one forks.
+_MOST_TRIES: Final = 100  # of the close steps after a failed open without memory
+# of a close by a signal handler's exception, before the exception counts as failure of the close
+_MOST_INTERRUPTIONS: Final = 100
+# Includes closed stores: a thread at the end of a close still has the lock when another thread forks.
 _stores: weakref.WeakSet[MessageStore] = weakref.WeakSet()
 
 
@@ -91,8 +91,8 @@ class MessageStore(PutPath):
         tables: ConfigTables | None = None,
         _start_services: bool = True,
     ) -> None:
-        # _start_services=False is for tests and tools that decide themselves when a service takes a step: no thread
-        # is started, and a put that needs a new log file makes it.
+        # _start_services=False is for tests and tools that step the services themselves: no thread is started, and a
+        # put that needs a new log file creates the file.
         self.path: Final = path
         self.os_api: Final = os_api or OsApi()
         self.os_api.guard_mappings(config.sigbus_guard)
@@ -104,7 +104,7 @@ class MessageStore(PutPath):
         self.os_api.makedirs(path)
         self._lock = _lock.StoreLock.acquire(self.os_api, os.path.join(path, "lock"))
         self._closing: list[Callable[[], object]] = []
-        # What a close, or an open that fails, lets go of at the end: the last first.
+        # The steps that end a close or a failed open, run last first.
         self._close_steps: list[Callable[[], object]] = [self._lock.release]
         self._close_failure: Exception | None = None
         self._interruptions = 0
@@ -134,10 +134,11 @@ class MessageStore(PutPath):
             raise
 
     def _give_up(self) -> None:
-        """Close what a failed open has opened, the last first.
+        """Close the parts that a failed open has opened, last first.
 
-        Not left to the end of the object, which services refer to; and CPython may keep the arguments of a call that
-        finds no memory. A step that finds none is tried again.
+        The garbage collector is too late: services refer to the object, and CPython may keep the arguments of a call
+        that
+        fails for lack of memory. A step that fails for lack of memory is tried again.
         """
         tries = 0
         while self._close_steps:
@@ -164,8 +165,9 @@ class MessageStore(PutPath):
             raise
 
     def persist_offsets(self) -> None:
-        """Make the offsets of the consumer groups durable, after the messages that they pass; also those of a caller's
-        tables, which the store writes only here.
+        """Make the offsets of the consumer groups durable, after the messages that they pass. Includes a caller's
+        tables, which
+        the store writes only here.
 
         Raises: FlushError, StoreFailed, StorageError. The disk then keeps the previous offsets.
         """
@@ -197,16 +199,16 @@ class MessageStore(PutPath):
         return read(self, topic, queue_id, offset, max_count, max_bytes, tags)
 
     def look(self, where: int | str) -> StoredMessage:
-        """Return ``get_by_offset``; the name of before."""
+        """Return ``get_by_offset``; the deprecated name."""
         warnings.warn("MessageStore.look is get_by_offset now", DeprecationWarning, stacklevel=2)
         return self.get_by_offset(where)
 
     def get_by_offset(self, where: int | str) -> StoredMessage:
-        """The message at a physical offset, or of an offset message id.
+        """Return the message at a physical offset, or of an offset message id.
 
         Use ``get`` for a queue offset, and ``query`` for a client's unique key, which has the form of a message id.
-        Raises: OffsetError for an offset outside the log, or where no whole record begins, also if bytes of a body look
-        like a record there; CorruptFile if the record does not agree with its checksum.
+        Raises: OffsetError for an offset outside the log or without a whole record, also if bytes of a body look like a
+        record there; CorruptFile if the record does not agree with its checksum.
         """
         self._check_open()
         offset = decode_message_id(where).physical_offset if isinstance(where, str) else _offset(where)
@@ -226,14 +228,15 @@ class MessageStore(PutPath):
                 f"other bytes ({error.found})"
             ) from None
 
-    # A method in C: a frame of Python costs as much as the look into the index.
+    # A method in C: a Python frame costs as much as the index lookup.
     query = query
 
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: BoundaryType | str = BoundaryType.LOWER
     ) -> int:
-        """Queue offset by store time. LOWER: the first message at or after the time; UPPER: the last one at or before
-        it.
+        """Return the queue offset for a store time. LOWER: the first message at or after the time; UPPER: the last
+        message at or
+        before the time.
 
         Source: DefaultMessageStore.getOffsetInQueueByTime.
         """
@@ -247,14 +250,14 @@ class MessageStore(PutPath):
         return self._parts.queues.offset_by_time(self.log, topic, queue_id, timestamp_ms, kind)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """First queue offset that can be read; 0 for an unknown queue."""
+        """Return the first readable queue offset; 0 for an unknown queue."""
         self._check_open()
         self._catch_up()
         queue = self._parts.queues.get(topic, queue_id)
         return 0 if queue is None else max(0, queue.min_offset)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Queue offset behind the last message that can be read; 0 for an unknown queue."""
+        """Return the queue offset behind the last readable message; 0 for an unknown queue."""
         self._check_open()
         self._catch_up()
         queue = self._parts.queues.get(topic, queue_id)
@@ -268,7 +271,7 @@ class MessageStore(PutPath):
 
     @property
     def min_physical_offset(self) -> int:
-        """First byte of the log; -1 when it has no file."""
+        """First byte of the log; -1 without a log file."""
         return self.log.min_offset
 
     @property
@@ -281,19 +284,19 @@ class MessageStore(PutPath):
             self._parts.dispatcher.step_if_needed()
 
     def topics(self) -> list[str]:
-        """All topics with a queue, sorted."""
+        """Return all topics with a queue, sorted."""
         self._check_open()
         self._catch_up()
         return [topic for topic in self._parts.queues.topics() if self.queue_ids(topic)]
 
     def queue_ids(self, topic: str) -> list[int]:
-        """Queues of a topic that have or had messages."""
+        """Return the queues of a topic that have or had messages."""
         self._check_open()
         self._catch_up()
         return sorted(q.queue_id for q in self._parts.queues.all() if q.topic == topic and self._end_of(q) > 0)
 
     def queues(self) -> list[tuple[str, int, int, int]]:
-        """(topic, queue id, min offset, max offset) of every queue."""
+        """Return (topic, queue id, min offset, max offset) of every queue."""
         self._check_open()
         self._catch_up()
         rows = [(q.topic, q.queue_id, max(0, q.min_offset), self._end_of(q)) for q in self._parts.queues.all()]
@@ -309,11 +312,12 @@ class MessageStore(PutPath):
         batch: int = 32,
         offset_reset: OffsetReset = "error",
     ) -> Consumer:
-        """An embedded consumer of one topic. It resumes at the committed offset of its group.
+        """Create an embedded consumer of one topic. The consumer resumes at the committed offset of its group.
 
-        Args: from_first: a new group starts at the first message (True) or behind the last one (False). batch: most
+        Args: from_first: a new group starts at the first message (True) or behind the last message (False). batch: most
         messages per read. offset_reset: behaviour if the group's next messages were deleted before the group has read
-        them: ``error`` raises OffsetMoved; ``earliest`` continues at the first message, ``latest`` behind the last one,
+        them: ``error`` raises OffsetMoved; ``earliest`` continues at the first message, ``latest`` behind the last
+        message,
         both with a warning.
         """
         self._check_open()
@@ -354,7 +358,9 @@ class MessageStore(PutPath):
 
     def delete_topic(self, topic: str) -> int:
         """Drop the topic's queues and remove their offsets. The records stay in the log until retention deletes them,
-        and ``query``, ``look`` and scans of the log find them until then. In tables of the caller (``tables=``) topic
+        and
+        ``query``, ``get_by_offset`` and scans of the log return them until then. In tables of the caller (``tables=``)
+        topic
         and offsets are removed in memory only. Returns: number of queues dropped.
 
         Raises: UsageError for an invalid topic name; FlushError, StorageError if the deletion cannot be made durable;
@@ -365,14 +371,15 @@ class MessageStore(PutPath):
         self._check_open()
         check_topic_name(topic)
         parts = self._parts
-        with self._close_lock:  # a close waits: what is left behind belongs to whoever opens next
+        with self._close_lock:  # a close waits; the next open completes an interrupted deletion
             self._check_still_open()
             with parts.dispatcher.locked(), parts.queues.locked():
                 parts.dispatcher.step(-1, True)
                 leaving = parts.queues.of_topic(topic)
                 try:
                     self._mark_deleted(leaving)
-                    # Their last records, be they durable or not: later they would begin the topic's next queues.
+                    # Dispatch the topic's last records, durable or not: later they would become the first units of new
+                    # queues.
                     if parts.pool is not None:
                         self.log.commit()
                     parts.dispatcher.step(self.log.committed)
@@ -382,7 +389,7 @@ class MessageStore(PutPath):
                 except BaseException:
                     self._mark_deleted(leaving, False)
                     raise
-                # Before the queues: an open that finds some of them left goes on with the deletion.
+                # Before the queues: an open that finds some of the queues completes the deletion.
                 parts.metadata.forget_offsets([topic])
                 dropped = parts.queues.remove_topic(topic)
             parts.metadata.delete_topic(topic)
@@ -393,7 +400,9 @@ class MessageStore(PutPath):
         self.forget_producers()
 
     def _last_of(self, topic: str) -> Deletion | None:
-        """The last record of a topic that is being deleted; durable when this returns, so that it can be named."""
+        """Return the last record of a topic that is being deleted. Durability: the record is durable when the call
+        returns.
+        """
         last = self._parts.queues.last_record_of(topic)
         if last is None or last[0] < self.log.min_offset:
             return None
@@ -424,7 +433,9 @@ class MessageStore(PutPath):
         return StoreState.OPEN
 
     def stats(self) -> dict[str, Any]:
-        """Run-time figures by name, in bytes and counts unless the name has another unit; see docs/operations.md."""
+        """Return run-time figures by name, in bytes and counts unless the name has another unit; see
+        docs/operations.md.
+        """
         log, parts = self.log, self._parts
         parts.flush.see_clock()
         warnings = [
@@ -484,7 +495,7 @@ class MessageStore(PutPath):
         }
 
     def _warn(self, text: str) -> None:
-        """Tell the user: a WARNING in the log, once for each text, and a line of ``stats()["warnings"]``."""
+        """Log a WARNING, once for each text, and add a line to ``stats()["warnings"]``."""
         if text in self._warned:
             return
         self._warned.append(text)
@@ -540,7 +551,8 @@ class MessageStore(PutPath):
     def _close_in_a_thread(self) -> None:
         self._refuse_puts()
         if self._closer is None:
-            with contextlib.suppress(RuntimeError):  # none at the end of the interpreter, which closes all stores
+            # no thread can start at the end of the interpreter, which closes all stores
+            with contextlib.suppress(RuntimeError):
                 self._closer = start_thread(self._close_later, "mqfast-close", daemon=False)
 
     def _close_later(self) -> None:
@@ -552,14 +564,18 @@ class MessageStore(PutPath):
             self._closer = None
 
     def _run_steps(self, steps: list[Callable[[], object]]) -> None:
-        """From the last one on; what is left when memory fails, or a signal handler raises, is for the next close."""
+        """Run the steps, last first. Steps that remain after a MemoryError or a signal handler's exception run in the
+        next
+        close.
+        """
         while steps:
             try:
                 steps[-1]()
             except MemoryError:
                 raise
             except Exception as error:
-                # What is none of ours comes from a signal handler; should it come from a step, it does so each time.
+                # An exception of another type comes from a signal handler; an exception of a step is raised again at
+                # each attempt.
                 if not isinstance(error, MqfastError | OSError) and self._interruptions < _MOST_INTERRUPTIONS:
                     self._interruptions += 1
                     raise
@@ -574,7 +590,7 @@ class MessageStore(PutPath):
             steps.append(parts.prefault.close)
         if parts.commit is not None:
             steps.append(parts.commit.close)
-        steps.append(parts.allocate.close)  # spare files first: what comes may need their space
+        steps.append(parts.allocate.close)  # spare files first: the next steps may need their space
         if log.error_number:
             steps += [parts.reput.service.stop, parts.flush.close]
         elif log.sync_flush:
@@ -607,7 +623,7 @@ class MessageStore(PutPath):
     def _say_closed_in_order(self) -> None:
         log = self.log
         if self._close_failure is None and not log.error_number and log.dispatched >= log.written:
-            with contextlib.suppress(DiskFull):  # an older one claims less, which is always right
+            with contextlib.suppress(DiskFull):  # an older checkpoint claims less, which is always safe
                 self._parts.checkpoint.flush()
             _lock.remove_abort(self.os_api, self.paths.abort)
 
@@ -616,7 +632,8 @@ class MessageStore(PutPath):
             self._run_steps(self._close_steps)
 
     def _forget(self) -> None:
-        self.forget_producers()  # they and the store hold each other, which the garbage collector cannot end
+        # the producers and the store refer to each other, and the garbage collector cannot break that cycle
+        self.forget_producers()
 
     def __enter__(self) -> Self:
         return self
@@ -646,7 +663,7 @@ def _offset(where: object) -> int:
 
 
 def is_damage(error: Exception) -> bool:
-    """Does a record begin where it was looked for, with other content than its checksum says?"""
+    """Return True if a record begins at the offset but its content does not match its checksum."""
     return isinstance(error, CorruptFile) and error.expected != "a whole record"
 
 
@@ -663,7 +680,7 @@ def open_store(
     _start_services: bool = True,
     **settings: Unpack[StoreSettings],
 ) -> MessageStore:
-    """Create a store or open an existing one for writing. Recovers the store if its last writer did not close it.
+    """Create a store or open an existing store for writing. Recovers the store if its last writer did not close it.
 
     A new store is small and deletes nothing. ``retention="72h"``, ``"20GB"`` or ``"72h, 20GB"`` turns deletion on.
     ``profile="broker"`` selects RocketMQ's sizes and retention; a broker_conf implies this profile. An existing store
@@ -672,8 +689,9 @@ def open_store(
     Args: settings: RocketMQ's names (``mappedFileSizeCommitLog=...``) or ours (``flush_disk_type="SYNC_FLUSH"``).
     broker_conf: path of a RocketMQ property file; settings override its values. config: a StoreConfig instead of both.
     create: False raises StoreNotFound instead of creating a store. progress: called during recovery with (bytes done,
-    bytes to do). tables: the tables of ``config/`` belong to the caller, who loaded them with ``ConfigTables.load`` and
-    persists them. The store reads and changes these objects in memory and never reads or writes their files.
+    bytes to do). tables: the tables of ``config/``, which the caller has loaded with ``ConfigTables.load`` and
+    persists.
+    The store reads and changes these objects in memory and never reads or writes their files.
     Returns: MessageStore, a context manager.
     Raises: UsageError for an empty path, ConfigError, StoreLocked, StoreNotFound, CorruptFile, DiskFull, StorageError.
     """
@@ -706,7 +724,7 @@ def _close_all() -> None:
 def _forked() -> None:
     for store in list(_stores):
         store._is_closed = True
-        store._close_lock = Mutex(nests=True)  # a thread that is not here may have held it
+        store._close_lock = Mutex(nests=True)  # a thread of the parent may have held the lock
         store.log.set_flag(LogFlag.FORKED)
 
 

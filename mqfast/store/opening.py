@@ -1,6 +1,6 @@
-"""Opening of a store: build the parts in order, recover, and note the close step of each part beside it.
+"""Opening of a store: builds the parts in order, runs recovery, and adds the close step of each part beside the part.
 
-No thread runs before recovery is done. ``MessageStore`` starts the services and owns the close.
+No thread runs before recovery is done. ``MessageStore`` starts the services and closes the store.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class DeferredSteps:
         self._retry_at = 0.0
 
     def run_or_defer(self, step: Callable[[], object]) -> None:
-        """Run a step; on a full disk keep it for ``run``."""
+        """Run a step; on a full disk keep the step for ``run``."""
         try:
             step()
         except DiskFull as error:
@@ -102,7 +102,7 @@ class DeferredSteps:
 
 @dataclass(frozen=True)
 class OpenStore:
-    """The parts of an open store. ``index``, ``pool``, ``commit``, ``prefault``: None where the settings need none."""
+    """The parts of an open store. ``index``, ``pool``, ``commit``, ``prefault``: None if the settings need none."""
 
     paths: _paths.StorePaths
     config: StoreConfig
@@ -134,7 +134,7 @@ class OpenStore:
 
 @dataclass(frozen=True)
 class _Files:
-    """The small files of a store, and its settings with the sizes of existing files."""
+    """The small files of a store, and the settings with the sizes of existing files."""
 
     paths: _paths.StorePaths
     config: StoreConfig
@@ -157,11 +157,12 @@ def open_parts(
     tables: ConfigTables | None,
     progress: Callable[[int, int], None] | None,
 ) -> OpenStore:
-    """Load or create the files of a store, recover it, and build its parts.
+    """Load or create the files of a store, run recovery, and build the parts.
 
-    Args: lock: the lock of the store, already acquired. close_steps: receives the close step of each part as soon as
-    the part is open; the caller runs them last first, also if this call raises. tables: the caller's tables of
-    ``config/``, or None to load them. progress: called during recovery with (bytes done, bytes to do).
+    Args: lock: the store's lock, already acquired. close_steps: receives the close step of each part as soon as the
+    part
+    is open; the caller runs the steps last first, also if this call raises. tables: the caller's tables of ``config/``,
+    or None to load the tables. progress: called during recovery with (bytes done, bytes to do).
     Raises: ConfigError, CorruptFile, DiskFull, StorageError.
     """
     files = _load_files(path, settings, os_api, tables, warn)
@@ -330,7 +331,7 @@ def _close_pool(log: CommitLog) -> None:
 
 
 def _end_queue_recovery(dispatcher: Dispatcher, queues: QueueStore, cut_offsets: Callable[[], None]) -> None:
-    """Dispatch the waiting units: the end of a queue gives the next queue offset only once all its units are stored."""
+    """Dispatch the waiting units: only a queue with all its units gives the next queue offset."""
     dispatcher.step(-1, True)
     require_all_units(dispatcher, queues)
     queues.end_recovery(dispatcher.log.min_offset)
@@ -338,7 +339,7 @@ def _end_queue_recovery(dispatcher: Dispatcher, queues: QueueStore, cut_offsets:
 
 
 def _cut_offsets(config: StoreConfig, offsets: ConsumerOffsets, queues: QueueStore, recovery: RecoveryReport) -> None:
-    """Lower the group offsets that are above the end of their queue."""
+    """Lower the group offsets that are above the end of the queue."""
 
     def end_of(topic: str, queue_id: int) -> int | None:
         queue = queues.get(topic, queue_id)

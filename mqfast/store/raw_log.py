@@ -1,8 +1,9 @@
-"""RawLog: the log as bytes, for replication: a master reads ranges of it; a slave appends what its master sends, and
-cuts its log where it diverged (RocketMQ: HAService, CommitLog.getData, appendData, DefaultMessageStore.truncateFiles).
+"""RawLog: the log as bytes, for replication. A master reads ranges; a slave appends the master's bytes, and truncates
+its
+log where it diverged (RocketMQ: HAService, CommitLog.getData, appendData, DefaultMessageStore.truncateFiles).
 
-It must never change a byte of the log but at its end, and never cut by itself. How bytes are checked and land:
-log/_raw.pyx. Record boundaries and end marks come from the master, so offsets are those of the master.
+Bytes of the log change only at its end, and only ``truncate_to`` cuts the log. log/raw_bytes.pyx checks and stores the
+bytes. Record boundaries and end marks come from the master, so offsets are those of the master.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ if TYPE_CHECKING:
 
 __all__ = ["RawLog", "Rooms"]
 
-_HEAD_BYTES: Final = 76  # of a record, to its store time
-_PLACE: Final = 28  # the record's own physical offset, then its flags
+_HEAD_BYTES: Final = 76  # bytes of a record up to its store time
+_PLACE: Final = 28  # position of the record's physical offset, which the flags follow
 _BORN_HOST: Final = 48
 _BORN_HOST_V6: Final = 16
-_NOTHING: Final = 2**63 - 1  # from which physical offset on a walk dispatches that only looks
+_NOTHING: Final = 2**63 - 1  # start offset of a dispatch that only reads
 
 
 @dataclass(frozen=True)
 class Rooms:
-    """What a cut of the log concerns."""
+    """The parts of a store that a cut of the log changes."""
 
     log: CommitLog
     queues: QueueStore
@@ -59,7 +60,7 @@ class Rooms:
     allocate: AllocateMappedFileService
     flush: FlushService
     retention: RetentionService
-    closing: Mutex  # a close of the store has it
+    closing: Mutex  # held by a close of the store
 
 
 class RawLog:
@@ -72,14 +73,14 @@ class RawLog:
         self._rooms: Final = rooms
         self._log: Final = rooms.log
         self._raw: Final = RawEnd(rooms.log)
-        self._confirmed = confirmed  # what the checkpoint said when the store was opened
-        self._known_start = -1  # of a record, from which a walk may begin
+        self._confirmed = confirmed  # the confirm offset of the checkpoint at the open
+        self._known_start = -1  # start of a record from which a walk may begin
 
     # --- both sides ---
 
     @property
     def min_offset(self) -> int:
-        """First byte of the log; -1 when it has no file."""
+        """First byte of the log; -1 without a log file."""
         return self._log.min_offset
 
     @property
@@ -89,23 +90,25 @@ class RawLog:
 
     @property
     def end(self) -> int:
-        """End of the last whole record, where the log goes on; what a slave reports to its master."""
+        """End of the last whole record, where the log continues; the offset that a slave reports to its master."""
         return self._raw.end
 
     # --- a master ---
 
     def read(self, offset: int, max_bytes: int = 32768, *, unflushed: bool = False) -> list[memoryview]:
-        """Log bytes from ``offset`` on, at most ``max_bytes``: one read-only view a log file, nothing is copied.
+        """Return log bytes from ``offset`` on, at most ``max_bytes``: one read-only view a log file, without a copy.
 
-        A view keeps its file mapped until it is released, also when retention removes the file. The bytes are those
-        that readers may see: with sync flush the flushed ones, and none above a confirm offset that bounds readers.
-        With ``unflushed`` all that are written: slaves get those, and confirm them. An empty list at the end.
+        A view keeps its file mapped until the view is released, also when retention removes the file. The bytes are
+        those
+        that readers may see: with sync flush the flushed bytes, and none above a confirm offset that bounds readers.
+        With
+        ``unflushed`` all written bytes: slaves receive and confirm these. An empty list at the end.
         Raises: OffsetError below the first byte or above the end; CorruptFile, StoreClosed, StoreFailed.
         """
         return read_range(self._log, offset, max_bytes, unflushed)
 
     def wait_for(self, offset: int, timeout: float | None = None, *, unflushed: bool = False) -> bool:
-        """Wait until ``read`` of ``offset`` finds a byte.
+        """Wait until ``read`` of ``offset`` returns a byte.
 
         Args: timeout: seconds, None for ever. Returns: False at the timeout.
         GIL: released; signal handlers run. Raises: StoreClosed, StoreFailed.
@@ -113,15 +116,15 @@ class RawLog:
         return wait_range(self._log, offset, timeout, unflushed)
 
     def age_ms(self, offset: int) -> int | None:
-        """How long ago the record was stored that begins at ``offset``, or behind the end mark there, confirmed or not.
+        """Return the age in ms of the record that begins at ``offset``, or behind the end mark there, confirmed or not.
 
-        None where none begins. Raises: StoreClosed.
+        None if no record begins there. Raises: StoreClosed.
         """
         log = self._log
         try:
-            left = log.file_bytes - (offset - log.file_start_of(offset))
+            file_rest = log.file_bytes - (offset - log.file_start_of(offset))
             size = int.from_bytes(b"".join(self.read(offset, 4, unflushed=True)), "big")
-            at = offset + left if left < 8 or size == left else offset
+            at = offset + file_rest if file_rest < 8 or size == file_rest else offset
             head = b"".join(self.read(at, _HEAD_BYTES, unflushed=True))
             place, sys_flag = struct.unpack_from(">qi", head, _PLACE)
             if place != at:
@@ -133,22 +136,22 @@ class RawLog:
             return None
 
     def refuse_puts(self, refused: bool = True) -> None:
-        """From now on every put raises NotMaster, or no put does any more: another broker is the master."""
+        """Make every put raise NotMaster because another broker is the master, or allow puts again."""
         self._log.set_flag(LogFlag.SLAVE, refused)
 
     # --- a slave ---
 
     @property
     def next_offset(self) -> int:
-        """Where the next bytes of the same connection must begin: ``end``, and the part of a record that waits for its
-        rest.
+        """Offset at which the next bytes of the same connection must begin: ``end`` plus the bytes of an incomplete
+        record.
         """
         return self._raw.next_offset
 
     def safe_end(self) -> int:
-        """As ``end``; with sync flush everything before that is on disk when the call returns.
+        """Return ``end``; with sync flush all bytes before that offset are on disk when the call returns.
 
-        GIL: released while it waits. Raises: FlushError, StoreClosed, StoreFailed.
+        GIL: released during the wait. Raises: FlushError, StoreClosed, StoreFailed.
         """
         end = self.end
         if self._log.sync_flush:
@@ -156,33 +159,38 @@ class RawLog:
         return end
 
     def forget_part(self) -> None:
-        """A connection ended: the next one begins at ``end``."""
+        """Drop the bytes of an incomplete record after a disconnect: the next connection begins at ``end``."""
         self._raw.forget_part()
 
     def append(self, offset: int, data: Body, *, check_crc: bool = True) -> int:
-        """Append log bytes of the master that begin at ``offset``, cut anywhere; returns ``next_offset``.
+        """Append log bytes of the master that begin at ``offset``, cut anywhere. Returns: ``next_offset``.
 
-        Whole records land at the same offsets as at the master, with the master's file boundaries and end marks, and
-        are dispatched behind the append. The part of a record at the end of ``data`` waits in memory for its rest. An
-        empty log begins at any multiple of the file size.
-        Args: check_crc: compare each body with its CRC before it lands.
-        Raises: NotSlave; LogGap, LogOverlap when ``offset`` is neither ``next_offset`` nor ``end``; CorruptFile for
-        bytes that are no record of this place, before any of them lands (records before them have landed);
-        DiskFull, StorageError, StoreFailed, StoreClosed.
+        Whole records are stored at the same offsets as at the master, with the master's file boundaries and end marks,
+        and
+        are dispatched behind the append. An incomplete record at the end of ``data`` waits in memory for its rest. An
+        empty
+        log begins at any multiple of the file size.
+        Args: check_crc: compare each body with its CRC before it is stored.
+        Raises: NotSlave; LogGap, LogOverlap if ``offset`` is neither ``next_offset`` nor ``end``; CorruptFile for bytes
+        that
+        are no record of this offset, before any of them is stored (the records before them are stored); DiskFull,
+        StorageError, StoreFailed, StoreClosed.
         Durability: as an append with async flush; flush with ``engine.log.flush`` or a watch.
         """
         return self._raw.append(offset, data, check_crc)
 
     def truncate_to(self, offset: int) -> list[str]:
-        """Cut a slave's log at the end of a record, while it is open; returns the names of removed log files.
+        """Truncate an open slave's log at the end of a record. Returns: the names of removed log files.
 
-        Log, queues, index and checkpoint end there together when it returns. Bytes above are gone for good: compare
-        them with the master's before. A message that a reader holds above ``offset`` may show zeros from now on.
+        Log, queues, index and checkpoint end there together when the call returns. Bytes above are lost: compare them
+        with
+        the master's before. A message that a reader holds above ``offset`` may show zeros from now on.
         Dispatch, flushes of the queues, retention and a close of the store wait meanwhile.
-        Raises: NotSlave; OffsetError for an offset outside the log or within a record, StorageError of what comes
-        before the cut, nothing was changed then; StorageError of the cut itself: the log is latched, and the next open
-        goes on with the cut; StoreClosed, StoreFailed.
-        Durability: the cut is noted on disk before it begins, so a crash leaves the old log or the cut one.
+        Raises: NotSlave; OffsetError for an offset outside the log or within a record, StorageError before the cut:
+        nothing
+        was changed then. StorageError of the cut itself: the log is latched, and the next open completes the cut;
+        StoreClosed, StoreFailed.
+        Durability: the cut is noted on disk before it begins, so a crash leaves the old log or the cut log.
         """
         rooms, log = self._rooms, self._log
         with rooms.closing, self._raw.held(), rooms.retention.paused():
@@ -199,7 +207,8 @@ class RawLog:
                 rooms.queues.locked(),
                 rooms.flush.paused(),
             ):
-                with contextlib.suppress(CorruptFile):  # of what is cut; else it is found below
+                # damage behind the cut does not matter; damage before the cut is found below
+                with contextlib.suppress(CorruptFile):
                     # also what is not confirmed: the queues are cut with the log
                     rooms.dispatcher.step(-1 if get_confirm(log) is None else log.written, True)
                 if rooms.dispatcher.error is not None:
@@ -210,7 +219,7 @@ class RawLog:
                 try:
                     removed = self._cut(offset, last_start, last_timestamp)
                 except BaseException as error:
-                    # Half of it is done, and of a sync that failed the kernel may have dropped the pages.
+                    # Half of the cut is done, and after a failed sync the kernel may have dropped the pages.
                     log.fail(getattr(error, "errno", None) or EIO)
                     raise
             rooms.flush.waiters.cut(offset)
@@ -219,12 +228,12 @@ class RawLog:
         return removed
 
     def keep_from(self, offset: int) -> str:
-        """Copy what the log holds from the end of a record on into a dated folder of the store, as a repair does.
+        """Copy the log from the end of a record on into a dated folder of the store, as a repair does.
 
-        Returns: its path. The log stays as it is: ``truncate_to`` cuts it.
+        Returns: the path of the folder. The log is not changed: ``truncate_to`` cuts it.
 
         Raises: OffsetError outside the log, DiskFull, StorageError; nothing is kept then.
-        Durability: synced when it returns.
+        Durability: synced when the call returns.
         """
         log = self._log
         log.flush()
@@ -250,9 +259,9 @@ class RawLog:
         return keeper.folder
 
     def last_boundary(self, offset: int) -> int:
-        """End of the last whole record that ends at ``offset`` or before it, or the start of its file.
+        """Return the end of the last whole record that ends at ``offset`` or before, or the start of its file.
 
-        Raises: OffsetError for an offset outside the log. GIL: released while it walks through the file.
+        Raises: OffsetError for an offset outside the log. GIL: released during the walk through the file.
         """
         log = self._log
         low, end = max(log.min_offset, 0), log.written
@@ -262,9 +271,9 @@ class RawLog:
         return self._walk(at, offset)[0]
 
     def record_before(self, offset: int) -> tuple[int, int] | None:
-        """Start and end of the last whole record that ends at ``offset`` or before it; None where the log has none.
+        """Return start and end of the last whole record that ends at ``offset`` or before; None if the log has none.
 
-        Raises: OffsetError for an offset outside the log. GIL: released while it walks through the file.
+        Raises: OffsetError for an offset outside the log. GIL: released during the walk through the file.
         """
         log = self._log
         low, end = max(log.min_offset, 0), log.written
@@ -283,7 +292,7 @@ class RawLog:
         return None
 
     def _walk(self, at: int, offset: int) -> tuple[int, int, int, int, str, int]:
-        """Look at the records from a file's start up to an offset; nothing is dispatched."""
+        """Walk the records from a file's start up to an offset, without dispatch."""
         return self._rooms.dispatcher.recover(
             at, offset, checked=False, property_crc=False, dispatch_from=_NOTHING, keys=False
         )
@@ -306,12 +315,14 @@ class RawLog:
         )
         rooms.dispatcher.hold_back(offset)
         rooms.flush.flush_queues()
-        log.check_state()  # that flush does nothing once the log is latched
+        log.check_state()  # the flush has no effect once the log is latched
         rooms.memory.notes.forget_cut()
         return removed
 
     def _boundary(self, offset: int) -> tuple[int, int]:
-        """Start (-1: none in its file) and store time of the record that ends at ``offset``. Raises: OffsetError."""
+        """Return start (-1: none in its file) and store time of the record that ends at ``offset``. Raises:
+        OffsetError.
+        """
         log = self._log
         low, end = max(log.min_offset, 0), log.written
         if not low <= offset <= end:
@@ -323,7 +334,7 @@ class RawLog:
         return last_start, timestamp if last_start >= 0 else max(self._rooms.checkpoint.physic_msg_timestamp, 0)
 
     def _lower(self, offset: int, last_timestamp: int) -> None:
-        """The checkpoint vouches for nothing that is cut."""
+        """Lower the times and offsets of the checkpoint to the cut."""
         checkpoint = self._rooms.checkpoint
         checkpoint.lower(last_timestamp)
         checkpoint.logics_physical_offset = min(checkpoint.logics_physical_offset, offset)
@@ -337,8 +348,9 @@ class RawLog:
 
     @property
     def confirm_offset(self) -> int:
-        """Up to where the log is confirmed: the offset that bounds readers, else, as in RocketMQ without a controller,
-        what is flushed with sync flush, and what is written without.
+        """Confirmed end of the log: the offset that bounds readers. Without a bound, as in RocketMQ without a
+        controller, the
+        flushed offset with sync flush, and the written offset without.
         """
         bound = get_confirm(self._log)
         if bound is not None:
@@ -347,21 +359,22 @@ class RawLog:
 
     @property
     def stored_confirm_offset(self) -> int:
-        """The confirm offset of the checkpoint as this open found it, brought into the bounds of the log."""
+        """Return the confirm offset of the checkpoint at this open, limited to the bounds of the log."""
         return max(max(self.min_offset, 0), min(self._confirmed, self.end))
 
     def bound_readers(self, confirm_offset: int) -> None:
-        """From now on readers and dispatch end at this offset, as under RocketMQ's controller; move it with
-        ``confirm``. Puts leave their units to the dispatcher.
+        """Limit readers and dispatch to this offset, as RocketMQ's controller does; ``confirm`` moves the offset. Puts
+        leave
+        their units to the dispatcher.
         """
         self._set(confirm_offset)
 
     def unbound_readers(self) -> None:
-        """From now on readers see all that the log allows, and puts dispatch themselves again."""
+        """Remove the limit: readers see all that the log allows, and puts dispatch themselves again."""
         set_confirm(self._log, None)
 
     def confirm(self, offset: int) -> None:
-        """Move the confirm offset. The checkpoint gets it with its next flush. Raises: OffsetError outside the log."""
+        """Move the confirm offset. The next flush of the checkpoint stores it. Raises: OffsetError outside the log."""
         if get_confirm(self._log) is None:
             self._check(offset)
             self._rooms.checkpoint.confirm_phy_offset = offset
@@ -379,7 +392,7 @@ class RawLog:
 
     @property
     def master_flushed_offset(self) -> int:
-        """What the master is known to have flushed, of the checkpoint; a slave sets it."""
+        """The master's flushed offset in the checkpoint; a slave sets it."""
         return self._rooms.checkpoint.master_flushed_offset
 
     @master_flushed_offset.setter

@@ -439,7 +439,7 @@ def test_a_cut_that_a_crash_interrupted_is_finished_by_the_next_open(tmp_path: P
     lab(slave).step_dispatch()
     slave.flush()
     at = boundaries(master)[12]
-    slave._parts.notes.note_cut(at, record_head(slave, at))
+    lab(slave).notes.note_cut(at, record_head(slave, at))
     if step == "checkpoint":
         slave.engine.raw._lower(at, 1)
     shutil.copytree(tmp_path / "s", tmp_path / "crash")
@@ -455,7 +455,7 @@ def test_a_cut_that_a_crash_interrupted_is_finished_by_the_next_open(tmp_path: P
             image.write(b"\0" * 300)
     with still(tmp_path / "crash", **SLAVE) as again:
         assert again.engine.raw.end == at
-        assert again._parts.notes.cut is None
+        assert lab(again).notes.cut is None
         assert again.recovery.kept_in == ""
         send(master, again)
         lab(again).step_dispatch()
@@ -474,7 +474,7 @@ def test_a_noted_cut_does_not_touch_what_somebody_else_went_on_with(tmp_path: Pa
     fill(master, 20)
     send(master, slave)
     at = boundaries(master)[5]
-    slave._parts.notes.note_cut(at, b"\1" * 64)
+    lab(slave).notes.note_cut(at, b"\1" * 64)
     end = slave.engine.raw.end
     slave.close()
     with still(tmp_path / "s", **SLAVE) as again:
@@ -536,7 +536,7 @@ def test_a_crash_at_any_call_of_a_cut_leaves_the_old_log_or_the_cut_one(tmp_path
         with still(image, **SLAVE) as again:
             found.add(again.engine.raw.end)
             assert again.recovery.kept_in == ""
-            assert again._parts.notes.cut is None
+            assert lab(again).notes.cut is None
             send(master, again)
             again.flush()
             lab(again).step_dispatch()

@@ -1,1 +1,1 @@
-"""Recovery, verify, repair, salvage: what finds and mends damage."""
+"""Recovery, verify, repair and salvage of a store."""

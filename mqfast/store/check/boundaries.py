@@ -1,9 +1,9 @@
-"""Where records begin behind damage: for recovery, verify, repair and salvage.
+"""Record boundaries behind damage, for recovery, verify, repair and salvage.
 
-It must never take the content of a body for a record. A boundary is the start of a log file, what a queue unit says,
-or the end of a record that begins at a boundary and whose parts are in order. Only where none of these is left are the
-bytes searched, and what is found so counts if the record is whole, names its own place, and the records from it on
-lead without a gap to a known boundary or to the end of what was written; it is marked as found by scan.
+The content of a body is never taken for a record. A boundary is the start of a log file, the physical offset of a
+queue unit, or the end of a valid record that begins at a boundary. The bytes are searched only if none of these is
+left. A record found by the search counts if it is whole, holds its own physical offset, and the records from it on
+lead without a gap to a known boundary or to the end of the written bytes. Such a record is marked as found by scan.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ REASONS: Final = {
 
 
 class Stretch(NamedTuple):
-    """Whole records, one behind the other: physical offsets, how many, and whether a scan found the first of them."""
+    """A run of adjacent whole records: physical offsets, number of records, True if a scan found the first record."""
 
     start: int
     end: int
@@ -46,7 +46,7 @@ class Stretch(NamedTuple):
 
 
 class Damaged(NamedTuple):
-    """Bytes that hold no whole record."""
+    """A range of bytes without a whole record."""
 
     start: int
     end: int
@@ -55,26 +55,26 @@ class Damaged(NamedTuple):
 
 @dataclass
 class Behind:
-    """What the log holds from a place on."""
+    """The records and the damage of the log behind a physical offset."""
 
     stretches: list[Stretch] = field(default_factory=list)
     damaged: list[Damaged] = field(default_factory=list)
     doubtful: bool = False
-    """Is there something that looks like a record, and nothing that proves it?"""
+    """True if bytes look like a record and no boundary proves the record."""
 
     @property
     def records(self) -> int:
-        """Whole records."""
+        """Return the number of whole records."""
         return sum(stretch.records for stretch in self.stretches)
 
     @property
     def by_scan(self) -> int:
-        """Those that a scan found."""
+        """Return the number of records that a scan found."""
         return sum(stretch.records for stretch in self.stretches if stretch.by_scan)
 
 
 def gather_places(os_api: OsApi, paths: StorePaths, low: int) -> RecordPositions:
-    """What the units of all queues say, of records at ``low`` or behind. Raises: StorageError."""
+    """Collect the records at ``low`` or behind that the units of all queues point at. Raises: StorageError."""
     places = RecordPositions()
     for base, size in ((paths.consume_queue, _UNIT_BYTES), (paths.batch_consume_queue, _BATCH_UNIT_BYTES)):
         for topic, ids in list_queues(os_api, base).items():
@@ -83,7 +83,7 @@ def gather_places(os_api: OsApi, paths: StorePaths, low: int) -> RecordPositions
                     try:
                         file = PreadFile(os_api, path, start)
                     except StoreNotFound:
-                        continue  # retention took it meanwhile
+                        continue  # removed by retention meanwhile
                     first = _add_units(places, file, size, low)
                     file.close()
                     if first is not None and first < low:
@@ -92,7 +92,7 @@ def gather_places(os_api: OsApi, paths: StorePaths, low: int) -> RecordPositions
 
 
 def _add_units(places: RecordPositions, file: PreadFile, size: int, low: int) -> int | None:
-    """Returns the physical offset of the first unit; None when there is none."""
+    """Add the units of a queue file. Returns: the physical offset of the first unit; None for a file without units."""
     valid = file.valid_units(0, size)
     for position in range(0, valid, size * _CHUNK_UNITS):
         places.add(file.read(position, min(size * _CHUNK_UNITS, valid - position)), size, low)
@@ -100,54 +100,62 @@ def _add_units(places: RecordPositions, file: PreadFile, size: int, low: int) ->
 
 
 def resume(file: PreadFile, at: int, stop: str, places: RecordPositions) -> tuple[int, bool, bool]:
-    """Where to look for the next record behind a place ``at`` where a record should begin and a walk stopped.
+    """Find the next record behind ``at``, where a record should begin and a walk stopped.
 
-    Returns: (physical offset in this file, at which there may be further damage, -1: nothing is known to follow; was it
-    found by scan; does anything that is not proven look like a record). Raises: CorruptFile, StorageError.
+    Returns: (physical offset in this file from which further damage is possible, or -1 if no record is known to follow;
+    True if a scan found the record; True if unproven bytes look like a record). Raises: CorruptFile, StorageError.
     """
     known = places.next(at + 1)
     size = places.size_at(at)
     if not size and stop == "crc":
-        size = file.record_bytes(at)  # only its content is damaged
+        size = file.record_bytes(at)  # the record's length is valid, only its content is damaged
     if size and (known < 0 or at + size <= known) and at + size <= file.end:
         return at + size, False, False
     inside = 0 <= known < file.end
-    found, doubtful = _scan(file, at + 1, known if inside else -1)
-    if found >= 0:
-        return found, True, doubtful
+    start, doubtful = _scan(file, at + 1, known if inside else -1)
+    if start >= 0:
+        return start, True, doubtful
     return (known if inside else -1), False, doubtful
 
 
 def closes_file(file: PreadFile, walk: LogWalk, places: Callable[[], RecordPositions]) -> bool:
-    """Is the blank where a walk stopped one that closes its file? A blank that a store wrote reaches the end of the
-    file. One of another size may be a record whose magic code was damaged: then whole records stand behind.
+    """Return True if the blank where a walk stopped closes its file.
+
+    A blank that a store wrote reaches the end of the file. A blank of another size may be a record with a damaged magic
+    code: whole records follow then.
     """
     return walk.size == file.end - walk.at or resume(file, walk.at, "blank", places())[0] < 0
 
 
 def _scan(file: PreadFile, at: int, known: int) -> tuple[int, bool]:
-    """The first record from ``at`` on from which whole records lead to ``known``, or else to the end of what was
-    written in this file; -1: there is none. Second: did anything look like one?
+    """Find the first record from ``at`` on from which whole records lead to ``known``, or else to the end of the
+    written
+    part of this file.
+
+    Returns: (physical offset or -1; True if any bytes looked like a record).
     """
     doubtful = False
     while True:
-        found = file.find_record(at)
-        if found < 0 or (known >= 0 and found >= known):
+        start = file.find_record(at)
+        if start < 0 or (known >= 0 and start >= known):
             return -1, doubtful
-        walk = LogWalk(file, found)
+        walk = LogWalk(file, start)
         stop = walk.skip(known)
         if stop == "limit":
             proven = walk.at == known
         else:
             proven = known < 0 and _is_end(file, walk, stop)
         if proven:
-            return found, doubtful
+            return start, doubtful
         doubtful = True
-        at = max(walk.at, found + 1)
+        at = max(walk.at, start + 1)
 
 
 def _is_end(file: PreadFile, walk: LogWalk, stop: str) -> bool:
-    """Is nothing written behind in this file? A body may hold a blank as well: nothing may stand behind one."""
+    """Return True if nothing is written behind in this file.
+
+    Nothing may follow a blank, since a body may hold a blank.
+    """
     position = walk.at - file.start
     if stop == "blank":
         return walk.size == file.end - walk.at and file.first_set_byte(position + 8) < 0
@@ -162,8 +170,9 @@ def look_behind(
     *,
     check_crc: bool = True,
 ) -> Behind:
-    """Walk from a boundary ``at`` to the end of the last file, over damage as well. ``places`` is called where there is
-    damage. Raises: CorruptFile when a file shrinks meanwhile, StorageError.
+    """Walk from a boundary ``at`` to the end of the last file, across damage. ``places`` is called at the first damage.
+
+    Raises: CorruptFile if a file shrinks meanwhile, StorageError.
     """
     behind = Behind()
     tally = LogTally()
@@ -198,6 +207,6 @@ def _one_file(
         behind.damaged.append(Damaged(at, following if following >= 0 else file.end, reason))
         if following < 0:
             return
-        # What follows a scan is known no better than it, until a unit says so.
+        # Records behind a scan are known no better than the scanned record, until a unit points at a record.
         by_scan = scanned or (by_scan and places().size_at(following) == 0)
         at = following

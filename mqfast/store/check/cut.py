@@ -1,7 +1,7 @@
-"""A cut of a slave's log that a crash interrupted: the next open goes on with it before it looks at the log.
+"""Completion of a truncation of a slave's log that a crash interrupted. Runs before the log is loaded.
 
-It must never cut a log that somebody else went on with: what stood behind the cut is noted with it, and the bytes there
-must still be those, or zeros. Where the cut begins: raw_log.py.
+A log that another writer has appended to is never cut: the note of the cut holds the bytes behind the cut, and the
+log must still hold these bytes, or zeros. ``raw_log.py`` begins a cut.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = ["finish_cut", "record_head"]
 
-HEAD_BYTES: Final = 64  # physical offset, queue offset, and both times are in it
+HEAD_BYTES: Final = 64  # includes the physical offset, the queue offset and both times
 
 
 def record_head(log: CommitLog, offset: int) -> bytes:
-    """The first bytes of what stands at a physical offset of an open log."""
+    """Return the first bytes of the record at a physical offset of an open log."""
     file = log.find_file(offset)
     return b"" if file is None else _head(log.os_api, file.path, offset - file.start_offset)
 
@@ -33,7 +33,7 @@ def record_head(log: CommitLog, offset: int) -> bytes:
 def finish_cut(
     os_api: OsApi, directory: str, file_bytes: int, notes: StoreNotes, warn: Callable[[str], None]
 ) -> int | None:
-    """Finish the cut that is noted, if there is one; returns where the log ends then. Before the log is loaded.
+    """Finish the noted cut, if any, before the log is loaded. Returns: the end of the log after the cut, or None.
 
     Raises: StorageError; the next open tries again.
     """
@@ -50,7 +50,7 @@ def finish_cut(
         for start, path in reversed(files):
             if start >= offset and start != first:
                 os_api.unlink(path)
-                os_api.fsync_dir(directory)  # one by one: a crash in between must not leave a gap
+                os_api.fsync_dir(directory)  # once per file: a crash in between must not leave a gap
         if (holder.start_offset < offset or holder.start_offset == first) and os_api.file_size(
             holder.path
         ) == file_bytes:
@@ -59,7 +59,7 @@ def finish_cut(
             file.drop()
             os_api.overwrite(
                 holder.path, b"\0", offset - holder.start_offset, create=False
-            )  # and syncs what was cleared
+            )  # also syncs the cleared bytes
     notes.forget_cut()
     return offset
 
@@ -73,5 +73,5 @@ def _head(os_api: OsApi, path: str, position: int) -> bytes:
 
 
 def _is_same(os_api: OsApi, path: str, position: int, head: bytes) -> bool:
-    found = _head(os_api, path, position)
-    return found == head or not any(found)
+    stored = _head(os_api, path, position)
+    return stored == head or not any(stored)

@@ -1,9 +1,9 @@
-"""Kept: the folders ``repair-<time>`` in which recovery and repair put what they take out of the log.
+"""The folders ``repair-<time>``: recovery and repair copy records into them before the records are removed from the
+log.
 
 A folder holds ``commitlog/<20 digits>`` (a whole file that was moved), ``commitlog/<20 digits>.from-<position>`` (the
-rest of a file that goes on without it), what repair moves besides, and ``kept.json``, the list of
-its whole records.
-Everything here is durable before the log is changed. It must never be written to again, but for ``salvaged.json``.
+end of a file that was truncated), other files that repair moved, and ``kept.json``, the list of the whole records.
+All of this is durable before the log is changed, and only ``salvaged.json`` is written afterwards.
 Formats: ``mqfast/store/FORMAT.md``.
 """
 
@@ -34,7 +34,7 @@ _PREFIX: Final = "repair-"
 
 
 def new_folder(os_api: OsApi, root: str) -> str:
-    """A name for a folder that is not there yet."""
+    """Return an unused name for a folder."""
     path = os.path.join(root, time.strftime(_PREFIX + "%Y%m%d-%H%M%S", time.gmtime(os_api.now_ms() // 1000)))
     while os_api.exists(path):
         path += "+"
@@ -42,9 +42,10 @@ def new_folder(os_api: OsApi, root: str) -> str:
 
 
 def copy_start(os_api: OsApi, path: str, size: int) -> None:
-    """Put a copy of the first ``size`` bytes in the place of a file.
+    """Replace a file by a copy of its first ``size`` bytes.
 
-    Durability: a crash leaves the one or the other, whole. Raises: DiskFull, StorageError; the file is then as it was.
+    Durability: a crash leaves the old file or the copy, whole. Raises: DiskFull, StorageError; the file is then
+    unchanged.
     """
     temporary = path + ".tmp"
     file = PreadFile(os_api, path, 0, size)
@@ -63,7 +64,7 @@ def copy_start(os_api: OsApi, path: str, size: int) -> None:
 
 
 class KeptRecordsWriter:
-    """Puts parts of a log into one folder. Nothing is changed in the log by ``copy_rest`` and ``write_list``."""
+    """Writer of one folder. ``copy_rest`` and ``write_list`` do not change the log."""
 
     def __init__(self, os_api: OsApi, folder: str) -> None:
         self.folder: Final = folder
@@ -71,9 +72,9 @@ class KeptRecordsWriter:
         self._directory: Final = os.path.join(folder, "commitlog")
 
     def copy_rest(self, path: str, position: int) -> list[tuple[int, int]]:
-        """Copy a log file from a position on; returns the parts that hold anything: (position, bytes).
+        """Copy a log file from a position on. Returns: the nonzero parts as (position, bytes).
 
-        Durability: synced when it returns. Raises: DiskFull, StorageError.
+        Durability: synced when the call returns. Raises: DiskFull, StorageError.
         """
         os_api = self._door
         target = self.rest_name(path, position)
@@ -89,7 +90,7 @@ class KeptRecordsWriter:
                     os_api.overwrite(temporary, data.rstrip(b"\0"), at - position)
                     filled.append((at, len(data)))
             if position < file.bytes:
-                # The zeros at its end may be the end of a record.
+                # Zeros at the end of the part may belong to a record.
                 last = file.bytes - position - 1
                 os_api.overwrite(temporary, file.read(file.bytes - 1, 1), last)
             os_api.rename(temporary, target)
@@ -103,22 +104,23 @@ class KeptRecordsWriter:
         return filled
 
     def give_up(self) -> None:
-        """Nothing could be kept: take the folder away again, where it is empty."""
+        """Remove the folder if it is empty, after a copy that failed."""
         with contextlib.suppress(MqfastError):
             self._door.rmdir(self._directory)
             self._door.rmdir(self.folder)
 
     def rest_name(self, path: str, position: int) -> str:
-        """Where ``copy_rest`` puts the copy."""
+        """Return the path of the copy that ``copy_rest`` makes."""
         return os.path.join(self._directory, f"{os.path.basename(path)}.from-{position}")
 
     def whole_name(self, path: str) -> str:
-        """Where ``take`` puts the file."""
+        """Return the path to which ``take`` moves the file."""
         return os.path.join(self._directory, os.path.basename(path))
 
     def take(self, path: str, also_empty: bool = False) -> None:
-        """Move a whole log file here; copied where this is another file system. One that holds nothing stays, unless
-        ``also_empty``.
+        """Move a whole log file into the folder, or copy the file from another file system. An empty file stays in the
+        log,
+        unless ``also_empty``.
         """
         os_api = self._door
         file = PreadFile(os_api, path)
@@ -140,7 +142,7 @@ class KeptRecordsWriter:
         os_api.fsync_dir(os.path.dirname(path))
 
     def write_list(self, behind: Behind, *, cut_at: int, reason: str, floors: dict[str, int]) -> None:
-        """Say which whole records are kept here. Durability: synced when it returns."""
+        """Write the list of the kept whole records. Durability: synced when the call returns."""
         value = {
             "cutAt": cut_at,
             "reason": reason,
@@ -154,45 +156,45 @@ class KeptRecordsWriter:
 
 @dataclass
 class KeptFolder:
-    """One folder with parts of a log."""
+    """A folder with parts of a log."""
 
     path: str
     files: list[OffsetFile]
-    """Each with the physical offset of its first byte."""
+    """The files, each with the physical offset of its first byte."""
     behind: Behind = field(default_factory=Behind)
     floors: dict[str, int] = field(default_factory=dict)
     salvaged: dict[str, Any] = field(default_factory=dict)
-    """What salvage noted: ``beganAt`` (physical offset), ``done``, ``records``."""
+    """The note of salvage: ``beganAt`` (physical offset), ``done``, ``records``."""
 
     @property
     def is_salvaged(self) -> bool:
-        """Are its records in the log again?"""
+        """True if salvage has put the records back into the log."""
         return self.salvaged.get("done") is True
 
     def note_salvage(self, os_api: OsApi, began_at: int, *, done: bool, records: int) -> None:
-        """Durable when it returns."""
+        """Write the note of salvage. Durability: synced when the call returns."""
         self.salvaged = {"beganAt": began_at, "done": done, "records": records}
         os_api.replace_file(os.path.join(self.path, _SALVAGED), json.dumps(self.salvaged).encode())
 
     def __str__(self) -> str:
         records = self.behind.records
-        found = f", {self.behind.by_scan} of them found by a scan" if self.behind.by_scan else ""
+        scanned = f", {self.behind.by_scan} of them found by a scan" if self.behind.by_scan else ""
         back = "put back already" if self.is_salvaged else "not put back"
-        return f"{records} whole records{found}, {back}"
+        return f"{records} whole records{scanned}, {back}"
 
 
 def kept_folders(os_api: OsApi, root: str, *more: str) -> list[KeptFolder]:
-    """The folders of a store that hold parts of its log, oldest first. Raises: StorageError."""
+    """Return the folders of a store that hold parts of its log, oldest first. Raises: StorageError."""
     names = [os.path.join(root, name) for name in os_api.listdir(root) if name.startswith(_PREFIX)]
-    found = []
+    folders = []
     for path in [*names, *(path for path in more if path not in names)]:
         directory = os.path.join(path, "commitlog")
         if not os_api.is_dir(directory):
             continue
         files = sorted(filter(None, (_kept_file(directory, name) for name in os_api.listdir(directory))))
         if files:
-            found.append(_load(os_api, KeptFolder(path, files)))
-    return found
+            folders.append(_load(os_api, KeptFolder(path, files)))
+    return folders
 
 
 def _kept_file(directory: str, name: str) -> OffsetFile | None:
@@ -220,7 +222,7 @@ def _load(os_api: OsApi, folder: KeptFolder) -> KeptFolder:
     listed = _json(os_api, path)
     folder.salvaged = _json(os_api, os.path.join(folder.path, _SALVAGED))
     if not listed:
-        # Of an older release, or the copy broke off before the list: what it holds is found as behind any damage.
+        # Written by an older release, or the copy broke off before the list: find the records as behind any damage.
         for file in folder.files:
             part = look_behind(os_api, [file], file.start_offset, RecordPositions)
             folder.behind.stretches += part.stretches
@@ -238,7 +240,7 @@ def _load(os_api: OsApi, folder: KeptFolder) -> KeptFolder:
 
 
 def no_room(error: DiskFull, folder: str, wanted: int) -> DiskFull:
-    """What to say when the copy does not fit; nothing was cut then."""
+    """Return the DiskFull error of a copy that does not fit. Nothing was cut."""
     full = DiskFull(
         error.errno,
         f"whole records behind damage must be kept before the log is cut, up to {wanted} bytes: free some space and"

@@ -1,8 +1,7 @@
-"""Does a record begin where somebody asked an open store for one?
+"""Check that a record begins at a physical offset of an open store. ``reader/starts.py`` does the same for readers.
 
-Room: the store; what ``reader_starts.py`` is for readers. A body may hold what looks like a record of another topic at
-just the physical offset that it gets: so this must never take a place for the beginning of a record by what stands
-there. A record begins where a unit of a queue points, where a log file begins, and behind a record that begins.
+The bytes at an offset prove nothing: a body may hold bytes that look like a record of that offset. A record begins
+where a queue unit points, where a log file begins, and behind another record.
 """
 
 from __future__ import annotations
@@ -23,10 +22,11 @@ __all__ = ["check_start"]
 
 
 def check_start(os_api: OsApi, log: CommitLog, queues: QueueStore, message: StoredMessage) -> StoredMessage:
-    """The message, when a record begins where it lies.
+    """Return the message if a record begins at its offset.
 
-    The unit that it claims tells at once; without one (rolled back, not dispatched yet, moved by a damaged queue) the
-    lengths of the records before it do, from the beginning of its file or from where dispatch stands.
+    The unit with the message's queue offset is checked first. Without that unit (rolled back, not dispatched yet, moved
+    by a damaged queue) the records are walked by their lengths from the start of the file or from the dispatched
+    offset.
     Raises: OffsetError, StorageError.
     """
     physical = message.physical_offset

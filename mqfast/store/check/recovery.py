@@ -1,18 +1,18 @@
-"""Recovery: from the files of a store that was closed, or was not, to a state that can go on (RocketMQ:
+"""Recovery: brings log, queues and index into agreement, after a clean close or a crash (RocketMQ:
 CommitLog.recoverNormally, recoverAbnormally, ConsumeQueueStore.recover).
 
-It must never cut the log before a record that is whole, never cut whole records behind a damaged one before they are
-kept elsewhere (``kept.py``), never trust a derived file over the log, and must be able to start again when it is
-interrupted: the ``abort`` file stands until the store is closed in order, and every step may be repeated.
+Invariants: the log is never cut before a whole record. Whole records behind damage are copied to a folder
+(``kept.py``) before they are cut. The log decides over derived files. Every step can be repeated after an
+interruption: the ``abort`` file stays until the store is closed in order.
 
-Order: queues find their own end; the start file is chosen; the log is walked from there with CRC checks, dispatching
-what queues and index do not have; everything behind the last good record is cut from log, queues and index; next
-offsets continue the queues.
+Order: queues find their own end; the start file is chosen; the log is walked from there with CRC checks, and records
+that queues or index lack are dispatched; bytes behind the last good record are cut from log, queues and index; the
+next offsets continue the queues.
 
-Where RocketMQ loses something on the way, this does not: a queue that is one unit short after a clean stop gets it;
-keys of an index file that had to be dropped after a crash are put again from the log even when they lie before the
-start file; what lies behind the cut is cleared, so that it cannot come back at the next recovery; records of a topic
-that was deleted and made again stay out of its queues (``notes.py``), and a queue whose files are gone is made anew.
+Differences from RocketMQ, which loses data in these cases: a queue that lacks one unit after a clean stop gets the
+unit. Keys of an index file that was dropped after a crash are put again from the log, also from before the start file.
+Bytes behind the cut are cleared, so that the next recovery cannot restore them. Records of a topic that was deleted
+and created again stay out of its queues (``notes.py``). A queue without files is rebuilt.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
 __all__ = ["RecoveryMemory", "RecoveryReport", "cut_log", "recover", "refuse_damage", "sync_names"]
 
 _log = logging.getLogger("mqfast.store")
-_NOTHING: Final = 2**63 - 1  # from which physical offset on a walk dispatches that only looks
+_NOTHING: Final = 2**63 - 1  # start offset of a dispatch that only reads
 
-_ENDS: Final = ("end of the log", "end of the last file")  # reasons of a walk that met no damage
+_ENDS: Final = ("end of the log", "end of the last file")  # reasons of a walk without damage
 
 
 @dataclass
@@ -89,14 +89,14 @@ class RecoveryReport:
 
 @dataclass
 class RecoveryMemory:
-    """What a store remembers besides its files, and how it tells its user: what recovery needs of both."""
+    """The notes and tables of a store that recovery needs, and its way to report warnings."""
 
     notes: StoreNotes
     topics: TopicTable
     paths: StorePaths
     warn: Callable[[str], None]
     left_over: list[str] = field(default_factory=list)
-    """Topics that recovery found half deleted, and has deleted: their offsets may still be there."""
+    """Topics whose interrupted deletion recovery has completed. Their group offsets may still exist."""
 
 
 def recover(
@@ -111,11 +111,12 @@ def recover(
     clean: bool,
     progress: Callable[[int, int], None] | None = None,
 ) -> RecoveryReport:
-    """Bring log, queues and index into agreement; they were loaded before.
+    """Bring log, queues and index into agreement after they were loaded.
 
     Args: clean: the last writer closed the store; progress: called with (bytes done, bytes to do).
-    Raises: CorruptFile, also where ``on_damage`` is ``stop`` and whole records stand behind damage; DiskFull when they
-    cannot be kept; StorageError. Nothing that was stored is lost, and the next open starts over.
+    Raises: CorruptFile, also with ``on_damage="stop"`` if whole records follow damage; DiskFull if the records cannot
+    be
+    kept; StorageError. No stored message is lost then, and the next open starts over.
     """
     return _Recovery(log, queues, index, dispatcher, checkpoint, config, memory, clean, progress).run()
 
@@ -133,9 +134,9 @@ def cut_log(
     last_start: int,
     last_timestamp: int,
 ) -> list[str]:
-    """Cut log, queues and index of an open store at ``end``, behind the record that starts at ``last_start``. Meanwhile
-    nothing is appended or dispatched, and the log was rewound. Returns the names of removed log files.
+    """Cut log, queues and index of an open store at ``end``, behind the record that starts at ``last_start``.
 
+    No append or dispatch runs meanwhile, and the log was rewound. Returns: the names of removed log files.
     Raises: StorageError.
     """
     run = _Recovery(log, queues, index, dispatcher, checkpoint, config, memory, True, None)
@@ -146,7 +147,7 @@ def cut_log(
 
 
 class _Recovery:
-    """One run of recover."""
+    """One run of ``recover``."""
 
     def __init__(
         self,
@@ -172,18 +173,18 @@ class _Recovery:
         self.report = RecoveryReport(clean=clean)
         self.counted_from = 0  # records and bytes from here on are counted by the walk to the end
         self.end_of_files = 0
-        self.fell = False  # the clock did, behind what the checkpoint vouches for
+        self.fell = False  # True if the clock went back behind the checkpoint's times
         self.dropped = DroppedUnits()
 
     def run(self) -> RecoveryReport:
-        began = time.perf_counter()
+        started_s = time.perf_counter()
         log, queues, index, report = self.log, self.queues, self.index, self.report
         if index is not None:
             report.removed_index_files = index.load(last_exit_ok=self.clean).destroyed
         queues.recover()
         if not log.files:
             self._start_anew()
-            report.seconds = time.perf_counter() - began
+            report.seconds = time.perf_counter() - started_s
             return report
         self._leave_out_deleted()
         queues.check_ends(log, expected=not self.clean)
@@ -197,7 +198,7 @@ class _Recovery:
         # Units that were put again are not on the disk yet.
         vouched = end if self.clean else report.start
         self.checkpoint.logics_physical_offset = min(self.checkpoint.logics_physical_offset, vouched)
-        report.seconds = time.perf_counter() - began
+        report.seconds = time.perf_counter() - started_s
         if not self.clean:
             _log.info(
                 "recovered to physical offset %d (%s): %d records, %d bytes in %.3f s",
@@ -210,10 +211,10 @@ class _Recovery:
         return report
 
     def _start_anew(self) -> None:
-        """There is no log: nothing that is derived from one may stay."""
+        """Remove all derived files: there is no log."""
         self.queues.destroy_all()
         if self.index is not None:
-            self.index.destroy_all()  # else its end offset would keep new records out
+            self.index.destroy_all()  # otherwise the end offset of the index would exclude new records
         self.log.truncate(0, 0)
         self.queues.end_recovery(0)
         self.checkpoint.logics_physical_offset = 0
@@ -222,7 +223,7 @@ class _Recovery:
     # --- before the walk ---
 
     def _leave_out_deleted(self) -> None:
-        """Deletions of topics hold, as far as the log is the one that they were made in."""
+        """Apply the noted deletions of topics, as far as the log is still the same."""
         notes, log = self.memory.notes, self.log
         deletions = notes.deletions
         if not deletions:
@@ -237,8 +238,9 @@ class _Recovery:
                 )
 
     def _prepare(self) -> int:
-        """Choose the start, empty the queues from there on, and put units and keys again that lie before; returns the
-        end of what the queues have.
+        """Choose the start offset, empty the queues from there on, and put earlier units and keys again.
+
+        Returns: the end of the records that the queues have.
         """
         log, queues, config, clean = self.log, self.queues, self.config, self.clean
         missing = queues.missing_from()
@@ -259,14 +261,14 @@ class _Recovery:
                 " made anew from the log; to be rid of a topic, delete it with delete_topic"
             )
         if not clean and largest < start:
-            # No queue reaches the start file: queues were lost whole.
+            # No queue reaches the start file: whole queues were lost.
             missing = max(0, largest) if missing is None else min(missing, max(0, largest))
         if not clean:
             queues.infer_floors(log, start)
-            # Units from here on are put again from the log: pages of theirs may be lost or torn where the power went.
+            # Units from here on are put again from the log: after a power cut their pages may be lost or torn.
             queues.truncate(start, doubtful=True, dropped=self.dropped)
             queues.missing_from()
-            queues.check_ends(log)  # the last unit before them may be a damaged one
+            queues.check_ends(log)  # the last unit before them may be damaged
             lower = queues.missing_from()
             if lower is not None:
                 missing = lower if missing is None else min(missing, lower)
@@ -287,8 +289,9 @@ class _Recovery:
     def _walk_before(
         self, first: int, end: int, *, keys: bool = True, progress: Callable[[int], None] | None = None
     ) -> None:
-        """Dispatch records from ``first`` on once more, up to ``end``; reads no bodies. What no walk has counted yet is
-        counted.
+        """Dispatch the records from ``first`` up to ``end`` again, without reading bodies. Records that no walk has
+        counted
+        yet are counted.
         """
         if first >= end:
             return
@@ -306,12 +309,15 @@ class _Recovery:
     def _dispatch_again(
         self, at: int, end: int, first: int, keys: bool, progress: Callable[[int], None] | None
     ) -> tuple[int, int]:
-        """One walk, over damage as well: it lies before the part of the log that a recovery checks, and is not cut.
-        Returns: records, bytes.
+        """Dispatch one range again, across damage: the range is before the part of the log that recovery checks, and is
+        not
+        cut.
+
+        Returns: (records, bytes).
         """
         records = size = 0
         while at < end:
-            stopped, _, _, found, reason, _ = self.dispatcher.recover(
+            stopped, _, _, walked, reason, _ = self.dispatcher.recover(
                 at,
                 end,
                 checked=False,
@@ -321,14 +327,14 @@ class _Recovery:
                 odd_blanks_stop=True,
                 progress=progress,
             )
-            records += found
+            records += walked
             size += stopped - at
             if stopped >= end or reason in _ENDS:
                 break
             at = self._behind_damage(stopped)
             file = self.log.find_file(stopped)
             if reason == ODD_BLANK and (file is None or at == file.start_offset + self.log.file_bytes):
-                continue  # nothing stands behind: the blank closes its file
+                continue  # no record follows: the blank closes its file
             self.memory.warn(
                 f"the log is damaged at physical offset {stopped} ({reason}); units were put again from {at} on."
                 f" 'mqfast store verify {self.memory.paths.root}' tells more"
@@ -336,7 +342,7 @@ class _Recovery:
         return records, size
 
     def _behind_damage(self, at: int) -> int:
-        """Where records go on for sure: in the same file, or where the next one begins."""
+        """Return the next known boundary: in the same file, or the start of the next file."""
         file = self.log.find_file(at)
         if file is None:
             return self.end_of_files
@@ -348,7 +354,7 @@ class _Recovery:
         return following if following > at and not by_scan else file.start_offset + self.log.file_bytes
 
     def _known_places(self, low: int) -> RecordPositions:
-        """What units say, those that were dropped included."""
+        """Return the record positions that the units give, including dropped units."""
         places = gather_places(self.log.os_api, self.memory.paths, low)
         for units in self.dropped.plain:
             places.add(units, 20, low)
@@ -357,24 +363,29 @@ class _Recovery:
         return places
 
     def _put_units_again(self, missing: int, end: int) -> None:
-        """Units that damaged queues lost. Leaves the index alone: it would take its last record twice."""
+        """Put the units again that damaged queues lost. The index is not changed: its last record would be indexed
+        twice.
+        """
         self._walk_before(missing, end, keys=False)
 
     def _walk(self, largest: int) -> tuple[int, int, int, bool]:
-        """To the end, with CRCs. Returns: (end of the last good record, its store time, the first record that is not
-        known durable, was a torn record left out); ``report.end`` is where the walk stopped.
+        """Walk to the end with CRC checks; ``report.end`` is the offset where the walk stopped.
+
+        Returns: (end of the last good record, its store time, the first record that is not known to be durable, True if
+        a
+        torn record was left out).
         """
         log, index, config, report = self.log, self.index, self.config, self.report
         index_from = 0
         if self.clean and index is not None and index.files and index.files[-1].end_timestamp > 0:
-            # The index takes a record at its end offset once more, for keys it may lack; after a clean stop it has
-            # them.
+            # The index takes the record at its end offset again, for keys it may lack; after a clean stop no key is
+            # missing.
             index_from = (
                 min(index.end_offset, self.end_of_files) + 1
-            )  # a damaged one may be the largest number there is
+            )  # a damaged value may be the largest 64-bit number
         at, last_start, last_timestamp, records, unflushed_from = report.start, -1, 0, 0, -1
         while True:
-            end, start, timestamp, found, reason, unflushed = self.dispatcher.recover(
+            end, start, timestamp, walked, reason, unflushed = self.dispatcher.recover(
                 at,
                 self.end_of_files,
                 checked=config.check_crc_on_recover,
@@ -385,7 +396,7 @@ class _Recovery:
                 odd_blanks_stop=True,
                 progress=self._report_progress,
             )
-            records += found
+            records += walked
             if start >= 0:
                 last_start, last_timestamp = start, timestamp
             if unflushed_from < 0:
@@ -398,7 +409,7 @@ class _Recovery:
                 reason = _ENDS[1]
                 break
         report.end, report.last_start, report.reason = end, last_start, reason
-        # Replication ends anywhere in a record, so a slave's last one may be torn after a clean stop as well.
+        # Replication ends at any byte of a record, so a slave's last record may be torn after a clean stop as well.
         doubtful = not self.clean or config.broker_role == "SLAVE"
         torn = doubtful and last_start >= 0 and _is_torn(log, last_start)
         if torn:
@@ -410,7 +421,7 @@ class _Recovery:
         return end, last_timestamp, unflushed_from, torn
 
     def _closes_file(self, file: MappedFile, at: int) -> bool:
-        """Does the blank there close the file, as the blank that a store writes does?"""
+        """Return True if the blank there closes the file, as a blank that a store wrote does."""
         opened = PreadFile(self.log.os_api, file.path, file.start_offset)
         walk = LogWalk(opened, at, False)
         walk.skip()
@@ -421,7 +432,7 @@ class _Recovery:
     # --- the cut ---
 
     def _keep_what_is_cut(self, stopped: int) -> KeptRecordsWriter | None:
-        """Copy what holds whole records behind the place where the walk stopped; None when nothing does."""
+        """Copy the whole records behind the offset where the walk stopped. Returns: None without a whole record."""
         log, report, memory = self.log, self.report, self.memory
         if report.reason in _ENDS or stopped >= self.end_of_files:
             return None
@@ -442,7 +453,7 @@ class _Recovery:
         keeper = KeptRecordsWriter(os_api, new_folder(os_api, paths.root))
         try:
             for start, path in files:
-                # A file that begins at the cut goes whole, but for the first one of the log.
+                # A file that begins at the cut is moved whole, except the first file of the log.
                 if start < stopped < start + log.file_bytes or start == stopped == files[0].start_offset:
                     keeper.copy_rest(path, stopped - start)
             keeper.write_list(behind, cut_at=stopped, reason=report.reason, floors=self.queues.floors)
@@ -462,7 +473,7 @@ class _Recovery:
         return keeper
 
     def _cut(self, end: int, last_timestamp: int, unflushed_from: int, keeper: KeptRecordsWriter | None) -> None:
-        """Everything behind the last good record goes from log, queues and index."""
+        """Cut everything behind the last good record from log, queues and index."""
         log, queues, index = self.log, self.queues, self.index
         self._cut_floors(end)
         queues.truncate(end)
@@ -483,7 +494,7 @@ class _Recovery:
         queues.drop_expired_files(log.min_offset)
 
     def _cut_floors(self, end: int) -> None:
-        """What is put behind the cut was not deleted, whatever was noted of the log as it was."""
+        """Lower the noted deletions to the cut: messages that are stored behind the cut later are not deleted."""
         last = self.report.last_start
         for topic in self.queues.cut_floors(end):
             if 0 <= last < end:
@@ -493,7 +504,7 @@ class _Recovery:
 
 
 def refusal(files: Sequence[OffsetFile], behind: Behind) -> CorruptFile:
-    """The error of an open that was told to stop at damage."""
+    """Return the error of an open with ``on_damage="stop"``."""
     start, _, reason = behind.damaged[0]
     path = next((path for first, path in reversed(files) if first <= start), "")
     return CorruptFile(
@@ -510,7 +521,7 @@ def refusal(files: Sequence[OffsetFile], behind: Behind) -> CorruptFile:
 def refuse_damage(
     os_api: OsApi, paths: StorePaths, config: StoreConfig, checkpoint: StoreCheckpoint, clean: bool
 ) -> None:
-    """Look, without a change, whether recovery would cut whole records. Raises: CorruptFile when it would."""
+    """Check read-only whether recovery would cut whole records. Raises: CorruptFile if it would."""
     files = list_offset_files(os_api, paths.commit_logs[0])[0]
     stamps = []
     for start, path in files:
@@ -562,8 +573,9 @@ def sync_names(os_api: OsApi, paths: StorePaths) -> None:
 
 
 def _clock_fell(log: CommitLog, dispatcher: Dispatcher, checkpoint: StoreCheckpoint) -> bool:
-    """Does the checkpoint name a time behind the end of the log? The record of that time is durable: if what stands
-    behind it is older, no time tells any more what was stored later.
+    """Return True if the checkpoint has a time behind the end of the log.
+
+    The record of that time is durable. If a later record is older, store times no longer give the order.
     """
     for file in reversed(log.files):
         if log.first_store_timestamp(file.start_offset) > 0:
@@ -575,10 +587,10 @@ def _clock_fell(log: CommitLog, dispatcher: Dispatcher, checkpoint: StoreCheckpo
 
 
 def _start_file(log: CommitLog, checkpoint: StoreCheckpoint, config: StoreConfig, *, clean: bool, largest: int) -> int:
-    """Start offset of the file to walk from.
+    """Return the start offset of the file to walk from.
 
-    Clean: the last file that begins at or before the end of what the queues have. Abnormal: the last file whose first
-    record was stored before everything the checkpoint vouches for.
+    Clean: the last file that begins at or before the end of the records that the queues have. After a crash: the last
+    file whose first record is older than every time of the checkpoint.
     """
     files = log.files
     if clean:
@@ -595,24 +607,27 @@ def _start_file(log: CommitLog, checkpoint: StoreCheckpoint, config: StoreConfig
 
 
 def _vouched_for(checkpoint: StoreCheckpoint, config: StoreConfig) -> int:
-    """Store time up to which the checkpoint vouches for everything."""
+    """Return the store time up to which the checkpoint covers all files."""
     if config.message_index_enable and config.message_index_safe:
         return checkpoint.get_min_timestamp_index()
     return checkpoint.get_min_timestamp()
 
 
 def _is_torn(log: CommitLog, last_start: int) -> bool:
-    """Is the end of the last record missing, behind a body whose CRC is right? Nothing covers its topic and properties.
+    """Return True if the end of the last record is missing behind a body with a valid CRC, which covers neither topic
+    nor
+    properties.
 
-    What was not written yet is zero: no property text ends so, and no topic has it. Only of a record that nobody can
-    have been told to be durable: after a crash, at the end of the log.
+    Unwritten bytes are zero; no property text ends with zero and no topic contains zero. Applies only to a record that
+    was
+    never reported as durable: after a crash, at the end of the log.
     """
     message = log.message(last_start)
     return "\0" in message.topic or message.properties_bytes.endswith(b"\0")
 
 
 def _keys_from(log: CommitLog, index: IndexService | None, *, clean: bool) -> int | None:
-    """Physical offset from which keys are missing after a crash dropped the newest index files."""
+    """Return the physical offset from which keys are missing after a crash dropped the newest index files."""
     if index is None or clean:
         return None
     return max(index.end_offset, int(log.min_offset))

@@ -1,7 +1,7 @@
-"""repair: cut the log at its first damage, and put derived files out of the way, so that the next open makes them anew.
+"""repair: cuts the log at the first damage and moves derived files away, so that the next open rebuilds them.
 
-It needs the store's lock, and never changes a byte that it has not copied, synced, into its own directory first. What
-that directory holds of the log is put back by ``salvage.py``. Formats: ``mqfast/store/FORMAT.md``.
+Needs the store's lock. Every byte is copied and synced into the repair directory before a change. ``salvage.py`` puts
+the copied messages back into the log. Formats: ``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["RepairReport", "repair"]
 
 
 class _Repair:
-    """One run of repair, under the lock."""
+    """A run of ``repair``, under the lock."""
 
     def __init__(self, os_api: OsApi, paths: StorePaths, run: Verifier, keep: str, dry_run: bool) -> None:
         self.os_api = os_api
@@ -44,7 +44,7 @@ class _Repair:
         short, grown = self._short_files(), self._grown_files()
         if cut is None and not (queues or index or short or grown) and not any(d.kind in behind for d in serious):
             return
-        # First what makes the next open read the whole log, so that an interrupted repair hides nothing.
+        # The abort file first: the next open then reads the whole log, so that an interrupted repair hides nothing.
         self._act(f"create {self.paths.abort}")
         if not self.report.dry_run and not self.os_api.exists(self.paths.abort):
             create_abort(self.os_api, self.paths.abort, os.getpid())
@@ -71,7 +71,7 @@ class _Repair:
         return min(offsets) if offsets else None
 
     def _short_files(self) -> list[LogFile]:
-        """Log files that were cut short. Raises: ConfigError where nothing tells how long they were."""
+        """Return the log files that were cut short. Raises: ConfigError if the former length is unknown."""
         size, logs = self.run.log_file_bytes, self.run.logs
         if size == 0 and logs:
             raise ConfigError(
@@ -79,7 +79,7 @@ class _Repair:
                 f" {logs[0].end - logs[0].file.start_offset} bytes: give the size that it should have as"
                 " mapped_file_bytes_commit_log in the config"
             )
-        # One that was made and never got its length is removed by the next open.
+        # A new file without its length is removed by the next open.
         return [log for log in logs if log.end - log.file.start_offset < size and log.end > log.file.start_offset]
 
     def _lengthen(self, log: LogFile) -> None:
@@ -89,11 +89,11 @@ class _Repair:
             self.os_api.overwrite(log.file.path, b"\0", size - 1)
 
     def _grown_files(self) -> list[LogFile]:
-        """Log files that are longer than they should be: the bytes behind belong to nothing."""
+        """Return the log files that are too long. No record uses the additional bytes."""
         return [log for log in self.run.logs if log.file_bytes > self.run.log_file_bytes > 0]
 
     def _shorten(self, log: LogFile) -> None:
-        """Keep what is too much, then put the part that counts in the file's place."""
+        """Copy the additional bytes to the repair directory, then replace the file by the valid part."""
         path, size, keeper = log.file.path, self.run.log_file_bytes, KeptRecordsWriter(self.os_api, self.report.kept_in)
         self._act(f"copy {path} from byte {size} on to {keeper.rest_name(path, size)}")
         self._act(f"bring {path} back to {size} bytes, from {log.file_bytes}")
@@ -102,7 +102,7 @@ class _Repair:
             copy_start(self.os_api, path, size)
 
     def _count_losses(self, cut: int) -> Behind:
-        """What lies behind the cut."""
+        """Count the records and the damage behind the cut."""
         report = self.report
         behind = Behind()
         for log in self.run.logs:
@@ -120,9 +120,11 @@ class _Repair:
         return behind
 
     def _damaged_queues(self, serious: Iterable[Damage]) -> list[str]:
-        """Directories of queues that the log must make anew. What a kill leaves, and what the cut of the log leaves, is
-        put in order by recovery."""
-        found = set()
+        """Return the directories of queues that must be rebuilt from the log.
+
+        Recovery itself handles damage that a kill or the cut of the log leaves.
+        """
+        directories = set()
         for damage in serious:
             if (
                 damage.kind.startswith("queue.")
@@ -131,14 +133,14 @@ class _Repair:
             ):
                 directory = damage.path if self.os_api.is_dir(damage.path) else os.path.dirname(damage.path)
                 if self.os_api.is_dir(directory):
-                    found.add(directory)
+                    directories.add(directory)
                 ext = directory.replace(self.paths.consume_queue + os.sep, self.paths.consume_queue_ext + os.sep)
                 if ext != directory and self.os_api.is_dir(ext):
-                    found.add(ext)
-        return sorted(found)
+                    directories.add(ext)
+        return sorted(directories)
 
     def _move(self, path: str) -> None:
-        """Put a file or directory into the repair directory, under its path in the store."""
+        """Move a file or directory into the repair directory, under the same path as in the store."""
         if not self.os_api.exists(path):
             return
         target = os.path.join(self.report.kept_in, os.path.relpath(path, self.paths.root))
@@ -164,12 +166,12 @@ class _Repair:
             keeper.write_list(behind, cut_at=cut, reason="repair", floors=self.run.floors)
         for log in reversed(self.run.logs):
             if log.file.start_offset >= cut:
-                # The empty one that was made ahead as well: it would leave a gap, and RocketMQ removes it too.
+                # The empty file that was allocated ahead as well: it would leave a gap, and RocketMQ removes it too.
                 self._act(f"move {log.file.path} to {keeper.whole_name(log.file.path)}")
                 if not self.report.dry_run:
                     keeper.take(log.file.path, also_empty=True)
         for path, filled in rest:
-            # From the end, so that the damage at the cut still marks the place when this is interrupted.
+            # From the end on, so that the damage at the cut still marks the place after an interruption.
             for at, size in reversed(filled):
                 self.os_api.overwrite(path, bytes(size), at)
 

@@ -35,7 +35,7 @@ class RepairReport:
     actions: list[str] = field(default_factory=list)
 
     def to_json(self) -> str:
-        """Everything as one JSON object."""
+        """Return everything as one JSON object."""
         value = asdict(self)
         value["before"] = json.loads(self.before.to_json())
         return json.dumps(value, ensure_ascii=False)

@@ -1,12 +1,12 @@
-"""Salvage: put the whole messages that recovery and repair have kept (``kept.py``) back into the log as new ones.
+"""Salvage: puts the whole messages that recovery and repair have kept (``kept.py``) back into the log as new messages.
 
-It must put each once, however often it runs and wherever it was interrupted, and must take records only where the list
-in the folder says that they stand, or a walk behind damage found them. A folder is never removed.
+Each message is put exactly once, however often salvage runs and is interrupted. Only records of the folder's list, or
+records that a walk behind damage found, are put. A folder is never removed.
 
-Each once: before the first put the folder's ``salvaged.json`` notes where the log ended; nobody else puts meanwhile. A
-run that was cut off left a beginning of the same row of messages behind that place, which the next one counts and
-leaves out. What two folders hold (a recovery that was killed between the copy and the cut), or the log still has, is
-put once or not at all.
+Before the first put, ``salvaged.json`` of the folder notes the end of the log; no other thread puts meanwhile. An
+interrupted run leaves the first messages of the same sequence behind that offset. The next run counts and skips them.
+Messages that are in two folders (recovery was killed between copy and cut) or still in the log are put once or not at
+all.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["put_back"]
 
-# Given by the store at a put: the old ones would name other places, or another record's checksum.
+# Set by the store at a put: the old values name other offsets, or another record's checksum.
 _OF_THE_STORE: Final = (b"INNER_BASE", b"INNER_MULTI_QUEUE_OFFSET", b"__CRC32#")
 _HOST_BITS: Final = 0x30
 
@@ -38,9 +38,9 @@ _Identity = tuple[int, int, int, int]
 
 
 def put_back(os_api: OsApi, paths: StorePaths, config: StoreConfig | None, report: RepairReport) -> None:
-    """Put back what the folders of a store hold; what was done is added to ``report``.
+    """Put the messages of all folders of a store back, and add the actions to ``report``.
 
-    Raises: as open and put; a later run goes on where this one stopped.
+    Raises: as open and put; a later run continues where this run stopped.
     """
     from mqfast.store.message_store import open_store
 
@@ -69,7 +69,7 @@ def _custom(report: RepairReport) -> list[str]:
 
 
 def _messages(os_api: OsApi, folder: KeptFolder) -> Iterator[tuple[StoredMessage, Stretch]]:
-    """The kept messages in the order of the log."""
+    """Return the kept messages in the order of the log."""
     for stretch in folder.behind.stretches:
         start, path = max(file for file in folder.files if file.start_offset <= stretch.start)
         opened = PreadFile(os_api, path, start)
@@ -91,13 +91,11 @@ def _identity(message: StoredMessage) -> _Identity:
 
 
 def _overlap(folder: KeptFolder, other: KeptFolder) -> bool:
-    return any(
-        one.start < two.end and two.start < one.end for one in folder.behind.stretches for two in other.behind.stretches
-    )
+    return any(a.start < b.end and b.start < a.end for a in folder.behind.stretches for b in other.behind.stretches)
 
 
 class _Salvage:
-    """One folder."""
+    """The salvage of one folder."""
 
     def __init__(
         self, store: MessageStore, folder: KeptFolder, earlier: list[KeptFolder], report: RepairReport
@@ -165,12 +163,12 @@ class _Salvage:
         )
 
     def _put_before(self, began_at: int) -> int:
-        """How many an earlier run has put: its row behind ``began_at``, as far as it goes."""
+        """Count the messages that an earlier run has put behind ``began_at``."""
         log = self._log_from(began_at)
         count = 0
         for message, _ in self._wanted():
-            found = next(log, None)
-            if found is None or _content(found) != _content(message):
+            stored = next(log, None)
+            if stored is None or _content(stored) != _content(message):
                 break
             count += 1
         return count

@@ -1,8 +1,9 @@
-"""verify: is a store whole, and what is wrong and where. What may be done about it: ``repair.py``.
+"""verify: checks whether a store is valid and reports each damage with its place. ``repair.py`` repairs a store.
 
-It only reads, by pread, without lock, and may run beside a writer. It adds up what the records of the log ask of queues
-and index, and what queues and index hold, both in C; only where the sums differ are records and units compared one by
-one. Behind damage in the log it goes on where ``boundaries.py`` says. Formats: ``mqfast/store/FORMAT.md``.
+Reads only, by pread and without a lock, so that a writer may run meanwhile. The units and entries that the records of
+the log require are added up in C, and so are those that queues and index hold. Only where the sums differ, records and
+units are compared one by one. Behind damage in the log ``boundaries.py`` gives the next record.
+Formats: ``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ __all__ = ["Damage", "LogFile", "Progress", "Report", "Severity", "Verifier", "r
 _UNIT_BYTES: Final = 20
 _BATCH_UNIT_BYTES: Final = 46
 _FILLER_SIZE: Final = 0x7FFFFFFF
-# Of one kind in one queue or index; the rest is counted.
+# Findings of one kind in one queue or index; further findings are only counted.
 _LISTED: Final = 20
 _SCHEDULE: Final = "SCHEDULE_TOPIC_XXXX"
 _MAP_WIDTH: Final = 64
@@ -121,25 +122,25 @@ class Report:
 
     @property
     def state(self) -> str:
-        """``"clean"``, ``"recoverable"`` (the next open puts it in order) or ``"damaged"``."""
-        found = {damage.severity for damage in self.damages}
-        if Severity.DAMAGE in found:
+        """``"clean"``, ``"recoverable"`` (the next open repairs the store) or ``"damaged"``."""
+        severities = {damage.severity for damage in self.damages}
+        if Severity.DAMAGE in severities:
             return "damaged"
-        return "recoverable" if self.dirty or Severity.RECOVERABLE in found else "clean"
+        return "recoverable" if self.dirty or Severity.RECOVERABLE in severities else "clean"
 
     @property
     def ok(self) -> bool:
-        """Is nothing damaged: clean, or left by a killed writer in a state that recovery puts in order?"""
+        """True if nothing is damaged: the store is clean, or recovery repairs the state that a killed writer left."""
         return self.state != "damaged"
 
     def to_json(self) -> str:
-        """Everything as one JSON object."""
+        """Return everything as one JSON object."""
         value = asdict(self)
         value.update(state=self.state, ok=self.ok, counts=dict(self.counts))
         return json.dumps(value, ensure_ascii=False)
 
     def damage_map(self) -> str:
-        """The log as one line a file (``.`` whole, ``#`` damaged, blank: free), then the findings."""
+        """Return the log as one line a file (``.`` whole, ``#`` damaged, blank: free), then the findings."""
         lines = []
         for path, start, end, bad, data_end in self.log_files:
             cells = ["." if start + (end - start) * i // _MAP_WIDTH < data_end else " " for i in range(_MAP_WIDTH)]
@@ -159,26 +160,26 @@ class Report:
 
 @dataclass
 class LogFile:
-    """What one log file holds."""
+    """The content of one log file."""
 
     file: OffsetFile
     end: int
-    """Of what counts: what lies behind the size that the file should have does not."""
+    """End of the file within its expected size."""
     tally: LogTally
     file_bytes: int = 0
     stretches: list[Stretch] = field(default_factory=list)
     bad: list[Damaged] = field(default_factory=list)
     data_end: int = 0
-    """Behind the last whole record, or the end of the file behind a blank."""
+    """Offset behind the last whole record, or the end of the file behind a blank."""
     closed: bool = False
-    """Does a blank or a record close it?"""
+    """True if a blank or a record ends at the end of the file."""
     notes: list[Damage] = field(default_factory=list)
     doubtful: bool = False
-    """Is there something behind damage that looks like a record, and nothing that proves it?"""
+    """True if bytes behind damage look like a record and no boundary proves the record."""
 
 
 class Verifier:
-    """One run of verify."""
+    """One run of ``verify``."""
 
     def __init__(self, os_api: OsApi, paths: StorePaths, config: StoreConfig | None, check_crc: bool) -> None:
         self.os_api = os_api
@@ -194,7 +195,7 @@ class Verifier:
         self.max_timestamp = -1
         self.recent: PreadFile | None = None
         self.log_file_bytes = 0
-        """Size that the log files should have, 0: unknown."""
+        """Expected size of the log files, 0: unknown."""
         self.floors: dict[str, int] = {}
         self._places: RecordPositions | None = None
         self._places_lock = threading.Lock()
@@ -202,17 +203,17 @@ class Verifier:
     # --- findings ----------------------------------------------------------------------------------------------------
 
     def add(
-        self, kind: str, path: str, offset: int | None, expected: object, found: object, severity: Severity
+        self, kind: str, path: str, offset: int | None, expected: object, actual: object, severity: Severity
     ) -> None:
         self.report.counts[kind] += 1
-        self.report.damages.append(Damage(kind, path, offset, str(expected), str(found), severity))
+        self.report.damages.append(Damage(kind, path, offset, str(expected), str(actual), severity))
 
     def unless_dirty(self) -> Severity:
-        """Of what a killed writer leaves, and an orderly one does not."""
+        """Return RECOVERABLE for a store that a killed writer left, DAMAGE for a store that was closed in order."""
         return Severity.RECOVERABLE if self.report.dirty else Severity.DAMAGE
 
     def deletions(self) -> None:
-        """Records of deleted topics ask for no units, as far as the log is the one that they were deleted from."""
+        """Load the noted deletions: records of deleted topics require no units, as far as the log is still the same."""
         notes = StoreNotes.load(self.os_api, self.paths)
         if not notes.deletions:
             return
@@ -224,14 +225,14 @@ class Verifier:
             file = max((file for file in files if file.start_offset <= offset), default=None)
             if file is None:
                 return None
-            found = PreadFile(self.os_api, file.path, file.start_offset).record(offset, check_body=False)
-            return None if isinstance(found, str) else found
+            message = PreadFile(self.os_api, file.path, file.start_offset).record(offset, check_body=False)
+            return None if isinstance(message, str) else message
 
         if files:
             self.floors = notes.floors(record, min(files).start_offset)
 
     def kept(self) -> None:
-        """Folders with what recovery or repair took out of the log."""
+        """Report the folders with records that recovery or repair took out of the log."""
         try:
             folders = kept_folders(self.os_api, self.paths.root)
         except (CorruptFile, StorageError) as error:
@@ -246,8 +247,8 @@ class Verifier:
     def log(self, threads: int, progress: Progress | None) -> None:
         files: list[OffsetFile] = []
         for directory in (*self.paths.commit_logs, *self.paths.read_only_commit_logs):
-            found, others = list_offset_files(self.os_api, directory)
-            files += found
+            numbered, others = list_offset_files(self.os_api, directory)
+            files += numbered
             for name in others:
                 self.add("log.name", os.path.join(directory, name), None, "20 digits", name, Severity.NOTE)
         files.sort()
@@ -283,10 +284,10 @@ class Verifier:
             at = walk.at
             if stop == "end" or (stop == "blank" and closes_file(opened, walk, self._known_places)):
                 if stop == "end" or walk.size != opened.end - at:
-                    found = "none" if stop == "end" else f"{walk.size}"
-                    left = opened.end - at
+                    actual = "none" if stop == "end" else f"{walk.size}"
+                    rest_bytes = opened.end - at
                     result.notes.append(
-                        Damage("log.blank", file.path, at, f"a blank of {left} bytes", found, Severity.NOTE)
+                        Damage("log.blank", file.path, at, f"a blank of {rest_bytes} bytes", actual, Severity.NOTE)
                     )
                 result.closed = True
                 if not result.bad or result.data_end > result.bad[-1].start:
@@ -305,11 +306,11 @@ class Verifier:
             at = following
 
     def _open(self, file: OffsetFile) -> PreadFile:
-        """A log file, without what lies behind the size that it should have."""
+        """Open a log file without the bytes behind its expected size."""
         return PreadFile(self.os_api, file.path, file.start_offset, self.log_file_bytes or -1)
 
     def _known_places(self) -> RecordPositions:
-        """What all units say. A log is whole as a rule: nobody asks for them then."""
+        """Return the record positions of all units. Loaded at the first damage only."""
         with self._places_lock:
             if self._places is None:
                 self._places = gather_places(self.os_api, self.paths, 0)
@@ -333,18 +334,18 @@ class Verifier:
                 self.add("log.size", path, None, "a size that settings, other files or the notes of the store name",
                          f"{log.file_bytes} bytes, which are no whole KiB", Severity.DAMAGE)  # fmt: skip
             elif log.file_bytes != usual:
-                # A killed writer leaves one that was made and has no length yet.
+                # A killed writer leaves a new file without its length.
                 severity = self.unless_dirty() if log.end == start and log is logs[-1] else Severity.DAMAGE
                 self.add("log.size", path, None, f"{usual} bytes", log.file_bytes, severity)
             if previous is not None and previous.end != start:
                 self.add("log.gap", path, previous.end, f"a file that starts at {previous.end}", start, Severity.DAMAGE)
             if previous is not None and not previous.closed and log.tally.records and not previous.bad:
-                found = "nothing, and records in the next file"
+                actual = "nothing, and records in the next file"
                 self.add(
-                    "log.hole", previous.file.path, previous.data_end, "a record or a blank", found, Severity.DAMAGE
+                    "log.hole", previous.file.path, previous.data_end, "a record or a blank", actual, Severity.DAMAGE
                 )
             for at, following, reason in log.bad:
-                # The last damage with nothing whole behind it is what a crash leaves.
+                # A crash leaves damage at the end of the log, with no whole record behind it.
                 tail = at >= self.log_end
                 kind = "log.tail" if tail else "log.record"
                 severity = self.unless_dirty() if tail else Severity.DAMAGE
@@ -389,15 +390,15 @@ class Verifier:
             known[7] += size
 
     def in_bad(self, physical: int) -> bool:
-        """Does a physical offset lie in damage that was reported already?"""
+        """Return True if a physical offset is inside damage that was reported already."""
         return any(low <= physical < high for log in self.logs for low, high, _ in log.bad)
 
     def is_deleted(self, topic: str, end: int) -> bool:
-        """Did a record that ends there go when its topic was deleted?"""
+        """Return True if the record that ends at ``end`` was deleted with its topic."""
         return end <= self.floors.get(topic, -1)
 
     def records(self) -> Iterator[StoredMessage]:
-        """Every whole record, also behind damage."""
+        """Yield every whole record, also behind damage."""
         for log in self.logs:
             opened = self._open(log.file)
             for stretch in log.stretches:
@@ -440,13 +441,13 @@ class Verifier:
             records = self.asked[topic, queue_id][0]
             severity = self.unless_dirty()
             if topic.startswith(LMQ_PREFIX) or (topics is not None and len(topics) and topic not in topics):
-                # Light queues that are switched off, and topics that were deleted, leave records without queue.
+                # Light queues that are switched off, and deleted topics, leave records without queue.
                 severity = Severity.NOTE
             path = queue_dir(self.paths.consume_queue, topic, queue_id)
             self.add("queue.none", path, None, f"a queue for {records} records", "none", severity)
 
     def _one_queue(self, topic: str, queue_id: int, directory: str, batch: bool, usual: int) -> bool:
-        """Check the units of one queue; do their sums agree with the log's?"""
+        """Check the units of one queue. Returns: True if the sums agree with the log."""
         size = _BATCH_UNIT_BYTES if batch else _UNIT_BYTES
         report = self.report
         files = list_offset_files(self.os_api, directory)[0]
@@ -500,11 +501,11 @@ class Verifier:
         return (counted, digest) == wanted
 
     def _extension(self, topic: str, queue_id: int) -> ExtFiles | None:
-        found = list_offset_files(self.os_api, queue_dir(self.paths.consume_queue_ext, topic, queue_id))[0]
-        return ExtFiles([PreadFile(self.os_api, f.path, f.start_offset) for f in found]) if found else None
+        ext_files = list_offset_files(self.os_api, queue_dir(self.paths.consume_queue_ext, topic, queue_id))[0]
+        return ExtFiles([PreadFile(self.os_api, f.path, f.start_offset) for f in ext_files]) if ext_files else None
 
     def _compare_queues(self, suspects: dict[_Key, bool]) -> None:
-        """Unit by unit, for the queues whose sums differ."""
+        """Compare unit by unit the queues whose sums differ."""
         rows: dict[_Key, dict[int, tuple[int, int, int, int]]] = {key: {} for key in suspects}
         for message in self.records():
             for key, row in _units_of(message):
@@ -522,10 +523,10 @@ class Verifier:
         last = -1
         listed: Counter[str] = Counter()
 
-        def tell(kind: str, path: str, at: int | None, expected: object, found: object, severity: Severity) -> None:
+        def tell(kind: str, path: str, at: int | None, expected: object, actual: object, severity: Severity) -> None:
             listed[kind] += 1
             if listed[kind] <= _LISTED:
-                self.add(kind, path, at, expected, found, severity)
+                self.add(kind, path, at, expected, actual, severity)
             else:
                 self.report.counts[kind] += 1
 
@@ -543,7 +544,7 @@ class Verifier:
                     last = max(last, physical)
                     row = rows.pop(physical, None)
                     if row is None:
-                        if self.is_deleted(topic, physical + length):  # RocketMQ brought it back
+                        if self.is_deleted(topic, physical + length):  # restored by RocketMQ
                             tell("queue.deleted", file.path, at, f"no message up to {self.floors[topic]}: the topic was"
                                  " deleted there", f"one at {physical}", Severity.NOTE)  # fmt: skip
                         elif physical + length <= self.log_end and not self.in_bad(physical):
@@ -557,7 +558,7 @@ class Verifier:
                         tell("queue.unit", file.path, at, f"tags code {row[1]} of the record at {physical}", tags,
                              Severity.DAMAGE)  # fmt: skip
                     elif row[2] != base:
-                        # RocketMQ serves by the place in the queue, whatever the record says.
+                        # RocketMQ serves by the position in the queue, whatever the record says.
                         tell("queue.offset", file.path, at, f"queue offset {row[2]} of the record at {physical}", base,
                              Severity.NOTE)  # fmt: skip
         behind = sorted(physical for physical in rows if physical > last)
@@ -600,12 +601,12 @@ class Verifier:
         sound = True
         for name in names:
             path = os.path.join(directory, name)
-            # Recovery makes the newest file anew in any case.
+            # Recovery rebuilds the newest file in any case.
             severity = self.unless_dirty() if name == names[-1] else Severity.DAMAGE
             try:
                 opened = PreadFile(self.os_api, path)
                 if opened.bytes != (whole := 40 + 4 * sizes[0] + 20 * sizes[1]):
-                    # No open takes it, not even to make it anew.
+                    # No open uses or rebuilds this file.
                     self.add("index.file", path, None, f"{whole} bytes", opened.bytes, Severity.DAMAGE)
                     sound = False
                     continue
@@ -628,18 +629,18 @@ class Verifier:
                          self.unless_dirty())  # fmt: skip
             counted += n
             total = (total + digest) & (2**64 - 1)
-        # Releases before 5.5 have no entries for tags, so an index is whole without them, or with some.
+        # Releases before 5.5 write no entries for tags, so a valid index may lack them.
         keys, both = (self.keys, self.key_sum), (self.keys + self.tags, (self.key_sum + self.tag_sum) & (2**64 - 1))
         if sound and (counted, total) not in (keys, both):
             self._compare_index(names, sizes)
 
     def _entries(self, name: str) -> int:
-        """How many entries the header of an index file counts."""
+        """Return the number of entries in the header of an index file."""
         head = PreadFile(self.os_api, os.path.join(self.paths.index, name)).read(0, 40, False)
         return _number(head, 36, 4) - 1 if _number(head, 36, 4) > 0 else 0
 
     def _compare_index(self, names: Sequence[str], sizes: tuple[int, int]) -> None:
-        """Entry by entry."""
+        """Compare the index entry by entry."""
         wanted: set[tuple[int, int]] = set()
         known: set[tuple[int, int]] = set()
         for message in self.records():
@@ -658,7 +659,7 @@ class Verifier:
                 for number, key_hash, physical, _, _ in file.entries():
                     entry = (key_hash, physical)
                     missing.discard(entry)
-                    # A record at the seam of two runs may be there twice.
+                    # A record at the boundary of two runs may be there twice.
                     if entry in known or not self.log_min <= physical < self.log_end or self.in_bad(physical):
                         continue
                     listed += 1
@@ -683,16 +684,18 @@ class Verifier:
         files = TimerFiles(self.os_api, self.paths)
         weights = {"note": Severity.NOTE, "tail": self.unless_dirty(), "damage": Severity.DAMAGE}
         try:
-            found = files.check(self._record, self.log_min, self.log_end)
+            findings = files.check(self._record, self.log_min, self.log_end)
         except (CorruptFile, StorageError) as error:
-            found = [TimerFinding("timer.file", self.paths.timer_log, None, "files that can be read", error, "damage")]
-        for kind, path, offset, expected, what, weight in found:
+            findings = [
+                TimerFinding("timer.file", self.paths.timer_log, None, "files that can be read", error, "damage")
+            ]
+        for kind, path, offset, expected, what, weight in findings:
             self.add(kind, path, offset, expected, what, weights[weight])
         self.report.counts["timer units"] += files.units
         self.report.counts["timer slots"] += files.slots
 
     def _record(self, physical_offset: int, size: int) -> StoredMessage | str:
-        """One record of the log, or why there is none."""
+        """Return the record at an offset of the log, or the reason why there is none."""
         opened = self.recent
         if opened is None or not opened.start <= physical_offset < opened.end:
             log = next((log for log in self.logs if log.file.start_offset <= physical_offset < log.end), None)
@@ -723,7 +726,8 @@ class Verifier:
                 file = ConfigFile(self.os_api, path)
                 file.load()
             except (CorruptFile, StorageError) as error:
-                severity = Severity.DAMAGE if name in _TABLES else Severity.NOTE  # a stranger's file is no part of it
+                # a foreign file is no part of the store
+                severity = Severity.DAMAGE if name in _TABLES else Severity.NOTE
                 self.add("config", path, getattr(error, "offset", None), "JSON", error, severity)
                 continue
             for text in file.warnings:
@@ -732,26 +736,26 @@ class Verifier:
         self._delay_offsets()
 
     def _delay_offsets(self) -> None:
-        """What a broker has delivered of each level cannot be more than the level's queue holds."""
+        """Check that the delivered offset of each delay level is within the level's queue."""
         path = self.paths.delay_offset
         try:
             table = DelayOffsetTable.load(self.os_api, path)
         except (CorruptFile, StorageError) as error:
-            if all(damage.path != path for damage in self.report.damages):  # it is JSON, but not this table
+            if all(damage.path != path for damage in self.report.damages):  # valid JSON, but not this table
                 self.add("config", path, None, "offsets by level", error, Severity.DAMAGE)
             return
         for level, offset in sorted(table.offsets().items()):
             asked = self.asked.get((_SCHEDULE, level - 1))
             if asked is None and self.log_min > 0:
-                continue  # its records may have gone with the start of the log
+                continue  # its records may have been deleted with the start of the log
             end = 0 if asked is None else asked[6]
             if offset > end:
-                # The broker moves it back when it loads the file.
+                # The broker corrects the offset when it loads the file.
                 self.add("config.delay", path, None, f"at most {end} of level {level}", offset, Severity.NOTE)
 
 
 def _what_follows(log: LogFile, following: int) -> str:
-    """What stands behind damage, in words."""
+    """Describe the records behind damage."""
     stretch = next((stretch for stretch in log.stretches if stretch.start >= following), None)
     if stretch is None:
         return "whole records go on in a later file"
@@ -774,7 +778,7 @@ def _integer(text: str | None, otherwise: int) -> int:
 
 
 def _units_of(message: StoredMessage) -> Iterator[tuple[_Key, tuple[int, int, int, int]]]:
-    """The units that a record asks for: queue, and (size, tags code, queue offset, messages)."""
+    """Yield the units that a record requires: queue, and (size, tags code, queue offset, messages)."""
     if not SysFlag.is_queued(message.sys_flag):
         return
     properties = message.properties
