@@ -55,31 +55,31 @@ class Laboratory:
 
     def step_dispatch(self, *arguments: Any) -> Any:
         """Dispatch what stands in the log; takes what ``Dispatcher.step`` takes."""
-        return self.store._parts.dispatcher.step(*arguments)
+        return self.store._store_parts.dispatcher.step(*arguments)
 
     def step_dispatch_if_needed(self) -> Any:
         """Dispatch if the log has more than was dispatched."""
-        return self.store._parts.dispatcher.step_if_needed()
+        return self.store._store_parts.dispatcher.step_if_needed()
 
     def flush_log(self, *arguments: Any, **options: Any) -> Any:
         """The step of the thread that syncs the log."""
-        return self.store._parts.flush.flush_log(*arguments, **options)
+        return self.store._store_parts.flush.flush_log(*arguments, **options)
 
     def flush_queues(self, *arguments: Any, **options: Any) -> Any:
         """The step of the thread that syncs queues and the checkpoint."""
-        return self.store._parts.flush.flush_queues(*arguments, **options)
+        return self.store._store_parts.flush.flush_queues(*arguments, **options)
 
     def flush_turn(self) -> None:
         """What the flush thread does once the queues are due."""
-        self.store._parts.flush.step()
+        self.store._store_parts.flush.step()
 
     def make_next_file(self) -> Any:
         """The step of the thread that makes log files ahead. Returns: was one made?"""
-        return self.store._parts.allocate.step()
+        return self.store._store_parts.allocate.step()
 
     def persist_topics(self) -> None:
         """Write the table of topics."""
-        self.store._parts.metadata.persist_topics()
+        self.store._store_parts.metadata.persist_topics()
 
     def catch_up(self) -> None:
         """What a query does before it asks the index."""
@@ -87,7 +87,7 @@ class Laboratory:
 
     def retention_at_any_hour(self) -> None:
         """The next run of retention removes what is expired, whatever the hour."""
-        self.store._parts.retention._manual_runs = 1
+        self.store._store_parts.retention._manual_runs = 1
 
     def warn(self, text: str) -> None:
         """Tell of a warning as a service of the store does."""
@@ -99,7 +99,7 @@ class Laboratory:
         if store._is_closed:
             return
         store._is_closed = True
-        for file in store._parts.allocate._ready.values():
+        for file in store._store_parts.allocate._ready.values():
             file.drop()
         for step in reversed(store._close_steps):
             step()
@@ -114,47 +114,47 @@ class Laboratory:
     @property
     def dispatcher(self) -> Any:
         """Dispatcher."""
-        return self.store._parts.dispatcher
+        return self.store._store_parts.dispatcher
 
     @property
     def queues(self) -> Any:
         """QueueStore; of a reader its tables of queues."""
-        return self.store._parts.queues if hasattr(self.store, "_parts") else self.store._queues
+        return self.store._store_parts.queues if hasattr(self.store, "_store_parts") else self.store._queues
 
     @property
     def flush(self) -> Any:
         """The flush service of the log."""
-        return self.store._parts.flush
+        return self.store._store_parts.flush
 
     @property
     def index(self) -> Any:
         """IndexService, or None."""
-        return self.store._parts.index
+        return self.store._store_parts.index
 
     @property
     def allocate(self) -> Any:
         """The service that makes log files ahead."""
-        return self.store._parts.allocate
+        return self.store._store_parts.allocate
 
     @property
     def retention(self) -> Any:
         """The retention service."""
-        return self.store._parts.retention
+        return self.store._store_parts.retention
 
     @property
     def checkpoint(self) -> Any:
         """StoreCheckpoint."""
-        return self.store._parts.checkpoint
+        return self.store._store_parts.checkpoint
 
     @property
     def notes(self) -> Any:
         """StoreNotes."""
-        return self.store._parts.notes
+        return self.store._store_parts.notes
 
     @property
     def pool(self) -> Any:
         """The pool of buffers, or None."""
-        return self.store._parts.pool
+        return self.store._store_parts.pool
 
     @property
     def closer(self) -> Any:
@@ -164,7 +164,7 @@ class Laboratory:
     @property
     def services(self) -> Any:
         """Every service of the store."""
-        return self.store._parts.services()
+        return self.store._store_parts.services()
 
 
 def lab(store: Any) -> Laboratory:

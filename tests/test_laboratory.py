@@ -23,7 +23,7 @@ def private_to_a_store() -> set[str]:
 
 def test_the_laboratory_alone_touches_what_is_private_to_a_store() -> None:
     private = private_to_a_store()
-    assert {"_parts", "_queues"} <= private
+    assert {"_store_parts", "_queues"} <= private
     found = []
     for path in sorted(TESTS.rglob("*.py")):
         if path == LABORATORY:

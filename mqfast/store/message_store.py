@@ -109,7 +109,7 @@ class MessageStore(PutPath):
         self._close_failure: Exception | None = None
         self._interruptions = 0
         try:
-            parts = self._parts = open_parts(
+            parts = self._store_parts = open_parts(
                 path,
                 config,
                 os_api=self.os_api,
@@ -155,7 +155,7 @@ class MessageStore(PutPath):
     # --- services ---
 
     def _start(self) -> None:
-        services = self._parts.services()
+        services = self._store_parts.services()
         try:
             for service in services:
                 service.start()
@@ -172,7 +172,7 @@ class MessageStore(PutPath):
         Raises: FlushError, StoreFailed, StorageError. The disk then keeps the previous offsets.
         """
         self._check_open()
-        self._parts.metadata.persist_offsets()
+        self._store_parts.metadata.persist_offsets()
 
     # --- read ---
 
@@ -213,9 +213,9 @@ class MessageStore(PutPath):
         self._check_open()
         offset = decode_message_id(where).physical_offset if isinstance(where, str) else _offset(where)
         if self.config.dispatch == "inline":
-            self._parts.dispatcher.step_if_needed()
+            self._store_parts.dispatcher.step_if_needed()
         try:
-            return check_start(self.os_api, self.log, self._parts.queues, self.log.message(offset, True))
+            return check_start(self.os_api, self.log, self._store_parts.queues, self.log.message(offset, True))
         except (OffsetError, CorruptFile) as error:
             if is_damage(error):
                 raise
@@ -247,20 +247,20 @@ class MessageStore(PutPath):
             kind = BoundaryType[boundary.upper()] if isinstance(boundary, str) else BoundaryType(boundary)
         except (KeyError, ValueError):
             raise UsageError(f"boundary: expected LOWER or UPPER, found {boundary!r}") from None
-        return self._parts.queues.offset_by_time(self.log, topic, queue_id, timestamp_ms, kind)
+        return self._store_parts.queues.offset_by_time(self.log, topic, queue_id, timestamp_ms, kind)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """Return the first readable queue offset; 0 for an unknown queue."""
         self._check_open()
         self._catch_up()
-        queue = self._parts.queues.get(topic, queue_id)
+        queue = self._store_parts.queues.get(topic, queue_id)
         return 0 if queue is None else max(0, queue.min_offset)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Return the queue offset behind the last readable message; 0 for an unknown queue."""
         self._check_open()
         self._catch_up()
-        queue = self._parts.queues.get(topic, queue_id)
+        queue = self._store_parts.queues.get(topic, queue_id)
         return 0 if queue is None else self._end_of(queue)
 
     def _end_of(self, queue: AnyQueue) -> int:
@@ -281,25 +281,25 @@ class MessageStore(PutPath):
 
     def _catch_up(self) -> None:
         if self.config.dispatch == "inline":
-            self._parts.dispatcher.step_if_needed()
+            self._store_parts.dispatcher.step_if_needed()
 
     def topics(self) -> list[str]:
         """Return all topics with a queue, sorted."""
         self._check_open()
         self._catch_up()
-        return [topic for topic in self._parts.queues.topics() if self.queue_ids(topic)]
+        return [topic for topic in self._store_parts.queues.topics() if self.queue_ids(topic)]
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the queues of a topic that have or had messages."""
         self._check_open()
         self._catch_up()
-        return sorted(q.queue_id for q in self._parts.queues.all() if q.topic == topic and self._end_of(q) > 0)
+        return sorted(q.queue_id for q in self._store_parts.queues.all() if q.topic == topic and self._end_of(q) > 0)
 
     def queues(self) -> list[tuple[str, int, int, int]]:
         """Return (topic, queue id, min offset, max offset) of every queue."""
         self._check_open()
         self._catch_up()
-        rows = [(q.topic, q.queue_id, max(0, q.min_offset), self._end_of(q)) for q in self._parts.queues.all()]
+        rows = [(q.topic, q.queue_id, max(0, q.min_offset), self._end_of(q)) for q in self._store_parts.queues.all()]
         return sorted(row for row in rows if row[3] > 0)
 
     def consumer(
@@ -370,7 +370,7 @@ class MessageStore(PutPath):
         """
         self._check_open()
         check_topic_name(topic)
-        parts = self._parts
+        parts = self._store_parts
         with self._close_lock:  # a close waits; the next open completes an interrupted deletion
             self._check_still_open()
             with parts.dispatcher.locked(), parts.queues.locked():
@@ -403,7 +403,7 @@ class MessageStore(PutPath):
         """Return the last record of a topic that is being deleted. Durability: the record is durable when the call
         returns.
         """
-        last = self._parts.queues.last_record_of(topic)
+        last = self._store_parts.queues.last_record_of(topic)
         if last is None or last[0] < self.log.min_offset:
             return None
         self.log.flush()
@@ -416,7 +416,7 @@ class MessageStore(PutPath):
         """True if stored messages wait for their place in a queue because the disk is full. A queue may then end too
         early.
         """
-        return self._parts.dispatcher.units_wait
+        return self._store_parts.dispatcher.units_wait
 
     @property
     def state(self) -> StoreState:
@@ -428,7 +428,11 @@ class MessageStore(PutPath):
             return StoreState.CLOSED
         if flags & LogFlag.FAILED:
             return StoreState.FAILED
-        if self._parts.retention.refusing or self._parts.allocate.last_error is not None or self._parts.space.waits:
+        if (
+            self._store_parts.retention.refusing
+            or self._store_parts.allocate.last_error is not None
+            or self._store_parts.space.waits
+        ):
             return StoreState.FULL
         return StoreState.OPEN
 
@@ -436,7 +440,7 @@ class MessageStore(PutPath):
         """Return run-time figures by name, in bytes and counts unless the name has another unit; see
         docs/operations.md.
         """
-        log, parts = self.log, self._parts
+        log, parts = self.log, self._store_parts
         parts.flush.see_clock()
         warnings = [
             *self._warned,
@@ -505,7 +509,7 @@ class MessageStore(PutPath):
     @property
     def retention(self) -> RetentionService:
         """The retention service: ``policy()``, ``run_once`` and ``clean_now``."""
-        return self._parts.retention
+        return self._store_parts.retention
 
     def _check_open(self) -> None:
         self._check_still_open()
@@ -583,7 +587,7 @@ class MessageStore(PutPath):
             steps.pop()
 
     def _steps_of_closing(self) -> list[Callable[[], object]]:
-        log, parts = self.log, self._parts
+        log, parts = self.log, self._store_parts
         steps: list[Callable[[], object]] = [self._refuse_puts, self._end_arrivals]
         steps += [parts.retention.close, parts.metadata.close]
         if parts.prefault is not None:
@@ -624,11 +628,11 @@ class MessageStore(PutPath):
         log = self.log
         if self._close_failure is None and not log.error_number and log.dispatched >= log.written:
             with contextlib.suppress(DiskFull):  # an older checkpoint claims less, which is always safe
-                self._parts.checkpoint.flush()
+                self._store_parts.checkpoint.flush()
             _lock.remove_abort(self.os_api, self.paths.abort)
 
     def _release(self) -> None:
-        with self._parts.dispatcher.locked():  # a get may still be dispatching where a flush failed
+        with self._store_parts.dispatcher.locked():  # a get may still be dispatching where a flush failed
             self._run_steps(self._close_steps)
 
     def _forget(self) -> None:

@@ -1,4 +1,4 @@
-# The index file as the dispatch loop sees it: a plain struct and one function, both usable without the GIL.
+# The index file for the dispatch loop: a plain struct and a function, both usable without the GIL.
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
@@ -6,20 +6,21 @@ from mqfast.store.base.os_api cimport OsApi, mq_damage, mq_guarded, mq_os
 
 
 cdef struct IndexState:          # owned by an IndexFile; never moves while the file is open
-    uint8_t *base                # the mapping, NULL when closed or opened for reading only
+    uint8_t *base                # the mapping, NULL when closed or opened read-only
     int32_t slots, capacity      # maxHashSlotNum, maxIndexNum
-    int32_t room                 # entries below this number have blocks, the slots too; 0: nothing is known to have any
+    int32_t room                 # entries below this number have blocks, the slots too; 0: unknown
     int32_t count                # indexCount: number of the next entry, from 1
     int32_t slots_used           # hashSlotCount
     int64_t begin_timestamp, end_timestamp, begin_offset, end_offset
 
 
-# Put one entry. 1: done; 0: the file is full, or needs blocks first (`reserve`), nothing was written. One thread at a time; readers need no lock.
+# Put an entry. 1: done; 0: the file is full, or needs blocks first (`reserve`): nothing was written. A single thread at
+# a time; readers need no lock.
 cdef int index_put(IndexState *s, int32_t key_hash, int64_t physical_offset, int64_t store_timestamp) noexcept nogil
 
 
 cdef inline int32_t key_slot_hash(int32_t jhash) noexcept nogil:
-    # The absolute value as Java has it; the one number without a positive twin becomes 0.
+    # Return the absolute value as Java does: the number without a positive counterpart becomes 0.
     if jhash >= 0:
         return jhash
     return 0 if jhash == -2147483647 - 1 else -jhash
@@ -28,7 +29,7 @@ cdef inline int32_t key_slot_hash(int32_t jhash) noexcept nogil:
 cdef int32_t hash_of_key(str topic, str key) noexcept
 
 
-cdef struct Walk:                # one query on its way down a chain
+cdef struct Walk:                # the state of a query on a chain
     int64_t rc                   # < 0: a read failed
     int64_t begin_timestamp      # of the file
     int32_t key_hash
@@ -44,9 +45,9 @@ cdef class IndexFile:
     cdef int64_t holds           # 1 for the owner until close(), 1 for every call in flight; 0: unmapped
     cdef uint32_t closing
     cdef int64_t bytes
-    cdef int64_t flushed_count   # count at the last flush, -1: not known
+    cdef int64_t flushed_count   # count at the last flush, -1: unknown
     cdef bint directory_synced, flush_failed
-    cdef int64_t allocated       # bytes from the start that have blocks, as far as that is known
+    cdef int64_t allocated       # known number of bytes from the start that have blocks
     cdef readonly bint writable
     cdef readonly str path
     cdef readonly object damage
@@ -54,7 +55,7 @@ cdef class IndexFile:
     cdef mq_guarded *guarded     # entry in the table of guarded mappings, while mapped
     cdef mq_damage lost          # written by the SIGBUS handler
 
-    # A caller that uses `state` takes a hold first; false: closed.
+    # A caller that uses `state` acquires a hold first; false: closed.
     cdef bint hold(self) noexcept nogil
     cdef void release(self) noexcept nogil
     cdef int enter(self) except -1

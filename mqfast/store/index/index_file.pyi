@@ -1,4 +1,4 @@
-"""Types of index_file.pyx; what each part does is described there."""
+"""Types of index_file.pyx."""
 
 from collections.abc import Iterator
 from os import PathLike

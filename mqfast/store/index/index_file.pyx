@@ -1,17 +1,17 @@
-"""IndexFile: one file of the hash index, from (topic, key) to physical offsets.
+"""IndexFile: a file of the hash index, from (topic, key) to physical offsets.
 
-It must never hand out an offset as a proven hit: two keys may share a hash, and the caller compares the message. It
-must never follow a number read from the file without checking it, and never wait for the disk with the GIL held. The
-layout (40-byte header, slots of 4 bytes, entries of 20) is described in FORMAT.md beside this file. Source: IndexFile,
-IndexHeader.
+A hit is a candidate only: two keys may share a hash, and the caller compares the message. Every number from the file
+is checked before use, and no disk operation waits with the GIL held. FORMAT.md describes the layout (40-byte header,
+slots of 4 bytes, entries of 20). Source: IndexFile, IndexHeader.
 
-One writer, any number of readers, no lock between them. The writer completes an entry before it stores the entry's
-number in the slot, and the slot before the count; a reader takes them in the opposite order. So whatever a reader
-reaches is whole, also from another process.
+A single writer, any number of readers, no lock between them. The writer completes an entry before it stores the
+entry's number in the slot, and the slot before the count; a reader reads in the opposite order. So every entry that a
+reader reaches is complete, also from another process.
 
-A writable file is mapped. It has its full length from the start, and gets its blocks in steps: the slots with the
-first entries, then more entries ahead of the puts, so that a full disk is an error then and not a signal later, and a
-store with a few keys takes little of the disk. A file opened for reading only is read by pread, since its owner may shrink it at any time.
+A writable file is mapped. The file has the full length from the start, and gets blocks in steps: the slots with the
+first entries, then more entries ahead of the puts. A full disk is therefore an error and not a later signal, and a
+store with a few keys needs little disk space. A file opened read-only is read by pread, since the owner may shrink
+the file at any time.
 """
 
 import errno as _errno
@@ -40,15 +40,16 @@ cdef enum:
     HEADER_BYTES = 40
     SLOT_BYTES = 4
     ENTRY_BYTES = 20
-    CHUNK = 64            # offsets collected before the GIL is taken; RocketMQ's own limit of a query
+    CHUNK = 64            # offsets collected before taking the GIL; RocketMQ's own limit of a query
     ENTRY_CHUNK = 512     # entries read at once for a dump
-    ZERO_CHUNK = 1 << 20  # bytes looked at in one go for the last one that is not zero
-    SAMPLE = 2048         # entries looked at from either end when sizes are guessed
+    ZERO_CHUNK = 1 << 20  # bytes per search for the last nonzero byte
+    SAMPLE = 2048         # entries checked from either end when sizes are guessed
     PAGE = 4096
-    STEP_MOST = 8 << 20   # blocks for entries come in steps as long as all entries before, up to this; of a full disk the least
+    # blocks for entries are reserved in steps as long as all entries before, up to this; the minimum on a full disk
+    STEP_MOST = 8 << 20
 
-# What RocketMQ uses when nothing is configured.
-_DEFAULT_SIZES = ((5_000_000, 20_000_000), (75_000, 300_000))  # RocketMQ's, and those of the embedded profile
+# RocketMQ's defaults.
+_DEFAULT_SIZES = ((5_000_000, 20_000_000), (75_000, 300_000))  # RocketMQ's sizes, and those of the embedded profile
 _SETTING = "max_hash_slot_num or max_index_num"
 # Java maps an index file in one piece, whose length is a signed 32-bit number.
 _BYTES_MAX = 2**31 - 1
@@ -69,8 +70,8 @@ cdef int index_put(IndexState *s, int32_t key_hash, int64_t physical_offset, int
     mq_assert(physical_offset >= 0, physical_offset, 0)
     if previous < 0 or previous > number:
         previous = 0
-    # The first entry of a rolled file is measured from the end of the file before it: the header still holds that here,
-    # as in RocketMQ.
+    # The first entry of a rolled file is measured from the end of the previous file: the header still holds that time
+    # here, as in RocketMQ.
     cdef int64_t seconds = 0
     if s.begin_timestamp > 0:
         seconds = <int64_t> (<uint64_t> store_timestamp - <uint64_t> s.begin_timestamp) / 1000
@@ -101,7 +102,7 @@ cdef int index_put(IndexState *s, int32_t key_hash, int64_t physical_offset, int
 
 
 cdef inline uint32_t _jhash(uint32_t h, str text) noexcept:
-    # String.hashCode of what h stands for, continued over UTF-16 units.
+    # Return String.hashCode of the text of h, continued over UTF-16 units.
     cdef Py_ssize_t i, n = PyUnicode_GET_LENGTH(text)
     cdef int kind = PyUnicode_KIND(text)
     cdef const void *data = PyUnicode_DATA(text)
@@ -127,7 +128,7 @@ cdef int32_t hash_of_key(str topic, str key) noexcept:
 
 
 def key_hash(str topic not None, str key not None) -> int:
-    """The index's hash of a key of a topic: not negative, 31 bits.
+    """Return the index's hash of a key of a topic: not negative, 31 bits.
 
     Source: IndexFile.indexKeyHashMethod, IndexService.buildKey.
     """
@@ -135,7 +136,7 @@ def key_hash(str topic not None, str key not None) -> int:
 
 
 cdef int64_t _clamped(object value) except? -1:
-    # Java's bounds of a time; a number beyond them means the bound itself.
+    # Limit a time to Java's bounds.
     try:
         return value
     except OverflowError:
@@ -153,16 +154,17 @@ def _file_bytes(slots, capacity, path) -> int:
 
 
 @cython.final
-@cython.no_gc_clear  # the door must outlive the unmapping
+@cython.no_gc_clear  # os_api must outlive the unmapping
 cdef class IndexFile:
-    """One index file, open. Made by ``create`` or ``open``.
+    """An open index file. Made by ``create`` or ``open``.
 
-    Attributes: ``path``, ``writable``, ``damage`` (None, or what is wrong with the header; the file is usable as far as
-    it goes).
+    Attributes: ``path``, ``writable``, ``damage`` (None, or the fault of the header; the file stays usable as far as
+    possible).
 
-    Thread: one thread puts; queries, flushes and the header's values from any. GIL: released for every search, flush
+    Thread: a single thread puts; queries, flushes and the header's values from any. GIL: released for every search,
+    flush
     and mapping.
-    Durability: puts survive a process kill, and a power loss once flushed; all of it can be rebuilt from the log.
+    Durability: puts survive a process kill, and a power loss once flushed; the file can be rebuilt from the log.
     Source: IndexFile.
     """
 
@@ -181,19 +183,19 @@ cdef class IndexFile:
 
     @staticmethod
     def create(OsApi os_api not None, path, slots, capacity, previous=None) -> IndexFile:
-        """Create a file with blocks for its slots and first entries, and map it for putting.
+        """Create a file with blocks for the slots and first entries, and map the file for puts.
 
         Args: ``slots``, ``capacity``: RocketMQ's maxHashSlotNum and maxIndexNum; ``previous``: (end_timestamp,
-        end_offset) of the full file before this one.
+        end_offset) of the previous full file.
         Raises: DiskFull, StorageError (nothing is left behind), ConfigError.
-        Durability: the name is made durable by the first flush().
+        Durability: the first flush() makes the name durable.
         """
         path = decode_path(path)
         total = _file_bytes(slots, capacity, path)
         if os_api.exists(path):
             raise StorageError(_errno.EEXIST, "the index file exists already", path)
-        # Made under another name, so that a file of the right name always has its full length, whenever the process
-        # dies.
+        # Created under a temporary name, so that a file of the right name always has the full length, whenever the
+        # process dies.
         temporary = path + ".tmp"
         cdef IndexFile f = IndexFile.__new__(IndexFile)
         f.writable = True
@@ -221,9 +223,9 @@ cdef class IndexFile:
 
     @staticmethod
     def open(OsApi os_api not None, path, slots, capacity, writable=True) -> IndexFile:
-        """Open an existing file: mapped for putting, or by pread when not ``writable``.
+        """Open an existing file: mapped for puts, or by pread when not ``writable``.
 
-        Raises: CorruptFile when the length does not fit ``slots`` and ``capacity``; StoreNotFound, StorageError,
+        Raises: CorruptFile if the length does not fit ``slots`` and ``capacity``; StoreNotFound, StorageError,
         ConfigError.
         """
         path = decode_path(path)
@@ -250,7 +252,7 @@ cdef class IndexFile:
     cdef int attach(
         self, OsApi os_api, object path, object native, int64_t slots, int64_t capacity, bint create
     ) except -1:
-        """Open the descriptor, check or give the length, map. close() undoes whatever was done."""
+        """Open the descriptor, check or set the length, map the file. close() reverts all completed steps."""
         cdef bytes name = native
         cdef const char *c = name
         cdef mq_os *os = os_api.os
@@ -324,7 +326,7 @@ cdef class IndexFile:
         return 0
 
     cdef int check_damage(self) except -1:
-        """Raises: CorruptFile when a page of the mapping was lost: what was read may be zeros, what was put is gone."""
+        """Raise CorruptFile if a page of the mapping was lost: bytes that were read may be zeros, and puts are lost."""
         if mq_load32(&self.lost.hits):
             raise CorruptFile(
                 "a mapped page is gone: the file was cut short, or the disk could not read it",
@@ -333,7 +335,7 @@ cdef class IndexFile:
         return 0
 
     def close(self) -> None:
-        """Refuse further use and unmap as soon as no call is in flight. Flushes nothing. Safe to call twice."""
+        """Refuse further use and unmap when no call is in flight. Does not flush. Safe to call twice."""
         if mq_or32(&self.closing, 1) == 0 and self.holds > 0:
             with nogil:
                 self.release()
@@ -344,7 +346,7 @@ cdef class IndexFile:
         self.os_api.unlink(self.path, missing_ok=True)
 
     def reserve(self) -> None:
-        """Give the slots and the next entry blocks on the disk, where they have none: a whole step, or what a nearly full disk has.
+        """Reserve disk blocks for the slots and the next entries: a whole step, or the rest of a nearly full disk.
 
         Raises: DiskFull, StorageError, StoreClosed.
         """
@@ -359,7 +361,9 @@ cdef class IndexFile:
             self.release()
 
     cdef int give_blocks(self, int64_t end) except -1:
-        """Give the bytes up to ``end`` blocks, and a step more. Under a hold. Nothing in use is written: what has blocks keeps its bytes."""
+        """Reserve blocks for the bytes up to ``end``, and a step more. Under a hold. Bytes with blocks are
+        not changed.
+        """
         cdef int64_t entries = HEADER_BYTES + SLOT_BYTES * <int64_t> self.state.slots
         cdef int64_t start = self.allocated, step = min(end - entries, <int64_t> STEP_MOST)
         cdef int64_t least = min(in_folios(end), self.bytes), stop = min(in_folios(end + step), self.bytes)
@@ -367,7 +371,8 @@ cdef class IndexFile:
         cdef int rc
         while True:
             with nogil:
-                if start == 0 and self.directory_synced:    # not new: what it holds is kept, also by a system that cannot allocate
+                # not new: the content is kept, also by a system that cannot allocate
+                if start == 0 and self.directory_synced:
                     rc = allocate(os, self.fd, start, stop - start)
                 else:
                     rc = allocate_empty(os, self.fd, start, stop - start)
@@ -380,8 +385,9 @@ cdef class IndexFile:
         return 0
 
     def populate_slots(self) -> None:
-        """Make the pages of all slots writable at once, and all pages large ones where the filesystem has them; a page that cannot be made
-        now is made, or reported, when a put needs it.
+        """Make the pages of all slots writable at once, as large pages if the filesystem has them. A page that fails
+        now is
+        made, or the failure is reported, when a put needs the page.
 
         Raises: StoreClosed. GIL: released.
         """
@@ -396,8 +402,7 @@ cdef class IndexFile:
     def flush(self) -> None:
         """Make every entry put before this call, and the file's name, durable.
 
-        Raises: FlushError; once it did, every later call does, since the kernel may have dropped the pages that failed.
-        StoreClosed.
+        Raises: FlushError, also in every later call, since the kernel may have dropped the failed pages. StoreClosed.
         """
         cdef int rc
         cdef int64_t count, nothing_put
@@ -411,7 +416,7 @@ cdef class IndexFile:
                 raise FlushError(_errno.EIO, "an earlier flush of the index file failed", self.path)
             count = <int32_t> mq_load32(<uint32_t *> &self.state.count)
             if count <= 1 and self.allocated > 0:
-                # RocketMQ's flush writes the count of an empty file. The exchange cannot undo a put that runs
+                # RocketMQ's flush writes the count of an empty file. The exchange cannot revert a put that runs
                 # meanwhile.
                 mq_put64(header_tail, 1)
                 memcpy(&nothing_put, header_tail, 8)
@@ -441,7 +446,7 @@ cdef class IndexFile:
     # --- header -------------------------------------------------------------------------------------------------------
 
     cdef const uint8_t *fetch(self, int64_t position, int64_t n, uint8_t *scratch, int64_t *rc) noexcept nogil:
-        # Under a hold. n bytes at a position that the caller has checked; NULL: rc says why (0: the file has shrunk).
+        # Under a hold. Return n bytes at a checked position; NULL: rc has the reason (0: the file has shrunk).
         if self.state.base != NULL:
             return self.state.base + position
         cdef int64_t got = read_all(self.os, self.fd, scratch, n, position)
@@ -451,8 +456,8 @@ cdef class IndexFile:
         return NULL
 
     cdef int64_t read_header(self, IndexState *to) noexcept nogil:
-        # Under a hold. The header within its bounds; the result is count as it stands in the file, or INT64_MIN when it
-        # cannot be read.
+        # Under a hold. Read the header within its bounds; returns count as stored in the file, or INT64_MIN for an
+        # unreadable header.
         cdef uint64_t scratch[5]        # HEADER_BYTES, aligned as the mapping is
         cdef int64_t rc = 0
         cdef int32_t count
@@ -469,7 +474,7 @@ cdef class IndexFile:
         return count
 
     cdef int header(self, IndexState *to) except -1:
-        """The header now; of a closed file, as it was last."""
+        """Copy the current header; of a closed file the last header."""
         cdef int64_t count
         if not self.hold():
             to[0] = self.state
@@ -489,7 +494,7 @@ cdef class IndexFile:
 
     @property
     def closed(self) -> bool:
-        """Was close() or destroy() called?"""
+        """True after close() or destroy()."""
         return mq_load32(&self.closing) != 0
 
     @property
@@ -499,12 +504,12 @@ cdef class IndexFile:
 
     @property
     def capacity(self) -> int:
-        """Entries the file is made for, entry 0 that is never used among them (maxIndexNum)."""
+        """Maximum number of entries, including entry 0, which is never used (maxIndexNum)."""
         return self.state.capacity
 
     @property
     def count(self) -> int:
-        """Number that the next entry will get: 1 when the file is empty (indexCount)."""
+        """Number of the next entry: 1 in an empty file (indexCount)."""
         cdef IndexState h
         self.header(&h)
         return h.count
@@ -539,14 +544,14 @@ cdef class IndexFile:
 
     @property
     def end_offset(self) -> int:
-        """Physical offset of the last entry; in an empty file that of the file before it."""
+        """Physical offset of the last entry; in an empty file that of the previous file."""
         cdef IndexState h
         self.header(&h)
         return h.end_offset
 
     @property
     def is_full(self) -> bool:
-        """Is there no room for another entry?"""
+        """True if the file has no room for another entry."""
         cdef IndexState h
         self.header(&h)
         return h.count >= self.state.capacity
@@ -554,7 +559,7 @@ cdef class IndexFile:
     # --- put and query ------------------------------------------------------------------------------------------------
 
     def put(self, int32_t key_hash, int64_t physical_offset, int64_t store_timestamp) -> bool:
-        """Put one entry; False when the file is full. Raises: as reserve. Source: IndexFile.putKey."""
+        """Put an entry; False if the file is full. Raises: as reserve. Source: IndexFile.putKey."""
         if not self.writable:
             raise UsageError(f"index file {self.path} was opened for reading only")
         self.reserve()
@@ -565,7 +570,7 @@ cdef class IndexFile:
         return done != 0
 
     cdef void start_walk(self, Walk *w, int64_t begin_ms, int64_t end_ms, bint *older) noexcept nogil:
-        # Under a hold. Find the head of the chain of w.key_hash, or 0 when this file has nothing in the range.
+        # Under a hold. Find the head of the chain of w.key_hash, or 0 if this file has nothing in the range.
         cdef uint32_t scratch
         cdef const uint8_t *p
         cdef int32_t head
@@ -576,7 +581,7 @@ cdef class IndexFile:
         p = self.fetch(position, SLOT_BYTES, <uint8_t *> &scratch, &w.rc)
         if p == NULL:
             return
-        # The count is read after the slot, else a put in between would make a good slot look damaged.
+        # The count is read after the slot, otherwise a put in between would make a good slot look damaged.
         head = mq_acquire32(p)
         if self.read_header(&h) == INT64_MIN:
             w.rc = 0
@@ -593,8 +598,8 @@ cdef class IndexFile:
             w.next = head
 
     cdef int64_t walk(self, Walk *w, int64_t begin_ms, int64_t end_ms, int64_t *to, int64_t room) noexcept nogil:
-        # Under a hold. Collect until the chain ends or the room does; entry numbers only ever fall, so no damaged chain
-        # can go round.
+        # Under a hold. Collect until the chain or the room ends; entry numbers only decrease, so a damaged chain cannot
+        # loop.
         cdef uint8_t scratch[ENTRY_BYTES]
         cdef const uint8_t *p
         cdef int64_t entries = HEADER_BYTES + SLOT_BYTES * <int64_t> self.state.slots
@@ -619,14 +624,14 @@ cdef class IndexFile:
         return got
 
     cdef int64_t select(self, int32_t key_hash, int64_t begin_ms, int64_t end_ms, int64_t *to, int64_t room, bint *older) except -1:
-        # As select_into, at most `room` hits to an array; returns how many. `older` says whether an older file has to be
-        # asked too.
+        # As select_into, at most `room` hits into an array; returns the number of hits. `older` says that an older file
+        # must be read too.
         cdef int64_t got
         cdef Walk w
         w.key_hash = key_slot_hash(key_hash)
         self.enter()
         older[0] = False
-        if self.state.base != NULL:     # no system call: giving the GIL away would cost as much as the walk
+        if self.state.base != NULL:     # no system call: releasing the GIL would cost as much as the walk
             self.start_walk(&w, begin_ms, end_ms, older)
             got = self.walk(&w, begin_ms, end_ms, to, room)
         else:
@@ -645,9 +650,10 @@ cdef class IndexFile:
         raise CorruptFile("the index file has shrunk", path=self.path, expected=f"{self.bytes} bytes")
 
     cpdef bint select_into(self, list out, int32_t key_hash, begin_ms, end_ms, Py_ssize_t max_count) except -1:
-        """Append this file's hits to ``out`` until it holds ``max_count``; True when an older file has to be asked too.
+        """Append this file's hits to ``out`` until it holds ``max_count``. Returns: True if an older file must be read
+        too.
 
-        Raises: StoreClosed; CorruptFile or StorageError when a file opened for reading cannot be read any more.
+        Raises: StoreClosed; CorruptFile or StorageError if a file opened read-only can no longer be read.
         Source: IndexService.queryOffset, IndexFile.selectPhyOffset.
         """
         cdef int64_t found[CHUNK]
@@ -677,11 +683,12 @@ cdef class IndexFile:
         return older and room > 0
 
     def query(self, int32_t key_hash, begin_ms, end_ms, Py_ssize_t max_count) -> list:
-        """Physical offsets of the entries with this hash and a time in [begin_ms, end_ms], newest first, at most
+        """Return the physical offsets of entries with this hash and a time in [begin_ms, end_ms], newest first, at most
         ``max_count``.
 
-        Other keys with the same hash are among them. Times are only good to a second, and those of a rolled file may be
-        late by the age of the one before it (a habit of RocketMQ's that the format carries).
+        Other keys with the same hash are included. Times are exact to a second only, and those of a rolled file may be
+        late
+        by the age of the previous file (a RocketMQ behaviour that the format carries).
         Raises: as select_into.
         """
         cdef list out = []
@@ -689,7 +696,7 @@ cdef class IndexFile:
         return out
 
     def _read_entries(self, int64_t first, int64_t stop) -> list:
-        """Entries [first, stop) as tuples; the caller keeps both within the count."""
+        """Return the entries [first, stop) as tuples; the caller keeps both within the count."""
         cdef int64_t n = stop - first, i
         cdef bytes buffer = PyBytes_FromStringAndSize(NULL, n * ENTRY_BYTES)
         cdef uint8_t *to = <uint8_t *> PyBytes_AS_STRING(buffer)
@@ -734,7 +741,9 @@ cdef class IndexFile:
 def search(
     tuple files not None, str topic not None, str key not None, begin_ms, end_ms, Py_ssize_t max_count
 ) -> tuple:
-    """Ask files that stand oldest first for one key, newest first, as long as RocketMQ would; closed ones are left out.
+    """Search files that are sorted oldest first for a key, newest first, with RocketMQ's end condition. Closed files
+    are
+    skipped.
 
     Returns: (offsets, end_timestamp of the newest file, end_offset of the newest file). Raises: as select_into.
     Source: IndexService.queryOffset.
@@ -759,12 +768,13 @@ def search(
     return out, newest.end_timestamp, newest.end_offset
 
 
-# --- sizes of a file that nobody described ----------------------------------------------------------------------------
+# --- sizes of an undescribed file
+# --------------------------------------------------------------------------------------
 
 
 @cython.no_gc_clear
 cdef class _Peek:
-    """Reads of a file of unknown layout."""
+    """A reader of a file of unknown layout."""
 
     cdef OsApi os_api
     cdef int fd
@@ -792,7 +802,7 @@ cdef class _Peek:
             self.os_api.os.close(self.os_api.os, self.fd)
 
     def read(self, int64_t position, int64_t n) -> bytes:
-        """n bytes at a position; fewer only when the file has shrunk."""
+        """Return n bytes at a position; fewer only if the file has shrunk."""
         cdef bytes buffer = PyBytes_FromStringAndSize(NULL, n)
         cdef char *to = PyBytes_AS_STRING(buffer)
         cdef int64_t got
@@ -806,7 +816,7 @@ cdef class _Peek:
         return buffer
 
     def last_set_byte(self) -> int:
-        """Position of the last byte that is not zero, -1 when all are."""
+        """Return the position of the last nonzero byte, -1 if all are zero."""
         end = self.bytes
         while end > 0:
             start = max(end - ZERO_CHUNK, 0)
@@ -818,7 +828,7 @@ cdef class _Peek:
 
 
 def _fits(peek, slots, count) -> bool:
-    """Do slots and entries agree with each other if there are this many slots? A few damaged ones are forgiven."""
+    """Return True if slots and entries agree for this number of slots. A few damaged entries are tolerated."""
 
     def i32(data, position):
         return int.from_bytes(data[position : position + 4], "big", signed=True)
@@ -842,13 +852,15 @@ def _fits(peek, slots, count) -> bool:
 
 
 def infer_sizes(OsApi os_api not None, path, slots=None, capacity=None) -> tuple:
-    """How many slots and entries an existing index file has: the file does not say.
+    """Infer the number of slots and entries of an existing index file: the file does not hold these numbers.
 
-    Args: ``slots``, ``capacity``: what is configured; taken if the length fits.
-    Returns: (slots, capacity). Without configured sizes that fit, RocketMQ's defaults and ours are tried, then the contents are
-    searched: the last byte that is set belongs to the last entry, whose number the header knows, which leaves one place
-    for the slots to end.
-    Raises: CorruptFile when the length fits nothing and the contents decide nothing (an empty file, a damaged one);
+    Args: ``slots``, ``capacity``: the configured sizes; used if the length fits.
+    Returns: (slots, capacity). Without configured sizes that fit, RocketMQ's defaults and the embedded profile's are
+    tried.
+    Then the contents are searched: the last nonzero byte belongs to the last entry, whose number is in the header,
+    which
+    leaves a single possible end of the slots.
+    Raises: CorruptFile if the length fits nothing and the contents decide nothing (an empty or damaged file);
     StorageError.
     """
     path = decode_path(path)
@@ -865,10 +877,10 @@ def infer_sizes(OsApi os_api not None, path, slots=None, capacity=None) -> tuple
     count = int.from_bytes(peek.read(36, 4), "big", signed=True)
     if 1 < count <= words // 5:
         last = peek.last_set_byte()
-        # A crash may leave an entry behind that the count does not know yet.
+        # A crash may leave an entry that the count does not include yet.
         for number in (count - 1, count):
-            # Entry `number` starts at 40 + 4 * slots + 20 * number, its last set byte lies in it, and slots = words - 5
-            # * capacity.
+            # Entry `number` starts at 40 + 4 * slots + 20 * number and contains the last nonzero byte, and slots =
+            # words - 5 * capacity.
             for start in range(last - last % 4, last - last % 4 - ENTRY_BYTES, -4):
                 found = (start - HEADER_BYTES - ENTRY_BYTES * number) // SLOT_BYTES
                 if found < 1 or (words - found) % 5 or (words - found) // 5 < max(count, 2):

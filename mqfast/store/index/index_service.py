@@ -1,9 +1,8 @@
-"""IndexService: the row of index files of one store, oldest first.
+"""IndexService: the index files of a store, oldest first.
 
-It decides which file takes the next entry, which are asked, and which go; what is inside a file is index_file.pyx's
-business. It must never read the log: who calls it dispatches records, compares the messages behind the hits, and
-dispatches again what was dropped here. Everything in these files can be rebuilt from the log. The format is described
-in FORMAT.md beside this file.
+Chooses the file for the next entry, the files of a query, and the files to remove; index_file.pyx handles the content
+of a file. The log is never read here: the caller dispatches records, compares the messages of the hits, and dispatches
+dropped records again. All files can be rebuilt from the log. Format: FORMAT.md.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ __all__ = ["IndexLoad", "IndexQuery", "IndexService", "infer_index_sizes"]
 
 log = logging.getLogger(__name__)
 
-# yyyyMMddHHmmssSSS. RocketMQ takes any number and never reads it as a time; the last year is left out so that a later
+# yyyyMMddHHmmssSSS. RocketMQ accepts any number and never reads it as a time; the last year is left out so that a later
 # name always exists.
 _NAME = re.compile(r"(?!9999)[0-9]{17}")
 _UNFINISHED = re.compile(r"[0-9]{17}\.tmp")
@@ -34,7 +33,7 @@ _MUCH_BYTES = 64 << 20  # of log: some ten thousand keys, or hundreds of thousan
 
 
 class IndexConfig(Protocol):
-    """What the service reads from the configuration."""
+    """The settings that the service reads."""
 
     @property
     def max_hash_slot_num(self) -> int: ...
@@ -47,7 +46,7 @@ class IndexConfig(Protocol):
 
 
 class IndexCheckpoint(Protocol):
-    """What the service does with the store's checkpoint."""
+    """The part of the store's checkpoint that the service uses."""
 
     index_msg_timestamp: int
 
@@ -55,7 +54,7 @@ class IndexCheckpoint(Protocol):
 
 
 class IndexQuery(NamedTuple):
-    """Hits of a query, newest first, collisions among them; and how far the index had come (0 and 0: no file)."""
+    """Hits of a query, newest first, with hash collisions; and the end of the index (0 and 0: no file)."""
 
     physical_offsets: list[int]
     last_timestamp: int
@@ -64,25 +63,25 @@ class IndexQuery(NamedTuple):
 
 @dataclass
 class IndexLoad:
-    """What load() met: names of files."""
+    """The result of load(): names of files."""
 
     kept: list[str] = field(default_factory=list)
     destroyed: list[str] = field(default_factory=list)
-    """Perhaps not whole after an abnormal exit, or without a length; dispatching again brings their keys back."""
+    """Possibly incomplete after an abnormal exit, or without a length; a new dispatch restores the keys."""
     skipped: list[str] = field(default_factory=list)
-    """Not named like an index file; left alone."""
+    """Not named like an index file; ignored."""
     damaged: list[str] = field(default_factory=list)
-    """Kept, with an impossible header: what is wrong, as text."""
+    """Kept, with an impossible header: the fault as text."""
 
 
 def _file_name(now_ms: int, newest: str | None) -> str:
-    """Local time as yyyyMMddHHmmssSSS, moved on so that it sorts behind the newest file whatever the clock did."""
+    """Return the local time as yyyyMMddHHmmssSSS, moved on to sort behind the newest file, whatever the clock."""
     name = time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms // 1000)) + f"{now_ms % 1000:03d}"
     return name if newest is None or name > newest else _next_name(newest)
 
 
 def _next_name(name: str) -> str:
-    """The name one millisecond later; of a number that is no time, the next number."""
+    """Return the name one millisecond later; of a number that is no time, the next number."""
     try:
         later = datetime.strptime(name + "000", "%Y%m%d%H%M%S%f") + timedelta(milliseconds=1)
     except ValueError:
@@ -93,11 +92,10 @@ def _next_name(name: str) -> str:
 def infer_index_sizes(
     os_api: OsApi, directory: str, slots: int | None = None, capacity: int | None = None
 ) -> tuple[int, int] | None:
-    """(slots, capacity) of the files in an index directory; None when it holds none.
+    """Return (slots, capacity) of the files in an index directory; None without files.
 
-    All files of a store have the same sizes, so one that tells them is enough; the newest may be empty and tells
-    nothing.
-    Raises: CorruptFile when there are files and none tells; StorageError.
+    All files of a store have the same sizes, so one readable file is enough; the newest may be empty and give no size.
+    Raises: CorruptFile if there are files and none gives the sizes; StorageError.
     """
     refused: CorruptFile | None = None
     for name in os_api.listdir(directory):
@@ -114,11 +112,11 @@ def infer_index_sizes(
 
 
 class IndexService:
-    """The hash index of one store.
+    """The hash index of a store.
 
-    Thread: one dispatcher calls current, roll and put; query and the properties from any thread; the rest one at a time
-    (a lock of its own orders them). truncate, close and destroy_all only after the dispatcher stopped.
-    Durability: as the files have it; the checkpoint's index time is moved only after a full file was flushed.
+    Thread: a single dispatcher calls current, roll and put; query and the properties from any thread; the rest is
+    serialised by a lock. truncate, close and destroy_all only after the dispatcher stopped.
+    Durability: that of the files; the checkpoint's index time is moved only after a full file was flushed.
     Source: IndexService.
     """
 
@@ -128,10 +126,10 @@ class IndexService:
         self._config = config
         self._checkpoint = checkpoint
         self._lock = Mutex(nests=True)
-        # The open files, oldest first. Replaced, never changed: a query walks the tuple it found.
+        # The open files, oldest first. Replaced, never changed: a query uses its own tuple.
         self.files: tuple[IndexFile, ...] = ()
         self.is_closed = False
-        # How many entries one look at the index gives at most.
+        # Maximum number of entries of an index lookup.
         self.batch = config.max_msgs_num_batch
 
     # --- life --------------------------------------------------------------------------------------------------------
@@ -140,8 +138,9 @@ class IndexService:
         """Open the files of the directory.
 
         After an abnormal exit the files that end behind the checkpoint's index time are destroyed, as in RocketMQ, and
-        one that is not full whatever its time.
-        Raises: CorruptFile when a file's length fits neither the configured sizes nor an unfinished creation;
+        files
+        that are not full, whatever the time.
+        Raises: CorruptFile if a file's length fits neither the configured sizes nor an unfinished creation;
         StorageError.
         """
         report = IndexLoad()
@@ -167,7 +166,7 @@ class IndexService:
         return report
 
     def _load_one(self, name: str, last_exit_ok: bool, files: list[IndexFile], report: IndexLoad) -> None:
-        """Open, destroy or skip one directory entry."""
+        """Open, destroy or skip a directory entry."""
         path = os.path.join(self._directory, name)
         if _UNFINISHED.fullmatch(name) and not self._door.is_dir(path):
             self._door.unlink(path, missing_ok=True)
@@ -177,13 +176,14 @@ class IndexService:
             report.skipped.append(name)
             return
         if self._door.file_size(path) == 0:
-            # A creation by another implementation that was cut short before the file had its length.
+            # An unfinished creation by another implementation: the file has no length yet.
             self._door.unlink(path, missing_ok=True)
             report.destroyed.append(name)
             return
         file = IndexFile.open(self._door, path, self._config.max_hash_slot_num, self._config.max_index_num)
-        # The checkpoint vouches for full files only; of another one any page may be lost, the header first. Each file
-        # was flushed before the next was made: where the clock fell, one that ends later may stand before a kept one.
+        # The checkpoint covers full files only; any page of another file may be lost, the header first. Each file was
+        # flushed before the next was created: after a step back of the clock, a file with a later end may precede a
+        # kept file.
         vouched = files or file.end_timestamp <= self._checkpoint.index_msg_timestamp
         if not last_exit_ok and not (vouched and file.is_full):
             file.destroy()
@@ -195,12 +195,12 @@ class IndexService:
             report.damaged.append(file.damage)
 
     def flush(self) -> None:
-        """Make everything put before this call durable. Raises: FlushError."""
+        """Make all earlier puts durable. Raises: FlushError."""
         for file in self.files:
             self._flush(file)
 
     def _flush(self, file: IndexFile) -> bool:
-        """Flush one file; False: it was retired meanwhile, and nothing of it is left to make durable."""
+        """Flush a file; False: the file was retired meanwhile, and nothing of it is left to make durable."""
         try:
             file.flush()
         except (FlushError, StoreClosed):
@@ -211,9 +211,9 @@ class IndexService:
         return True
 
     def close(self) -> None:
-        """Flush and close every file; also those behind one that cannot be flushed. Safe to call twice.
+        """Flush and close every file, also behind a file that cannot be flushed. Safe to call twice.
 
-        Raises: FlushError, the first one met.
+        Raises: the first FlushError.
         """
         with self._lock:
             files, self.files, self.is_closed = self.files, (), True
@@ -237,12 +237,12 @@ class IndexService:
 
     @property
     def end_offset(self) -> int:
-        """Physical offset of the last record with a key in the index, 0: none. Records below it are not put again."""
+        """Physical offset of the last record with a key in the index, 0: none. Records below are not put again."""
         files = self.files
         return files[-1].end_offset if files else 0
 
     def current(self) -> IndexFile | None:
-        """The file that takes the next entry; None when there is none or it is full: then roll().
+        """Return the file for the next entry; None if it is missing or full: then call roll().
 
         Raises: StoreClosed.
         """
@@ -253,15 +253,19 @@ class IndexService:
         return None if files[-1].is_full else files[-1]
 
     def roll(self, log_bytes: int = 0) -> IndexFile:
-        """Make the next file when the current one is full or missing; return the current one, with blocks for an entry.
+        """Create the next file if the current file is full or missing; otherwise return the current file, with blocks
+        for an
+        entry.
 
         A full file is flushed here, then the checkpoint's index time is set to its end and flushed. Safe to repeat
-        after a failure: what was made is not made again.
+        after a
+        failure: completed steps are not repeated.
 
         Args: log_bytes: how much of the log waits to be indexed. Much of it (a recovery) will touch most pages of the
-        slots, in no order; the kernel makes them in one go for a third of what it takes page by page.
+        slots, in random order; the kernel makes all pages at once in a third of the time.
 
-        Raises: DiskFull, StorageError (no file was made, or it got no blocks); FlushError (the file was made, the
+        Raises: DiskFull, StorageError (no file was created, or the file got no blocks); FlushError (the file was
+        created, the
         checkpoint was not moved).
         """
         with self._lock:
@@ -282,10 +286,10 @@ class IndexService:
                 (full.end_timestamp, full.end_offset) if full else None,
             )
             try:
-                # Not unpacked: where there is no memory for that, CPython keeps the files of the old tuple for ever.
+                # Not unpacked: without memory for that, CPython keeps the files of the old tuple for ever.
                 self.files = self.files + (file,)  # noqa: RUF005
             except MemoryError:
-                file.destroy()  # else it would be found behind the next one
+                file.destroy()  # otherwise the file would be found behind the next file
                 raise
         if log_bytes > _MUCH_BYTES:
             file.populate_slots()
@@ -296,11 +300,10 @@ class IndexService:
         return file
 
     def put(self, topic: str, keys: Iterable[str], physical_offset: int, store_timestamp: int) -> int:
-        """Index one record under each key, in this order (RocketMQ: the unique key, then KEYS); empty ones are left
-        out.
+        """Index a record under each key, in this order (RocketMQ: the unique key, then KEYS); empty keys are skipped.
 
-        Nothing is put when indexing is off or the record lies below the index's end (it was dispatched before).
-        Returns: how many entries were put. Raises: as roll.
+        Nothing is put if indexing is off or the record is below the index's end (it was dispatched before).
+        Returns: number of entries. Raises: as roll.
         """
         if not self._config.message_index_enable:
             return 0
@@ -320,21 +323,22 @@ class IndexService:
     # --- query -------------------------------------------------------------------------------------------------------
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> IndexQuery:
-        """Physical offsets of records that may carry this key and were stored in [begin_ms, end_ms], newest first.
+        """Return the physical offsets of records that may carry this key and were stored in [begin_ms, end_ms], newest
+        first.
 
-        At most ``max_count`` and ``max_msgs_num_batch``. Keys with the same hash are among them: compare the message.
+        At most ``max_count`` and ``max_msgs_num_batch``. Keys with the same hash are included: compare the message.
         Raises: StoreClosed.
         """
         limit = min(max_count, self.batch)
-        found = search(self.files, topic, key, begin_ms, end_ms, limit)
-        # Afterwards: a file that was retired meanwhile is no error, a store that was closed is.
+        hits = search(self.files, topic, key, begin_ms, end_ms, limit)
+        # Checked afterwards: a file that was retired meanwhile is no error, a closed store is.
         self.check_open()
-        return IndexQuery._make(found)
+        return IndexQuery._make(hits)
 
     # --- retire ------------------------------------------------------------------------------------------------------
 
     def delete_expired(self, min_physical_offset: int) -> list[str]:
-        """Remove the oldest files that end below the log's first byte, never the newest file. Returns: their names."""
+        """Remove the oldest files that end below the log's first byte, never the newest file. Returns: the names."""
         with self._lock:
             self.check_open()
             n = 0
@@ -345,8 +349,8 @@ class IndexService:
     def truncate(self, physical_offset: int) -> int:
         """Drop every entry that may point at or behind ``physical_offset``, where the log was cut.
 
-        Entries cannot be taken out of a file one by one, so the first file that reaches the cut goes, with all newer
-        ones.
+        Single entries cannot be removed from a file, so the first file that reaches the cut is removed with all newer
+        files.
         Returns: the lowest physical offset from which keys must be dispatched again; 0 for all of the log.
         """
         with self._lock:
@@ -358,7 +362,7 @@ class IndexService:
             return self.files[-1].end_offset if self.files else 0
 
     def _retire(self, first: int, stop: int) -> list[str]:
-        """Take files[first:stop] out of the row, then remove them. Under the lock."""
+        """Take files[first:stop] out of the list, then remove the files. Under the lock."""
         gone = self.files[first:stop]
         self.files = self.files[:first] + self.files[stop:]
         for file in gone:
@@ -366,6 +370,6 @@ class IndexService:
         return [os.path.basename(file.path) for file in gone]
 
     def check_open(self) -> None:
-        """Raises: StoreClosed."""
+        """Raise StoreClosed after close()."""
         if self.is_closed:
             raise StoreClosed(f"the index in {self._directory} is closed")

@@ -1,1 +1,1 @@
-"""The small files: checkpoint, topics, offsets, leases, notes."""
+"""Small files of a store: checkpoint, topics, offsets, leases, notes."""

@@ -13,9 +13,9 @@ cdef class CheckpointFile:
     cdef mq_os *os
     cdef const char *name
     cdef Mutex mutex
-    cdef uint32_t writing           # a lock; its holder never waits for the GIL
-    cdef bint whole                 # there is a file of the right length, so that numbers may be written in place
-    cdef bint known                 # the file holds `written`
+    cdef uint32_t writing           # a lock; the holder never waits for the GIL
+    cdef bint whole                 # true if a file of the right length exists, so that numbers may be written in place
+    cdef bint known                 # true if the file holds `written`
     cdef uint8_t written[NUMBERS_BYTES]
     # the six numbers, in the order of the file; any thread, each by itself
     cdef int64_t physic_msg_timestamp

@@ -1,4 +1,4 @@
-"""Types of checkpoint_file.pyx; what each part does is described there."""
+"""Types of checkpoint_file.pyx."""
 
 from mqfast.store.base.paths import Door
 

@@ -1,7 +1,8 @@
-"""The six numbers of the checkpoint, and their write in place.
+"""The six numbers of the checkpoint, and the write in place.
 
-It must never shorten, replace or leave half a file that a Java broker may have mapped: the numbers lie in one sector, and a file of another length
-is made anew and renamed. Format: FORMAT.md. What they mean and who reads them: checkpoint.py.
+A file that a Java broker may have mapped is never shortened, replaced or half written: the numbers are in one sector.
+Only a file of another length is created again and renamed. Format: FORMAT.md. ``checkpoint.py`` gives the meaning of
+the numbers.
 """
 
 from libc.stdint cimport int64_t, uint8_t
@@ -10,7 +11,7 @@ from mqfast.store.base.os_api cimport MQ_OPEN_WRITE, Mutex, OsApi, acquire, chec
 
 cdef enum:
     FILE_BYTES = 4096
-    NOT_THERE = 2               # of write: the file has to be made first
+    NOT_THERE = 2               # of write: the file must be created first
 cdef int NO_FILE = 2            # ENOENT
 
 
@@ -29,18 +30,18 @@ cdef class CheckpointFile:
         self.mutex = Mutex()
 
     def assume_written(self, bytes numbers not None) -> None:
-        """The file is whole and holds these 48 bytes."""
+        """Note that the file is valid and holds these 48 bytes."""
         memcpy(self.written, <const char *> numbers, NUMBERS_BYTES)
         self.whole = self.known = True
 
     def number(self, int place) -> int:
-        """The number at this place of the file."""
+        """Return the number at this position of the file."""
         if not 0 <= place < NUMBERS_BYTES // 8:
             raise IndexError(place)
         return mq_load64(&self.physic_msg_timestamp + place)
 
     def set_number(self, int place, int64_t value) -> None:
-        """Set it; the flush thread may read it meanwhile."""
+        """Set the number; the flush thread may read meanwhile."""
         if not 0 <= place < NUMBERS_BYTES // 8:
             raise IndexError(place)
         mq_store64(&self.physic_msg_timestamp + place, value)
@@ -54,7 +55,9 @@ cdef class CheckpointFile:
         mq_put64(to + 40, mq_load64(&self.logics_physical_offset))
 
     cdef int write(self) noexcept nogil:
-        """Write the numbers and wait for the disk. Returns 1: done; 0: they were there; NOT_THERE: there is no whole file; -errno."""
+        """Write the numbers and wait for the disk. Returns 1: written; 0: unchanged; NOT_THERE: no valid
+        file; -errno.
+        """
         cdef uint8_t numbers[NUMBERS_BYTES]
         cdef int rc = 0, fd
         lock(&self.writing)
@@ -65,7 +68,7 @@ cdef class CheckpointFile:
             if self.whole:
                 fd = self.os.open(self.os, self.name, MQ_OPEN_WRITE)
                 if fd == -NO_FILE:
-                    self.whole = False      # somebody has removed the file of a running store
+                    self.whole = False      # another process has removed the file of a running store
                 elif fd < 0:
                     rc = fd
                 else:
@@ -81,11 +84,11 @@ cdef class CheckpointFile:
         return rc
 
     def flush(self) -> bool:
-        """Write the six numbers and wait for the disk; does nothing when they are there already.
+        """Write the six numbers and wait for the disk. No effect if the file holds the numbers already.
 
-        Returns: whether anything was written.
+        Returns: True if anything was written.
         Raises: StorageError; the numbers then count as not written.
-        Durability: after it returns they survive power loss.
+        Durability: when the call returns, the numbers survive power loss.
         """
         cdef uint8_t numbers[NUMBERS_BYTES]
         cdef int rc

@@ -1,9 +1,9 @@
-"""Leases: who has planned to read a part of the log keeps it from being deleted by age or budget for a while.
+"""Read leases: a lease keeps a part of the log from deletion by age or budget until the lease expires.
 
-Room: the store. A lease is a small file ``spark-leases/<uuid>`` of JSON: ``minPhysicalOffset`` and ``expiresMs``. A
-reader in another process writes it, renews it while it reads, and ends it; retention honours it. Files beside it whose
-names go on behind a point are its owners' own. It must never keep a disk from being cleared when it runs
-full, and never hold longer than it says; a file that cannot be read holds nothing.
+A lease is a JSON file ``spark-leases/<uuid>``: ``minPhysicalOffset`` and ``expiresMs``. A reader in another process
+writes, renews and ends the lease; retention honours the lease. Files whose names extend the lease's name behind a
+point belong to the owner of the lease. A lease does not stop deletion on a full disk, ends at the stated time, and an
+unreadable lease protects nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TEMPORARY: Final = ".tmp"
 
 
 def _read(os_api: OsApi, path: str) -> tuple[int, int]:
-    """(physical offset, when it ends in ms) of one lease; (0, 0) of what is none."""
+    """Return (physical offset, expiry in ms) of a lease; (0, 0) for an invalid file."""
     try:
         root = fastjson.loads(os_api.read_file(path, max_bytes=_MOST_BYTES), path)
         offset, expires_ms = root["minPhysicalOffset"], root["expiresMs"]
@@ -43,10 +43,10 @@ def _paths(os_api: OsApi, root: str) -> list[str]:
 
 
 def write_lease(os_api: OsApi, root: str, min_physical_offset: int, ttl_ms: int) -> str:
-    """Ask for everything from a physical offset on to be kept for ``ttl_ms``; removes leases that have ended.
+    """Create a lease that keeps the log from a physical offset on for ``ttl_ms``, and remove expired leases.
 
-    Returns: the path of the lease; ``end_lease`` ends it.
-    Raises: StorageError, where the store may not be written.
+    Returns: the path of the lease; ``end_lease`` ends the lease.
+    Raises: StorageError if the store may not be written.
     """
     now_ms = os_api.now_ms()
     directory = os.path.join(root, _DIRECTORY)
@@ -56,7 +56,7 @@ def write_lease(os_api: OsApi, root: str, min_physical_offset: int, ttl_ms: int)
             end_lease(os_api, path)
     names = set(os_api.listdir(directory))
     for name in names:
-        if "." in name and name.partition(".")[0] not in names:  # what a process left that was killed
+        if "." in name and name.partition(".")[0] not in names:  # left by a killed process
             os_api.unlink(os.path.join(directory, name), missing_ok=True)
     path = os.path.join(directory, uuid.uuid4().hex)
     renew_lease(os_api, path, min_physical_offset, ttl_ms)
@@ -64,7 +64,7 @@ def write_lease(os_api: OsApi, root: str, min_physical_offset: int, ttl_ms: int)
 
 
 def renew_lease(os_api: OsApi, path: str, min_physical_offset: int, ttl_ms: int) -> None:
-    """Ask for ``ttl_ms`` from now on, for what begins at this physical offset; also where the lease has ended.
+    """Extend a lease to ``ttl_ms`` from now, for the log from this physical offset on. An expired lease is valid again.
 
     Thread: any, any process. Raises: StorageError.
     """
@@ -72,15 +72,15 @@ def renew_lease(os_api: OsApi, path: str, min_physical_offset: int, ttl_ms: int)
     data = fastjson.dumps({"expiresMs": expires_ms, "minPhysicalOffset": min_physical_offset})
     temporary = f"{path}.{uuid.uuid4().hex}{_TEMPORARY}"
     try:
-        os_api.write_file(temporary, data)  # half a lease would hold nothing
+        os_api.write_file(temporary, data)  # half a lease would protect nothing
         os_api.rename(temporary, path)
     except StorageError:
-        os_api.unlink(temporary, missing_ok=True)  # a part of it would keep a block of a full disk
+        os_api.unlink(temporary, missing_ok=True)  # a partial file would keep a block of a full disk
         raise
 
 
 def end_lease(os_api: OsApi, path: str) -> None:
-    """Let retention have what the lease kept; also where it is gone. Raises: StorageError."""
+    """Remove a lease. A missing lease is no error. Raises: StorageError."""
     directory, name = os.path.split(path)
     for beside in os_api.listdir(directory):
         if beside.startswith(f"{name}."):
@@ -89,6 +89,6 @@ def end_lease(os_api: OsApi, path: str) -> None:
 
 
 def least_leased(os_api: OsApi, root: str, now_ms: int) -> int | None:
-    """The lowest physical offset that a lease in force asks to be kept; None when there is none."""
-    found = [_read(os_api, path) for path in _paths(os_api, root)]
-    return min((offset for offset, expires_ms in found if expires_ms > now_ms), default=None)
+    """Return the lowest physical offset that a valid lease protects; None without a valid lease."""
+    leases = [_read(os_api, path) for path in _paths(os_api, root)]
+    return min((offset for offset, expires_ms in leases if expires_ms > now_ms), default=None)

@@ -1,9 +1,7 @@
-"""The JSON files of ``config/``: loading them with their ``.bak``, keeping them safely, and light views of what is
-in them.
+"""The JSON files of ``config/``: load with ``.bak``, safe replacement, and light views of the content.
 
-A view never drops what it does not know: fields of another release come back on the next write as they were. This
-module must never delete a file: a damaged one is set aside as ``<name>.damaged`` when a good one replaces it.
-Format: ``mqfast/store/FORMAT.md``.
+A view keeps unknown fields: fields of another release are written back unchanged. No file is deleted: a damaged file
+is renamed to ``<name>.damaged`` when a good file replaces it. Format: ``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations
@@ -35,15 +33,15 @@ PERM_PRIORITY: Final = 8
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
 PERM_INHERIT: Final = 1
-QUEUES_MAX: Final = 2**31 - 1  # a number of queues is an int to a broker, as a queue id is
+QUEUES_MAX: Final = 2**31 - 1  # an int for a broker, as a queue id
 
 _Json = dict[Any, Any]
 
 
 class ConfigFile:
-    """One JSON file and its ``.bak``.
+    """A JSON file with a ``.bak``.
 
-    Attributes: ``path``, ``warnings`` (what load found wrong, one sentence each).
+    Attributes: ``path``, ``warnings`` (problems at load, one sentence each).
     Thread: persist is serialised; load before it.
     Source: ConfigManager.
     """
@@ -56,7 +54,7 @@ class ConfigFile:
         self._lock: Final = Mutex()
         self._main_is_good = True
         self._written: bytes | None = None
-        self._is_as_read = False  # and somebody else's text: the same values may look otherwise
+        self._is_as_read = False  # and another program's text: the same values may have another form
 
     def _read(self, path: str) -> bytes | None:
         try:
@@ -79,10 +77,11 @@ class ConfigFile:
         _log.warning("%s", text)
 
     def load(self) -> _Json:
-        """What the file says; the ``.bak`` where the file is missing, empty or damaged (then with a warning); ``{}``
-        without either. A file of no bytes, as a power cut may leave, counts as missing.
+        """Return the content of the file. A missing, empty or damaged file is replaced by the ``.bak`` (with a
+        warning); ``{}``
+        without both. A file of no bytes, as a power cut may leave, counts as missing.
 
-        Raises: CorruptFile when there is something, but neither can be read; StorageError.
+        Raises: CorruptFile if files exist and neither can be read; StorageError.
         """
         backup = self.path + ".bak"
         damage: CorruptFile | None = None
@@ -117,23 +116,24 @@ class ConfigFile:
         return value
 
     def persist(self, value: _Json, before: Callable[[], object] | None = None) -> bool:
-        """Put ``value`` on disk; the file that was there becomes the ``.bak``. Does nothing when it is there already.
+        """Put ``value`` on disk; the previous file becomes the ``.bak``. No effect if the file has this content
+        already.
 
         Args: before: called when there is something to write.
-        Returns: whether anything was written.
-        Raises: StorageError, and what ``before`` raises; the old file, or its ``.bak``, is then still whole.
-            InternalError when the text would not be read as a file of this kind; nothing is written then.
-        Durability: after it returns the new content survives power loss. A crash in between leaves the old or the
-            new file, or, for an instant, only the ``.bak``, which load takes.
+        Returns: True if anything was written.
+        Raises: StorageError, and exceptions of ``before``; the old file or the ``.bak`` is then still valid.
+            InternalError if the text would not be read as a file of this kind; nothing is written then.
+        Durability: when the call returns, the new content survives power loss. A crash in between leaves the old or the
+            new file, or, for an instant, only the ``.bak``, which load reads.
         """
         data = fastjson.dumps(value)
         with self._lock:
             return self._persist(data, before, is_checked=False)
 
     def persist_text(self, make: Callable[[], bytes]) -> bool:
-        """As ``persist``, for a text whose parts were checked when they were made: the whole is not parsed again.
+        """Do ``persist`` for a text whose parts were checked when they were made: the whole text is not parsed again.
 
-        Args: make: gives the text; called under the lock of the file, so an older text never replaces a newer one.
+        Args: make: returns the text; called under the lock of the file, so an older text never replaces a newer text.
         """
         with self._lock:
             return self._persist(make(), None, is_checked=True)
@@ -160,13 +160,15 @@ class ConfigFile:
             raise InternalError(f"{self.path} is left as it is: the new text could not be read back: {error}") from None
 
     def _put(self, data: bytes) -> None:
-        """Write the new file. On a full disk the backup gives its blocks: the present file replaces it anyway."""
+        """Write the new file. On a full disk the backup is removed for its blocks: the present file replaces the backup
+        anyway.
+        """
         backup = self.path + ".bak"
-        # A bad file must not take the place of a good backup.
+        # A bad file must not replace a good backup.
         keep = backup if self._main_is_good else self.path + ".damaged"
         try:
             self._door.replace_file(self.path, data, keep)
-        except StoreNotFound:  # the first file of its directory
+        except StoreNotFound:  # the first file of the directory
             self._door.makedirs(self.path.rpartition("/")[0] or ".")
             self._door.replace_file(self.path, data, keep)
         except DiskFull:
@@ -177,12 +179,12 @@ class ConfigFile:
 
 
 def new_data_version(now_ms: int) -> dict[str, int]:
-    """The first version of a table made now."""
+    """Return the first version of a new table."""
     return {"counter": 0, "stateVersion": 0, "timestamp": now_ms}
 
 
 def next_data_version(version: _Json, now_ms: int) -> None:
-    """Step a ``dataVersion`` object in place; fields that its release does not have are not added.
+    """Step a ``dataVersion`` object in place; fields that its release lacks are not added.
 
     Source: DataVersion.nextVersion.
     """
@@ -204,9 +206,9 @@ def _want_objects(root: _Json, table: str) -> None:
 
 
 class _Table:
-    """A file with a ``dataVersion`` and one table in it; changes are in memory until persist.
+    """A file with a ``dataVersion`` and a table; changes are in memory until persist.
 
-    The text of each entry is kept: a file of many entries costs little more to write than one of a few.
+    The text of each entry is cached: a file of many entries costs little more to write than a file of a few.
     """
 
     _TABLE: ClassVar[str]
@@ -221,7 +223,7 @@ class _Table:
 
     @classmethod
     def load(cls, os_api: Door, path: str) -> Self:
-        """Read the file, or its ``.bak``; empty without either.
+        """Read the file, or the ``.bak``; empty without both.
 
         Raises: CorruptFile, StorageError.
         """
@@ -231,7 +233,7 @@ class _Table:
 
     @property
     def warnings(self) -> list[str]:
-        """What load found wrong."""
+        """Problems that load noted."""
         return self._file.warnings
 
     def _check(self, root: _Json) -> None:
@@ -242,22 +244,22 @@ class _Table:
 
     @property
     def version_ms(self) -> int:
-        """When the table was last changed, by the clock of whoever did; 0: unknown."""
+        """Time of the last change of the table, by the clock of the writer; 0: unknown."""
         return int(self._root.get("dataVersion", {}).get("timestamp", 0))
 
     @property
     def data_version(self) -> dict[str, int]:
-        """A copy of the table's version; a new one where the table has none yet."""
+        """Return a copy of the table's version; a new version for a table without version."""
         version = self._root.get("dataVersion")
         return dict(version) if version else new_data_version(0)
 
     def touch(self) -> None:
-        """Step the version: what depends on the table has changed."""
+        """Step the version: data that depends on the table has changed."""
         with self._lock:
             self._changed()
 
     def put(self, name: str, raw: dict[str, Any]) -> None:
-        """Set the object of a name, and step the version. Raises: UsageError for what no file can hold."""
+        """Set the object of a name, and step the version. Raises: UsageError for a value that no file can hold."""
         text = self._checked(name, raw)
         with self._lock:
             self._entries[name] = raw
@@ -265,7 +267,7 @@ class _Table:
             self._changed()
 
     def _checked(self, name: str | int, value: object) -> bytes:
-        """The text of an entry. Raises: UsageError for what no file can hold."""
+        """Return the text of an entry. Raises: UsageError for a value that no file can hold."""
         try:
             text = fastjson.entry(name, value, 2)
             self._check({self._TABLE: fastjson.loads(b"{" + text + b"}")})
@@ -274,7 +276,7 @@ class _Table:
         return text
 
     def delete(self, name: str) -> bool:
-        """Take a name out of the table; says whether it was there."""
+        """Remove a name from the table. Returns: True if the table had the name."""
         with self._lock:
             if name not in self:
                 return False
@@ -284,7 +286,7 @@ class _Table:
             return True
 
     def replace(self, entries: dict[Any, Any], data_version: dict[str, int]) -> None:
-        """All entries and the version at once, as another broker's table has them. Raises: UsageError as ``put``."""
+        """Replace all entries and the version at once, by another broker's table. Raises: UsageError as ``put``."""
         texts = {name: self._checked(name, value) for name, value in entries.items()}
         with self._lock:
             self._entries.clear()
@@ -295,7 +297,7 @@ class _Table:
 
     @property
     def _entries(self) -> _Json:
-        # The order of the fields in a file is alphabetical, so the version comes first.
+        # The fields of a file are in alphabetical order, so the version comes first.
         if self._VERSIONED and not self._root:
             self._root["dataVersion"] = new_data_version(self._door.now_ms())
         entries: _Json = self._root.setdefault(self._TABLE, {})
@@ -308,17 +310,17 @@ class _Table:
 
     def persist(self) -> bool:
         """Put the table on disk if it changed; see ConfigFile.persist."""
-        # An empty table that never was on disk needs no file.
+        # An empty table that was never on disk needs no file.
         return self._file.persist_text(self._text) if self._root else False
 
     def _text(self) -> bytes:
-        """The whole file; nobody who changes the table waits for the disk meanwhile."""
+        """Return the whole file. Threads that change the table do not wait for the disk meanwhile."""
         with self._lock:
             parts: list[bytes] = []
             for key, value in self._root.items():
                 if key == self._TABLE and value:
                     texts = self._texts
-                    if len(texts) < len(value):  # there is no text of what is not in the table
+                    if len(texts) < len(value):  # an entry outside the table has no text
                         for name in value.keys() - texts.keys():
                             texts[name] = self._checked(name, value[name])
                     table = b",".join([texts[name] for name in value])
@@ -339,7 +341,7 @@ class _Table:
 
 
 class TopicConfig:
-    """One topic of ``topics.json``: a view of its JSON object, with RocketMQ's defaults for what is not there.
+    """A topic of ``topics.json``: a view of the JSON object, with RocketMQ's defaults for missing fields.
 
     Source: TopicConfig.
     """
@@ -376,12 +378,12 @@ class TopicConfig:
 
     @property
     def order(self) -> bool:
-        """Is the topic marked as ordered?"""
+        """True if the topic is marked as ordered."""
         return self.raw.get("order") is True
 
     @property
     def is_multi_tag(self) -> bool:
-        """Do messages of the topic carry several tags (sysFlag MULTI_TAGS)?"""
+        """True if messages of the topic carry several tags (sysFlag MULTI_TAGS)."""
         return self.raw.get("topicFilterType") == "MULTI_TAG"
 
     @property
@@ -399,7 +401,7 @@ class TopicConfig:
 
     @property
     def is_batch_queue(self) -> bool:
-        """Does the topic have 46-byte units under ``batchconsumequeue``?"""
+        """True if the topic has 46-byte units under ``batchconsumequeue``."""
         return self.queue_type == "BatchCQ"
 
     def __repr__(self) -> str:
@@ -416,7 +418,7 @@ class TopicTable(_Table):
     _TABLE = "topicConfigTable"
 
     def get(self, topic: str) -> TopicConfig | None:
-        """The topic, or None if it is not in the table."""
+        """Return the topic, or None if the table lacks the topic."""
         raw = self._root.get(self._TABLE, {}).get(topic)
         return None if raw is None else TopicConfig(topic, raw)
 
@@ -429,9 +431,9 @@ class TopicTable(_Table):
         multi_tag: bool = False,
         attributes: dict[str, str] | None = None,
     ) -> TopicConfig:
-        """The topic, made with these values if it is not there.
+        """Return the topic. A missing topic is created with these values.
 
-        An existing topic gets more queues if it has fewer; nothing else of it changes.
+        An existing topic gets more queues if it has fewer; no other value changes.
         """
         with self._lock:
             entries = self._entries
@@ -471,15 +473,15 @@ class SubscriptionGroupTable(_Table):
 
     @property
     def forbidden_table(self) -> dict[str, dict[str, int]]:
-        """Group -> topic -> bits of what the group may not do: a copy."""
+        """Group -> topic -> forbidden permission bits: a copy."""
         with self._lock:
             table = self._root.get(self._FORBIDDEN)
             return {group: dict(topics) for group, topics in table.items()} if isinstance(table, dict) else {}
 
     def forbid(self, group: str, topic: str, bits: int) -> None:
-        """Set what a group may not do with a topic; 0: it may do everything."""
+        """Set the forbidden permission bits of a group for a topic; 0: nothing is forbidden."""
         with self._lock:
-            _ = self._entries  # so that the version stands first
+            _ = self._entries  # so that the version comes first
             table = self._root.setdefault(self._FORBIDDEN, {})
             topics = table.setdefault(group, {})
             topics.pop(topic, None)
@@ -490,14 +492,14 @@ class SubscriptionGroupTable(_Table):
             self._changed()
 
     def replace_forbidden(self, table: dict[str, dict[str, int]]) -> None:
-        """What all groups may not do, as another broker's table has it; the version stays."""
+        """Replace the forbidden bits of all groups by another broker's table; the version does not change."""
         with self._lock:
             if table or self._FORBIDDEN in self._root:
-                _ = self._entries  # so that the version stands first
+                _ = self._entries  # so that the version comes first
                 self._root[self._FORBIDDEN] = {group: dict(topics) for group, topics in table.items()}
 
     def delete(self, name: str) -> bool:
-        """Take a group out of the table, and what the group may not do; says whether the group was there."""
+        """Remove a group and its forbidden bits from the table. Returns: True if the table had the group."""
         with self._lock:
             table = self._root.get(self._FORBIDDEN)
             if isinstance(table, dict) and table.pop(name, None) is not None and name not in self:
@@ -505,17 +507,17 @@ class SubscriptionGroupTable(_Table):
         return super().delete(name)
 
     def forbidden(self, group: str, topic: str) -> int:
-        """The bits of what a group may not do with a topic; bit 2: read (RocketMQ: forbiddenTable, PermName)."""
-        found = self._root.get("forbiddenTable", {}).get(group, {}).get(topic, 0)
-        return found if isinstance(found, int) else 0
+        """Return the forbidden bits of a group for a topic; bit 2: read (RocketMQ: forbiddenTable, PermName)."""
+        bits = self._root.get("forbiddenTable", {}).get(group, {}).get(topic, 0)
+        return bits if isinstance(bits, int) else 0
 
     def get(self, group: str) -> dict[str, Any] | None:
-        """A copy of the group's object, or None."""
+        """Return a copy of the group's object, or None."""
         raw = self._root.get(self._TABLE, {}).get(group)
         return None if raw is None else dict(raw)
 
     def ensure(self, group: str) -> dict[str, Any]:
-        """A copy of the group's object; made with RocketMQ's defaults if it is not there."""
+        """Return a copy of the group's object. A missing group is created with RocketMQ's defaults."""
         with self._lock:
             if not self._root:
                 self._root = {"dataVersion": new_data_version(self._door.now_ms()), "forbiddenTable": {}}
@@ -561,17 +563,17 @@ class DelayOffsetTable(_Table):
             _want(f"{self._TABLE}[{level}]", offset, int)
 
     def get(self, level: int) -> int:
-        """The next queue offset of a level; 0 if none is noted."""
+        """Return the next queue offset of a level; 0 if none is stored."""
         offset = self._root.get(self._TABLE, {}).get(level, 0)
         return int(offset)
 
     def offsets(self) -> dict[int, int]:
-        """Every level that is noted, with its next queue offset."""
+        """Return every stored level with the next queue offset."""
         with self._lock:
             return dict(self._root.get(self._TABLE, {}))
 
     def set(self, level: int, offset: int) -> None:
-        """Note the next queue offset of a level."""
+        """Set the next queue offset of a level."""
         with self._lock:
             if self._entries.get(level) != offset:
                 self._entries[level] = offset
@@ -589,6 +591,6 @@ class ConsumerFilterTable(_Table):
     _VERSIONED = False
 
     def get(self, topic: str) -> dict[str, Any] | None:
-        """A copy of the topic's object, or None."""
+        """Return a copy of the topic's object, or None."""
         raw = self._root.get(self._TABLE, {}).get(topic)
         return None if raw is None else dict(raw)

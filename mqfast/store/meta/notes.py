@@ -1,13 +1,12 @@
-"""Notes: what a store knows about itself that none of RocketMQ's files says, in ``config/mqfast.json``, which RocketMQ
-leaves alone.
+"""Notes: facts about a store that no file of RocketMQ holds, in ``config/mqfast.json``, which RocketMQ ignores.
 
-- which topics were deleted, and up to which record: RocketMQ forgets a deletion when it makes queues anew from the log;
-- which queues have messages, so that one whose directory is gone is missed;
-- where a cut of a slave's log is under way, so that the next open goes on with it;
-- the size of the log files, so that a single one that was cut short is not taken for whole.
+- deleted topics, each with the last deleted record: RocketMQ forgets a deletion when it rebuilds queues from the log;
+- the queues that have messages, so that a missing directory is noticed;
+- a running cut of a slave's log, so that the next open completes the cut;
+- the size of the log files, so that a single file that was cut short is not accepted as valid.
 
-It must never hide a record that was not deleted: a deletion counts only while the log still has, in its place, the
-record that it names. A file that cannot be read counts as empty, with a warning. Format: ``mqfast/store/FORMAT.md``.
+A record that was not deleted is never hidden: a deletion counts only while the log still has the noted record at the
+noted offset. An unreadable file counts as empty, with a warning. Format: ``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations
@@ -34,32 +33,32 @@ _CUT: Final = "cutOfLog"
 
 
 def notes_path(paths: StorePaths) -> str:
-    """Where the notes of a store are."""
+    """Return the path of a store's notes."""
     return os.path.join(paths.config, "mqfast.json")
 
 
 def log_file_bytes(files: Sequence[tuple[int, int]], noted: int) -> int:
-    """The size that log files have, although one may have been cut short or have grown; 0: nothing tells.
+    """Return the size of the log files, although a file may have been cut short or have grown; 0: unknown.
 
-    Args: files: (start offset, bytes) of each, in order; noted: what the store noted, 0: nothing.
+    Args: files: (start offset, bytes) of each, in order; noted: the noted size, 0: none.
     """
     if not files:
         return noted
     steps = {later[0] - earlier[0] for earlier, later in pairwise(files)}
-    found = {size for _, size in files if size > 0}
-    if len(steps) == 1 and (step := min(steps)) in (*found, noted) and files[0][0] % step == 0:
+    file_sizes = {size for _, size in files if size > 0}
+    if len(steps) == 1 and (step := min(steps)) in (*file_sizes, noted) and files[0][0] % step == 0:
         return step
-    whole = [size for size in found if all(step % size == 0 for step in steps) and files[0][0] % size == 0]
+    whole = [size for size in file_sizes if all(step % size == 0 for step in steps) and files[0][0] % size == 0]
     longest = max(whole, default=0)
     if noted > 0 and longest <= noted and all(step % noted == 0 for step in steps) and files[0][0] % noted == 0:
         return noted
     if not whole:
-        return noted or max(found, default=0)  # one of them is out of place
+        return noted or max(file_sizes, default=0)  # a file is at a wrong offset
     return longest if steps or longest % _KIB == 0 else noted
 
 
 class Deletion(NamedTuple):
-    """The last record that a topic had when it was deleted."""
+    """The last record of a topic at its deletion."""
 
     physical_offset: int
     size: int
@@ -67,7 +66,7 @@ class Deletion(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Records of the topic that end here or before are deleted."""
+        """Return the end of the last deleted record: records of the topic that end there or before are deleted."""
         return self.physical_offset + self.size
 
 
@@ -97,7 +96,7 @@ def _check(root: dict[Any, Any]) -> None:
 
 
 class StoreNotes:
-    """``config/mqfast.json`` of one store. Thread: any."""
+    """``config/mqfast.json`` of a store. Thread: any."""
 
     def __init__(self, os_api: Door, paths: StorePaths) -> None:
         self.path: Final = notes_path(paths)
@@ -108,7 +107,7 @@ class StoreNotes:
 
     @classmethod
     def load(cls, os_api: Door, paths: StorePaths) -> StoreNotes:
-        """Read the notes; none where the file is missing or damaged (then with a warning). Raises: StorageError."""
+        """Read the notes; empty for a missing file, and with a warning for a damaged file. Raises: StorageError."""
         self = cls(os_api, paths)
         try:
             self._root = self._file.load()
@@ -121,14 +120,14 @@ class StoreNotes:
 
     @property
     def is_there(self) -> bool:
-        """Has the store any notes?"""
+        """True if the store has notes."""
         return bool(self._root)
 
     # --- deletions ---
 
     @property
     def deletions(self) -> dict[str, Deletion]:
-        """Topic -> its last deletion, whether the log still has the records or not."""
+        """Topic -> the last deletion, also if the log no longer has the records."""
         with self._lock:
             return {
                 topic: Deletion(fields["physicalOffset"], fields["size"], fields["storeTimestamp"])
@@ -136,9 +135,9 @@ class StoreNotes:
             }
 
     def note_deletion(self, topic: str, deletion: Deletion | None) -> None:
-        """Note it, and that the topic has no queues; None: it had no message that could come back.
+        """Note a deletion, and that the topic has no queues. None: the topic had no message that could be restored.
 
-        Durable when it returns. Raises: StorageError; nothing is noted then.
+        Durability: synced when the call returns. Raises: StorageError; nothing is noted then.
         """
         with self._lock:
             root = {**self._root, _QUEUES: {name: ids for name, ids in self._queues.items() if name != topic}}
@@ -153,25 +152,25 @@ class StoreNotes:
             self._root = root
 
     def floors(self, record: Callable[[int], StoredMessage | None], min_offset: int) -> dict[str, int]:
-        """Topic -> end of its last deleted record, of the deletions that this log was there for.
+        """Return topic -> end of the last deleted record, for the deletions that this log contains.
 
-        Args: record: the whole record at a physical offset, None where there is none; min_offset: of the log.
+        Args: record: returns the whole record at a physical offset, or None; min_offset: of the log.
         """
-        found: dict[str, int] = {}
+        floors: dict[str, int] = {}
         for topic, deletion in self.deletions.items():
             if deletion.end <= min_offset:
-                continue  # its records are gone
+                continue  # the records have been removed
             message = record(deletion.physical_offset)
             if (
                 message is not None
                 and message.size == deletion.size
                 and message.store_timestamp == deletion.store_timestamp
             ):
-                found[topic] = deletion.end
-        return found
+                floors[topic] = deletion.end
+        return floors
 
     def keep_deletions(self, topics: Iterable[str]) -> list[str]:
-        """Forget every other one, at the next persist; returns the forgotten topics."""
+        """Drop all other deletions at the next persist. Returns: the dropped topics."""
         kept = set(topics)
         with self._lock:
             table = self._root.get(_DELETED, {})
@@ -184,17 +183,19 @@ class StoreNotes:
 
     @property
     def cut(self) -> tuple[int, bytes] | None:
-        """(physical offset, the first bytes that stood there) of a cut that may not be whole."""
+        """(physical offset, the first bytes there) of a cut that may be incomplete."""
         with self._lock:
-            found = self._root.get(_CUT)
-            return None if found is None else (found["physicalOffset"], bytes.fromhex(found["head"]))
+            note = self._root.get(_CUT)
+            return None if note is None else (note["physicalOffset"], bytes.fromhex(note["head"]))
 
     def note_cut(self, physical_offset: int, head: bytes) -> None:
-        """Before the cut. Durable when it returns. Raises: StorageError; nothing is noted then."""
+        """Note a cut before it begins. Durability: synced when the call returns. Raises: StorageError; nothing is noted
+        then.
+        """
         self._persist_cut({"physicalOffset": physical_offset, "head": head.hex()})
 
     def forget_cut(self) -> None:
-        """Behind the cut. Raises: StorageError; the cut then counts as under way."""
+        """Remove the note after the cut. Raises: StorageError; the cut then counts as incomplete."""
         self._persist_cut(None)
 
     def _persist_cut(self, cut: dict[str, Any] | None) -> None:
@@ -213,10 +214,10 @@ class StoreNotes:
         return queues
 
     def missed(self, present: dict[str, list[int]], topics_version: int, known: Callable[[str], bool]) -> list[str]:
-        """Queues, as ``topic/queue id``, that had messages and are not among those present.
+        """Return the queues, as ``topic/queue id``, that had messages and are missing in ``present``.
 
-        Args: known: does topics.json have the topic? A topic that neither the queues nor a newer topics.json have was
-        deleted by RocketMQ.
+        Args: known: returns True if topics.json has the topic. A topic without queues and without an entry in a newer
+        topics.json was deleted by RocketMQ.
         """
         newer = topics_version > self._root.get(_TOPICS_VERSION, 0)
         return [
@@ -229,11 +230,11 @@ class StoreNotes:
 
     @property
     def log_file_bytes(self) -> int:
-        """Size of the log files, 0: not known."""
+        """Size of the log files, 0: unknown."""
         return int(self._root.get(_LOG_FILE_BYTES, 0))
 
     def persist(self, queues: dict[str, list[int]], topics_version: int, log_file_bytes: int) -> None:
-        """Put them on disk if they changed. Raises: StorageError."""
+        """Put the notes on disk if they changed. Raises: StorageError."""
         with self._lock:
             root = {**self._root, _QUEUES: queues, _TOPICS_VERSION: topics_version, _LOG_FILE_BYTES: log_file_bytes}
             self._file.persist(root)

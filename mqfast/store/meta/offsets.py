@@ -1,9 +1,9 @@
-"""How far each consumer group has read: ``config/consumerOffset.json``, or ``lmqConsumerOffset.json`` where light
-queues are on.
+"""Consumer offsets: ``config/consumerOffset.json``, or ``lmqConsumerOffset.json`` with light queues (RocketMQ:
+ConsumerOffsetManager).
 
-The file is a broker's: ``topic@group`` -> queue id -> next queue offset to read. This module must never look at a
-queue: whether an offset still exists is for the reader to find out. It must never put an offset on the disk before the
-messages that the offset passes: ``persist`` is told how to make them durable. Format: ``mqfast/store/FORMAT.md``.
+The file is a broker's: ``topic@group`` -> queue id -> next queue offset to read. Queues are not read here: the reader
+checks that an offset still exists. An offset is written only after the messages that the offset passes are durable:
+the caller of ``persist`` passes the flush. Format: ``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ _FOLLOWED_MAX: Final = 10_000  # groups of a topic that are known without a comm
 
 def _key(topic: str, group: str) -> str:
     for what, name in (("topic", topic), ("group", group)):
-        # A broker splits the key at '@' and forgets what does not fall into two parts.
+        # A broker splits the key at '@' and drops keys that do not have two parts.
         if not isinstance(name, str):
             raise UsageError(f"{what}: expected str, found {type(name).__name__}")
         if not name or _SEPARATOR in name:
             raise UsageError(f"{what}: expected a name without '@', found {name!r}")
         try:
-            name.encode("utf-8")  # as the file has it
+            name.encode("utf-8")  # the encoding of the file
         except UnicodeEncodeError:
             raise UsageError(f"{what}: expected text that has a UTF-8 form, found {name!r}") from None
     return topic + _SEPARATOR + group
 
 
-def _number(what: str, number: object, most: int) -> int:
-    """A plain int: whatever else counts as one (a bool, an enum, a number of numpy) has another form in the file."""
+def _number(what: str, number: object, highest: int) -> int:
+    """Return a plain int: a bool, an enum or a number of numpy would have another form in the file."""
     try:
         plain = int(index(number))  # type: ignore[arg-type]
     except TypeError:
         raise UsageError(f"{what}: expected int, found {type(number).__name__}") from None
-    if not 0 <= plain <= most:
-        raise UsageError(f"{what}: expected 0 to {most}, found {number}")
+    if not 0 <= plain <= highest:
+        raise UsageError(f"{what}: expected 0 to {highest}, found {number}")
     return plain
 
 
@@ -67,7 +67,7 @@ def _check(root: dict[Any, Any]) -> None:
         if not isinstance(key, str) or not isinstance(queues, dict):
             raise CorruptFile("JSON is damaged", expected="offsetTable of objects", found=f"{key!r}: {queues!r:.40}")
         for queue_id, offset in queues.items():
-            # Some tools quote the queue ids; a broker reads that as well.
+            # Some tools quote the queue ids; a broker accepts that as well.
             if not (isinstance(queue_id, int) or (queue_id.isascii() and queue_id.isdigit() and len(queue_id) <= 10)):
                 raise CorruptFile("JSON is damaged", expected=f"offsetTable[{key!r}] by queue id", found=repr(queue_id))
             _offset(f"offsetTable[{key!r}][{queue_id}]", offset)
@@ -78,10 +78,10 @@ def _check(root: dict[Any, Any]) -> None:
 
 
 class ConsumerOffsets:
-    """The offsets of all groups, in memory, and their file.
+    """The offsets of all groups, in memory, and the file.
 
     Thread: any.
-    Durability: a commit is in memory until persist; after a crash a group goes on from the last persisted offset.
+    Durability: a commit is in memory until persist; after a crash a group continues at the last persisted offset.
     Source: ConsumerOffsetManager, LmqConsumerOffsetManager.
     """
 
@@ -101,7 +101,7 @@ class ConsumerOffsets:
 
     @classmethod
     def load(cls, os_api: Door, path: str, *, lmq: bool = False, version_step: int = 500) -> ConsumerOffsets:
-        """Read the file, or its ``.bak``; no offsets without either.
+        """Read the file, or the ``.bak``; no offsets without both.
 
         Args: ``path`` is StorePaths.offsets_file(lmq); ``version_step`` is consumer_offset_update_version_step.
         Raises: CorruptFile, StorageError.
@@ -115,10 +115,12 @@ class ConsumerOffsets:
 
     @classmethod
     def of_store(cls, os_api: Door, paths: StorePaths, *, lmq: bool, version_step: int) -> ConsumerOffsets:
-        """The offsets of a store, by ``load``.
+        """Load the offsets of a store by ``load``.
 
-        With light queues the offsets of all groups are in a file of its own. Where they were switched on or off just
-        now, this file is not there yet, and what groups committed is in the other one: a group must not begin anew.
+        With light queues the offsets of all groups are in a separate file. Just after a switch of light queues this
+        file
+        does not exist yet, and the committed offsets are in the other file, which is then read: a group must not begin
+        again.
         RocketMQ begins without offsets then.
         """
         path, other = paths.offsets_file(lmq), paths.offsets_file(not lmq)
@@ -141,15 +143,15 @@ class ConsumerOffsets:
 
     @property
     def warnings(self) -> list[str]:
-        """What load found wrong."""
+        """Problems that load noted."""
         return self._file.warnings
 
     def _is_light(self, group: str) -> bool:
-        # RocketMQ asks the group, not the topic: a light consumer's group is named like its queue.
+        # RocketMQ checks the group, not the topic: a light consumer's group has the name of its queue.
         return self._lmq and group.startswith(LMQ_PREFIX)
 
     def get(self, group: str, topic: str, queue_id: int) -> int:
-        """The next queue offset to read, or -1 if the group never committed one."""
+        """Return the next queue offset to read, or -1 if the group never committed an offset."""
         key = _key(topic, group)
         if not isinstance(queue_id, int):
             raise UsageError(f"queue_id: expected int, found {type(queue_id).__name__}")
@@ -159,9 +161,9 @@ class ConsumerOffsets:
             return self._table.get(key, {}).get(queue_id, -1)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Note the next queue offset to read. It may go back: that is how a group is reset.
+        """Set the next queue offset to read. A lower offset resets the group.
 
-        Raises: UsageError for a name with ``@`` or numbers below 0; nothing is noted then.
+        Raises: UsageError for a name with ``@`` or numbers below 0; nothing is stored then.
         """
         key = _key(topic, group)
         queue_id = _number("queue_id", queue_id, 2**31 - 1)
@@ -176,40 +178,40 @@ class ConsumerOffsets:
                 next_data_version(self._root["dataVersion"], self._door.now_ms())
 
     def groups(self) -> list[str]:
-        """Every group that committed something, sorted."""
+        """Return every group with a commit, sorted."""
         with self._lock:
             keys = [*self._table, *self._light]
         return sorted({key.partition(_SEPARATOR)[2] for key in keys})
 
     def pairs(self) -> list[tuple[str, str]]:
-        """(topic, group) of every group that committed something in a topic."""
+        """Return (topic, group) of every group with a commit in a topic."""
         with self._lock:
             keys = [*self._table, *self._light]
         return [(topic, group) for topic, _, group in (key.partition(_SEPARATOR) for key in keys)]
 
     def offsets(self, group: str) -> dict[str, dict[int, int]]:
-        """Topic -> queue id -> next queue offset of one group: a copy."""
-        found: dict[str, dict[int, int]] = {}
+        """Return topic -> queue id -> next queue offset of a group: a copy."""
+        offsets: dict[str, dict[int, int]] = {}
         with self._lock:
             for key, queues in self._table.items():
                 topic, _, owner = key.partition(_SEPARATOR)
                 if owner == group:
-                    found[topic] = dict(queues)
+                    offsets[topic] = dict(queues)
             for key, offset in self._light.items():
                 topic, _, owner = key.partition(_SEPARATOR)
                 if owner == group:
-                    found[topic] = {0: offset}
-        return found
+                    offsets[topic] = {0: offset}
+        return offsets
 
     def as_file(self) -> dict[Any, Any]:
-        """What a file of this moment would hold (43): a copy."""
+        """Return the content of the file at this moment (43): a copy."""
         with self._lock:
             return self._snapshot() or {"dataVersion": new_data_version(self._door.now_ms()), "offsetTable": {}}
 
     def follow(self, group: str, topic: str, begins: dict[int, int]) -> None:
-        """Know the group from now on, until the store closes, although it committed nothing yet.
+        """Register a group without a commit until the store closes.
 
-        Args: begins: where it begins in the queues that it does not read from the first message on.
+        Args: begins: the group's first offset in each queue that the group does not read from the first message on.
         """
         with self._lock:
             groups = self._followed.setdefault(topic, {})
@@ -217,38 +219,39 @@ class ConsumerOffsets:
                 groups.setdefault(group, dict(begins))
 
     def positions(self) -> dict[str, dict[str, dict[int, int]]]:
-        """Topic -> group -> queue id -> next queue offset, of every group that committed or follows: a copy.
+        """Return topic -> group -> queue id -> next queue offset, of every group with a commit or a registration: a
+        copy.
 
-        A group that follows without a commit stands where it began; a queue that is missing is read from its first
-        message on.
+        A registered group without a commit is at its first offset; a missing queue is read from the first message on.
         """
         with self._lock:
-            found = {topic: {g: dict(at) for g, at in groups.items()} for topic, groups in self._followed.items()}
+            result = {topic: {g: dict(at) for g, at in groups.items()} for topic, groups in self._followed.items()}
             table = [*self._table.items(), *((key, {0: offset}) for key, offset in self._light.items())]
             for key, queues in table:
                 topic, _, group = key.partition(_SEPARATOR)
-                found.setdefault(topic, {}).setdefault(group, {}).update(queues)
-        return found
+                result.setdefault(topic, {}).setdefault(group, {}).update(queues)
+        return result
 
     def remove_group(self, group: str) -> None:
-        """Forget the group."""
+        """Remove the group."""
         self._remove(lambda topic, owner: owner == group)
 
     def remove_topic(self, topic: str) -> None:
-        """Forget what every group noted about the topic."""
+        """Remove every group's offsets in the topic."""
         with self._lock:
             self._deletions[topic] = self._deletions.get(topic, 0) + 1
         self._remove(lambda name, owner: name == topic)
 
     def deletions(self, topic: str) -> int:
-        """How often the topic was removed since the store was opened: its offsets of before mean nothing now."""
+        """Return the number of removals of the topic since the store was opened: older offsets have no meaning then."""
         return self._deletions.get(topic, 0)
 
     def cut(self, end_of: Callable[[str, int], int | None]) -> None:
-        """Take offsets back that lie behind the end of their queue, with a warning: the messages there are lost, and
-        new ones at the same offsets must not be skipped.
+        """Lower offsets that are behind the end of their queue, with a warning. The messages there are lost, and new
+        messages at
+        the same offsets must not be skipped.
 
-        Args: end_of: the offset behind the last message of (topic, queue id), or None to leave what is stored.
+        Args: end_of: the offset behind the last message of (topic, queue id), or None to keep the stored offset.
         """
         with self._lock:
             for key, queues in self._table.items():
@@ -286,8 +289,7 @@ class ConsumerOffsets:
                     del groups[group]
 
     def _topics_by_group(self) -> dict[str, list[str]]:
-        # Nothing reads it back; it is written because a broker's file has it. Names that are still right keep their
-        # order.
+        # Never read back; written because a broker's file has it. Names that are still valid keep their order.
         now: dict[str, dict[str, None]] = {}
         for key in self._table:
             topic, _, group = key.partition(_SEPARATOR)
@@ -297,19 +299,19 @@ class ConsumerOffsets:
             if group in now and isinstance(topics, list):
                 kept = [topic for topic in topics if topic in now[group]]
                 result[group] = [*kept, *(topic for topic in now[group] if topic not in kept)]
-        for group, left in now.items():
-            result.setdefault(group, list(left))
+        for group, current in now.items():
+            result.setdefault(group, list(current))
         return result
 
     def persist(self, before: Callable[[], object] | None = None) -> bool:
         """Put the offsets on disk if they changed; a file of 4.x keeps the form of 4.x.
 
-        Args: before: called when something is to be written; makes the messages durable that were handed out so far.
-        Returns: whether anything was written.
-        Raises: StorageError, and what ``before`` raises; the file then stays as it was.
-        Durability: after it returns they survive power loss.
+        Args: before: called when something is to be written; makes the handed-out messages durable.
+        Returns: True if anything was written.
+        Raises: StorageError, and exceptions of ``before``; the file is then unchanged.
+        Durability: when the call returns, the offsets survive power loss.
         """
-        # Two locks: nobody who commits waits for the disk, and an older state never overwrites a newer one.
+        # Two locks: a commit never waits for the disk, and an older state never overwrites a newer state.
         with self._persist_lock:
             with self._lock:
                 root = self._snapshot()

@@ -1,8 +1,7 @@
-"""The metadata thread: when the small files of config/ are written, and what of a running store goes into them.
+"""The metadata service: writes the small files of config/ of a running store.
 
-It must never write a table that belongs to the caller of the store, nor offsets that pass messages which the disk does
-not have. A full disk makes a table wait; the file from before is still whole then. The tables themselves: metadata.py,
-offsets.py, notes.py.
+A table of the store's caller is never written here, and no offset that passes a message which is not durable. A table
+waits for space on a full disk; the previous file is still valid then. The tables: metadata.py, offsets.py, notes.py.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ if TYPE_CHECKING:
 
 __all__ = ["MetadataService"]
 
-_MANY_QUEUES: Final = 1024  # of one topic: more than users ask for, so an id behind it may be a mistake
-_RETRY_S: Final = 1.0  # while something waits for space on the disk
+_MANY_QUEUES: Final = 1024  # of a topic: more than users create, so a higher id may be a mistake
+_RETRY_S: Final = 1.0  # during a wait for disk space
 
 
 class MetadataService:
-    """Writes topics, offsets of groups, and the store's own notes, by interval and at close.
+    """A service that writes topics, offsets of groups, and the store's own notes, by interval and at close.
 
-    Args: start: where the log ended when the store was opened; owns_tables: topics and offsets are the store's, not
-    its caller's. Thread: its own; the methods from any.
+    Args: start: end of the log at the open; owns_tables: True if topics and offsets belong to the store, False if they
+    belong to the caller. Thread: its own; the methods from any.
     """
 
     def __init__(
@@ -63,20 +62,20 @@ class MetadataService:
         self._warn = warn
         self._start = start
         self._owns_tables = owns_tables
-        self._queues_noted = -1  # how many queues there were when the notes were written last
+        self._queues_noted = -1  # number of queues at the last write of the notes
         self.service = Service("metadata", self._turn)
 
     def _turn(self, event: Event) -> None:
         pause = self._config.flush_consumer_offset_interval_ms / 1000
         event.wait(_RETRY_S if self._space.waits else pause)
         if self.service.is_stopping:
-            return  # a close writes what is left
+            return  # the close writes the rest
         if self._owns_tables and not self._log.error_number:
             self._unless_full("consumerOffset.json", self.persist_offsets)
         self._unless_full("topics.json", self.persist_topics)
 
     def _unless_full(self, name: str, persist: Callable[[], object]) -> None:
-        """Persist a table. On a full disk that waits, and what was on the disk before is still whole."""
+        """Persist a table. A full disk delays the write; the previous file is still valid then."""
         try:
             persist()
         except DiskFull as error:
@@ -85,47 +84,53 @@ class MetadataService:
             self._space.see(name, None)
 
     def persist_offsets(self) -> None:
-        """Make the offsets of all groups durable, behind the messages that they pass; whoever owns the table."""
+        """Make the offsets of all groups durable, behind the messages that they pass, also in a caller's table."""
         self._offsets.persist(before=self._log.flush)
 
     def persist_last_offsets(self) -> None:
-        """At close, behind the last flush. Where that failed the offsets may pass messages that the disk lacks."""
+        """Persist the offsets at close, behind the last flush. After a failed flush the offsets may pass messages that
+        the disk
+        lacks.
+        """
         if self._owns_tables and not self._log.error_number:
             self._offsets.persist()
 
     def forget_offsets(self, topics: list[str]) -> None:
-        """Durably: a group must not skip messages that the topics get when they are made again."""
+        """Remove the offsets of topics. Durability: synced, since a group must not skip messages of a topic that is
+        created
+        again.
+        """
         for topic in topics:
             self._offsets.remove_topic(topic)
         if topics and self._owns_tables:
             self.persist_offsets()
 
     def delete_topic(self, topic: str) -> None:
-        """Take a topic out of the table; durably, unless the table is the caller's."""
+        """Remove a topic from the table. Durability: synced, unless the table is the caller's."""
         self._topics.delete(topic)
         if self._owns_tables:
             self._topics.persist()
 
     def persist_topics(self) -> None:
-        """Write the topics, with those that have got their first message, and the notes when they are due."""
+        """Write the topics, including topics with a first message, and the notes when they are due."""
         if self._owns_tables:
             self._note_topics()
             self._topics.persist()
         is_due = self.service.is_stopping or self._queues_noted != self._queues.count
-        # A store that was only looked at stays as it was.
+        # A store that was only read is not changed.
         if is_due and (self._notes.is_there or self._log.written > self._start):
             self.persist_notes()
 
     def _note_topics(self) -> None:
-        """Each topic that has messages has an entry, with as many queues."""
+        """Add an entry for each topic with messages, with as many queues."""
         known: dict[str, int] = {}
         for queue in self._queues.table.all():
             if queue.max_offset > 0 or queue.next_offset > 0:
                 known[queue.topic] = max(known.get(queue.topic, 0), min(queue.queue_id + 1, QUEUES_MAX))
         for topic, count in known.items():
             if not topic.startswith(("%LMQ%", "rmq_sys_")):
-                found = self._topics.get(topic)
-                if found is None or found.read_queue_nums < count:
+                config = self._topics.get(topic)
+                if config is None or config.read_queue_nums < count:
                     if count > _MANY_QUEUES:
                         self._warn(
                             f"topic {topic}: a message was put to queue {count - 1}, so the topic now counts {count} "
@@ -134,14 +139,14 @@ class MetadataService:
                     self._topics.ensure(topic, max(count, self._config.default_topic_queue_nums))
 
     def persist_notes(self) -> None:
-        """Note which queues there are, and how long log files are."""
+        """Note the existing queues and the size of log files."""
         count = self._queues.count
-        with contextlib.suppress(DiskFull):  # the next turn, or the close, tries again
+        with contextlib.suppress(DiskFull):  # the next step, or the close, tries again
             self._notes.persist(
                 self._queues.present(), self._topics.version_ms, self._config.mapped_file_bytes_commit_log
             )
             self._queues_noted = count
 
     def close(self) -> None:
-        """Stop."""
+        """Stop the service."""
         self.service.stop()

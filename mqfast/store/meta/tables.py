@@ -1,7 +1,7 @@
-"""ConfigTables: the tables of ``config/`` in the hands of who opens a store, a broker for one.
+"""ConfigTables: the tables of ``config/``, owned by the opener of a store, such as a broker.
 
-A store that is opened with ``tables=`` uses these objects and neither reads nor writes their files; whoever loaded them
-calls ``persist``. This module must never persist by itself.
+A store that is opened with ``tables=`` uses these objects and neither reads nor writes their files. The caller of
+``load`` calls ``persist``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["ConfigTables"]
 
 
 class ConfigTables:
-    """Topics, consumer offsets, groups, delay offsets and filters of one store directory.
+    """Topics, consumer offsets, groups, delay offsets and filters of a store directory.
 
     Attributes: ``topics``, ``offsets``, ``groups``, ``delays``, ``filters``; each persists by itself, too.
     Thread: any.
@@ -44,27 +44,29 @@ class ConfigTables:
     def load(
         cls, path: str | os.PathLike[str], config: StoreConfig | None = None, *, os_api: OsApi | None = None
     ) -> Self:
-        """Read the tables of the store at ``path``; what is not there is empty. Nothing is made on the disk.
+        """Read the tables of the store at ``path``; missing tables are empty. Nothing is created on the disk.
 
-        Args: config: that of the store.
-        Raises: CorruptFile for a file that cannot be read, nor its backup; StorageError.
+        Args: config: the config of the store.
+        Raises: CorruptFile if neither a file nor the backup can be read; StorageError.
         """
         return cls(path, config or StoreConfig(), os_api or OsApi())
 
     @property
     def warnings(self) -> list[str]:
-        """What loading found wrong, one sentence each."""
+        """Problems at load, one sentence each."""
         tables = (self.topics, self.offsets, self.groups, self.delays, self.filters)
         return [text for table in tables for text in table.warnings]
 
     def persist(self, before_offsets: Callable[[], object] | None = None) -> bool:
-        """Put every table on disk that changed; one that cannot be written holds up no other.
+        """Put every changed table on disk. A table that cannot be written does not stop the other tables.
 
-        Args: before_offsets: called when consumer offsets are to be written; makes the messages durable that they
+        Args: before_offsets: called when consumer offsets are to be written; makes the messages durable that the
+        offsets
         pass (``store.log.flush``), so that a group never skips a message after a power cut.
-        Returns: whether anything was written. Raises: StorageError of the first table that failed, once all were tried;
-        what ``before_offsets`` raises.
-        Durability: after it returns the tables survive power loss.
+        Returns: True if anything was written. Raises: StorageError of the first table that failed, after all were
+        tried;
+        exceptions of ``before_offsets``.
+        Durability: when the call returns, the tables survive power loss.
         """
         persists: list[Callable[[], bool]] = [
             self.topics.persist,
