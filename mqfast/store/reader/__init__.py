@@ -1,1 +1,1 @@
-"""Reading a store without a lock or a thread, beside a live writer or on a dead store."""
+"""Readers of a store without a lock or a thread, beside a live writer or on a dead store."""

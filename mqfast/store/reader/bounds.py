@@ -1,9 +1,9 @@
-"""What a StoreReader has before it: the store it opened, its log and its queues, where both begin and end, and which
-record a unit points at.
+"""ReaderBounds: the base of StoreReader: the opened store, its log and its queues, their bounds, and the record of a
+unit.
 
-Room: the store; the ground that ``reader_bulk.py`` and ``reader.py`` stand on. It must never take a lock of the store,
-write, or answer with a bound behind which something could not be read: what is damaged, torn or gone ends a queue or
-the log, and what retention removed meanwhile makes it list the files again. File formats: ``FORMAT.md``.
+No lock of the store is taken and nothing is written. Every position below a bound can be read: damaged, torn or
+missing data ends a queue or the log. If retention removes files meanwhile, the files are listed again.
+File formats: ``FORMAT.md``.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from mqfast.store.record.record import StoredMessage
 
 __all__ = ["QueueRange", "ReaderBounds", "check_is_store", "on_files_that_are_there"]
 
-# So often a call begins again because files that it had listed went meanwhile.
+# Maximum number of restarts of a call whose listed files were removed meanwhile.
 _TRIES: Final = 5
 
 
 class QueueRange(NamedTuple):
-    """One queue and what can be read from it: ``min_offset`` up to, not including, ``max_offset``."""
+    """A queue and its readable range: ``min_offset`` up to, not including, ``max_offset``."""
 
     topic: str
     queue_id: int
@@ -49,7 +49,9 @@ _R = TypeVar("_R", bound="ReaderBounds")
 def on_files_that_are_there(
     method: Callable[Concatenate[_R, _P], _T],
 ) -> Callable[Concatenate[_R, _P], _T]:
-    """Under the lock; again with a new listing where retention or the deletion of a topic took a file meanwhile."""
+    """Run a method under the lock, and again with a new listing if retention or the deletion of a topic removed a file
+    meanwhile.
+    """
 
     @functools.wraps(method)
     def run(self: _R, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -69,14 +71,16 @@ def on_files_that_are_there(
 
 
 def check_numbers(**given: object) -> None:
-    """Raise UsageError for what is no whole number of 64 bits."""
+    """Raise UsageError for a value that is no whole number of 64 bits."""
     for name, value in given.items():
         if not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63:
             raise UsageError(f"{name}: expected a whole number of 64 bits, found {value!r:.80}")
 
 
 class ReaderBounds:
-    """An open store, its listing, and the bounds of its log and queues; for whom it is, ``StoreReader`` says."""
+    """An open store, the listing of its files, and the bounds of log and queues. ``StoreReader`` is the
+    public class.
+    """
 
     def __init__(
         self,
@@ -108,7 +112,7 @@ class ReaderBounds:
     # --- life --------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Let go of all files. Safe to call twice; messages stay valid."""
+        """Close all files. Safe to call twice; messages stay valid."""
         with self._lock:
             self._closed = True
             self._files.clear()
@@ -142,18 +146,18 @@ class ReaderBounds:
 
     def _list_queues(self) -> None:
         paths = self.paths
-        found: dict[tuple[str, int], UnitQueue] = {}
+        listed: dict[tuple[str, int], UnitQueue] = {}
         ext = list_queues(self._door, paths.consume_queue_ext)
-        # A topic is of one kind only; where both are there, the batch queue is the younger one.
+        # A topic is of a single kind; if both kinds exist, the batch queue is newer.
         for base, batch in ((paths.consume_queue, False), (paths.batch_consume_queue, True)):
             for topic, queue_ids in list_queues(self._door, base).items():
                 for queue_id in queue_ids:
                     known = self._queues.get((topic, queue_id))
                     if known is not None and known.is_batch == batch:
-                        found[topic, queue_id] = known
+                        listed[topic, queue_id] = known
                         continue
                     has_ext = not batch and queue_id in ext.get(topic, ())
-                    found[topic, queue_id] = UnitQueue(
+                    listed[topic, queue_id] = UnitQueue(
                         self._door,
                         base,
                         topic,
@@ -162,9 +166,9 @@ class ReaderBounds:
                         batch,
                         self._files,
                     )
-        if found.keys() != self._queues.keys():
+        if listed.keys() != self._queues.keys():
             self._files.changes += 1
-        self._queues = found
+        self._queues = listed
         self._longest = None
 
     # --- the log -----------------------------------------------------------------------------------------------------
@@ -179,7 +183,7 @@ class ReaderBounds:
         except StoreNotFound:
             # Removed by retention since the last listing.
             pass
-        # Behind the last file that is known there may be a new one.
+        # A new file may follow the last known file.
         self._log.refresh()
         i = self._log.find(physical_offset)
         return self._log.open(i) if i >= 0 else None
@@ -188,10 +192,11 @@ class ReaderBounds:
         return bool(self._log.starts) and self._log.starts[-1] > physical_offset
 
     def log_range(self) -> tuple[int, int]:
-        """Physical offset of the first file, and of the end of the last whole record before the first damage in the
+        """Return the physical offset of the first file, and the end of the last whole record before the first damage in
+        the
         last file in use.
 
-        The first call reads that file; later ones go on from there.
+        The first call reads that file; later calls continue from there.
         Raises: CorruptFile, StorageError.
         """
         with self._lock:
@@ -205,7 +210,7 @@ class ReaderBounds:
             return self._log.begin, self._log_end
 
     def _whole_until(self, physical_offset: int, tally: LogTally | None = None) -> int:
-        """The end of the last whole record from a record's beginning on, before the first damage."""
+        """Return the end of the last whole record from a record's start on, before the first damage."""
         at = physical_offset
         while (file := self._log_file(at)) is not None:
             walk = LogWalk(file, at)
@@ -215,7 +220,7 @@ class ReaderBounds:
                 break
             following = self._log_file(file.end)
             if following is None or following.read(0, min(8, following.bytes)).strip(b"\0") == b"":
-                # The blank belongs to the log; whether there is a next file yet is a matter of preallocation.
+                # The blank belongs to the log; a next file may exist or not, depending on preallocation.
                 return file.end if stop == "blank" else at
             at = file.end
         return at
@@ -229,8 +234,9 @@ class ReaderBounds:
 
     @on_files_that_are_there
     def readable_range(self) -> tuple[int, int]:
-        """As log_range, but the end is at least that of the last whole record that any queue points at: records behind
-        damage are within, and only what no queue has yet is looked at.
+        """Return log_range, with an end that includes the last whole record that any queue points at. Records behind
+        damage are
+        included, and only records outside all queues are read.
 
         Raises: CorruptFile, StorageError.
         """
@@ -254,8 +260,9 @@ class ReaderBounds:
 
     @on_files_that_are_there
     def whole_until(self, physical_offset: int, tally: LogTally) -> int:
-        """The end of the last whole record from a record's beginning on; the records up to there are counted into
-        ``tally``. For those who follow the log.
+        """Return the end of the last whole record from a record's start on, and count the records up to there into
+        ``tally``.
+        For followers of the log.
 
         Raises: StorageError.
         """
@@ -265,13 +272,13 @@ class ReaderBounds:
             return self._whole_until(physical_offset, tally)
 
     def log_starts(self) -> list[tuple[int, str]]:
-        """Physical offset of the first byte and path of every file of the log, as of the last listing."""
+        """Return the physical offset of the first byte and the path of every log file, as of the last listing."""
         with self._lock:
             self._check_open()
             return [(file.start_offset, file.path) for file in self._log.files]
 
     def list_log(self) -> list[tuple[int, str]]:
-        """As log_starts, of a new listing.
+        """Return log_starts of a new listing.
 
         Raises: StorageError.
         """
@@ -281,7 +288,7 @@ class ReaderBounds:
         return self.log_starts()
 
     def log_files(self) -> list[tuple[str, int, int]]:
-        """Path, physical offset of the first byte and length of every file of the log, as of the last listing.
+        """Return path, physical offset of the first byte and length of every log file, as of the last listing.
 
         Raises: StorageError.
         """
@@ -290,33 +297,34 @@ class ReaderBounds:
             return [(f.path, f.start_offset, self._door.file_size(f.path)) for f in self._log.files]
 
     def release_files(self) -> None:
-        """Let go of all open files, so that removed ones give their space back; they are opened again when needed."""
+        """Close all open files, so that removed files free their space; files are opened again when needed."""
         with self._lock:
             self._files.clear()
 
     # --- queues ------------------------------------------------------------------------------------------------------
 
     def topics(self) -> list[str]:
-        """Every topic that has a queue, sorted; light queues among them."""
+        """Return every topic with a queue, sorted, including light queues."""
         with self._lock:
             self._check_open()
             return sorted({topic for topic, _ in self._queues})
 
     @on_files_that_are_there
     def queues(self) -> list[QueueRange]:
-        """Every queue with its bounds, sorted."""
+        """Return every queue with its bounds, sorted."""
         with self._lock:
             self._check_open()
-            found = []
+            ranges = []
             for key in sorted(self._queues):
                 queue = self._queues[key]
-                found.append(QueueRange(*key, *self._bounds(queue, *self._span(queue))))
-            return found
+                ranges.append(QueueRange(*key, *self._bounds(queue, *self._span(queue))))
+            return ranges
 
     @on_files_that_are_there
     def queue_end(self, topic: str, queue_id: int) -> tuple[QueueRange, int] | None:
-        """One queue with its bounds as they are now, and the physical offset behind its last record (0 for none); None
-        where there is no such queue. Lists the files of this queue only.
+        """Return a queue with its current bounds, and the physical offset behind its last record (0 for none); None for
+        an
+        unknown queue. Lists the files of this queue only.
 
         Raises: CorruptFile, StorageError.
         """
@@ -339,7 +347,7 @@ class ReaderBounds:
         check_numbers(queue_id=queue_id)
         queue = self._queues.get((topic, queue_id))
         if queue is None:
-            # One look at the disk, so that a reader that follows a writer needs no refresh for a queue it waits for.
+            # A single check of the disk, so that a reader that follows a writer needs no refresh for an awaited queue.
             fits = queue_id >= 0 and is_topic_name(topic)
             bases = (self.paths.consume_queue, self.paths.batch_consume_queue)
             if fits and any(self._door.is_dir(queue_dir(base, topic, queue_id)) for base in bases):
@@ -349,22 +357,24 @@ class ReaderBounds:
 
     @on_files_that_are_there
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """Queue offset of the first message still in the log; max_offset when there is none, 0 without queue."""
+        """Return the queue offset of the first message still in the log; max_offset without a message, 0
+        without queue.
+        """
         with self._lock:
             queue = self._queue(topic, queue_id)
             return self._bounds(queue, *self._span(queue))[0] if queue is not None else 0
 
     @on_files_that_are_there
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Queue offset behind the last message; 0 without queue."""
+        """Return the queue offset behind the last message; 0 without queue."""
         with self._lock:
             queue = self._queue(topic, queue_id)
             return self._bounds(queue, *self._span(queue))[1] if queue is not None else 0
 
     def _span(self, queue: UnitQueue) -> tuple[int, int]:
-        """Positions of the first unit whose record is there and behind the last one.
+        """Return the positions of the first unit with an existing record and behind the last such unit.
 
-        However often retention is faster than this thread: each new look begins with a later file.
+        Ends even if retention is faster than this thread: each attempt begins with a later file.
         """
         while True:
             first = queue.stream.files[:1]
@@ -378,7 +388,7 @@ class ReaderBounds:
                     raise
 
     def _end(self, queue: UnitQueue) -> int:
-        """Position behind the last unit whose record is there."""
+        """Return the position behind the last unit with an existing record."""
         end, size = queue.end(), queue.unit_bytes
         begin = queue.stream.begin
         if end <= begin:
@@ -402,7 +412,9 @@ class ReaderBounds:
         return offset + low * size
 
     def _begin(self, queue: UnitQueue, end: int) -> int:
-        """Position of the first unit that is no filler and whose record was not removed; ``end`` when there is none."""
+        """Return the position of the first unit that is no filler and whose record was not removed; ``end`` without
+        such a unit.
+        """
         size = queue.unit_bytes
         log_begin, stream_begin, begin = queue.found_begin
         if (log_begin, stream_begin) == (self._log.begin, queue.stream.begin) and begin < end:
@@ -425,11 +437,11 @@ class ReaderBounds:
         if end <= queue.stream.begin:
             return 0, 0
         last = queue.unit(end - BATCH_UNIT_BYTES)
-        most = last.queue_offset + last.messages
-        return (queue.unit(begin).queue_offset if begin < end else most), most
+        max_offset = last.queue_offset + last.messages
+        return (queue.unit(begin).queue_offset if begin < end else max_offset), max_offset
 
     def _position(self, queue: UnitQueue, offset: int, begin: int, end: int) -> int:
-        """Position of the unit that holds a queue offset within the bounds."""
+        """Return the position of the unit that holds a queue offset within the bounds."""
         if not queue.is_batch:
             return offset * UNIT_BYTES
         low, high = begin // BATCH_UNIT_BYTES, end // BATCH_UNIT_BYTES
@@ -447,7 +459,7 @@ class ReaderBounds:
         return file is not None and not isinstance(file.record(unit.physical_offset, unit.size), str)
 
     def _misplaced(self, queue: UnitQueue, unit: Unit, message: StoredMessage) -> str | None:
-        """Why the record that a unit points at does not belong there; None: it does."""
+        """Return the reason why the record that a unit points at does not belong there; None if it does."""
         place = unit.queue_offset
         if queue.is_batch:
             base, count = claimed_places(message)
@@ -465,7 +477,7 @@ class ReaderBounds:
 
 
 class _ReaderPlaces:
-    """The units of a queue of a reader, for the rule of placement.py."""
+    """The units of a reader's queue, for the rule of placement.py."""
 
     def __init__(self, queue: UnitQueue, log_begin: int, log_file: Callable[[int], PreadFile | None]) -> None:
         self._queue = queue
@@ -486,8 +498,8 @@ class _ReaderPlaces:
     def claim_at(self, place: int) -> int | None:
         unit = self._queue.unit(place * UNIT_BYTES)
         file = self._log_file(unit.physical_offset)
-        found = "" if file is None else file.record(unit.physical_offset, unit.size)
-        return None if isinstance(found, str) else found.offset_in(self._queue.topic, self._queue.queue_id)
+        message = "" if file is None else file.record(unit.physical_offset, unit.size)
+        return None if isinstance(message, str) else message.offset_in(self._queue.topic, self._queue.queue_id)
 
     def first_is_gone(self) -> bool:
         oldest = self._queue.unit(self._queue.stream.begin)
@@ -495,8 +507,10 @@ class _ReaderPlaces:
 
 
 def check_is_store(os_api: OsApi, paths: StorePaths) -> None:
-    """Refuse what is no store. One whose writer has not yet put anything has no directory for its log; one that has
-    queues but no log has its log elsewhere.
+    """Raise StoreNotFound for a path that is no store.
+
+    The store of a writer without puts has no directory for its log; a store with queues but no log has the log
+    elsewhere.
 
     Raises: StoreNotFound, StorageError.
     """

@@ -1,7 +1,7 @@
-"""Much of a store at once: columns along the log or along one queue, and units by the thousand.
+"""BulkReader: bulk reads of a store: columns along the log or along a queue, and units by the thousand.
 
-Room: the store; the part of StoreReader for those who read all of it (``column_scan.py`` drives the columns). It must
-never leave anything out unasked, nor read more than a batch ahead. File formats: ``FORMAT.md``.
+The part of StoreReader for reading whole stores (``column_scan.py`` drives the columns). Nothing is left out unless
+requested, and at most a batch is read ahead. File formats: ``FORMAT.md``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _UNIT_BYTES_AT_ONCE: Final = 1 << 20
 
 
 class BulkReader(RecordStarts):
-    """Columns and units of the store that was opened."""
+    """Columns and units of the opened store."""
 
     def scan_columns(
         self,
@@ -33,13 +33,14 @@ class BulkReader(RecordStarts):
         batch_bytes: int = 1 << 20,
         queued_only: bool = False,
     ) -> LogColumns:
-        """All records of the log as scan has them, in columns: batches of about ``batch_bytes``, each of which Arrow
+        """Return all records of the log as scan does, in columns: batches of about ``batch_bytes``, each of which Arrow
         libraries take over without copying (``pyarrow.record_batch(batch)``).
 
         Args: columns: names of ``column_scan.COLUMNS``, None for all but ``raw_properties``; queued_only: leave out
             half and rolled back messages of transactions.
-        Raises: OffsetError below the log and within a record; while it runs CorruptFile at what is no whole record or
-            has another checksum, DataLoss where a file is gone, StorageError.
+        Raises: OffsetError below the log and within a record; during the iteration CorruptFile for an invalid record or
+        a
+            wrong checksum, DataLoss for a missing file, StorageError.
         """
         with self._lock:
             self._check_open()
@@ -65,9 +66,9 @@ class BulkReader(RecordStarts):
         *,
         batch_bytes: int = 1 << 20,
     ) -> QueueColumns:
-        """The messages of one queue in columns, as scan_columns gives them; one row for each batch of a batch queue.
+        """Return the messages of a queue in columns, as scan_columns does; a row for each batch of a batch queue.
 
-        Raises: OffsetError when there is no such queue, or an offset lies outside of it; otherwise as scan_columns.
+        Raises: OffsetError for an unknown queue or an offset outside the queue; otherwise as scan_columns.
         """
         gather = Gather(_column_names(columns), batch_bytes=batch_bytes, batch_rows=1 << 16, check_crc=True)
         start = self.min_offset(topic, queue_id) if from_offset is None else from_offset
@@ -89,7 +90,7 @@ class BulkReader(RecordStarts):
         skip_damage: bool,
         skip_lost: bool,
     ) -> QueueColumns:
-        """As queue_columns, with a Gather of one's own; see QueueColumns for the rest.
+        """Return queue_columns with the caller's Gather; see QueueColumns for the other arguments.
 
         Raises: OffsetError.
         """
@@ -106,14 +107,14 @@ class BulkReader(RecordStarts):
             )  # fmt: skip
 
     def has_plain_units(self, topic: str, queue_id: int) -> bool:
-        """Has this queue units of 20 bytes that hold their tags code themselves?"""
+        """Return True if this queue has units of 20 bytes that hold the tags code themselves."""
         with self._lock:
             queue = self._queue(topic, queue_id)
             return queue is not None and not queue.is_batch and queue.ext is None
 
     @on_files_that_are_there
     def unit_at(self, topic: str, queue_id: int, offset: int) -> Unit:
-        """The unit of a queue that holds a queue offset.
+        """Return the unit of a queue that holds a queue offset.
 
         Raises: OffsetError outside of the queue's bounds, CorruptFile, StorageError.
         """
@@ -129,8 +130,9 @@ class BulkReader(RecordStarts):
 
     @on_files_that_are_there
     def unit_if_there(self, topic: str, queue_id: int, offset: int) -> Unit | None:
-        """The unit that holds a queue offset as long as the files of the queue have it, also where its record was
-        removed; None where they do not.
+        """Return the unit that holds a queue offset as long as the files of the queue have the unit, also if its record
+        was
+        removed; otherwise None.
 
         Raises: CorruptFile, StorageError.
         """
@@ -147,22 +149,23 @@ class BulkReader(RecordStarts):
             return queue.unit(position) if begin <= position < end else None
 
     def units(self, topic: str, queue_id: int, start: int, end: int) -> Iterator[list[Unit]]:
-        """The units of queue offsets from ``start`` up to, not including, ``end``, some at a time.
+        """Yield the units of queue offsets from ``start`` up to, not including, ``end``, in lists.
 
         Raises: OffsetError outside of the queue's bounds, CorruptFile, StorageError.
         """
         queue, position, stop = self._unit_positions(topic, queue_id, start, end)
         while position < stop:
             with self._lock:
-                found = queue.units(position, stop)
-            if not found:
+                units = queue.units(position, stop)
+            if not units:
                 raise CorruptFile("the queue has lost a unit", path=queue.directory, offset=position)
-            position += len(found) * queue.unit_bytes
-            yield found
+            position += len(units) * queue.unit_bytes
+            yield units
 
     def unit_bytes(self, topic: str, queue_id: int, start: int, end: int) -> Iterator[bytes]:
-        """The same as they stand in the file, for whoever wants very many: 20 bytes each, ``>qiq`` (physical offset,
-        size, tags code). Only where ``has_plain_units``.
+        """Yield the units as stored in the file, for a very large number of units: 20 bytes each, ``>qiq`` (physical
+        offset,
+        size, tags code). Only with ``has_plain_units``.
 
         Raises: as units.
         """

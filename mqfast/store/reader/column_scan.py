@@ -1,8 +1,8 @@
-"""Much of a store at once, as columns: along the log, or along one queue.
+"""Column scans: the records of the log, or of a queue, in columns.
 
-Room: the store. The drivers around ``gather.pyx``, which does the work without the GIL: they open one file after the
-other, and decide what becomes of damage and of files that are gone. They must never leave anything out unless they
-were asked to, and count what they leave out. Files are those of a ``StoreReader``; formats: ``FORMAT.md``.
+Drives ``gather.pyx``, which works without the GIL: opens the files in order, and handles damage and missing files.
+Nothing is left out unless requested, and everything left out is counted. The files are those of a ``StoreReader``;
+formats: ``FORMAT.md``.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ _NOWHERE: Final = 1 << 63  # behind every log
 
 
 class _Columns(ABC):
-    """What both ways have in common.
+    """The common part of both scans.
 
-    Attributes: ``damage`` (where no record began though one should, and why), ``skipped_bytes`` (of the log, up to the
-    next record that a queue knows, or the next file), ``lost`` (places that were gone, each in words).
+    Attributes: ``damage`` (positions without the expected record, and the reason), ``skipped_bytes`` (of the log, up to
+    the
+    next record that a queue knows, or the next file), ``lost`` (missing places, as texts).
     """
 
     def __init__(self, reader: RecordStarts, gather: Gather, skip_damage: bool, skip_lost: bool) -> None:
@@ -47,11 +48,11 @@ class _Columns(ABC):
 
     @abstractmethod
     def _run(self) -> Iterator[RecordColumns]:
-        """The batches, one after another."""
+        """Yield the batches in order."""
 
     @property
     def skipped_records(self) -> int:
-        """Records that were left out as damaged."""
+        """Number of records that were left out as damaged."""
         return len(self.damage) + self._gather.skipped
 
     def __iter__(self) -> Iterator[RecordColumns]:
@@ -68,7 +69,7 @@ class _Columns(ABC):
     def _log_file(self, physical: int) -> PreadFile | None:
         try:
             return self._reader._log_file(physical) if physical >= 0 else None
-        except StoreNotFound:  # gone between two looks
+        except StoreNotFound:  # removed between two checks
             return None
 
     def _rest(self) -> Iterator[RecordColumns]:
@@ -79,8 +80,9 @@ class _Columns(ABC):
 class LogColumns(_Columns):
     """Batches of the records that begin in the log from ``start`` up to, not including, ``end``.
 
-    Raises: CorruptFile where no whole record is (unless damage is skipped), DataLoss where a file is gone (unless lost
-        records are skipped), StorageError.
+    Raises: CorruptFile for an invalid record (unless damage is skipped), DataLoss for a missing file (unless lost
+    records
+        are skipped), StorageError.
     """
 
     def __init__(
@@ -111,14 +113,14 @@ class LogColumns(_Columns):
         self.at = following
 
     def _through(self, file: PreadFile) -> Iterator[RecordColumns]:
-        """One file, from where we are to its end."""
+        """Yield the batches of a file, from the current position to the end."""
         file_end = file.end
         walk = LogWalk(file, self.at, block_bytes=_BLOCK)
         while True:
             try:
                 stop = self._gather.along(walk, self._end)
             except CorruptFile as error:
-                # Shrunk under our hands: what was read stays, the rest is gone.
+                # The file shrank meanwhile: keep the records already read; the rest is lost.
                 self.damage.append((walk.at, "the file has shrunk"))
                 self.skipped_bytes += file_end - walk.at
                 self.at = file_end
@@ -154,7 +156,7 @@ class LogColumns(_Columns):
 
 
 class QueueColumns(_Columns):
-    """Batches of the messages of one queue from ``start`` up to, not including, ``end``; as LogColumns otherwise."""
+    """Batches of the messages of a queue from ``start`` up to, not including, ``end``; as LogColumns otherwise."""
 
     def __init__(
         self, reader: RecordStarts, gather: Gather, queue: UnitQueue, start: int, end: int, *,
@@ -198,7 +200,7 @@ class QueueColumns(_Columns):
             self._at = first + count
 
     def _unit_bytes(self) -> bytes:
-        """The next units, of one file of the queue."""
+        """Return the next units, of a single file of the queue."""
         stream = self._queue.stream
         position = self._at * _UNIT_BYTES
         try:
@@ -218,7 +220,7 @@ class QueueColumns(_Columns):
         return self._queue.unit(offset * _UNIT_BYTES)
 
     def _over_lost(self, data: bytes, number: int, first: int) -> int:
-        """Units whose file of the log is gone; returns the number of the first one that may be there again."""
+        """Skip units whose log file is missing. Returns: number of the first unit that may exist again."""
         begin = min((start for start, _ in self._reader.log_starts()), default=_NOWHERE)
         stop = number + 1
         while stop * _UNIT_BYTES < len(data):
@@ -232,18 +234,18 @@ class QueueColumns(_Columns):
         return stop
 
     def _one(self, unit: Unit) -> bool:
-        """One unit by the rules of StoreReader.get; is the batch full?"""
+        """Add a unit by the rules of StoreReader.get. Returns: True if the batch is full."""
         file = self._log_file(unit.physical_offset)
         if file is None:
             self._lose(f"message {unit.queue_offset} of queue {self._name}: its file of the log is gone")
             return False
         crc_ok = True
-        found: StoredMessage | str = file.record(unit.physical_offset, unit.size, unit.queue_offset, self._check_crc)
-        if found == "crc" and self._mark:
+        message: StoredMessage | str = file.record(unit.physical_offset, unit.size, unit.queue_offset, self._check_crc)
+        if message == "crc" and self._mark:
             crc_ok = False
-            found = file.record(unit.physical_offset, unit.size, unit.queue_offset, False)
-        why = found if isinstance(found, str) else self._reader._misplaced(self._queue, unit, found)
-        if isinstance(found, str) or why is not None:
+            message = file.record(unit.physical_offset, unit.size, unit.queue_offset, False)
+        why = message if isinstance(message, str) else self._reader._misplaced(self._queue, unit, message)
+        if isinstance(message, str) or why is not None:
             if not self._skip_damage:
                 raise CorruptFile(
                     f"unit {unit.queue_offset} of queue {self._name} does not point at its record",
@@ -251,12 +253,15 @@ class QueueColumns(_Columns):
                 )  # fmt: skip
             self.damage.append((unit.physical_offset, why or "no record"))
             return False
-        return self._gather.message(found, self._queue.topic, self._queue.queue_id, unit.queue_offset, crc_ok)
+        return self._gather.message(message, self._queue.topic, self._queue.queue_id, unit.queue_offset, crc_ok)
 
     def _by_message(self) -> Iterator[RecordColumns]:
-        """Batch queues, whose units are of another kind: one row for each batch that begins in the range."""
+        """Yield the batches of batch queues, whose units have another format: a row for each batch that begins in the
+        range.
+        """
         queue, start = self._queue, self._at
-        # Not from where the log begins now: what was removed since the range was chosen is lost, not left out.
+        # Not from the current start of the log: messages that were removed since the range was chosen are lost, not
+        # left out.
         begin, end = queue.stream.begin, self._reader._end(queue)
         position = self._reader._position(queue, start, begin, end)
         while self._at < self._end:

@@ -1,8 +1,7 @@
-"""The files below a StoreReader: rows of files named by their start offsets, and the units of one queue in them.
+"""The files of a StoreReader: sequences of files named by start offset, and the units of a queue in these files.
 
-Room: the store. Everything is read by pread through the OS door and by the length that a file has now. It must never
-write, lock or map a file, and never take a unit for valid that ``scan.pyx`` did not find so. What stands in the files:
-``FORMAT.md``.
+Everything is read by pread through the OS API and by the current length of a file. No file is written, locked or
+mapped, and ``scan.pyx`` checks every unit. Formats: ``FORMAT.md``.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ UNIT_BYTES: Final = 20
 BATCH_UNIT_BYTES: Final = 46
 FILLER_SIZE: Final = 0x7FFFFFFF
 UNITS_AT_ONCE: Final = 1638
-# Beyond this many open files the one that was not used for the longest time is closed.
+# Beyond this many open files the least recently used file is closed.
 _OPEN_FILES: Final = 128
 _LEAST_TAGS_CODE: Final = -(2**31)
 _UNIT: Final = struct.Struct(">qiq")
@@ -35,7 +34,7 @@ _BATCH_UNIT: Final = struct.Struct(">qiqqqh8x")
 
 
 class Unit(NamedTuple):
-    """One unit of a queue; ``messages`` is above 1 only in batch queues."""
+    """A unit of a queue; ``messages`` is above 1 only in batch queues."""
 
     physical_offset: int
     size: int
@@ -45,30 +44,30 @@ class Unit(NamedTuple):
 
     @property
     def is_filler(self) -> bool:
-        """Does it only fill the space below the first message of a queue that began above 0?"""
+        """True if the unit only fills the space below the first message of a queue that began above 0."""
         return self.physical_offset == 0 and self.size == FILLER_SIZE
 
 
 class OpenFiles:
-    """The open files of one reader, the longest unused one closed first."""
+    """The open files of a reader; the least recently used is closed first."""
 
     def __init__(self, os_api: OsApi) -> None:
         self._door = os_api
         self._files: OrderedDict[str, PreadFile] = OrderedDict()
         self.changes = 0
-        """So often a directory was found to hold other files than it did when it was listed before."""
+        """Number of times that a directory had other files than at its previous listing."""
 
     def get(self, file: OffsetFile) -> PreadFile:
-        found = self._files.get(file.path)
-        if found is None:
-            found = PreadFile(self._door, file.path, file.start_offset)
-            self._files[file.path] = found
+        file_opened = self._files.get(file.path)
+        if file_opened is None:
+            file_opened = PreadFile(self._door, file.path, file.start_offset)
+            self._files[file.path] = file_opened
             if len(self._files) > _OPEN_FILES:
-                # Not closed by hand: a scan or an extension may still be reading it.
+                # Not closed explicitly: a scan or an extension may still read the file.
                 self._files.popitem(last=False)
         else:
             self._files.move_to_end(file.path)
-        return found
+        return file_opened
 
     def forget(self, path: str) -> None:
         self._files.pop(path, None)
@@ -78,9 +77,9 @@ class OpenFiles:
 
 
 class FileStream:
-    """A row of files named by their start offsets; the log, one queue, or one extension.
+    """A sequence of files named by start offset: the log, a queue, or an extension.
 
-    Args: ``unit_bytes``: a file ends behind its last whole unit, wherever its name says that the next one begins; the
+    Args: ``unit_bytes``: a file ends behind its last whole unit, whatever start offset the next file's name has; the
         offsets of the stream count whole units only.
     """
 
@@ -111,35 +110,35 @@ class FileStream:
         self.starts = [file.start_offset for file in files]
 
     def _length(self, files: Sequence[OffsetFile]) -> int:
-        """What all of them have, by the first that retention did not remove since it was listed; 0: by none."""
+        """Return the common length of the files, from the first file that still exists; 0 without a file."""
         for file in files:
             with contextlib.suppress(StoreNotFound):
                 return self._door.file_size(file.path)
         return 0
 
     def open(self, i: int) -> PreadFile:
-        """The i-th file, with its present length."""
+        """Return the i-th file, with its present length."""
         return self._open.get(self.files[i])
 
     def find(self, offset: int) -> int:
-        """Number of the file that holds a stream offset, -1: none does."""
+        """Return the number of the file that holds a stream offset, -1 for none."""
         i = bisect_right(self.starts, offset) - 1
         if i < 0:
             return -1
         file = self.open(i)
         if offset >= file.end:
-            # Somebody may have been making the file when it was opened.
+            # The file may have been created at the time of the open.
             file.length()
         return i if offset < file.end else -1
 
     @property
     def begin(self) -> int:
-        """Stream offset of the first file, 0 when there is none."""
+        """Stream offset of the first file, 0 without a file."""
         return self.starts[0] if self.starts else 0
 
 
 class UnitQueue:
-    """The units of one queue, read by position: a byte of the queue's stream."""
+    """The units of a queue, read by position: a byte of the queue's stream."""
 
     def __init__(
         self, os_api: OsApi, base: str, topic: str, queue_id: int, ext_base: str | None, batch: bool, files: OpenFiles
@@ -151,20 +150,22 @@ class UnitQueue:
         self.queue_id = queue_id
         self.unit_bytes = BATCH_UNIT_BYTES if batch else UNIT_BYTES
         self.is_batch = batch
-        # RocketMQ makes no unit of a batch queue reach over two files, whatever their length.
+        # RocketMQ lets no unit of a batch queue cross two files, whatever the file length.
         self.stream = FileStream(os_api, (directory,), files, BATCH_UNIT_BYTES if batch else 1)
         self.ext = FileStream(os_api, (ext_directory,), files) if ext_directory is not None else None
         self._end = -1
         self._seen = (0, b"")
         self._ext_files: ExtFiles | None = None
         self.whole_end = -1
-        """Up to here the last record was seen to be whole."""
+        """Position up to which the last record was seen to be whole."""
         self.found_begin = (-1, -1, -1)
-        """First byte of the log, first byte of the queue, and what they made the first position."""
+        """First byte of the log, first byte of the queue, and the first position that results."""
 
     def refresh(self) -> None:
-        """List the files again; positions that were found stay as long as their file does, and its units in it: a topic
-        that was deleted and made again has files of the same names."""
+        """List the files again. Known positions stay while their file and its units exist: a topic that was deleted and
+        created
+        again has files of the same names.
+        """
         self.stream.refresh()
         if self.ext is not None:
             self.ext.refresh()
@@ -177,7 +178,7 @@ class UnitQueue:
         self._seen = (self._end, self._bytes_before(self._end, self.unit_bytes))
 
     def _bytes_before(self, position: int, n: int) -> bytes:
-        """The last ``n`` bytes before a position that was found to be an end; nothing where they are not there."""
+        """Return the last ``n`` bytes before a known end position; empty if they no longer exist."""
         with contextlib.suppress(CorruptFile, StoreNotFound):
             i = bisect_right(self.stream.starts, position - 1) - 1
             if n > 0 and i >= 0 and position > self.stream.begin:
@@ -186,7 +187,7 @@ class UnitQueue:
         return b""
 
     def end(self) -> int:
-        """Position behind the last valid unit, looked for from the third-last file on, as recovery does."""
+        """Return the position behind the last valid unit, searched from the third-last file on, as recovery does."""
         if not self.stream.files:
             self.stream.refresh()  # the directory may have been listed before its first file was made
         files = self.stream.files
@@ -213,7 +214,7 @@ class UnitQueue:
             i += 1
 
     def units(self, position: int, end: int, limit: int = UNITS_AT_ONCE) -> list[Unit]:
-        """Units from a position on, at most ``limit`` and never beyond one file."""
+        """Return the units from a position on, at most ``limit`` and never across files."""
         i = self.stream.find(position)
         if i < 0:
             return []
@@ -231,9 +232,9 @@ class UnitQueue:
         ]
 
     def unit(self, position: int) -> Unit:
-        """The unit at a position that was found to exist.
+        """Return the unit at a known position.
 
-        Raises: CorruptFile when it is gone.
+        Raises: CorruptFile if the unit no longer exists.
         """
         for unit in self.units(position, position + self.unit_bytes, 1):
             return unit
@@ -244,7 +245,7 @@ class UnitQueue:
             self._ext_files = ExtFiles([ext.open(i) for i in range(len(ext.files))])
         code = self._ext_files.tags_code(value)
         if code == value:
-            # The writer may have made a file since.
+            # The writer may have created a file since.
             before = len(ext.files)
             ext.refresh()
             if len(ext.files) != before:

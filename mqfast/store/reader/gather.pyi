@@ -1,4 +1,4 @@
-"""Types of gather.pyx; what each part does is described there."""
+"""Types of gather.pyx."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, final

@@ -1,9 +1,9 @@
-"""Records as columns: a walk along the log, or units of a queue, gathered into Arrow buffers without the GIL.
+"""Gather: records as columns: a walk along the log, or units of a queue, collected into Arrow buffers without the GIL.
 
-For reading much of a store at once (column_scan.py, Spark). Files are read by pread in blocks that are used again; everything that goes into
-a column is copied, so that batches own their memory. It must never map a file, never believe a length before it was compared with the bytes that are
-there, never hand out text that is not UTF-8, and never need pyarrow. The walk is that of scan.pyx, the record that of record.pyx (FORMAT.md),
-the columns are those of record/_columns.pyx.
+For bulk reads (column_scan.py, Spark). Files are read by pread into reused blocks; all values are copied into the
+columns, so that batches own their memory. No file is mapped, every length is checked against the available bytes
+before use, text is always valid UTF-8, and pyarrow is not needed. scan.pyx has the walk, record.pyx the record
+(FORMAT.md), record/record_columns.pyx the columns.
 """
 
 cimport cython
@@ -54,10 +54,10 @@ cdef enum:
     MAX_COLUMNS = 64
     MAX_HIDDEN = 64
     ANY_QUEUE_ID = -1
-    PENDING = 1024              # records that are put into the columns together
-    BLOCK = 1 << 20             # of the log, read at once
-    NEAR = 16384                # a record that begins so soon behind the one before is read with it
-    HEAD = 128                  # the fixed fields of every record lie in here
+    PENDING = 1024              # records that are added to the columns together
+    BLOCK = 1 << 20             # bytes of the log per read
+    NEAR = 16384                # a record that begins this close behind the previous record is read with it
+    HEAD = 128                  # all fixed fields of a record are in these bytes
     UNIT_BYTES = 20
     FILLER_SIZE = 0x7FFFFFFF
     PHYSICAL_OFFSET_AT = 28     # in a record
@@ -66,16 +66,16 @@ cdef enum:
 # In place of a queue id: every queue of the topic.
 ANY_QUEUE = ANY_QUEUE_ID
 
-# What a walk or a row of units ended with.
+# The end of a walk or of a sequence of units.
 cdef enum End:
-    FULL = 1                    # the batch is
-    DONE = 2                    # everything asked for was taken
+    FULL = 1                    # the batch is full
+    DONE = 2                    # all requested records were added
     OTHER_FILE = 3              # the next unit's record is not in this file
-    DOUBT = 4                   # the next unit needs a closer look
-    OTHER_QUEUE = 5             # the next record of an answer is one of another queue
-    HOLE = 6                    # the next record of an answer has a higher queue offset than is expected
+    DOUBT = 4                   # the next unit needs a detailed check
+    OTHER_QUEUE = 5             # the next record of a response belongs to another queue
+    HOLE = 6                    # the next record of a response has a higher queue offset than expected
 
-cdef struct Wanted:                         # one queue of the table, empty where topic is NULL
+cdef struct Wanted:                         # a queue of the table, empty if topic is NULL
     const uint8_t *topic
     int32_t topic_bytes
     int32_t queue_id
@@ -94,7 +94,9 @@ cdef inline uint64_t hash_queue(const uint8_t *p, int32_t n, int32_t queue_id) n
 @cython.no_gc_clear
 @cython.final
 cdef class RecordColumns:
-    """A batch of records as columns: an Arrow struct array, taken once through ``__arrow_c_array__`` (pyarrow.record_batch(...) does it)."""
+    """A batch of records as columns: an Arrow struct array, taken once through ``__arrow_c_array__``
+    (pyarrow.record_batch(...) does this).
+    """
 
     cdef ArrowArray array
     cdef Gather maker
@@ -108,11 +110,13 @@ cdef class RecordColumns:
         return self.rows
 
     def __arrow_c_schema__(self):
-        """A capsule ``arrow_schema``."""
+        """Return a capsule ``arrow_schema``."""
         return self.maker.arrow_schema()
 
     def __arrow_c_array__(self, requested_schema=None):
-        """Capsules ``arrow_schema`` and ``arrow_array``. The columns are given away: a second call raises UsageError."""
+        """Return capsules ``arrow_schema`` and ``arrow_array``, and give the columns away: a second call raises
+        UsageError.
+        """
         cdef ArrowArray *array
         if self.array.release == NULL:
             raise UsageError("the columns were given away already")
@@ -130,19 +134,20 @@ cdef class RecordColumns:
 cdef class Gather:
     """Collects records into columns.
 
-    Args: ``columns``: (one of COLUMNS, its name in the result, may it be null) each; ``batch_bytes``, ``batch_rows``: a batch ends when it has
-        so much; ``micros``: times in microseconds rather than milliseconds; ``check_crc``: compare every body's checksum; then ``bad`` says
-        what becomes of a record with another one: ``"stop"``, ``"skip"`` or ``"mark"`` (see the column crc_ok); ``queues``: only these,
-        (topic, queue id or ANY_QUEUE) -> (first queue offset, end); ``hidden``: without ``queues``, all topics but these (``x*``: that begin
-        with x); ``tags``: only these; ``stored_from``, ``stored_before``: store times, ms;
-        ``queued_only``: leave out what is not in any queue, half and rolled back messages of transactions.
+    Args: ``columns``: (name in COLUMNS, name in the result, nullable) each; ``batch_bytes``, ``batch_rows``: limits of
+    a batch; ``micros``: times in microseconds instead of milliseconds; ``check_crc``: compare every body's checksum;
+    ``bad``: the treatment of a record with a wrong checksum: ``"stop"``, ``"skip"`` or ``"mark"`` (see the column
+    crc_ok); ``queues``: only these, (topic, queue id or ANY_QUEUE) -> (first queue offset, end); ``hidden``: without
+    ``queues``, all topics except these (``x*``: that begin with x); ``tags``: only these; ``stored_from``,
+    ``stored_before``: store times, ms; ``queued_only``: leave out records outside all queues: half and rolled back
+    messages of transactions.
     Thread: one at a time. GIL: released while reading and copying.
     """
 
     cdef Column columns[MAX_COLUMNS]
     cdef int count
     cdef list names             # of the columns, bytes
-    cdef list kept              # what pointers point into
+    cdef list kept              # owners of the memory that pointers point into
     cdef bint need_found
     cdef bint wants_crc
     cdef int bad                # 0 stop, 1 skip, 2 mark
@@ -158,19 +163,19 @@ cdef class Gather:
     cdef int32_t hidden_bytes[MAX_HIDDEN]
     cdef bint hidden_prefix[MAX_HIDDEN]
     cdef int hidden_count
-    cdef TagFilter tag_filter   # None: any
-    cdef const TagTexts *tags   # its texts; NULL: any
+    cdef TagFilter tag_filter   # None: any tag
+    cdef const TagTexts *tags   # the texts of the filter; NULL: any tag
     cdef Record *pending
     cdef PropertyRefs *found
     cdef uint8_t *crc_ok
-    cdef int waiting            # of pending
+    cdef int waiting            # number of pending records
     cdef readonly int64_t rows
     cdef readonly int64_t skipped
     cdef int64_t filled_bytes
-    cdef uint8_t *block         # of records that units point at
+    cdef uint8_t *block         # records that units point at
     cdef int64_t room
     cdef Window window
-    cdef PreadFile window_file  # where the block is from
+    cdef PreadFile window_file  # the file of the block
 
     def __cinit__(self, columns, *, int64_t batch_bytes=1 << 20, int64_t batch_rows=1 << 16, bint micros=False, bint check_crc=False, str bad="stop",
                   queues=None, hidden=(), tags=None, stored_from=None, stored_before=None, bint queued_only=True):
@@ -300,7 +305,7 @@ cdef class Gather:
         return True
 
     cdef int consider(self, const Record *r, bint crc_ok) noexcept nogil:
-        """Take a record that was checked, if it is wanted. There is room for one more."""
+        """Add a checked record if it is requested. There is room for another record."""
         cdef int32_t transaction = r.sys_flag & TRANSACTION_MASK
         if self.queued_only and (transaction == TRANSACTION_PREPARED or transaction == TRANSACTION_ROLLBACK):
             return 0
@@ -326,7 +331,7 @@ cdef class Gather:
         return 0
 
     cdef int flush(self) except -1 nogil:
-        """Put the pending records into the columns; afterwards the bytes that they point at may change."""
+        """Add the pending records to the columns; afterwards the bytes that they point at may change."""
         cdef int i
         if self.waiting:
             self.filled_bytes = 0
@@ -343,7 +348,9 @@ cdef class Gather:
     # --- along the log -----------------------------------------------------------------------------------------------------
 
     cdef int take_log(self, LogWalk walk, int64_t limit, int *outcome) except -1 nogil:
-        """Records from where the walk stands; ``outcome`` is FULL, DONE (the limit), or 16 + what step said, or an error number below 0."""
+        """Add records from the position of the walk on; ``outcome`` is FULL, DONE (the limit), or 16 + the result of
+        step, or an error number below 0.
+        """
         cdef Window *w = &walk.window
         cdef int rc
         while True:
@@ -381,9 +388,10 @@ cdef class Gather:
                 return 0
 
     def along(self, LogWalk walk not None, int64_t limit) -> str:
-        """Take records up to a physical offset: ``"full"``, ``"limit"``, or why the walk stopped (see STOPS of scan.pyx).
+        """Add records up to a physical offset. Returns: ``"full"``, ``"limit"``, or the reason of the walk's stop (see
+        STOPS of scan.pyx).
 
-        Raises: CorruptFile when the file has shrunk, UsageError when a column exceeds 2 GiB, StorageError.
+        Raises: CorruptFile if the file has shrunk, UsageError if a column exceeds 2 GiB, StorageError.
         """
         cdef int outcome = 0
         walk.window.check_crc = self.wants_crc
@@ -396,12 +404,14 @@ cdef class Gather:
     # --- along a queue -----------------------------------------------------------------------------------------------------
 
     cdef int load(self, PreadFile file, const uint8_t *units, int64_t i, int64_t n, int64_t *got) except -1 nogil:
-        """Read the record of unit i into the block, together with those behind it that lie near. The unit lies within the file."""
+        """Read the record of unit i into the block, with the following records that are close. The unit is within the
+        file.
+        """
         cdef int64_t start = mq_get64(units + i * UNIT_BYTES), end = start + mq_get32(units + i * UNIT_BYTES + 8)
         cdef int64_t k = i + 1, physical, size
         cdef uint8_t *grown
         if end - start > BLOCK:
-            # Compare the length with the record's own before it decides how much memory is asked for.
+            # Compare the length with the record's own length before it decides the size of the allocation.
             got[0] = file.pread(self.block, HEAD, start - file.start)
             if got[0] < 0:
                 return 0
@@ -434,7 +444,7 @@ cdef class Gather:
 
     cdef int take_units(self, const uint8_t *units, int64_t *at, int64_t n, int64_t first_offset, PreadFile file, const uint8_t *topic,
                         int32_t topic_bytes, int32_t queue_id, int64_t *outcome) except -1 nogil:
-        """Records of units from ``at[0]`` on; ``outcome`` is one of End, or an error number below 0."""
+        """Add the records of units from ``at[0]`` on; ``outcome`` is an End, or an error number below 0."""
         cdef Window *w = &self.window
         cdef int64_t physical, size, claimed, got = 0
         cdef const uint8_t *unit
@@ -486,7 +496,7 @@ cdef class Gather:
             if rc == STEP_CRC and self.bad == 1:
                 self.skipped += 1
             else:
-                # The row is one of the queue that was asked for; a light queue's record lies under another topic.
+                # The row belongs to the requested queue; a light queue's record has another topic.
                 w.record.topic = topic
                 w.record.topic_bytes = topic_bytes
                 w.record.queue_id = queue_id
@@ -498,11 +508,12 @@ cdef class Gather:
         return 0
 
     def units(self, bytes units not None, int64_t at, int64_t first_offset, PreadFile file not None, bytes topic not None, int32_t queue_id) -> tuple:
-        """Take the records of queue units of 20 bytes, from number ``at`` of them on; the unit of number 0 has queue offset ``first_offset``.
+        """Add the records of queue units of 20 bytes, from unit number ``at`` on; unit number 0 has queue offset
+        ``first_offset``.
 
-        Returns: (number of the first unit that was not looked at, why): ``"full"``, ``"limit"``, ``"file"`` (its record is not in this file) or
-        ``"doubt"`` (it is not plainly the record of this unit).
-        Raises: StorageError, UsageError when a column exceeds 2 GiB.
+        Returns: (number of the first unread unit, reason): ``"full"``, ``"limit"``, ``"file"`` (the record is not in
+        this file) or ``"doubt"`` (the record does not match the unit).
+        Raises: StorageError, UsageError if a column exceeds 2 GiB.
         """
         cdef int64_t outcome = 0
         cdef int64_t n = len(units) // UNIT_BYTES
@@ -524,11 +535,14 @@ cdef class Gather:
             raise os_error(outcome, "read", file.path)
         return at, {FULL: "full", DONE: "limit", OTHER_FILE: "file", DOUBT: "doubt"}[outcome]
 
-    # --- an answer of a broker ---------------------------------------------------------------------------------------------
+    # --- a broker's response
+    # ---------------------------------------------------------------------------------------------
 
     cdef int take_answer(self, const uint8_t *p, int64_t n, int64_t *at, int64_t *expected, int64_t begin, int64_t end, const uint8_t *asked, int32_t asked_bytes,
                          const uint8_t *topic, int32_t topic_bytes, int32_t queue_id, int64_t *outcome, int64_t *there) except -1 nogil:
-        """Whole records one behind the other from byte ``at[0]`` on; ``outcome`` is FULL, DONE, OTHER_QUEUE, HOLE, or 16 + what step said."""
+        """Add adjacent whole records from byte ``at[0]`` on; ``outcome`` is FULL, DONE, OTHER_QUEUE, HOLE, or 16 + the
+        result of step.
+        """
         cdef Window w
         cdef int64_t physical, claimed
         cdef int rc
@@ -541,7 +555,7 @@ cdef class Gather:
                 if self.is_full():
                     outcome[0] = FULL
                     return 0
-            # The record's own place is that of the window, since no file says where it stands.
+            # The record's own physical offset is used as the window's, since no file gives one.
             physical = mq_get64(p + at[0] + PHYSICAL_OFFSET_AT) if n - at[0] >= PHYSICAL_OFFSET_AT + 8 else 0
             if physical < 0 or physical > INT64_MAX >> 2:
                 self.flush()
@@ -572,7 +586,7 @@ cdef class Gather:
                 there[0] = claimed
                 return 0
             at[0] += w.record.total
-            is_before = claimed < begin or claimed < expected[0]    # a batch that begins before what was asked for
+            is_before = claimed < begin or claimed < expected[0]    # a batch that begins before the requested offset
             if expected[0] >= 0:
                 if w.record.sys_flag & INNER_BATCH:
                     expected[0] = -1
@@ -583,7 +597,7 @@ cdef class Gather:
             if rc == STEP_CRC and self.bad == 1:
                 self.skipped += 1
                 continue
-            # The row is one of the queue that was asked for, under the name that the caller has for it.
+            # The row belongs to the requested queue, under the caller's name of it.
             w.record.topic = topic
             w.record.topic_bytes = topic_bytes
             w.record.queue_id = queue_id
@@ -595,14 +609,15 @@ cdef class Gather:
 
     def answer(self, const uint8_t[::1] body not None, int64_t at, int64_t expected, int64_t begin, int64_t end, bytes asked not None,
                bytes topic not None, int32_t queue_id) -> tuple:
-        """Take the records of a broker's answer to a pull, from byte ``at`` of it on.
+        """Add the records of a broker's response to a pull, from byte ``at`` of the response on.
 
-        Args: ``expected``: queue offset of the next message, -1 where holes are no loss (a filter, a batch); ``begin``, ``end``: other offsets are
-            left out; ``asked``: topic of the queue at the broker; ``topic``: what rows name it.
-        Returns: (where to go on, why, the next ``expected``, offset of the next record for a hole, else -1): ``"limit"`` (the answer is used up; where
-            ``expected`` is below ``end`` then, the rest is not in it), ``"full"``, ``"hole"`` (the next record's offset is above ``expected``),
-            ``"queue"`` (a record of another queue) or what is wrong with the bytes (see STOPS of scan.pyx).
-        Raises: UsageError when a column exceeds 2 GiB.
+        Args: ``expected``: queue offset of the next message, -1 if holes are no loss (a filter, a batch); ``begin``,
+        ``end``: other offsets are left out; ``asked``: topic of the queue at the broker; ``topic``: topic of the rows.
+        Returns: (next byte, reason, next ``expected``, offset of the next record for a hole, otherwise -1): ``"limit"``
+        (the response is used up; with ``expected`` below ``end`` the rest is missing), ``"full"``, ``"hole"`` (the next
+        record's offset is above ``expected``), ``"queue"`` (a record of another queue) or the fault of the bytes (see
+        STOPS of scan.pyx).
+        Raises: UsageError if a column exceeds 2 GiB.
         """
         cdef int64_t outcome = 0, there = -1
         cdef int64_t n = body.shape[0]
@@ -619,7 +634,7 @@ cdef class Gather:
         return at, "full" if outcome == FULL else "limit" if outcome == DONE else "hole" if outcome == HOLE else "queue", expected, there
 
     def message(self, StoredMessage message not None, bytes topic not None, int32_t queue_id, int64_t queue_offset, bint crc_ok=True) -> bool:
-        """Take one message that somebody else found, as one of this queue; is the batch full now?"""
+        """Add a message of the caller, as a message of this queue. Returns: True if the batch is full."""
         cdef Record r
         cdef const uint8_t *name = topic
         message.fields()
@@ -629,13 +644,14 @@ cdef class Gather:
         r.queue_id = queue_id
         r.queue_offset = queue_offset
         self.consider(&r, crc_ok)
-        self.flush()                # while the message and the name are there
+        self.flush()                # while the message and the name exist
         return self.is_full()
 
-    # --- what was gathered -------------------------------------------------------------------------------------------------
+    # --- the collected records
+    # ---------------------------------------------------------------------------------------------
 
     def arrow_schema(self):
-        """A capsule ``arrow_schema``: the columns of every batch."""
+        """Return a capsule ``arrow_schema``: the columns of every batch."""
         cdef ArrowSchema *schema = <ArrowSchema *> calloc(1, sizeof(ArrowSchema))
         cdef char *names
         if schema == NULL:
@@ -650,7 +666,7 @@ cdef class Gather:
         return new_schema_capsule(schema)
 
     def take(self) -> RecordColumns:
-        """The records gathered since the last call, as a batch of its own."""
+        """Return the records collected since the last call, as a separate batch."""
         cdef RecordColumns batch = RecordColumns.__new__(RecordColumns)
         cdef Tree *tree = new_batch_tree(self.columns, self.count, -1)
         cdef int i
@@ -668,7 +684,7 @@ cdef class Gather:
 # --- names ------------------------------------------------------------------------------------------------------------------
 
 cdef char *share_names(list names) except? NULL:
-    """All names behind one another in memory that a schema owns, each with its closing zero."""
+    """Return all names, each with a closing zero, in memory that a schema owns."""
     cdef bytes all_names = b"\0".join(names) + b"\0"
     cdef int64_t n = len(all_names)
     cdef const char *p = all_names

@@ -1,4 +1,4 @@
-"""Types of record_lists.pyx; what each part does is described there."""
+"""Types of record_lists.pyx."""
 
 from typing import Any
 

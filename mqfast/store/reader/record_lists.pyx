@@ -1,6 +1,6 @@
-"""Columns as Python lists: what an Arrow batch of gather.pyx holds, for programs without pyarrow.
+"""Columns as Python lists: the content of an Arrow batch of gather.pyx, for programs without pyarrow.
 
-It must never read a store, and never keep a batch: the lists own all they hold. Formats: those that gather.pyx writes,
+No store is read and no batch is kept: the lists own all values. Formats: those that gather.pyx writes,
 https://arrow.apache.org/docs/format/CDataInterface.html.
 """
 
@@ -19,9 +19,9 @@ from mqfast.errors import InternalError
 
 
 def to_lists(batch, bint json_maps=False) -> dict:
-    """Name -> list of values of each column: int, str, bytes, bool, dict of str, None. The batch is given away.
+    """Return name -> list of values of each column: int, str, bytes, bool, dict of str, None. The batch is consumed.
 
-    Args: json_maps: maps as the text of a JSON object (ASCII) in place of a dict.
+    Args: json_maps: maps as the text of a JSON object (ASCII) instead of a dict.
     GIL: kept.
     """
     cdef const ArrowSchema *schema
@@ -90,7 +90,7 @@ cdef list texts(const ArrowArray *a, bint raw):
         elif raw:
             put(found, i, PyBytes_FromStringAndSize(text + at[i], at[i + 1] - at[i]))
         else:
-            # Topics, hosts and tags repeat: the object of the row before serves again.
+            # Topics, hosts and tags repeat: the object of the previous row is used again.
             if last < 0 or not same(text, at, last, <int32_t> i):
                 value = PyUnicode_DecodeUTF8(text + at[i], at[i + 1] - at[i], NULL)
                 last = <int32_t> i

@@ -1,20 +1,20 @@
-# Reading store files by pread: one step over a window of the log, and what walks with it.
+# Reads of store files by pread: a step over a window of the log, and the walks that use it.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from mqfast.store.base.os_api cimport OsApi, mq_os
 from mqfast.store.record.record cimport Record
 
 cdef enum Step:
-    STEP_RECORD = 1         # w.record is whole and checked; w.at stands behind it
-    STEP_BLANK = 2          # the rest of the file was left free on purpose
-    STEP_MORE = 3           # the window ends here: w.need bytes from w.at on are wanted
+    STEP_RECORD = 1         # w.record is whole and checked; w.at is behind it
+    STEP_BLANK = 2          # the rest of the file is intentionally blank
+    STEP_MORE = 3           # the window ends here: w.need bytes from w.at on are required
     STEP_END = 4            # no room for another record in this file
     STEP_ZERO = 5           # nothing was written here yet
     STEP_BAD = 6            # no record starts here
     STEP_MISMATCH = 7       # the length does not agree with the parts
-    STEP_PLACE = 8          # a whole record of another place
-    STEP_CRC = 9            # a whole record with other content than it says
+    STEP_PLACE = 8          # a whole record of another physical offset
+    STEP_CRC = 9            # a whole record whose content does not match its checksum
 
-cdef struct Window:         # a part of one log file in memory; all offsets are physical ones
+cdef struct Window:         # a part of a log file in memory; all offsets are physical offsets
     const uint8_t *base
     int64_t start           # of base
     int64_t filled          # bytes at base
@@ -22,10 +22,10 @@ cdef struct Window:         # a part of one log file in memory; all offsets are 
     int64_t at              # the next record
     int64_t need            # after STEP_MORE
     bint check_crc
-    bint property_crc       # ... and by it the one in the properties, not that of the body
+    bint property_crc       # ... and by the checksum in the properties, not that of the body
     Record record           # points into base
 
-# The walk itself. It collects nothing, reads nothing and never looks beyond the window.
+# The walk itself: collects nothing, reads nothing and never reads beyond the window.
 cdef int step(Window *w) noexcept nogil
 
 
@@ -34,8 +34,8 @@ cdef class PreadFile:
     cdef mq_os *os
     cdef int fd
     cdef readonly str path
-    cdef readonly int64_t start     # stream offset of its first byte
-    cdef readonly int64_t bytes     # length when it was last asked, at most most_bytes
+    cdef readonly int64_t start     # stream offset of the first byte
+    cdef readonly int64_t bytes     # length at the last check, at most most_bytes
     cdef int64_t most_bytes         # -1: all
     cdef int64_t pread(self, void *to, int64_t n, int64_t position) noexcept nogil
 
@@ -51,20 +51,20 @@ cdef class LogWalk:
     cdef int failed(self, int rc) except -1
 
 
-cdef struct Counted:        # what the log says about one queue
+cdef struct Counted:        # the records of a queue in the log
     uint64_t hash
     uint8_t *topic
     int32_t topic_bytes
     int32_t queue_id
     int64_t count
     uint64_t digest         # of (place, size, tags code, queue offset) of each record, in any order
-    uint64_t batch_digest   # the same of what a batch queue keeps
+    uint64_t batch_digest   # the same of the values that a batch queue keeps
     int64_t first_physical
     int64_t end_physical
     int64_t min_offset
-    int64_t max_offset      # next one
+    int64_t max_offset      # next queue offset
     int64_t bytes
-    int64_t floor           # records that end here or before ask for nothing: the topic was deleted behind them
+    int64_t floor           # records that end here or before require nothing: the topic was deleted behind them
 
 
 cdef struct Floor:          # of every queue of a topic
@@ -73,7 +73,7 @@ cdef struct Floor:          # of every queue of a topic
     int64_t end
 
 
-cdef struct Place:          # where a queue unit says that a record stands
+cdef struct Place:          # the record that a queue unit points at
     int64_t physical
     int64_t size
 
@@ -89,7 +89,7 @@ cdef class RecordPositions:
 cdef class LogTally:
     cdef Floor *floors
     cdef int64_t floor_count
-    cdef list floor_topics      # the bytes that the floors point to
+    cdef list floor_topics      # the bytes that the floors point at
     cdef Counted *table
     cdef int64_t slots
     cdef int64_t used

@@ -1,4 +1,4 @@
-"""Types of scan.pyx; what each part does is described there."""
+"""Types of scan.pyx."""
 
 import builtins
 from os import PathLike

@@ -1,8 +1,9 @@
-"""Sequential reading of log and queue files by pread, for whoever may not map them (RocketMQ: MappedFileQueue reads, without the map).
+"""Sequential reads of log and queue files by pread, without mapping (RocketMQ: MappedFileQueue, which maps).
 
-It must never map a file, never write, and never believe a length before it was compared with the file: files may be foreign, damaged, or
-shrink and vanish while they are read, and each of these ends in an exception that names file and offset. The walk (``step``) knows nothing of
-what is collected; LogWalk collects messages, LogTally counts and sums for verify. Formats: FORMAT.md.
+No file is mapped or written, and every length is compared with the file before use: files may be foreign, damaged, or
+shrink and vanish during the read. Each of these raises an exception that names file and offset. The walk (``step``)
+is independent of the collected values: LogWalk collects messages, LogTally counts and sums for verify.
+Formats: FORMAT.md.
 """
 
 cimport cython
@@ -41,7 +42,7 @@ from mqfast.store.record.record cimport (
 
 from mqfast.errors import CorruptFile, StorageError, StoreClosed
 
-# Fits the second-level cache, so that checksums read what pread has just put there.
+# Fits the second-level cache, so that checksums read bytes that pread has just stored there.
 cdef enum:
     _BLOCK = 262144
     SHRUNK = -100001            # not an errno
@@ -50,9 +51,9 @@ cdef enum:
     UNIT_BYTES = 20
     BATCH_UNIT_BYTES = 46
     FILLER_SIZE = 0x7FFFFFFF
-    HEAD_BYTES = 128            # every fixed field of a record lies in here, whatever its hosts are
+    HEAD_BYTES = 128            # every fixed field of a record is in these bytes, whatever its hosts
 
-cdef int64_t LEAST_TAGS_CODE = -2147483648      # anything smaller is an address of the extension file
+cdef int64_t LEAST_TAGS_CODE = -2147483648      # smaller values are addresses of the extension file
 
 STOPS = {
     STEP_BLANK: "blank", STEP_END: "end", STEP_ZERO: "zero", STEP_BAD: "no record", STEP_MISMATCH: "length", STEP_PLACE: "place",
@@ -63,7 +64,7 @@ STOPS = {
 # --- the walk ------------------------------------------------------------------------------------------------------------
 
 cdef int step(Window *w) noexcept nogil:
-    """Look at w.at: one record, or why there is none. Moves w.at only over a good record."""
+    """Check w.at: a record, or the reason why there is none. Moves w.at only over a valid record."""
     cdef const uint8_t *p = w.base + (w.at - w.start)
     cdef int64_t left = w.file_end - w.at
     cdef int64_t inside = w.start + w.filled - w.at
@@ -88,7 +89,7 @@ cdef int step(Window *w) noexcept nogil:
         if inside < HEAD_BYTES:
             w.need = min(total, HEAD_BYTES)
             return STEP_MORE
-        # A damaged length would have a buffer of any size allocated: the body's length must agree with it first.
+        # A damaged length would cause an allocation of any size: the body's length must agree with it first.
         hosts = (20 if mq_get32(p + 36) & BORN_HOST_V6 else 8) + (20 if mq_get32(p + 36) & STORE_HOST_V6 else 8)
         body = max(mq_get32(p + 68 + hosts), 0)
         if not 3 <= total - 72 - hosts - body <= 4 + 2 * 32767:
@@ -105,14 +106,15 @@ cdef int step(Window *w) noexcept nogil:
     return STEP_RECORD
 
 
-# --- one open file -------------------------------------------------------------------------------------------------------
+# --- an open file
+# -------------------------------------------------------------------------------------------------------
 
 @cython.no_gc_clear
 @cython.final
 cdef class PreadFile:
-    """One file of a store, open for reading by pread; ``most_bytes`` of it, where that is not negative.
+    """A file of a store, open for reading by pread; only the first ``most_bytes``, if not negative.
 
-    Thread: any; close only when nobody reads. GIL: released while reading.
+    Thread: any; close only without concurrent reads. GIL: released while reading.
     """
 
     def __cinit__(self, OsApi os_api not None, path, int64_t start=0, int64_t most_bytes=-1):
@@ -137,11 +139,11 @@ cdef class PreadFile:
 
     @property
     def end(self) -> int:
-        """Stream offset of its end."""
+        """Stream offset of the end of the file."""
         return self.start + self.bytes
 
     def length(self) -> int:
-        """Ask for the present length, bytes."""
+        """Read the present length, bytes."""
         cdef mq_stat st
         if self.fd < 0:
             raise StoreClosed(f"file is closed: {self.path}")
@@ -152,7 +154,7 @@ cdef class PreadFile:
         return self.bytes
 
     def close(self) -> None:
-        """Let go of the file. Safe to call twice."""
+        """Close the file. Safe to call twice."""
         if self.fd >= 0:
             self.os.close(self.os, self.fd)
             self.fd = -1
@@ -163,9 +165,9 @@ cdef class PreadFile:
         return read_all(self.os, self.fd, to, n, position)
 
     def read(self, int64_t position, int64_t n, bint whole=True) -> bytes:
-        """``n`` bytes from ``position`` (in this file) on; with ``whole=False`` fewer at the end of the file.
+        """Return ``n`` bytes from ``position`` (in this file) on; with ``whole=False`` fewer at the end of the file.
 
-        Raises: CorruptFile when the file ends before, StorageError.
+        Raises: CorruptFile if the file ends before, StorageError.
         """
         cdef int64_t got, room = self.bytes - position
         cdef bytes data
@@ -188,10 +190,11 @@ cdef class PreadFile:
         return data
 
     def record(self, int64_t physical_offset, int32_t size=0, int64_t queue_offset=-1, bint check_body=True):
-        """The record at a physical offset as a message over its own bytes object; ``size`` as a queue unit says it, 0: not known.
+        """Return the record at a physical offset as a message over its own bytes object; ``size`` of the queue unit, 0:
+        unknown.
 
-        Returns: the message, or in words why there is none.
-        Raises: CorruptFile when the file has shrunk, StorageError.
+        Returns: the message, or the reason why there is none, as text.
+        Raises: CorruptFile if the file has shrunk, StorageError.
         """
         cdef int64_t position = physical_offset - self.start, left = self.bytes - position, want, total
         cdef bytes data
@@ -228,9 +231,10 @@ cdef class PreadFile:
         return make_message(data, <const uint8_t *> PyBytes_AS_STRING(data), queue_offset)
 
     def record_bytes(self, int64_t physical_offset) -> int:
-        """Length of the record whose parts are in order there, whatever its content and the place that it names; 0: there is none.
+        """Return the length of the record with valid parts there, whatever its content and its own offset; 0: no
+        record.
 
-        Raises: CorruptFile when the file has shrunk, StorageError.
+        Raises: CorruptFile if the file has shrunk, StorageError.
         """
         cdef int64_t position = physical_offset - self.start, left = self.bytes - position
         cdef bytes data
@@ -251,9 +255,9 @@ cdef class PreadFile:
         return w.record.total if outcome == STEP_RECORD else 0
 
     def valid_units(self, int64_t position, int32_t unit_bytes) -> int:
-        """Position behind the last valid unit from ``position`` on: place and size count up from 0 and 1.
+        """Return the position behind the last valid unit from ``position`` on: offset at least 0, size at least 1.
 
-        Raises: CorruptFile when the file has shrunk, StorageError.
+        Raises: CorruptFile if the file has shrunk, StorageError.
         """
         cdef uint8_t *buffer
         cdef int64_t n, got, end = self.bytes - self.bytes % unit_bytes, chunk = 3276 * unit_bytes, i
@@ -289,7 +293,7 @@ cdef class PreadFile:
             free(buffer)
 
     def first_set_byte(self, int64_t position) -> int:
-        """Position of the first byte from ``position`` on that is not zero, -1 when there is none. Holes are stepped over."""
+        """Return the position of the first nonzero byte from ``position`` on, -1 for none. Holes are skipped."""
         cdef int64_t end = self.bytes, got = 0, i, at
         cdef uint8_t *buffer
         if self.fd < 0:
@@ -319,7 +323,9 @@ cdef class PreadFile:
             free(buffer)
 
     def find_record(self, int64_t physical_offset) -> int:
-        """Where the first whole record at or behind a physical offset starts, -1: none in this file. For looking behind damage."""
+        """Return the start of the first whole record at or behind a physical offset, -1: none in this file. For reads
+        behind damage.
+        """
         cdef int64_t position = physical_offset - self.start, got = 0, i, keep, found = -1
         cdef uint8_t *buffer
         cdef const uint8_t *hit
@@ -339,7 +345,7 @@ cdef class PreadFile:
                         if hit == NULL:
                             break
                         i = hit - buffer
-                        # a record names its own place: nothing else needs to be tried
+                        # a record holds its own offset: nothing else needs to be tried
                         if ((mq_get32(hit) == MAGIC_V1 or mq_get32(hit) == MAGIC_V2)
                                 and mq_get64(hit + 24) == self.start + position + i - 4):
                             found = self.start + position + i - 4
@@ -372,7 +378,7 @@ cdef inline bint is_unit(const uint8_t *p, int32_t unit_bytes) noexcept nogil:
 
 
 cdef int64_t first_set(const uint8_t *p, int64_t n) noexcept nogil:
-    # compares the bytes with themselves one further on: memcmp is the fastest search for "all equal"
+    # compares the bytes with themselves shifted by one: memcmp is the fastest search for "all equal"
     cdef int64_t i = 0, block
     while i < n:
         block = min(4096, n - i)
@@ -389,7 +395,7 @@ cdef int64_t first_set(const uint8_t *p, int64_t n) noexcept nogil:
 @cython.no_gc_clear
 @cython.final
 cdef class LogWalk:
-    """Goes through one log file from a record on.
+    """A walk through a log file, from a record on.
 
     Thread: one at a time. GIL: released while reading and parsing.
     """
@@ -413,21 +419,21 @@ cdef class LogWalk:
 
     @property
     def at(self) -> int:
-        """Physical offset of the next record, or of what is none."""
+        """Physical offset of the next record, or of the byte where the walk stopped."""
         return self.window.at
 
     @property
     def size(self) -> int:
-        """The length that stands at the offset where the walk stopped."""
+        """The length field at the offset where the walk stopped."""
         return self.window.record.total
 
     @property
     def magic(self) -> int:
-        """The magic code that stands there, unsigned."""
+        """The magic code at the offset where the walk stopped, unsigned."""
         return <uint32_t> self.window.record.magic
 
     cdef int fill(self) noexcept nogil:
-        """Get w.need bytes from w.at on into the window, and as many more as there is room for."""
+        """Read w.need bytes from w.at on into the window, and more bytes as far as there is room."""
         cdef Window *w = &self.window
         cdef int64_t rest = w.start + w.filled - w.at, want, got
         cdef uint8_t *grown
@@ -467,10 +473,10 @@ cdef class LogWalk:
         raise os_error(rc, "read", self.file.path)
 
     def batch(self, int64_t limit=-1) -> tuple:
-        """The next messages, one block of them: (messages, None), or at the end (messages, why it stopped).
+        """Return the next messages, a block of them: (messages, None), or at the end (messages, reason of the stop).
 
-        The messages of a block share one bytes object. ``limit``: physical offset at which to stop ("limit").
-        Raises: CorruptFile when the file has shrunk, StorageError.
+        The messages of a block share a bytes object. ``limit``: physical offset at which to stop ("limit").
+        Raises: CorruptFile if the file has shrunk, StorageError.
         """
         cdef Window *w = &self.window
         cdef int64_t first, room = 64, n = 0, end, i
@@ -516,7 +522,7 @@ cdef class LogWalk:
             free(places)
 
     def skip(self, int64_t limit=-1) -> str:
-        """Walk on without collecting anything; returns why it stopped, or "limit"."""
+        """Continue the walk without collecting anything. Returns: the reason of the stop, or "limit"."""
         cdef int outcome = STEP_RECORD
         cdef Window *w = &self.window
         with nogil:
@@ -527,7 +533,9 @@ cdef class LogWalk:
         return "limit" if outcome == STEP_RECORD else STOPS[outcome]
 
     cdef int over(self) noexcept nogil:
-        """Step over a record that step found to be larger than the window, by its head and by what stands behind its body."""
+        """Step over a record that step found to be larger than the window, by its head and the bytes behind
+        its body.
+        """
         cdef Window *w = &self.window
         cdef const uint8_t *p = w.base + (w.at - w.start)
         cdef int64_t total = mq_get32(p), got, at, topic
@@ -559,7 +567,7 @@ cdef class LogWalk:
         return STEP_RECORD
 
     def hop(self, int64_t limit=-1) -> str:
-        """As skip without checksums, and the bodies of records that are larger than a block are not read."""
+        """Skip without checksums, and without reading the bodies of records that are larger than a block."""
         cdef int outcome = STEP_RECORD, rc
         cdef Window *w = &self.window
         w.check_crc = False
@@ -577,7 +585,7 @@ cdef class LogWalk:
         return "limit" if outcome == STEP_RECORD else STOPS[outcome]
 
     def tally(self, LogTally tally not None) -> str:
-        """Walk on and count every record into ``tally``; returns why it stopped."""
+        """Continue the walk and count every record into ``tally``. Returns: the reason of the stop."""
         cdef int outcome
         cdef int rc = 0
         with nogil:
@@ -594,10 +602,12 @@ cdef class LogWalk:
         return STOPS[outcome]
 
 
-# --- sums over the log, to be compared with sums over queues and index ------------------------------------------------------
+# --- sums over the log, to be compared with sums over queues and index
+# ---------------------------------------------------
 
 cdef inline uint64_t mix(uint64_t a, uint64_t b, uint64_t c, uint64_t d) noexcept nogil:
-    # Each number goes through the multiplication of the ones before, so that equal sums mean equal sets but for chance.
+    # Each number passes through the multiplication of the previous numbers, so that equal sums mean equal sets except
+    # by chance.
     cdef uint64_t x = a * <uint64_t> 0x9E3779B97F4A7C15
     x = (x ^ (x >> 32) ^ b) * <uint64_t> 0xBF58476D1CE4E5B9
     x = (x ^ (x >> 29) ^ c) * <uint64_t> 0x94D049BB133111EB
@@ -613,9 +623,10 @@ cdef inline bint is_schedule(const uint8_t *topic, int64_t n) noexcept nogil:
 @cython.no_gc_clear
 @cython.final
 cdef class LogTally:
-    """What the records of a log ask of queues and index, as counts and sums that do not depend on any order.
+    """The units and index entries that the records of a log require, as counts and sums that are independent of the
+    order.
 
-    Args: floors: topic -> end of the last record that was deleted with the topic: those records ask for no unit.
+    Args: floors: topic -> end of the last record that was deleted with the topic: those records require no unit.
     Thread: one at a time.
     """
 
@@ -761,17 +772,18 @@ cdef class LogTally:
 
     @property
     def key_sum(self) -> int:
-        """Sum over every (key hash, physical offset) that belongs into the index, tags apart."""
+        """Sum over every (key hash, physical offset) that belongs into the index, except tags."""
         return self.key_digest
 
     @property
     def tag_sum(self) -> int:
-        """The same for the entries of tags, which releases before 5.5 do not make."""
+        """The same for the entries of tags, which releases before 5.5 do not write."""
         return self.tag_digest
 
     def queues(self) -> dict:
-        """(topic, queue id) -> (records, sum, sum as a batch queue has it, first physical offset, end of the last record, lowest queue
-        offset, highest queue offset + 1, bytes)."""
+        """Return (topic, queue id) -> (records, sum, sum for a batch queue, first physical offset, end of the last
+        record, lowest queue offset, highest queue offset + 1, bytes).
+        """
         cdef int64_t i
         cdef Counted *c
         cdef dict found = {}
@@ -805,7 +817,8 @@ cdef int count_unit(LogTally t, const uint8_t *topic, int32_t n, int32_t queue_i
     return 0
 
 
-# --- where queue units say that records stand -------------------------------------------------------------------------------
+# --- record positions of queue units
+# -------------------------------------------------------------------------------------
 
 cdef int _compare_places(const void *a, const void *b) noexcept nogil:
     cdef int64_t x = (<const Place *> a).physical, y = (<const Place *> b).physical
@@ -815,7 +828,7 @@ cdef int _compare_places(const void *a, const void *b) noexcept nogil:
 @cython.no_gc_clear
 @cython.final
 cdef class RecordPositions:
-    """Places of records as queue units tell them: boundaries that no body of a message can forge.
+    """Record positions from queue units: boundaries that no body of a message can forge.
 
     Thread: one at a time.
     """
@@ -827,7 +840,7 @@ cdef class RecordPositions:
         return self.used
 
     def add(self, bytes units not None, int32_t unit_bytes=UNIT_BYTES, int64_t low=0) -> None:
-        """Take the places of these units, of records that start at ``low`` or behind; what is no unit is passed over."""
+        """Add the positions of these units, for records that start at ``low`` or behind; invalid units are skipped."""
         cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(units)
         cdef int64_t i = 0, n = len(units) - len(units) % unit_bytes, wanted = self.used + n // unit_bytes
         cdef Place *grown
@@ -848,7 +861,7 @@ cdef class RecordPositions:
         self.sorted = False
 
     cdef int64_t find(self, int64_t physical_offset) noexcept nogil:
-        """Number of the first place at or behind an offset."""
+        """Return the number of the first position at or behind an offset."""
         cdef int64_t low = 0, high = self.used, middle
         if not self.sorted:
             if self.used:
@@ -863,7 +876,7 @@ cdef class RecordPositions:
         return low
 
     def size_at(self, int64_t physical_offset) -> int:
-        """Bytes of the record that a unit says to stand there, 0: no unit does, or two disagree."""
+        """Return the size that a unit gives for the record there, 0: no unit does, or two disagree."""
         cdef int64_t i = self.find(physical_offset), size = 0
         while i < self.used and self.table[i].physical == physical_offset:
             if size and self.table[i].size != size:
@@ -873,7 +886,7 @@ cdef class RecordPositions:
         return size
 
     def next(self, int64_t physical_offset) -> int:
-        """The first place at or behind an offset, -1: none."""
+        """Return the first position at or behind an offset, -1: none."""
         cdef int64_t i = self.find(physical_offset)
         return self.table[i].physical if i < self.used else -1
 
@@ -883,7 +896,7 @@ cdef class RecordPositions:
 @cython.no_gc_clear
 @cython.final
 cdef class ExtFiles:
-    """The files of one queue's extension, for resolving addresses. Thread: any."""
+    """The files of a queue's extension, for resolving addresses. Thread: any."""
 
     def __cinit__(self, list files not None):
         cdef PreadFile f
@@ -908,7 +921,7 @@ cdef class ExtFiles:
         free(self.fds)
 
     cdef int64_t tags_of(self, int64_t address) noexcept nogil:
-        """The tags code behind an address; the address itself when it cannot be read."""
+        """Return the tags code behind an address; the address itself if it cannot be read."""
         cdef int64_t offset = address + (<int64_t> 1 << 62) + (<int64_t> 1 << 62)
         cdef uint8_t head[10]
         cdef int i
@@ -920,18 +933,21 @@ cdef class ExtFiles:
         return address
 
     def tags_code(self, int64_t value) -> int:
-        """The tags code of a unit: ``value`` itself, or what stands in the extension at that address; unresolved it stays the address."""
+        """Return the tags code of a unit: ``value`` itself, or the value in the extension at that address; the address
+        if unresolved.
+        """
         return value if value >= LEAST_TAGS_CODE else self.tags_of(value)
 
 
 def tally_units(PreadFile file not None, int64_t position, int64_t end, int32_t unit_bytes, int64_t log_min, int64_t log_end,
                 bint with_tags, ExtFiles ext, state) -> tuple:
-    """Check the units of one queue file and add up those whose record should be in [log_min, log_end).
+    """Check the units of a queue file and add up those whose record should be in [log_min, log_end).
 
-    Args: ``state``: what the call for the file before returned, None for the first.
-    Returns: (units, fillers, of removed records, beyond the log, invalid, first invalid position, out of order, first one's position,
-    counted, their sum, last place, next queue offset of a batch queue, messages).
-    Raises: CorruptFile when the file has shrunk, StorageError.
+    Args: ``state``: the result for the previous file, None for the first.
+    Returns: (units, fillers, of removed records, beyond the log, invalid, first invalid position, out of order,
+    position of
+    the first, counted, their sum, last offset, next queue offset of a batch queue, messages).
+    Raises: CorruptFile if the file has shrunk, StorageError.
     """
     cdef int64_t units = 0, fillers = 0, removed = 0, beyond = 0, invalid = 0, invalid_at = -1, disorder = 0, disorder_at = -1
     cdef int64_t counted = 0, last = -1, next_base = -1, messages = 0
@@ -998,10 +1014,11 @@ def tally_units(PreadFile file not None, int64_t position, int64_t end, int32_t 
 
 
 def tally_index(PreadFile file not None, int32_t slots, int32_t capacity, int64_t log_min, int64_t log_end) -> tuple:
-    """Check every chain of one index file, and add up the entries that point into [log_min, log_end).
+    """Check every chain of an index file, and add up the entries that point into [log_min, log_end).
 
-    Returns: (entries, counted, their sum, wrong entries, byte of the first, wrong slots, byte of the first, entries beyond log_end).
-    Raises: CorruptFile when the file has shrunk, StorageError.
+    Returns: (entries, counted, their sum, wrong entries, byte of the first, wrong slots, byte of the first, entries
+    beyond log_end).
+    Raises: CorruptFile if the file has shrunk, StorageError.
     """
     cdef int64_t counted = 0, wrong = 0, wrong_at = -1, wrong_slots = 0, wrong_slot_at = -1, beyond = 0
     cdef uint64_t digest = 0

@@ -1,7 +1,7 @@
-"""StoreReader: any RocketMQ store, read-only, beside a live writer (Java or mqfast) or without one.
+"""StoreReader: any RocketMQ store, read-only, beside a live writer (Java or mqfast) or without a writer.
 
-The reader takes no lock, starts no thread and writes nothing. All files are read by pread (``tail`` maps the file that
-it follows) and checked: a foreign, damaged, shrinking or missing file raises an exception of ``mqfast.errors`` and
+The reader takes no lock, starts no thread and writes nothing. All files are read by pread (``tail`` maps the current
+log file) and checked: a foreign, damaged, shrinking or missing file raises an exception of ``mqfast.errors`` and
 never crashes the process.
 
 Beside a live writer the reader sees the page cache: a record as soon as its unit is in the queue and the whole record
@@ -12,7 +12,7 @@ at the writer's next read; ``scan`` shows these records at once. The reader neve
 remove a file between two calls; its messages count as removed, not as damaged. The lists of topics and queues are those
 of the last ``refresh()``; a queue that is named is looked up in the directory.
 
-A dead store shows what is on disk, without recovering it: units whose record is torn are cut off, records behind the
+A dead store shows the state on disk, without recovery: units with a torn record are cut off, records behind the
 damage stay readable through their queues. File formats: ``mqfast/store/FORMAT.md``.
 """
 
@@ -77,7 +77,7 @@ class ReadResult(Sequence[StoredMessage]):
         return iter(self.messages)
 
     def bodies(self) -> list[bytes]:
-        """All bodies, copied into bytes objects."""
+        """Return all bodies, copied into bytes objects."""
         return [bytes(message.body) for message in self.messages]
 
     def __repr__(self) -> str:
@@ -177,10 +177,12 @@ class StoreReader(BulkReader):
     # --- along the log -----------------------------------------------------------------------------------------------
 
     def scan(self, from_offset: int | None = None, to_offset: int | None = None, check_crc: bool = True) -> LogScan:
-        """All records of the log in order, from the record at ``from_offset`` (None: the first) up to ``to_offset``.
+        """Return all records of the log in order, from the record at ``from_offset`` (None: the first) up to
+        ``to_offset``.
 
-        The scan ends at the first byte that is no whole record; ``reason`` and ``at`` of the iterator say why and
-        where. Messages of one block of 256 KiB share its memory.
+        The scan ends at the first byte that is no whole record; ``reason`` and ``at`` of the iterator give reason and
+        offset.
+        Messages of a block of 256 KiB share the block's memory.
         Raises: OffsetError if ``from_offset`` is below the log or within a record; StorageError.
         """
         check_numbers(
@@ -236,15 +238,16 @@ class StoreReader(BulkReader):
 
     @on_files_that_are_there
     def look(self, place: int | str) -> StoredMessage:
-        """Return ``get_by_offset``; the name of before."""
+        """Return ``get_by_offset``; the deprecated name."""
         warnings.warn("StoreReader.look is get_by_offset now", DeprecationWarning, stacklevel=2)
         return self.get_by_offset(place)
 
     def get_by_offset(self, place: int | str) -> StoredMessage:
-        """The message at a physical offset, or of an offset message id.
+        """Return the message at a physical offset, or of an offset message id.
 
         Use ``get`` for a queue offset, and ``query`` for a client's unique key, which has the form of a message id.
-        Raises: OffsetError if no whole record begins there, also if bytes of a body look like one; CorruptFile if the
+        Raises: OffsetError if no whole record begins there, also if bytes of a body look like a record; CorruptFile if
+        the
             record does not agree with its checksum; StorageError.
         """
         with self._lock:
@@ -261,17 +264,17 @@ class StoreReader(BulkReader):
         file = self._log_file(physical) if physical >= 0 else None
         if file is None:
             raise OffsetError(f"physical offset {physical}: not in the log of {self.paths.root}")
-        found = file.record(physical)
-        if found == "crc":
+        result = file.record(physical)
+        if result == "crc":
             raise CorruptFile("the content of the record does not agree with its CRC", path=file.path, offset=physical)
-        if isinstance(found, str):
+        if isinstance(result, str):
             raise OffsetError(
                 f"physical offset {physical} (of the log; a queue offset is another number): "
-                f"expected a record, found: {found}"
+                f"expected a record, found: {result}"
             )
-        if not self._is_claimed(found):
+        if not self._is_claimed(result):
             self._check_walked(file, physical)
-        return found
+        return result
 
     @property
     def earliest_message_time(self) -> int:
@@ -279,8 +282,8 @@ class StoreReader(BulkReader):
         with self._lock:
             self._check_open()
             file = self._log_file(self._log.begin) if self._log.files else None
-            found = file.record(file.start) if file is not None else ""
-            return -1 if isinstance(found, str) else found.store_timestamp
+            message = file.record(file.start) if file is not None else ""
+            return -1 if isinstance(message, str) else message.store_timestamp
 
     # --- along a queue -----------------------------------------------------------------------------------------------
 
@@ -333,7 +336,7 @@ class StoreReader(BulkReader):
             if queue.is_batch:
                 unit = queue.unit(position)
                 if unit.queue_offset + unit.messages <= offset:
-                    position += queue.unit_bytes  # a hole: go on behind it, as some unit reaches up to last
+                    position += queue.unit_bytes  # a hole: continue behind it, as some unit reaches up to last
             self._collect(queue, position, end, result, max_count, max_bytes, wanted)
             return result
 
@@ -354,7 +357,7 @@ class StoreReader(BulkReader):
             units = queue.units(position, end, limit)
             if not units:
                 if count == 0:
-                    # As RocketMQ: go on in the next file, which may not be there yet.
+                    # As RocketMQ: continue in the next file, which may not exist yet.
                     result.status = GetMessageStatus.OFFSET_FOUND_NULL
                     starts = queue.stream.starts
                     i = bisect_right(starts, position)
@@ -365,7 +368,7 @@ class StoreReader(BulkReader):
                     return
                 position += queue.unit_bytes
                 following = unit.queue_offset + unit.messages
-                if following <= result.next_offset:  # a consumer would ask for the same offset for ever
+                if following <= result.next_offset:  # a consumer would request the same offset for ever
                     if count:
                         return
                     raise CorruptFile(
@@ -398,28 +401,28 @@ class StoreReader(BulkReader):
             result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
 
     def _message(self, queue: UnitQueue, unit: Unit) -> StoredMessage | None:
-        """The record of a unit; None when it was removed with its file."""
+        """Return the record of a unit; None if it was removed with its file."""
         file = self._log_file(unit.physical_offset)
         if unit.physical_offset < self._log.begin:
             return None
-        found: StoredMessage | str = "no such file in the log"
+        message: StoredMessage | str = "no such file in the log"
         if file is not None:
-            found = file.record(unit.physical_offset, unit.size, unit.queue_offset)
-        if not isinstance(found, str):
-            why = self._misplaced(queue, unit, found)
+            message = file.record(unit.physical_offset, unit.size, unit.queue_offset)
+        if not isinstance(message, str):
+            why = self._misplaced(queue, unit, message)
             if why is None:
-                return found
-            found = why
+                return message
+            message = why
         raise CorruptFile(
             f"unit {unit.queue_offset} of queue {queue.directory} does not point at its record",
             path=file.path if file is not None else self.paths.commit_logs[0],
             offset=unit.physical_offset,
             expected=f"a record of {unit.size} bytes",
-            found=found,
+            found=message,
         )
 
     def messages(self, topic: str, queue_id: int) -> Iterator[StoredMessage]:
-        """Every message of one queue, oldest first, up to the end of the queue at the first call.
+        """Yield every message of a queue, oldest first, up to the end of the queue at the first call.
 
         Raises: CorruptFile at the first damaged message, StorageError.
         """
@@ -441,8 +444,9 @@ class StoreReader(BulkReader):
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp: int, boundary: BoundaryType = BoundaryType.LOWER
     ) -> int:
-        """Queue offset by store time (ms). LOWER: the first message at or after the time; UPPER: the last one at or
-        before it. The result lies within [min_offset, max_offset]; the edge cases are RocketMQ's.
+        """Return the queue offset for a store time (ms). LOWER: the first message at or after the time; UPPER: the last
+        message at
+        or before the time. The result is within [min_offset, max_offset]; the edge cases are RocketMQ's.
 
         Source: ConsumeQueueStore.getOffsetInQueueByTime, ConsumeQueue, BatchConsumeQueue.
         """
@@ -462,7 +466,7 @@ class StoreReader(BulkReader):
             return min(max(answer, first), last)
 
     def _store_time(self, unit: Unit) -> int:
-        """Store time of the record that a unit points at, -1 when it is not there."""
+        """Return the store time of the record that a unit points at, -1 for a missing record."""
         if unit.is_filler or unit.size < 91:
             return -1
         file = self._log_file(unit.physical_offset)
@@ -476,7 +480,7 @@ class StoreReader(BulkReader):
         return int.from_bytes(head[at : at + 8], "big", signed=True)
 
     def _spans(self, queue: UnitQueue, end: int) -> list[tuple[int, int]]:
-        """(position, end of data) of every file that holds units."""
+        """Return (position, end of data) of every file that holds units."""
         spans = []
         for i, start in enumerate(queue.stream.starts):
             if start < end:
@@ -504,23 +508,23 @@ class StoreReader(BulkReader):
         span = next((s for s in reversed(spans) if time_at(s[0]) <= timestamp), None)
         if span is None:
             return -1
-        shift, left, right = span[0], 0, (span[1] - span[0]) // size - 1
-        if timestamp >= time_at(shift + right * size):
-            return base_at(shift + right * size)
-        # RocketMQ's own search, whose UPPER has no answer where the hit is not exact: the clamp makes that the minimum.
-        while left <= right:
-            middle = (left + right) // 2
+        shift, low, high = span[0], 0, (span[1] - span[0]) // size - 1
+        if timestamp >= time_at(shift + high * size):
+            return base_at(shift + high * size)
+        # RocketMQ's own search, whose UPPER has no result without an exact match: the clamp makes that the minimum.
+        while low <= high:
+            middle = (low + high) // 2
             time = time_at(shift + middle * size)
-            if middle == right:
+            if middle == high:
                 return base_at(shift + middle * size) if time >= timestamp else -1
-            if middle == left:
+            if middle == low:
                 if time >= timestamp:
                     return base_at(shift + middle * size)
-                left = middle + 1
+                low = middle + 1
             elif boundary == BoundaryType.LOWER:
-                left, right = (middle + 1, right) if time < timestamp else (left, middle)
+                low, high = (middle + 1, high) if time < timestamp else (low, middle)
             else:
-                left, right = (middle, right) if time <= timestamp else (left, middle - 1)
+                low, high = (middle, high) if time <= timestamp else (low, middle - 1)
         return -1
 
     # --- by key ------------------------------------------------------------------------------------------------------
@@ -545,7 +549,7 @@ class StoreReader(BulkReader):
         except CorruptFile:
             if any(self._index_count(name) > 1 for name in names):
                 raise
-            # No file has an entry yet: there is nothing to find, whatever the sizes are.
+            # No file has an entry yet: the result is empty, whatever the sizes are.
             sizes = None
         if sizes is None:
             return ()
@@ -575,7 +579,8 @@ class StoreReader(BulkReader):
         *,
         tag: str | None = None,
     ) -> list[StoredMessage]:
-        """The newest ``max_count`` messages of a topic with this key (KEYS or unique key), or this tag, newest first.
+        """Return the newest ``max_count`` messages of a topic with this key (KEYS or unique key), or this tag, newest
+        first.
 
         The same messages in the same order as MessageStore.query, as far as the index is written. Every hit of the
         index is compared with its message; hits whose record was removed are skipped.
@@ -599,18 +604,18 @@ class StoreReader(BulkReader):
             self._check_open()
             files = self._index_files()
             ask = max(1, max_count) * 2 + 16
-            # The index keeps whole seconds: what it says of a message may lie up to a second before its store time.
+            # The index keeps whole seconds: its time of a message may be up to a second before the store time.
             begin = max(0, begin_ms - 1000)
             while True:
                 hits = search(files, topic, wanted, begin, end_ms, ask)[0]
-                found: dict[int, StoredMessage] = {}
+                messages: dict[int, StoredMessage] = {}
                 for physical in dict.fromkeys(hits):
                     message = self._carrying(physical, topic, key, tag)
                     if message is not None and begin_ms <= message.store_timestamp <= end_ms:
-                        found[physical] = message
-                if len(found) >= max_count or len(hits) < ask:
+                        messages[physical] = message
+                if len(messages) >= max_count or len(hits) < ask:
                     # Dispatch may have run twice over a part of the log, so the index alone gives no order.
-                    return [found[physical] for physical in sorted(found, reverse=True)[: max(0, max_count)]]
+                    return [messages[physical] for physical in sorted(messages, reverse=True)[: max(0, max_count)]]
                 ask *= 4
 
     def _carrying(self, physical: int, topic: str, key: str | None, tag: str | None) -> StoredMessage | None:
@@ -624,7 +629,7 @@ class StoreReader(BulkReader):
                 return None
         elif properties.get("UNIQ_KEY") != key and key not in split_keys(properties.get("KEYS")):
             return None
-        # An entry that outlived its record may point into the body of another one.
+        # An entry that outlived its record may point into another record's body.
         if self._is_claimed(message) or self._boundary(physical, physical + 1, -1) == physical:
             return message
         return None
@@ -633,7 +638,7 @@ class StoreReader(BulkReader):
 
     @property
     def checkpoint(self) -> StoreCheckpoint:
-        """The content of the checkpoint file; do not flush it."""
+        """Return the content of the checkpoint file; do not flush it."""
         self._check_open()
         return StoreCheckpoint.load(self._door, self.paths.checkpoint)
 
@@ -644,7 +649,7 @@ class StoreReader(BulkReader):
         return self._door.exists(self.paths.abort)
 
     def consumer_offsets(self, group: str) -> dict[str, dict[int, int]]:
-        """Topic -> queue id -> next queue offset of a consumer group, as persisted.
+        """Return topic -> queue id -> next queue offset of a consumer group, as persisted.
 
         Raises: CorruptFile, StorageError.
         """
@@ -655,7 +660,7 @@ class StoreReader(BulkReader):
         return ConsumerOffsets.load(self._door, self.paths.consumer_offset).offsets(group)
 
     def consumer_groups(self) -> list[str]:
-        """Every consumer group that has persisted offsets, sorted.
+        """Return every consumer group that has persisted offsets, sorted.
 
         Raises: CorruptFile, StorageError.
         """

@@ -1,12 +1,14 @@
-"""LogTail: follows the log of a store that another process writes, message by message, as soon as each is there.
+"""LogTail: follows the log of a store that another process writes, message by message, without delay.
 
-It must never write, never take part in the store's locks, never show a record that is not whole, and never hold the GIL while it waits. It maps
-the log file that takes the appends and looks at the place of the next record: a writer puts the record first and its size word last, so
-that who sees the size sees the rest; a writer that keeps no such order (Java, commits of a transient pool) is caught by lengths, offset and CRC, and
-asked again. The file may be cut short under it: that is an error, not a SIGBUS (csrc/sigbus_guard.c).
+Nothing is written, no lock of the store is taken, only whole records are returned, and the GIL is released during a
+wait. The tail maps the log file that takes the appends and reads the size word of the next record. A writer stores the
+size word last, so that a visible size implies a visible record. A writer without that order (Java, commits of a
+transient pool) is detected by lengths, offset and CRC, and the record is read again. A file that is cut short meanwhile
+causes an error, not a SIGBUS (csrc/sigbus_guard.c).
 
-What is seen is in the page cache, perhaps not yet on the disk: a power cut may take it back. If it was, because the writer died and its recovery
-cut the log, the last record seen no longer stands where it stood, and the next poll says so.
+Messages are read from the page cache and may not be on disk yet: a power cut may remove them. If the writer died and
+its
+recovery cut the log, the last record is no longer at its offset, and the next poll raises CorruptFile.
 """
 
 cimport cython
@@ -46,16 +48,16 @@ from mqfast.store.reader.scan import PreadFile
 from mqfast.store.base.paths import list_offset_files
 
 cdef enum TailStop:
-    READY = 1           # something stands at the place
-    TICK = 2            # time to look around: signals, files
+    READY = 1           # a size word is at the offset
+    TICK = 2            # time to check signals and files
     TIMED_OUT = 3
     RANG = 4            # closed
 
 cdef int64_t TICK_NS = 50000000
-cdef int64_t GRACE_NS = 2000000000      # a record that is still not whole after this long is damage, not a writer at work
-cdef int64_t RETRY_NS = 20000           # between two looks at a record that is not whole yet, or for a file that is not there yet
-cdef int SPINS = 256                    # looks between two looks at the clock
-cdef int STEPS = 4096                   # records of no interest between two looks around
+cdef int64_t GRACE_NS = 2000000000  # a record that is incomplete for longer than this is damage, not an active writer
+cdef int64_t RETRY_NS = 20000           # between two checks of an incomplete record, or of a missing file
+cdef int SPINS = 256                    # checks between two reads of the clock
+cdef int STEPS = 4096                   # skipped records between two checks of signals and files
 
 
 @cython.no_gc_clear      # __dealloc__ needs the file
@@ -63,18 +65,18 @@ cdef int STEPS = 4096                   # records of no interest between two loo
 cdef class LogTail:
     """Messages behind ``position``, as another process writes them. Made by StoreReader.tail.
 
-    Iterate over it (it ends when it is closed), or ``poll``. Thread: one polls; any may close.
+    Iterate over the tail (the iteration ends at its close), or ``poll``. Thread: a single thread polls; any may close.
     Messages are zero-copy views of the mapped log and stay valid as long as they are referenced.
     """
     cdef OsApi os_api
     cdef mq_os *os
-    cdef object directories         # list of str: where log files may lie
+    cdef object directories         # list of str: the log directories
     cdef readonly int64_t position  # physical offset of the next record
-    cdef int64_t last               # the record before it, -1 when none was seen in this file
-    cdef Record seen                # what was read there
+    cdef int64_t last               # the previous record, -1 for none in this file
+    cdef Record seen                # the content of that record
     cdef MappedFile file
     cdef FilePin held
-    cdef int64_t file_bytes         # of the last file that was mapped: all have one length; 0: not known
+    cdef int64_t file_bytes         # of the last mapped file: all files have the same length; 0: unknown
     cdef bytes topic
     cdef int64_t queue_id
     cdef TagFilter tags             # or None
@@ -106,7 +108,7 @@ cdef class LogTail:
     # --- files ---
 
     cdef bint _find_file(self) except -1:
-        """Map the file of the position, if it is there. Raises: OffsetError when it was removed; CorruptFile."""
+        """Map the file of the position, if it exists. Raises: OffsetError if it was removed; CorruptFile."""
         cdef int64_t bytes_
         cdef MappedFile file
         files = sorted(file for directory in self.directories for file in list_offset_files(self.os_api, directory)[0])
@@ -116,9 +118,9 @@ cdef class LogTail:
                 if not start <= self.position < max(start + bytes_, start + 1):
                     continue
                 if bytes_ == 0:
-                    return False        # it is being made
+                    return False        # the file is being created
                 if start == self.position and bytes_ != self.file_bytes:
-                    # perhaps it is being made: before it has its whole length nothing is put into it
+                    # the file may be under creation: nothing is put before it has its whole length
                     first = PreadFile(self.os_api, path)
                     begun = first.read(0, min(4, first.bytes), whole=False).strip(b"\0")
                     first.close()
@@ -128,7 +130,7 @@ cdef class LogTail:
                 file = MappedFile.load(self.os_api, path, start, bytes_, writable=False, exact=False)
                 self.held = pin_file(file)
             except StoreNotFound:
-                return False        # retention was faster: the next look sees what is left
+                return False        # retention was faster: the next check sees the rest
             self.file = file
             self.file_bytes = bytes_
             return True
@@ -146,7 +148,7 @@ cdef class LogTail:
         return 0
 
     cdef int _look_around(self) except -1:
-        """Is it still the log that was read? Also lets a signal through."""
+        """Check that the log is still the same, and let signal handlers run."""
         cdef const uint8_t *p
         PyErr_CheckSignals()
         if self.file is None:
@@ -163,7 +165,7 @@ cdef class LogTail:
     # --- wait ---
 
     cdef int _wait(self, const uint8_t *p, int64_t deadline_ns, int64_t tick_ns, int64_t pause_ns) noexcept nogil:
-        """Until a size word stands at p (NULL: nothing to look at), at most until the tick. pause_ns 0: without sleeping."""
+        """Wait for a size word at p (NULL: nothing to check), at most until the tick. pause_ns 0: without sleeping."""
         cdef int spins = 0
         cdef int64_t now
         while True:
@@ -191,10 +193,11 @@ cdef class LogTail:
     def poll(self, Py_ssize_t max_count=32, timeout=None) -> list:
         """Wait for the next messages.
 
-        Args: max_count: most messages to return; timeout: seconds, None for ever, 0 to look once.
-        Returns: one message or more in log order, none at the timeout. Raises: StoreClosed after close; CorruptFile when no whole record stands
-        where one has begun, or the log was cut back or a page of it is gone; OffsetError when retention removed what was not read yet.
-        UsageError when another thread is polling. GIL: released while waiting.
+        Args: max_count: most messages to return; timeout: seconds, None for ever, 0 to check once.
+        Returns: the messages in log order, empty at the timeout. Raises: StoreClosed after close; CorruptFile if a
+        record is
+        invalid, or the log was cut back, or a page of it is lost; OffsetError if retention removed unread messages.
+        UsageError if another thread is polling. GIL: released while waiting.
         """
         if max_count < 1:
             raise UsageError(f"max_count: expected at least 1, found {max_count}")
@@ -246,7 +249,7 @@ cdef class LogTail:
             else:
                 outcome = REC_BLANK
             if outcome == REC_BLANK:
-                # the next file is mostly there already; until it is, it is looked for
+                # the next file usually exists already; otherwise it is checked repeatedly
                 self.position = self.file.start_offset + self.file.file_bytes
                 self._look_around()
                 self._leave_file()
@@ -262,11 +265,11 @@ cdef class LogTail:
                 if stop == TIMED_OUT:
                     return found
             else:
-                unwhole_since = -1          # whole, but of no interest
+                unwhole_since = -1          # whole, but filtered out
                 self._look_around()
 
     cdef int _take(self, const uint8_t *p, list found, Py_ssize_t max_count) except -1:
-        """Records from the position on. Returns: REC_OK when at least one was stepped over, else why not."""
+        """Collect records from the position on. Returns: REC_OK after at least one record, otherwise the reason."""
         cdef Record r
         cdef int64_t end = self.file.start_offset + self.file.file_bytes
         cdef int outcome = REC_OK, stepped = 0
@@ -277,7 +280,7 @@ cdef class LogTail:
                 break
             mq_fence()
             if 64 < total <= end - self.position:
-                # all of these lines are still the writer's: ask for them together, not for each when the one before has come
+                # these cache lines still belong to the writer's core: prefetch all of them together, not one by one
                 mq_prefetchr(p + 64)
                 mq_prefetchr(p + total - 64)
                 mq_prefetchr(p + total - 1)
@@ -307,13 +310,13 @@ cdef class LogTail:
         if self.queue_id >= 0 and r.queue_id != self.queue_id:
             return False
         if transaction == TRANSACTION_PREPARED or transaction == TRANSACTION_ROLLBACK:
-            return False                # not in its queue either
+            return False                # also missing in its queue
         return self.tags is None or self.tags.by_record(self.tags.context, r)
 
     # --- life ---
 
     def __iter__(self):
-        """Every message from the position on; ends when the tail is closed."""
+        """Yield every message from the position on; ends when the tail is closed."""
         while True:
             try:
                 messages = self.poll()
@@ -322,7 +325,7 @@ cdef class LogTail:
             yield from messages
 
     def close(self) -> None:
-        """End a poll under way and every later one. Safe to call twice; messages stay valid."""
+        """End a running poll and every later poll. Safe to call twice; messages stay valid."""
         mq_add32(&self.bell, 1)
         futex_wake_all(&self.bell)
 

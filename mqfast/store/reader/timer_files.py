@@ -1,8 +1,8 @@
-"""A broker's timer files, read only: what waits for its time, and whether wheel, timer log and log agree (RocketMQ:
-TimerWheel, Slot, TimerLog, TimerCheckpoint).
+"""A broker's timer files, read-only: the waiting messages, and the check of wheel, timer log and log against each other
+(RocketMQ: TimerWheel, Slot, TimerLog, TimerCheckpoint).
 
-It must never write: only a broker's timer service parks and delivers. verify asks it; the engine needs nothing of these
-files, since a delivered message is an ordinary one. Formats: ``mqfast/store/FORMAT.md``.
+Nothing is written here: only a broker's timer service parks and delivers messages. verify uses this module; the engine
+needs no timer file, since a delivered message is an ordinary message. Formats: ``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _UNITS_AT_ONCE: Final = 20_000
 
 class Slot(NamedTuple):
     """A used slot of the wheel; ``time`` is in steps of the timer's precision, ``first`` and ``last`` are positions in
-    the timer log. ``units`` is not put right by a broker's recovery, so nothing may rely on it.
+    the timer log. A broker's recovery does not correct ``units``, so the count is unreliable.
     """
 
     number: int
@@ -54,7 +54,7 @@ class Slot(NamedTuple):
 
 
 class TimerUnit(NamedTuple):
-    """One parked message; ``previous`` is the unit before it in the same slot, -1 for none."""
+    """A parked message; ``previous`` is the previous unit in the same slot, -1 for none."""
 
     position: int
     previous: int
@@ -67,12 +67,12 @@ class TimerUnit(NamedTuple):
 
     @property
     def due_ms(self) -> int:
-        """When the slot of this unit is read."""
+        """Time at which the slot of this unit is read, ms."""
         return self.write_time + self.delay_ms
 
 
 class TimerFinding(NamedTuple):
-    """What is wrong; ``weight``: ``"note"``, ``"tail"`` (what a kill leaves) or ``"damage"``."""
+    """A fault; ``weight``: ``"note"``, ``"tail"`` (left by a kill) or ``"damage"``."""
 
     kind: str
     path: str
@@ -90,13 +90,13 @@ def _unit(position: int, fields: tuple[int, ...]) -> TimerUnit | None:
 
 
 class _Log(Protocol):
-    """What is asked of the log: the record that starts at an offset, or why there is none."""
+    """A function that returns the record at an offset of the log, or the reason why there is none."""
 
     def __call__(self, physical_offset: int, size: int) -> StoredMessage | str: ...
 
 
 class TimerFiles:
-    """``timerwheel``, ``timerlog/`` and ``config/timercheck`` of one store."""
+    """``timerwheel``, ``timerlog/`` and ``config/timercheck`` of a store."""
 
     def __init__(self, os_api: OsApi, paths: StorePaths) -> None:
         self._door = os_api
@@ -110,37 +110,37 @@ class TimerFiles:
 
     # --- the timer log ---
 
-    def walk(self, found: list[TimerFinding]) -> Iterator[TimerUnit]:
-        """Every unit of the timer log, in order; what is wrong with the files themselves goes to ``found``."""
+    def walk(self, findings: list[TimerFinding]) -> Iterator[TimerUnit]:
+        """Yield every unit of the timer log, in order; faults of the files themselves are added to ``findings``."""
         self._ends = []
         files = [(file, PreadFile(self._door, file.path, file.start_offset)) for file in self._files]
         for n, (file, opened) in enumerate(files):
             if n and files[n - 1][1].end != file.start_offset:
                 expected = f"a file that starts at {files[n - 1][1].end}"
-                found.append(TimerFinding("timer.gap", file.path, None, expected, file.start_offset, "damage"))
+                findings.append(TimerFinding("timer.gap", file.path, None, expected, file.start_offset, "damage"))
             at = 0
             while units := self._units(opened, at):
                 self.units += len(units)
                 at += len(units) * UNIT.size
                 yield from units
             self._ends.append(opened.start + at)
-            left = opened.bytes - at
-            head = opened.read(at, min(BLANK.size, left))
-            if len(head) == BLANK.size and BLANK.unpack(head) == (left, 0, BLANK_MAGIC):
+            rest_bytes = opened.bytes - at
+            head = opened.read(at, min(BLANK.size, rest_bytes))
+            if len(head) == BLANK.size and BLANK.unpack(head) == (rest_bytes, 0, BLANK_MAGIC):
                 continue
             is_last = all(later.first_set_byte(0) < 0 for _, later in files[n + 1 :])
             if opened.first_set_byte(at) >= 0:
                 what = f"bytes {head.hex()}"
-            elif is_last or left < BLANK.size:
+            elif is_last or rest_bytes < BLANK.size:
                 continue
             else:
                 what = "zeros, and units in the next file"
             weight = "tail" if is_last else "damage"
-            found.append(TimerFinding("timer.log", file.path, at, "a unit, a blank or zeros", what, weight))
+            findings.append(TimerFinding("timer.log", file.path, at, "a unit, a blank or zeros", what, weight))
 
     @staticmethod
     def _units(opened: PreadFile, at: int) -> list[TimerUnit]:
-        """The units from a position of a file on, some at a time; none where no unit stands."""
+        """Return some units from a position of a file on; none if no unit is there."""
         data = opened.read(at, min(_UNITS_AT_ONCE * UNIT.size, (opened.bytes - at) // UNIT.size * UNIT.size))
         units = []
         for position, fields in enumerate(UNIT.iter_unpack(data)):
@@ -151,7 +151,7 @@ class TimerFiles:
         return units
 
     def unit(self, position: int) -> TimerUnit | None:
-        """The unit at a position of the timer log; None where no unit of ``walk`` starts."""
+        """Return the unit at a position of the timer log; None if no unit of ``walk`` starts there."""
         i = bisect_right(self._files, position, key=lambda file: file.start_offset) - 1
         if i < 0 or position >= self._ends[i] or (position - self._files[i].start_offset) % UNIT.size:
             return None
@@ -163,7 +163,7 @@ class TimerFiles:
     # --- the wheel ---
 
     def used_slots(self) -> Iterator[Slot]:
-        """The slots of the wheel that were ever used; old ones keep what they held."""
+        """Yield the slots of the wheel that were ever used; old slots keep their content."""
         if not self._door.exists(self._wheel) or self._door.file_size(self._wheel) != WHEEL_BYTES:
             return
         opened = PreadFile(self._door, self._wheel)
@@ -178,17 +178,17 @@ class TimerFiles:
     # --- all of it ---
 
     def check(self, record: _Log, log_min: int, log_end: int) -> list[TimerFinding]:
-        """Whether the files agree with each other and with the log.
+        """Check that the files agree with each other and with the log.
 
-        Args: record: reads one record of the log; log_min, log_end: bounds of its records.
+        Args: record: reads a record of the log; log_min, log_end: bounds of its records.
         """
-        found: list[TimerFinding] = []
+        findings: list[TimerFinding] = []
         if self._door.exists(self._wheel) and self._door.file_size(self._wheel) not in (0, WHEEL_BYTES):
             size = self._door.file_size(self._wheel)
-            found.append(TimerFinding("timer.wheel", self._wheel, None, f"{WHEEL_BYTES} bytes", size, "damage"))
-        for unit in self.walk(found):
-            if not 0 <= unit.physical_offset < log_min:  # below it are records that retention took
-                self._check_unit(unit, record, log_end, found)
+            findings.append(TimerFinding("timer.wheel", self._wheel, None, f"{WHEEL_BYTES} bytes", size, "damage"))
+        for unit in self.walk(findings):
+            if not 0 <= unit.physical_offset < log_min:  # records below were removed by retention
+                self._check_unit(unit, record, log_end, findings)
         begin, end = self._begin(), max(self._ends, default=0)
         slots = list(self.used_slots())
         self.slots = len(slots)
@@ -197,43 +197,43 @@ class TimerFiles:
             at = slot.number * SLOT.size
             if slot.time % SLOTS != slot.number:
                 expected = f"a time of slot {slot.number}"
-                found.append(TimerFinding("timer.slot", self._wheel, at, expected, slot.time, "damage"))
+                findings.append(TimerFinding("timer.slot", self._wheel, at, expected, slot.time, "damage"))
             elif slot.last >= end:
-                found.append(TimerFinding("timer.slot", self._wheel, at, f"a unit below {end}", slot.last, "tail"))
+                findings.append(TimerFinding("timer.slot", self._wheel, at, f"a unit below {end}", slot.last, "tail"))
             elif slot.last >= begin:
-                self._check_chain(slot, precision, record, found)
-        self._check_checkpoint(end, found)
-        return found
+                self._check_chain(slot, precision, record, findings)
+        self._check_checkpoint(end, findings)
+        return findings
 
     def _begin(self) -> int:
         return self._files[0].start_offset if self._files else 0
 
-    def _check_unit(self, unit: TimerUnit, record: _Log, log_end: int, found: list[TimerFinding]) -> None:
+    def _check_unit(self, unit: TimerUnit, record: _Log, log_end: int, findings: list[TimerFinding]) -> None:
         path, at = self._place(unit.position)
         if unit.physical_offset + unit.size > log_end:
             expected = f"records below {log_end}"
-            found.append(TimerFinding("timer.beyond", path, at, expected, unit.physical_offset, "tail"))
+            findings.append(TimerFinding("timer.beyond", path, at, expected, unit.physical_offset, "tail"))
             return
         message = record(unit.physical_offset, unit.size)
         if isinstance(message, str) or message.topic != TIMER_TOPIC:
             what = message if isinstance(message, str) else f"one of {message.topic}"
             expected = f"a parked record at {unit.physical_offset}"
-            found.append(TimerFinding("timer.unit", path, at, expected, what, "damage"))
+            findings.append(TimerFinding("timer.unit", path, at, expected, what, "damage"))
             return
         fields = message.properties
         real = fields.get(_properties.REAL_TOPIC, "")
         if unit.topic_hash != jhash(real):
-            found.append(
+            findings.append(
                 TimerFinding("timer.unit", path, at, f"hash {jhash(real)} of {real}", unit.topic_hash, "damage")
             )
         out = fields.get(_properties.TIMER_OUT_MS, "")
-        # A message beyond the wheel's window is due earlier, to be parked once more then.
+        # A message beyond the wheel's window is due earlier, to be parked again then.
         due_ms = java_number(out, 2**63 - 1)
         if due_ms is not None and (unit.due_ms >= due_ms if unit.magic & ROLL else unit.due_ms != due_ms):
-            found.append(TimerFinding("timer.unit", path, at, f"due at {out}", unit.due_ms, "damage"))
+            findings.append(TimerFinding("timer.unit", path, at, f"due at {out}", unit.due_ms, "damage"))
 
     def _precision(self, slots: list[Slot]) -> int:
-        """Milliseconds of a step, which no file holds: what most slots say."""
+        """Return the milliseconds of a step, which no file holds: the value of most slots."""
         steps: Counter[int] = Counter()
         for slot in slots:
             unit = self.unit(slot.last)
@@ -241,7 +241,7 @@ class TimerFiles:
                 steps[unit.due_ms // slot.time] += 1
         return steps.most_common(1)[0][0] if steps else 1000
 
-    def _check_chain(self, slot: Slot, precision: int, record: _Log, found: list[TimerFinding]) -> None:
+    def _check_chain(self, slot: Slot, precision: int, record: _Log, findings: list[TimerFinding]) -> None:
         at = slot.number * SLOT.size
         position, chain = slot.last, []
         while position >= self._begin():
@@ -249,14 +249,14 @@ class TimerFiles:
             if unit is None or unit.due_ms // max(1, precision) != slot.time:
                 what = "none" if unit is None else f"one that is due at {unit.due_ms}"
                 expected = f"a unit at {position} that is due at {slot.time * precision}"
-                found.append(TimerFinding("timer.slot", self._wheel, at, expected, what, "damage"))
+                findings.append(TimerFinding("timer.slot", self._wheel, at, expected, what, "damage"))
                 return
             chain.append(unit)
             position = unit.previous
         if any(unit.magic & DELETE for unit in chain):
-            self._check_deletes(chain, record, found)
+            self._check_deletes(chain, record, findings)
 
-    def _check_deletes(self, chain: list[TimerUnit], record: _Log, found: list[TimerFinding]) -> None:
+    def _check_deletes(self, chain: list[TimerUnit], record: _Log, findings: list[TimerFinding]) -> None:
         """Find deletes without a target: a message of another slot, or of another topic, stays and is delivered."""
         parked: set[tuple[str | None, str]] = set()
         deletes: list[tuple[TimerUnit, str | None, str]] = []
@@ -267,7 +267,7 @@ class TimerFiles:
             fields = message.properties
             topic = fields.get(_properties.REAL_TOPIC)
             if not unit.magic & DELETE:
-                # 5.5 names a message by its key alone, unless appendTopicForTimerDeleteKey is on.
+                # 5.5 identifies a message by its key alone, unless appendTopicForTimerDeleteKey is on.
                 key = fields.get(_properties.UNIQ_KEY, "")
                 parked |= {(topic, key), (topic, _properties.delete_key(topic, key))}
             elif not unit.magic & ROLL:
@@ -275,19 +275,19 @@ class TimerFiles:
         for unit, topic, target in deletes:
             if (topic, target) not in parked:
                 path, at = self._place(unit.position)
-                found.append(TimerFinding("timer.delete", path, at, f"{target} in the same slot", "none", "note"))
+                findings.append(TimerFinding("timer.delete", path, at, f"{target} in the same slot", "none", "note"))
 
-    def _check_checkpoint(self, end: int, found: list[TimerFinding]) -> None:
+    def _check_checkpoint(self, end: int, findings: list[TimerFinding]) -> None:
         if not self._door.exists(self._check) or not self._door.file_size(self._check):
             return
         opened = PreadFile(self._door, self._check)
         if opened.bytes < CHECKPOINT_BYTES:
             expected = f"at least {CHECKPOINT_BYTES} bytes"
-            found.append(TimerFinding("timer.check", self._check, None, expected, opened.bytes, "damage"))
+            findings.append(TimerFinding("timer.check", self._check, None, expected, opened.bytes, "damage"))
             return
         flushed = struct.unpack_from(">q", opened.read(0, CHECKPOINT_BYTES), 8)[0]
         if flushed > end:
-            found.append(TimerFinding("timer.check", self._check, 8, f"a position up to {end}", flushed, "tail"))
+            findings.append(TimerFinding("timer.check", self._check, 8, f"a position up to {end}", flushed, "tail"))
 
     def _place(self, position: int) -> tuple[str, int]:
         i = bisect_right(self._files, position, key=lambda file: file.start_offset) - 1
