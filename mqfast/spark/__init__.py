@@ -1,7 +1,7 @@
 """Spark reads and writes stores: ``spark.read.format("mqfast").load(path)``.
 
-Room: the Spark adapter; the only part of mqfast that may import pyspark and pyarrow (``pip install mqfast[spark]``).
-Importing this package imports neither. See ``docs/spark.md``.
+The only part of mqfast that may import pyspark and pyarrow (``pip install mqfast[spark]``). Importing this package
+imports neither. See ``docs/spark.md``.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ __all__ = ["LOCAL_CHECKPOINTS", "SETTINGS", "conf", "register"]
 SETTINGS: Final[dict[str, str]] = {
     # Rows go to the JVM through a socket file: about a quarter less time, and much less for small tasks.
     "spark.python.unix.domain.socket.enabled": "true",
-    # Without it a reader that evaluates filters is refused (option pushdown).
+    # Required by a reader that evaluates filters (option pushdown).
     "spark.sql.python.filterPushdown.enabled": "true",
-    # The default; turned off, every task starts an interpreter, which takes more than half a second.
+    # The default; without reuse every task starts an interpreter, which takes more than half a second.
     "spark.python.worker.reuse": "true",
     # Breaks Arrow writes in Spark 4.3.
     "spark.python.udf.pipelined.enabled": "false",
@@ -30,32 +30,36 @@ SETTINGS: Final[dict[str, str]] = {
 """Settings of Spark that ``conf`` makes, and what for."""
 
 LOCAL_CHECKPOINTS: Final[dict[str, str]] = {
-    # Hadoop's file system for local files without the checksum files that it writes beside each file.
+    # Hadoop's file system for local files without checksum files beside each file.
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
-    # Nor those that Spark writes beside the files of a checkpoint.
+    # No checksum files of Spark beside the files of a checkpoint.
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
 }
 """Settings for streams whose checkpoint lies on a local disk: half the files, and half the time that it takes."""
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("mqfast")`` known to a session. Where mqfast is installed on every node, Spark finds it itself, but
-    for writes from another thread than the one that made the session: they need this call, from any thread.
+    """Register ``format("mqfast")`` with a session.
+
+    Spark finds an mqfast that is installed on every node without this call. Writes from a thread other than the creator
+    of
+    the session need this call, from any thread.
     """
     from mqfast.spark.source import MqFastSource
     from mqfast.spark.threads import write_from_any_thread
 
     spark.dataSource.register(MqFastSource)
-    if hasattr(spark, "_jsparkSession"):  # not over Spark Connect, where every thread is the same to the server
+    if hasattr(spark, "_jsparkSession"):  # not over Spark Connect, where the server sees no threads
         write_from_any_thread()
 
 
 def conf(builder: SparkSession.Builder, *, local_checkpoints: bool = False) -> SparkSession.Builder:
-    """Set what makes the source fast, but for what was set already: ``conf(SparkSession.builder).getOrCreate()``.
+    """Set options that make the source fast, except those set already: ``conf(SparkSession.builder).getOrCreate()``.
 
-    A session that a program makes for itself on this machine runs its workers by the program's own Python
-    (PYSPARK_PYTHON, unless it is set): Spark would take the first ``python3`` of the path, which may lack mqfast.
+    With a local master the workers run the program's own Python (PYSPARK_PYTHON, unless set): Spark would take the
+    first
+    ``python3`` of the path, which may lack mqfast.
 
     Args: local_checkpoints: set LOCAL_CHECKPOINTS too. All local files of the session are then without checksums.
     """
@@ -63,7 +67,7 @@ def conf(builder: SparkSession.Builder, *, local_checkpoints: bool = False) -> S
     for name, value in {**SETTINGS, **(LOCAL_CHECKPOINTS if local_checkpoints else {})}.items():
         if name not in given:
             builder = builder.config(name, value)
-    # Each of them may name a master that the builder does not know of.
+    # Each of these variables may name a master that the builder does not have.
     elsewhere = {"PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_HOME", "SPARK_CONF_DIR"} & os.environ.keys()
     local = str(given.get("spark.master", "" if elsewhere else "local")).startswith("local")
     if local and "spark.pyspark.python" not in given:

@@ -1,14 +1,13 @@
-"""A stream that reads an archive first and then goes on at the live source: ``startingFrom=archive:PATH``.
+"""A stream that reads an archive first and then continues with the live source: ``startingFrom=archive:PATH``.
 
-Room: the Spark adapter. The manifests of the archive say up to which offset of each queue its files go; the live stream
-begins at exactly these offsets. An offset here is
+The manifests of the archive hold the end offset of each queue; the live stream begins at exactly these offsets. An
+offset of the stream is
 
     {"archive": {"files": 3, "manifests": 2, "of": 9, "which": 17}, "from": {...}, "live": {...}, "version": 2}
 
-``files`` of the ``of`` files that a read wants from the first ``manifests`` runs are done; ``which`` is the checksum
-of their names. ``live`` is an offset of the live stream, which stands still until all of them are. ``from`` is where
-the first batch of the live stream begins. A batch is either of files or live. It must never read a file of a run that
-was added later: those messages are live.
+``files`` of the ``of`` selected files of the first ``manifests`` runs are read; ``which`` is the checksum of the file
+names. ``live`` is an offset of the live stream, constant until all files are read. ``from`` is the start of the first
+live batch. A batch has either files or live messages. Files of later runs are not read: those messages are live.
 """
 
 from __future__ import annotations
@@ -55,33 +54,33 @@ __all__ = ["StreamFromArchive"]
 
 _KEY: Final = ARCHIVE_KEY
 _STATE: Final = "handover.json"
-# A file of an archive is a fifth to a ninth of the log that it holds.
+# A Parquet file takes a fifth to a ninth of the archived log.
 _RATIO: Final = 4
 _log = logging.getLogger("mqfast.spark")
 
 
 @dataclass(frozen=True)
 class _Place:
-    """A decoded offset; ``began``: where the first live batch begins, None before and after that batch."""
+    """A decoded offset; ``live_start``: start of the first live batch, None before and after that batch."""
 
     manifests: int
     files: int
     of: int
     which: int
     live: Spark
-    began: Spark | None = None
+    live_start: Spark | None = None
     moved: bool = False
 
     def encode(self) -> Spark:
         done = {"files": self.files, "manifests": self.manifests, "of": self.of, "which": self.which}
-        found: Spark = {_KEY: done}
-        if self.began is not None:
-            found["from"] = self.began
-        found["live"] = self.live
+        json_object: Spark = {_KEY: done}
+        if self.live_start is not None:
+            json_object["from"] = self.live_start
+        json_object["live"] = self.live
         if self.moved:
-            found["moved"] = True
-        found["version"] = VERSION
-        return found
+            json_object["moved"] = True
+        json_object["version"] = VERSION
+        return json_object
 
 
 def _decode(offset: Spark) -> _Place:
@@ -103,7 +102,7 @@ def _which(files: Iterable[ArchivedFile]) -> int:
 
 
 def _check(options: Options) -> None:
-    """Raises: ConfigError for options that do not go with startingFrom."""
+    """Raise ConfigError for options that exclude startingFrom."""
     given = {
         "startingOffsets": options.starting_offsets, "startingTimestamp": options.starting_timestamp,
         "startingOffsetsByTimestamp": options.starting_offsets_by_timestamp, "paths": options.paths,
@@ -117,9 +116,9 @@ def _check(options: Options) -> None:
 
 
 def starting_at(options: Options, ends: Mapping[tuple[str, str, int], int]) -> Options:
-    """The options of the live stream: each queue from where the archive ends, all others from their first message.
+    """Return the options of the live stream: each queue from the archive's end, others from the first message.
 
-    Raises: ConfigError where the archive is not of the brokers that are read.
+    Raises: ConfigError for the archive of other brokers than those to read.
     """
     by_store: dict[str, dict[tuple[str, int], int | str]] = {}
     for (broker, topic, queue_id), end in ends.items():
@@ -151,7 +150,7 @@ def starting_at(options: Options, ends: Mapping[tuple[str, str, int], int]) -> O
 class StreamFromArchive(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """An archive, then a live stream. Raises: ConfigError, UsageError, CorruptFile.
 
-    Args: live_of: makes the reader of the live stream.
+    Args: live_of: creates the reader of the live stream.
     """
 
     def __init__(self, options: Options, columns: tuple[Column, ...], live_of: Callable[[Options], Any]) -> None:
@@ -163,13 +162,13 @@ class StreamFromArchive(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._live_of: Final = live_of
         self._live: Any = None
         self._first: Spark | None = None
-        self._place: _Place | None = None  # of the last offset that was asked about
+        self._place: _Place | None = None  # of the last offset passed to latestOffset
         self._known: list[Manifest] = []
 
-    # --- where the stream begins ---
+    # --- first offset ---
 
     def _manifests(self, number: int | None = None) -> list[Manifest]:
-        """The first runs of the archive, all of them for None. Raises: UsageError where there are fewer."""
+        """Return the first ``number`` runs of the archive, all for None. Raises: UsageError for fewer runs."""
         if len(self._known) < (number or 1):
             self._known = check_archive(self._archive, self.options)
         if number is not None and len(self._known) < number:
@@ -180,19 +179,19 @@ class StreamFromArchive(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._known if number is None else self._known[:number]
 
     def _reader(self) -> Any:
-        """The live stream, which begins behind the archive."""
+        """Return the live stream, which begins after the archive."""
         if self._live is None:
             ends = archive_ends(self._archive, self._manifests(), self.options)
             self._live = self._live_of(starting_at(self.options, ends))
         return self._live
 
     def _begin(self) -> Spark:
-        """The first offset of the live stream. Raises: DataLoss, also for topics that were made again."""
+        """Return the first offset of the live stream. Raises: DataLoss, also for recreated topics."""
         self.stop()
-        found = self._manifests()
-        ends = archive_ends(self._archive, found, self.options)
+        runs = self._manifests()
+        ends = archive_ends(self._archive, runs, self.options)
         live = starting_at(self.options, ends)
-        places = last_places(found)
+        places = last_places(runs)
         for name, given in stores_of(live, begins=True):
             of_store = {key: end for key, end in ends.items() if key[0] in ("", name)}
             with closing(open_backend(given)) as access:
@@ -209,7 +208,7 @@ class StreamFromArchive(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return first
 
     def initialOffset(self) -> Spark:
-        """The first file. Spark asks more than once: see StreamReader.initialOffset."""
+        """Return the offset before the first file. Spark calls this more than once: see StreamReader.initialOffset."""
         if self._first is None:
             state = self.options.state_dir
             path = os.path.join(state, _STATE) if state is not None else None
@@ -217,28 +216,28 @@ class StreamFromArchive(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._first = read_json(path)
                 _decode(self._first)
             else:
-                found = self._manifests()
+                runs = self._manifests()
                 live = self._begin()
-                files = wanted_files(found, self.options)
-                self._first = _Place(len(found), 0, len(files), _which(files), live).encode()
+                files = wanted_files(runs, self.options)
+                self._first = _Place(len(runs), 0, len(files), _which(files), live).encode()
                 if path is not None:
                     write_json(path, self._first)
         self._place = self._place or _decode(self._first)
         return self._first
 
-    # --- how far it goes ---
+    # --- end of a batch ---
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """As the live stream."""
+        """Return the limit of the live stream."""
         limit: ReadLimit = self._reader().getDefaultReadLimit()
         return limit
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """This run ends where the live source ends now."""
+        """End this run at the present end of the live source."""
         self._reader().prepareForTriggerAvailableNow()
 
     def reportLatestOffset(self) -> Spark | None:
-        """The end of the live source, for the lag in the query's progress."""
+        """Return the end of the live source, for the lag in the query's progress."""
         live = self._reader().reportLatestOffset()
         if live is None or self._place is None:
             return None
@@ -246,7 +245,9 @@ class StreamFromArchive(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dataclasses.replace(place, files=place.of, live=live, moved=True).encode()
 
     def latestOffset(self, start: Spark, limit: ReadLimit) -> Spark:
-        """The end of the next batch; ``start`` itself when there is none yet. Raises: as StreamReader.latestOffset."""
+        """Return the end of the next batch; ``start`` if there is no new batch. Raises: as
+        StreamReader.latestOffset.
+        """
         place = self._place = _decode(start)
         if place.files < place.of:
             files = self._files(place)
@@ -254,21 +255,23 @@ class StreamFromArchive(DataSourceStreamReader, SupportsTriggerAvailableNow):
         live: Spark = self._reader().latestOffset(place.live, limit)
         if live == place.live:
             return start
-        began = None if place.moved else place.live
-        return dataclasses.replace(place, live=live, began=began, moved=True).encode()
+        live_start = None if place.moved else place.live
+        return dataclasses.replace(place, live=live, live_start=live_start, moved=True).encode()
 
     def _files(self, place: _Place) -> list[ArchivedFile]:
-        """All files of the archive's part. Raises: UsageError where they are others than the offset counts."""
-        found = wanted_files(self._manifests(place.manifests), self.options)
-        if _which(found) != place.which:
+        """Return all files of the archive's part. Raises: UsageError if the files differ from those that the offset
+        counts.
+        """
+        files = wanted_files(self._manifests(place.manifests), self.options)
+        if _which(files) != place.which:
             raise UsageError(
-                f"{self._archive}: expected the {place.of} files that the stream began with, found {len(found)}, or "
+                f"{self._archive}: expected the {place.of} files that the stream began with, found {len(files)}, or "
                 "others: while a stream is in its archive it goes on with the topics that it began with"
             )
-        return found
+        return files
 
     def _cut(self, files: list[ArchivedFile], first: int, limit: ReadLimit) -> int:
-        """Behind the last file of a batch: as many as the limits allow, one at least."""
+        """Return the number after the last file of a batch: as many files as the limits allow, at least one."""
         rows, size = self.options.max_offsets_per_trigger, self.options.max_bytes_per_trigger
         if isinstance(limit, ReadMaxRows):
             rows = limit.max_rows
@@ -285,18 +288,18 @@ class StreamFromArchive(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return number
         return len(files)
 
-    # --- what tasks read ---
+    # --- partitions of a batch ---
 
     def partitions(self, start: Spark, end: Spark) -> list[InputPartition]:
-        """What the tasks of one batch read. Raises: DataLoss, UsageError."""
+        """Return the partitions of a batch. Raises: DataLoss, UsageError."""
         since, until = _decode(start), _decode(end)
         if not until.moved:
             return list(self._parts(self._files(until)[since.files : until.files]))
-        found: list[InputPartition] = self._reader().partitions(until.began or since.live, until.live)
-        return found
+        partitions: list[InputPartition] = self._reader().partitions(until.live_start or since.live, until.live)
+        return partitions
 
     def _parts(self, files: list[ArchivedFile]) -> Iterator[ArchivePartition]:
-        """Neighbouring files, as many to a task as partitionBytes of log have."""
+        """Yield groups of consecutive files, each of about partitionBytes of log."""
         group: list[ArchivedFile] = []
         size = 0
         for file in files:
@@ -309,7 +312,7 @@ class StreamFromArchive(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield ArchivePartition(self._archive, tuple(group), self.options, self.columns)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one partition, in Arrow batches."""
+        """Yield the rows of a partition, in Arrow batches."""
         freeze_loaded()
         if isinstance(partition, ArchivePartition):
             yield from read_archived(partition)
@@ -317,16 +320,16 @@ class StreamFromArchive(DataSourceStreamReader, SupportsTriggerAvailableNow):
             assert isinstance(partition, ScanPartition)
             yield from read_part(partition)
 
-    # --- what others are told ---
+    # --- committed offsets ---
 
     def commit(self, end: Spark) -> None:
-        """Everything before ``end`` is done; see StreamReader.commit."""
+        """Commit ``end`` in the live source; see StreamReader.commit."""
         place = _decode(end)
         if place.moved:
             self._reader().commit(place.live)
 
     def stop(self) -> None:
-        """Let go of the live source."""
+        """Close the live source."""
         if self._live is not None:
             self._live.stop()
             self._live = None

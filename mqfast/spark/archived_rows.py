@@ -1,8 +1,9 @@
-"""The files of an archive as the rows of a read: which of them a read wants, and what their rows become.
+"""The files of an archive as the rows of a read: selection of files, and conversion of rows.
 
-Room: the Spark adapter; ``read_archived`` runs in tasks. The job ``archive`` keeps records as they are stored; here
-bodies are decompressed and properties decoded, as they are for a store. It must never return a file that is not what
-its manifest says, and never leave out a message that the live source would return.
+``read_archived`` runs in tasks. The job ``archive`` keeps records as stored; here bodies are decompressed and
+properties
+decoded, as for a store. Each file is checked against the manifest, and no message that the live source would return is
+left out.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ __all__ = ["ArchivePartition", "archive_ends", "archive_of", "check_archive", "r
 
 _PREFIX: Final = "archive:"
 _ROWS: Final = 4096
-# What decompression asks for before the columns of a read.
+# The columns that decompression needs before the columns of a read.
 _SYS_FLAG, _PHYSICAL_OFFSET = "sysFlag", "physicalOffset"
 _MADE: Final = frozenset({"msgId", STORE.name})
 
 
 @dataclass
 class ArchivePartition(InputPartition):
-    """Files that one task reads; ``archive``: the directory that their paths begin at."""
+    """The files of a task; ``archive``: the directory of the relative paths."""
 
     archive: str
     files: tuple[ArchivedFile, ...]
@@ -47,26 +48,26 @@ class ArchivePartition(InputPartition):
 
 
 def archive_of(starting_from: str) -> str:
-    """The directory that the option startingFrom names. Raises: ConfigError."""
+    """Return the directory that the option startingFrom names. Raises: ConfigError."""
     if not starting_from.startswith(_PREFIX) or len(starting_from) == len(_PREFIX):
         raise ConfigError(f"option startingFrom: expected archive:PATH, found {starting_from!r}")
     return os.path.abspath(starting_from.removeprefix(_PREFIX).removeprefix("file://"))
 
 
-def wanted_files(found: Sequence[Manifest], options: Options) -> list[ArchivedFile]:
-    """The files that hold rows of a read, in the order in which they were archived."""
-    return [file for manifest in found for file in manifest.files if wants_queue(options, file.topic)]
+def wanted_files(manifests: Sequence[Manifest], options: Options) -> list[ArchivedFile]:
+    """Return the files with rows of a read, in the order of archiving."""
+    return [file for manifest in manifests for file in manifest.files if wants_queue(options, file.topic)]
 
 
-def archive_ends(archive: str, found: Sequence[Manifest], options: Options) -> dict[tuple[str, str, int], int]:
-    """The next queue offset of each queue that is read (broker, topic, queue id).
+def archive_ends(archive: str, runs: Sequence[Manifest], options: Options) -> dict[tuple[str, str, int], int]:
+    """Return the next queue offset of each queue to read (broker, topic, queue id).
 
-    Manifests of older releases do not have them; the rows do.
+    Manifests of older releases lack the offsets, which are then read from the rows.
     Raises: CorruptFile.
     """
-    ends = queue_ends(found)
+    ends = queue_ends(runs)
     if ends is None:
-        ends = _ends_of_rows(archive, wanted_files(found, options))
+        ends = _ends_of_rows(archive, wanted_files(runs, options))
     return {key: end for key, end in ends.items() if wants_queue(options, key[1], key[2])}
 
 
@@ -83,24 +84,24 @@ def _ends_of_rows(archive: str, files: Sequence[ArchivedFile]) -> dict[tuple[str
 
 
 def check_archive(archive: str, options: Options) -> list[Manifest]:
-    """The manifests of an archive that can stand before a stream with these options.
+    """Return the manifests of an archive that precedes a stream with these options.
 
-    Raises: UsageError where there is none; ConfigError for what an archive does not have; CorruptFile.
+    Raises: UsageError for a missing archive; ConfigError for options that an archive cannot serve; CorruptFile.
     """
-    found = manifests(archive)
-    if not found:
+    runs = manifests(archive)
+    if not runs:
         raise UsageError(f"option startingFrom: {archive}: expected an archive of the job archive, found no manifest")
     if options.verify_crc == "mark":
         raise ConfigError(
             "options startingFrom and verifyCrc: an archive has no column crcOk; its job compares checksums"
         )
-    if options.properties == "raw" and any(manifest.properties != "raw" for manifest in found):
+    if options.properties == "raw" and any(manifest.properties != "raw" for manifest in runs):
         raise ConfigError("option properties: raw needs an archive that was written with --properties raw")
-    return found
+    return runs
 
 
 def _checked(archive: str, file: ArchivedFile) -> str:
-    """The path of a file that is what its manifest says. Raises: CorruptFile."""
+    """Return the path of a file after comparison with the manifest. Raises: CorruptFile."""
     path = os.path.join(archive, file.path)
     try:
         crc = crc_of(path)
@@ -114,7 +115,7 @@ def _checked(archive: str, file: ArchivedFile) -> str:
 
 
 def read_archived(part: ArchivePartition) -> Iterator[pa.RecordBatch]:
-    """The rows of some files as a stream returns them. Raises: CorruptFile."""
+    """Yield the rows of some files as a stream returns them. Raises: CorruptFile."""
     for file in part.files:
         yield from _rows_of(_checked(part.archive, file), file, part.options, part.columns)
 
@@ -133,7 +134,7 @@ def _rows_of(path: str, file: ArchivedFile, options: Options, columns: tuple[Col
     needed |= {"storeHost"} if any(column.name == "msgId" for column in columns) else set()
     needed |= {"tags"} if tags is not None else set()
     needed |= {"queueId"} if queues is not None else set()
-    # Batches of the size that the options ask for, as far as the file tells.
+    # Batches of about the size in the options, estimated from the file.
     rows = max(1, min(_ROWS, options.batch_bytes * max(1, file.rows) // max(1, file.bytes * 4)))
     batches = (
         _wanted(batch, tags, queues) for batch in stored.iter_batches(rows, columns=sorted(needed), use_threads=False)
@@ -158,7 +159,7 @@ def _wanted(batch: pa.RecordBatch, tags: list[str] | None, queues: list[int] | N
 
 
 def _made(batch: pa.RecordBatch, file: ArchivedFile, options: Options, columns: tuple[Column, ...]) -> pa.RecordBatch:
-    """The columns of a read, behind the two that decompression asks for."""
+    """Return the columns of a read, after the two columns that decompression needs."""
     import pyarrow as pa
 
     schema = arrow_schema(columns)

@@ -1,9 +1,9 @@
-"""How the messages of one broker are reached: one protocol, whether its files are here or it hands them out itself.
+"""The interface of a store: ``Backend`` for queues and messages, ``LogAccess`` for the log as well.
 
-Room: the Spark adapter. ``Backend`` is what every place of messages has: queues with bounds, messages along a queue,
-offsets by time and by group, views. ``LogAccess`` has the log as well, by physical offset; only files do
-(``local/``), brokers do not (``remote/``). A cluster is several accesses, one for each broker's name: a queue's
-identity is the name of its store, topic and queue id. Nothing here may return nothing where messages should be.
+``Backend`` has queues with bounds, messages along a queue, offsets by time and by group, and views. ``LogAccess``
+also reads the log by physical offset; only files have a log (``local/``), brokers do not (``remote/``). A cluster is
+several backends, one for each broker name. A queue is identified by store name, topic and queue id. A backend raises
+an error for missing messages and never returns fewer rows without one.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ __all__ = ["Backend", "LeftOut", "LogAccess", "ReadSettings", "StoreReplaced", "
 
 @dataclass(frozen=True)
 class ReadSettings:
-    """How records are read; everything but the place.
+    """The settings of a read, except the store.
 
-    ``queues``: only these queues, each from its start up to, not including, its end (along the log only; ANY_QUEUE for
-    all of a topic); ``hidden``: where ``queues`` names none, all topics but these, ``x*`` for those that begin with x;
-    ``tags``: only messages with one of these; ``sql``: only those for which a broker finds this expression true;
-    ``stored_from``, ``stored_before``: store times, ms; ``queued_only``: only what consumers can see, no half and no
-    rolled back messages of transactions; ``decompress``, ``max_body_bytes``: see ``bodies.py``.
+    ``queues``: read only these queues, each from its start to its end, exclusive (along the log only; ANY_QUEUE for all
+    queues of a topic). ``hidden``: without ``queues``, topics to leave out; ``x*`` is a prefix. ``tags``: only messages
+    with one of these tags. ``sql``: only messages that match the expression on the broker. ``stored_from``,
+    ``stored_before``: store times, ms. ``queued_only``: only messages that consumers can see, without half messages and
+    rolled back ones. ``decompress``, ``max_body_bytes``: see ``bodies.py``.
     """
 
     batch_bytes: int = 1 << 20
@@ -53,9 +53,9 @@ class ReadSettings:
 
 @dataclass
 class LeftOut:
-    """What a read along the log has left out: physical offsets and why, and how many bytes of log.
+    """The records that a read along the log left out: physical offsets with reasons, and the number of bytes.
 
-    Bodies whose checksums disagree are not among them: ``verify_crc="mark"`` gives those to the caller.
+    Bodies with a wrong checksum are not included: ``verify_crc="mark"`` returns those rows.
     """
 
     places: list[tuple[int, str]] = field(default_factory=list)
@@ -63,7 +63,7 @@ class LeftOut:
 
 
 class StoreReplaced(StoreNotFound):
-    """A store is there, and not the one that was planned to be read."""
+    """The directory holds a store, but not the planned one."""
 
 
 class Backend(Protocol):
@@ -71,118 +71,123 @@ class Backend(Protocol):
 
     @property
     def log(self) -> LogAccess | None:
-        """The same place, with its log; None where messages are reached through their queues only."""
+        """Return the same backend with its log; None if messages are reachable through queues only."""
 
-    # --- what is there ---
+    # --- state ---
 
     def snapshot(self) -> Snapshot:
-        """The queues as they are now. Raises: StoreNotFound, StorageError, ClientError."""
+        """Return the present queues. Raises: StoreNotFound, StorageError, ClientError."""
 
     def refresh(self, *, wait: bool = True) -> Snapshot:
-        """The same for a stream, which looks again and again: the object of before where nothing has changed.
+        """Return the present queues for a stream, which polls: the previous object if nothing has changed.
 
-        Args: wait: for a broker that does not answer; False: it is an error at once (see ``is_unavailable``).
+        Args: wait: retry while the broker does not answer; False: raise at once (see ``is_unavailable``).
         """
 
     def check(self, store_id: str) -> None:
-        """Refuse another store than the one that the snapshot was of.
+        """Refuse a store other than the one of the snapshot.
 
         Raises: StoreNotFound.
         """
 
     def message_mark(self, topic: str, queue_id: int, offset: int) -> tuple[int, int | None] | None:
-        """Physical offset of a message and a checksum of its record's head, by which a queue is known again.
+        """Return the physical offset of a message and the checksum of its record's head, which identify the queue's
+        content.
 
-        Returns: None: the queue has no such message; without a checksum: its record is gone.
+        Returns: None if the queue has no such message; no checksum if the record was removed.
         """
 
     def is_filler(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Did a queue that began above 0 never have a message at this offset?"""
+        """Return whether a queue that began above 0 never had a message at this offset."""
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Queue offset of the first message stored at or after a time; behind the last one when there is none."""
+        """Return the queue offset of the first message stored at or after a time; the next offset if there is none."""
 
     def group_offsets(self, group: str, queues: Iterable[Place]) -> dict[Place, int]:
-        """Next queue offset of a consumer group, by queue; queues without one are left out."""
+        """Return the next queue offset of a consumer group, by queue; queues without an offset are left out."""
 
     def unit_sizes(self, piece: OffsetRange) -> Sequence[int]:
-        """Bytes that each message of a queue takes, or about that."""
+        """Return the bytes of each message of a queue, or an estimate."""
 
     # --- messages ---
 
     def gather(self, piece: OffsetRange, columns: Sequence[Column], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
-        """Messages along a queue, in batches of about ``batch_bytes``.
+        """Yield messages along a queue, in batches of about ``batch_bytes``.
 
-        Raises: CorruptFile with place and reason, DataLoss, StorageError, ClientError.
+        Raises: CorruptFile with offset and reason, DataLoss, StorageError, ClientError.
         """
 
     # --- views ---
 
     def view_pieces(self, snapshot: Snapshot, options: Options) -> list[Split]:
-        """How a view other than messages is divided among tasks.
+        """Divide a view other than messages among tasks.
 
-        Raises: ConfigError, also for a view that cannot be had here.
+        Raises: ConfigError, also for a view that this backend does not have.
         """
 
     def view_rows(self, piece: Split, columns: Sequence[Column], options: Options) -> Iterator[pa.RecordBatch]:
-        """The rows of one piece of a view other than messages."""
+        """Yield the rows of one split of a view other than messages."""
 
-    # --- what the store is told ---
+    # --- leases and offsets ---
 
     def lease(self, pieces: Sequence[Split], ttl_ms: int) -> TaskLease | None:
-        """Ask the store to keep what a batch was planned to read, if it can be asked."""
+        """Request a lease on the planned messages from the store; None if the store has no leases."""
 
     def keep(self, pieces: Sequence[Split], ttl_ms: int) -> TaskLease | None:
-        """The same for a stream: until the next call, or ``close``."""
+        """Request a lease for a stream, valid until the next call or ``close``."""
 
     def commit_group(self, group: str, offset: Mapping[str, Any]) -> bool:
-        """Note an offset of a stream as the progress of a consumer group; no queue goes back. Never fails a stream.
+        """Commit an offset of a stream as the offsets of a consumer group. Offsets never decrease; a failure never
+        fails a
+        stream.
 
-        Returns: whether it was noted.
+        Returns: whether the offsets were written.
         """
 
     def release_files(self) -> None:
-        """Let go of open files and idle connections until the next use; what was learnt is kept."""
+        """Close open files and idle connections until the next use; cached data stays."""
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close all files and connections."""
 
 
 class LogAccess(Backend, Protocol):
-    """An access that has the log as well. Thread: one at a time."""
+    """A backend with a log. Thread: one at a time."""
 
     def mark(self, physical_offset: int) -> int | None:
-        """A checksum of the head of the record at a physical offset; None where nothing is written."""
+        """Return a checksum of the head of the record at a physical offset; None if no record was written there."""
 
     def file_start(self, physical_offset: int) -> int:
-        """Where the file of the log begins that holds a physical offset, -1 where none does."""
+        """Return the start of the log file that holds a physical offset, -1 if none does."""
 
     def behind(self, physical_offset: int) -> int:
-        """Where the record at a physical offset ends."""
+        """Return the end of the record at a physical offset."""
 
     def unit_place(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """Physical offset of a message, also of one whose record retention removed, as long as the queue has it."""
+        """Return the physical offset of a message that the queue has, even if retention removed the record."""
 
     def boundary(self, physical_offset: int, limit: int) -> int:
-        """Where the first record at or behind a physical offset begins, ``limit`` when none does before it."""
+        """Return the start of the first record at or after a physical offset, ``limit`` if there is none before
+        ``limit``.
+        """
 
     def boundaries(self, physical_offsets: Sequence[int], limit: int) -> list[int]:
-        """The same for several physical offsets, which ascend."""
+        """Return the record starts for several physical offsets, in ascending order."""
 
     def physical_span(self, ranges: Sequence[OffsetRange]) -> tuple[int, int]:
-        """The part of the log in which these messages lie; ``(0, 0)`` for none."""
+        """Return the range of the log that holds these messages; ``(0, 0)`` for none."""
 
     def scan(
         self, piece: ScanRange, columns: Sequence[Column], settings: ReadSettings, left_out: LeftOut | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Records along the log, as ``gather`` otherwise; ``left_out`` is told at the end."""
+        """Yield records along the log, otherwise as ``gather``; ``left_out`` is filled at the end."""
 
     def log_path(self, physical_offset: int) -> str:
-        """The file of the log that holds a physical offset; the name that it would have where there is none."""
+        """Return the log file that holds a physical offset; the expected path if there is no such file."""
 
 
 def log_of(access: Backend) -> LogAccess:
-    """The access with its log. Raises: ConfigError where there is none."""
+    """Return the backend with its log. Raises: ConfigError for a backend without a log."""
     if access.log is None:
         raise ConfigError("option path: expected a directory: brokers hand out messages by queue, not along their log")
     return access.log
@@ -191,7 +196,7 @@ def log_of(access: Backend) -> LogAccess:
 def group_row(
     group: str, topic: str, queue_id: int, offset: int, bounds: tuple[int, int] | None
 ) -> dict[str, str | int | None]:
-    """A row of the view ``groups``. Args: bounds: first and next queue offset; None where the queue is not there."""
+    """Return a row of the view ``groups``. Args: bounds: first and next queue offset; None for a missing queue."""
     return {
         "group": group, "topic": topic, "queueId": queue_id, "committedOffset": offset,
         "minOffset": bounds[0] if bounds else None, "maxOffset": bounds[1] if bounds else None,

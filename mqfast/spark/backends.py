@@ -19,11 +19,12 @@ __all__ = ["forget_cluster", "is_unavailable", "known_topics", "open_backend", "
 
 
 def stores_of(options: Options, *, begins: bool = False) -> list[tuple[str, Options]]:
-    """Each store that the options name, with the options for it alone: directories, or the brokers of a cluster.
+    """Return each store that the options name, with the options for that store: directories, or brokers of a cluster.
 
-    Args: begins: a read begins here: of a cluster as it is now, not some seconds ago, and the offsets that the options
-        name have to be those of brokers that are there.
-    Raises: ConfigError; ClientError where no name server answers.
+    Args: begins: the read begins here: cached cluster data is discarded, and the offsets in the options must name
+    brokers
+        of the cluster.
+    Raises: ConfigError; ClientError if no name server answers.
     """
     if options.namesrv is None:
         return table.stores_of(options)
@@ -36,7 +37,7 @@ def stores_of(options: Options, *, begins: bool = False) -> list[tuple[str, Opti
 
 
 def forget_cluster(options: Options) -> None:
-    """Take nothing that was known of a cluster for true: what is asked next is as it is now."""
+    """Discard the cached data of the options' cluster, so that the next request reads the present state."""
     if options.namesrv is not None:
         from mqfast.spark.remote.cluster import RemoteCluster
 
@@ -44,7 +45,7 @@ def forget_cluster(options: Options) -> None:
 
 
 def known_topics(options: Options) -> list[str]:
-    """All topics of the cluster that the options name, for what is near to a wrong name; none for directories."""
+    """Return all topics of the options' cluster, for the nearest name in errors; none for directories."""
     if options.namesrv is None:
         return []
     from mqfast.spark.remote.cluster import RemoteCluster
@@ -53,7 +54,7 @@ def known_topics(options: Options) -> list[str]:
 
 
 def open_backend(options: Options) -> Backend:
-    """The one store that the options name; of a cluster the options have to name one broker (``stores_of``).
+    """Open the one store that the options name; a cluster needs exactly one name in ``brokers`` (see ``stores_of``).
 
     Raises: StoreNotFound, ConfigError.
     """
@@ -67,9 +68,9 @@ def open_backend(options: Options) -> Backend:
 
 
 def open_local(options: Options) -> LocalBackend:
-    """The directory that the options name.
+    """Open the directory that the options name.
 
-    Raises: StoreNotFound, ConfigError for options that name none.
+    Raises: StoreNotFound; ConfigError for options without a directory.
     """
     from mqfast.spark.local.local_backend import LocalBackend
 
@@ -79,7 +80,7 @@ def open_local(options: Options) -> LocalBackend:
 
 
 def is_unavailable(options: Options, error: Exception) -> bool:
-    """Does an error say that a broker is not there now? Directories are always there."""
+    """Return whether an error means that a broker is unavailable now; always False for directories."""
     if options.namesrv is None:
         return False
     from mqfast.client import cluster

@@ -1,9 +1,8 @@
-"""Bodies as the producer gave them: what a client compressed is decompressed while it is read.
+"""Decompression of bodies that a client compressed.
 
-Room: the Spark adapter. RocketMQ's clients compress bodies above 4 KiB by default, and say so in the record's sysFlag;
-its consumers decompress them, so a read of a store does too. The lz4 and zstd of RocketMQ are the frame formats, which
-pyarrow reads. It must never give other bytes than the producer's without a sign: a body that is not what its sysFlag
-says stays as it is stored, with its sysFlag, or is an error, as ``verifyCrc`` says.
+RocketMQ's clients compress bodies above 4 KiB by default and mark the record's sysFlag. Consumers decompress them, and
+so does a read. The lz4 and zstd of RocketMQ are the frame formats, which pyarrow reads. A body that does not match its
+sysFlag stays as stored, with the sysFlag, or is an error, as ``verifyCrc`` says.
 Source: MessageSysFlag, CompressionType, Compressor.
 """
 
@@ -28,9 +27,9 @@ _log = logging.getLogger("mqfast.spark")
 NEEDED: Final = ("sys_flag", "physical_offset")
 """What the scanner is asked for before the columns of the read."""
 _CLEAR: Final = ~(SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK)
-# A batch is cut when its bodies have become so many bytes.
+# Decompressed bytes of the bodies in a batch.
 _BATCH_BYTES: Final = 64 << 20
-# A stream is read in pieces: pyarrow takes memory for as many bytes as it is asked for.
+# A stream is read in pieces: pyarrow allocates the requested number of bytes.
 _LEAST_PIECE: Final = 64 << 10
 _MOST_PIECE: Final = 4 << 20
 
@@ -39,7 +38,7 @@ _Codec = Callable[[bytes, int], bytes]
 
 
 class _Damaged(Exception):
-    """A body is not what its sysFlag says, or too large."""
+    """A body does not match the sysFlag, or is too large."""
 
 
 def _too_large(bytes_max: int) -> _Damaged:
@@ -49,14 +48,14 @@ def _too_large(bytes_max: int) -> _Damaged:
 def _inflate(data: bytes, bytes_max: int) -> bytes:
     stream = zlib.decompressobj()
     try:
-        found = stream.decompress(data, bytes_max + 1)
+        body = stream.decompress(data, bytes_max + 1)
     except zlib.error as error:
         raise _Damaged(str(error)) from None
-    if len(found) > bytes_max:
+    if len(body) > bytes_max:
         raise _too_large(bytes_max)
     if not stream.eof:
         raise _Damaged("it is cut short")
-    return found
+    return body
 
 
 def _stream(codec: str) -> _Codec:
@@ -70,10 +69,10 @@ def _stream(codec: str) -> _Codec:
 
     def read(data: bytes, bytes_max: int) -> bytes:
         pieces: list[bytes] = []
-        size, most = 0, min(max(_LEAST_PIECE, 4 * len(data)), _MOST_PIECE)
+        size, max_piece = 0, min(max(_LEAST_PIECE, 4 * len(data)), _MOST_PIECE)
         try:
             stream = pa.CompressedInputStream(pa.BufferReader(data), codec)
-            while piece := stream.read(most):
+            while piece := stream.read(max_piece):
                 pieces.append(piece)
                 size += len(piece)
                 if size > bytes_max:
@@ -96,12 +95,14 @@ def _codec(name: str | None, known: dict[str, _Codec]) -> _Codec:
 def decompressed(
     batches: Iterator[pa.RecordBatch], columns: Sequence[Column], verify_crc: str, root: str, bytes_max: int
 ) -> Iterator[pa.RecordBatch]:
-    """Batches that begin with NEEDED, without those two and with their bodies decompressed; ``sysFlag`` of such a row
-    has no bits of compression any more.
+    """Yield batches without the leading NEEDED columns and with decompressed bodies; ``sysFlag`` of such a row has no
+    bits
+    of compression.
 
-    Args: bytes_max: of a body that is decompressed.
-    Raises: CorruptFile with verifyCrc=fail for a body that is not what its sysFlag says, or is larger (skip leaves the
-        row out, mark says so in ``crcOk``, off leaves the body as it is stored); ConfigError where a codec is missing.
+    Args: bytes_max: of a decompressed body.
+    Raises: CorruptFile with verifyCrc=fail for a body that does not match the sysFlag, or is larger (skip leaves the
+    row
+        out, mark clears ``crcOk``, off leaves the stored body); ConfigError for a missing codec.
     """
     import pyarrow.compute as pc
 
@@ -172,7 +173,7 @@ def _replaced(
     good: list[bool],
     begin: int,
 ) -> pa.RecordBatch:
-    """Rows with the columns of their bodies made anew."""
+    """Return the rows with other bodies."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,7 +1,4 @@
-"""From the columns of a read to the scanner that fills them; the same for files and for answers of brokers.
-
-Room: the Spark adapter. It must never know where the records come from.
-"""
+"""The scanner for the columns of a read; the same for files and for broker responses."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ __all__ = ["gather_of", "decompresses"]
 
 _MOST_BATCH_BYTES: Final = 64 << 20
 _BATCH_ROWS: Final = 1 << 16
-# A column's name -> what the scanner calls it.
+# The scanner's name of each column.
 _SCANNER: Final = {
     "topic": "topic",
     "queueId": "queue_id",
@@ -45,12 +42,12 @@ _SCANNER: Final = {
 
 
 def decompresses(columns: Sequence[Column], settings: ReadSettings) -> bool:
-    """Are compressed bodies to be decompressed?"""
+    """Return whether a read with these columns decompresses bodies."""
     return settings.decompress and any(column.name == "body" for column in columns)
 
 
 def gather_of(columns: Sequence[Column], settings: ReadSettings) -> Gather:
-    """A scanner that fills these columns; before them NEEDED, where bodies are to be decompressed."""
+    """Return a scanner for these columns; NEEDED comes first if bodies are decompressed."""
     names = [(name, name, False) for name in NEEDED] if decompresses(columns, settings) else []
     for column in columns:
         name = _SCANNER[column.name]

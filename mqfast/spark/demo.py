@@ -1,8 +1,7 @@
 """``python -m mqfast.spark.demo``: stores and a running broker in Spark: rows, SQL, streams with restarts, the jobs.
 
-The first store is one that a real broker wrote, the second one is made here. Room: the Spark adapter, an end of the
-graph that nobody imports. It must never open the broker's store in place, and it fails when a figure is not as it must
-be.
+The first store was written by a real broker, the second is created here. The broker's store is copied, never opened in
+place. The demo fails if a figure differs from the expected one.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ T = TypeVar("T")
 
 
 class DemoFailed(Exception):
-    """Something is not as it must be; the text says what."""
+    """A figure differs from the expected one."""
 
 
 def _step(text: str) -> None:
@@ -47,20 +46,20 @@ def _step(text: str) -> None:
 
 
 def _timed(what: str, work: Callable[[], T]) -> T:
-    began = time.perf_counter()
+    start_s = time.perf_counter()
     result = work()
-    print(f"   {what}: {time.perf_counter() - began:.1f} s", flush=True)
+    print(f"   {what}: {time.perf_counter() - start_s:.1f} s", flush=True)
     return result
 
 
-def _expect(what: str, found: Any, expected: Any) -> None:
-    if found != expected:
-        raise DemoFailed(f"{what}: expected {expected}, found {found}")
-    print(f"   {what}: {f'{found:,}' if isinstance(found, int) else found}, as it must be", flush=True)
+def _expect(what: str, actual: Any, expected: Any) -> None:
+    if actual != expected:
+        raise DemoFailed(f"{what}: expected {expected}, found {actual}")
+    print(f"   {what}: {f'{actual:,}' if isinstance(actual, int) else actual}, as it must be", flush=True)
 
 
 def make_store(path: Path, total_bytes: int) -> int:
-    """A store of orders of about 1 KiB; returns how many."""
+    """Create a store of orders of about 1 KiB; return the number of orders."""
     bodies = [
         json.dumps({"order": i, "lines": [{"sku": f"s{(i * 7 + n) % 997:05d}", "n": n} for n in range(30)]}).encode()
         for i in range(1024)
@@ -103,7 +102,7 @@ def _broker_store(spark: SparkSession, golden: Path, base: Path) -> None:
 
 
 def _stream(spark: SparkSession, store: Path, base: Path, count: int) -> None:
-    """Two runs of one stream; the first one is stopped in the middle."""
+    """Run a stream twice; the first run is stopped in the middle."""
 
     def run(stop_after: int | None) -> int:
         frame = (
@@ -128,9 +127,9 @@ def _stream(spark: SparkSession, store: Path, base: Path, count: int) -> None:
     first = _timed("a run that is stopped", lambda: run(1))
     second = _timed("a run that goes on", lambda: run(None))
     print(f"   {first} batches, then {second}")
-    found = spark.read.parquet(str(base / "stream"))
-    _expect("rows in the stream's output", found.count(), count)
-    _expect("different rows", found.select("topic", "queueId", "queueOffset").distinct().count(), count)
+    rows = spark.read.parquet(str(base / "stream"))
+    _expect("rows in the stream's output", rows.count(), count)
+    _expect("different rows", rows.select("topic", "queueId", "queueOffset").distinct().count(), count)
 
 
 def _jobs(spark: SparkSession, store: Path, base: Path, count: int) -> None:
@@ -151,7 +150,7 @@ def _jobs(spark: SparkSession, store: Path, base: Path, count: int) -> None:
 
 
 def run(golden: Path, base: Path, total_bytes: int) -> None:
-    """All steps. Raises: DemoFailed."""
+    """Run all steps. Raises: DemoFailed."""
     from pyspark.sql import SparkSession
 
     from mqfast.spark import register
@@ -161,7 +160,7 @@ def run(golden: Path, base: Path, total_bytes: int) -> None:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "4",
-        # A query that is stopped while it writes is an error to Spark, with a page of text.
+        # Spark logs a page of text for a query that is stopped while writing.
         "spark.log.level": "OFF",
     }
     for name, value in settings.items():
@@ -183,7 +182,7 @@ def run(golden: Path, base: Path, total_bytes: int) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns 0, or 1 when something is not as it must be."""
+    """Run the command; return 0, or 1 after DemoFailed."""
     parser = argparse.ArgumentParser(prog="python -m mqfast.spark.demo", description="Stores in Spark, start to end.")
     parser.add_argument("--golden", type=Path, default=GOLDEN, metavar="DIR", help="a store that a broker wrote")
     parser.add_argument("--bytes", default="2g", metavar="SIZE", help="size of the generated store (default: 2g)")
@@ -192,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments.golden.is_dir():
         parser.error(f"{arguments.golden}: expected a store, found none; run it from a checkout, or give --golden")
     base = Path(tempfile.mkdtemp(prefix="mqfast-demo-spark-"))
-    began = time.perf_counter()
+    start_s = time.perf_counter()
     try:
         run(arguments.golden, base, size(arguments.bytes))
         arguments.charts.mkdir(parents=True, exist_ok=True)
@@ -204,7 +203,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     finally:
         shutil.rmtree(base, ignore_errors=True)
-    print(f"done in {time.perf_counter() - began:.0f} s")
+    print(f"done in {time.perf_counter() - start_s:.0f} s")
     return 0
 
 

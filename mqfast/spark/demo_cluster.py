@@ -1,8 +1,9 @@
 """The live part of ``python -m mqfast.spark.demo``: Spark beside a running broker.
 
-A name server and a broker run in one process of their own; a producer sends orders; Spark reads them over the network,
-by SQL and as a stream that is stopped and started again, archives them, hands the archive over to a stream, and writes
-results back. Room: the Spark adapter, an end of the graph. It must never leave the broker's process behind.
+A name server and a broker run in their own process; a producer sends orders. Spark reads the orders over the network,
+by
+SQL and as a stream that is stopped and started again, archives them, continues a stream from the archive, and writes
+results back. The broker's process ends with the demo.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Expect = Callable[[str, Any, Any], None]
 
 @contextmanager
 def running(store: Path) -> Iterator[str]:
-    """A name server and a broker. Yields: the name server's address. Raises: RuntimeError where they do not start."""
+    """Run a name server and a broker. Yields: the name server's address. Raises: RuntimeError if the start fails."""
     root = str(Path(__file__).resolve().parents[2])
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH")))))
     command = ["up", "--namesrv-port", "0", "--broker-port", "0", "--store", str(store)]
@@ -62,7 +63,7 @@ def running(store: Path) -> Iterator[str]:
 
 
 def send(namesrv: str, first: int, end: int) -> None:
-    """Orders from a producer."""
+    """Send orders from a producer."""
     from mqfast.client import Message, Producer
 
     with Producer("demo-spark", namesrv) as producer:
@@ -77,7 +78,7 @@ def send(namesrv: str, first: int, end: int) -> None:
 
 
 def _stream(spark: SparkSession, namesrv: str, base: Path, name: str, **options: Any) -> Any:
-    """A stream of the topic into Parquet that ends with what is there now."""
+    """Run a stream of the topic into Parquet up to the present end."""
     given = {"namesrv": namesrv, "subscribe": TOPIC, "columns": "queueId,queueOffset,body", **options}
     frame = spark.readStream.format("mqfast").options(**given).load()
     writer = frame.writeStream.format("parquet").option("checkpointLocation", str(base / f"{name}-checkpoint"))
@@ -85,7 +86,7 @@ def _stream(spark: SparkSession, namesrv: str, base: Path, name: str, **options:
 
 
 def _numbers(spark: SparkSession, path: Path) -> tuple[int, int]:
-    """Rows, and different messages."""
+    """Return the number of rows, and of different messages."""
     rows = spark.read.parquet(str(path))
     return rows.count(), rows.select("queueId", "queueOffset").distinct().count()
 
@@ -93,7 +94,7 @@ def _numbers(spark: SparkSession, path: Path) -> tuple[int, int]:
 def live_cluster(
     spark: SparkSession, base: Path, step: Callable[[str], None], expect: Expect, messages: int = CLUSTER_MESSAGES
 ) -> None:
-    """All steps; ``expect`` is told what was found and what must be."""
+    """Run all steps; ``expect`` gets the actual and the expected figures."""
     step("A running broker, reached over the network")
     with running(base / "live") as namesrv:
         half = messages // 2
@@ -129,12 +130,12 @@ def live_cluster(
         totals = (
             orders.groupBy("tags").count().selectExpr(f"'{BACK}' AS topic", "tags AS keys", "string(count) AS body")
         )
-        for _ in range(2):  # the second write finds everything there
+        for _ in range(2):  # the second write stores no row
             sink = totals.coalesce(1).write.format("mqfast").mode("append")
             sink.options(namesrv=namesrv, txnId="totals").save()
         back = spark.read.format("mqfast").options(namesrv=namesrv, subscribe=BACK, columns="keys,body").load()
-        found = {row["keys"]: int(bytes(row["body"])) for row in back.collect()}
-        expect("totals in the broker", found, {"new": every // 2, "paid": every // 2})
+        written = {row["keys"]: int(bytes(row["body"])) for row in back.collect()}
+        expect("totals in the broker", written, {"new": every // 2, "paid": every // 2})
         report = audit.run(spark, audit.AuditSettings(place))
         expect("records that the audit of the cluster read", report.facts["records"], every + 2)
         expect("findings", report.facts["findings"], 0)

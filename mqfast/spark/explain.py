@@ -1,6 +1,6 @@
-"""What a read would do, in words: Spark's own ``explain`` has no place for it in a Python source.
+"""The plan of a read as text: Spark's ``explain`` cannot show the plan of a Python source.
 
-Room: the Spark adapter. It plans as a batch read does, and must never read a message.
+Plans as a batch read does, and reads no message.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ __all__ = ["explain"]
 
 
 def explain(options: Mapping[str, str]) -> str:
-    """The plan of a batch read with these options, of which ``path`` is one: a line for the whole, and one for each
-    partition with its store or broker, queues and offsets.
+    """Return the plan of a batch read with these options, ``path`` among them: a line for the whole, and a line for
+    each
+    partition with store or broker, queues and offsets.
 
     Raises: as the read.
     """

@@ -1,8 +1,8 @@
-"""A stream's progress as the offsets of a consumer group, for whoever watches lag there.
+"""The progress of a stream as the offsets of a consumer group, for tools that watch lag.
 
-Room: the Spark adapter; no Spark in it. The offsets are in ``config/consumerOffset.json``, which belongs to the writer
-of the store: it is written only while nobody else has the store open, and otherwise kept back for the next time.
-It must never make a stream wait or fail.
+The offsets are in ``config/consumerOffset.json``, which belongs to the writer of the store. The file is written only
+while no other process has the store open; otherwise the offsets are kept for the next call. A stream never waits or
+fails because of this file. No Spark.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _log = logging.getLogger("mqfast.spark")
 
 
 def queue_offsets(reader: StoreReader, spark: Mapping[str, Any]) -> Offsets:
-    """An offset of a stream, by queue: in log order, the first message of each queue at or behind it."""
+    """Return a stream's offset by queue; in log order, the first message of each queue at or after the position."""
     offset = decode(spark, along_log=LOG_KEY in spark)
     if offset.queues is not None:
         return dict(offset.queues)
     assert offset.position is not None
     position = offset.position
-    found: Offsets = {}
+    offsets: Offsets = {}
     reader.refresh()
     for q in reader.queues():
         low, high = q.min_offset, q.max_offset
@@ -42,14 +42,14 @@ def queue_offsets(reader: StoreReader, spark: Mapping[str, Any]) -> Offsets:
                 low = middle + 1
             else:
                 high = middle
-        found[q.topic, q.queue_id] = low
-    return found
+        offsets[q.topic, q.queue_id] = low
+    return offsets
 
 
 class GroupProgress:
-    """The offsets of one group in one local store.
+    """The offsets of a group in a local store.
 
-    Args: commit_log: the directories of the log where it does not lie in the store.
+    Args: commit_log: the directories of a log outside of the store.
     Thread: one.
     """
 
@@ -61,9 +61,9 @@ class GroupProgress:
         self._told = False
 
     def commit(self, spark: Mapping[str, Any]) -> bool:
-        """Note that everything before an offset is done; no queue of the group goes back.
+        """Commit that all messages before an offset are processed; offsets never decrease.
 
-        Returns: whether it was noted; not, while the store's writer has it, or when it cannot be written.
+        Returns: whether the offsets were written; False while another process has the store open, or on a write error.
         """
         try:
             with StoreReader(self._path, commit_log=self._commit_log) as reader:

@@ -1,12 +1,11 @@
-"""Is the store still the one that an offset of a stream was made from, and what of it is gone?
+"""The identity of a store between batches: whether the store is still the same, and which messages were lost.
 
-Room: the Spark adapter, imports neither Spark nor Arrow. A store has no name that survives a copy, a move and a Java
-broker, so an offset keeps records that were there instead: physical offset and a checksum of the record's head, which
-holds store time, hosts and the checksum of the body. Retention removes records from the front of the log and nothing
-else, so a record that is still within the log must still be the same; a copy or a moved directory has the same ones.
-``marks`` are records of the log, ``anchors`` one message of each queue (the last one that was read): a topic that was
-deleted and made again has others. It must never take a record that retention removed for a sign of another store, and
-never go on behind messages without a ``Loss`` that names them.
+A store has no name that survives a copy, a move and a Java broker. So an offset keeps records as evidence: physical
+offset and checksum of the record's head, which holds store time, hosts and body checksum. Retention removes records
+from the front of the log only, so a record within the log stays the same; a copy has the same records. ``marks`` are
+records of the log. ``anchors`` are the last message read of each queue: a topic that was deleted and created
+again has others. A record that retention removed is not evidence of another store. Each skipped message is part of a
+``Loss``. Imports neither Spark nor Arrow.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ __all__ = ["Loss", "Resumed", "anchor_of", "log_marks", "refuse", "resume_log", 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One thing that a stream cannot read any more, in words and, as far as is known, in numbers."""
+    """Messages that a stream cannot read any more: a text and, where known, their number."""
 
     what: str
     lost: Lost = field(default_factory=lambda: Lost(times=1))
@@ -35,10 +34,9 @@ class Loss:
 
 @dataclass(slots=True)
 class Resumed:
-    """Where a stream along queues goes on.
+    """The start of a batch of a stream along queues.
 
-    ``gone``: queues that are missing, with their offsets; ``unread``: those that are not read now, and whose topic is
-    there.
+    ``gone``: missing queues with their offsets. ``unread``: queues that cannot be read now, of existing topics.
     """
 
     first: Offsets = field(default_factory=dict)
@@ -48,22 +46,24 @@ class Resumed:
 
 
 def refuse(losses: Iterable[Loss]) -> None:
-    """Raises: DataLoss that names every loss (the first five of many), unless there is none."""
-    found = [loss.what for loss in losses]
-    if found:
-        more = f"; and {len(found) - 5} more" if len(found) > 5 else ""
-        raise DataLoss(f"{'; '.join(found[:5])}{more}. failOnDataLoss=false goes on with what is there")
+    """Raise DataLoss with the losses (the first five of many); return if there is none."""
+    texts = [loss.what for loss in losses]
+    if texts:
+        more = f"; and {len(texts) - 5} more" if len(texts) > 5 else ""
+        raise DataLoss(f"{'; '.join(texts[:5])}{more}. failOnDataLoss=false goes on with what is there")
 
 
-# --- what is kept ----------------------------------------------------------------------------------------------------
+# --- marks and anchors -----------------------------------------------------------------------------------------------
 
 
 def log_marks(
     snapshot: Snapshot, access: Backend, position: int | None = None, before: Iterable[Mark] = ()
 ) -> tuple[Mark, ...]:
-    """The records by which a store is known again: the newest one that a queue has, the first one of its file, the one
-    at ``position``, where a stream goes on, and of ``before`` some, ever further apart, which tell how far back a store
-    was set."""
+    """Return the records that identify a store.
+
+    These are the newest record of a queue, the first record of the same file, and the record at ``position``, where a
+    stream continues. Some of ``before`` are kept, at growing distances: they show how far a store was set back.
+    """
     log = access.log
     if log is None:
         return ()
@@ -71,37 +71,37 @@ def log_marks(
     places = {newest, log.file_start(newest)}
     if position is not None and position < snapshot.log_end:
         places.add(position)
-    found = {place: log.mark(place) for place in places if snapshot.log_start <= place < snapshot.log_end}
-    apart: dict[int, Mark] = {}  # the furthest one of each distance, by powers of four
+    marks = {place: log.mark(place) for place in places if snapshot.log_start <= place < snapshot.log_end}
+    apart: dict[int, Mark] = {}  # the furthest mark of each distance, by powers of four
     for place, crc in sorted(before):
         if snapshot.log_start <= place < newest:
             apart.setdefault((newest - place).bit_length() // 2, (place, crc))
     for place, crc in apart.values():
-        found.setdefault(place, crc)
-    return tuple((place, crc) for place, crc in sorted(found.items()) if crc is not None)
+        marks.setdefault(place, crc)
+    return tuple((place, crc) for place, crc in sorted(marks.items()) if crc is not None)
 
 
 def anchor_of(place: Place, offset: int, access: Backend) -> Anchor | None:
-    """The message before an offset of a queue or, where there is none, the one at it; None for neither."""
+    """Return the message before an offset of a queue or, without one, the message at the offset; None for neither."""
     for at in (offset - 1, offset):
-        found = access.message_mark(*place, at) if at >= 0 else None
-        if found is not None and found[1] is not None:
-            return at, found[0], found[1]
+        mark = access.message_mark(*place, at) if at >= 0 else None
+        if mark is not None and mark[1] is not None:
+            return at, mark[0], mark[1]
     return None
 
 
-# --- what became of it -----------------------------------------------------------------------------------------------
+# --- resuming --------------------------------------------------------------------------------------------------------
 
 
 def _known(marks: Iterable[Mark], snapshot: Snapshot, access: Backend) -> tuple[list[int], list[int]]:
-    """Physical offsets of the marks that are the same, and of those that are not."""
+    """Return the physical offsets of the unchanged marks, and of the changed marks."""
     same: list[int] = []
     other: list[int] = []
     log = access.log
     if log is None:
         return same, other
     for place, crc in marks:
-        if place >= snapshot.log_start:  # else retention removed it
+        if place >= snapshot.log_start:  # otherwise retention removed the record
             (same if place < snapshot.log_end and log.mark(place) == crc else other).append(place)
     return same, other
 
@@ -114,7 +114,7 @@ def _replaced(root: str, other: list[int], what: str) -> str:
 
 
 def resume_log(offset: StreamOffset, snapshot: Snapshot, access: LogAccess) -> tuple[int, list[Loss]]:
-    """Where a stream in log order goes on, and what it has lost."""
+    """Return the position where a stream in log order continues, and the losses."""
     assert offset.position is not None
     position, start, end = offset.position, snapshot.log_start, snapshot.log_end
     same, other = _known(offset.marks, snapshot, access)
@@ -128,7 +128,7 @@ def resume_log(offset: StreamOffset, snapshot: Snapshot, access: LogAccess) -> t
         lost = Lost(times=1, bytes=start - position)
         return start, [Loss(f"the stream wants physical offset {position}, and the log begins at {start}", lost)]
     if position > end:
-        # Only a record that is still the same says that this is the old log without its end.
+        # Only an unchanged record shows that this is the old log without its end.
         first = end if same else start
         return first, [Loss(f"the stream is at physical offset {position}, and the log ends at {end}")]
     return position, []
@@ -144,59 +144,59 @@ def resume_queues(
     wanted: Callable[[Place], bool],
     named: bool,
 ) -> Resumed:
-    """Where a stream along queues goes on, and what it has lost.
+    """Return the offsets where a stream along queues continues, and the losses.
 
-    A queue that is missing keeps its offset: a topic may get its queues and permissions back, and a store its queue
-    files. The anchor tells whether a queue that is there again is the same.
+    A missing queue keeps its offset: a topic may get queues and permissions back, a store its queue files. The anchor
+    shows whether a returned queue is the same.
 
-    Args: selected: the queues that are read; every: look at the anchor of every queue, not only of those that moved;
-        wanted: do the options still name a queue? All others stay where they are, there or not; named: topics that
-        the offset does not know were added to the options, and are not new to the store.
-    Raises: ConnectError where only the master, which is away, can tell.
+    Args: selected: the queues to read; every: check the anchors of all queues, not only of those that moved; wanted:
+        whether the options still select a queue; others keep their offsets; named: topics missing in the offset were
+        added to the options and are not new in the store.
+    Raises: ConnectError if only the master, which is unavailable, has the messages.
     """
     assert offset.queues is not None
-    found = Resumed()
+    resumed = Resumed()
     queues = {(q.topic, q.queue_id): q for q in snapshot.queues}
     same, other = _known(offset.marks, snapshot, access)
     if other:
-        found.losses.append(Loss(_replaced(snapshot.root, other, "the record at")))
+        resumed.losses.append(Loss(_replaced(snapshot.root, other, "the record at")))
     foreign = bool(other) and not same
     for place, at in offset.queues.items():
         queue = queues.get(place)
         if not wanted(place) or (queue is None and snapshot.may_lag):
-            found.first[place] = at  # a slave may not have heard of the topic yet
+            resumed.first[place] = at  # a slave may not have the topic yet
         elif (queue is None and place[0] in snapshot.topics) or (queue is not None and not queue.is_readable):
-            found.first[place] = at
-            found.unread.append(place)
+            resumed.first[place] = at
+            resumed.unread.append(place)
         elif queue is None:
             if _expired(place, offset, snapshot):
                 continue
             if place in offset.anchors:
-                found.gone[place] = at
+                resumed.gone[place] = at
             if at > 0 or place in offset.anchors:
-                found.losses.append(
+                resumed.losses.append(
                     Loss(f"queue {_name(place)}: the stream is at {at}, and the queue is gone: was its topic deleted?")
                 )
         elif every or other or at != queue.max_offset:
             known = None if foreign else max(same, default=-1)
-            found.first[place] = _resume_queue(queue, at, offset.anchors.get(place), known, snapshot, access, found)
+            resumed.first[place] = _resume_queue(queue, at, offset.anchors.get(place), known, snapshot, access, resumed)
         else:
-            found.first[place] = at
-    _resume_missing(offset, queues, snapshot, access, found, foreign=foreign, wanted=wanted)
+            resumed.first[place] = at
+    _resume_missing(offset, queues, snapshot, access, resumed, foreign=foreign, wanted=wanted)
     topics = {topic for topic, _ in offset.queues}
     for queue in selected:
         place = (queue.topic, queue.queue_id)
         if place not in offset.queues and place not in offset.gone:
             if queue.min_offset > 0 and snapshot.may_lag:
                 raise _only_the_master(queue, 0, snapshot)
-            found.first[place] = queue.min_offset
+            resumed.first[place] = queue.min_offset
             added = named and queue.topic not in topics
             if queue.min_offset > 0 and not foreign and not added and _was_trimmed(queue, offset, snapshot, access):
-                found.losses.append(Loss(
+                resumed.losses.append(Loss(
                     f"queue {_name(place)}: it is new to the stream and begins at {queue.min_offset}: what was before "
                     "was removed unread", Lost(times=1, messages=queue.min_offset),
                 ))  # fmt: skip
-    return found
+    return resumed
 
 
 def _name(place: Place) -> str:
@@ -208,58 +208,68 @@ def _resume_missing(
     queues: Mapping[Place, Queue],
     snapshot: Snapshot,
     access: Backend,
-    found: Resumed,
+    resumed: Resumed,
     *,
     foreign: bool,
     wanted: Callable[[Place], bool],
 ) -> None:
-    """Queues that were gone: one that is there again goes on, or from its first message on if its anchor says that it
-    is another one. The loss was told when the queue went.
+    """Resume queues that were missing: a returned queue continues, or starts at the first message if the anchor
+    changed. The loss was reported when the queue disappeared.
     """
     for place, at in offset.gone.items():
         queue, anchor = queues.get(place), offset.anchors.get(place)
         if queue is None or not queue.is_readable or not wanted(place) or (snapshot.may_lag and at > queue.max_offset):
-            found.gone[place] = at
+            resumed.gone[place] = at
         elif foreign or at > queue.max_offset or (anchor and _is_replaced(place, anchor, snapshot, access)):
-            found.first[place] = queue.min_offset
+            resumed.first[place] = queue.min_offset
         else:
-            found.first[place] = _resume_queue(queue, at, anchor, -1, snapshot, access, found)
+            resumed.first[place] = _resume_queue(queue, at, anchor, -1, snapshot, access, resumed)
 
 
 def _expired(place: Place, offset: StreamOffset, snapshot: Snapshot) -> bool:
-    """Did retention remove a queue that had been read to its end? RocketMQ removes queues whose messages all expired,
-    and such a queue begins anew at 0."""
+    """Return whether retention removed a queue that had been read to its end.
+
+    RocketMQ removes queues whose messages have all expired; such a queue starts again at 0.
+    """
     anchor = offset.anchors.get(place)
     return anchor is not None and anchor[1] < snapshot.log_start <= offset.read
 
 
 def _was_trimmed(queue: Queue, offset: StreamOffset, snapshot: Snapshot, access: Backend) -> bool:
-    """Had a queue that is new to the stream messages below its present beginning?"""
-    if snapshot.log_start <= offset.read:  # nothing was removed that the stream had not read
+    """Return whether a queue that is new to the stream had messages below the present start."""
+    if snapshot.log_start <= offset.read:  # retention removed only messages that the stream had read
         return False
     return not access.is_filler(queue.topic, queue.queue_id, queue.min_offset - 1)
 
 
 def _is_replaced(place: Place, anchor: Anchor, snapshot: Snapshot, access: Backend) -> bool:
-    """Has the queue another message at this offset now? One that retention removed is none."""
+    """Return whether the queue has another message at the anchor's offset now; a removed message does not count."""
     at, physical, crc = anchor
-    found = access.message_mark(*place, at)
-    if found is None:
+    mark = access.message_mark(*place, at)
+    if mark is None:
         return False
-    return found[0] != physical or (physical >= snapshot.log_start and found[1] != crc)
+    return mark[0] != physical or (physical >= snapshot.log_start and mark[1] != crc)
 
 
 def _resume_queue(
-    queue: Queue, at: int, anchor: Anchor | None, known: int | None, snapshot: Snapshot, access: Backend, found: Resumed
+    queue: Queue,
+    at: int,
+    anchor: Anchor | None,
+    known: int | None,
+    snapshot: Snapshot,
+    access: Backend,
+    resumed: Resumed,
 ) -> int:
-    """Args: known: up to this physical offset the log is the one that the stream was reading, -1 where nothing tells;
-    None: it is another log."""
+    """Return the offset where the stream continues in a queue; losses go to ``resumed``.
+
+    Args: known: up to this physical offset the log is unchanged, -1 if unknown; None: another log.
+    """
     place = (queue.topic, queue.queue_id)
     name, low, high = _name(place), queue.min_offset, queue.max_offset
     if known is None:
         return low
     if anchor is not None and _is_replaced(place, anchor, snapshot, access):
-        found.losses.append(Loss(
+        resumed.losses.append(Loss(
             f"queue {name}: made again or set back: message {anchor[0]} was the one at physical offset {anchor[1]}, "
             f"and is another one now; the queue has {low} to {high}"
         ))  # fmt: skip
@@ -267,7 +277,7 @@ def _resume_queue(
     if at < low and snapshot.may_lag:
         raise _only_the_master(queue, at, snapshot)
     if at < low:
-        found.losses.append(
+        resumed.losses.append(
             Loss(
                 f"queue {name}: the stream is at {at}, and the queue begins at {low}",
                 Lost(times=1, messages=low - at),
@@ -277,7 +287,7 @@ def _resume_queue(
     if at > high and snapshot.may_lag:
         return at
     if at > high:
-        found.losses.append(Loss(f"queue {name}: the stream is at {at}, and the queue ends at {high}"))
+        resumed.losses.append(Loss(f"queue {name}: the stream is at {at}, and the queue ends at {high}"))
         return _first_behind(queue, high, known, access)
     return at
 
@@ -290,15 +300,15 @@ def _only_the_master(queue: Queue, at: int, snapshot: Snapshot) -> ConnectError:
 
 
 def _first_behind(queue: Queue, end: int, physical_offset: int, access: Backend) -> int:
-    """The first message of a queue up to ``end`` that lies in the log behind a place."""
+    """Return the first message of a queue up to ``end`` with a physical offset above ``physical_offset``."""
     low, high = queue.min_offset, max(end, queue.min_offset)
     log = access.log
     if log is None or physical_offset < 0:
         return low
     while low < high:
         middle = (low + high) // 2
-        found = log.unit_place(queue.topic, queue.queue_id, middle)
-        if found is not None and found <= physical_offset:
+        physical = log.unit_place(queue.topic, queue.queue_id, middle)
+        if physical is not None and physical <= physical_offset:
             low = middle + 1
         else:
             high = middle
@@ -306,8 +316,9 @@ def _first_behind(queue: Queue, end: int, physical_offset: int, access: Backend)
 
 
 def still_there(offset: StreamOffset, snapshot: Snapshot, access: Backend, places: Iterable[Place]) -> list[Loss]:
-    """What is gone of an end that an earlier run planned: marks of the log, and the messages before the end of these
-    queues."""
+    """Return the losses in a range that an earlier run planned: marks of the log, and the last messages of these
+    queues.
+    """
     losses = []
     other = _known(offset.marks, snapshot, access)[1]
     if other:
@@ -320,13 +331,13 @@ def still_there(offset: StreamOffset, snapshot: Snapshot, access: Backend, place
 
 
 def numbered(losses: Iterable[Loss], before: Lost) -> Lost:
-    """All losses together."""
+    """Return the sum of all losses."""
     for loss in losses:
         before += loss.lost
     return before
 
 
 def moved(first: Mapping[Place, int], offset: StreamOffset) -> Offsets:
-    """Where a batch begins other than its start says; a queue that the start does not know begins at 0."""
+    """Return the offsets where a batch begins, if other than in ``offset``; a queue without an offset begins at 0."""
     assert offset.queues is not None
     return {place: at for place, at in first.items() if at != offset.queues.get(place, 0)}

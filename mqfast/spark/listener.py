@@ -1,7 +1,7 @@
 """A listener for streaming queries: exact offsets of a consumer group, and the lag in messages.
 
-Room: the Spark adapter; runs in the driver's own Python. Spark tells a source of a finished batch only while it plans
-the one after, so the last batch of a run is never told; a listener hears of each one once it is done.
+Runs in the driver's Python. Spark reports a finished batch to a source only while planning the next batch, so the last
+batch is never reported; a listener is called after each batch.
 
     spark.streams.addListener(GroupListener("/var/lib/app/store", group="audit"))
     spark.streams.addListener(GroupListener({"namesrv": "host:9876"}, group="audit"))
@@ -38,33 +38,34 @@ _log = logging.getLogger("mqfast.spark")
 
 
 def _live(text: str | None) -> Mapping[str, Any] | None:
-    """The live part of an offset that Spark has as text; None for what is no object."""
+    """Return the live part of an offset in JSON text; None for a text that is no object."""
     try:
-        found = json.loads(text) if text else None
-    except ValueError:  # another source has its own form
+        offset = json.loads(text) if text else None
+    except ValueError:  # an offset of another source
         return None
-    return live_part(found) if isinstance(found, dict) else None
+    return live_part(offset) if isinstance(offset, dict) else None
 
 
 def _offset(text: str | None, store: str | None = None) -> dict[str, Any] | None:
-    """The offset of one of our sources, or of one store of it; None for anything else."""
-    found: Any = _live(text)
-    if isinstance(found, dict) and isinstance(found.get(STORES_KEY), dict):
-        found = found[STORES_KEY].get(store)
-    if not isinstance(found, dict) or not found:
+    """Return the offset of an mqfast source, or of one store of the source; None for any other text."""
+    offset: Any = _live(text)
+    if isinstance(offset, dict) and isinstance(offset.get(STORES_KEY), dict):
+        offset = offset[STORES_KEY].get(store)
+    if not isinstance(offset, dict) or not offset:
         return None
     try:
-        decode(found, along_log=LOG_KEY in found)
+        decode(offset, along_log=LOG_KEY in offset)
     except UsageError:
         return None
-    return found
+    return offset
 
 
 def lag(path: str | None, start: Mapping[str, Any], end: Mapping[str, Any], *, store: str | None = None) -> int:
-    """Messages between two offsets of a stream: of ``endOffset`` and ``latestOffset`` in a query's progress; ``store``:
-    which one of several, or which broker of a cluster; None: all of them together.
+    """Return the messages between two offsets of a stream: ``endOffset`` and ``latestOffset`` in a query's progress.
 
-    Of a stream that begins in an archive: messages of the live part. In log order the store at ``path`` is asked.
+    Of a stream that began in an archive: messages of the live part. In log order the store at ``path`` is read.
+
+    Args: store: a store among several, or a broker of a cluster; None: all of them.
     Raises: StoreNotFound, StorageError.
     """
     start, end = start.get("live", start), end.get("live", end)
@@ -84,12 +85,12 @@ def lag(path: str | None, start: Mapping[str, Any], end: Mapping[str, Any], *, s
 
 
 class GroupListener(StreamingQueryListener):
-    """Writes the end of each finished batch into the store as the offsets of a consumer group.
+    """A listener that commits the end of each finished batch as the offsets of a consumer group.
 
-    Args: path: of a store, or the options with which the query reads a cluster (``namesrv`` and what goes with it), all
-    of whose brokers are told then; query: only the query of this name, to be given where the session has other queries
-    that read stores: a listener hears of them all; source: which of its sources, counted from 0; store: the name of the
-    store at ``path`` where the query reads several.
+    Args: path: of a store, or the options with which the query reads a cluster (``namesrv`` and related options); all
+        brokers of the cluster get the offsets; query: only the query of this name; needed if the session has other
+        queries on stores, since a listener gets the events of all queries; source: number of the query's source, from
+        0; store: name of the store at ``path`` if the query reads several.
     """
 
     def __init__(
@@ -110,10 +111,10 @@ class GroupListener(StreamingQueryListener):
         self._source: Final = source
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """Nothing is done yet."""
+        """Do nothing: no batch is finished."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """A batch is done: note its end."""
+        """Commit the end of a finished batch."""
         progress = event.progress
         if (self._query is None or progress.name == self._query) and self._source < len(progress.sources):
             text = progress.sources[self._source].endOffset
@@ -126,8 +127,8 @@ class GroupListener(StreamingQueryListener):
 
     def _commit_to_brokers(self, text: str | None) -> None:
         assert self._cluster is not None
-        found = _live(text)
-        stores = found.get(STORES_KEY) if isinstance(found, dict) else None
+        live_offset = _live(text)
+        stores = live_offset.get(STORES_KEY) if isinstance(live_offset, dict) else None
         for name, offset in stores.items() if isinstance(stores, dict) else ():
             if name not in self._brokers:
                 self._brokers[name] = open_backend(table.of_broker(self._cluster, name))
@@ -137,7 +138,7 @@ class GroupListener(StreamingQueryListener):
                 _log.warning("group %s: broker %s is not told: %s", self._group, name, error)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing new."""
+        """Do nothing: there is no new batch."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """What is done was noted."""
+        """Do nothing: all finished batches are committed."""

@@ -1,11 +1,10 @@
-"""Offsets of a stream: their JSON, and how much of a backlog one micro-batch takes.
+"""Offsets of a stream: their JSON, and the part of a backlog that a micro-batch reads.
 
-A stream has one of two kinds: by queue (next queue offset of each queue) or by log (next byte of the log). Beside the
-numbers an offset keeps what tells a store from another one (see ``identity.py``): records that were there and a
-checksum of each. Version 2 is an object with the key ``version``; version 1, which mqfast 0.x wrote, has the numbers
-alone (``{"topic/queue": 17}``, ``{"phy": 17}``) and is still read. Spark compares offsets as text, so the keys of
-everything that leaves this module are sorted: two orders of the same offsets would look like new data for ever.
-Pure functions: no file, no clock, no Spark.
+An offset is by queue (next queue offset of each queue) or by log (next byte of the log). The offset also holds records
+with checksums that identify the store (see ``identity.py``). Version 2 is an object with the key ``version``. Version
+1, of mqfast 0.x, has the numbers alone (``{"topic/queue": 17}``, ``{"phy": 17}``) and is still read. Spark compares
+offsets as text, so all keys are sorted: another order of the same offsets would look like new data. Pure functions: no
+file, no clock, no Spark.
 """
 
 from __future__ import annotations
@@ -59,8 +58,9 @@ Anchor: TypeAlias = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What a stream with ``failOnDataLoss=false`` has gone on without since it began: how often, and how much of it is
-    known in number (messages along queues, bytes along the log)."""
+    """The losses of a stream with ``failOnDataLoss=false`` since its start: how often, and how much as far as known
+    (messages along queues, bytes along the log).
+    """
 
     times: int = 0
     messages: int = 0
@@ -72,13 +72,14 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """One offset of a stream.
+    """An offset of a stream.
 
     Exactly one of ``queues`` (next offset of each) and ``position`` (next byte of the log) is not None. ``first`` or
-    ``first_position``: where the batch that ends here begins, other than its start says. ``read``: every message below
-    this physical offset was read, -1 unknown. ``marks`` and ``anchors``: what was in the store. ``topics``: those that
-    a pattern has found, along the log. ``gone``: queues that are missing and whose loss was told, with their
-    last offsets: one that comes back may be the same.
+    ``first_position``: where the batch that ends here begins, if not at the start of the batch. ``read``: every message
+    below this physical offset was read, -1 unknown. ``marks`` and ``anchors``: records that identify the store.
+    ``topics``:
+    the topics that a pattern has matched, along the log. ``gone``: the last offsets of missing queues with a reported
+    loss; a returned queue may be the same.
     """
 
     queues: Mapping[Place, int] | None = None
@@ -99,28 +100,28 @@ def _name(place: Place) -> str:
 
 
 def encode(offset: StreamOffset) -> Spark:
-    """The JSON object of an offset, always of the newest version, keys sorted."""
-    found: Spark = {}
+    """Return the JSON object of an offset, in the newest version, with sorted keys."""
+    json_object: Spark = {}
     if offset.first:
-        found["from"] = dict(sorted((_name(place), n) for place, n in offset.first.items()))
+        json_object["from"] = dict(sorted((_name(place), n) for place, n in offset.first.items()))
     elif offset.first_position is not None:
-        found["from"] = offset.first_position
+        json_object["from"] = offset.first_position
     if offset.gone:
-        found["gone"] = _with_anchors(offset.gone, offset.anchors)
+        json_object["gone"] = _with_anchors(offset.gone, offset.anchors)
     if offset.lost != Lost():
-        found["lost"] = {"bytes": offset.lost.bytes, "messages": offset.lost.messages, "times": offset.lost.times}
+        json_object["lost"] = {"bytes": offset.lost.bytes, "messages": offset.lost.messages, "times": offset.lost.times}
     if offset.marks:
-        found["marks"] = [list(mark) for mark in offset.marks]
+        json_object["marks"] = [list(mark) for mark in offset.marks]
     if offset.position is not None:
-        found[LOG_KEY] = offset.position
+        json_object[LOG_KEY] = offset.position
     if offset.queues is not None:
-        found["queues"] = _with_anchors(offset.queues, offset.anchors)
+        json_object["queues"] = _with_anchors(offset.queues, offset.anchors)
     if offset.read >= 0:
-        found["read"] = offset.read
+        json_object["read"] = offset.read
     if offset.topics:
-        found["topics"] = sorted(offset.topics)
-    found["version"] = VERSION
-    return found
+        json_object["topics"] = sorted(offset.topics)
+    json_object["version"] = VERSION
+    return json_object
 
 
 def _with_anchors(queues: Mapping[Place, int], anchors: Mapping[Place, Anchor]) -> dict[str, list[int]]:
@@ -128,8 +129,9 @@ def _with_anchors(queues: Mapping[Place, int], anchors: Mapping[Place, Anchor]) 
 
 
 def live_part(spark: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The live offset of a stream that began in an archive, None as long as the archive is not done; of any other
-    stream the offset itself.
+    """Return the live offset of a stream that began in an archive, None until the archive is read; the offset itself
+    for
+    any other stream.
     """
     archive = spark.get(ARCHIVE_KEY)
     if not isinstance(archive, dict):
@@ -139,9 +141,9 @@ def live_part(spark: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def decode(spark: Mapping[str, Any], *, along_log: bool) -> StreamOffset:
-    """The reverse of encode; offsets of version 1 as well.
+    """Return the offset of a JSON object, version 1 or 2.
 
-    Raises: UsageError for anything that encode did not make, and for an offset of the other kind.
+    Raises: UsageError for an object that encode did not make, and for an offset of the other kind.
     """
     by_log = LOG_KEY in spark if "version" in spark else set(spark) == {LOG_KEY}
     if along_log and not by_log:
@@ -189,10 +191,10 @@ def _decode(spark: Mapping[str, Any], by_log: bool) -> StreamOffset:
     return StreamOffset(queues=queues, gone=gone, anchors=anchors, first=_by_queue(start or {}), **common)
 
 
-def _parted(found: Mapping[str, Any], anchors: dict[Place, Anchor]) -> Offsets:
-    """The offsets of queues; their anchors go into ``anchors``."""
+def _parted(entries: Mapping[str, Any], anchors: dict[Place, Anchor]) -> Offsets:
+    """Return the offsets of queues; their anchors go into ``anchors``."""
     queues: Offsets = {}
-    for name, (offset, *anchor) in found.items():
+    for name, (offset, *anchor) in entries.items():
         place = _place(name)
         queues[place] = _number(name, offset, 0)
         if anchor:
@@ -212,41 +214,40 @@ def _by_queue(numbers: Mapping[str, Any]) -> Offsets:
     return dict(sorted((_place(name), _number(name, offset, 0)) for name, offset in numbers.items()))
 
 
-def _number(what: str, value: object, least: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MOST:
-        raise UsageError(f"offset of {what}: expected a whole number from {least}, found {value!r:.60}")
+def _number(what: str, value: object, minimum: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= _MOST:
+        raise UsageError(f"offset of {what}: expected a whole number from {minimum}, found {value!r:.60}")
     return value
 
 
-def advance(start: Mapping[Place, int], found: Mapping[Place, int]) -> Offsets:
-    """``found``, but never behind ``start``: a queue that went back or away stays where it was."""
-    return {place: max(offset, found.get(place, offset)) for place, offset in sorted(start.items())}
+def advance(start: Mapping[Place, int], ends: Mapping[Place, int]) -> Offsets:
+    """Return ``ends``, but never below ``start``: a queue that went back or disappeared keeps its offset."""
+    return {place: max(offset, ends.get(place, offset)) for place, offset in sorted(start.items())}
 
 
 def backlog(start: Mapping[Place, int], end: Mapping[Place, int]) -> int:
-    """Rows between two offsets."""
+    """Return the number of rows between two offsets."""
     return sum(max(0, offset - start.get(place, 0)) for place, offset in end.items())
 
 
-def limit_rows(start: Mapping[Place, int], end: Mapping[Place, int], most: int) -> Offsets:
-    """The end of a batch of at most ``most`` rows: every queue gets its share of the limit, and none is starved.
+def limit_rows(start: Mapping[Place, int], end: Mapping[Place, int], max_rows: int) -> Offsets:
+    """Return the end of a batch of at most ``max_rows`` rows; each queue gets its share of the limit.
 
-    Where there are more queues with something to read than rows allowed, they take turns; whose turn it is follows
-    from ``start`` alone, so that a restart goes on in the same order. ``start`` has every queue of ``end``, at or below
-    its end (see advance).
+    With fewer rows than queues the queues are served round-robin. The next queue follows from ``start`` alone, so a
+    restart continues in the same order. ``start`` has every queue of ``end``, at or below its end (see advance).
     """
     rows = {place: end[place] - start[place] for place in end if end[place] > start[place]}
     total = sum(rows.values())
-    if total <= most:
+    if total <= max_rows:
         return dict(sorted(end.items()))
     turn = _in_turn(start, sorted(rows))
-    given = dict.fromkeys(turn[:most], 1)
-    spare, rest = most - len(given), total - len(rows)
+    given = dict.fromkeys(turn[:max_rows], 1)
+    spare, rest = max_rows - len(given), total - len(rows)
     if spare > 0:
         for place in turn:
             given[place] += spare * (rows[place] - 1) // rest
-        left = most - sum(given.values())
-        for place in [place for place in turn if given[place] < rows[place]][:left]:
+        remaining = max_rows - sum(given.values())
+        for place in [place for place in turn if given[place] < rows[place]][:remaining]:
             given[place] += 1
     return {place: start[place] + given.get(place, 0) for place in sorted(end)}
 
@@ -254,39 +255,39 @@ def limit_rows(start: Mapping[Place, int], end: Mapping[Place, int], most: int) 
 def limit_bytes(
     start: Mapping[Place, int],
     end: Mapping[Place, int],
-    most: int,
+    max_bytes: int,
     sizes_of: Callable[[Place, int, int], Sequence[int]],
 ) -> Offsets:
-    """The end of a batch of at most ``most`` bytes; at least one row, however large.
+    """Return the end of a batch of at most ``max_bytes`` bytes, and of at least one row of any size.
 
-    First every queue gets a share by its rows, then what is left goes round as in limit_rows.
+    Each queue first gets a share by its rows; the rest is distributed as in limit_rows.
 
-    Args: sizes_of: bytes of each record [first, last) of a queue; no more of them are asked for than the limit takes.
+    Args: sizes_of: bytes of each record [first, last) of a queue; called only for as many records as the limit takes.
     """
     rows = {place: end[place] - start[place] for place in sorted(end) if end[place] > start[place]}
     total = sum(rows.values())
-    found = {place: start[place] for place in sorted(end)}
-    spare = most
+    ends = {place: start[place] for place in sorted(end)}
+    spare = max_bytes
     for place in rows:
-        found[place], taken = _fit(place, start[place], end[place], most * rows[place] // total, sizes_of)
+        ends[place], taken = _fit(place, start[place], end[place], max_bytes * rows[place] // total, sizes_of)
         spare -= taken
     order = _in_turn(start, list(rows))
     for place in order:
-        found[place], taken = _fit(place, found[place], end[place], spare, sizes_of)
+        ends[place], taken = _fit(place, ends[place], end[place], spare, sizes_of)
         spare -= taken
-    if spare == most and order:
-        found[order[0]] += 1
-    return found
+    if spare == max_bytes and order:
+        ends[order[0]] += 1
+    return ends
 
 
 def _fit(
-    place: Place, first: int, end: int, most: int, sizes_of: Callable[[Place, int, int], Sequence[int]]
+    place: Place, first: int, end: int, max_bytes: int, sizes_of: Callable[[Place, int, int], Sequence[int]]
 ) -> tuple[int, int]:
-    """The largest offset up to ``end`` for which [first, offset) has at most ``most`` bytes, and those bytes."""
+    """Return the largest offset up to ``end`` for which [first, offset) has at most ``max_bytes``, and the bytes."""
     taken = 0
-    while first < end and taken < most:
+    while first < end and taken < max_bytes:
         for size in sizes_of(place, first, min(end, first + _SIZES_AT_ONCE)):
-            if taken + size > most:
+            if taken + size > max_bytes:
                 return first, taken
             taken += size
             first += 1

@@ -1,8 +1,8 @@
-"""Every option of the Spark source and sink: its name, type, default, where it applies and what it means.
+"""The options of the Spark source and sink: name, type, default, scope and meaning of each.
 
-Room: the Spark adapter, imports neither Spark nor Arrow. The fields of ``Options`` are the one table: parsing, the
-errors with the nearest name and the reference in ``docs/spark.md`` all come from it. It must never look at a store:
-whether a topic or an offset exists is for ``selection.py``.
+The fields of ``Options`` are the only table: parsing, errors with the nearest name and the reference in
+``docs/spark.md`` derive from the fields. Parsing reads no store: ``selection.py`` checks topics and offsets. Imports
+neither Spark nor Arrow.
 """
 
 # ruff: noqa: RUF009  (every default is made by _option, which is the point)
@@ -40,14 +40,14 @@ class Scope(enum.Flag):
     EVERYWHERE = 0
 
 
-# What Spark itself puts among the options of a source or sink.
+# Options that Spark adds to those of a source or sink.
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 _SIZE: Final = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|h|d)", re.IGNORECASE)
 _FACTORS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _MILLISECONDS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
-# (text) -> value; raises ValueError with what was expected.
+# (text) -> value; raises ValueError with the expected form.
 Reader = Callable[[str], Any]
 
 
@@ -75,31 +75,31 @@ def _number(text: str) -> int:
 
 
 def size(text: str) -> int:
-    """Bytes from ``"134217728"``, ``"128m"`` or ``"1g"``.
+    """Return the bytes of ``"134217728"``, ``"128m"`` or ``"1g"``.
 
-    Raises: ValueError saying what was expected.
+    Raises: ValueError with the expected form.
     """
-    found = _SIZE.fullmatch(text.strip())
-    if found is None or int(found[1]) == 0:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or int(match[1]) == 0:
         raise ValueError("a size such as 128m or a number of bytes")
-    return int(found[1]) * _FACTORS[found[2].lower()]
+    return int(match[1]) * _FACTORS[match[2].lower()]
 
 
 def duration_ms(text: str) -> int:
-    """Milliseconds from ``"500ms"``, ``"30s"``, ``"15m"``, ``"1h"`` or ``"7d"``.
+    """Return the milliseconds of ``"500ms"``, ``"30s"``, ``"15m"``, ``"1h"`` or ``"7d"``.
 
-    Raises: ValueError saying what was expected.
+    Raises: ValueError with the expected form.
     """
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
         raise ValueError("a duration such as 500ms, 30s, 15m, 1h or 7d")
-    return int(found[1]) * _MILLISECONDS[found[2].lower()]
+    return int(match[1]) * _MILLISECONDS[match[2].lower()]
 
 
 def instant_ms(text: str) -> int:
-    """Milliseconds since the epoch from a number of them or from ISO 8601; a time without a zone is in UTC.
+    """Return milliseconds since the epoch, given as a number or in ISO 8601; a time without a zone is UTC.
 
-    Raises: ValueError saying what was expected.
+    Raises: ValueError with the expected form.
     """
     word = text.strip()
     if word.isascii() and word.isdigit():
@@ -123,23 +123,23 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _stores(text: str) -> tuple[tuple[str, str], ...]:
-    """``a,b``, ``["a", "b"]`` (as Spark passes a list of paths) or ``{"name": "a"}`` as (name, path) each."""
-    found: list[tuple[Any, Any]]
+    """Return (name, path) pairs of ``a,b``, ``["a", "b"]`` (Spark's list of paths) or ``{"name": "a"}``."""
+    stores: list[tuple[Any, Any]]
     if text.lstrip().startswith("["):
         try:
-            found = [(path, path) for path in json.loads(text)]
+            stores = [(path, path) for path in json.loads(text)]
         except json.JSONDecodeError as error:
             raise ValueError(f"a JSON array ({error})") from None
     elif text.lstrip().startswith("{"):
-        found = list(_json_object(text).items())
+        stores = list(_json_object(text).items())
     else:
-        found = [(path, path) for path in _names(text)]
-    names = [name for name, _ in found]
-    if not found or not all(isinstance(path, str) and path.strip() for _, path in found):
+        stores = [(path, path) for path in _names(text)]
+    names = [name for name, _ in stores]
+    if not stores or not all(isinstance(path, str) and path.strip() for _, path in stores):
         raise ValueError('directories of stores: a,b or ["a", "b"] or {"name": "a"}')
-    if len(set(names)) < len(names) or len({path for _, path in found}) < len(found):
+    if len(set(names)) < len(names) or len({path for _, path in stores}) < len(stores):
         raise ValueError("each store once")
-    return tuple(found)
+    return tuple(stores)
 
 
 def _pattern(text: str) -> re.Pattern[str]:
@@ -160,27 +160,27 @@ def _json_object(text: str) -> dict[str, Any]:
 
 
 def _queues(text: str) -> tuple[tuple[str, int], ...]:
-    """``{"T": [0, 1]}`` or ``T/0,T/1``."""
+    """Return (topic, queue id) pairs of ``{"T": [0, 1]}`` or ``T/0,T/1``."""
     expected = 'queues such as T/0,T/1 or {"T": [0, 1]}'
-    found: list[tuple[str, int]] = []
+    queues: list[tuple[str, int]] = []
     if text.lstrip().startswith("{"):
         for topic, queue_ids in _json_object(text).items():
             if not isinstance(queue_ids, list) or not all(type(i) is int and i >= 0 for i in queue_ids):
                 raise ValueError(expected)
-            found += [(topic, i) for i in queue_ids]
+            queues += [(topic, i) for i in queue_ids]
     else:
         for name in _names(text):
             topic, _, queue_id = name.rpartition("/")
             if not topic or not (queue_id.isascii() and queue_id.isdigit()):
                 raise ValueError(expected)
-            found.append((topic, int(queue_id)))
-    if not found or len(set(found)) < len(found):
+            queues.append((topic, int(queue_id)))
+    if not queues or len(set(queues)) < len(queues):
         raise ValueError(expected + ", each once")
-    return tuple(sorted(found))
+    return tuple(sorted(queues))
 
 
 _WORDS: Final = frozenset({"earliest", "latest", "group"})
-# An offset of JSON: these two numbers mean the words, as in Kafka's connector.
+# These two numbers in JSON offsets mean the words, as in Kafka's connector.
 _NUMBERS: Final = {-2: "earliest", -1: "latest"}
 
 
@@ -196,9 +196,13 @@ def _one_offset(value: object) -> int | str:
 
 @dataclass(frozen=True)
 class Bound:
-    """One end of what is read: ``word`` (earliest, latest, group), ``back_count`` messages or ``back_ms`` milliseconds
-    before the end, or offsets by queue; exactly one of them, but ``others`` (a word) goes with ``by_queue``. Of several
-    stores, ``by_store`` has those of each. ``of_archive``: offsets by queue are the ends of an archive.
+    """A start or an end of a read.
+
+    Exactly one of ``word`` (earliest, latest, group), ``back_count`` (messages before the end), ``back_ms``
+    (milliseconds
+    before the end) and ``by_queue`` is set; ``others`` (a word) goes with ``by_queue``. ``by_store``: a bound for each
+    of
+    several stores. ``of_archive``: the offsets by queue are the ends of an archive.
     """
 
     word: str | None = None
@@ -211,26 +215,26 @@ class Bound:
 
 
 def _of_stores(table: dict[str, Any]) -> bool:
-    """``{"store": {"T/0": v}}`` rather than ``{"T": {"0": v}}``?"""
+    """Return whether a table has the form ``{"store": {"T/0": v}}`` rather than ``{"T": {"0": v}}``."""
     inner = [value for value in table.values() if isinstance(value, dict)]
     return bool(inner) and any(not (name.isascii() and name.isdigit()) for value in inner for name in value)
 
 
-def _by_queue(table: dict[str, Any], one: Callable[[object], Any]) -> tuple[dict[tuple[str, int], Any], Any]:
-    """``{"T/0": v, "*": w}`` or ``{"T": {"0": v}}`` as ((topic, queue id) -> v, w)."""
-    found: dict[tuple[str, int], Any] = {}
+def _by_queue(table: dict[str, Any], convert: Callable[[object], Any]) -> tuple[dict[tuple[str, int], Any], Any]:
+    """Return ``{"T/0": v, "*": w}`` or ``{"T": {"0": v}}`` as ((topic, queue id) -> v, w)."""
+    values: dict[tuple[str, int], Any] = {}
     others = None
     for name, value in table.items():
         if name == "*":
-            others = one(value)
+            others = convert(value)
             continue
         entries = value.items() if isinstance(value, dict) else [(name.rpartition("/")[2], value)]
         topic = name if isinstance(value, dict) else name.rpartition("/")[0]
         for queue_id, entry in entries:
             if not topic or not (queue_id.isascii() and queue_id.isdigit()):
                 raise ValueError('JSON by queue, {"T/0": 5} or {"T": {"0": 5}}')
-            found[topic, int(queue_id)] = one(entry)
-    return found, others
+            values[topic, int(queue_id)] = convert(entry)
+    return values, others
 
 
 def _bound(text: str) -> Bound:
@@ -263,10 +267,10 @@ def _one_instant(value: object) -> int:
 
 
 def _instants(text: str) -> Mapping[tuple[str, int], int]:
-    found, others = _by_queue(_json_object(text), _one_instant)
+    times, others = _by_queue(_json_object(text), _one_instant)
     if others is not None:
         raise ValueError("times of named queues; startingTimestamp or endingTimestamp is for the others")
-    return found
+    return times
 
 
 def _choice(*words: str) -> Reader:
@@ -315,9 +319,9 @@ def _option(
 
 @dataclass(frozen=True)
 class Options:
-    """The parsed options; a field's name is the option's in snake case."""
+    """The parsed options; a field has the option's name in snake case."""
 
-    # where the store is
+    # the store
     path: str | None = _option(
         _text,
         None,
@@ -334,7 +338,7 @@ class Options:
         "`readOnlyCommitLogStorePaths`, separated by commas.", scope=Scope.DIRECTORY | Scope.CONNECTION,
     )  # fmt: skip
 
-    # where the cluster is
+    # the cluster
     namesrv: str | None = _option(
         _text, None, EVERYWHERE, "Name servers of a running cluster, `host:9876;host2:9876`, instead of path: messages "
         "come from its brokers over the network.", scope=Scope.CONNECTION,
@@ -429,7 +433,7 @@ class Options:
         "and its like, may be lower.", shown="4m", scope=Scope.CLUSTER | Scope.CONNECTION,
     )  # fmt: skip
 
-    # what is read
+    # the messages
     view: str = _option(
         _choice("messages", "queues", "files", "audit", "consumequeue", "groups"), "messages", (BATCH,),
         "What the rows are: messages, queues with their bounds, files of the log, a check of each file of the log, "
@@ -511,7 +515,7 @@ class Options:
         "and a `load()` for each query (see Filters)."
     )  # fmt: skip
 
-    # how it is read
+    # the execution
     order: str = _option(
         _choice("auto", "queue", "commitlog"), "auto", READ,
         "Read along the queues, along the log, or in the order that reads less.",
@@ -595,17 +599,17 @@ class Options:
 
     @property
     def has_stores(self) -> bool:
-        """May there be several stores: directories, or brokers of a cluster?"""
+        """Return whether there may be several stores: directories, or brokers of a cluster."""
         return self.paths is not None or self.namesrv is not None
 
     @property
     def place(self) -> tuple[object, ...]:
-        """Return the values by which two reads of the same place with the same rights agree."""
+        """Return the values by which two reads of the same store with the same rights agree."""
         return tuple(getattr(self, name) for name in _of_scope(Scope.CONNECTION))
 
 
 def option_name(field: str) -> str:
-    """The option's name as users write it: ``partition_bytes`` is ``partitionBytes``."""
+    """Return the option's name as users write it: ``partition_bytes`` is ``partitionBytes``."""
     first, *rest = field.split("_")
     return first + "".join(word.capitalize() for word in rest)
 
@@ -620,16 +624,16 @@ _FIELDS: Final = {option_name(field.name).lower(): field for field in dataclasse
 
 def _nearest(name: str, known: tuple[str, ...] | list[str]) -> str:
     by_lower = {word.lower(): word for word in known}
-    found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
-    return f"; did you mean {by_lower[found[0]]}?" if found else ""
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return f"; did you mean {by_lower[near[0]]}?" if near else ""
 
 
 def nearest_name(name: str, known: list[str]) -> str:
-    """``"; did you mean x?"`` where a known name is near, else nothing."""
+    """Return ``"; did you mean x?"`` with the nearest known name, or an empty text."""
     return _nearest(name, known)
 
 
-# What Spark adds to the options of a table of its catalog.
+# Options that Spark adds to those of a catalog table.
 _OF_A_TABLE: Final = frozenset(("location", "provider", "owner"))
 _NO_TABLE: Final = (
     "Spark gives the tables of its catalog no options where they are read, so a store cannot be one; use "
@@ -638,9 +642,9 @@ _NO_TABLE: Final = (
 
 
 def parse(given: Mapping[str, str], *where: str) -> Options:
-    """Check and convert what a user gave; names in any case, ``where`` is BATCH, STREAM or SINK, or several of them
-    where it is not known yet which it will be.
+    """Check and convert the options of a user; names in any case.
 
+    Args: where: BATCH, STREAM or SINK, or several of them while the kind of read or write is unknown.
     Raises: ConfigError naming the option, what was expected and the nearest name.
     """
     values: dict[str, Any] = {}
@@ -708,7 +712,7 @@ def _check_together(o: Options) -> None:
         )
 
 
-# What a scan of the log compares each record with is bounded.
+# A scan of the log compares each record with all excluded names.
 _MOST_EXCLUDED: Final = 50
 _VIEWS_OF_FILES: Final = ("files", "audit", "consumequeue")
 
@@ -763,7 +767,7 @@ def _check_stores(o: Options) -> None:
 
 
 def stores_of(o: Options) -> list[tuple[str, Options]]:
-    """Each store with its name and the options for it alone."""
+    """Return each store's name with the options for that store alone."""
     if o.paths is None:
         return [(o.path or "", o)]
     return [(name, dataclasses.replace(o, path=path, paths=None, **_bounds_of(o, name))) for name, path in o.paths]
@@ -779,12 +783,12 @@ def _bounds_of(o: Options, name: str) -> dict[str, Any]:
 
 
 def of_broker(o: Options, name: str) -> Options:
-    """The options for one broker of a cluster alone."""
+    """Return the options for a single broker of a cluster."""
     return dataclasses.replace(o, brokers=(name,), **_bounds_of(o, name))
 
 
 def check_brokers(o: Options, names: Sequence[str]) -> None:
-    """Refuse offsets of a broker that is not there, and those that do not say of which one of several they are.
+    """Refuse offsets of a missing broker, and offsets without a broker's name for several brokers.
 
     Raises: ConfigError.
     """
@@ -801,7 +805,7 @@ def check_brokers(o: Options, names: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Described:
-    """One row of the reference."""
+    """A row of the reference."""
 
     name: str
     kind: str
@@ -811,7 +815,7 @@ class Described:
 
 
 def describe() -> list[Described]:
-    """Every option, in the order of the table."""
+    """Return every option, in the order of the table."""
     rows = []
     for field in dataclasses.fields(Options):
         read, default = field.metadata["read"], field.default

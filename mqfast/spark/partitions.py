@@ -1,6 +1,6 @@
-"""The partitions of a read: what one task reads, and the reading of one partition.
+"""The partitions of a read: the input of each task, and the reading of a partition.
 
-Spark pickles a partition and reads the partition in a Python process of an executor: a partition holds all that its
+Spark pickles a partition and reads the partition in a Python process of an executor: a partition holds all that the
 task needs. Every batch of rows is an Arrow batch: rows are ten times slower.
 """
 
@@ -31,7 +31,7 @@ __all__ = [
     "read_settings",
 ]  # fmt: skip
 
-# More are not worth comparing with while reading.
+# With more tags the comparison costs more than the rows that it leaves out.
 MOST_TAGS: Final = 64
 
 _log = logging.getLogger("mqfast.spark")
@@ -39,7 +39,7 @@ _log = logging.getLogger("mqfast.spark")
 
 @dataclasses.dataclass
 class ScanPartition(InputPartition):
-    """What one task reads, and all that it needs for that."""
+    """The input of one task, complete: the task needs nothing else."""
 
     options: Options
     columns: tuple[Column, ...]
@@ -48,15 +48,16 @@ class ScanPartition(InputPartition):
     settings: ReadSettings
     lease: TaskLease | None = None
     store: str = ""
-    may_be_gone: bool = False  # another store may be under the path by now
+    may_be_gone: bool = False  # the directory may hold another store now
 
 
 _frozen = False
 
 
 def freeze_loaded() -> None:
-    """Once per worker: what is loaded by now stays. Spark collects garbage after each task, which otherwise takes
-    longer than many a task.
+    """Exclude all loaded objects from garbage collection, once per worker process.
+
+    Spark collects garbage after each task; without the freeze a collection can take longer than the task.
     """
     global _frozen
     if not _frozen:
@@ -69,9 +70,9 @@ _opened: tuple[str, str, Backend] | None = None
 
 
 def cached_backend(options: Options, store_id: str) -> Backend:
-    """The store of a task; a worker's next task of the same store finds it opened and listed.
+    """Return the backend of a task, open and listed if the worker's previous task had the same store.
 
-    Raises: StoreNotFound where the store is another one than was planned.
+    Raises: StoreNotFound for another store than the planned one.
     """
     global _opened
     place = repr(options.place)
@@ -89,9 +90,9 @@ def cached_backend(options: Options, store_id: str) -> Backend:
 
 
 def read_part(part: ScanPartition) -> Iterator[pa.RecordBatch]:
-    """The rows of one partition.
+    """Yield the rows of a partition.
 
-    Raises: StoreNotFound where the store is another one, CorruptFile, DataLoss, StorageError.
+    Raises: StoreNotFound for another store than the planned one, CorruptFile, DataLoss, StorageError.
     """
     try:
         access = cached_backend(part.options, part.store_id)
@@ -134,7 +135,7 @@ def _rows_of(part: ScanPartition, access: Backend, columns: tuple[Column, ...]) 
 
 
 def read_settings(options: Options, selection: Selection) -> ReadSettings:
-    """How tasks read, as the options say; the same for batches and streams."""
+    """Return the read settings of the options, for batches and streams."""
     bounds = None if selection.whole else {(r.topic, r.queue_id): (r.start, r.end) for r in selection.ranges}
     tags = None
     if options.tag_filter is not None and options.tag_filter.strip() != "*":
@@ -155,7 +156,7 @@ def read_settings(options: Options, selection: Selection) -> ReadSettings:
 def partitions_of(
     options: Options, columns: tuple[Column, ...], snapshot: Snapshot, pieces: Sequence[Split], settings: ReadSettings
 ) -> list[ScanPartition]:
-    """Partitions of planned pieces; the same for batches and streams."""
+    """Return the partitions of planned splits, for batches and streams."""
     along_queues = dataclasses.replace(settings, queues=None)
     return [
         ScanPartition(options, columns, snapshot.store_id, piece, settings if piece.scan is not None else along_queues)
@@ -164,7 +165,7 @@ def partitions_of(
 
 
 def narrowed_settings(settings: ReadSettings, narrowed: Narrowed) -> ReadSettings:
-    """The same, but only for rows that the filters of a query may keep."""
+    """Return the settings restricted to rows that the filters of a query may keep."""
     tags = settings.tags
     if narrowed.tags is not None:
         tags = tuple(sorted(narrowed.tags if tags is None else narrowed.tags.intersection(tags)))

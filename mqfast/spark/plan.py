@@ -1,8 +1,7 @@
-"""From a snapshot of a store to the pieces that tasks read.
+"""Planning: from a snapshot of a store to the splits that tasks read.
 
-Room: the Spark adapter, imports neither Spark nor Arrow. Everything here is arithmetic on a snapshot that was taken
-once; the few questions that need the store (where a record begins, which bytes a queue's offsets span) go through
-``LogBoundaries``, so that it can be tested without one. It must never read a file.
+Arithmetic on a snapshot. Record starts and the log range of queue offsets come through ``LogBoundaries``, so planning
+can be tested without a store. Reads no file; imports neither Spark nor Arrow.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ __all__ = [
     "scan_pieces",
 ]
 
-# Along the log when at least this part of the bytes between the first and the last message is asked for.
+# Read along the log from this share of selected bytes between the first and the last message.
 _LOG_SHARE: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """One queue: messages from ``min_offset`` up to, not including, ``max_offset``.
+    """A queue: messages from ``min_offset`` to ``max_offset``, exclusive.
 
-    ``is_readable``: False for a queue that a broker has and hands out no messages of: the topic has no permission to
-    read, or fewer queues for reading than for writing.
+    ``is_readable``: False for a queue whose messages a broker does not return: the topic has no permission to read, or
+    fewer queues for reading than for writing.
     """
 
     topic: str
@@ -46,24 +45,26 @@ class Queue:
 
     @property
     def is_light(self) -> bool:
-        """Do its messages lie in the log under another topic?"""
+        """Return whether the log holds the messages under another topic."""
         return self.topic.startswith(LMQ_PREFIX)
 
     @property
     def messages(self) -> int:
-        """How many there are."""
+        """Return the number of messages."""
         return self.max_offset - self.min_offset
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A store at one moment. What lies beyond these ends is not read, however long a job runs.
+    """A store at a moment. Messages beyond these ends are not read, however long a job runs.
 
-    ``store_id`` names the store by its content, see ``LocalAccess.check``; ``log_start`` and ``log_end`` are physical
+    ``store_id`` identifies the store by content, see ``LocalBackend.check``; ``log_start`` and ``log_end`` are physical
     offsets, ``taken_ms`` is the time. ``dispatched``: every message below this physical offset is in ``queues``;
-    ``newest``: the last record that a queue has, -1 for none; ``record_bytes``: about how many bytes a message takes,
-    0 where the log tells; ``may_lag``: a slave says so, which may have fewer messages than its master; ``topics``:
-    topics that a broker has, also those of which it tells of some queues only: a queue that is missing may come back.
+    ``newest``: the last record of a queue, -1 for none; ``record_bytes``: estimated bytes of a message, 0 if the log
+    shows
+    them; ``may_lag``: the data comes from a slave, which may have fewer messages than the master; ``topics``: topics of
+    a
+    broker, also those with missing queues, which may return.
     """
 
     root: str
@@ -80,7 +81,7 @@ class Snapshot:
 
     @property
     def message_bytes(self) -> float:
-        """About how many bytes of log one message takes."""
+        """Return the estimated bytes of log of a message."""
         if self.record_bytes:
             return self.record_bytes
         messages = sum(q.messages for q in self.queues if not q.is_light)
@@ -89,7 +90,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Messages of one queue from ``start`` up to, not including, ``end``."""
+    """Messages of a queue from ``start`` to ``end``, exclusive."""
 
     topic: str
     queue_id: int
@@ -99,7 +100,7 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class ScanRange:
-    """Records that begin in the log from ``start`` up to, not including, ``end``; a record begins at ``start``."""
+    """Records that begin in the log from ``start`` to ``end``, exclusive; a record begins at ``start``."""
 
     start: int
     end: int
@@ -107,7 +108,7 @@ class ScanRange:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What one task reads: a part of the log, or parts of queues one after another."""
+    """The input of a task: a range of the log, or ranges of queues in order."""
 
     scan: ScanRange | None = None
     queues: tuple[OffsetRange, ...] = ()
@@ -115,9 +116,9 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The messages that a user asked for.
+    """The messages that a user selected.
 
-    ``whole``: everything that queues could hold, so that the log need not be compared with them.
+    ``whole``: all messages of all queues, so that the log need not be compared with the ranges.
     """
 
     ranges: tuple[OffsetRange, ...] = ()
@@ -125,21 +126,23 @@ class Selection:
 
     @property
     def messages(self) -> int:
-        """How many messages it holds at most."""
+        """Return the largest possible number of messages."""
         return sum(r.end - r.start for r in self.ranges)
 
 
 class LogBoundaries(Protocol):
-    """What planning asks of a store."""
+    """The operations of a store that planning uses."""
 
     def boundary(self, physical_offset: int, limit: int) -> int:
-        """Where the first record at or behind a physical offset begins, ``limit`` when none does before it."""
+        """Return the start of the first record at or after a physical offset, ``limit`` if there is none before
+        ``limit``.
+        """
 
     def boundaries(self, physical_offsets: Sequence[int], limit: int) -> list[int]:
-        """The same for several physical offsets, which ascend."""
+        """Return the record starts for several physical offsets, in ascending order."""
 
     def physical_span(self, ranges: Sequence[OffsetRange]) -> tuple[int, int]:
-        """The part of the log in which these messages lie; ``(0, 0)`` for none."""
+        """Return the range of the log that holds these messages; ``(0, 0)`` for none."""
 
 
 def plan(
@@ -153,10 +156,11 @@ def plan(
     max_partitions: int | None = None,
     within: tuple[int, int] = (0, 1 << 63),
 ) -> list[Split]:
-    """Cut what was asked for into pieces of about ``partition_bytes`` of log; empty when there is nothing.
+    """Cut the selected messages into splits of about ``partition_bytes`` of log; empty if there are none.
 
-    ``places``: None where there is no log to be asked: everything is read along the queues. ``within``: only this part
-    of the log is wanted; along queues it is not looked at.
+    ``places``: None for a store without a log: all messages are read along the queues. ``within``: only this range of
+    the
+    log is wanted; ignored along queues.
     """
     ranges = [r for r in selection.ranges if r.start < r.end]
     if places is None:
@@ -180,9 +184,9 @@ def plan(
     return _queue_pieces(ranges, parts)
 
 
-def _parts(total: float, partition_bytes: int, least: int | None, most: int | None) -> int:
-    parts = max(1, round(total / partition_bytes), least or 1)
-    return parts if most is None else min(parts, most)
+def _parts(total: float, partition_bytes: int, minimum: int | None, maximum: int | None) -> int:
+    parts = max(1, round(total / partition_bytes), minimum or 1)
+    return parts if maximum is None else min(parts, maximum)
 
 
 def _prefers_log(snapshot: Snapshot, selection: Selection, selected: float, span: tuple[int, int]) -> bool:
@@ -190,14 +194,14 @@ def _prefers_log(snapshot: Snapshot, selection: Selection, selected: float, span
         return True
     kinds = {(q.topic, q.queue_id): q for q in snapshot.queues}
     wanted = [kinds.get((r.topic, r.queue_id)) for r in selection.ranges]
-    # A light queue's messages are found through it only; a batch queue counts otherwise than its records do.
+    # Messages of a light queue are reachable through the queue only; a batch queue counts messages, not records.
     if any(q is not None and (q.is_light or q.is_batch) for q in wanted):
         return False
     return selected >= _LOG_SHARE * (span[1] - span[0])
 
 
 def scan_pieces(start: int, end: int, parts: int, places: LogBoundaries) -> list[ScanRange]:
-    """Cut a part of the log into at most ``parts`` pieces of like size, each from the beginning of a record on."""
+    """Cut a range of the log into at most ``parts`` ranges of similar size, each starting at a record."""
     cuts = [start]
     for cut in places.boundaries([start + (end - start) * i // parts for i in range(1, parts)], end):
         if cuts[-1] < cut < end:
@@ -206,7 +210,7 @@ def scan_pieces(start: int, end: int, parts: int, places: LogBoundaries) -> list
 
 
 def _queue_pieces(ranges: Sequence[OffsetRange], parts: int) -> list[Split]:
-    """Deal the messages out in order; a queue is cut where a piece is full, and a piece may hold many queues."""
+    """Distribute the messages in order; a queue is cut where a split is full, and a split may hold many queues."""
     total = sum(r.end - r.start for r in ranges)
     parts = min(parts, total)
     pieces: list[Split] = []
@@ -215,7 +219,7 @@ def _queue_pieces(ranges: Sequence[OffsetRange], parts: int) -> list[Split]:
     for r in ranges:
         at = r.start
         while at < r.end:
-            # Messages up to the end of the piece that is being filled: all pieces differ by at most one.
+            # Messages up to the end of the split being filled: all splits differ by at most one message.
             room = total * (len(pieces) + 1) // parts - done
             count = min(room, r.end - at)
             current.append(OffsetRange(r.topic, r.queue_id, at, at + count))

@@ -1,7 +1,7 @@
-"""Filters of a query as bounds of what is read.
+"""Filters of a query as bounds of a read.
 
-Room: the Spark adapter. Only narrows: Spark evaluates every filter again, so that what is not understood here, or only
-in part, costs time and never a wrong row. It must never read a store.
+Filters only narrow the read, and Spark evaluates every filter again: a filter that is not understood here costs time,
+never a wrong row. Reads no store.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Narrowed:
-    """What the filters leave: names (None: all of them), and ranges whose end is not included."""
+    """The bounds that the filters leave: names (None: all), and ranges with exclusive ends."""
 
     topics: frozenset[str] | None = None
     topic_prefix: str = ""
@@ -45,12 +45,12 @@ class Narrowed:
 
     @property
     def by_queue(self) -> bool:
-        """Is anything narrowed that a queue's name or its offsets decide?"""
+        """Return whether the bounds restrict queues or queue offsets."""
         named = (self.topics, self.queue_ids) != (None, None) or bool(self.topic_prefix)
         return named or self.queue_offsets != (_LEAST, _MOST)
 
     def apply(self, selection: Selection) -> Selection:
-        """The part of a selection that is left."""
+        """Return the part of a selection within the bounds."""
         if not self.by_queue:
             return selection
         low, high = self.queue_offsets
@@ -64,9 +64,9 @@ class Narrowed:
         return Selection(tuple(r for r in ranges if r.start < r.end))
 
 
-def _both(one: frozenset[Any] | None, other: Iterable[Any]) -> frozenset[Any]:
+def _both(known: frozenset[Any] | None, other: Iterable[Any]) -> frozenset[Any]:
     values = frozenset(value for value in other if value is not None)
-    return values if one is None else one & values
+    return values if known is None else known & values
 
 
 def _cut(old: tuple[int, int], low: int = _LEAST, high: int = _MOST) -> tuple[int, int]:
@@ -74,7 +74,7 @@ def _cut(old: tuple[int, int], low: int = _LEAST, high: int = _MOST) -> tuple[in
 
 
 def _bounds(f: Filter, value: int) -> tuple[int, int] | None:
-    """The whole numbers that a comparison leaves, end not included."""
+    """Return the range of whole numbers that a comparison leaves, end exclusive."""
     if isinstance(f, EqualTo):
         return value, value + 1
     if isinstance(f, GreaterThan):
@@ -89,29 +89,33 @@ def _bounds(f: Filter, value: int) -> tuple[int, int] | None:
 
 
 def _milliseconds(bounds_us: tuple[int, int]) -> tuple[int, int]:
-    """Bounds in microseconds as bounds of whole milliseconds."""
+    """Return bounds in microseconds as bounds of whole milliseconds."""
     low, high = bounds_us
     return (low if low == _LEAST else -(-low // 1000)), (high if high == _MOST else -(-high // 1000))
 
 
-def _ranged(found: Narrowed, f: Filter, name: str, value: Any) -> Narrowed:
+def _ranged(narrowed: Narrowed, f: Filter, name: str, value: Any) -> Narrowed:
     if name == "storeTimestamp" and isinstance(value, datetime):
         delta = value - _EPOCH
         bounds = _bounds(f, (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds)
-        return found if bounds is None else replace(found, stored_ms=_cut(found.stored_ms, *_milliseconds(bounds)))
+        return (
+            narrowed
+            if bounds is None
+            else replace(narrowed, stored_ms=_cut(narrowed.stored_ms, *_milliseconds(bounds)))
+        )
     if type(value) is not int:
-        return found
+        return narrowed
     bounds = _bounds(f, value)
     if bounds is not None and name == "queueOffset":
-        return replace(found, queue_offsets=_cut(found.queue_offsets, *bounds))
+        return replace(narrowed, queue_offsets=_cut(narrowed.queue_offsets, *bounds))
     if bounds is not None and name == "physicalOffset":
-        return replace(found, physical_offsets=_cut(found.physical_offsets, *bounds))
-    return found
+        return replace(narrowed, physical_offsets=_cut(narrowed.physical_offsets, *bounds))
+    return narrowed
 
 
 def narrow(filters: Iterable[Filter]) -> Narrowed:
-    """What filters that all hold leave of the view ``messages``."""
-    found = Narrowed()
+    """Return the bounds that filters, joined by AND, leave of the view ``messages``."""
+    narrowed = Narrowed()
     for f in filters:
         path: tuple[str, ...] = getattr(f, "attribute", ())
         value: Any = getattr(f, "value", None)
@@ -120,13 +124,13 @@ def narrow(filters: Iterable[Filter]) -> Narrowed:
         name = path[0]
         values = list(value) if isinstance(f, In) else [value] if isinstance(f, EqualTo) else None
         if values is not None and name == "topic":
-            found = replace(found, topics=_both(found.topics, values))
+            narrowed = replace(narrowed, topics=_both(narrowed.topics, values))
         elif values is not None and name == "queueId":
-            found = replace(found, queue_ids=_both(found.queue_ids, values))
+            narrowed = replace(narrowed, queue_ids=_both(narrowed.queue_ids, values))
         elif values is not None and name == "tags":
-            found = replace(found, tags=_both(found.tags, values))
-        elif isinstance(f, StringStartsWith) and name == "topic" and len(value or "") > len(found.topic_prefix):
-            found = replace(found, topic_prefix=value)
+            narrowed = replace(narrowed, tags=_both(narrowed.tags, values))
+        elif isinstance(f, StringStartsWith) and name == "topic" and len(value or "") > len(narrowed.topic_prefix):
+            narrowed = replace(narrowed, topic_prefix=value)
         else:
-            found = _ranged(found, f, name, value)
-    return found
+            narrowed = _ranged(narrowed, f, name, value)
+    return narrowed

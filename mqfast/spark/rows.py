@@ -1,8 +1,7 @@
-"""From the rows that Spark hands to the sink to encoded records: columns, their types, queues, properties.
+"""Encoding of the rows that Spark passes to the sink: columns, types, queues, properties.
 
-Room: the Spark adapter; runs in tasks, one ``RowWriter`` each. What a column means stands in ``COLUMNS``; whatever the
-source emits is accepted back, and what says where a message *was* (its offsets, its store time) is left out. It must
-never touch a store or a file: the records are encoded by ``row_encoder.pyx``.
+Runs in tasks, with a ``RowWriter`` each. ``COLUMNS`` says what each column means. The sink accepts all columns of the
+source; columns about the stored message (offsets, store time) are ignored. The record format is in ``row_encoder.pyx``.
 """
 
 from __future__ import annotations
@@ -71,10 +70,10 @@ _MOST_LEVELS: Final = 18
 _MOST_DELAY_MS: Final = 3 * 86_400_000
 _TIMER_STEP_MS: Final = 1000
 _MOST_ORDERS: Final = 4096
-# Names of RocketMQ's that a new message may have: columns say the same, or messages of clients have them. Those that
-# brokers put on messages mean nothing in a write, and a message that is sent again may have them.
+# RocketMQ's properties that a new message may have: columns have the same meaning, or clients set them. Properties that
+# brokers set have no meaning in a write; a message that is sent again may have them.
 _TAKEN: Final = (*_TEXTS.values(), _properties.UNIQ_KEY, _properties.WAIT)
-# Those that steer a broker or a client, and what to use instead.
+# Properties with a meaning for a broker or a client, and the replacement.
 _INSTEAD: Final = {
     **{
         name: f"use {instead} of mqfast.client"
@@ -93,7 +92,7 @@ _DELAYS: Final = (
 
 
 def refuse_complete(overwrite: bool) -> None:
-    """The sinks append. Raises: ConfigError where a stream is to write its whole result with every batch."""
+    """Raise ConfigError for a stream with output mode complete: the sinks append."""
     if overwrite:
         raise ConfigError(
             "outputMode: expected append, found complete, which would write everything again with every batch; "
@@ -102,18 +101,18 @@ def refuse_complete(overwrite: bool) -> None:
 
 
 def check_columns(schema: StructType, options: Options) -> None:
-    """Can rows of this schema be written?
+    """Check that rows of this schema can be written.
 
     Raises: ConfigError naming the column, what was expected and the nearest name.
     """
     names = [field.name for field in schema.fields]
     for field in schema.fields:
-        found = field.dataType.simpleString()
+        type_name = field.dataType.simpleString()
         if field.name in COLUMNS:
             kinds = COLUMNS[field.name][0]
-            if found not in kinds:
-                raise ConfigError(f"column {field.name}: expected {' or '.join(kinds)}, found {found}")
-            if found == "timestamp_ntz" and options.preserve_timestamps:
+            if type_name not in kinds:
+                raise ConfigError(f"column {field.name}: expected {' or '.join(kinds)}, found {type_name}")
+            if type_name == "timestamp_ntz" and options.preserve_timestamps:
                 raise ConfigError(
                     f"column {field.name}: expected timestamp, found timestamp_ntz, which names no instant: "
                     f"CAST({field.name} AS timestamp) takes it in the session's time zone"
@@ -134,15 +133,15 @@ def check_columns(schema: StructType, options: Options) -> None:
 
 
 def _order(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The order in which a broker writes these names. Raises: MessageIllegal."""
+    """Return the order in which a broker writes these names. Raises: MessageIllegal."""
     return tuple(_properties.decode(_properties.encode(dict.fromkeys(names, "x"))))
 
 
 class RowWriter:
-    """Encodes the batches of one task.
+    """The encoder of the batches of a task.
 
-    Args: stamp: see RowEncoder; first_turn: where the round robin of this task begins; queues_of: how many queues a
-    topic has; parks: delayed rows go where a broker would put them, instead of saying their delay to a broker.
+    Args: stamp: see RowEncoder; first_turn: the first queue of the task's round robin; queues_of: number of queues of a
+        topic; parks: delayed rows go to the topic where a broker would put them, instead of carrying a delay property.
     Thread: one.
     """
 
@@ -160,7 +159,7 @@ class RowWriter:
         self._queues_of: Final = queues_of
         self._turn = first_turn
         self._parks: Final = parks
-        # Of the record that was read: a new one gets its own.
+        # Properties of the record that was read: a new record gets new ones.
         old = (STAMP, _properties.CRC32) if options.preserve_ids else (STAMP, _properties.CRC32, _properties.UNIQ_KEY)
         self._dropped: Final = frozenset(old)
         self._orders: dict[tuple[str, ...], tuple[str, ...]] = {}
@@ -172,11 +171,11 @@ class RowWriter:
 
     @property
     def rows(self) -> int:
-        """Rows encoded so far."""
+        """Return the number of rows encoded so far."""
         return self._encoder.rows
 
     def encode(self, batch: pa.RecordBatch) -> memoryview:
-        """The records of one Arrow batch; valid until the next one.
+        """Return the records of an Arrow batch; valid until the next call.
 
         Raises: MessageIllegal naming the row of the task.
         """
@@ -214,10 +213,12 @@ class RowWriter:
     def copy(
         self, batches: Sequence[pa.RecordBatch], order: np.ndarray[Any, np.dtype[np.int64]] | None = None
     ) -> memoryview:
-        """The records of rows that are copies of messages: properties as stored, a queue for each, nothing to add.
+        """Return the records of rows that are copies of messages: stored properties, a queue for each row, no
+        additions.
+
         No Python object is made for a row. Valid until the next call.
 
-        Args: order: see RowEncoder.encode_plain; without one there is one batch.
+        Args: order: see RowEncoder.encode_plain; without an order there is a single batch.
         Raises: MessageIllegal naming the row of the task.
         """
         plain = [self._plain(batch) for batch in batches]
@@ -225,7 +226,7 @@ class RowWriter:
         return self._encoder.encode_plain(plain, order, now_ms, self._topic_bytes, parse_host)
 
     def _plain(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns of PLAIN_COLUMNS that there are, of its types."""
+        """Return the present columns of PLAIN_COLUMNS, in the types of PLAIN_COLUMNS."""
         import pyarrow as pa
 
         kinds = {"u": pa.string(), "i": pa.int32(), "l": pa.int64(), "z": pa.binary()}
@@ -246,9 +247,9 @@ class RowWriter:
         return pa.RecordBatch.from_arrays(arrays, list(columns))
 
     def _without_objects(self, batch: pa.RecordBatch, columns: dict[str, pa.Array]) -> pa.RecordBatch | None:
-        """The rows as copies of messages, where all that a row has beside its body are texts; None: there is more.
+        """Return the rows as copies of messages if each row has texts beside the body only; None for other columns.
 
-        Their properties and queues come from Arrow's memory, without a Python object for a row.
+        Properties and queues come from Arrow's memory, without a Python object for a row.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -264,7 +265,7 @@ class RowWriter:
         texts = {}
         for target, column in named:
             if any(pc.any(pc.match_substring(column, mark)).as_py() for mark in ("\x01", "\x02")):
-                return None  # one by one, so that the row is named
+                return None  # row by row, so that the error names the row
             texts[target] = pc.if_else(pc.equal(pc.binary_length(column), 0), None, column)
         topics = self._topic_column(columns.get("topic"), batch.num_rows)
         key = None
@@ -275,7 +276,7 @@ class RowWriter:
         made |= {"topic": topics, "queueId": self._queues_by(key, topics)}
         if texts:
             order = _order(tuple(texts))
-            # No join sees a null: some releases of Arrow answer with another number of rows then.
+            # The join gets no null: some releases of Arrow return another number of rows then.
             joined = [
                 pc.binary_join_element_wise(f"{name}\x01", pc.fill_null(texts[name], ""), "\x02", "") for name in order
             ]
@@ -284,7 +285,7 @@ class RowWriter:
         return pa.RecordBatch.from_arrays(list(made.values()), list(made))
 
     def _queues_by(self, key: pa.Array | None, topics: pa.Array) -> pa.Array:
-        """A queue for each row: by the hash of its key, or the next one where it has none."""
+        """Return a queue for each row: by the hash of the key, round-robin without a key."""
         import numpy as np
         import pyarrow as pa
 
@@ -325,7 +326,7 @@ class RowWriter:
         return self._topic_column(column, n).to_pylist()  # type: ignore[no-any-return]
 
     def _bodies(self, column: pa.Array) -> tuple[Any, Any]:
-        """Offsets and bytes, where Arrow has them."""
+        """Return offsets and bytes of the bodies in Arrow's memory."""
         import numpy as np
         import pyarrow as pa
 
@@ -349,8 +350,11 @@ class RowWriter:
         return merge_properties(n, names, values, ends, extras, self._dropped)
 
     def _refuse_steering(self, column: pa.Array, names: list[str], ends: list[int]) -> None:
-        """Refuse properties of new messages with a meaning for brokers. Rows that say where a message was are copies of
-        messages, and a stored property string is one as well: what their properties meant is over.
+        """Refuse properties of new messages with a meaning for brokers.
+
+        Rows with the offsets of a message are copies of messages, and so are stored property strings: brokers have
+        already
+        acted on these properties.
         """
         import pyarrow as pa
 
@@ -378,7 +382,7 @@ class RowWriter:
             try:
                 return _order(names)
             except MessageIllegal:
-                return names  # slow says which row it is
+                return names  # the slow path names the row
 
         return property_texts(rows, self._orders, order_of, slow)
 
@@ -426,7 +430,7 @@ class RowWriter:
         texts: Sequence[dict[str, str]],
         now_ms: int,
     ) -> None:
-        """Put delayed rows where a broker puts them: its schedule or its timer takes them from there."""
+        """Put delayed rows into the topics from which a broker's schedule or timer delivers messages."""
         n = len(topics)
         levels = columns["delayLevel"].to_pylist() if "delayLevel" in columns else [None] * n
         delays = columns["delayTimeMs"].to_pylist() if "delayTimeMs" in columns else [None] * n
@@ -439,7 +443,7 @@ class RowWriter:
                 target, queue_id, noted = _SCHEDULE_TOPIC, level - 1, {_properties.DELAY: str(level)}
             elif delay_ms is not None and delay_ms > 0:
                 self._checked_delay(i, delay_ms)
-                # A broker rounds down to its step, and takes a whole step for the one before.
+                # A broker rounds down to the timer's precision; a multiple of the precision becomes the step before.
                 out_ms = (now_ms + delay_ms - 1) // _TIMER_STEP_MS * _TIMER_STEP_MS
                 noted = {_properties.TIMER_DELAY_MS: str(delay_ms), _properties.TIMER_OUT_MS: str(out_ms)}
                 target, queue_id = _TIMER_TOPIC, 0
@@ -449,8 +453,8 @@ class RowWriter:
             topics[i], queues[i] = target, queue_id
 
     def _say_delay(self, i: int, level: int | None, delay_ms: int | None, properties: dict[str, str]) -> None:
-        """What makes a broker delay a message; a delay that a message had when it was read is over."""
-        for name in (*_DELAYS, _properties.TRAN_MSG, _properties.PGROUP):  # in a send of its own they would act
+        """Add the properties that make a broker delay a message; the delay of the message that was read is over."""
+        for name in (*_DELAYS, _properties.TRAN_MSG, _properties.PGROUP):  # a send would act on these
             properties.pop(name, None)
         if level is not None and level > 0:
             properties[_properties.DELAY] = str(level)
@@ -476,14 +480,14 @@ class RowWriter:
         if column is None:
             return None
         known: dict[str | None, bytes | None] = {None: None}
-        found = column.to_pylist()
-        for i, host in enumerate(found):
+        hosts = column.to_pylist()
+        for i, host in enumerate(hosts):
             if host not in known:
                 try:
                     known[host] = parse_host(host)
                 except MessageIllegal as error:
                     raise self._refuse(i, str(error)) from None
-        return [known[host] for host in found]
+        return [known[host] for host in hosts]
 
 
 def _first_null(column: pa.Array) -> int:
@@ -491,7 +495,7 @@ def _first_null(column: pa.Array) -> int:
 
 
 def _is_plain(columns: dict[str, pa.Array]) -> bool:
-    """Are the rows copies: property strings as stored or none, nothing to add to them, and a queue for each?"""
+    """Return whether the rows are copies: stored property strings or none, no additions, and a queue for each row."""
     import pyarrow as pa
 
     added = ("tags", "keys", "shardingKey", "uniqKey", "delayLevel", "delayTimeMs")
@@ -504,7 +508,7 @@ def _is_plain(columns: dict[str, pa.Array]) -> bool:
 
 
 def _pairs(column: pa.Array) -> tuple[list[str], list[str | None], list[int]]:
-    """Names and values of a column of maps or of property strings, and which belong to which row."""
+    """Return names and values of a column of maps or of property strings, and the row of each pair."""
     import pyarrow as pa
 
     if pa.types.is_map(column.type):
@@ -531,7 +535,9 @@ def _int32(values: Iterable[int]) -> np.ndarray[Any, np.dtype[np.int32]]:
 
 
 def _numbers(column: pa.Array | None, n: int) -> Any:
-    """A column of whole numbers; null and no column are 0. Raises: ArrowInvalid for a number above 32 bits."""
+    """Return a column of whole numbers; null and a missing column are 0. Raises: ArrowInvalid for a number above 32
+    bits.
+    """
     import numpy as np
     import pyarrow as pa
 

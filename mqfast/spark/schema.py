@@ -1,7 +1,6 @@
-"""The columns of every view, in one place: from here come the Arrow schema, the StructType and their agreement.
+"""The columns of every view: source of the Arrow schema, the StructType and their agreement.
 
-Room: the Spark adapter. pyarrow and pyspark are imported where their types are made. It must never know where a value
-comes from; that is ``access.py`` and the scanner.
+pyarrow and pyspark are imported where types are built. Values come from the backend and the scanner.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ __all__ = ["STORE", "VIEWS", "Column", "arrow_schema", "columns_of_type", "chose
 
 @dataclass(frozen=True)
 class Column:
-    """One column; ``kind`` is Spark's short name of the type."""
+    """A column; ``kind`` is Spark's short name of the type."""
 
     name: str
     kind: str
@@ -57,7 +56,7 @@ MESSAGES: Final = (
     Column("crcOk", "boolean", "True if the checksum agrees; only with `verifyCrc=mark`."),
 )
 
-# Left out unless they are named: they cost time and are rarely wanted.
+# Left out unless named: slow and rarely needed.
 _ON_REQUEST: Final = frozenset({"bornHost", "storeHost", "msgId"})
 
 QUEUES: Final = (
@@ -132,7 +131,7 @@ STORE: Final = Column(
 
 
 def _available(options: Options) -> dict[str, Column]:
-    found = {STORE.name: STORE}
+    columns = {STORE.name: STORE}
     for column in VIEWS[options.view]:
         if column.name == "crcOk" and options.view == "messages" and options.verify_crc != "mark":
             continue
@@ -140,8 +139,8 @@ def _available(options: Options) -> dict[str, Column]:
             if options.properties == "none":
                 continue
             column = replace(column, kind="string")
-        found[column.name] = column
-    return found
+        columns[column.name] = column
+    return columns
 
 
 def _named(name: str, available: dict[str, Column], options: Options) -> Column:
@@ -156,7 +155,7 @@ def _named(name: str, available: dict[str, Column], options: Options) -> Column:
 
 
 def chosen_columns(options: Options) -> tuple[Column, ...]:
-    """The columns that the options ask for, of whatever view.
+    """Return the columns that the options select, of any view.
 
     Raises: ConfigError for a column that the view does not have.
     """
@@ -172,12 +171,12 @@ def chosen_columns(options: Options) -> tuple[Column, ...]:
 
 
 def columns_of_type(schema: StructType, options: Options) -> tuple[Column, ...]:
-    """The columns that a user's own schema names, in its order.
+    """Return the columns that a user's schema names, in the order of the schema.
 
-    Raises: ConfigError for unknown names and for types that are not the column's.
+    Raises: ConfigError for unknown names and for types other than the column's.
     """
     available = _available(options)
-    found = []
+    columns = []
     for field in schema.fields:
         column = _named(field.name, available, options)
         if field.dataType.simpleString() != column.kind:
@@ -186,19 +185,19 @@ def columns_of_type(schema: StructType, options: Options) -> tuple[Column, ...]:
             )
         if not field.nullable and column.nullable:
             raise ConfigError(f"column {column.name}: it may be null; the schema says not null")
-        found.append(replace(column, nullable=field.nullable))
-    if not found:
+        columns.append(replace(column, nullable=field.nullable))
+    if not columns:
         raise ConfigError("schema: expected at least one column, found none")
-    if len({column.name for column in found}) < len(found):
+    if len({column.name for column in columns}) < len(columns):
         raise ConfigError("schema: expected each column once")
-    return tuple(found)
+    return tuple(columns)
 
 
 # --- both kinds of schema --------------------------------------------------------------------------------------------
 
 
 def struct_type(columns: Iterable[Column]) -> StructType:
-    """Spark's schema of these columns."""
+    """Return Spark's schema of these columns."""
     from pyspark.sql import types as t
 
     kinds: dict[str, DataType] = {
@@ -214,7 +213,7 @@ def struct_type(columns: Iterable[Column]) -> StructType:
 
 
 def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
-    """Arrow's schema of these columns, the one that Spark expects of their StructType."""
+    """Return Arrow's schema of these columns, as Spark expects for their StructType."""
     import pyarrow as pa
 
     entries = pa.map_(pa.string(), pa.field("value", pa.string(), nullable=True))

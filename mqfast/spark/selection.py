@@ -1,8 +1,8 @@
-"""Which messages a user asked for: topics and queues, and where each queue begins and ends.
+"""The messages that a read selects: topics and queues, and the first and last offset of each queue.
 
-Room: the Spark adapter, imports neither Spark nor Arrow. Works on one snapshot, for batches and for the first offsets
-of a stream alike; what only the store knows (offsets by time, offsets of groups) comes through ``Backend``. It must
-never leave out in silence what was named: an unknown topic or queue is an error with the nearest name.
+Works on one snapshot, for batches and for the first offsets of a stream. Offsets by time and of groups come through
+``Backend``. A named topic or queue is never left out: an unknown name is an error with the nearest name. Imports
+neither Spark nor Arrow.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ __all__ = [
 ]  # fmt: skip
 
 Key = tuple[str, int]
-# What a broker writes for itself: half messages, delayed ones on their way, its own state; and messages that wait to be
-# consumed again, which are in another topic already.
+# Topics that a broker writes for itself: half messages, delayed messages, broker state; and messages of retry topics,
+# which are in their own topic as well.
 HIDDEN_TOPICS: Final = (*SYSTEM_TOPICS, f"{RETRY_PREFIX}*")
 
 
 def selected_queues(snapshot: Snapshot, options: Options) -> list[Queue]:
-    """The queues that subscribe, assign or subscribePattern name; all but light queues without any of them. System
-    topics are among them when they are named, and with includeSystemTopics. Queues that are not read now are among
-    them, see ``readable``.
+    """Return the queues that subscribe, assign or subscribePattern name; without these, all but light queues.
 
-    Raises: ConfigError for a topic or queue that is not there.
+    System topics are included if named, or with includeSystemTopics. Unreadable queues are included, see ``readable``.
+
+    Raises: ConfigError for a missing topic or queue.
     """
     queues = snapshot.queues
     if options.subscribe is not None:
@@ -53,22 +53,22 @@ def selected_queues(snapshot: Snapshot, options: Options) -> list[Queue]:
                 raise ConfigError(f"option assign: the store has no queue {name}{nearest_name(name, names)}")
         return [known[key] for key in options.assign]
     if options.subscribe_pattern is not None:
-        found = [q for q in queues if options.subscribe_pattern.fullmatch(q.topic)]
-        return [q for q in found if not is_left_out(options, q.topic)]
+        matching = [q for q in queues if options.subscribe_pattern.fullmatch(q.topic)]
+        return [q for q in matching if not is_left_out(options, q.topic)]
     return [q for q in queues if not q.is_light and not is_left_out(options, q.topic)]
 
 
 def readable(queues: Iterable[Queue]) -> list[Queue]:
-    """Those of which messages can be had now: consumers leave out the others as well."""
+    """Return the queues whose messages can be read now; consumers leave out the others as well."""
     return [q for q in queues if q.is_readable]
 
 
 def check_names(
     snapshots: Iterable[Snapshot], options: Options, others: Callable[[Options], Iterable[str]] | None = None
 ) -> None:
-    """Refuse a topic or queue that is named and in none of several stores.
+    """Refuse a named topic or queue that none of several stores has.
 
-    Args: others: topics that were not looked at, for the nearest name.
+    Args: others: topics without a snapshot, for the nearest name.
     Raises: ConfigError.
     """
     queues: dict[Key, Queue] = {}
@@ -96,7 +96,7 @@ def check_names(
 
 
 def present(snapshot: Snapshot, options: Options) -> Options:
-    """The options without the topics and queues that they name and a store has not got."""
+    """Return the options without the named topics and queues that a store does not have."""
     known = {(q.topic, q.queue_id) for q in snapshot.queues}
     topics = {topic for topic, _ in known} | snapshot.topics
     options = replace(
@@ -116,7 +116,7 @@ def _present(times: Mapping[Key, int] | None, known: Container[Key]) -> dict[Key
 
 
 def check_pattern(snapshot: Snapshot, options: Options) -> None:
-    """Refuse a pattern that only system topics fit, which would read nothing.
+    """Refuse a pattern that matches system topics only, which would read nothing.
 
     Raises: ConfigError.
     """
@@ -131,18 +131,18 @@ def check_pattern(snapshot: Snapshot, options: Options) -> None:
 
 
 def is_hidden(topic: str) -> bool:
-    """Is a topic one of those that are left out unless they are asked for?"""
+    """Return whether a topic is left out unless the options name it."""
     return _fits(topic, HIDDEN_TOPICS)
 
 
 def left_out_topics(options: Options) -> tuple[str, ...]:
-    """Topics that are read only if subscribe or assign names them; ``x*`` stands for those that begin with x."""
+    """Return the topics that are read only if subscribe or assign names them; ``x*`` is a prefix."""
     hidden = () if options.include_system_topics else HIDDEN_TOPICS
     return (*hidden, *(options.exclude_topics or ()))
 
 
 def is_left_out(options: Options, topic: str) -> bool:
-    """Is a topic one of ``left_out_topics``?"""
+    """Return whether a topic is one of ``left_out_topics``."""
     return _fits(topic, left_out_topics(options))
 
 
@@ -151,7 +151,7 @@ def _fits(topic: str, names: Iterable[str]) -> bool:
 
 
 def wants_queue(options: Options, topic: str, queue_id: int | None = None) -> bool:
-    """Do the options name this topic, and this queue if one is given, whether it is there or not?
+    """Return whether the options select this topic, and this queue if given, present or not.
 
     The rule of ``selected_queues``.
     """
@@ -169,14 +169,15 @@ def wants_queue(options: Options, topic: str, queue_id: int | None = None) -> bo
 def starting_offsets(
     snapshot: Snapshot, queues: Iterable[Queue], options: Options, access: Backend, default: str
 ) -> dict[Key, int]:
-    """The first offset of each queue, within its bounds; ``default`` is earliest or latest. Where only a slave is
-    there, an offset that was named may be behind its end.
+    """Return the first offset of each queue, within its bounds; ``default`` is earliest or latest.
 
-    Raises: ConfigError for a queue that is not there or, with strategy error, has nothing from the time on; DataLoss
-        for an offset below the bounds.
+    A named offset may be beyond the end of a slave that stands in for its master.
+
+    Raises: ConfigError for a missing queue or, with strategy error, for a queue without a message from the time on;
+        DataLoss for an offset below the bounds.
     """
     by_time = options.starting_offsets_by_timestamp
-    found = _resolve(
+    first_offsets = _resolve(
         snapshot, queues, options, access, default, "starting",
         options.starting_offsets, options.starting_timestamp, by_time,
     )  # fmt: skip
@@ -184,13 +185,13 @@ def starting_offsets(
         for queue in queues:
             key = (queue.topic, queue.queue_id)
             timed = options.starting_timestamp is not None or key in (by_time or {})
-            if timed and found[key] >= queue.max_offset:
+            if timed and first_offsets[key] >= queue.max_offset:
                 raise ConfigError(f"option startingTimestamp: queue {key[0]}/{key[1]} has no message from then on")
-    return found
+    return first_offsets
 
 
 def ending_offsets(snapshot: Snapshot, queues: Iterable[Queue], options: Options, access: Backend) -> dict[Key, int]:
-    """The end of each queue, not included, within its bounds.
+    """Return the end of each queue, exclusive, within its bounds.
 
     Raises: as starting_offsets.
     """
@@ -212,7 +213,7 @@ def _resolve(
     timestamps: Mapping[Key, int] | None,
 ) -> dict[Key, int]:
     queues = list(queues)
-    # Of queues that JSON does not name, and of those that a group has no offset of, nothing is known to be done.
+    # Queues that neither the JSON nor the group has an offset of count as unread.
     rest = "earliest" if way == "starting" else "latest"
     bound = bound or Bound(word=default if timestamps is None else rest)
     named = {*(() if bound.of_archive else bound.by_queue or ()), *(timestamps or ())}
@@ -220,7 +221,7 @@ def _resolve(
     groups: dict[Key, int] = {}
     if options.group is not None:
         groups = access.group_offsets(options.group, [(q.topic, q.queue_id) for q in queues])
-    found: dict[Key, int] = {}
+    offsets: dict[Key, int] = {}
     for q in queues:
         key = (q.topic, q.queue_id)
         moment = (timestamps or {}).get(key, timestamp)
@@ -239,11 +240,11 @@ def _resolve(
             offset = q.min_offset if wanted == "earliest" else q.max_offset if wanted == "latest" else int(wanted or 0)
             if isinstance(wanted, int):
                 if snapshot.may_lag and way == "starting" and offset > q.max_offset:
-                    found[key] = offset  # a slave is behind; nothing before the offset is wanted
+                    offsets[key] = offset  # the slave is behind; no message before the offset is selected
                     continue
                 _check_offset(q, offset, way, options.fail_on_data_loss)
-        found[key] = min(max(offset, q.min_offset), q.max_offset)
-    return found
+        offsets[key] = min(max(offset, q.min_offset), q.max_offset)
+    return offsets
 
 
 def _check_named(named: Iterable[Key], queues: list[Queue], option: str) -> None:
@@ -255,7 +256,7 @@ def _check_named(named: Iterable[Key], queues: list[Queue], option: str) -> None
 
 
 def _check_offset(queue: Queue, offset: int, way: str, fail: bool) -> None:
-    """An offset outside of the queue means that messages are gone, or that the offset is of another store."""
+    """Raise DataLoss for an offset outside of the queue: messages were lost, or the offset is of another store."""
     if fail and not queue.min_offset <= offset <= queue.max_offset:
         raise DataLoss(
             f"{way} offset {offset} of queue {queue.topic}/{queue.queue_id}: expected {queue.min_offset} to "
@@ -264,7 +265,7 @@ def _check_offset(queue: Queue, offset: int, way: str, fail: bool) -> None:
 
 
 def select(snapshot: Snapshot, options: Options, access: Backend) -> Selection:
-    """The messages that a batch reads.
+    """Return the messages that a batch reads.
 
     Raises: ConfigError, DataLoss.
     """

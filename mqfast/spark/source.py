@@ -1,9 +1,8 @@
-"""The data source ``mqfast`` as Spark sees it: schemas, partitions, and the reading of one partition.
+"""The data source ``mqfast`` of Spark: schemas, readers and writers.
 
-Room: the Spark adapter. Spark makes these objects in Python processes that know no session: once to plan, and again,
-unpickled, in every task; whatever a task needs travels in its partition. Options, schemas, paths and offsets are
-checked while planning, so that what is wrong shows before a job begins. It must never yield anything but Arrow
-batches: rows are ten times slower.
+Spark creates these objects in Python processes without a session: in the planner and, unpickled, in every task. All
+that a task needs is in the partition (``partitions.py``). Options, schemas, paths and offsets are checked while
+planning, before a job begins. Every batch of rows is an Arrow batch: rows are ten times slower.
 """
 
 from __future__ import annotations
@@ -47,27 +46,27 @@ class MqFastSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Return the name of the format."""
         return "mqfast"
 
     def schema(self) -> StructType:
-        """The columns that the options ask for.
+        """Return the columns that the options select.
 
         Raises: ConfigError, StoreNotFound.
         """
         options = table.parse(self.options, table.BATCH, table.STREAM)
-        for _, one in stores_of(options):
-            open_backend(one).close()
+        for _, of_store in stores_of(options):
+            open_backend(of_store).close()
         return struct_type(chosen_columns(options))
 
     def reader(self, schema: StructType) -> BatchReader:
-        """A batch read. Raises: ConfigError."""
+        """Return a batch reader. Raises: ConfigError."""
         options = table.parse(self.options, table.BATCH)
         kind = PushdownBatchReader if options.pushdown else BatchReader
         return kind(options, columns_of_type(schema, options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A stream read. Raises: ConfigError, also where pyspark is too old for streams."""
+        """Return a stream reader. Raises: ConfigError, also for a pyspark without streams from Python sources."""
         try:
             from mqfast.spark.archive_then_live import StreamFromArchive
             from mqfast.spark.stream import StreamReader
@@ -89,7 +88,7 @@ class MqFastSource(DataSource):
         return live(options) if options.starting_from is None else StreamFromArchive(options, columns, live)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """A batch write. Raises: ConfigError."""
+        """Return a batch writer. Raises: ConfigError."""
         options = table.parse(self.options, table.SINK)
         if options.namesrv is not None:
             from mqfast.spark.remote.sink import RemoteBatchWriter
@@ -100,7 +99,7 @@ class MqFastSource(DataSource):
         return BatchWriter(options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """A stream write. Raises: ConfigError."""
+        """Return a stream writer. Raises: ConfigError."""
         options = table.parse(self.options, table.SINK)
         if options.namesrv is not None:
             from mqfast.spark.remote.sink import RemoteStreamWriter
@@ -112,7 +111,7 @@ class MqFastSource(DataSource):
 
 
 class BatchReader(DataSourceReader):
-    """One batch read: a snapshot when it is planned, pieces of it read by tasks."""
+    """A batch read: a snapshot at planning, and the splits that tasks read."""
 
     def __init__(self, options: Options, columns: tuple[Column, ...]) -> None:
         self.options: Final = options
@@ -120,11 +119,11 @@ class BatchReader(DataSourceReader):
         self.narrowed = Narrowed()
 
     def partitions(self) -> list[InputPartition]:
-        """Look at the store once, and divide what is to be read.
+        """Take a snapshot of each store, and divide the selected messages into partitions.
 
         Raises: ConfigError, DataLoss, StoreNotFound, StorageError.
         """
-        found: list[InputPartition] = []
+        partitions: list[InputPartition] = []
         with ExitStack() as stack:
             stores = [
                 (name, options, stack.enter_context(closing(open_backend(options))))
@@ -137,8 +136,8 @@ class BatchReader(DataSourceReader):
                 given = present(snapshot, options) if self.options.has_stores else options
                 for part in self._parts(given, access, snapshot):
                     part.store = name
-                    found.append(part)
-        return found
+                    partitions.append(part)
+        return partitions
 
     def _parts(self, o: Options, access: Backend, snapshot: Snapshot) -> list[ScanPartition]:
         if o.view != "messages":
@@ -159,17 +158,17 @@ class BatchReader(DataSourceReader):
         return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one partition, in Arrow batches."""
+        """Yield the rows of a partition, in Arrow batches."""
         freeze_loaded()
-        if isinstance(partition, ScanPartition):  # else Spark made a partition of its own: there is nothing to read
+        if isinstance(partition, ScanPartition):  # any other partition is Spark's own and has no rows
             yield from read_part(partition)
 
 
 class PushdownBatchReader(BatchReader):
-    """A batch read that evaluates filters itself; see BatchReader."""
+    """A batch read that evaluates filters; see BatchReader."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take what narrows the reading; Spark still evaluates all of them."""
+        """Narrow the read by the filters; Spark still evaluates all of them."""
         if self.options.view == "messages":
             self.narrowed = narrow(filters)
         return filters

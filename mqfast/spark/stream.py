@@ -1,9 +1,9 @@
-"""The streaming source: where a stream is, how far the next batch goes, and what its tasks read.
+"""The streaming source: first offset, end of the next batch, and partitions of a batch.
 
-Room: the Spark adapter. Spark keeps one ``StreamReader`` in a Python process beside the driver for as long as a query
-runs; tasks get copies that only read. Offsets are replayable: a batch is [start, end) and nothing else decides what is
-in it. In log order an offset is one place in the log; along queues it is one number a queue (see ``offsets.py``).
-It must never hand out an end that it could not read, and never go behind a start.
+Spark keeps a ``StreamReader`` in a Python process beside the driver while a query runs; tasks get copies that only
+read. Offsets are replayable: a batch is [start, end), and its rows follow from these two alone. In log order an offset
+is a byte of the log; along queues an offset is a number for each queue (see ``offsets.py``). An end is always readable
+and never before the start.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ __all__ = ["StreamReader", "reads_along_log"]
 _COUNTED: Final = tuple(column for column in VIEWS["messages"] if column.name in ("physicalOffset", "msgSize"))
 _EVERYTHING: Final = (0, (1 << 63) - 1)
 _STATE: Final = "first-offsets.json"
-# A stream over many queues that has nothing to read waits so long for the log to grow: offsets of many queues are
-# much JSON to exchange with Spark for nothing.
+# How long a stream over many queues without new messages waits for the log to grow: offsets of many queues are much
+# JSON to exchange with Spark.
 _WAIT_S_PER_QUEUE: Final = 20e-6
 _MOST_WAIT_S: Final = 0.2
 _POLL_S: Final = 0.005
@@ -81,9 +81,9 @@ _log = logging.getLogger("mqfast.spark")
 
 
 def reads_along_log(options: Options) -> bool:
-    """Is an offset of this stream a place in the log? It follows from the options alone, so that a restart agrees.
+    """Return whether offsets of this stream are positions in the log; the options alone decide, so a restart agrees.
 
-    Raises: ConfigError, when the log is asked for and the start can only be told by queue.
+    Raises: ConfigError if the options require the log and a start that exists by queue only.
     """
     if options.namesrv is not None:
         return False
@@ -104,11 +104,11 @@ def reads_along_log(options: Options) -> bool:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One stream. Raises: ConfigError."""
+    """A stream over one store. Raises: ConfigError."""
 
     def __init__(self, options: Options, columns: tuple[Column, ...], *, one_of_many: bool = False) -> None:
         self.options: Final = options
-        self._one_of_many: Final = one_of_many  # topics that are named may be in another store
+        self._one_of_many: Final = one_of_many  # named topics may be in another store
         self.columns: Final = columns
         self.along_log: Final = reads_along_log(options)
         self._access: Backend | None = None
@@ -116,11 +116,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._first: Spark | None = None
         self._target: Snapshot | None = None
         self.share: tuple[int | None, int | None] | None = None
-        """Most rows and bytes of a batch, whatever the options say; for one of several stores."""
-        self._checked = False  # every queue was compared with the offsets of an earlier run
-        self._begins = False  # the batch that is planned is the first one; its end says where it begins
-        self._idle: tuple[Snapshot, Spark] | None = None  # nothing new was found of this
-        self._unread: list[Place] = []  # queues that a broker does not hand out, as a line of the log says
+        """Row and byte limit of a batch, which replaces the options; for one of several stores."""
+        self._checked = False  # all queues were compared with the offsets of an earlier run
+        self._begins = False  # the batch being planned is the first; the end offset holds its start
+        self._idle: tuple[Snapshot, Spark] | None = None  # the snapshot and start without new messages
+        self._unread: list[Place] = []  # queues that a broker does not return, as logged
         self._last_batch = time.monotonic()
 
     # --- the store ---
@@ -141,18 +141,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._snapshot or self._refresh()
 
     def stop(self) -> None:
-        """Let go of the store, and of what it keeps for this stream."""
+        """Close the store, and release the lease of this stream."""
         if self._access is not None:
             self._access.close()
             self._access = self._snapshot = None
 
-    # --- where the stream begins ---
+    # --- first offset ---
 
     def initialOffset(self) -> Spark:
-        """Where a new stream begins.
+        """Return the first offset of a new stream.
 
-        Spark asks twice in one start, and again where no batch was ever finished: the answer is kept, under
-        ``stateDir`` for another process as well.
+        Spark calls this twice in a start, and again until a batch has finished. So the offset is kept, under
+        ``stateDir`` for
+        another process as well.
 
         Raises: ConfigError, DataLoss, StorageError.
         """
@@ -185,7 +186,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ))  # fmt: skip
 
     def _archived(self, bound: Bound, there: set[Place], snapshot: Snapshot) -> Offsets:
-        """Ends in the archive of queues that the broker does not tell of now. Raises: DataLoss for topics gone."""
+        """Return the ends in the archive of queues that the broker lacks now. Raises: DataLoss for deleted topics."""
         missing = {place: int(end) for place, end in (bound.by_queue or {}).items() if place not in there}
         kept = {place: end for place, end in missing.items() if place[0] in snapshot.topics or snapshot.may_lag}
         gone = sorted(missing.keys() - kept.keys())
@@ -194,7 +195,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return kept
 
     def joined(self, *, wait: bool) -> Spark:
-        """The offset of a store that joins a stream: everything that is there is new. ``wait``: see Access.look."""
+        """Return the offset of a store that joins a stream: all messages are new. ``wait``: see Backend.refresh."""
         snapshot = self._snapshot or self._refresh(wait=wait)
         if self.along_log:
             return encode(StreamOffset(position=snapshot.log_start))
@@ -208,16 +209,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             earliest = bound is not None and bound.word == "earliest"
             return snapshot.log_start if earliest else snapshot.log_end
         first = snapshot.log_end
-        for q in snapshot.queues:  # all of them: store times grow along the log, whatever is subscribed
+        for q in snapshot.queues:  # all queues: store times grow along the log
             offset = access.offset_by_time(q.topic, q.queue_id, moment)
             if not q.is_light and q.min_offset <= offset < q.max_offset:
                 first = min(first, access.physical_span([OffsetRange(q.topic, q.queue_id, offset, offset + 1)])[0])
         return first
 
-    # --- how far it goes ---
+    # --- end of a batch ---
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The first of the limits in the options; latestOffset keeps to all of them."""
+        """Return the first of the limits in the options; latestOffset applies all of them."""
         o = self.options
         if o.max_offsets_per_trigger is not None:
             return ReadMaxRows(o.max_offsets_per_trigger)
@@ -228,25 +229,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """This run ends where the store ends now."""
+        """End this run at the present end of the store."""
         self._target = self._refresh()
 
     @property
     def has_target(self) -> bool:
-        """Does this run end where the store ended at its beginning?"""
+        """Return whether this run ends at the store's end of the run's start."""
         return self._target is not None
 
     def reportLatestOffset(self) -> Spark | None:
-        """The end of the store, for the lag in the query's progress."""
+        """Return the end of the store, for the lag in the query's progress."""
         snapshot = self._known_snapshot()
         if self.along_log:
             return encode(StreamOffset(position=self._dispatched(snapshot)))
         return encode(StreamOffset(queues=self._ends(snapshot)))
 
     def latestOffset(self, start: Spark, limit: ReadLimit) -> Spark:
-        """The end of the next batch; ``start`` itself when there is none yet.
+        """Return the end of the next batch; ``start`` if there is no new batch.
 
-        Raises: DataLoss, when what ``start`` saw is gone or is another store's, unless failOnDataLoss=false.
+        Raises: DataLoss if messages after ``start`` are lost or the store is another one, unless failOnDataLoss=false.
         """
         snapshot = self._refresh(wait=False) if self._target is None else self._target
         if self._idle is not None and self._idle[0] is snapshot and self._idle[1] == start:
@@ -255,16 +256,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             snapshot = self._known_snapshot()
         offset = decode(start, along_log=self.along_log)
         self._begins = start == self._first
-        found = self._log_end(offset, snapshot, limit) if self.along_log else self._queue_ends(offset, snapshot, limit)
-        if found is None:
+        end = self._log_end(offset, snapshot, limit) if self.along_log else self._queue_ends(offset, snapshot, limit)
+        if end is None:
             idle = self.options.min_offsets_per_trigger is None
             self._idle = (snapshot, start) if idle else None
             return start
         self._last_batch = time.monotonic()
-        return found
+        return end
 
     def _wait_for_growth(self, snapshot: Snapshot) -> bool:
-        """Wait for the store to be another one than it was; not long, and only where there are many queues."""
+        """Wait for a change of the store, for a short time and with many queues only. Returns: whether the store
+        changed.
+        """
         until = time.monotonic() + min(len(snapshot.queues) * _WAIT_S_PER_QUEUE, _MOST_WAIT_S)
         while self._refresh(wait=False) is snapshot:
             if time.monotonic() + _POLL_S > until:
@@ -273,7 +276,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return True
 
     def _accept_losses(self, losses: Sequence[Loss]) -> None:
-        """Raises: DataLoss, unless the stream may go on without what is lost."""
+        """Log the losses. Raises: DataLoss, unless the options allow losses."""
         if self.options.fail_on_data_loss:
             refuse(losses)
         for loss in losses:
@@ -284,7 +287,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {(q.topic, q.queue_id): q.max_offset for q in queues}
 
     def _dispatched(self, snapshot: Snapshot) -> int:
-        """The end of the log; when only some topics are wanted, up to where every record's queue is known."""
+        """Return the end of the log; for selected topics, the end of the records whose queues are known."""
         return snapshot.log_end if self._whole() else min(snapshot.log_end, snapshot.dispatched)
 
     def _whole(self) -> bool:
@@ -292,14 +295,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return o.subscribe is None and o.assign is None and o.subscribe_pattern is None
 
     def _waits(self, rows: int, limit: ReadLimit) -> bool:
-        """Is it too early for so few rows?"""
-        least = limit.min_rows if isinstance(limit, ReadMinRows) else self.options.min_offsets_per_trigger
-        if least is None or self._target is not None or isinstance(limit, ReadAllAvailable):
+        """Return whether to wait for more rows than these."""
+        min_rows = limit.min_rows if isinstance(limit, ReadMinRows) else self.options.min_offsets_per_trigger
+        if min_rows is None or self._target is not None or isinstance(limit, ReadAllAvailable):
             return False
-        return rows < least and (time.monotonic() - self._last_batch) * 1000 < self.options.max_trigger_delay
+        return rows < min_rows and (time.monotonic() - self._last_batch) * 1000 < self.options.max_trigger_delay
 
     def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
-        """Most rows and most bytes of a batch."""
+        """Return the row limit and the byte limit of a batch."""
         if self.share is not None:
             return self.share
         if isinstance(limit, ReadAllAvailable):
@@ -320,7 +323,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )  # fmt: skip
         self._accept_losses(resumed.losses)
         self._log_unread(resumed.unread)
-        self._checked = not resumed.losses  # of a batch that is not planned in the end they are found again
+        self._checked = not resumed.losses  # if this batch is not planned, the losses are found again
         first = resumed.first
         ends = {(q.topic, q.queue_id): q.max_offset for q in selected}
         last = advance(first, ends)
@@ -345,7 +348,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ))  # fmt: skip
 
     def _log_unread(self, places: list[Place]) -> None:
-        """Log queues that the broker does not hand out, when they become others."""
+        """Log queues that the broker does not return, after each change of this set."""
         if places and places != self._unread:
             names = ", ".join(f"{topic}/{queue_id}" for topic, queue_id in places[:_MOST_NAMES])
             more = f" and {len(places) - _MOST_NAMES} more" if len(places) > _MOST_NAMES else ""
@@ -358,12 +361,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _anchors(
         self, offsets: Offsets, before: StreamOffset, snapshot: Snapshot, *, anew: bool = False
     ) -> dict[Place, Anchor]:
-        """One message of each queue; those of queues that are not read, or did not move, are taken over.
+        """Return an anchor message for each queue; unread and unchanged queues keep the previous anchor.
 
-        Args: anew: what did not move may be another queue now.
+        Args: anew: unchanged queues may be other queues now.
         """
         there = {(q.topic, q.queue_id): q.max_offset > q.min_offset for q in readable(snapshot.queues)}
-        found: dict[Place, Anchor] = {}
+        anchors: dict[Place, Anchor] = {}
         assert before.queues is not None
         for place, at in offsets.items():
             anchor = before.anchors.get(place)
@@ -371,8 +374,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not stays and place in there and wants_queue(self.options, *place):
                 anchor = anchor_of(place, at, self._open()) if there[place] else None
             if anchor is not None:
-                found[place] = anchor
-        return found
+                anchors[place] = anchor
+        return anchors
 
     def _sizes(self, place: Place, first: int, last: int) -> Sequence[int]:
         sizes = self._open().unit_sizes(OffsetRange(*place, first, last))
@@ -389,8 +392,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most_rows, most_bytes = self._limits(limit)
         if most_bytes is not None and first + most_bytes < last:
             last = self._log().boundary(first + most_bytes, last)
-        least = self.options.min_offsets_per_trigger
-        if not losses and least is not None and self._waits(0, limit) and self._cut_at_rows(first, last, least) is None:
+        min_rows = self.options.min_offsets_per_trigger
+        if (
+            not losses
+            and min_rows is not None
+            and self._waits(0, limit)
+            and self._cut_at_rows(first, last, min_rows) is None
+        ):
             return None
         if most_rows is not None:
             cut = self._cut_at_rows(first, last, most_rows)
@@ -414,14 +422,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ))  # fmt: skip
 
     def _topics(self, snapshot: Snapshot, *known: StreamOffset | None) -> tuple[str, ...]:
-        """The topics that a pattern has found so far: one that was deleted is still in the log."""
+        """Return the topics that a pattern has matched so far: messages of deleted topics are still in the log."""
         if self.options.subscribe_pattern is None:
             return ()
-        found = {q.topic for q in selected_queues(snapshot, self.options)}
-        return tuple(sorted(found.union(*(offset.topics for offset in known if offset is not None))))
+        topics = {q.topic for q in selected_queues(snapshot, self.options)}
+        return tuple(sorted(topics.union(*(offset.topics for offset in known if offset is not None))))
 
     def _cut_at_rows(self, first: int, last: int, rows: int) -> int | None:
-        """The place behind so many rows of [first, last); None where there are fewer."""
+        """Return the physical offset after the given number of rows of [first, last); None for fewer rows."""
         start = max(first, self._known_snapshot().log_start)
         settings = dataclasses.replace(self._wanted(), fail_on_data_loss=False)
         for batch in self._log().scan(ScanRange(start, last), _COUNTED, settings):
@@ -430,11 +438,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             rows -= batch.num_rows
         return None
 
-    def count(self, start: Spark, end: Spark, most: int) -> int:
-        """How many messages lie between two offsets; ``most`` where there are more."""
+    def count(self, start: Spark, end: Spark, limit: int) -> int:
+        """Return the number of messages between two offsets, at most ``limit``."""
         since, until = (decode(spark, along_log=self.along_log) for spark in (start, end))
         if since.queues is not None and until.queues is not None:
-            return min(most, backlog({**since.queues, **until.first}, until.queues))
+            return min(limit, backlog({**since.queues, **until.first}, until.queues))
         assert since.position is not None
         assert until.position is not None
         first = since.position if until.first_position is None else until.first_position
@@ -442,14 +450,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         settings = dataclasses.replace(self._wanted(since, until), fail_on_data_loss=False)
         for batch in self._log().scan(ScanRange(first, max(first, until.position)), _COUNTED, settings):
             rows += batch.num_rows
-            if rows >= most:
-                return most
+            if rows >= limit:
+                return limit
         return rows
 
-    # --- what tasks read ---
+    # --- partitions of a batch ---
 
     def _wanted(self, *known: StreamOffset) -> ReadSettings:
-        """How tasks read along the log."""
+        """Return the settings of reads along the log."""
         o, settings = self.options, read_settings(self.options, Selection((), whole=True))
         if o.assign is not None:
             return dataclasses.replace(settings, queues=dict.fromkeys(o.assign, _EVERYTHING))
@@ -459,7 +467,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dataclasses.replace(settings, queues={(topic, ANY_QUEUE): _EVERYTHING for topic in topics})
 
     def partitions(self, start: Spark, end: Spark) -> list[InputPartition]:
-        """What the tasks of one batch read; the same for the same offsets, as long as the store has them.
+        """Return the partitions of a batch; the same for the same offsets, as long as the store has the messages.
 
         Raises: DataLoss.
         """
@@ -513,7 +521,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for place, (since, until) in wanted.items():
             unknown = place[0] in snapshot.topics or not wants_queue(o, *place)
             if place not in bounds and access.log is None and unknown:
-                ranges.append(OffsetRange(*place, since, until))  # the broker does not tell of it now: its task asks
+                ranges.append(
+                    OffsetRange(*place, since, until)
+                )  # missing in the broker's answer: the task pulls from the broker
                 continue
             what = f"offsets of queue {place[0]}/{place[1]}"
             low, high = bounds.get(place, (0, 0))
@@ -526,33 +536,39 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             min_partitions=o.min_partitions, max_partitions=o.max_partitions,
         )  # fmt: skip
 
-    def _clamp_start(self, what: str, first: int, last: int, least: int) -> int:
-        """Where [first, last) begins, of what retention has left."""
-        if first < least and self._known_snapshot().may_lag:
+    def _clamp_start(self, what: str, first: int, last: int, store_start: int) -> int:
+        """Return where [first, last) begins after retention."""
+        if first < store_start and self._known_snapshot().may_lag:
             return first  # the tasks wait for the master
-        if first < least:
-            self._accept_losses([Loss(f"{what}: the stream wants {first} to {last}, and the store begins at {least}")])
-        return max(first, min(least, last))
+        if first < store_start:
+            self._accept_losses(
+                [Loss(f"{what}: the stream wants {first} to {last}, and the store begins at {store_start}")]
+            )
+        return max(first, min(store_start, last))
 
-    def _clamp_end(self, what: str, first: int, last: int, most: int) -> int:
-        """Where [first, last) ends, of what was planned before and is still there."""
-        if last > most and self._known_snapshot().may_lag:
+    def _clamp_end(self, what: str, first: int, last: int, store_end: int) -> int:
+        """Return where [first, last) ends in the present store."""
+        if last > store_end and self._known_snapshot().may_lag:
             return last  # the tasks wait for the master
-        if last > most:
-            self._accept_losses([Loss(f"{what}: the stream wants {first} to {last}, and the store ends at {most}")])
-        return max(first, min(last, most))
+        if last > store_end:
+            self._accept_losses(
+                [Loss(f"{what}: the stream wants {first} to {last}, and the store ends at {store_end}")]
+            )
+        return max(first, min(last, store_end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one partition, in Arrow batches."""
+        """Yield the rows of a partition, in Arrow batches."""
         freeze_loaded()
         if isinstance(partition, ScanPartition):
             yield from read_part(partition)
 
-    # --- what others are told ---
+    # --- committed offsets ---
 
     def commit(self, end: Spark) -> None:
-        """Everything before ``end`` is done; with ``commitGroup`` the store is told. Spark says so while it plans the
-        batch after: the last one of a run is never said. ``mqfast.spark.listener`` is exact.
+        """Commit ``end`` as the offsets of ``commitGroup``.
+
+        Spark calls this while planning the next batch, so the last batch of a run is never committed.
+        ``mqfast.spark.listener`` commits every batch.
         """
         if self.options.commit_group is not None:
             self._open().commit_group(self.options.commit_group, end)
@@ -561,13 +577,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _load(path: str, along_log: bool) -> Spark:
     with open(path, encoding="utf-8") as file:
         try:
-            found: Spark = json.load(file)
-            decode(found, along_log=along_log)
+            offsets: Spark = json.load(file)
+            decode(offsets, along_log=along_log)
         except (ValueError, TypeError, AttributeError) as error:
             raise ConfigError(f"option stateDir: {path} is damaged ({error}); remove it to begin anew") from None
-    return found
+    return offsets
 
 
 def _save(path: str, offsets: Spark) -> None:
-    """Durable on return, and never half."""
+    """Write the offsets atomically; durable on return."""
     replace_file(path, json.dumps(offsets).encode(), mode=None)

@@ -1,10 +1,10 @@
-"""Several stores as one stream: directories, or the brokers of a cluster.
+"""Several stores as a single stream: directories, or the brokers of a cluster.
 
-Room: the Spark adapter. Each store has a reader of its own, which knows its offsets, its losses and its lease; here
-they are put side by side: ``{"stores": {"broker-a": {...}, "broker-b": {...}}, "version": 2}``. A store that joins is
-read from its first message on, as a new queue is; the offsets of one that is not among the paths any more are kept. A
-broker that is away keeps its offsets while the others go on, for as long as the options say. It must never let one
-store take what is another's share of a batch, and never end a run in silence with a broker that it could not ask.
+Each store has a reader with offsets, losses and lease. The offset of the stream holds the offsets of all readers:
+``{"stores": {"broker-a": {...}, "broker-b": {...}}, "version": 2}``. A store that joins is read from the first
+message on, as a new queue is. A store that is no longer named keeps the last offset. An unavailable broker keeps the
+offset while the other stores continue, within the options' limits. A store never takes the share of another store in a
+batch, and a run never ends without an error if a broker could not be read.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options: Final = options
         self.columns: Final = columns
         self._stores: Final[dict[str, StreamReader]] = {}
-        self._away: Final[dict[str, float]] = {}  # since when
+        self._away: Final[dict[str, float]] = {}  # monotonic time of the first error
         if options.namesrv is None:
             self._open_readers()
         self._checked = False
@@ -60,27 +60,29 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch = time.monotonic()
 
     def stop(self) -> None:
-        """Let go of all stores."""
+        """Close all stores."""
         for store in self._stores.values():
             store.stop()
 
-    # --- which stores ---
+    # --- stores ---
 
     def _open_readers(self, *, begins: bool = False) -> None:
-        """Make a reader for every store that is there now; ``begins``: as the stream begins here."""
+        """Create a reader for every present store; ``begins``: the stream begins here."""
         for name, given in stores_of(self.options, begins=begins):
             if name not in self._stores:
                 self._stores[name] = StreamReader(_options_of_store(given, name), self.columns, one_of_many=True)
 
     def _open_named_readers(self, names: Iterable[str]) -> None:
-        """Make a reader for each of these brokers, which may be away now."""
+        """Create a reader for each of these brokers, available or not."""
         for name in names if self.options.namesrv is not None else ():
             if name not in self._stores:
                 given = _options_of_store(of_broker(self.options, name), name)
                 self._stores[name] = StreamReader(given, self.columns, one_of_many=True)
 
     def _is_away(self, name: str, error: Exception) -> bool:
-        """Can the stream go on without a broker for now? False: the error is another one, or the time is over."""
+        """Return whether the stream can continue without a broker for now; False for other errors, and after the
+        time-out.
+        """
         if not is_unavailable(self.options, error):
             return False
         now = time.monotonic()
@@ -91,8 +93,8 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- offsets ---
 
-    def _all(self, one: Callable[[str, StreamReader], Spark]) -> Spark:
-        return _join_offsets({name: one(name, store) for name, store in self._stores.items()})
+    def _all(self, offset_of: Callable[[str, StreamReader], Spark]) -> Spark:
+        return _join_offsets({name: offset_of(name, store) for name, store in self._stores.items()})
 
     def _check_names(self) -> None:
         if not self._checked:
@@ -105,28 +107,29 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._checked = True
 
     def initialOffset(self) -> Spark:
-        """Where a new stream begins, in each store. Raises: as StreamReader.initialOffset."""
+        """Return the first offset of each store. Raises: as StreamReader.initialOffset."""
         self._check_names()
         self._open_readers(begins=True)
         return self._all(lambda _, store: store.initialOffset())
 
     def _starts(self, start: Spark, names: Iterable[str], *, wait: bool) -> dict[str, Spark]:
-        """Offsets of these stores, of those that joined from their first message on, and of all that ``start`` knows.
+        """Return the offsets of these stores, of joined stores from the first message on, and of all stores in
+        ``start``.
 
-        Args: wait: for one that is away, which is left out otherwise.
+        Args: wait: for an unavailable store, which is left out otherwise.
         """
-        found = _split_offset(start)
+        starts = _split_offset(start)
         for name in names:
-            if name not in found:
+            if name not in starts:
                 try:
-                    found[name] = self._stores[name].joined(wait=wait)
+                    starts[name] = self._stores[name].joined(wait=wait)
                 except Exception as error:
                     if wait or not self._is_away(name, error):
                         raise
-        return found
+        return starts
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """All that there is: the options have the limits, and every store its share of them."""
+        """Return the limit of the options, or a very high limit; each store gets a share."""
         o = self.options
         if o.max_offsets_per_trigger is not None:
             return ReadMaxRows(o.max_offsets_per_trigger)
@@ -135,7 +138,7 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(_NO_LIMIT)  # not ReadAllAvailable, which overrides minOffsetsPerTrigger
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """This run ends where the stores end now."""
+        """End this run at the present ends of the stores."""
         self._available_now = True
         forget_cluster(self.options)
         self._open_readers()
@@ -143,7 +146,7 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
             store.prepareForTriggerAvailableNow()
 
     def reportLatestOffset(self) -> Spark | None:
-        """The ends of the stores, for the lag in the query's progress."""
+        """Return the ends of the stores, for the lag in the query's progress."""
         ends = {}
         for name, store in self._stores.items():
             try:
@@ -154,7 +157,7 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _join_offsets(ends)
 
     def latestOffset(self, start: Spark, limit: ReadLimit) -> Spark:
-        """The end of the next batch; ``start`` itself when there is none yet.
+        """Return the end of the next batch; ``start`` if there is no new batch.
 
         Raises: as StreamReader.latestOffset.
         """
@@ -172,7 +175,7 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch = time.monotonic()
         begun = _split_offset(start)
         for name in news:
-            if name not in begun and LOG_KEY in ends[name]:  # where the log of one that joined began now
+            if name not in begun and LOG_KEY in ends[name]:  # start of the log of a joined store
                 ends[name] = {"from": before[name][LOG_KEY], **ends[name]}
         return _join_offsets({**before, **ends})
 
@@ -191,17 +194,16 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def _waits(self, before: dict[str, Spark], ends: dict[str, Spark], limit: ReadLimit) -> bool:
-        """Is it too early for so few rows?"""
-        least = self.options.min_offsets_per_trigger
-        if least is None or self._available_now or isinstance(limit, ReadAllAvailable):
+        """Return whether to wait for more rows."""
+        min_rows = self.options.min_offsets_per_trigger
+        if min_rows is None or self._available_now or isinstance(limit, ReadAllAvailable):
             return False
         if (time.monotonic() - self._last_batch) * 1000 >= self.options.max_trigger_delay:
             return False
-        return sum(self._stores[name].count(before[name], ends[name], least) for name in before) < least
+        return sum(self._stores[name].count(before[name], ends[name], min_rows) for name in before) < min_rows
 
     def _share_out(self, before: dict[str, Spark], ends: dict[str, Spark], news: list[str], limit: ReadLimit) -> None:
-        """Cut the ends of stores with something new to their shares; where there are fewer rows than stores, they take
-        turns."""
+        """Cut the ends of stores with new messages to shares; with fewer rows than stores, round-robin."""
         rows, size = self.options.max_offsets_per_trigger, self.options.max_bytes_per_trigger
         if isinstance(limit, ReadMaxRows) and limit.max_rows < _NO_LIMIT:
             rows = min(rows or limit.max_rows, limit.max_rows)
@@ -211,24 +213,24 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         self._turn += 1
         turn = self._turn % len(news)
-        left, left_bytes = rows, size
+        rows_left, left_bytes = rows, size
         for number, name in enumerate([*news[turn:], *news[:turn]]):
             others = len(news) - number
-            if left == 0:
+            if rows_left == 0:
                 ends[name] = before[name]
                 continue
-            share = None if left is None else max(1, left // others)
+            share = None if rows_left is None else max(1, rows_left // others)
             share_bytes = None if left_bytes is None else max(1, left_bytes // others)
             ends[name] = self._end(name, before[name], (share, share_bytes))
-            if left is not None and share is not None:
-                left -= self._stores[name].count(before[name], ends[name], share)
+            if rows_left is not None and share is not None:
+                rows_left -= self._stores[name].count(before[name], ends[name], share)
             if left_bytes is not None and share_bytes is not None:
                 left_bytes = max(0, left_bytes - share_bytes)
 
-    # --- what tasks read ---
+    # --- partitions of a batch ---
 
     def partitions(self, start: Spark, end: Spark) -> list[InputPartition]:
-        """What the tasks of one batch read. Raises: DataLoss; UsageError for a store that is not named any more."""
+        """Return the partitions of a batch. Raises: DataLoss; UsageError for a store that is no longer named."""
         ends, begun = _split_offset(end), _split_offset(start)
         moved = [name for name in ends if ends[name] != begun.get(name)]
         self._open_named_readers(moved)
@@ -236,29 +238,29 @@ class StreamOfStores(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if name not in self._stores:
                 raise UsageError(f"store {name}: a batch that was planned reads it, and it is not among the paths now")
         starts = self._starts(start, moved, wait=True)
-        found: list[InputPartition] = []
+        partitions: list[InputPartition] = []
         for name in moved:
             for part in self._stores[name].partitions(starts[name], ends[name]) if ends[name] != starts[name] else ():
                 assert isinstance(part, ScanPartition)
                 part.store = name
-                found.append(part)
-        return found
+                partitions.append(part)
+        return partitions
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one partition, in Arrow batches."""
+        """Yield the rows of a partition, in Arrow batches."""
         freeze_loaded()
         if isinstance(partition, ScanPartition):
             yield from read_part(partition)
 
     def commit(self, end: Spark) -> None:
-        """Everything before ``end`` is done; see StreamReader.commit."""
+        """Commit ``end`` in each store; see StreamReader.commit."""
         for name, offset in _split_offset(end).items():
             if name in self._stores:
                 self._stores[name].commit(offset)
 
 
 def _options_of_store(options: Options, name: str) -> Options:
-    """The options of one store: a directory of its own for what it keeps, and no waiting by itself."""
+    """Return the options of a store: a subdirectory of the state directory, and no waiting for rows."""
     state = options.state_dir
     return dataclasses.replace(
         options, state_dir=os.path.join(state, quote(name, safe="")) if state is not None else None,

@@ -1,9 +1,9 @@
 """Writes from any thread of the driver.
 
-Room: the Spark adapter. Spark looks a Python source that is written to up in the session that is active in the calling
-thread, and only the thread that made the session has one: from any other one ``format("mqfast").save(path)`` ends in
-DATA_SOURCE_NOT_FOUND. So where a writer is told this format, its own session becomes the active one of a thread that
-has none. It must never touch a writer of another format, nor take a thread's session away.
+Spark looks up the Python source of a write in the active session of the calling thread, and only the thread that
+created the session has an active session: ``format("mqfast").save(path)`` on another thread ends in
+DATA_SOURCE_NOT_FOUND. So a writer with this format activates its session on a thread without a session. Writers of
+other formats and the active session of a thread stay as they are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DONE: Final = "_mqfast_from_any_thread"
 
 
 def write_from_any_thread() -> None:
-    """Let the writers of this process find the source in every thread. Safe to call again."""
+    """Let writers of this process find the source on every thread. Idempotent."""
     from pyspark.sql.readwriter import DataFrameWriter
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -39,7 +39,7 @@ def _finding(given: Any) -> Any:
 
 
 def _activate(spark: Any) -> None:
-    """Make a session the active one of this thread, if it has none."""
+    """Make a session the active session of this thread, if the thread has none."""
     sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession
     if not sessions.getActiveSession().isDefined():
         sessions.setActiveSession(spark._jsparkSession)
