@@ -1,5 +1,5 @@
-"""What admins ask a broker, and what operators see of it: queries, topics, groups, settings, statistics, metrics.
+"""The requests of admins: queries, topics, groups, settings, statistics.
 
-Each file holds the requests of one subject; ``admin.py`` composes them. Source: AdminBrokerProcessor,
+Each file has the requests of a subject; ``admin.py`` composes them. Source: AdminBrokerProcessor,
 QueryMessageProcessor, BrokerMetricsManager.
 """

@@ -1,8 +1,8 @@
 """The admin part of a broker: all requests of admins, and metrics and probes over HTTP.
 
-Room: broker. It must never serve a request itself: the files beside it do. Codes: 12, 17, 18, 21, 25, 26, 28, 33, 45,
-200-202, 207, 208, 215, 222, 223, 225, 300, 303, 305-307, 309, 314-317, 321, 328, 329, 343, 345, 351-353, 400-402, 907,
-2001-2004. Source: AdminBrokerProcessor, QueryMessageProcessor, QueryAssignmentProcessor.
+The handlers are in the files beside this one. Codes: 12, 17, 18, 21, 25, 26, 28, 33, 45, 200-202, 207, 208, 215, 222,
+223, 225, 300, 303, 305-307, 309, 314-317, 321, 328, 329, 343, 345, 351-353, 400-402, 907, 2001-2004. Source:
+AdminBrokerProcessor, QueryMessageProcessor, QueryAssignmentProcessor.
 """
 
 from __future__ import annotations
@@ -41,23 +41,25 @@ class Admin:
         self._starting: asyncio.Task[None] | None = None
 
     def register(self, processors: Processors) -> None:
-        """Queries and admin requests have a lane each."""
+        """Register all handlers; queries and admin requests have separate concurrency limits."""
         context = self._context
         self._processors = processors
         query, admin = ConcurrencyLimit("query", queue_max=20_000), ConcurrencyLimit("admin", queue_max=10_000)
         Query(context).register(processors, query)
         RuntimeInfo(context, processors).register(processors, admin)
-        for kind in (TopicRequests, GroupRequests, Progress, ClientRequests, SettingsRequests, Assignment):
-            kind(context).register(processors, admin)
+        for requests in (TopicRequests, GroupRequests, Progress, ClientRequests, SettingsRequests, Assignment):
+            requests(context).register(processors, admin)
 
     def start(self) -> None:
-        """Serve metrics and probes over HTTP, where ``metricsExporterType`` is PROM."""
+        """Serve metrics and probes over HTTP if ``metricsExporterType`` is PROM."""
         config = self._context.config
-        kind = str(config["metricsExporterType"]).strip().upper()
+        exporter_type = str(config["metricsExporterType"]).strip().upper()
         if config.serves_metrics:
             self._starting = asyncio.ensure_future(self._serve_http())
-        elif kind != "DISABLE":
-            _log.warning("metricsExporterType: expected DISABLE or PROM, found %s: no metrics are served", kind)
+        elif exporter_type != "DISABLE":
+            _log.warning(
+                "metricsExporterType: expected DISABLE or PROM, found %s: no metrics are served", exporter_type
+            )
 
     async def _serve_http(self) -> None:
         context, config = self._context, self._context.config
@@ -79,7 +81,7 @@ class Admin:
         _log.info("metrics and probes: http://%s:%d/metrics", *server.address)
 
     async def stop(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         if self._starting is not None:
             await self._starting
         if self._context.http is not None:

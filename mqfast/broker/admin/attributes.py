@@ -1,7 +1,7 @@
-"""Attributes of topics and groups: which there are, which values they take, how a request changes them.
+"""Attributes of topics and groups: names, permitted values, and changes by requests.
 
-Room: broker. It must never keep what it is given. Texts are RocketMQ's. Source: AttributeParser, AttributeUtil,
-TopicAttributes, SubscriptionGroupAttributes.
+The module has no state. Texts are RocketMQ's. Source: AttributeParser, AttributeUtil, TopicAttributes,
+SubscriptionGroupAttributes.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _I64_MAX: Final = 2**63 - 1
 
 
 class _Attribute(NamedTuple):
-    """One attribute: its values as a set or a range, and whether an existing one can be changed."""
+    """An attribute: its values as a set or a range, and whether an existing attribute can be changed."""
 
     values: tuple[str, ...] = ()
-    least: int | None = None
-    most: int = _I64_MAX
+    minimum: int | None = None
+    maximum: int = _I64_MAX
     changeable: bool = True
 
 
@@ -33,17 +33,17 @@ TOPIC_ATTRIBUTES: Final[Mapping[str, _Attribute]] = {
     "message.type": _Attribute(
         ("UNSPECIFIED", "MIXED", "TRANSACTION", "PRIORITY", "FIFO", "DELAY", "LITE", "NORMAL"),
     ),
-    "reserve.time": _Attribute(least=-1),
-    "lite.topic.expiration": _Attribute(least=-1, most=30 * 24 * 60),
+    "reserve.time": _Attribute(minimum=-1),
+    "lite.topic.expiration": _Attribute(minimum=-1, maximum=30 * 24 * 60),
 }
 GROUP_ATTRIBUTES: Final[Mapping[str, _Attribute]] = {
-    "priority.factor": _Attribute(least=0, most=100),
+    "priority.factor": _Attribute(minimum=0, maximum=100),
     "lite.bind.topic": _Attribute(),
     "lite.sub.model": _Attribute(("Shared", "Exclusive")),
     "lite.sub.reset.offset.exclusive": _Attribute(("true", "false")),
     "lite.sub.reset.offset.unsubscribe": _Attribute(("true", "false")),
-    "lite.sub.client.quota": _Attribute(least=-1),
-    "lite.sub.client.max.event.cnt": _Attribute(least=10),
+    "lite.sub.client.quota": _Attribute(minimum=-1),
+    "lite.sub.client.max.event.cnt": _Attribute(minimum=10),
     "lite.sub.wildcard": _Attribute(),
 }
 
@@ -53,24 +53,24 @@ def _refused(text: str) -> CallRefused:
 
 
 def parsed(text: str | None) -> dict[str, str]:
-    """``+key=value,-key`` as a map, signs kept. Raises: CallRefused."""
-    found: dict[str, str] = {}
-    for one in (text or "").split(",") if text else ():
-        key, sign, value = one.partition("=")
+    """Parse ``+key=value,-key`` into a map with the signs. Raises: CallRefused."""
+    changes: dict[str, str] = {}
+    for word in (text or "").split(",") if text else ():
+        key, sign, value = word.partition("=")
         if sign and "+" not in key:
             raise _refused(f"add/alter attribute format is wrong: {key}")
         if not sign and "-" not in key:
             raise _refused(f"delete attribute format is wrong: {key}")
-        if key in found:
+        if key in changes:
             raise _refused(f"key duplication: {key}")
-        found[key] = value
-    return found
+        changes[key] = value
+    return changes
 
 
 def changed(
     known: Mapping[str, _Attribute], current: Mapping[str, str] | None, wanted: Mapping[str, str]
 ) -> dict[str, str]:
-    """The attributes after a change. Args: current: None where topic or group is new. Raises: CallRefused."""
+    """Return the attributes after a change. Args: current: None for a new topic or group. Raises: CallRefused."""
     result = dict(current or {})
     seen: set[str] = set()
     for signed, value in wanted.items():
@@ -104,10 +104,10 @@ def _check(known: Mapping[str, _Attribute], key: str, value: str, *, is_new: boo
         return
     if attribute.values and value not in attribute.values:
         raise _refused(f"value is not in set: [{', '.join(attribute.values)}]")
-    if attribute.least is not None:
+    if attribute.minimum is not None:
         try:
             number = java_whole(value)
         except ValueError:
             raise _refused(f'For input string: "{value}"') from None
-        if not attribute.least <= number <= attribute.most:
-            raise _refused(f"value is not in range({attribute.least}, {attribute.most})")
+        if not attribute.minimum <= number <= attribute.maximum:
+            raise _refused(f"value is not in range({attribute.minimum}, {attribute.maximum})")

@@ -1,7 +1,6 @@
-"""What the bodies of admin requests carry, as types; maps with queues as keys, as fastjson writes and reads them.
+"""The bodies of admin requests as types; maps with queues as keys, as fastjson writes and reads them.
 
-Room: broker. It must never keep a table or decide anything. Source: the classes of the same names in RocketMQ's
-remoting.protocol.body and remoting.protocol.admin.
+Source: the classes of the same names in RocketMQ's remoting.protocol.body and remoting.protocol.admin.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ __all__ = [
 
 
 class QueueBody(Struct, rename="camel", frozen=True, order=True):
-    """One queue of a topic on one broker; a key of maps."""
+    """A queue of a topic on a broker; a key of maps."""
 
     broker_name: str
     queue_id: int
@@ -34,7 +33,7 @@ class QueueBody(Struct, rename="camel", frozen=True, order=True):
 
 
 class TopicOffset(Struct, rename="camel"):
-    """The bounds of one queue (202)."""
+    """The bounds of a queue (202)."""
 
     last_update_timestamp: int
     max_offset: int
@@ -49,7 +48,7 @@ class TopicStats(Struct, rename="camel"):
 
 
 class OffsetWrapper(Struct, rename="camel"):
-    """How far a group is in one queue (208, 317)."""
+    """The progress of a group in a queue (208, 317)."""
 
     broker_offset: int
     consumer_offset: int
@@ -80,7 +79,7 @@ class OffsetsBody(Struct, rename="camel"):
 
 
 class StatsItem(Struct):
-    """One window of a counter (315)."""
+    """A window of a counter (315)."""
 
     avgpt: float
     sum: int
@@ -96,7 +95,7 @@ class StatsData(Struct, rename="camel"):
 
 
 class TimeSpan(Struct, rename="camel"):
-    """From when to when the messages of a queue are, and how far a group is (303)."""
+    """The times of the messages of a queue, and the progress of a group (303)."""
 
     consume_time_stamp: int
     consume_time_stamp_str: str
@@ -109,7 +108,7 @@ class TimeSpan(Struct, rename="camel"):
 
 
 class QueueRow(Struct, rename="camel"):
-    """One unit of a queue (321)."""
+    """A unit of a queue (321)."""
 
     eval: bool
     physic_offset: int
@@ -141,7 +140,7 @@ class GroupList(Struct, rename="camel"):
 
 
 class SubscriptionOf(Struct, rename="camel"):
-    """What a group wants of a topic (345)."""
+    """The subscription of a group to a topic (345)."""
 
     group: str
     subscription_data: SubscriptionData | UnsetType
@@ -149,7 +148,7 @@ class SubscriptionOf(Struct, rename="camel"):
 
 
 class GroupForbidden(Struct, rename="camel"):
-    """May a group read a topic? (353)"""
+    """The permission of a group to read a topic (353)."""
 
     group: str
     readable: bool
@@ -157,7 +156,7 @@ class GroupForbidden(Struct, rename="camel"):
 
 
 class GroupBody(Struct):
-    """The name in a group's settings; the rest stays as it came (200, 225)."""
+    """The name in a group's settings; other fields are unchanged (200, 225)."""
 
     groupName: str | None = None
 
@@ -185,7 +184,7 @@ class AllGroups(Struct, rename="camel"):
 
 
 class ProducerRow(Struct, rename="camel"):
-    """One member of a producer group (328)."""
+    """A member of a producer group (328)."""
 
     client_id: str
     language: str
@@ -195,12 +194,12 @@ class ProducerRow(Struct, rename="camel"):
 
 
 def by_queue(table: Iterable[tuple[QueueBody, Any]]) -> Raw:
-    """A map with queues as keys, as fastjson writes it."""
+    """Return a map with queues as keys, in fastjson's format."""
     return Raw(object_keys((encode_body(queue), encode_body(value)) for queue, value in table))
 
 
 def by_client(tables: Mapping[str, Mapping[QueueBody, int]]) -> Raw:
-    """Client id -> queue -> offset."""
+    """Return a map of client id -> queue -> offset."""
     return Raw(encode_body({client: by_queue(table.items()) for client, table in tables.items()}))
 
 
@@ -209,10 +208,10 @@ class _QueueTable(Struct, rename="camel"):
 
 
 def queue_offsets(body: bytes) -> dict[QueueBody, int]:
-    """The answer of a client to 221. Raises: FieldError."""
-    found = decode_body(body, _QueueTable, "body").message_queue_table or {}
+    """Decode the response of a client to 221. Raises: FieldError."""
+    table = decode_body(body, _QueueTable, "body").message_queue_table or {}
     try:
-        return {msgspec.json.decode(key, type=QueueBody, strict=False): offset for key, offset in found.items()}
+        return {msgspec.json.decode(key, type=QueueBody, strict=False): offset for key, offset in table.items()}
     except msgspec.MsgspecError as error:
         raise FieldError("body.messageQueueTable", f"queues as keys ({str(error)[:80]})", "another key") from None
 

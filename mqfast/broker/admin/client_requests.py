@@ -1,8 +1,8 @@
-"""What admins want of clients: offsets reset (222), what a client has (223, 307), a message consumed now (309), and who
-the producers are (328).
+"""Requests of admins for clients: reset of offsets (222), state of a client (223, 307), direct consumption (309), and
+producers (328).
 
-Room: broker. It must never wait for a client longer than RocketMQ does, nor hold other requests meanwhile. Source:
-Broker2Client, AdminBrokerProcessor.resetOffset, callConsumer.
+The wait for a client has RocketMQ's time limits, and does not delay other requests. Source: Broker2Client,
+AdminBrokerProcessor.resetOffset, callConsumer.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class ClientRequests:
         self._context = context
 
     def register(self, processors: Processors, lane: ConcurrencyLimit) -> None:
-        """Put the codes into a server's table."""
+        """Register the handlers."""
         processors.register([RequestCode.INVOKE_BROKER_TO_RESET_OFFSET], self.reset, lane)
         processors.register([RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS], self.status, lane)
         processors.register([RequestCode.GET_CONSUMER_RUNNING_INFO], self.running_info, lane)
@@ -84,7 +84,7 @@ class ClientRequests:
     # --- offsets ---
 
     def reset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """222: set a group's offsets by time, or one of them by its number."""
+        """Serve 222: reset a group's offsets by time, or a single offset by number."""
         header = header_of(request, _ResetHeader)
         _limit.warning(
             "reset", "offsets of group %s, topic %s are reset by %s:%d: time %d, queue %d, offset %s",
@@ -138,8 +138,8 @@ class ClientRequests:
             at = context.offsets.get(header.group, header.topic, queue_id)
             if at == -1:
                 raise CallRefused(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group}> not exist")
-            found = max(0, self._offset_by_time(header.topic, queue_id, header.timestamp))
-            wanted[queue_id] = found if header.is_force or found < at else at
+            target = max(0, self._offset_by_time(header.topic, queue_id, header.timestamp))
+            wanted[queue_id] = target if header.is_force or target < at else at
         members = self._members(header.group)
         if not members:
             remark = (
@@ -155,9 +155,9 @@ class ClientRequests:
                 {"brokerName": name, "offset": offset, "queueId": queue_id, "topic": header.topic}
                 for queue_id, offset in wanted.items()
             ]
-            told = encode_body({"offsetTable": rows})
+            client_body = encode_body({"offsetTable": rows})
         else:
-            told = body
+            client_body = body
         fields = {
             "topic": header.topic,
             "group": header.group,
@@ -165,7 +165,7 @@ class ClientRequests:
             "isForce": str(header.is_force).lower(),
         }
         for channel in _channels(members):
-            channel.oneway(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, told)
+            channel.oneway(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, client_body)
         return request.response(body=body)
 
     def _offsets_body(self, topic: str, offsets: dict[int, int]) -> bytes:
@@ -175,30 +175,32 @@ class ClientRequests:
         )
 
     async def status(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """223: how far each client of a group is, by its own words (221)."""
+        """Serve 223: the offsets of each client of a group, requested from the clients (221)."""
         header = header_of(request, _StatusHeader)
         members = self._members(header.group)
         if not members:
             remark = f"No Any Consumer online in the consumer group: [{header.group}]"
             raise CallRefused(ResponseCode.SYSTEM_ERROR, remark)
         _check_versions(members)
-        wanted = (header.client_addr or "").strip()
-        asked = [one for one in members if not wanted or one.client_id == wanted]
+        client_id = (header.client_addr or "").strip()
+        asked = [member for member in members if not client_id or member.client_id == client_id]
         fields = {"topic": header.topic, "group": header.group}
-        answers = await asyncio.gather(*(_status_of(one, fields) for one in asked))
-        table = {one.client_id: found for one, found in zip(asked, answers, strict=True) if found is not None}
+        answers = await asyncio.gather(*(_status_of(member, fields) for member in asked))
+        table = {
+            member.client_id: offsets for member, offsets in zip(asked, answers, strict=True) if offsets is not None
+        }
         return request.response(body=encode_body({"consumerTable": by_client(table)}))
 
-    # --- calls that are passed on ---
+    # --- forwarded calls ---
 
     async def running_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """307: what a client says of itself."""
+        """Serve 307: the running info of a client."""
         header = header_of(request, _ClientHeader)
         fields = dict(request.ext_fields)
         return await self._pass_on(request, header.consumer_group, header.client_id, fields, bytes(request.body))
 
     async def consume_directly(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """309: a client consumes one stored message now."""
+        """Serve 309: a client consumes a stored message now."""
         header = header_of(request, _DirectHeader)
         context = self._context
         fields = {**request.ext_fields, "brokerName": context.config["brokerName"]}
@@ -207,11 +209,11 @@ class ClientRequests:
         if header.consumer_group and (group := context.groups.get(header.consumer_group)) is not None:
             fields["groupSysFlag"] = str(group.get("groupSysFlag", 0))
         try:
-            found = context.store.get_by_offset(decode_message_id(header.msg_id).physical_offset)
-            record = context.engine.record_at(found.physical_offset)
+            message = context.store.get_by_offset(decode_message_id(header.msg_id).physical_offset)
+            record = context.engine.record_at(message.physical_offset)
         except (MqfastError, ValueError) as error:
             raise CallRefused(ResponseCode.SYSTEM_ERROR, f"msgId {header.msg_id!r}: {error}") from None
-        context.rights.demand(channel, request, of_message(found, Action.SUB))
+        context.rights.demand(channel, request, of_message(message, Action.SUB))
         return await self._pass_on(request, header.consumer_group, header.client_id, fields, bytes(record))
 
     async def _pass_on(
@@ -226,10 +228,10 @@ class ClientRequests:
                 "V3_1_8_SNAPSHOT"
             )
             raise CallRefused(ResponseCode.SYSTEM_ERROR, remark)
-        # A client could send the admin's signature on, with another code.
-        told = {name: value for name, value in fields.items() if name not in OF_THE_SIGNATURE}
+        # A client could reuse the admin's signature with another code.
+        client_fields = {name: value for name, value in fields.items() if name not in OF_THE_SIGNATURE}
         try:
-            answer = await member.channel.call(request.code, told, body, timeout_ms=_CALL_MS)
+            answer = await member.channel.call(request.code, client_fields, body, timeout_ms=_CALL_MS)
         except CallTimeout as error:
             remark = f"consumer <{group}> <{client_id}> Timeout: {error}"
             raise CallRefused(ResponseCode.CONSUME_MSG_TIMEOUT, remark) from None
@@ -239,18 +241,18 @@ class ClientRequests:
         return request.response(answer.code, dict(answer.ext_fields), bytes(answer.body), remark=answer.remark)
 
     def producers(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """328: all producers that are connected."""
+        """Serve 328: all connected producers."""
         manager = self._context.producers
         data = {group: [_row(member) for member in manager.members(group)] for group in manager.groups()}
         return request.response(body=encode_body({"data": data}))
 
     def _members(self, group: str) -> list[ClientChannelInfo]:
-        found = self._context.consumers.group(group)
-        return [] if found is None else list(found.members.values())
+        consumer_group = self._context.consumers.group(group)
+        return [] if consumer_group is None else list(consumer_group.members.values())
 
     def _member(self, group: str, client_id: str) -> ClientChannelInfo | None:
-        found = [member for member in self._members(group) if member.client_id == client_id]
-        return max(found, key=lambda member: member.updated_ms) if found else None
+        members = [member for member in self._members(group) if member.client_id == client_id]
+        return max(members, key=lambda member: member.updated_ms) if members else None
 
 
 async def _status_of(member: ClientChannelInfo, fields: dict[str, str]) -> dict[QueueBody, int] | None:

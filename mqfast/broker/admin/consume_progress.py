@@ -1,8 +1,7 @@
-"""How far groups are, and where queues stand (202, 208, 300, 303, 314, 317, 343, 345), and how far delay levels are
-(45).
+"""The progress of groups, and the offsets of queues (202, 208, 300, 303, 314, 317, 343, 345), and the progress of delay
+levels (45).
 
-Room: broker. It must never hold the event loop for long: what looks at all groups lets others in between. Source:
-AdminBrokerProcessor, ConsumerOffsetManager.
+A request over all groups yields to the event loop regularly. Source: AdminBrokerProcessor, ConsumerOffsetManager.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Progress"]
 
 _QUEUES_AT_ONCE: Final = 256
-_QUEUES_MAX: Final = 100_000  # of one answer: the rows of more would not fit into a frame
+_QUEUES_MAX: Final = 100_000  # of a response: more rows would not fit into a frame
 
 
 class _Topic(Struct):
@@ -77,13 +76,13 @@ class _CloneHeader(Struct, rename="camel"):
 
 
 class Progress:
-    """Serves questions about offsets. Thread: that of the event loop."""
+    """Serves requests about offsets. Thread: that of the event loop."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
 
     def register(self, processors: Processors, lane: ConcurrencyLimit) -> None:
-        """Put the codes into a server's table."""
+        """Register the handlers."""
         for code, handler in {
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of_topic,
             RequestCode.CLONE_GROUP_OFFSET: self.clone,
@@ -101,10 +100,10 @@ class Progress:
             processors.register([code], coroutine, lane)
 
     def _existing(self, topic: str) -> TopicConfig:
-        found = self._context.topics.get(topic)
-        if found is None:
+        config = self._context.topics.get(topic)
+        if config is None:
             raise CallRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
-        return found
+        return config
 
     def _queue(self, topic: str, queue_id: int) -> QueueBody:
         return QueueBody(self._context.config["brokerName"], queue_id, topic)
@@ -112,12 +111,12 @@ class Progress:
     # --- topics ---
 
     async def topic_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """202: first and last offset of every queue, and when the last message came."""
+        """Serve 202: first and last offset of every queue, and the store time of the last message."""
         topic = header_of(request, _Topic).topic
-        found = self._existing(topic)
+        config = self._existing(topic)
         store, engine = self._context.store, self._context.engine
         rows = []
-        async for queue_id in _queues(max(found.read_queue_nums, found.write_queue_nums)):
+        async for queue_id in _queues(max(config.read_queue_nums, config.write_queue_nums)):
             high = store.max_offset(topic, queue_id)
             last_ms = engine.message_store_time(topic, queue_id, high - 1) if high > 0 else 0
             offsets = TopicOffset(last_ms, high, store.min_offset(topic, queue_id))
@@ -125,20 +124,20 @@ class Progress:
         return request.response(body=encode_body(TopicStats(by_queue(rows), self._context.stats.put_tps(topic))))
 
     def groups_of_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """300: who consumes a topic, or did."""
+        """Serve 300: the groups that consume or have consumed a topic."""
         topic = header_of(request, _Topic).topic
         groups = set(self._context.consumers.groups_of_topic(topic))
-        groups |= {group for one, group in self._context.offsets.pairs() if one == topic}
+        groups |= {group for consumed, group in self._context.offsets.pairs() if consumed == topic}
         rights = self._context.rights
         caller = rights.caller(channel, request)
         groups = {group for group in groups if rights.may(caller, of_group(group, *ANY))}
         return request.response(body=encode_body(GroupList(sorted(groups))))
 
     async def time_span(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """303: from when to when the messages of each queue are, and how late a group is."""
+        """Serve 303: the time span of the messages of each queue, and the delay of a group."""
         header = header_of(request, _GroupTopic)
-        found = self._existing(header.topic)
-        spans = [self._time_span(header, queue_id) async for queue_id in _queues(found.write_queue_nums)]
+        config = self._existing(header.topic)
+        spans = [self._time_span(header, queue_id) async for queue_id in _queues(config.write_queue_nums)]
         return request.response(body=encode_body({"consumeTimeSpanSet": spans}))
 
     def _time_span(self, header: _GroupTopic, queue_id: int) -> TimeSpan:
@@ -159,11 +158,11 @@ class Progress:
     # --- groups ---
 
     async def consume_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """208: how far a group is in every queue of its topics."""
+        """Serve 208: the progress of a group in every queue of its topics."""
         header = header_of(request, _ConsumeHeader)
         group = header.consumer_group
         if header.topic_list:
-            topics = [one for one in dict.fromkeys(header.topic_list.split(";")) if one]
+            topics = [name for name in dict.fromkeys(header.topic_list.split(";")) if name]
         else:
             named = header.topic and header.topic.strip()
             asked = [str(header.topic)] if named else self._seen(channel, request, self._topics_of(group), *ANY)
@@ -171,14 +170,14 @@ class Progress:
         rows: list[tuple[QueueBody, OffsetWrapper]] = []
         tps = 0.0
         for topic in topics:
-            found = self._context.topics.get(topic)
-            if found is not None:
-                rows += await self._positions(group, topic, found.read_queue_nums, len(rows))
+            config = self._context.topics.get(topic)
+            if config is not None:
+                rows += await self._positions(group, topic, config.read_queue_nums, len(rows))
                 tps += self._context.stats.get_tps(topic, group)
         return request.response(body=encode_body(ConsumeStats(tps, by_queue(rows))))
 
     async def all_consume_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """317: the same of all groups."""
+        """Serve 317: the progress of all groups."""
         only_ordered = header_of(request, _AllHeader).is_order
         context = self._context
         topics_of: dict[str, list[str]] = {}
@@ -189,10 +188,10 @@ class Progress:
         for group in context.groups.table:
             stats = []
             for topic in topics_of.get(group, ()):
-                found = context.topics.get(topic)
-                if found is None or (only_ordered and not found.order) or not self._subscribes(group, topic):
+                config = context.topics.get(topic)
+                if config is None or (only_ordered and not config.order) or not self._subscribes(group, topic):
                     continue
-                rows = await self._positions(group, topic, found.write_queue_nums, queues)
+                rows = await self._positions(group, topic, config.write_queue_nums, queues)
                 queues += len(rows)
                 behind += sum(row.broker_offset - row.consumer_offset for _, row in rows)
                 in_flight += sum(row.pull_offset - row.consumer_offset for _, row in rows)
@@ -201,7 +200,7 @@ class Progress:
         return request.response(body=encode_body(ConsumeStatsList(context.address, lists, behind, in_flight)))
 
     def _seen(self, channel: Channel, request: RemotingCommand, topics: list[str], *actions: Action) -> list[str]:
-        """Those topics on which the caller has one of these rights."""
+        """Return the topics on which the caller has any of these rights."""
         rights = self._context.rights
         caller = rights.caller(channel, request)
         return [topic for topic in topics if rights.may(caller, of_topic(topic, *actions))]
@@ -210,14 +209,14 @@ class Progress:
         return sorted(self._context.offsets.offsets(group))
 
     def _subscribes(self, group: str, topic: str) -> bool:
-        """False: the group is online and does not want the topic any more."""
+        """Return False if the group is online without a subscription to the topic."""
         online = self._context.consumers.group(group)
         return online is None or not online.subscriptions or topic in online.subscriptions
 
     async def _positions(
         self, group: str, topic: str, queues: int, so_far: int
     ) -> list[tuple[QueueBody, OffsetWrapper]]:
-        """Args: so_far: rows that the answer has already."""
+        """Return the progress of a group in the queues of a topic. Args: so_far: number of rows in the response."""
         if so_far + queues > _QUEUES_MAX:
             remark = f"expected at most {_QUEUES_MAX} queues in one answer, found more: ask for one topic of one group"
             raise CallRefused(ResponseCode.SYSTEM_ERROR, remark)
@@ -232,21 +231,21 @@ class Progress:
         return rows
 
     def topics_of_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """343: the topics that a group has offsets of."""
+        """Serve 343: the topics with offsets of a group."""
         topics = self._seen(channel, request, self._topics_of(header_of(request, _Group).group), *ANY)
         return request.response(body=encode_body(TopicNames(self._context.address, topics)))
 
     def subscription(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """345: what a group that is online wants of a topic."""
+        """Serve 345: the subscription of an online group to a topic."""
         header = header_of(request, _GroupTopic)
-        found = self._context.consumers.subscription(header.group, header.topic)
-        body = SubscriptionOf(header.group, UNSET if found is None else found, header.topic)
+        data = self._context.consumers.subscription(header.group, header.topic)
+        body = SubscriptionOf(header.group, UNSET if data is None else data, header.topic)
         return request.response(body=encode_body(body))
 
     # --- offsets ---
 
     def clone(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """314: one group goes on where another is; without a topic in all of its topics."""
+        """Serve 314: copy the offsets of a group to another group; without a topic those of all topics."""
         header = header_of(request, _CloneHeader)
         context = self._context
         positions = context.offsets.offsets(header.src_group)
@@ -261,7 +260,10 @@ class Progress:
         return request.response()
 
     def delay_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """45: how far each delay level is, also where the disk does not know: a slave has the log up to there, too."""
+        """Serve 45: the progress of each delay level, also progress that is not on disk yet.
+
+        A slave has the log up to there, too.
+        """
         delays, service = self._context.tables.delays, self._context.delays
         offsets = delays.offsets() if service is None else service.offsets()
         body = {"dataVersion": delays.data_version, "offsetTable": offsets}
@@ -269,12 +271,12 @@ class Progress:
 
 
 def _clock(ms: int) -> str:
-    """A time as RocketMQ's bodies show it."""
+    """Return a time in the format of RocketMQ's bodies."""
     return time.strftime("%Y-%m-%d#%H:%M:%S", time.localtime(ms / 1000)) + f":{ms % 1000:03d}"
 
 
 async def _queues(count: int) -> AsyncIterator[int]:
-    """Queue ids; others are let in between some of them."""
+    """Yield queue ids, with regular yields to the event loop."""
     for queue_id in range(count):
         if queue_id % _QUEUES_AT_ONCE == 0:
             await asyncio.sleep(0)

@@ -1,7 +1,7 @@
-"""Consumer groups as admins change and list them (200, 225, 201, 207, 352, 353).
+"""Requests of admins for consumer groups (200, 225, 201, 207, 352, 353).
 
-Room: broker. It must never drop a field of a group's settings that it does not know: newer tools send more. Source:
-AdminBrokerProcessor, SubscriptionGroupManager.
+Unknown fields of a group's settings are kept, since newer tools send more fields. Source: AdminBrokerProcessor,
+SubscriptionGroupManager.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _A_TURN: Final = 100
 
 
 class _Settings(Struct, rename="camel"):
-    """The fields of a group's settings that the broker uses; any other field is kept as it came."""
+    """The fields of a group's settings that the broker uses; all other fields are kept unchanged."""
 
     group_name: str = ""
     attributes: dict[str, str] | None = None
@@ -72,7 +72,7 @@ class _GroupHeader(Struct):
 class _DeleteHeader(Struct, rename="camel"):
     group_name: str
     clean_offset: bool = False
-    remove_offset: bool = False  # as 4.9 names it
+    remove_offset: bool = False  # the name in 4.9
 
 
 class _ForbiddenHeader(Struct):
@@ -89,7 +89,7 @@ class GroupRequests:
         self._limit = LogLimit(logging.getLogger("mqfast.broker"), burst=20)
 
     def register(self, processors: Processors, lane: ConcurrencyLimit) -> None:
-        """Put the codes into a server's table."""
+        """Register the handlers."""
         for code, handler in {
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
@@ -101,7 +101,7 @@ class GroupRequests:
         processors.register([RequestCode.DELETE_SUBSCRIPTIONGROUP], self.delete, lane)
 
     def update(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """200: make or change a group; an empty body changes nothing."""
+        """Serve 200: create or change a group; an empty body changes nothing."""
         if not request.body:
             return request.response()
         given = decode_request(request.body, dict[str, Any], "body")
@@ -110,18 +110,18 @@ class GroupRequests:
         return request.response()
 
     async def update_list(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """225: several at once; none where one is illegal. Others are served between them."""
+        """Serve 225: several groups at once, or none if any is illegal. Yields to other requests in between."""
         groups = decode_request(request.body, _ListBody, "body", bytes_max=LIST_BYTES_MAX).group_config_list
         checked = [self._checked(given) for given in groups]
-        for number, one in enumerate(checked, 1):
-            self._context.groups.put(one)
+        for number, settings in enumerate(checked, 1):
+            self._context.groups.put(settings)
             if not number % _A_TURN:
                 await asyncio.sleep(0)
         self._limit.info("set", "%d groups were set by %s:%d", len(checked), *channel.peer)
         return request.response()
 
     def _checked(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The whole object of a group. Raises: CallRefused, FieldError."""
+        """Return the whole object of a group. Raises: CallRefused, FieldError."""
         try:
             settings = msgspec.convert(given, _Settings, strict=False)
         except msgspec.ValidationError as error:
@@ -138,9 +138,9 @@ class GroupRequests:
         return {name: raw[name] for name in sorted(raw) if raw[name] is not None}
 
     async def delete(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """207: delete a group, and its offsets where that is asked for.
+        """Serve 207: delete a group, and its offsets if requested.
 
-        Durability: all of it is on disk when the answer goes out.
+        Durability: all changes are on disk before the response is sent.
         """
         header = header_of(request, _DeleteHeader)
         context = self._context
@@ -150,29 +150,29 @@ class GroupRequests:
             context.offsets.remove_group(header.group_name)
             context.pull_offsets.forget_group(header.group_name)
             context.reset_offsets.forget_group(header.group_name)
-            # Else a kill brings the offsets back, and the next group of this name goes on there.
+            # Otherwise a kill restores the offsets, and the next group of this name resumes there.
             await context.loop.run_in_executor(None, context.offsets.persist, context.store.flush)
         self._limit.info("deleted", "group %s was deleted by %s:%d", header.group_name, *channel.peer)
         return request.response()
 
     def group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """352: the settings of one group."""
-        found = self._context.groups.get(header_of(request, _GroupHeader).group)
-        if found is None:
+        """Serve 352: the settings of a group."""
+        settings = self._context.groups.get(header_of(request, _GroupHeader).group)
+        if settings is None:
             return request.response(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark="No group in this broker")
-        return request.response(body=encode_body(found))
+        return request.response(body=encode_body(settings))
 
     def all_groups(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """201: all groups, whatever slice was asked for."""
+        """Serve 201: all groups, whatever slice is requested."""
         table = self._context.groups.table
-        groups = {name: found for name in table if (found := table.get(name)) is not None}
+        groups = {name: settings for name in table if (settings := table.get(name)) is not None}
         raw = table.data_version
         version = DataVersion(raw.get("counter", 0), raw.get("stateVersion", 0), raw.get("timestamp", 0))
         body = encode_body(AllGroups(version, table.forbidden_table, groups))
         return request.response(0, {"totalGroupNum": str(len(groups))}, body)
 
     def forbidden(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """353: forbid a group to read a topic, or allow it again; and ask whether it may."""
+        """Serve 353: forbid a group to read a topic, allow that again, or only return the permission."""
         header = header_of(request, _ForbiddenHeader)
         groups = self._context.groups
         if header.readable is not None:

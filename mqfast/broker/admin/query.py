@@ -1,6 +1,6 @@
-"""Finding messages: by key, unique key or tag (12), by their place in the log (33), and the units of a queue (321).
+"""Queries of messages: by key, unique key or tag (12), by physical offset (33), and the units of a queue (321).
 
-Room: broker. It must never copy a body in Python: answers are views of the mapped log. Source: QueryMessageProcessor,
+No body is copied in Python: responses are views of the mapped log. Source: QueryMessageProcessor,
 AdminBrokerProcessor.queryConsumeQueue.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Query"]
 
 _I64_MAX: Final = 2**63 - 1
-_MESSAGES_MAX: Final = 1024  # of one answer, whatever a client asks for and maxMsgsNumBatch allows
+_MESSAGES_MAX: Final = 1024  # of a response, for any request and any maxMsgsNumBatch
 _BYTES_MAX: Final = 12 * 1024 * 1024  # below the frame's limit
 _UNITS_MAX: Final = 4096
 
@@ -59,13 +59,13 @@ class Query:
         self._context = context
 
     def register(self, processors: Processors, lane: ConcurrencyLimit) -> None:
-        """Put the codes into a server's table."""
+        """Register the handlers."""
         processors.register([RequestCode.QUERY_MESSAGE], self.query, lane)
         processors.register([RequestCode.VIEW_MESSAGE_BY_ID], self.view, lane)
         processors.register([RequestCode.QUERY_CONSUME_QUEUE], self.units, lane)
 
     def query(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """12: messages by a key, oldest first. Without an index: as if there were none."""
+        """Serve 12: messages by a key, oldest first; no messages without an index."""
         header = header_of(request, _QueryHeader)
         store = self._context.store
         is_unique = request.ext_fields.get("_UNIQUE_KEY_QUERY", "").lower() == "true"
@@ -73,7 +73,7 @@ class Query:
         by_tag = header.index_type == "T" and not is_unique
         end = min(header.end_timestamp, _I64_MAX)
         try:
-            found = store.query(
+            hits = store.query(
                 header.topic,
                 None if by_tag else header.key,
                 max(0, min(limit, store.config.max_msgs_num_batch, _MESSAGES_MAX)),
@@ -82,8 +82,8 @@ class Query:
                 tag=header.key if by_tag else None,
             )
         except UsageError:
-            found = []  # the index is off
-        messages = sorted(found, key=lambda message: message.physical_offset)
+            hits = []  # the index is off
+        messages = sorted(hits, key=lambda message: message.physical_offset)
         fields = {"indexLastUpdatePhyoffset": "0", "indexLastUpdateTimestamp": "0"}
         if not messages:
             remark = "can not find message, maybe time range not correct"
@@ -101,11 +101,12 @@ class Query:
         return request.response(0, fields, records)
 
     def view(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """33: the message at a place of the log."""
+        """Serve 33: the message at a physical offset."""
         header = header_of(request, _ViewHeader)
         try:
-            found = self._context.store.get_by_offset(header.offset)  # a body may hold what looks like a record
-            self._context.rights.demand(channel, request, of_message(found, Action.SUB, Action.GET))
+            # Checked, since a body may contain the bytes of a record.
+            message = self._context.store.get_by_offset(header.offset)
+            self._context.rights.demand(channel, request, of_message(message, Action.SUB, Action.GET))
             record = self._context.engine.record_at(header.offset)
         except (OffsetError, CorruptFile):
             remark = f"can not find message by the offset, {header.offset}"
@@ -113,7 +114,7 @@ class Query:
         return request.response(body=[record])
 
     def units(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """321: the units of a queue, as they are on disk."""
+        """Serve 321: the units of a queue, as on disk."""
         header = header_of(request, _QueueHeader)
         context = self._context
         place = f"{header.queue_id}@{header.topic}"

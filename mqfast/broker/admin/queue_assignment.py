@@ -1,7 +1,7 @@
-"""Which queues a client has, when the broker is asked (400), and how topics are consumed (401, 402); cold-data calls
-(2001-2004) that have nothing to do here.
+"""Assignment of queues by the broker (400), and message request modes (401, 402); cold-data requests (2001-2004), which
+have no effect here.
 
-Room: broker. It must never offer POP: clients that ask get queues to pull from. Source: QueryAssignmentProcessor,
+POP is not offered: clients that request an assignment get queues to pull from. Source: QueryAssignmentProcessor,
 MessageRequestModeManager, AdminBrokerProcessor.
 """
 
@@ -36,7 +36,7 @@ _COLD: Final = {
     "globalAcc": 0,
 }
 _NORMAL, _RANDOM = "0", "1"
-_POINTS: Final = 10  # of a client on the ring of CONSISTENT_HASH
+_POINTS: Final = 10  # points of a client on the ring of CONSISTENT_HASH
 
 
 class _Wanted(Struct, rename="camel"):
@@ -48,7 +48,7 @@ class _Wanted(Struct, rename="camel"):
 
 
 class RequestMode(Struct, rename="camel"):
-    """How a group is to consume a topic."""
+    """The mode by which a group consumes a topic."""
 
     consumer_group: str
     mode: str
@@ -63,7 +63,7 @@ class Assignment:
         self._context = context
 
     def register(self, processors: Processors, lane: ConcurrencyLimit) -> None:
-        """Put the codes into a server's table."""
+        """Register the handlers."""
         processors.register([RequestCode.QUERY_ASSIGNMENT], self.assign, lane)
         processors.register([RequestCode.SET_MESSAGE_REQUEST_MODE], self.set_mode, lane)
         processors.register([RequestCode.GET_ALL_MESSAGE_REQUEST_MODE], self.modes, lane)
@@ -72,7 +72,7 @@ class Assignment:
         processors.register([_READ_MODE], self.read_mode, lane)
 
     def assign(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """400: the queues of this broker that a client has."""
+        """Serve 400: the queues of this broker that a client is assigned."""
         wanted = decode_request(request.body, _Wanted, "body")
         context = self._context
         topic = context.topics.get(wanted.topic)
@@ -88,7 +88,7 @@ class Assignment:
         return request.response(body=encode_body({"messageQueueAssignments": rows}))
 
     def set_mode(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """401: how a group is to consume a topic."""
+        """Serve 401: set the mode by which a group consumes a topic."""
         given = decode_request(request.body, RequestMode, "body")
         if given.topic.startswith(RETRY_PREFIX):
             raise CallRefused(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
@@ -100,19 +100,19 @@ class Assignment:
         return request.response()
 
     def modes(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """402."""
+        """Serve 402: all modes."""
         return request.response(body=encode_body({"messageRequestModeMap": self._context.request_modes}))
 
     def nothing(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """2001, 2002: there is no control of cold reads; nothing has to be changed."""
+        """Serve 2001, 2002: no effect, since cold reads are not controlled."""
         return request.response()
 
     def cold_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """2003: no group reads under control."""
+        """Serve 2003: no group is controlled."""
         return request.response(body=encode_body(_COLD))
 
     def read_mode(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """2004: the kernel is left to choose; a legal mode is taken note of."""
+        """Serve 2004: check the mode; no effect, since the kernel decides."""
         mode: Any = request.ext_fields.get("READ_AHEAD_MODE")
         if mode is None:
             raise CallRefused(ResponseCode.SYSTEM_ERROR, "set commitlog readahead mode failed")
@@ -122,23 +122,23 @@ class Assignment:
 
 
 def allocated(strategy: str, queues: list[QueueBody], clients: list[str], client: str) -> list[QueueBody]:
-    """The queues of one client among those of its group. Raises: CallRefused for an unknown strategy.
+    """Return the queues of a client among those of its group. Raises: CallRefused for an unknown strategy.
 
     Source: AllocateMessageQueueAveragely, ...ByCircle, ...ConsistentHash.
     """
     if client not in clients:
         return []
-    at, many = clients.index(client), len(clients)
+    at, count = clients.index(client), len(clients)
     if strategy == "AVG":
-        size, rest = divmod(len(queues), many)
+        size, rest = divmod(len(queues), count)
         begin = at * size + min(at, rest)
         return queues[begin : begin + size + (at < rest)]
     if strategy == "AVG_BY_CIRCLE":
-        return queues[at::many]
+        return queues[at::count]
     if strategy == "CONSISTENT_HASH":
-        ring = sorted({_hash(f"{one}-{point}"): one for one in clients for point in range(_POINTS)}.items())
-        places = [place for place, _ in ring]
-        return [queue for queue in queues if ring[bisect_left(places, _hash(_text(queue))) % len(ring)][1] == client]
+        ring = sorted({_hash(f"{member}-{point}"): member for member in clients for point in range(_POINTS)}.items())
+        points = [position for position, _ in ring]
+        return [queue for queue in queues if ring[bisect_left(points, _hash(_text(queue))) % len(ring)][1] == client]
     raise CallRefused(ResponseCode.SYSTEM_ERROR, f"AllocateMessageQueueStrategy {strategy} is not supported")
 
 

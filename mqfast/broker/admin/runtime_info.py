@@ -1,10 +1,8 @@
 """The state of a running broker as a table of texts (28), its counters (315), and its slaves (907).
 
-Dashboards, the exporter and mqadmin read these keys. What this broker does not have (thread pools of their own, a
-dispatch buffer) has the value that says so.
-
-Room: broker. It must never leave out a key: clusterList and the exporter fail silently without one. Source:
-AdminBrokerProcessor.prepareRuntimeInfo, StoreStatsService, DefaultMessageStore.getRuntimeInfo, MixAll.
+Dashboards, the exporter and mqadmin read these keys. Keys without an equivalent in this broker (thread pools, a
+dispatch buffer) have a neutral value. No key is omitted: clusterList and the exporter fail silently without a key.
+Source: AdminBrokerProcessor.prepareRuntimeInfo, StoreStatsService, DefaultMessageStore.getRuntimeInfo, MixAll.
 """
 
 from __future__ import annotations
@@ -30,12 +28,12 @@ if TYPE_CHECKING:
 __all__ = ["RuntimeInfo", "size_text"]
 
 _VERSION: Final = "V5_5_0"
-_VERSION_NUMBER: Final = 513  # of the same; no broker of 5.x answers it, and without it the exporter reads nothing
+_VERSION_NUMBER: Final = 513  # of the same; no broker of 5.x sends it, but without it the exporter reads nothing
 _OF_A_SLAVE: Final = (
     "lastReadTimestamp", "lastWriteTimestamp", "masterFlushOffset", "maxOffset", "transferredByteInSecond",
 )  # fmt: skip
 _NO_POOL: Final = 2**31 - 1
-# Names of thread pools in RocketMQ -> the lane that does their work here, and RocketMQ's capacity of their queue.
+# Thread pool in RocketMQ -> the equivalent concurrency limit here, and RocketMQ's capacity of the queue.
 _POOLS: Final = {
     "send": ("send", 10_000),
     "pull": ("pull", 100_000),
@@ -59,13 +57,13 @@ class RuntimeInfo:
         self._processors = processors
 
     def register(self, processors: Processors, lane: ConcurrencyLimit) -> None:
-        """Put the codes into a server's table."""
+        """Register the handlers."""
         processors.register([RequestCode.GET_BROKER_RUNTIME_INFO], self.info, lane)
         processors.register([RequestCode.VIEW_BROKER_STATS_DATA], self.stats_data, lane)
         processors.register([RequestCode.GET_BROKER_HA_STATUS], self.ha_status, lane)
 
     def stats_data(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """315: one counter in its three windows."""
+        """Serve 315: a counter in its three windows."""
         header = header_of(request, _StatsHeader)
         rates = self._context.stats.rates(header.stats_name, header.stats_key)
         if rates is None:
@@ -74,7 +72,7 @@ class RuntimeInfo:
         return request.response(body=encode_body(StatsData(_item(rates.day), _item(rates.hour), _item(rates.minute))))
 
     def ha_status(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """907: the slaves of a master, or how a slave follows; behind RocketMQ's fields come ours."""
+        """Serve 907: the slaves of a master, or the status of a slave; own fields follow RocketMQ's."""
         replicas, end = self._context.replicas, self._context.store.log.written
         following, now_ms = replicas.following, self._context.now_ms()
         client: dict[str, object] = dict.fromkeys(_OF_A_SLAVE, 0)
@@ -96,16 +94,16 @@ class RuntimeInfo:
             "haClientRuntimeInfo": client,
             "haConnectionInfo": [
                 {
-                    "addr": one.address,
-                    "diff": one.behind_bytes,
-                    "inSync": one.behind_bytes < self._context.config["haMaxGapNotInSync"],
-                    "slaveAckOffset": one.acknowledged,
-                    "transferFromWhere": one.sent,
-                    "transferredByteInSecond": one.bytes_per_s,
-                    "behindMillis": one.behind_ms,
-                    "lastContactMillis": one.silent_ms,
+                    "addr": slave.address,
+                    "diff": slave.behind_bytes,
+                    "inSync": slave.behind_bytes < self._context.config["haMaxGapNotInSync"],
+                    "slaveAckOffset": slave.acknowledged,
+                    "transferFromWhere": slave.sent,
+                    "transferredByteInSecond": slave.bytes_per_s,
+                    "behindMillis": slave.behind_ms,
+                    "lastContactMillis": slave.silent_ms,
                 }
-                for one in replicas.slaves
+                for slave in replicas.slaves
             ],
             "inSyncSlaveNums": replicas.in_sync(),
             "master": following is None,
@@ -114,15 +112,15 @@ class RuntimeInfo:
         return request.response(body=encode_body(body))
 
     def info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """28."""
+        """Serve 28: the runtime info."""
         return request.response(body=encode_body({"table": self.table()}))
 
     def table(self) -> dict[str, str]:
-        """All keys with their values."""
-        found = {
+        """Return all keys with values."""
+        rows = {
             **self._counts(), **self._store(), **self._lanes(), **self._delays(), **self._timer(), **self._replicas(),
         }  # fmt: skip
-        return {name: value if isinstance(value, str) else str(value) for name, value in found.items()}
+        return {name: value if isinstance(value, str) else str(value) for name, value in rows.items()}
 
     def _counts(self) -> dict[str, object]:
         context = self._context
@@ -171,7 +169,7 @@ class RuntimeInfo:
         except MqfastError:
             used = "-1"
         free = store.stats()["pool_free_buffers"]
-        found: dict[str, object] = {
+        rows: dict[str, object] = {
             "commitLogDiskRatio": used,
             f"commitLogDiskRatio_{directory}": used,
             "consumeQueueDiskRatio": used,
@@ -186,28 +184,28 @@ class RuntimeInfo:
             "remainHowManyDataToFlush": size_text(log.written - log.flushed),
         }
         if free is not None:
-            found["remainHowManyDataToCommit"] = size_text(log.written - log.committed)
+            rows["remainHowManyDataToCommit"] = size_text(log.written - log.committed)
         try:
             space = os.statvfs(context.config.store_path)
         except OSError:
-            return found
-        total, left = space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
-        found["commitLogDirCapacity"] = f"Total : {size_text(total)}, Free : {size_text(left)}."
-        return found
+            return rows
+        total, free_bytes = space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
+        rows["commitLogDirCapacity"] = f"Total : {size_text(total)}, Free : {size_text(free_bytes)}."
+        return rows
 
     def _lanes(self) -> dict[str, object]:
         lanes = self._processors.lanes
         now_s = time.monotonic()
-        found: dict[str, object] = {}
+        rows: dict[str, object] = {}
         for pool, (name, capacity) in _POOLS.items():
             lane = lanes.get(name)
-            found[f"{pool}ThreadPoolQueueSize"] = 0 if lane is None else len(lane.waiting)
-            found[f"{pool}ThreadPoolQueueCapacity"] = capacity if lane is None else lane.queue_max
-            found[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = 0 if lane is None else lane.head_wait_ms(now_s)
+            rows[f"{pool}ThreadPoolQueueSize"] = 0 if lane is None else len(lane.waiting)
+            rows[f"{pool}ThreadPoolQueueCapacity"] = capacity if lane is None else lane.queue_max
+            rows[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = 0 if lane is None else lane.head_wait_ms(now_s)
         lane = lanes.get(_END_TRANSACTION[0])
-        found["EndTransactionQueueSize"] = 0 if lane is None else len(lane.waiting)
-        found["EndTransactionThreadPoolQueueCapacity"] = _END_TRANSACTION[1] if lane is None else lane.queue_max
-        return found
+        rows["EndTransactionQueueSize"] = 0 if lane is None else len(lane.waiting)
+        rows["EndTransactionThreadPoolQueueCapacity"] = _END_TRANSACTION[1] if lane is None else lane.queue_max
+        return rows
 
     def _delays(self) -> dict[str, object]:
         context = self._context
@@ -217,7 +215,7 @@ class RuntimeInfo:
         }
 
     def _replicas(self) -> dict[str, object]:
-        """Ours: RocketMQ has these for 907 alone."""
+        """Return own keys of replication, which RocketMQ has for 907 only."""
         replicas = self._context.replicas
         following, slaves = replicas.following, replicas.slaves
         if following is not None:
@@ -226,11 +224,11 @@ class RuntimeInfo:
                 "followBehindBytes": following.behind_bytes,
                 "followBehindMillis": following.behind_ms,
             }
-        found: dict[str, object] = {"slaves": len(slaves), "slavesInSync": replicas.in_sync()}
-        for one in slaves:
-            found[f"slaveBehindBytes_{one.address}"] = one.behind_bytes
-            found[f"slaveBehindMillis_{one.address}"] = one.behind_ms
-        return found
+        rows: dict[str, object] = {"slaves": len(slaves), "slavesInSync": replicas.in_sync()}
+        for slave in slaves:
+            rows[f"slaveBehindBytes_{slave.address}"] = slave.behind_bytes
+            rows[f"slaveBehindMillis_{slave.address}"] = slave.behind_ms
+        return rows
 
     def _timer(self) -> dict[str, object]:
         timer = self._context.timer
@@ -250,12 +248,12 @@ def _item(rate: Rate) -> StatsItem:
 
 
 def _moment(now_ms: int, ago_ms: int | None) -> int:
-    """When something was, ms since the epoch; 0: never."""
+    """Return the time of an event, ms since the epoch; 0: never."""
     return 0 if ago_ms is None else now_ms - ago_ms
 
 
 def _days_text(ms: int) -> str:
-    """How long something runs, as RocketMQ says it."""
+    """Return a duration in RocketMQ's words."""
     seconds = max(0, ms) // 1000
     return (
         f"[ {seconds // 86400} days, {seconds // 3600 % 24} hours, {seconds // 60 % 60} minutes, "
@@ -264,7 +262,7 @@ def _days_text(ms: int) -> str:
 
 
 def size_text(size: int) -> str:
-    """Bytes for people, as RocketMQ writes them: 414 B, 1.5 KiB, 218.3 GiB. Source: MixAll.humanReadableByteCount."""
+    """Return a size in RocketMQ's format: 414 B, 1.5 KiB, 218.3 GiB. Source: MixAll.humanReadableByteCount."""
     if size < 1024:
         return f"{size} B"
     power = 0

@@ -1,9 +1,7 @@
-"""Settings of a running broker: asked (26) and changed (25).
+"""Settings of a running broker: query (26) and change (25).
 
-What changes is also written to the property file that the broker was started with. Source:
+A change is also written to the property file with which the broker was started. No secret is shown. Source:
 AdminBrokerProcessor.updateBrokerConfig, Configuration.
-
-Room: broker. It must never show a secret.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ class SettingsRequests:
         )
 
     def register(self, processors: Processors, lane: ConcurrencyLimit) -> None:
-        """Put the codes into a server's table."""
+        """Register the handlers."""
         processors.register([RequestCode.UPDATE_BROKER_CONFIG], self.update, lane)
         processors.register([RequestCode.GET_BROKER_CONFIG], self.settings, lane)
 
@@ -63,7 +61,7 @@ class SettingsRequests:
         return answer
 
     def settings(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """26: all settings as a property file, sorted; no secrets."""
+        """Serve 26: all settings as a property file, sorted; no secrets."""
         text = self._context.config.text()
         version = {"counter": self._version, "stateVersion": 0, "timestamp": self._changed_ms}
         return request.response(0, {"version": encode_body(version).decode()}, text.encode("utf-8"))

@@ -1,7 +1,7 @@
-"""Topics as admins change and list them (17, 18, 21, 215, 305, 351), and what is cleaned by hand (306, 316, 329).
+"""Requests of admins for topics (17, 18, 21, 215, 305, 351), and for cleaning (306, 316, 329).
 
-Room: broker. It must never delete a message that is not asked for by its topic's name: cleaning removes what retention
-would remove, and 316 nothing that holds messages. Source: AdminBrokerProcessor, TopicConfigManager.updateTopicConfig.
+Messages are deleted only with their topic: cleaning removes what retention would remove, and 316 only queues without
+messages. Source: AdminBrokerProcessor, TopicConfigManager.updateTopicConfig.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["TopicRequests"]
 
 _A_TURN: Final = 100
-_QUEUES_MAX: Final = 100_000  # of one topic: statistics of more would not fit into an answer
+_QUEUES_MAX: Final = 100_000  # of a topic: statistics of more would not fit into a response
 _NAME_BYTES_MAX: Final = 255
 _ADD_MIXED: Final = ("+message.type", "MIXED")
 
@@ -72,7 +72,7 @@ class TopicRequests:
         self._deleting = asyncio.Lock()
 
     def register(self, processors: Processors, lane: ConcurrencyLimit) -> None:
-        """Put the codes into a server's table."""
+        """Register the handlers."""
         processors.register([RequestCode.UPDATE_AND_CREATE_TOPIC], self.update, lane)
         processors.register([RequestCode.UPDATE_AND_CREATE_TOPIC_LIST], self.update_list, lane)
         for code, handler in {
@@ -89,7 +89,7 @@ class TopicRequests:
     # --- changes ---
 
     def update(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """17: make or change a topic."""
+        """Serve 17: create or change a topic."""
         self._check_name(request.ext_fields.get("topic", ""))
         header = header_of(request, _TopicHeader)
         wanted = parsed(header.attributes)
@@ -110,7 +110,7 @@ class TopicRequests:
         return request.response()
 
     async def update_list(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """18: several at once; none where a name is illegal. Others are served between them."""
+        """Serve 18: several topics at once, or none if any name is illegal. Yields to other requests in between."""
         topics = decode_request(request.body, _TopicListBody, "body", bytes_max=LIST_BYTES_MAX).topic_config_list
         for topic in topics:
             self._check_name(topic.topic_name or "")
@@ -161,9 +161,9 @@ class TopicRequests:
             topics.put(raw if old is None else {**old.raw, **raw})
 
     async def delete(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """215: delete a topic, its queues and what groups noted about it, and the topics of its POP retries.
+        """Serve 215: delete a topic, its queues and offsets, and the topics of its POP retries.
 
-        Durability: all of it is on disk when the answer goes out.
+        Durability: all changes are on disk before the response is sent.
         """
         topic = header_of(request, _NameHeader).topic
         if not topic.strip():
@@ -175,7 +175,7 @@ class TopicRequests:
         async with self._deleting:
             for name in (topic, *self._pop_retry_topics(topic)):
                 await self._delete(name)
-            # Else a kill brings the offsets back, and groups skip as many messages of the topic made anew.
+            # Otherwise a kill restores the offsets, and groups skip messages of a new topic of this name.
             context = self._context
             await context.loop.run_in_executor(None, context.offsets.persist, context.store.flush)
         self._limit.info("deleted", "topic %s was deleted by %s:%d", topic, *channel.peer)
@@ -183,54 +183,54 @@ class TopicRequests:
 
     def _pop_retry_topics(self, topic: str) -> Iterable[str]:
         topics = self._context.topics
-        for group in [group for one, group in self._context.offsets.pairs() if one == topic]:
+        for group in [group for consumed, group in self._context.offsets.pairs() if consumed == topic]:
             for name in (f"%RETRY%{group}+{topic}", f"%RETRY%{group}_{topic}"):
                 if topics.get(name) is not None:
                     yield name
 
     async def _delete(self, topic: str) -> None:
         context = self._context
-        found = context.topics.get(topic)
+        config = context.topics.get(topic)
         async with context.topics.leaving(topic):
             await context.loop.run_in_executor(None, context.store.delete_topic, topic)
         context.offsets.remove_topic(topic)
         context.pull_offsets.forget_topic(topic)
         context.reset_offsets.forget_topic(topic)
         context.stats.topic_deleted(topic)
-        for queue_id in range(found.read_queue_nums if found is not None else 0):
-            context.long_polling.end((topic, queue_id))  # their consumers ask again, and hear that the topic is gone
+        for queue_id in range(config.read_queue_nums if config is not None else 0):
+            context.long_polling.end((topic, queue_id))  # the next pulls of the consumers are refused
 
-    # --- questions ---
+    # --- queries ---
 
     def topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """351: one topic; there are no static topics."""
+        """Serve 351: a topic; there are no static topics."""
         name = header_of(request, _NameHeader).topic
-        found = self._context.topics.get(name)
-        if found is None:
+        config = self._context.topics.get(name)
+        if config is None:
             return request.response(ResponseCode.TOPIC_NOT_EXIST, remark=f"No topic in this broker. topic: {name}")
-        return request.response(body=encode_body(_whole(name, found.raw)))
+        return request.response(body=encode_body(_whole(name, config.raw)))
 
     def all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """21: all topics, whatever slice was asked for."""
+        """Serve 21: all topics, whatever slice is requested."""
         topics = self._context.topics
-        table = {name: _whole(name, found.raw) for name in topics.table if (found := topics.get(name)) is not None}
+        table = {name: _whole(name, config.raw) for name in topics.table if (config := topics.get(name)) is not None}
         version = _version(topics.table.data_version)
         body = encode_body(AllTopics(version, DataVersion(timestamp=version.timestamp), table))
         return request.response(0, {"totalTopicNum": str(len(table))}, body)
 
     def system_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """305: the topics of RocketMQ and of this broker."""
+        """Serve 305: the topics of RocketMQ and of this broker."""
         return request.response(body=encode_body(TopicNames(UNSET, self._context.topics.system_topics())))
 
     # --- cleaning ---
 
     def clean(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """306, 329: delete soon, whatever the hour, what retention allows to be deleted."""
+        """Serve 306, 329: delete expired files soon, at any hour."""
         self._context.store.retention.clean_now()
         return request.response()
 
     async def clean_unused(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """316: delete the queues of topics that are in no table and hold no message any more."""
+        """Serve 316: delete the queues of topics without a table entry and without a message."""
         context = self._context
         held = {topic for topic, _, low, high in context.store.queues() if low < high}
         for topic in context.store.topics():
@@ -252,9 +252,9 @@ _DEFAULTS: Final = {
 
 
 def _whole(name: str, raw: dict[str, Any]) -> dict[str, Any]:
-    """A topic's object with all of its fields, in the order of their names."""
-    found = {**_DEFAULTS, **raw, "topicName": name}
-    return {field: found[field] for field in sorted(found)}
+    """Return a topic's object with all fields, in the order of names."""
+    fields = {**_DEFAULTS, **raw, "topicName": name}
+    return {field: fields[field] for field in sorted(fields)}
 
 
 def _version(raw: dict[str, int]) -> DataVersion:

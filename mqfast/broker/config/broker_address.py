@@ -1,7 +1,7 @@
-"""Which address a broker tells others, and whether the broker is reached there.
+"""The address that a broker announces, and a check whether clients reach the broker there.
 
-It must never tell others an address of a container bridge of this machine by its own choice, nor send a packet to find
-an address. Source: RemotingUtil.getLocalAddress, BrokerConfig.brokerIP1.
+An address of a container bridge of this machine is announced only by a setting, and no packet is sent to find an
+address. Source: RemotingUtil.getLocalAddress, BrokerConfig.brokerIP1.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ _log = logging.getLogger("mqfast.broker")
 ADVERTISE: Final = "MQFAST_ADVERTISE"
 _BRIDGES: Final = ("docker", "br-", "veth", "virbr", "cni", "podman", "lxcbr")
 _ANYWHERE: Final = ("0.0.0.0", "::", "")
-_FAR: Final = "192.0.2.1"  # of RFC 5737: the route there is that to everywhere
+_FAR: Final = "192.0.2.1"  # of RFC 5737: has the default route
 
 
 class Announced(NamedTuple):
-    """Attributes: host as it is told; ip: the same as number, for records; port: None: that of the listener; why."""
+    """An announced address. Attributes: host: as announced; ip: the same as a number, for records; port: None: that of
+    the listener; why: source.
+    """
 
     host: str
     ip: str
@@ -38,10 +40,10 @@ class Announced(NamedTuple):
 def announced(
     ip1: str, bind: str, name_servers: list[str], environment: Mapping[str, str], bridges: set[str] | None = None
 ) -> Announced:
-    """The address for clients: brokerIP1, else MQFAST_ADVERTISE, else the bound one, else that of the route.
+    """Return the address for clients: brokerIP1, else MQFAST_ADVERTISE, else bindAddress, else that of the route.
 
     Args: bridges: addresses of container bridges; by default those of this machine.
-    Raises: ConfigError for a name that has no address, or where no address is left.
+    Raises: ConfigError for a name without an address, or if no address is found.
     """
     if ip1:
         return _named(ip1, None, "brokerIP1")
@@ -51,13 +53,13 @@ def announced(
     if bind not in _ANYWHERE:
         return _named(bind, None, "bindAddress")
     known = _bridge_addresses() if bridges is None else bridges
-    routes = [(f"the route to name server {one}", _route_to(one)) for one in name_servers]
+    routes = [(f"the route to name server {name_server}", _route_to(name_server)) for name_server in name_servers]
     routes.append(("the route to everywhere", _route_to(f"{_FAR}:9")))
-    usable = [(why, found) for why, found in routes if found and found not in known]
-    # A name server of this machine tells nothing of where clients are.
+    usable = [(why, ip) for why, ip in routes if ip and ip not in known]
+    # A name server on this machine gives no information about the location of clients.
     usable.sort(key=lambda route: ipaddress.ip_address(route[1]).is_loopback)
-    for why, found in usable:
-        return Announced(found, found, None, why)
+    for why, ip in usable:
+        return Announced(ip, ip, None, why)
     raise ConfigError(
         "brokerIP1: expected the address for clients, found none, and no route leads to one but over a container "
         f"bridge; set brokerIP1 or {ADVERTISE}"
@@ -65,7 +67,7 @@ def announced(
 
 
 def with_port(host: str, port: int) -> str:
-    """``host:port``; an IPv6 host stands in brackets."""
+    """Return ``host:port``; an IPv6 host is put in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -90,14 +92,14 @@ def _named(host: str, port: int | None, why: str) -> Announced:
     except ValueError:
         pass
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        resolved = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
         raise ConfigError(f"{why}: expected an address or a name with one, found {host!r}: {error}") from None
-    return Announced(host, str(found[0][4][0]), port, why)
+    return Announced(host, str(resolved[0][4][0]), port, why)
 
 
 def _route_to(target: str) -> str | None:
-    """This machine's address towards a target: a connected UDP socket has one, and nothing is sent."""
+    """Return this machine's address for a target, from a connected UDP socket; no packet is sent."""
     try:
         host, port = split_address(target)
         for family, kind, protocol, _, address in socket.getaddrinfo(host, port or 9, type=socket.SOCK_DGRAM):
@@ -110,16 +112,16 @@ def _route_to(target: str) -> str | None:
 
 
 def _bridge_addresses() -> set[str]:
-    """IPv4 addresses of this machine's container bridges; on Linux only."""
+    """Return the IPv4 addresses of this machine's container bridges; on Linux only."""
     try:
         import fcntl
 
         request = 0x8915  # SIOCGIFADDR
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             return {
-                found
+                ip
                 for _, name in socket.if_nameindex()
-                if name.startswith(_BRIDGES) and (found := _address_of(fcntl, probe, request, name))
+                if name.startswith(_BRIDGES) and (ip := _address_of(fcntl, probe, request, name))
             }
     except (ImportError, OSError):
         return set()
@@ -134,7 +136,7 @@ def _address_of(fcntl: object, probe: socket.socket, request: int, name: str) ->
 
 
 async def check_reached(client: RemotingClient, address: str, timeout_s: float = 3.0) -> bool:
-    """Connect to oneself as clients will; say what to do where that fails."""
+    """Connect to the announced address as clients do; log a warning if that fails. Returns: True if connected."""
     try:
         async with asyncio.timeout(timeout_s):
             channel = await client.channel(address)

@@ -1,7 +1,8 @@
 """Settings of a broker by RocketMQ's names: from ``broker.conf``, the environment, the command line and admins.
 
-Keys of the store go to the store's own parser as they are; the keys here are those of BrokerConfig, AuthConfig and of
-the remoting server. It must never guess. Source: BrokerConfig, BrokerIdentity, NettyServerConfig, BrokerStartup.
+Keys of the store are passed unchanged to the store's parser; the keys here are those of BrokerConfig, AuthConfig and of
+the remoting server. An ambiguous value is an error. Source: BrokerConfig, BrokerIdentity, NettyServerConfig,
+BrokerStartup.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ __all__ = ["BrokerConfig"]
 
 MASTER_ID: Final = 0
 _I64_MAX: Final = 2**63 - 1
-# What the store's parser judges, though it has no setting for it.
+# Keys that the store's parser checks, also without a setting of the store.
 _FOR_THE_STORE: Final = frozenset({*FIELD_OF_PROPERTY, "enableDLegerCommitLog"})
-# Settings of the store that retention follows at once.
+# Settings of the store that take effect in retention at once.
 _LIVE_IN_THE_STORE: Final = frozenset(
     {
         "fileReservedTime", "deleteWhen", "deleteFileBatchMax", "deleteCommitLogFilesInterval", "cleanResourceInterval",
@@ -40,7 +41,7 @@ _LIVE_IN_THE_STORE: Final = frozenset(
 def _acting() -> dict[str, PropertySetting]:
     live: dict[str, Any] = {"live": True}
     return {
-        # who the broker is, and where
+        # identity and address
         "brokerClusterName": PropertySetting("DefaultCluster"),
         "brokerName": PropertySetting(os.uname().nodename or "DEFAULT_BROKER"),
         "brokerId": PropertySetting(MASTER_ID),
@@ -139,7 +140,7 @@ def _acting() -> dict[str, PropertySetting]:
         "maxTransferCountOnMessageInDisk": PropertySetting(8, **live),
         "maxFilterMessageSize": PropertySetting(16_000, **live),
         "travelCqFileNumWhenGetMessage": PropertySetting(1, **live),
-        # later
+        # delayed messages, transactions, timer
         "flushDelayOffsetInterval": PropertySetting(10_000),
         "transactionTimeOut": PropertySetting(6000, **live),
         "transactionCheckMax": PropertySetting(15, **live),
@@ -202,7 +203,7 @@ def _settings() -> Mapping[str, PropertySetting]:
 
 
 def _by_cpus(cpus: int) -> dict[str, str]:
-    """RocketMQ's thread pools: shown to who asks, without effect here."""
+    """Return RocketMQ's thread pool sizes: shown in responses, without effect here."""
     sends = min(cpus, 4)
     pools = {
         "sendMessageThreadPoolNums": sends,
@@ -227,13 +228,13 @@ _HIDDEN: Final = (
     "metricsGrpcExporterHeader",  # tokens
 )
 _TLS_FILE: Final = "/etc/rocketmq/tls.properties"
-_NEAR: Final = 0.8  # a variable this like a setting is a mistyped one; others belong to scripts, images and clients
+_NEAR: Final = 0.8  # a variable this similar to a setting is mistyped; others belong to scripts, images and clients
 
 
 class BrokerConfig(PropertySettings):
     """All settings of a broker with their values.
 
-    Attributes: ``store_keys``: those of the store, as they were written; ``path``: the file that was read, or None.
+    Attributes: ``store_keys``: settings of the store, unparsed; ``path``: the file that was read, or None.
     """
 
     def __init__(self) -> None:
@@ -243,25 +244,25 @@ class BrokerConfig(PropertySettings):
         self._origin: BrokerConfig | None = None
 
     def read_file(self, path: str | Path) -> None:
-        """Take the settings of a property file. Raises: ConfigError, OSError."""
+        """Read the settings of a property file. Raises: ConfigError, OSError."""
         super().read_file(path)
         self.path = path
 
     def acts(self, name: str) -> bool:
-        """Return whether this key does anything here."""
+        """Return whether this key has an effect here."""
         return name in FIELD_OF_PROPERTY or super().acts(name)
 
     def is_live(self, name: str) -> bool:
-        """Return whether an administrator may change this setting over the network: the change acts at once then.
+        """Return whether an administrator may change this setting over the network, with effect at once.
 
-        On a slave the name servers say whose log is copied, so that the network must not choose them.
+        On a slave the name servers determine whose log is copied, so the network must not choose the name servers.
         """
         if name == "namesrvAddr":
             return not self.is_slave
         return name in _LIVE_IN_THE_STORE or super().is_live(name)
 
     def check_values(self, pairs: Mapping[str, str], where: str) -> None:
-        """Raise what ``take`` would raise for these settings, and take nothing. Raises: ConfigError."""
+        """Raise as ``take`` for invalid settings, without a change. Raises: ConfigError."""
         of_store = {name: text for name, text in pairs.items() if name in _FOR_THE_STORE}
         super().check_values(
             {name: text for name, text in pairs.items() if name not in of_store or name in self._known}, where
@@ -273,7 +274,7 @@ class BrokerConfig(PropertySettings):
             StoreConfig.from_broker_conf(_lines({**self.store_keys, **of_store}))
 
     def take(self, pairs: Mapping[str, str], where: str) -> None:
-        """Take settings of broker and store. Raises: ConfigError for a value of the wrong kind."""
+        """Set settings of broker and store. Raises: ConfigError for a value of the wrong kind."""
         of_store = {name: text for name, text in pairs.items() if name in _FOR_THE_STORE}
         super().take({name: text for name, text in pairs.items() if name not in of_store or name in self._known}, where)
         self.store_keys.update(of_store)
@@ -281,14 +282,14 @@ class BrokerConfig(PropertySettings):
             self._origin.take(pairs, where)
 
     def take_defaults(self, environment: Mapping[str, str]) -> None:
-        """The variables that RocketMQ reads as defaults, below a file: NAMESRV_ADDR and ROCKETMQ_HOME."""
+        """Set the variables that RocketMQ uses as defaults, below a file: NAMESRV_ADDR and ROCKETMQ_HOME."""
         names = {"NAMESRV_ADDR": "namesrvAddr", "ROCKETMQ_HOME": "rocketmqHome"}
         self.take({names[name]: text for name, text in environment.items() if name in names}, "environment")
 
     def take_environment(self, environment: Mapping[str, str]) -> None:
-        """Settings of variables ROCKETMQ_<KEY>, above a file: in any case, ``_`` for ``.`` or between words.
+        """Set settings from variables ROCKETMQ_<KEY>, above a file: in any case, ``_`` for ``.`` or between words.
 
-        Variables that no setting is like are none of the broker's, as ROCKETMQ_VERSION of images.
+        Variables without a similar setting are ignored, such as ROCKETMQ_VERSION of images.
         """
         spelled = {_plain(name): name for name in (*self._known, *_FOR_THE_STORE)}
         pairs = {}
@@ -300,15 +301,16 @@ class BrokerConfig(PropertySettings):
                 pairs[spelled[_plain(key)]] = text
             elif near := difflib.get_close_matches(_plain(key), spelled, 3, _NEAR):
                 self.unknown.append(key)
-                meant = " or ".join(spelled[one] for one in near)
+                meant = " or ".join(spelled[match] for match in near)
                 self.warnings.append(
                     f"environment: expected a setting of the broker, found {name}; did you mean {meant}?"
                 )
         self.take(pairs, "environment")
 
     def store_config(self, **overrides: Any) -> StoreConfig:
-        """The settings of the store: what a broker.conf with these lines means. Without a file, and without a setting
-        that says what is deleted, nothing is. Raises: ConfigError.
+        """Return the settings of the store from these lines of a broker.conf.
+
+        Without a file, and without a setting of retention, no message is deleted. Raises: ConfigError.
         """
         lines = _lines(self.store_keys)
         config = StoreConfig.from_broker_conf(lines, **overrides)
@@ -317,7 +319,7 @@ class BrokerConfig(PropertySettings):
         return StoreConfig.from_broker_conf(lines, **overrides, retention="never")
 
     def check(self) -> None:
-        """Refuse what would make this another broker than the file says. Raises: ConfigError."""
+        """Refuse settings that this broker cannot honour. Raises: ConfigError."""
         for name in ("enableControllerMode", "messageStorePlugIn"):
             if str(self[name]).strip().lower() not in ("", "false"):
                 raise ConfigError(f"{name}: expected none, found {self[name]!r}: this broker does not have it")
@@ -332,19 +334,19 @@ class BrokerConfig(PropertySettings):
 
     @property
     def is_slave(self) -> bool:
-        """Does the broker follow a master (RocketMQ: brokerRole)?"""
+        """Return True if the broker follows a master (RocketMQ: brokerRole)."""
         return self.store_keys.get("brokerRole", "").strip() == "SLAVE"
 
     @property
     def is_guarded(self) -> bool:
-        """Return whether access control of any kind is on."""
+        """Return True if access control of any kind is on."""
         return any(self[name] for name in ("aclEnable", "authenticationEnabled", "authorizationEnabled"))
 
     def check_failover(self) -> None:
-        """Refuse settings with which a fail-over is not possible. Raises: ConfigError."""
-        for name, least in (("brokerId", 1), ("haLeaseSeconds", 2), ("listenPort", 1), ("minInSyncReplicas", 1)):
-            if self[name] < least:
-                raise ConfigError(f"{name}: expected at least {least} with haEtcdEndpoints, found {self[name]}")
+        """Refuse settings that prevent a fail-over. Raises: ConfigError."""
+        for name, minimum in (("brokerId", 1), ("haLeaseSeconds", 2), ("listenPort", 1), ("minInSyncReplicas", 1)):
+            if self[name] < minimum:
+                raise ConfigError(f"{name}: expected at least {minimum} with haEtcdEndpoints, found {self[name]}")
         if not 0 < self["haLeaseMarginMs"] < self["haLeaseSeconds"] * 500:
             raise ConfigError(
                 f"haLeaseMarginMs: expected 1 to less than half of haLeaseSeconds, found {self['haLeaseMarginMs']}"
@@ -367,14 +369,14 @@ class BrokerConfig(PropertySettings):
             )
 
     def broker_ids(self) -> frozenset[int]:
-        """The brokers of this name that haBrokerIds names. Raises: ConfigError."""
-        words = [one.strip() for one in self["haBrokerIds"].replace(",", ";").split(";") if one.strip()]
-        if wrong := [one for one in words if not (one.isascii() and one.isdigit() and int(one) >= 1)]:
+        """Return the brokers of this name in haBrokerIds. Raises: ConfigError."""
+        words = [word.strip() for word in self["haBrokerIds"].replace(",", ";").split(";") if word.strip()]
+        if wrong := [word for word in words if not (word.isascii() and word.isdigit() and int(word) >= 1)]:
             raise ConfigError(f"haBrokerIds: expected broker ids of at least 1 between semicolons, found {wrong[0]!r}")
-        return frozenset(int(one) for one in words)
+        return frozenset(int(word) for word in words)
 
     def in_role(self, *, is_slave: bool) -> BrokerConfig:
-        """Return the same settings for a broker that is a slave, or the master, for now; later changes reach both."""
+        """Return the same settings for the current role as slave or master; later changes apply to both."""
         other = copy.copy(self)
         other._origin = self
         other._values, other._given = dict(self._values), set(self._given)
@@ -387,48 +389,48 @@ class BrokerConfig(PropertySettings):
 
     @property
     def is_sync(self) -> bool:
-        """Do answers wait for slaves while this broker is a master? Also of a slave under fail-over."""
+        """Return True if responses of this broker as a master wait for slaves. Also for a slave under fail-over."""
         return (self._origin or self).store_keys.get("brokerRole") == "SYNC_MASTER"
 
     def become_master(self) -> None:
-        """The settings of this slave are those of a master from now on, which waits for slaves where they say so."""
+        """Change the settings of this slave to those of a master, synchronous if inSyncReplicas is above 1."""
         if self.is_slave or "brokerRole" not in self.store_keys:
             self.store_keys["brokerRole"] = "SYNC_MASTER" if self["inSyncReplicas"] > 1 else "ASYNC_MASTER"
         self._values["brokerId"] = MASTER_ID
 
     @property
     def store_path(self) -> str:
-        """The directory of the store (RocketMQ: storePathRootDir)."""
+        """Return the directory of the store (RocketMQ: storePathRootDir)."""
         return self.store_keys.get("storePathRootDir") or str(Path.home() / "store")
 
     @property
     def name_servers(self) -> list[str]:
-        """The addresses of all name servers."""
-        return [one.strip() for one in str(self["namesrvAddr"]).split(";") if one.strip()]
+        """Return the addresses of all name servers."""
+        return [address.strip() for address in str(self["namesrvAddr"]).split(";") if address.strip()]
 
     @property
     def serves_metrics(self) -> bool:
-        """Are metrics and probes served over HTTP?"""
+        """Return True if metrics and probes are served over HTTP."""
         return str(self["metricsExporterType"]).strip().upper() == "PROM"
 
     def tls(self, side: str) -> dict[str, str]:
-        """The ``tls.server.*`` or ``tls.client.*`` settings: those given here, else those of the file of TLS.
+        """Return the ``tls.server.*`` or ``tls.client.*`` settings: those given here, else those of the TLS file.
 
-        The file is ``tls.config.file``, by default RocketMQ's ``/etc/rocketmq/tls.properties`` where there is one.
-        Raises: ConfigError, OSError where the named file cannot be read.
+        The file is ``tls.config.file``, by default RocketMQ's ``/etc/rocketmq/tls.properties`` if present.
+        Raises: ConfigError, OSError if the named file cannot be read.
         """
         prefix = f"tls.{side}."
         path = Path(self["tls.config.file"] or _TLS_FILE)
-        found: dict[str, str] = {}
+        from_file: dict[str, str] = {}
         if self["tls.config.file"] or path.is_file():
             of_file = PropertySettings({**self._known}, "broker", _HIDDEN)
             of_file.read_file(path)
-            found = {name: text for name, text in of_file.given().items() if name.startswith(prefix)}
+            from_file = {name: text for name, text in of_file.given().items() if name.startswith(prefix)}
         given = {name: text for name, text in self.given().items() if name.startswith(prefix)}
-        return {**found, **given}
+        return {**from_file, **given}
 
     def text(self) -> str:
-        """All settings as a property file, sorted: broker and store; no secrets."""
+        """Return all settings as a property file, sorted: broker and store; no secrets."""
         store = self.store_config()
         shown = {
             prop: as_text(value)

@@ -1,7 +1,7 @@
-"""The log of a broker process: lines of text, or one JSON object a line.
+"""The log of a broker process: lines of text, or one JSON object per line.
 
-Room: broker. Importing it changes nothing; only a process of our own calls ``start_logging``, never a library. It must
-never write what a peer sent as more than one line.
+Importing the module changes nothing; only a process of mqfast calls ``start_logging``, never a library. Text of a peer
+never makes more than a single line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), 127, 0x85, 0
 
 
 class TextLines(logging.Formatter):
-    """``time level logger message``; control characters of the message are escaped, a traceback follows on its own
+    """``time level logger message``; control characters of the message are escaped, a traceback follows on separate
     lines.
     """
 
@@ -30,19 +30,19 @@ class TextLines(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """The line without the traceback."""
+        """Return the line without the traceback."""
         record.message = record.message.translate(_CONTROLS)
         return super().formatMessage(record)
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: ``time`` (UTC, ISO 8601), ``level``, ``logger``, ``message``; ``error`` is a traceback.
+    """A JSON object per line: ``time`` (UTC, ISO 8601), ``level``, ``logger``, ``message``; ``error`` is a traceback.
 
-    What a call gives as ``extra={"fields": {...}}`` stands beside them; it never replaces them.
+    The fields of ``extra={"fields": {...}}`` of a call are added; these never replace the former.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the line."""
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line: dict[str, object] = {
             "time": f"{seconds}.{int(record.msecs):03d}Z",
@@ -65,12 +65,12 @@ class _Ours(logging.StreamHandler[TextIO]):
 def start_logging(*, json_lines: bool = False, level: str = "INFO", stream: TextIO | None = None) -> None:
     """Write the log of this process to a stream, by default stderr, from this level on.
 
-    Handlers of others stay. Raises: ValueError for a level that does not exist.
+    Other handlers stay. Raises: ValueError for an unknown level.
     """
     root = logging.getLogger()
     handler = _Ours(stream or sys.stderr)
     handler.setFormatter(JsonLines() if json_lines else TextLines())
     root.setLevel(level.upper())
-    for old in [one for one in root.handlers if isinstance(one, _Ours)]:
+    for old in [other for other in root.handlers if isinstance(other, _Ours)]:
         root.removeHandler(old)
     root.addHandler(handler)

@@ -1,6 +1,6 @@
-"""``mqfast broker --check-store DIR``: what would differ if this broker went on with the store of a Java broker.
+"""``mqfast broker --check-store DIR``: differences if this broker continues with the store of a Java broker.
 
-It must never write, take a lock or start anything: the Java broker may still run. Source: DefaultMessageStore.load,
+Nothing is written, locked or started, since the Java broker may still run. Source: DefaultMessageStore.load,
 BrokerController.initialize, for the files that they read.
 """
 
@@ -26,7 +26,7 @@ __all__ = ["MigrationFinding", "check_store"]
 _SCHEDULE: Final = "SCHEDULE_TOPIC_XXXX"
 _HALF, _HALF_GROUP = "RMQ_SYS_TRANS_HALF_TOPIC", "CID_RMQ_SYS_TRANS"
 _REVIVE: Final = "rmq_sys_REVIVE_LOG_"
-# Features whose state lies where this broker does not look.
+# Features with state in files that this broker does not read.
 _FEATURES: Final = {
     "timerRocksDBEnable": "timed messages in RocksDB",
     "transRocksDBEnable": "half messages in RocksDB",
@@ -52,7 +52,7 @@ _JAVA_ONLY: Final = {
 
 
 class MigrationFinding(NamedTuple):
-    """One thing to know. ``refuses``: the broker would not start, or would lose sight of messages."""
+    """A finding. ``refuses``: the broker would not start, or would ignore messages."""
 
     text: str
     refuses: bool = False
@@ -62,46 +62,48 @@ class MigrationFinding(NamedTuple):
 
 
 def check_store(directory: str | os.PathLike[str], config: BrokerConfig | None = None) -> list[MigrationFinding]:
-    """Everything that is known beforehand, the worst first.
+    """Return all findings, the worst first.
 
-    Args: config: the settings with which the broker is to start, as its broker.conf says them.
-    Raises: StorageError, OSError where a file cannot be read.
+    Args: config: the settings for the start of the broker, as in its broker.conf.
+    Raises: StorageError, OSError for an unreadable file.
     """
     root = Path(directory)
     given = config or BrokerConfig()
-    found = list(_settings(given, root))
+    findings = list(_settings(given, root))
     try:
         settings = given.store_config()
     except ConfigError as error:
-        return [MigrationFinding(str(error), True), *found]
+        return [MigrationFinding(str(error), True), *findings]
     if not root.is_dir():
-        return [*found, MigrationFinding(f"{root}: there is no store; the broker makes a new one")]
+        return [*findings, MigrationFinding(f"{root}: there is no store; the broker makes a new one")]
     if not settings.retention_rules.rocketmq:
         kept = "for ever" if settings.retention in (None, "never") else str(settings.retention)
-        found.append(
+        findings.append(
             MigrationFinding(f"messages are kept {kept}; a Java broker without other settings deletes files of 72 h")
         )
-    found += _other_engines(root)
-    found += _sizes(root, settings)
-    found += _java_only(root)
+    findings += _other_engines(root)
+    findings += _sizes(root, settings)
+    findings += _java_only(root)
     if (root / "abort").exists():
-        found.append(MigrationFinding("abort: the last broker runs or was killed; the start recovers the store first"))
+        findings.append(
+            MigrationFinding("abort: the last broker runs or was killed; the start recovers the store first")
+        )
     try:
         with StoreReader(root, config=settings) as reader:
-            found += _waiting(root, reader, settings)
+            findings += _waiting(root, reader, settings)
     except StoreNotFound:
-        found.append(MigrationFinding(f"{root}: there is no log; the broker makes a new one"))
+        findings.append(MigrationFinding(f"{root}: there is no log; the broker makes a new one"))
     except CorruptFile as error:
-        found.append(MigrationFinding(f"{error}; mqfast store verify says more", True))
-    found.sort(key=lambda one: not one.refuses)
-    return found or [MigrationFinding(f"{root}: nothing differs")]
+        findings.append(MigrationFinding(f"{error}; mqfast store verify says more", True))
+    findings.sort(key=lambda finding: not finding.refuses)
+    return findings or [MigrationFinding(f"{root}: nothing differs")]
 
 
 def _settings(config: BrokerConfig, root: Path) -> Iterator[MigrationFinding]:
-    for name, what in _FEATURES.items():
+    for name, feature in _FEATURES.items():
         text = config.store_keys.get(name, "") if name == "enableDLegerCommitLog" else str(config[name])
         if java_trim(text).lower() == "true":
-            yield MigrationFinding(f"{name}=true: {what}: not here", True)
+            yield MigrationFinding(f"{name}=true: {feature}: not here", True)
     for name in _PATHS:
         path = config.store_keys.get(name, "") or (name not in PROPERTY_OF_FIELD.values() and str(config[name]))
         if path and not (name == "storePathCommitLog" and Path(path) == root / "commitlog"):
@@ -109,13 +111,13 @@ def _settings(config: BrokerConfig, root: Path) -> Iterator[MigrationFinding]:
 
 
 def _other_engines(root: Path) -> Iterator[MigrationFinding]:
-    """A directory with these files is RocksDB's, wherever it lies."""
+    """Yield findings about directories with the files of RocksDB, at any place."""
     for folder, names, files in os.walk(root):
         depth = len(Path(folder).relative_to(root).parts)
         if depth >= 3 or Path(folder).name in ("commitlog", "consumequeue", "index"):
             names.clear()
         is_base = "CURRENT" in files and any(name.startswith("MANIFEST-") for name in files)
-        # RocketMQ 5.5 makes a base for everybody; without a table and with an empty log nothing was ever put into it.
+        # RocketMQ 5.5 always creates a base; without a table and with an empty log the base was never used.
         if is_base and any(name.endswith(".sst") or _is_log_in_use(Path(folder), name) for name in files):
             place = Path(folder).relative_to(root)
             users = place.parts[:1] == ("config",) and place.name in ("users", "acls")
@@ -164,7 +166,7 @@ def _java_only(root: Path) -> Iterator[MigrationFinding]:
 
 
 def _is_empty(path: Path) -> bool:
-    """Does a table of Java hold no entry? Only its data version is in it then."""
+    """Return True if a table of Java has no entry, only its data version."""
     data = path.read_bytes()
     return not data.strip() or (
         data.count(b"{") <= 3 and b"[" not in data and b"queueId" not in data and b"\0" not in data
@@ -176,16 +178,16 @@ def _waiting(root: Path, reader: StoreReader, settings: StoreConfig) -> Iterator
     yield from (MigrationFinding(text) for text in tables.warnings)
     ranges = reader.queues()
     delayed = sum(
-        max(0, one.max_offset - max(one.min_offset, tables.delays.get(one.queue_id + 1)))
-        for one in ranges
-        if one.topic == _SCHEDULE
+        max(0, queue.max_offset - max(queue.min_offset, tables.delays.get(queue.queue_id + 1)))
+        for queue in ranges
+        if queue.topic == _SCHEDULE
     )
     half = sum(
-        max(0, one.max_offset - max(one.min_offset, tables.offsets.get(_HALF_GROUP, _HALF, one.queue_id)))
-        for one in ranges
-        if one.topic == _HALF
+        max(0, queue.max_offset - max(queue.min_offset, tables.offsets.get(_HALF_GROUP, _HALF, queue.queue_id)))
+        for queue in ranges
+        if queue.topic == _HALF
     )
-    popped = sum(one.max_offset - one.min_offset for one in ranges if one.topic.startswith(_REVIVE))
+    popped = sum(queue.max_offset - queue.min_offset for queue in ranges if queue.topic.startswith(_REVIVE))
     parked = _parked(reader)
     for count, what in (
         (delayed, "delayed messages wait, and go on here"),
@@ -201,7 +203,7 @@ def _waiting(root: Path, reader: StoreReader, settings: StoreConfig) -> Iterator
 
 
 def _parked(reader: StoreReader) -> int:
-    """Units of the timer log that are due after the time up to which the wheel was read."""
+    """Return the number of units of the timer log that are due after the time up to which the wheel was read."""
     path = Path(reader.paths.timer_check)
     if not path.is_file():
         return 0

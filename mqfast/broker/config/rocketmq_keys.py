@@ -1,8 +1,8 @@
-"""Every property of RocketMQ 5.5.0's broker: name, type and default, as its classes have them.
+"""Every property of RocketMQ 5.5.0's broker: name, type and default, as in its classes.
 
-It must never say what a property does here: ``BrokerConfig`` does. Written by reflection over BrokerConfig,
-BrokerIdentity, MessageStoreConfig, NettyServerConfig, NettyClientConfig and AuthConfig of the jars on Maven Central;
-``tests/interop/test_rocketmq_keys.py`` compares it with them. A default that depends on the machine is empty.
+``BrokerConfig`` defines the effect of a property here. Written by reflection over BrokerConfig, BrokerIdentity,
+MessageStoreConfig, NettyServerConfig, NettyClientConfig and AuthConfig of the jars on Maven Central;
+``tests/interop/test_rocketmq_keys.py`` compares both. A default that depends on the machine is empty.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["ROCKETMQ_KEYS", "Key"]
 
 
 class Key(NamedTuple):
-    """One property. Attributes: ``type``: boolean, int, long, double or text (enums as well)."""
+    """A property. Attributes: ``type``: boolean, int, long, double or text (enums as well)."""
 
     owner: str
     type: str
@@ -198,14 +198,14 @@ userCacheRefreshSecond:i=60
 
 
 def _keys() -> dict[str, Key]:
-    found = {}
+    keys = {}
     for owner, text in _TABLE.items():
         for word in text.split():
             name, _, rest = word.partition(":")
-            found[name] = Key(
+            keys[name] = Key(
                 owner, _TYPES[rest[0]], rest[2:].replace("_", " ") if name == "messageDelayLevel" else rest[2:]
             )
-    return found
+    return keys
 
 
 ROCKETMQ_KEYS: Final = _keys()

@@ -1,1 +1,1 @@
-"""metrics: see docs/architecture.md."""
+"""Statistics and metrics of a broker: counters, consumer lag, Prometheus text, health probes, HTTP server."""

@@ -1,10 +1,9 @@
-"""What a broker counts: messages and bytes in and out by topic and group, with their rates of a minute, hour and day.
+"""The counters of a broker: messages and bytes in and out by topic and group, with rates of a minute, hour and day.
 
-The parts of the broker count by ``put``, ``got``, ``missed`` and ``add``; nothing here is computed at a put but sums.
-Samples are taken by ``tick``, once a second: of each counter in its turn, so that no second has much to do.
+The parts of the broker count by ``put``, ``got``, ``missed`` and ``add``; a put only updates sums. ``tick`` takes
+samples once a second, of a part of the counters each time, so that every second has little work.
 
-Room: broker. It must never do I/O, nor read a clock that it was not given. Source: BrokerStatsManager, StatsItem,
-StoreStatsService, BrokerStats.
+No I/O and no clock except the given ones. Source: BrokerStatsManager, StatsItem, StoreStatsService, BrokerStats.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Final, NamedTuple
 __all__ = ["SIZE_BOUNDS", "BrokerStats", "PutSeries", "Rate", "Rates", "Series"]
 
 SIZE_BOUNDS: Final = (1024, 4096, 512 * 1024, 1024**2, 2 * 1024**2, 4 * 1024**2)
-"""Upper bounds of the histogram of message sizes, bytes; what is beyond is counted behind them."""
+"""Upper bounds of the histogram of message sizes, bytes; a last bucket counts larger messages."""
 
 _PUT_TIME_BOUNDS_MS: Final = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
 _PUT_TIME_NAMES: Final = (
@@ -27,7 +26,7 @@ _PUT_TIME_NAMES: Final = (
     "[3~4s]", "[4~5s]", "[5~10s]", "[10s~]",
 )  # fmt: skip
 _SECONDS_KEPT: Final = 600
-# A window: a sample every so many seconds, and so many samples.
+# A window: seconds between samples, and number of samples.
 _MINUTE: Final = (10, 7)
 _HOUR: Final = (600, 7)
 _DAY: Final = (3600, 25)
@@ -35,7 +34,7 @@ _WINDOWS: Final = (_MINUTE, _HOUR, _DAY)
 
 
 class Rate(NamedTuple):
-    """What was counted in a window, a second of it, and a call of it."""
+    """The sum of a window, per second, and per call."""
 
     sum: int
     tps: float
@@ -43,7 +42,7 @@ class Rate(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """One counter in its three windows (315)."""
+    """A counter in its three windows (315)."""
 
     minute: Rate
     hour: Rate
@@ -51,10 +50,10 @@ class Rates(NamedTuple):
 
 
 class Series:
-    """One counter: how much, how many bytes, in how many calls; and its samples.
+    """A counter: count, bytes and calls, with samples.
 
-    Attributes: ``count``, ``size``, ``times``: sums since the start; ``is_system``: does it count for a topic of
-        RocketMQ's own?
+    Attributes: ``count``, ``size``, ``times``: sums since the start; ``is_system``: whether the topic is a system topic
+        of RocketMQ.
     """
 
     __slots__ = ("_samples", "count", "is_system", "size", "times")
@@ -67,19 +66,19 @@ class Series:
         self._samples: tuple[array[int] | None, ...] = (None, None, None)
 
     def sample(self, window: int, clock_ms: int) -> None:
-        """Note the sums of this moment."""
-        every_s, most = _WINDOWS[window]
+        """Add the current sums to the samples of a window."""
+        every_s, kept = _WINDOWS[window]
         samples = self._samples[window]
         if samples is None:
-            # As in RocketMQ, what is there at the first sample was counted in the time between two of them.
+            # As in RocketMQ, the sums at the first sample count as those of one interval.
             samples = array("q", (clock_ms - every_s * 1000, 0, 0, 0))
             self._samples = (*self._samples[:window], samples, *self._samples[window + 1 :])
         samples.extend((clock_ms, self.count, self.size, self.times))
-        if len(samples) > 4 * most:
+        if len(samples) > 4 * kept:
             del samples[:4]
 
     def rate(self, window: int, *, sizes: bool = False) -> Rate:
-        """What the samples of a window say."""
+        """Return the rate by the samples of a window."""
         samples = self._samples[window]
         if samples is None:
             return Rate(0, 0.0, 0.0)
@@ -91,7 +90,7 @@ class Series:
 
 
 class PutSeries(Series):
-    """The counter of one topic, with a histogram of message sizes."""
+    """The counter of a topic, with a histogram of message sizes."""
 
     __slots__ = ("sizes",)
 
@@ -104,11 +103,11 @@ class BrokerStats:
     """All counters of a broker.
 
     Args:
-        cluster: the name under which the broker's own sums are asked for.
-        is_system_topic: is this a topic of RocketMQ's own? Asked once a topic.
-        clock_ms: ms that only grow.
-        today: the number of the day; when another one begins, the totals of its morning are kept.
-    Attributes: ``put_totals``, ``get_totals``: of all topics but RocketMQ's own, as Series.
+        cluster: the key of the broker's own sums.
+        is_system_topic: returns True for a system topic of RocketMQ. Called once per topic.
+        clock_ms: monotonic ms.
+        today: the number of the day; at the begin of a day the totals are stored as those of the morning.
+    Attributes: ``put_totals``, ``get_totals``: of all topics except RocketMQ's own, as Series.
     Thread: that of the event loop.
     """
 
@@ -142,18 +141,18 @@ class BrokerStats:
         self._ticks = 0
         self._day = today()
         self.morning = (0, 0)
-        """Messages put and got when this day began."""
+        """Messages put and got until the begin of this day."""
         self.yesterday = (0, 0)
-        """Messages put and got when the day before began."""
+        """Messages put and got until the begin of the day before."""
         self.started_ms = clock_ms()
         self._in_turn: list[Series] = list(self._all())
         self._seconds: deque[tuple[int, int, int, int, int]] = deque(maxlen=_SECONDS_KEPT + 1)
         self._second()
 
-    # --- what the parts of the broker count ---
+    # --- counting ---
 
     def put(self, topic: str, count: int, size: int) -> None:
-        """Messages were stored; ``size``: their bytes in the log."""
+        """Count stored messages; ``size``: their bytes in the log."""
         series = self._puts.get(topic)
         if series is None:
             series = self._puts[topic] = PutSeries(self._is_system_topic(topic))
@@ -174,7 +173,7 @@ class BrokerStats:
             totals.times += 1
 
     def got(self, topic: str, group: str, count: int, size: int) -> None:
-        """Messages were handed out."""
+        """Count messages sent to a group."""
         key = (topic, group)
         series = self._gets.get(key)
         if series is None:
@@ -194,22 +193,22 @@ class BrokerStats:
             totals.times += 1
 
     def missed(self) -> None:
-        """A get found nothing."""
+        """Count a get without a message."""
         self._misses += 1
 
     def put_failed(self) -> None:
-        """A message could not be stored."""
+        """Count a message that could not be stored."""
         self._failures += 1
 
     def put_took(self, took_ms: float) -> None:
-        """One put took so long. Puts of less than a millisecond need not be told: all others are taken for such."""
+        """Count the time of a put. Puts below a millisecond need no call: puts without a call count as such."""
         whole_ms = int(took_ms)
         if whole_ms > 0:
             self._put_times[bisect_right(_PUT_TIME_BOUNDS_MS, whole_ms)] += 1
             self._put_time_max_ms = max(self._put_time_max_ms, whole_ms)
 
     def add(self, name: str, key: str, value: int = 1, size: int = 0) -> None:
-        """Count anything else by RocketMQ's name, for example SNDBCK_PUT_NUMS of ``topic@group``."""
+        """Count any other event by RocketMQ's name, for example SNDBCK_PUT_NUMS of ``topic@group``."""
         keys = self._named.setdefault(name, {})
         series = keys.get(key)
         if series is None:
@@ -220,7 +219,7 @@ class BrokerStats:
         series.times += 1
 
     def topic_deleted(self, topic: str) -> None:
-        """Forget what was counted for a topic."""
+        """Remove the counters of a topic."""
         self._puts.pop(topic, None)
         for key in [key for key in self._gets if key[0] == topic]:
             del self._gets[key]
@@ -230,7 +229,7 @@ class BrokerStats:
         self._in_turn = list(self._all())
 
     def group_deleted(self, group: str) -> None:
-        """Forget what was counted for a group."""
+        """Remove the counters of a group."""
         for key in [key for key in self._gets if key[1] == group]:
             del self._gets[key]
         for name, keys in self._named.items():
@@ -238,16 +237,16 @@ class BrokerStats:
                 del keys[text]
         self._in_turn = list(self._all())
 
-    # --- what the time brings ---
+    # --- samples ---
 
     def tick(self) -> None:
-        """A second has passed: take the samples whose turn it is."""
+        """Take the samples that are due. Called once a second."""
         self._ticks += 1
         self._second()
         now_ms = self._clock_ms()
         for window, (every_s, _) in enumerate(_WINDOWS):
             if window and self._ticks < every_s:
-                continue  # mqadmin shows the day where there is one, else the hour, else the minute
+                continue  # mqadmin shows the day if present, else the hour, else the minute
             for series in self._in_turn[self._ticks % every_s :: every_s]:
                 series.sample(window, now_ms)
         day = self._today()
@@ -266,63 +265,63 @@ class BrokerStats:
         for keys in self._named.values():
             yield from keys.values()
 
-    # --- what is asked ---
+    # --- queries ---
 
     @property
     def puts(self) -> dict[str, PutSeries]:
-        """Topic -> its counter."""
+        """Return the counters by topic."""
         return self._puts
 
     @property
     def gets(self) -> dict[tuple[str, str], Series]:
-        """(topic, group) -> its counter."""
+        """Return the counters by (topic, group)."""
         return self._gets
 
     @property
     def failures(self) -> int:
-        """Messages that could not be stored."""
+        """Return the number of messages that could not be stored."""
         return self._failures
 
     @property
     def put_time_max_ms(self) -> int:
-        """The longest put since the start."""
+        """Return the longest put since the start."""
         return self._put_time_max_ms
 
     def named(self, name: str) -> dict[str, Series]:
-        """Key -> counter of what ``add`` counted under a name."""
+        """Return the counters of ``add`` under a name, by key."""
         return self._named.get(name, {})
 
     def series(self, name: str, key: str) -> tuple[Series, bool] | None:
-        """A counter by RocketMQ's names, and whether its sizes are meant; None: nothing was counted (315)."""
+        """Return a counter by RocketMQ's names, and whether the name means its sizes; None: not counted (315)."""
         if name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"):
-            found: Series | None = self._puts.get(key)
+            series: Series | None = self._puts.get(key)
         elif name in ("GROUP_GET_NUMS", "GROUP_GET_SIZE"):
             topic, _, group = key.partition("@")
-            found = self._gets.get((topic, group))
+            series = self._gets.get((topic, group))
         else:
-            found = self._named.get(name, {}).get(key)
-        return None if found is None else (found, name.endswith("_SIZE"))
+            series = self._named.get(name, {}).get(key)
+        return None if series is None else (series, name.endswith("_SIZE"))
 
     def rates(self, name: str, key: str) -> Rates | None:
-        """The rates of a counter by RocketMQ's names; None: nothing was counted (315)."""
-        found = self.series(name, key)
-        if found is None:
+        """Return the rates of a counter by RocketMQ's names; None: not counted (315)."""
+        counter = self.series(name, key)
+        if counter is None:
             return None
-        series, sizes = found
+        series, sizes = counter
         return Rates(*(series.rate(window, sizes=sizes) for window in range(3)))
 
     def put_tps(self, topic: str) -> float:
-        """Messages a second that are put to a topic, of the last minute."""
+        """Return the messages put to a topic per second, of the last minute."""
         series = self._puts.get(topic)
         return 0.0 if series is None else series.rate(0).tps
 
     def get_tps(self, topic: str, group: str) -> float:
-        """Messages a second of a topic that a group gets, of the last minute."""
+        """Return the messages of a topic sent to a group per second, of the last minute."""
         series = self._gets.get((topic, group))
         return 0.0 if series is None else series.rate(0).tps
 
     def tps(self, column: str, seconds: int) -> float:
-        """A rate of the broker over the last seconds (at most 600), or since the start where that is shorter.
+        """Return a rate of the broker over the last seconds (at most 600), or since the start if shorter.
 
         Args: column: ``put`` (calls), ``found``, ``miss`` (gets) or ``transferred`` (messages).
         """
@@ -333,16 +332,16 @@ class BrokerStats:
         return (last[at] - first[at]) * 1000 / took_ms if took_ms > 0 else 0.0
 
     def put_times(self) -> list[int]:
-        """How many puts took how long, in RocketMQ's 13 steps."""
-        told = sum(self._put_times)
-        return [max(0, self.put_totals_all.times - told), *self._put_times[1:]]
+        """Return the number of puts by duration, in RocketMQ's 13 steps."""
+        reported = sum(self._put_times)
+        return [max(0, self.put_totals_all.times - reported), *self._put_times[1:]]
 
     def put_times_text(self) -> str:
-        """The same as the runtime info says it."""
+        """Return the puts by duration in the format of the runtime info."""
         return "".join(f"{name}:{count} " for name, count in zip(_PUT_TIME_NAMES, self.put_times(), strict=True))
 
     def put_latency_ms(self, part: float) -> float:
-        """So many of all puts took at most so long: the upper bound of their step."""
+        """Return a quantile of the put latency: the upper bound of its step."""
         counts = self.put_times()
         wanted = sum(counts) * part
         so_far = 0

@@ -1,10 +1,9 @@
-"""How far behind groups are: messages and time, by group and topic, and by queue.
+"""Consumer lag: messages and time, by group and topic, and by queue.
 
-A group counts where it has committed an offset, whether it is online or not. A queue of such a topic without an offset
-counts from its first message.
+A group counts if it has committed an offset, online or not. A queue of such a topic without an offset counts from the
+first message.
 
-Room: broker. It must never hold the event loop for long: it lets others in every few hundred queues. Source:
-ConsumerLagCalculator.
+The calculation yields to the event loop every few hundred queues. Source: ConsumerLagCalculator.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _QUEUES_AT_ONCE: Final = 256
 
 
 class QueueLag(NamedTuple):
-    """One queue that a group is behind in."""
+    """The lag of a group in a queue."""
 
     group: str
     topic: str
@@ -31,7 +30,9 @@ class QueueLag(NamedTuple):
 
 
 class GroupLag(NamedTuple):
-    """One group in one topic: messages not consumed, those pulled of them, and the ages of the first of both kinds."""
+    """The lag of a group in a topic: messages not consumed, messages in flight, and the ages of the first message of
+    both kinds.
+    """
 
     group: str
     topic: str
@@ -42,10 +43,10 @@ class GroupLag(NamedTuple):
 
 
 async def lag_of_all(context: BrokerContext) -> tuple[list[GroupLag], list[QueueLag]]:
-    """All groups in all of their topics, and the queues that have lag."""
+    """Return the lag of all groups in all of their topics, and the queues with lag."""
     groups: list[GroupLag] = []
     queues: list[QueueLag] = []
-    looked_at = 0
+    visited = 0
     groups_of: dict[str, list[str]] = {}
     for topic, group in context.offsets.pairs():
         groups_of.setdefault(topic, []).append(group)
@@ -56,15 +57,15 @@ async def lag_of_all(context: BrokerContext) -> tuple[list[GroupLag], list[Queue
         bounds: list[tuple[int, int]] = []
         for queue_id in range(config.write_queue_nums):
             bounds.append((context.store.min_offset(topic, queue_id), context.store.max_offset(topic, queue_id)))
-            looked_at += 1
-            if looked_at % _QUEUES_AT_ONCE == 0:
+            visited += 1
+            if visited % _QUEUES_AT_ONCE == 0:
                 await asyncio.sleep(0)
         for group in readers:
             of_queues = []
             in_flight = queueing_ms = 0
             for queue_id, (low, high) in enumerate(bounds):
-                looked_at += 1
-                if looked_at % _QUEUES_AT_ONCE == 0:
+                visited += 1
+                if visited % _QUEUES_AT_ONCE == 0:
                     await asyncio.sleep(0)
                 at = max(low, context.offsets.get(group, topic, queue_id))
                 if at >= high:
@@ -75,8 +76,8 @@ async def lag_of_all(context: BrokerContext) -> tuple[list[GroupLag], list[Queue
                 if pulled < high:
                     queueing_ms = max(queueing_ms, _age_ms(context, topic, queue_id, pulled))
             queues += of_queues
-            messages = sum(one.messages for one in of_queues)
-            late_ms = max((one.late_ms for one in of_queues), default=0)
+            messages = sum(queue_lag.messages for queue_lag in of_queues)
+            late_ms = max((queue_lag.late_ms for queue_lag in of_queues), default=0)
             groups.append(GroupLag(group, topic, messages, late_ms, in_flight, queueing_ms))
     return groups, queues
 
@@ -87,6 +88,6 @@ def _age_ms(context: BrokerContext, topic: str, queue_id: int, offset: int) -> i
 
 
 def _pulled(context: BrokerContext, group: str, topic: str, queue_id: int) -> int:
-    """Where the latest pull ended; -1: unknown."""
-    found = context.pull_offsets.get(group, topic, queue_id)
-    return -1 if found is None else found
+    """Return the end of the latest pull; -1: unknown."""
+    offset_after = context.pull_offsets.get(group, topic, queue_id)
+    return -1 if offset_after is None else offset_after

@@ -1,6 +1,6 @@
-"""Is the broker well? Asked by probes over HTTP: /live, /ready and /health.
+"""Health probes over HTTP: /live, /ready and /health.
 
-Room: broker. It must never say that all is well when a send would fail. Source: none in RocketMQ.
+The result is never "ok" if a send would fail. Source: none in RocketMQ.
 """
 
 from __future__ import annotations
@@ -19,52 +19,52 @@ __all__ = ["Health"]
 
 
 class Health:
-    """Answers probes: 200 or 503, and why. Thread: that of the event loop."""
+    """Answers probes: 200 or 503, with reasons. Thread: that of the event loop."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
 
     async def live(self) -> HttpResponse:
-        """The event loop turns."""
+        """Answer /live: the event loop runs."""
         return _reply([])
 
     async def ready(self) -> HttpResponse:
-        """The broker serves, and clients can find it."""
+        """Answer /ready: the broker serves, and clients can find the broker."""
         return _reply(self.not_ready())
 
     async def health(self) -> HttpResponse:
-        """The same, and sends are stored."""
+        """Answer /health: ready, and sends are stored."""
         return _reply([*self.not_ready(), *self.not_writable()])
 
     def not_ready(self) -> list[str]:
-        """Why clients do not get served."""
+        """Return the reasons why clients are not served."""
         context = self._context
-        found = []
+        reasons = []
         if context.stopping:
-            found.append("the broker stops")
+            reasons.append("the broker stops")
         if context.store.state is StoreState.CLOSED:
-            found.append("the store is closed")
+            reasons.append("the store is closed")
         registered = context.registration.registered
         if context.config.name_servers and not any(registered.values()):
-            found.append("no name server has registered the broker")
-        return found
+            reasons.append("no name server has registered the broker")
+        return reasons
 
     def not_writable(self) -> list[str]:
-        """Why a send would be refused."""
+        """Return the reasons why a send would be refused."""
         context = self._context
-        found = []
+        reasons = []
         if not context.config["brokerPermission"] & WRITE:
-            found.append("brokerPermission has no write bit")
+            reasons.append("brokerPermission has no write bit")
         state = context.store.state
         if state is StoreState.FAILED:
-            found.append("a write or sync of the store failed; it needs a restart")
+            reasons.append("a write or sync of the store failed; it needs a restart")
         if state is StoreState.FULL:
-            found.append("the disk is full")
+            reasons.append("the disk is full")
         if context.replicas.no_master is not None:
-            found.append(context.replicas.no_master)
+            reasons.append(context.replicas.no_master)
         if context.config["startAcceptSendRequestTimeStamp"] > context.now_ms():
-            found.append("startAcceptSendRequestTimeStamp lies ahead")
-        return found
+            reasons.append("startAcceptSendRequestTimeStamp lies ahead")
+        return reasons
 
 
 def _reply(reasons: list[str]) -> HttpResponse:

@@ -1,7 +1,7 @@
-"""A small HTTP server for scrapers and probes: GET of a few fixed paths, one request a connection.
+"""A small HTTP server for scrapers and probes: GET of a few fixed paths, one request per connection.
 
-Room: broker. It must never read a body, never keep a connection, and never wait longer than a few seconds for a peer.
-Source: RFC 9112, as much of it as a GET needs.
+No body is read, no connection is kept, and the wait for a peer is limited to a few seconds. Source: RFC 9112, limited
+to GET.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["HttpServer", "HttpResponse"]
 _HEAD_BYTES_MAX: Final = 8192
 _CONNECTIONS_MAX: Final = 64
 _TIMEOUT_S: Final = 5.0  # for a request
-_ANSWER_TIMEOUT_S: Final = 30.0  # for a peer that takes its answer
+_ANSWER_TIMEOUT_S: Final = 30.0  # for a peer that reads the response
 _REASONS: Final = {
     200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 500: "Internal Server Error",
     503: "Service Unavailable",
@@ -26,7 +26,7 @@ _REASONS: Final = {
 
 
 class HttpResponse(NamedTuple):
-    """What a path answers."""
+    """The response of a path."""
 
     status: int
     content_type: str
@@ -34,9 +34,9 @@ class HttpResponse(NamedTuple):
 
 
 class HttpServer:
-    """Serves the paths that it was given.
+    """Serves fixed paths.
 
-    Args: routes: path -> what makes the answer. An exception of it is logged and answered 500.
+    Args: routes: path -> handler that returns the response. An exception of a handler is logged and answered with 500.
     Thread: that of the event loop.
     """
 
@@ -49,18 +49,18 @@ class HttpServer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, host: str, port: int) -> None:
-        """Listen; port 0 takes a free one. Raises: OSError where the address cannot be had."""
+        """Listen; port 0 selects a free port. Raises: OSError if the address is not available."""
         self._server = await asyncio.start_server(self._accept, host, port, limit=_HEAD_BYTES_MAX)
 
     @property
     def address(self) -> tuple[str, int]:
-        """(host, port) where it listens."""
+        """Return (host, port) of the listening socket."""
         assert self._server is not None, "the server was not started"
         name = self._server.sockets[0].getsockname()
         return str(name[0]), int(name[1])
 
     async def stop(self) -> None:
-        """Listen no more and end all connections."""
+        """Stop listening and close all connections."""
         if self._server is None:
             return
         self._server.close()
@@ -95,12 +95,12 @@ class HttpServer:
                 writer.close()
                 await writer.wait_closed()
         except (OSError, EOFError, TimeoutError):
-            pass  # a peer that is gone or slow gets nothing
+            pass  # a disconnected or slow peer gets no response
         finally:
             writer.transport.abort()
 
     async def _request(self, reader: asyncio.StreamReader) -> tuple[str, str]:
-        """Method and path; ("", "") for what is no request of HTTP/1."""
+        """Return method and path; ("", "") for an invalid request of HTTP/1."""
         try:
             head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:

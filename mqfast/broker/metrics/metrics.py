@@ -1,8 +1,7 @@
-"""Metrics of a running broker for Prometheus: RocketMQ 5.x's own names as its exporter writes them, and ours.
+"""Metrics of a running broker for Prometheus: RocketMQ 5.x's names as written by its exporter, and own names.
 
-Room: broker. It must never count anything by itself: values are read when they are asked for; nor hold the event loop
-for long. Names and labels are those that a Java broker 5.5.0 exposes. Source: BrokerMetricsManager,
-DefaultStoreMetricsManager.
+Values are read at a scrape, and nothing is counted here; a scrape yields to the event loop. Names and labels are those
+of a Java broker 5.5.0. Source: BrokerMetricsManager, DefaultStoreMetricsManager.
 """
 
 from __future__ import annotations
@@ -35,48 +34,52 @@ __all__ = ["Metrics"]
 _QUEUES_SHOWN: Final = 1000
 _AT_ONCE: Final = 256
 _LAG: Final[tuple[tuple[str, str, Callable[[GroupLag], int]], ...]] = (
-    ("rocketmq_consumer_lag_messages", "Messages that are not consumed yet", lambda one: one.messages),
+    ("rocketmq_consumer_lag_messages", "Messages that are not consumed yet", lambda lag: lag.messages),
     (
         "rocketmq_consumer_lag_latency_milliseconds",
         "Age of the first message that is not consumed yet",
-        lambda one: one.late_ms,
+        lambda lag: lag.late_ms,
     ),
     (
         "rocketmq_consumer_inflight_messages",
         "Messages that are pulled and not consumed yet",
-        lambda one: one.in_flight,
+        lambda lag: lag.in_flight,
     ),
     (
         "rocketmq_consumer_queueing_latency_milliseconds",
         "Age of the first message that is not pulled yet",
-        lambda one: one.queueing_ms,
+        lambda lag: lag.queueing_ms,
     ),
-    ("rocketmq_consumer_ready_messages", "Messages that are not pulled yet", lambda one: one.messages - one.in_flight),
+    ("rocketmq_consumer_ready_messages", "Messages that are not pulled yet", lambda lag: lag.messages - lag.in_flight),
 )
 _SLAVES: Final[tuple[tuple[str, str, Callable[[SlaveStatus], int]], ...]] = (
-    ("mqfast_slave_behind_bytes", "Bytes of the log that a slave did not acknowledge", lambda one: one.behind_bytes),
+    (
+        "mqfast_slave_behind_bytes",
+        "Bytes of the log that a slave did not acknowledge",
+        lambda slave: slave.behind_bytes,
+    ),
     (
         "mqfast_slave_behind_milliseconds",
         "Age of the first message that a slave did not acknowledge",
-        lambda one: one.behind_ms,
+        lambda slave: slave.behind_ms,
     ),
-    ("mqfast_slave_silent_milliseconds", "Since the last report of a slave", lambda one: one.silent_ms),
+    ("mqfast_slave_silent_milliseconds", "Since the last report of a slave", lambda slave: slave.silent_ms),
 )
 _Key = TypeVar("_Key")
 
 
 async def _each(keys: list[_Key], make: Callable[[_Key], str]) -> dict[_Key, str]:
-    """Key -> text, without holding the event loop for long."""
-    found: dict[_Key, str] = {}
+    """Return key -> text; yields to the event loop regularly."""
+    texts: dict[_Key, str] = {}
     for number, key in enumerate(keys):
-        found[key] = make(key)
+        texts[key] = make(key)
         if number % _AT_ONCE == _AT_ONCE - 1:
             await asyncio.sleep(0)
-    return found
+    return texts
 
 
 class Metrics:
-    """Makes the answer to a scrape. Thread: that of the event loop."""
+    """Creates the response to a scrape. Thread: that of the event loop."""
 
     def __init__(self, context: BrokerContext, processors: Processors) -> None:
         self._context = context
@@ -90,12 +93,12 @@ class Metrics:
         }
 
     async def scrape(self) -> HttpResponse:
-        """/metrics: one scrape after the other."""
+        """Answer /metrics; scrapes run one after the other."""
         async with self._scraping:
             return HttpResponse(200, CONTENT_TYPE, (await self.exposition()).text())
 
     async def exposition(self) -> Exposition:
-        """All families with their samples."""
+        """Return all families with samples."""
         out = Exposition(self._labels)
         groups, queues = await lag_of_all(self._context)
         await self._broker(out)
@@ -122,35 +125,35 @@ class Metrics:
             "rocketmq_processor_watermark", "gauge", "Requests that wait for their turn",
             ((out.labels({"processor": name}), len(lane.waiting)) for name, lane in sorted(lanes.items())),
         )  # fmt: skip
-        await out.one("rocketmq_broker_permission", "gauge", "Broker permission", context.config["brokerPermission"])
-        await out.one("rocketmq_topic_number", "gauge", "Topics", len(context.topics.table))
-        await out.one("rocketmq_consumer_group_number", "gauge", "Consumer groups", len(context.groups.table))
+        await out.metric("rocketmq_broker_permission", "gauge", "Broker permission", context.config["brokerPermission"])
+        await out.metric("rocketmq_topic_number", "gauge", "Topics", len(context.topics.table))
+        await out.metric("rocketmq_consumer_group_number", "gauge", "Consumer groups", len(context.groups.table))
 
     async def _traffic(self, out: Exposition) -> None:
         stats = self._context.stats
-        puts = list(stats.puts.items())  # a copy: others run in between
+        puts = list(stats.puts.items())  # a copy: other tasks run in between
         put_labels = await _each([topic for topic, _ in puts], lambda topic: self._topic_labels(out, topic))
         await out.family(
             "rocketmq_messages_in_total", "counter", "Messages stored for producers",
-            ((put_labels[topic], one.count) for topic, one in puts),
+            ((put_labels[topic], series.count) for topic, series in puts),
         )  # fmt: skip
         await out.family(
             "rocketmq_throughput_in_total", "counter", "Bytes stored for producers",
-            ((put_labels[topic], one.size) for topic, one in puts),
+            ((put_labels[topic], series.size) for topic, series in puts),
         )  # fmt: skip
-        sizes = ((put_labels[topic], one.sizes, one.size) for topic, one in puts)
+        sizes = ((put_labels[topic], series.sizes, series.size) for topic, series in puts)
         await out.histogram("rocketmq_message_size", "Sizes of messages stored, bytes", SIZE_BOUNDS, sizes)
         gets = list(stats.gets.items())
         get_labels = await _each([key for key, _ in gets], lambda key: self._group_labels(out, *key))
         await out.family(
             "rocketmq_messages_out_total", "counter", "Messages handed to consumers",
-            ((get_labels[key], one.count) for key, one in gets),
+            ((get_labels[key], series.count) for key, series in gets),
         )  # fmt: skip
         await out.family(
             "rocketmq_throughput_out_total", "counter", "Bytes handed to consumers",
-            ((get_labels[key], one.size) for key, one in gets),
+            ((get_labels[key], series.size) for key, series in gets),
         )  # fmt: skip
-        dead = [(key.partition("@"), one.count) for key, one in stats.named("SEND_TO_DLQ").items()]
+        dead = [(key.partition("@"), series.count) for key, series in stats.named("SEND_TO_DLQ").items()]
         await out.family(
             "rocketmq_send_to_dlq_messages_total", "counter", "Messages that became dead letters",
             ((self._group_labels(out, topic, group), count) for (topic, _, group), count in dead),
@@ -159,7 +162,7 @@ class Metrics:
             ("rocketmq_commit_messages_total", "Transactions committed", "COMMIT_NUMS"),
             ("rocketmq_rollback_messages_total", "Transactions rolled back", "ROLLBACK_NUMS"),
         ):
-            ended = [(topic, one.count) for topic, one in stats.named(counted).items()]
+            ended = [(topic, series.count) for topic, series in stats.named(counted).items()]
             samples = ((self._topic_labels(out, topic), count) for topic, count in ended)
             await out.family(name, "counter", text, samples)
         open_transactions = await self._context.open_transactions.count_by_topic()
@@ -169,7 +172,7 @@ class Metrics:
         )  # fmt: skip
 
     async def _calls(self, out: Exposition) -> None:
-        """RocketMQ's histogram of its remote calls."""
+        """Add RocketMQ's histogram of remote calls."""
         if self._context.latencies is None:
             return
         rows = self._context.latencies.rows()
@@ -195,11 +198,14 @@ class Metrics:
         context = self._context
         producers: Counter[tuple[int, int]] = Counter()
         for group in context.producers.groups():
-            producers.update((one.language, one.version) for one in context.producers.members(group))
+            producers.update((member.language, member.version) for member in context.producers.members(group))
         consumers: Counter[tuple[str, str, int, int]] = Counter()
-        for found in context.consumers.groups():
-            mode = {"CONSUME_PASSIVELY": "push", "CONSUME_ACTIVELY": "pull"}.get(found.consume_type, "pop")
-            consumers.update((found.name, mode, one.language, one.version) for one in found.members.values())
+        for consumer_group in context.consumers.groups():
+            mode = {"CONSUME_PASSIVELY": "push", "CONSUME_ACTIVELY": "pull"}.get(consumer_group.consume_type, "pop")
+            consumers.update(
+                (consumer_group.name, mode, member.language, member.version)
+                for member in consumer_group.members.values()
+            )
         await out.family(
             "rocketmq_producer_connections", "gauge", "Producers that are connected",
             ((out.labels({"language": _language(language), "version": version}), count)
@@ -213,10 +219,10 @@ class Metrics:
         )  # fmt: skip
 
     async def _lag(self, out: Exposition, groups: list[GroupLag]) -> None:
-        keys = [(one.topic, one.group) for one in groups]
+        keys = [(group_lag.topic, group_lag.group) for group_lag in groups]
         labels = await _each(keys, lambda key: self._group_labels(out, *key))
         for name, text, value_of in _LAG:
-            samples = ((labels[key], value_of(one)) for key, one in zip(keys, groups, strict=True))
+            samples = ((labels[key], value_of(group_lag)) for key, group_lag in zip(keys, groups, strict=True))
             await out.family(name, "gauge", text, samples)
 
     async def _store(self, out: Exposition) -> None:
@@ -280,22 +286,26 @@ class Metrics:
              context.started_ms / 1000),
             ("mqfast_scrape_time_seconds", "gauge", "When this was read, since the epoch", time.time()),
         ):  # fmt: skip
-            await out.one(name, kind, text, value)
+            await out.metric(name, kind, text, value)
 
     async def _timer(self, out: Exposition) -> None:
         context = self._context
         if context.timer is None:
             return
-        found: dict[str, Any] = context.timer.statistics(context.now_ms())
+        statistics: dict[str, Any] = context.timer.statistics(context.now_ms())
         for name, text, value in (
-            ("mqfast_timer_parked_messages", "Timed messages that are parked", found["timerCongestNum"]),
-            ("mqfast_timer_waiting_messages", "Timed messages that are not parked yet", found["timerOffsetBehind"]),
-            ("mqfast_timer_behind_seconds", "How late timed messages are delivered", found["timerReadBehind"]),
+            ("mqfast_timer_parked_messages", "Timed messages that are parked", statistics["timerCongestNum"]),
+            (
+                "mqfast_timer_waiting_messages",
+                "Timed messages that are not parked yet",
+                statistics["timerOffsetBehind"],
+            ),
+            ("mqfast_timer_behind_seconds", "How late timed messages are delivered", statistics["timerReadBehind"]),
         ):
-            await out.one(name, "gauge", text, value)
+            await out.metric(name, "gauge", text, value)
 
     async def _replicas(self, out: Exposition) -> None:
-        """Replication; RocketMQ has no metrics of it."""
+        """Add metrics of replication, which RocketMQ does not have."""
         replicas = self._context.replicas
         following = replicas.following
         if following is not None:
@@ -310,25 +320,29 @@ class Metrics:
                 ("mqfast_following_behind_milliseconds", "Since when it lacks a byte", following.behind_ms),
                 ("mqfast_following_silent_milliseconds", "Since the last byte of its master", silent_ms),
             ):  # fmt: skip
-                await out.one(name, "gauge", text, value)
+                await out.metric(name, "gauge", text, value)
             return
-        slaves = [(out.labels({"slave": one.address}), one) for one in replicas.slaves]
-        await out.one("mqfast_slaves", "gauge", "Slaves that are connected", len(slaves))
-        await out.one("mqfast_slaves_in_sync", "gauge", "Slaves that are near the end of the log", replicas.in_sync())
+        slaves = [(out.labels({"slave": slave.address}), slave) for slave in replicas.slaves]
+        await out.metric("mqfast_slaves", "gauge", "Slaves that are connected", len(slaves))
+        in_sync = replicas.in_sync()
+        await out.metric("mqfast_slaves_in_sync", "gauge", "Slaves that are near the end of the log", in_sync)
         for name, text, value_of in _SLAVES:
-            await out.family(name, "gauge", text, ((labels, value_of(one)) for labels, one in slaves))
+            await out.family(name, "gauge", text, ((labels, value_of(slave)) for labels, slave in slaves))
 
     async def _queue_lag(self, out: Exposition, queues: list[QueueLag]) -> None:
-        """The queues with the largest lag; all others as one."""
-        ranked = sorted(queues, key=lambda one: one.messages, reverse=True)
+        """Add the queues with the largest lag, and all other queues as a sum."""
+        ranked = sorted(queues, key=lambda queue_lag: queue_lag.messages, reverse=True)
         shown, rest = ranked[:_QUEUES_SHOWN], ranked[_QUEUES_SHOWN:]
-        labels = [out.labels({"group": one.group, "topic": one.topic, "queue": one.queue_id}) for one in shown]
-        messages: list[float] = [one.messages for one in shown]
-        seconds: list[float] = [one.late_ms / 1000 for one in shown]
+        labels = [
+            out.labels({"group": queue_lag.group, "topic": queue_lag.topic, "queue": queue_lag.queue_id})
+            for queue_lag in shown
+        ]
+        messages: list[float] = [queue_lag.messages for queue_lag in shown]
+        seconds: list[float] = [queue_lag.late_ms / 1000 for queue_lag in shown]
         if rest:
             labels.append(out.labels({"group": "other", "topic": "other", "queue": "other"}))
-            messages.append(sum(one.messages for one in rest))
-            seconds.append(max(one.late_ms for one in rest) / 1000)
+            messages.append(sum(queue_lag.messages for queue_lag in rest))
+            seconds.append(max(queue_lag.late_ms for queue_lag in rest) / 1000)
         for name, text, values in (
             ("mqfast_group_lag_messages", "Messages of a queue that a group has not consumed yet", messages),
             ("mqfast_group_lag_seconds", "Age of the first of them", seconds),
@@ -344,6 +358,6 @@ def _language(code: int) -> str:
 
 
 def _extra_labels(text: Any) -> dict[str, str]:
-    """``name:value,name:value`` of metricsLabel; what has another form is left out, as in RocketMQ."""
-    pairs = [one.split(":") for one in str(text).split(",")]
+    """Parse ``name:value,name:value`` of metricsLabel; invalid parts are omitted, as in RocketMQ."""
+    pairs = [part.split(":") for part in str(text).split(",")]
     return {pair[0].strip(): pair[1].strip() for pair in pairs if len(pair) == 2 and pair[0].strip().isidentifier()}

@@ -1,8 +1,4 @@
-"""Metrics as text for Prometheus: names, labels, values, histograms (text format 0.0.4).
-
-Room: broker. It must never know what it writes, nor hold the event loop for long: it lets others in every few hundred
-lines. Source: Prometheus, exposition formats.
-"""
+"""Metrics as text for Prometheus: names, labels, values, histograms (text format 0.0.4)."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ _LINES_AT_ONCE: Final = 256
 
 
 class Exposition:
-    """Collects families of metrics. Args: labels: those of every sample."""
+    """Collects families of metrics. Args: labels: common to all samples."""
 
     def __init__(self, labels: Mapping[str, str]) -> None:
         self._common = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
@@ -26,20 +22,20 @@ class Exposition:
         self._turn_at = _LINES_AT_ONCE
 
     def labels(self, labels: Mapping[str, object]) -> str:
-        """Labels as they stand in a line; to be made once and used for several families."""
+        """Return labels in the format of a line; to be created once for several families."""
         own = ",".join(f'{name}="{_escaped(_text(value))}"' for name, value in labels.items())
         return f"{self._common},{own}" if own and self._common else own or self._common
 
     async def family(self, name: str, kind: str, text: str, samples: Iterable[tuple[str, float | int]]) -> None:
-        """A gauge or counter. Args: kind: ``gauge`` or ``counter``; samples: labels, by ``labels``, and value."""
+        """Add a gauge or counter. Args: kind: ``gauge`` or ``counter``; samples: labels, by ``labels``, and value."""
         self._head(name, kind, text)
         for labels, value in samples:
             self._lines.append(f"{name}{{{labels}}} {_number(value)}")
             if len(self._lines) >= self._turn_at:
                 await self._let_others()
 
-    async def one(self, name: str, kind: str, text: str, value: float | int) -> None:
-        """A metric of the broker as a whole."""
+    async def metric(self, name: str, kind: str, text: str, value: float | int) -> None:
+        """Add a metric of the broker as a whole."""
         await self.family(name, kind, text, [(self._common, value)])
 
     async def histogram(
@@ -49,7 +45,7 @@ class Exposition:
         bounds: Sequence[float | int],
         samples: Iterable[tuple[str, Sequence[int], float | int]],
     ) -> None:
-        """A histogram. Args: samples: labels, the count of each step (one more than bounds), and the sum of values."""
+        """Add a histogram. Args: samples: labels, the count of each step (bounds plus 1), and the sum of values."""
         self._head(name, "histogram", text)
         steps = [_number(bound) for bound in [*bounds, float("inf")]]
         for labels, counts, total in samples:
@@ -72,7 +68,7 @@ class Exposition:
         self._lines.append(f"# TYPE {name} {kind}")
 
     def text(self) -> bytes:
-        """The whole of it."""
+        """Return the whole text."""
         return ("\n".join(self._lines) + "\n").encode("utf-8", "replace")
 
 

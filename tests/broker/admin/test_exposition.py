@@ -13,7 +13,7 @@ def test_gauge_counter_and_labels() -> None:
         out = Exposition({"cluster": "C"})
         first = out.labels({"topic": 'q"\\\n', "is_system": True})
         await out.family("a_total", "counter", "What it is", [(first, 3), (out.labels({"topic": "t"}), 0.5)])
-        await out.one("b", "gauge", "Another", 2.0)
+        await out.metric("b", "gauge", "Another", 2.0)
         return out.text().decode()
 
     assert asyncio.run(write()) == (
