@@ -1,4 +1,4 @@
-"""Writes the settings table of ``operations.md``, the settings that the network may change in ``broker.md``, and the
+"""Writes the settings table of ``settings.md``, the settings that the network may change in ``broker.md``, and the
 types of ``mqfast/settings.py`` from the configuration itself: ``python docs/settings_table.py``.
 
 It must never hold a fact about a setting of its own: names, units, defaults and texts come from
@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 from mqfast.broker.config.broker_config import BrokerConfig  # noqa: E402  (the sources beside this file, not an installed package)
 from mqfast.config import FIELD_OF_PROPERTY, StoreConfig  # noqa: E402  (the sources beside this file, not an installed package)
 
-DOCUMENT = ROOT / "docs" / "operations.md"
+DOCUMENT = ROOT / "docs" / "settings.md"
 TYPES = ROOT / "mqfast" / "settings.py"
 BROKER_PAGE = ROOT / "docs" / "broker.md"
 BEGIN_LIVE, END_LIVE = "<!-- live settings -->", "<!-- end of live settings -->"

@@ -1,4 +1,4 @@
-"""Writes the tables of ``spark.md`` from the code itself: ``python docs/spark_tables.py``.
+"""Writes the tables of columns and options in ``docs/spark/`` from the code itself: ``python docs/spark_tables.py``.
 
 It must never hold a fact about an option or a column of its own: they come from ``mqfast/spark/options.py``,
 ``schema.py`` and ``rows.py``. A test compares the document with what this writes.
@@ -17,7 +17,7 @@ from mqfast.spark.options import describe  # noqa: E402  (the sources beside thi
 from mqfast.spark.rows import COLUMNS  # noqa: E402
 from mqfast.spark.schema import VIEWS  # noqa: E402
 
-DOCUMENT = ROOT / "docs" / "spark.md"
+DOCUMENTS = (ROOT / "docs" / "spark" / "reference.md", ROOT / "docs" / "spark" / "write.md")
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -48,18 +48,19 @@ def sink_table() -> str:
 
 
 def renewed(document: str) -> str:
-    """The document with all its tables written anew."""
+    """Return the document with all its tables written again."""
     parts = {"options": options_table(), **{f"columns of {view}": columns_table(view) for view in VIEWS}}
     parts["columns of the sink"] = sink_table()
     for name, text in parts.items():
         begin, end = f"<!-- {name}: written by docs/spark_tables.py -->", f"<!-- end of {name} -->"
         head, mark, rest = document.partition(begin)
         if not mark:
-            raise SystemExit(f"spark.md has no place for: {name}")
+            continue
         _, _, tail = rest.partition(end)
         document = f"{head}{begin}\n\n{text}\n\n{end}{tail}"
     return document
 
 
 if __name__ == "__main__":
-    DOCUMENT.write_text(renewed(DOCUMENT.read_text(encoding="utf-8")), encoding="utf-8")
+    for path in DOCUMENTS:
+        path.write_text(renewed(path.read_text(encoding="utf-8")), encoding="utf-8")

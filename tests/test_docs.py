@@ -165,7 +165,16 @@ def test_the_words_of_the_public_docstrings(module: Path) -> None:
 
 
 def test_the_documents_are_there() -> None:
-    pages = ("architecture", "operations", "tutorial", "durability", "performance", "spark", "api", "dev/notebook")
+    pages = (
+        "architecture",
+        "operations",
+        "tutorial",
+        "durability",
+        "performance",
+        "spark/start",
+        "api",
+        "dev/notebook",
+    )
     expected = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "mqfast/store/FORMAT.md")
     assert {*expected, *(f"docs/{page}.md" for page in pages)} <= set(NAMES)
 
@@ -326,7 +335,7 @@ def test_the_settings_table_is_current() -> None:
     assert spec.loader is not None
     writer = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(writer)
-    document = text_of(ROOT / "docs" / "operations.md")
+    document = text_of(ROOT / "docs" / "settings.md")
     assert writer.renewed(document) == document, "run: python docs/settings_table.py"
     page = (ROOT / "docs" / "broker.md").read_text(encoding="utf-8")
     assert writer.renewed_live(page) == page, "run: python docs/settings_table.py"
@@ -389,8 +398,10 @@ def test_links_of_the_checkout_become_links_of_the_site() -> None:
     hooks = load(ROOT / "docs" / "site" / "hooks.py")
     for name in hooks.PAGES:
         assert (ROOT / name).is_file(), name
-    assert hooks.relinked("[a](docs/spark.md#jobs) [b](LICENSE)", "index.md") == "[a](spark.md#jobs) [b](license.md)"
-    assert hooks.relinked("[a](../mqfast/store/FORMAT.md)", "spark.md") == "[a](format.md)"
+    assert (
+        hooks.relinked("[a](docs/broker.md#limits) [b](LICENSE)", "index.md") == "[a](broker.md#limits) [b](license.md)"
+    )
+    assert hooks.relinked("[a](../mqfast/store/FORMAT.md)", "broker.md") == "[a](format.md)"
     assert hooks.relinked("[a](../docs/dev/ledger.md) [b](#x)", "dev/bench.md") == "[a](ledger.md) [b](#x)"
 
 

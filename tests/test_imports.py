@@ -33,6 +33,7 @@ GROUND = frozenset(
         "util.property_file",
         "util.atomic_file",
         "util",
+        "util.deprecated",
     )
 )
 _CYTHON_IMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+c?import\b|c?import\s+([\w.]+(?:\s*,\s*[\w.]+)*))", re.MULTILINE)

@@ -1,7 +1,7 @@
 """Spark reads and writes stores: ``spark.read.format("mqfast").load(path)``.
 
 The only part of mqfast that may import pyspark and pyarrow (``pip install mqfast[spark]``). Importing this package
-imports neither. See ``docs/spark.md``.
+imports neither. See ``docs/spark/start.md``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The set-ups of docs/ha.md: its commands, settings and steps, on loopback addresses and home directories of their own.
+"""The set-ups of docs/ha.md and docs/failover.md run with addresses, directories and sizes of files of their own.
 
 Room: tests/ha. It must never start what the page does not say, but for addresses, directories and sizes of files.
 """
@@ -40,7 +40,8 @@ from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode
 
 T = TypeVar("T")
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "ha.md").read_text(encoding="utf-8")
+_DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = "".join((_DOCS / name).read_text(encoding="utf-8") for name in ("ha.md", "failover.md"))
 SIZES = [f"{name}={size}" for name, size in SMALL.items()]
 LOOPBACK = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8")
 

@@ -195,7 +195,7 @@ def test_a_frame_with_pushdown_is_for_one_query_as_the_document_says(spark: Spar
     assert frame().where("topic = 'T0'").union(frame().where("topic = 'T1'")).count() == 160
     shared = frame()
     assert shared.where("topic = 'T0'").count() == 80
-    assert shared.count() == 80, "Spark plans each query of a DataFrame: the warning in docs/spark.md can go"
+    assert shared.count() == 80, "Spark plans each query of a DataFrame: the warning in docs/spark can go"
 
 
 def test_pushdown_without_its_setting_is_refused(spark: SparkSession, store: Path) -> None:

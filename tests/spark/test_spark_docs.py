@@ -1,4 +1,4 @@
-"""What docs/spark.md says: its tables are those of the code, its program runs.
+"""The pages of docs/spark: their tables are those of the code, their program runs.
 
 Room: tests/spark.
 """
@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENT = ROOT / "docs" / "spark.md"
+_NAMES = ("start.md", "read.md", "cluster.md", "write.md", "streaming.md", "jobs.md")
+PAGES = [ROOT / "docs" / "spark" / name for name in _NAMES]
 
 
 def test_the_tables_are_current() -> None:
@@ -24,8 +25,10 @@ def test_the_tables_are_current() -> None:
     assert spec.loader is not None
     writer = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(writer)
-    document = DOCUMENT.read_text(encoding="utf-8")
-    assert writer.renewed(document) == document, "run: python docs/spark_tables.py"
+    texts = [path.read_text(encoding="utf-8") for path in writer.DOCUMENTS]
+    assert [writer.renewed(text) for text in texts] == texts, "run: python docs/spark_tables.py"
+    document = "\n".join(texts)
+    assert document.count("written by docs/spark_tables.py") == 8
     assert "| `maxBytesPerTrigger` | size |" in document
     assert "| `crcOk` | boolean |" in document
 
@@ -33,7 +36,8 @@ def test_the_tables_are_current() -> None:
 def test_the_program_of_the_document_runs(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     pytest.importorskip("pyspark")
     session = request.getfixturevalue("spark")  # skips without Java; the program then gets this session
-    blocks = re.findall(r"^```python\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert len(blocks) >= 5
     before = Path.cwd()
     os.chdir(tmp_path)
@@ -42,7 +46,7 @@ def test_the_program_of_the_document_runs(tmp_path: Path, request: pytest.Fixtur
         program = (
             "\n".join(blocks).replace('"shop"', repr(str(tmp_path / "shop"))).replace("'shop'", f"'{tmp_path}/shop'")
         )
-        exec(compile(program, str(DOCUMENT), "exec"), {})
+        exec(compile(program, "docs/spark", "exec"), {})
         session.catalog.dropTempView("orders")
     finally:
         os.chdir(before)

@@ -163,7 +163,7 @@ def test_no_room_to_keep_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         raise DiskFull(errno.ENOSPC, "write failed: No space left on device", str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr("mqfast.store.check.kept.Keeper.write_list", full)
+        patch.setattr("mqfast.store.check.kept.KeptRecordsWriter.write_list", full)
         with pytest.raises(DiskFull, match="nothing was cut"):
             reopened(path)
     assert tree(path / "commitlog") == log

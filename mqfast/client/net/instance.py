@@ -90,7 +90,7 @@ class ClientInstance:
     """One client id of this process in one event loop; see ``/net/steps.py`` for what it runs.
 
     Attributes:
-        client_id: how brokers know it; routes, name_servers, shell, loop.
+        client_id: how brokers know it; routes, name_servers, driver, loop.
         requests: who serves what brokers ask.
         remoting: the connections of the loop.
     Thread: that of the event loop, but for ``route``, ``sign``, ``routes``, ``heartbeat_soon``, ``route_failed``: any.

@@ -2,5 +2,5 @@
 
 Room: the Spark adapter. Each job is one module with ``Settings``, ``run(spark, settings) -> Report`` and ``main``; what
 they share is in ``arguments.py``, ``report.py``, ``tasks.py`` and ``files.py``. A job must never change the store that
-it reads. See ``docs/spark.md``.
+it reads. See ``docs/spark/start.md``.
 """

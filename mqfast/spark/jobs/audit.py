@@ -26,6 +26,7 @@ from mqfast.spark.jobs.settings import AuditSettings, renamed_settings
 from mqfast.spark.jobs.tasks import print_progress
 from mqfast.spark.plan import Snapshot
 from mqfast.store.base.paths import StorePaths
+from mqfast.util.deprecated import former_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -232,6 +233,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def __getattr__(name: str) -> type[AuditSettings]:
     """Return the class of the settings for its former name."""
     return renamed_settings(__name__, name, AuditSettings)
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Return the class of a former name."""
+        return former_name(__name__, name, {"Settings": AuditSettings})
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ from mqfast.store.base.os_api import REAL
 from mqfast.store.base.paths import StorePaths, list_index_files, list_offset_files, list_queues, queue_dir
 from mqfast.store.file_sizes import sizes_of_files
 from mqfast.store.meta.metadata import TopicTable
+from mqfast.util.deprecated import former_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -285,6 +286,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def __getattr__(name: str) -> type[RebuildSettings]:
     """Return the class of the settings for its former name."""
     return renamed_settings(__name__, name, RebuildSettings)
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Return the class of a former name."""
+        return former_name(__name__, name, {"Settings": RebuildSettings})
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from mqfast.spark.local.commit import Committed, SinkTransaction, check_target
 from mqfast.spark.local.staging import StagedFile, clean_staging
 from mqfast.spark.options import Options
 from mqfast.spark.rows import RowWriter
+from mqfast.util.deprecated import former_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -180,6 +181,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def __getattr__(name: str) -> type[ReplaySettings]:
     """Return the class of the settings for its former name."""
     return renamed_settings(__name__, name, ReplaySettings)
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Return the class of a former name."""
+        return former_name(__name__, name, {"Settings": ReplaySettings})
 
 
 if __name__ == "__main__":
