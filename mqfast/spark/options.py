@@ -1,8 +1,8 @@
 """The options of the Spark source and sink: name, type, default, scope and meaning of each.
 
 The fields of ``Options`` are the only table: parsing, errors with the nearest name and the reference in
-``docs/spark/reference.md`` derive from the fields. Parsing reads no store: ``selection.py`` checks topics and offsets. Imports
-neither Spark nor Arrow.
+``docs/spark/reference.md`` derive from the fields. Parsing reads no store: ``selection.py`` checks topics and offsets.
+Imports neither Spark nor Arrow.
 """
 
 # ruff: noqa: RUF009  (every default is made by _option, which is the point)

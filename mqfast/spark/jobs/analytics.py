@@ -20,6 +20,7 @@ from mqfast.spark.jobs.locations import ClusterLocation, Place, add_place, as_op
 from mqfast.spark.jobs.report import JobReport
 from mqfast.spark.jobs.settings import renamed_settings
 from mqfast.spark.jobs.tasks import print_progress
+from mqfast.util.deprecated import former_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -217,6 +218,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def __getattr__(name: str) -> type[AnalyticsSettings]:
     """Return the class of the settings for its former name."""
     return renamed_settings(__name__, name, AnalyticsSettings)
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Return the class of a former name."""
+        return former_name(__name__, name, {"Settings": AnalyticsSettings})
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ from mqfast.spark.partitions import ScanPartition, cached_backend, partitions_of
 from mqfast.spark.plan import Snapshot, plan
 from mqfast.spark.schema import chosen_columns
 from mqfast.spark.selection import select
+from mqfast.util.deprecated import former_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -289,6 +290,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def __getattr__(name: str) -> type[ArchiveSettings]:
     """Return the class of the settings for its former name."""
     return renamed_settings(__name__, name, ArchiveSettings)
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Return the class of a former name."""
+        return former_name(__name__, name, {"Settings": ArchiveSettings})
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ from mqfast.spark.partitions import cached_backend
 from mqfast.spark.plan import OffsetRange
 from mqfast.spark.rows import RowWriter
 from mqfast.spark.schema import chosen_columns
+from mqfast.util.deprecated import former_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -239,6 +240,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def __getattr__(name: str) -> type[DlqSettings]:
     """Return the class of the settings for its former name."""
     return renamed_settings(__name__, name, DlqSettings)
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Return the class of a former name."""
+        return former_name(__name__, name, {"Settings": DlqSettings})
 
 
 if __name__ == "__main__":
