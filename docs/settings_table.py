@@ -1,5 +1,5 @@
 """Writes the settings table of ``settings.md``, the settings that the network may change in ``broker.md``, and the
-types of ``mqfast/settings.py`` from the configuration itself: ``python docs/settings_table.py``.
+types of ``mqfast/settings/store_settings.py`` from the declarations: ``python docs/settings_table.py``.
 
 It must never hold a fact about a setting of its own: names, units, defaults and texts come from
 ``StoreConfig.describe()``, and whether a setting has an effect from the sources that read it. A test compares the
@@ -17,9 +17,10 @@ sys.path.insert(0, str(ROOT))
 
 from mqfast.broker.config.broker_config import BrokerConfig  # noqa: E402  (the sources beside this file, not an installed package)
 from mqfast.config import FIELD_OF_PROPERTY, StoreConfig  # noqa: E402  (the sources beside this file, not an installed package)
+from mqfast.settings.declaration import specs_of  # noqa: E402  (the sources beside this file, not an installed package)
 
 DOCUMENT = ROOT / "docs" / "settings.md"
-TYPES = ROOT / "mqfast" / "settings.py"
+TYPES = ROOT / "mqfast" / "settings" / "store_settings.py"
 BROKER_PAGE = ROOT / "docs" / "broker.md"
 BEGIN_LIVE, END_LIVE = "<!-- live settings -->", "<!-- end of live settings -->"
 BEGIN_TYPES = "    # Written by docs/settings_table.py."
@@ -83,13 +84,13 @@ def renewed_live(document: str) -> str:
 
 
 def _type_of(name: str) -> str:
-    meta = StoreConfig.__dataclass_fields__[name].metadata
-    kind = f"Literal[{', '.join(map(repr, meta['choices']))}]".replace("'", '"') if meta["choices"] else meta["kind"]
-    return f"{kind} | None" if meta["optional"] else kind
+    spec = specs_of(StoreConfig)[name]
+    kind = f"Literal[{', '.join(map(repr, spec.choices))}]".replace("'", '"') if spec.choices else spec.kind
+    return f"{kind} | None" if spec.optional else kind
 
 
 def renewed_types(source: str) -> str:
-    """``mqfast/settings.py`` with its fields written anew: our names, then RocketMQ's."""
+    """``mqfast/settings/store_settings.py`` with its fields written anew: our names, then RocketMQ's."""
     head, _, _ = source.partition(BEGIN_TYPES)
     ours = {s.field: _type_of(s.field) for s in StoreConfig().describe()}
     lines = [f"    {name}: {kind}" for name, kind in ours.items()]

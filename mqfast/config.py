@@ -7,17 +7,21 @@ Nothing else in the project maps one name to the other. This module must never t
 
 from __future__ import annotations
 
-import difflib
 import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
 
-from mqfast.broker_conf import KNOWN_TO_ROCKETMQ, decode_conf, java_number, java_trim, parse_properties, read_conf
 from mqfast.errors import ConfigError, MessageIllegal
 from mqfast.message import parse_host
 from mqfast.retention_rules import RetentionRules, parse_retention
+from mqfast.settings.broker_conf import read_conf
+from mqfast.settings.declaration import check_setting, setting, specs_of
+from mqfast.settings.rocketmq_names import KNOWN_TO_ROCKETMQ
+from mqfast.util.java_text import I32_MAX, I64_MAX, java_number, java_trim
+from mqfast.util.near_names import did_you_mean
+from mqfast.util.property_file import decode_conf, parse_properties
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -28,8 +32,6 @@ __all__ = ["DOCUMENTED_FIELDS", "FIELD_OF_PROPERTY", "PROPERTY_OF_FIELD", "Setti
 
 _log = logging.getLogger("mqfast.config")
 
-_I32_MAX: Final = 2**31 - 1
-_I64_MAX: Final = 2**63 - 1
 _CONF_BYTES_MAX: Final = 1 << 20
 _MS_OF_DELAY_UNIT: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -48,45 +50,8 @@ class Setting(NamedTuple):
     doc: str
 
 
-def _setting(
-    default: object,
-    rocketmq: str | None,
-    unit: str,
-    doc: str,
-    *,
-    least: float | None = None,
-    most: float | None = None,
-    choices: tuple[str, ...] = (),
-    clamp: tuple[int, int] | None = None,
-    broker: object = None,
-) -> Any:
-    # ``broker``: the default of that profile where it differs; the field is None until __post_init__ knows the profile.
-    # ``clamp``: RocketMQ silently moves a value into this range; a keyword outside of it is an error, a broker.conf
-    # gets a warning.
-    kind = {bool: "bool", int: "int", float: "float"}.get(type(default), "str")
-    if default is None and unit == "bytes":
-        kind = "int"
-    if kind in ("int", "float"):
-        least = 0 if least is None else least
-        most = _I32_MAX if most is None else most
-    metadata = {
-        "rocketmq": rocketmq,
-        "unit": unit,
-        "doc": doc,
-        "kind": kind,
-        "optional": default is None,
-        "least": least,
-        "most": most,
-        "choices": choices,
-        "clamp": clamp,
-        "default": default,
-        "broker": default if broker is None else broker,
-    }
-    return field(default=default if broker is None else None, metadata=metadata)
-
-
-def _own(default: object, unit: str, doc: str, **limits: Any) -> Any:
-    return _setting(default, None, unit, doc, **limits)
+def _own(default: object, unit: str, doc: str, **more: Any) -> Any:
+    return setting(default, None, unit, doc, **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,32 +76,32 @@ class StoreConfig:
     )
 
     # Where things are.
-    store_path_root_dir: str | None = _setting(
+    store_path_root_dir: str | None = setting(
         None,
         "storePathRootDir",
         "text",
         "Directory of the store; only compared with the path that is given to open().",
     )
-    store_path_commit_log: str | None = _setting(
+    store_path_commit_log: str | None = setting(
         None,
         "storePathCommitLog",
         "directories",
         "Directories of the log, separated by commas; none means commitlog/ in the store.",
     )
-    read_only_commit_log_store_paths: str | None = _setting(
+    read_only_commit_log_store_paths: str | None = setting(
         None,
         "readOnlyCommitLogStorePaths",
         "directories",
         "Log directories, separated by commas, that get no new files.",
     )
-    store_type: str = _setting(
+    store_type: str = setting(
         "default",
         "storeType",
         "name",
         "Kind of store; RocksDB stores have another format and cannot be opened.",
         choices=("default",),
     )
-    broker_role: str = _setting(
+    broker_role: str = setting(
         "ASYNC_MASTER",
         "brokerRole",
         "name",
@@ -146,77 +111,77 @@ class StoreConfig:
     )
 
     # Sizes that are part of the format.
-    mapped_file_bytes_commit_log: int = _setting(
-        64 << 20, "mappedFileSizeCommitLog", "bytes", "Length of one log file.", least=256, broker=1 << 30
+    mapped_file_bytes_commit_log: int = setting(
+        64 << 20, "mappedFileSizeCommitLog", "bytes", "Length of one log file.", low=256, broker_default=1 << 30
     )
-    mapped_file_bytes_consume_queue: int = _setting(
+    mapped_file_bytes_consume_queue: int = setting(
         6_000_000,
         "mappedFileSizeConsumeQueue",
         "bytes",
         "Length of one queue file, rounded up to whole 20-byte units.",
-        least=1,
-        most=_I32_MAX - _I32_MAX % 20,
+        low=1,
+        high=I32_MAX - I32_MAX % 20,
     )
-    mapped_file_bytes_batch_consume_queue: int = _setting(
+    mapped_file_bytes_batch_consume_queue: int = setting(
         13_800_000,
         "mapperFileSizeBatchConsumeQueue",
         "bytes",
         "Length of one file of 46-byte batch units; not rounded.",
-        least=46,
+        low=46,
     )
-    mapped_file_bytes_consume_queue_ext: int = _setting(
-        48 << 20, "mappedFileSizeConsumeQueueExt", "bytes", "Length of one queue extension file.", least=24
+    mapped_file_bytes_consume_queue_ext: int = setting(
+        48 << 20, "mappedFileSizeConsumeQueueExt", "bytes", "Length of one queue extension file.", low=24
     )
-    mapped_file_bytes_timer_log: int = _setting(
+    mapped_file_bytes_timer_log: int = setting(
         100 << 20, "mappedFileSizeTimerLog", "bytes", "Length of one file of a broker's timer log."
     )
-    enable_consume_queue_ext: bool = _setting(
+    enable_consume_queue_ext: bool = setting(
         False,
         "enableConsumeQueueExt",
         "on/off",
         "Units may hold addresses of extension units. Both kinds are read; new units hold the tags code itself.",
     )
-    max_hash_slot_num: int = _setting(
-        75_000, "maxHashSlotNum", "slots", "Hash slots of one index file.", least=1, broker=5_000_000
+    max_hash_slot_num: int = setting(
+        75_000, "maxHashSlotNum", "slots", "Hash slots of one index file.", low=1, broker_default=5_000_000
     )
-    max_index_num: int = _setting(
+    max_index_num: int = setting(
         300_000,
         "maxIndexNum",
         "entries",
         "Entries of one index file; the first is never used.",
-        least=2,
-        broker=20_000_000,
+        low=2,
+        broker_default=20_000_000,
     )
 
     # What a message may be.
-    max_message_bytes: int = _setting(
-        4 << 20, "maxMessageSize", "bytes", "Longest body; a whole record may have 64 KiB more.", least=10
+    max_message_bytes: int = setting(
+        4 << 20, "maxMessageSize", "bytes", "Longest body; a whole record may have 64 KiB more.", low=10
     )
-    auto_message_version_on_topic_len: bool = _setting(
+    auto_message_version_on_topic_len: bool = setting(
         True,
         "autoMessageVersionOnTopicLen",
         "",
         "Use the record version with a two-byte topic length if the topic needs it.",
     )
-    enabled_append_prop_crc: bool = _setting(
+    enabled_append_prop_crc: bool = setting(
         False, "enabledAppendPropCRC", "", "End every record with a CRC over all of it, as a property."
     )
-    force_verify_prop_crc: bool = _setting(
+    force_verify_prop_crc: bool = setting(
         False,
         "forceVerifyPropCRC",
         "",
         "Check the CRC of the whole record instead of the body's; needs enabled_append_prop_crc.",
     )
-    enable_lmq: bool = _setting(
+    enable_lmq: bool = setting(
         False, "enableLmq", "", "Light queues (%LMQ%); consumer offsets are then stored in lmqConsumerOffset.json."
     )
-    enable_multi_dispatch: bool = _setting(
+    enable_multi_dispatch: bool = setting(
         False,
         "enableMultiDispatch",
         "",
         "Dispatch a message also to the queues that its properties name; needs enable_lmq.",
     )
-    message_delay_level: str = _setting(
+    message_delay_level: str = setting(
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
         "messageDelayLevel",
         "levels",
@@ -230,85 +195,85 @@ class StoreConfig:
     born_host: str = _own("127.0.0.1:0", "host:port", "Producer address in records of messages without one.")
 
     # Append and flush.
-    flush_disk_type: str = _setting(
+    flush_disk_type: str = setting(
         "ASYNC_FLUSH",
         "flushDiskType",
         "name",
         "ASYNC_FLUSH: a put returns when the page cache has it. SYNC_FLUSH: when the disk has it.",
         choices=("ASYNC_FLUSH", "SYNC_FLUSH"),
     )
-    sync_flush_timeout_ms: int = _setting(
+    sync_flush_timeout_ms: int = setting(
         5000,
         "syncFlushTimeout",
         "ms",
         "How long a put under SYNC_FLUSH waits before it reports FLUSH_DISK_TIMEOUT.",
-        least=1,
+        low=1,
     )
-    flush_interval_ms_commit_log: int = _setting(
-        500, "flushIntervalCommitLog", "ms", "Pause between flushes of the log.", least=1
+    flush_interval_ms_commit_log: int = setting(
+        500, "flushIntervalCommitLog", "ms", "Pause between flushes of the log.", low=1
     )
-    flush_least_pages_commit_log: int = _setting(
+    flush_least_pages_commit_log: int = setting(
         4, "flushCommitLogLeastPages", "4 KiB pages", "Flush the log only if at least so many pages are dirty."
     )
-    flush_thorough_interval_ms_commit_log: int = _setting(
+    flush_thorough_interval_ms_commit_log: int = setting(
         10_000, "flushCommitLogThoroughInterval", "ms", "Longest time between flushes, however few pages are dirty."
     )
-    commit_interval_ms_commit_log: int = _setting(
-        200, "commitIntervalCommitLog", "ms", "Pause between commits from the pool to the page cache.", least=1
+    commit_interval_ms_commit_log: int = setting(
+        200, "commitIntervalCommitLog", "ms", "Pause between commits from the pool to the page cache.", low=1
     )
-    commit_least_pages_commit_log: int = _setting(
+    commit_least_pages_commit_log: int = setting(
         4, "commitCommitLogLeastPages", "4 KiB pages", "Commit only if at least so many pages are waiting."
     )
-    commit_thorough_interval_ms_commit_log: int = _setting(
+    commit_thorough_interval_ms_commit_log: int = setting(
         200, "commitCommitLogThoroughInterval", "ms", "Longest time between commits, however few pages are waiting."
     )
-    flush_interval_ms_consume_queue: int = _setting(
-        1000, "flushIntervalConsumeQueue", "ms", "Pause between flushes of the queues.", least=1
+    flush_interval_ms_consume_queue: int = setting(
+        1000, "flushIntervalConsumeQueue", "ms", "Pause between flushes of the queues.", low=1
     )
-    os_page_cache_busy_timeout_ms: int = _setting(
+    os_page_cache_busy_timeout_ms: int = setting(
         1000,
         "osPageCacheBusyTimeOutMills",
         "ms",
         "If one append holds the put lock for longer, further puts raise PageCacheBusy.",
-        most=_I64_MAX,
+        high=I64_MAX,
     )
-    transient_store_pool_enable: bool = _setting(
+    transient_store_pool_enable: bool = setting(
         False,
         "transientStorePoolEnable",
         "",
         "Append into private buffers that are committed later. A killed process loses what is not committed.",
     )
-    transient_store_pool_size: int = _setting(
-        5, "transientStorePoolSize", "buffers", "Buffers of the pool, each as long as a log file.", least=1, most=1024
+    transient_store_pool_size: int = setting(
+        5, "transientStorePoolSize", "buffers", "Buffers of the pool, each as long as a log file.", low=1, high=1024
     )
-    fast_fail_if_no_buffer_in_store_pool: bool = _setting(
+    fast_fail_if_no_buffer_in_store_pool: bool = setting(
         False,
         "fastFailIfNoBufferInStorePool",
         "",
         "An empty pool refuses the put instead of writing through the mapping.",
     )
-    warm_mapped_file_enable: bool = _setting(
+    warm_mapped_file_enable: bool = setting(
         False, "warmMapedFileEnable", "", "Touch every page of a new log file before it is used."
     )
 
     # Index, dispatch and reading.
-    message_index_enable: bool = _setting(True, "messageIndexEnable", "", "Index messages by key and by tags.")
-    index_file_write_enable: bool = _setting(
+    message_index_enable: bool = setting(True, "messageIndexEnable", "", "Index messages by key and by tags.")
+    index_file_write_enable: bool = setting(
         True, "indexFileWriteEnable", "", "Write index entries into index files; there is no other kind of index."
     )
-    index_file_read_enable: bool = _setting(True, "indexFileReadEnable", "", "Let queries ask the index files.")
-    message_index_safe: bool = _setting(
+    index_file_read_enable: bool = setting(True, "indexFileReadEnable", "", "Let queries ask the index files.")
+    message_index_safe: bool = setting(
         False, "messageIndexSafe", "", "Recovery starts early enough to rebuild every index entry, which takes longer."
     )
-    check_crc_on_recover: bool = _setting(
+    check_crc_on_recover: bool = setting(
         True, "checkCRCOnRecover", "", "Check the body CRC of every record that recovery reads."
     )
-    read_uncommitted: bool = _setting(
+    read_uncommitted: bool = setting(
         False, "readUnCommitted", "", "Readers see messages before they are flushed (only under SYNC_FLUSH)."
     )
-    max_msgs_num_batch: int = _setting(64, "maxMsgsNumBatch", "messages", "Most results of one query by key.", least=1)
-    default_query_max_num: int = _setting(
-        32, "defaultQueryMaxNum", "messages", "Results of a query by key that names no limit.", least=1
+    max_msgs_num_batch: int = setting(64, "maxMsgsNumBatch", "messages", "Most results of one query by key.", low=1)
+    default_query_max_num: int = setting(
+        32, "defaultQueryMaxNum", "messages", "Results of a query by key that names no limit.", low=1
     )
 
     # Retention.
@@ -320,43 +285,43 @@ class StoreConfig:
         'first); "rocketmq" (the settings below). none means: never for the embedded profile, unless one of '
         "RocketMQ's retention settings is given; rocketmq for the broker profile.",
     )
-    file_reserved_time_hours: int = _setting(72, "fileReservedTime", "hours", "Age at which a log file may be deleted.")
-    delete_when: str = _setting(
+    file_reserved_time_hours: int = setting(72, "fileReservedTime", "hours", "Age at which a log file may be deleted.")
+    delete_when: str = setting(
         "04", "deleteWhen", "local hours", "Hours of the day, separated by semicolons, in which old files are deleted."
     )
-    delete_file_batch_max: int = _setting(
-        10, "deleteFileBatchMax", "files", "Most log files deleted in one pass.", least=1
+    delete_file_batch_max: int = setting(
+        10, "deleteFileBatchMax", "files", "Most log files deleted in one pass.", low=1
     )
-    delete_files_interval_ms_commit_log: int = _setting(
+    delete_files_interval_ms_commit_log: int = setting(
         100, "deleteCommitLogFilesInterval", "ms", "Pause between two deletions of log files."
     )
-    destroy_mapped_file_interval_forcibly_ms: int = _setting(
+    destroy_mapped_file_interval_forcibly_ms: int = setting(
         120_000, "destroyMapedFileIntervalForcibly", "ms", "How long the deletion of a file waits for its readers."
     )
-    redelete_hanged_file_interval_ms: int = _setting(
+    redelete_hanged_file_interval_ms: int = setting(
         120_000, "redeleteHangedFileInterval", "ms", "Pause between attempts to delete a file that readers hold."
     )
-    clean_resource_interval_ms: int = _setting(
-        10_000, "cleanResourceInterval", "ms", "Pause between two passes of the retention services.", least=1
+    clean_resource_interval_ms: int = setting(
+        10_000, "cleanResourceInterval", "ms", "Pause between two passes of the retention services.", low=1
     )
-    clean_file_forcibly_enable: bool = _setting(
+    clean_file_forcibly_enable: bool = setting(
         True, "cleanFileForciblyEnable", "", "Delete files before their time when the disk is nearly full."
     )
-    disk_max_used_space_percent: int = _setting(
+    disk_max_used_space_percent: int = setting(
         75, "diskMaxUsedSpaceRatio", "%", "Above this disk use old files are deleted at any hour.", clamp=(10, 95)
     )
-    disk_space_clean_forcibly_percent: int = _setting(
+    disk_space_clean_forcibly_percent: int = setting(
         85, "diskSpaceCleanForciblyRatio", "%", "Above this disk use files of any age are deleted.", clamp=(30, 85)
     )
-    disk_space_warning_level_percent: int = _setting(
+    disk_space_warning_level_percent: int = setting(
         90, "diskSpaceWarningLevelRatio", "%", "Above this disk use puts are refused as well.", clamp=(35, 90)
     )
     retention_bytes: int | None = _own(
         None,
         "bytes",
         "Most bytes of log files to keep, in addition to RocketMQ's rules; alone the same as a size in retention.",
-        least=1,
-        most=_I64_MAX,
+        low=1,
+        high=I64_MAX,
     )
     on_damage: str = _own(
         "keep",
@@ -373,24 +338,24 @@ class StoreConfig:
     )
 
     # Metadata.
-    default_topic_queue_nums: int = _setting(
+    default_topic_queue_nums: int = setting(
         8,
         "defaultTopicQueueNums",
         "queues",
         "Queues of a topic that its first put creates, as written to topics.json.",
-        least=1,
-        most=1024,
+        low=1,
+        high=1024,
     )
-    flush_consumer_offset_interval_ms: int = _setting(
-        5000, "flushConsumerOffsetInterval", "ms", "Pause between two writes of consumerOffset.json.", least=1
+    flush_consumer_offset_interval_ms: int = setting(
+        5000, "flushConsumerOffsetInterval", "ms", "Pause between two writes of consumerOffset.json.", low=1
     )
-    consumer_offset_update_version_step: int = _setting(
+    consumer_offset_update_version_step: int = setting(
         500,
         "consumerOffsetUpdateVersionStep",
         "commits",
         "Commits after which consumerOffset.json gets a new version.",
-        least=1,
-        most=_I64_MAX,
+        low=1,
+        high=I64_MAX,
     )
 
     # Our own.
@@ -405,7 +370,7 @@ class StoreConfig:
         "bytes",
         "Bytes ahead of the log end that are kept writable, so that no put waits for a page fault. With a pool the "
         "memory of the buffer is touched. With sync flush see zeros_ahead_bytes.",
-        broker=16 << 20,
+        broker_default=16 << 20,
     )
     zeros_ahead_bytes: int = _own(
         4 << 20,
@@ -413,7 +378,7 @@ class StoreConfig:
         "With sync flush: bytes ahead of the log end that are written to disk as zeros, and kept writable, so that no "
         "sync waits for the filesystem's journal (halves the time of a small sync on ext4). The log is written twice "
         "for that: 0 where writes wear the disk or the filesystem copies on write (btrfs, ZFS).",
-        broker=8 << 20,
+        broker_default=8 << 20,
     )
     sigbus_guard: bool = _own(
         True,
@@ -427,20 +392,20 @@ class StoreConfig:
         "files",
         "Log files that are created ahead of need. Files above 4 MiB: the next one when half of the last one is full, "
         "one more at three quarters.",
-        least=0,
-        most=64,
+        low=0,
+        high=64,
     )
     mlock_budget_bytes: int = _own(
         8 << 20,
         "bytes",
         "Most memory to lock. Memory that cannot be locked is a warning, never an error. 0 locks nothing.",
-        most=_I64_MAX,
+        high=I64_MAX,
     )
     maps_max: int = _own(
         32_000,
         "mappings",
         "Most files to keep mapped; the kernel allows 65,530 mappings per process by default.",
-        least=16,
+        low=16,
     )
 
     # About the settings themselves.
@@ -452,11 +417,11 @@ class StoreConfig:
     _NOTES: ClassVar[frozenset[str]] = frozenset({"explicit", "without_effect", "unknown", "warnings"})
 
     def __post_init__(self) -> None:
-        _check("profile", self.profile, _META["profile"])
-        for name, meta in _META.items():
-            if getattr(self, name) is None and not meta["optional"]:
-                object.__setattr__(self, name, meta["broker" if self.profile == "broker" else "default"])
-            _check(name, getattr(self, name), meta)
+        check_setting("profile", self.profile, _SPECS["profile"], hints=False)
+        for name, spec in _SPECS.items():
+            if getattr(self, name) is None and not spec.optional:
+                object.__setattr__(self, name, spec.broker_default if self.profile == "broker" else spec.default)
+            check_setting(name, getattr(self, name), spec, hints=False)
         size = self.mapped_file_bytes_consume_queue
         object.__setattr__(self, "mapped_file_bytes_consume_queue", -(-size // 20) * 20)
         self._check_together()
@@ -468,9 +433,9 @@ class StoreConfig:
             except MessageIllegal as error:
                 raise ConfigError(f"{host}: {error}") from None
         index_bytes = 40 + 4 * self.max_hash_slot_num + 20 * self.max_index_num
-        if index_bytes > _I32_MAX:
+        if index_bytes > I32_MAX:
             raise ConfigError(
-                f"max_hash_slot_num and max_index_num: expected an index file of at most {_I32_MAX} bytes, "
+                f"max_hash_slot_num and max_index_num: expected an index file of at most {I32_MAX} bytes, "
                 f"found {index_bytes}"
             )
         _delay_levels(self.message_delay_level)
@@ -517,9 +482,7 @@ class StoreConfig:
     def _asked_for_rocketmq(self) -> list[str]:
         """The settings that select RocketMQ's retention rules without ``retention="rocketmq"``."""
         named = [
-            name
-            for name in _ROCKETMQ_RETENTION
-            if name in self.explicit or getattr(self, name) != _META[name]["default"]
+            name for name in _ROCKETMQ_RETENTION if name in self.explicit or getattr(self, name) != _SPECS[name].default
         ]
         if "retention_when_full" in self.explicit and self.retention_when_full == "drop_oldest":
             named.append("retention_when_full")
@@ -552,13 +515,13 @@ class StoreConfig:
             if name in _HOST_PARTS:
                 host_parts[name] = value
                 continue
-            target = name if name in _META else FIELD_OF_PROPERTY.get(name)
+            target = name if name in _SPECS else FIELD_OF_PROPERTY.get(name)
             if target is None:
                 raise ConfigError(_unknown(name))
             if target in values:
                 raise ConfigError(f"{target} and {PROPERTY_OF_FIELD[target]}: expected one spelling, found both")
             if value is None:
-                _check(target, value, _META[target])
+                check_setting(target, value, _SPECS[target], hints=False)
             values[target] = value
         if host_parts:
             if "store_host" in values:
@@ -591,7 +554,7 @@ class StoreConfig:
         if os_api is not None:
             where = source
             source, early = decode_conf(os_api.read_file(source, max_bytes=_CONF_BYTES_MAX))
-        conf = read_conf(source, where, FIELD_OF_PROPERTY, _META, _HOST_PARTS, _unknown)
+        conf = read_conf(source, where, FIELD_OF_PROPERTY, _SPECS, _HOST_PARTS, _unknown)
         values = conf.values
         warnings = (*(f"{where}: {text}" for text in early), *conf.warnings)
         if conf.hosts:
@@ -634,15 +597,14 @@ class StoreConfig:
     def describe(self) -> list[Setting]:
         """Every setting with its value, unit, RocketMQ name and meaning, in the order of the class."""
         return [
-            Setting(name, getattr(self, name), meta["unit"], meta["rocketmq"], meta["doc"])
-            for name, meta in _META.items()
+            Setting(name, getattr(self, name), spec.unit, spec.rocketmq_name, spec.doc) for name, spec in _SPECS.items()
         ]
 
     def broker_conf_sizes(self) -> dict[str, int]:
         """The file sizes that differ from RocketMQ's defaults, by RocketMQ's names. A Java broker that opens the store
         needs them in its broker.conf.
         """
-        sizes = (name for name in _META if name in _SIZES and getattr(self, name) != _META[name]["broker"])
+        sizes = (name for name in _SPECS if name in _SIZES and getattr(self, name) != _SPECS[name].broker_default)
         return {PROPERTY_OF_FIELD[name]: getattr(self, name) for name in sizes}
 
     @property
@@ -671,9 +633,11 @@ class StoreConfig:
         return _directories(self.read_only_commit_log_store_paths)
 
 
-_META: Final[dict[str, Mapping[str, Any]]] = {f.name: f.metadata for f in fields(StoreConfig) if f.metadata}
-DOCUMENTED_FIELDS: Final = tuple(_META)
-PROPERTY_OF_FIELD: Final[dict[str, str]] = {name: meta["rocketmq"] for name, meta in _META.items() if meta["rocketmq"]}
+_SPECS: Final = specs_of(StoreConfig)
+DOCUMENTED_FIELDS: Final = tuple(_SPECS)
+PROPERTY_OF_FIELD: Final[dict[str, str]] = {
+    name: spec.rocketmq_name for name, spec in _SPECS.items() if spec.rocketmq_name
+}
 # The two 4.x spellings are the same settings; every other setting has one name.
 FIELD_OF_PROPERTY: Final[dict[str, str]] = {
     **{prop: name for name, prop in PROPERTY_OF_FIELD.items()},
@@ -748,35 +712,16 @@ def _directories(text: str | None) -> tuple[str, ...]:
 def _unknown(name: str) -> str:
     if name in KNOWN_TO_ROCKETMQ:
         return f"{name}: expected a setting of this engine, found one that only RocketMQ uses: it would have no effect"
-    # RocketMQ's names first tried as they are; a keyword in another style is compared with our names.
-    known: Iterable[str] = [*_META, *FIELD_OF_PROPERTY, *_HOST_PARTS]
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = did_you_mean(name, [*_SPECS, *FIELD_OF_PROPERTY, *_HOST_PARTS])
     return f"{name}: expected a known setting, found an unknown one{hint}"
-
-
-def _check(name: str, value: object, meta: Mapping[str, Any]) -> None:
-    if value is None and meta["optional"]:
-        return
-    kind = meta["kind"]
-    allowed: tuple[type, ...] = {"bool": (bool,), "int": (int,), "float": (int, float), "str": (str,)}[kind]
-    if not isinstance(value, allowed) or (isinstance(value, bool) and kind != "bool"):
-        raise ConfigError(f"{name}: expected {kind}, found {type(value).__name__} {value!r}")
-    if meta["choices"] and value not in meta["choices"]:
-        raise ConfigError(f"{name}: expected {' or '.join(meta['choices'])}, found {value!r}")
-    if isinstance(value, (int, float)) and kind != "bool":
-        least, most = meta["clamp"] or (meta["least"], meta["most"])
-        # Written so that NaN fails as well.
-        if not least <= value <= most:
-            raise ConfigError(f"{name}: expected {least} to {most} {meta['unit']}, found {value}")
 
 
 @lru_cache(16)
 def _delay_levels(text: str) -> tuple[int, ...]:
     levels: list[int] = []
     for token in java_trim(text).split(" "):
-        number = java_number(token[:-1], _I64_MAX)
-        if token[-1:] not in _MS_OF_DELAY_UNIT or number is None or abs(number) > _I64_MAX // _MS_OF_DELAY_UNIT["d"]:
+        number = java_number(token[:-1], I64_MAX)
+        if token[-1:] not in _MS_OF_DELAY_UNIT or number is None or abs(number) > I64_MAX // _MS_OF_DELAY_UNIT["d"]:
             raise ConfigError(
                 f"message_delay_level: expected numbers with s, m, h or d between single blanks, found {token!r}"
             )

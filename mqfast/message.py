@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias, TypedDict
 
 from mqfast import properties as _properties
 from mqfast.errors import MessageIllegal, OffsetError, PropertiesTooLong, TopicTooLong, UsageError
+from mqfast.util.validate import is_whole
 
 __all__ = [
     "Bodies",
@@ -345,7 +346,7 @@ _OLDEST_MOMENT_MS: Final = 946_684_800_000
 
 def _moment_ms(when: When) -> int:
     moment: object = round(when.timestamp() * 1000) if isinstance(when, datetime) else when
-    if isinstance(moment, bool) or not isinstance(moment, int) or not 0 <= moment < 1 << 63:
+    if not is_whole(moment, 0, (1 << 63) - 1):
         raise MessageIllegal(f"deliver_at: expected a datetime or milliseconds since the epoch, found {when!r}")
     if moment < _OLDEST_MOMENT_MS:
         hint = "; the number looks like seconds: multiply by 1000" if moment >= 10**9 else ""
@@ -481,7 +482,7 @@ class Message:
             raise MessageIllegal(f"{given[1]}: expected one delay, found it beside {given[0]}")
         if self.delay_level is not None:
             level: object = self.delay_level
-            if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level <= 0x7FFFFFFF:
+            if not is_whole(level, 0, 0x7FFFFFFF):
                 raise MessageIllegal(f"delay_level: expected a level of 0 (no delay) or more, found {level!r}")
             return _properties.DELAY, str(level) if level else None
         if self.delay_s is not None:

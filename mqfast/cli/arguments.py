@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import codecs
-import difflib
 import os
 import re
 import sys
@@ -17,6 +16,7 @@ from datetime import datetime
 from typing import Any, Final, NoReturn
 
 from mqfast.cli.exit_codes import EXIT_CODES, ExitCode
+from mqfast.util.near_names import did_you_mean
 
 __all__ = [
     "STORE_VARIABLE",
@@ -106,8 +106,7 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """As argparse, with the nearest command where there is none of the name."""
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
-            found = difflib.get_close_matches(str(value), list(action.choices), n=1, cutoff=0.5)
-            meant = f"; did you mean {found[0]}?" if found else ""
+            meant = did_you_mean(str(value), action.choices, cutoff=0.5)
             raise argparse.ArgumentError(
                 None, f"{self.prog}: expected a command of {', '.join(action.choices)}, found {value!r}{meant}"
             )

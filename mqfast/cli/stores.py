@@ -6,11 +6,11 @@ It must never open a store for writing, nor create one.
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.errors import CorruptFile, DataLoss, OffsetError, UsageError
+from mqfast.util.near_names import did_you_mean
 
 if TYPE_CHECKING:
     from mqfast.config import StoreConfig
@@ -57,12 +57,9 @@ def reader_of(arguments: argparse.Namespace) -> StoreReader:
 def near(name: str, names: Iterable[str], *, others: bool = True) -> str:
     """A hint for a name that is not there: the nearest ones, else some of those that are (unless not ``others``)."""
     every = sorted(set(names))
-    folded = {other.lower(): other for other in every}
-    close = [folded[low] for low in difflib.get_close_matches(name.lower(), folded, 3, 0.6)]
-    if close:
-        return f"; did you mean {' or '.join(close)}?"
-    if not others:
-        return ""
+    hint = did_you_mean(name, every, count=3, ignore_case=True)
+    if hint or not others:
+        return hint
     if not every:
         return "; the store has none"
     rest = f" and {len(every) - _SOME} more" if len(every) > _SOME else ""

@@ -6,7 +6,6 @@ DefaultMQPushConsumer, ClientConfig, Validators.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import os
 import ssl
@@ -14,19 +13,20 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, Self
 
-from mqfast.broker_conf import java_trim, java_whole
 from mqfast.client.hooks import ClientHook
 from mqfast.client.net.instance import InstanceSettings
 from mqfast.client.route.address_map import checked_map
 from mqfast.client.route.name_servers import parse_addresses
 from mqfast.client.values import Address, Credentials
 from mqfast.errors import ClientConfigError
+from mqfast.settings.declaration import SettingSpec, check_setting
+from mqfast.util.java_text import java_trim, java_whole
+from mqfast.util.near_names import did_you_mean
 
 __all__ = [
     "CONSUMER_RULES",
     "NamedArguments",
     "PRODUCER_RULES",
-    "Rule",
     "check",
     "check_function",
     "check_group",
@@ -36,7 +36,6 @@ __all__ = [
     "instance_settings",
     "is_coroutine_function",
     "listed",
-    "nearest",
     "producer_arguments",
 ]
 
@@ -45,63 +44,42 @@ _GROUP_CHARACTERS: Final = frozenset("%|-_0123456789abcdefghijklmnopqrstuvwxyzAB
 _FRAME_BYTES: Final = 16 << 20
 
 
-class Rule(NamedTuple):
-    """What a setting may be.
-
-    Args: kind: a type, "number" (int or float) or "call"; low, high: both allowed; choices: of a text; optional: None
-    is allowed; unit: for the error.
-    """
-
-    kind: type | str
-    low: float | None = None
-    high: float | None = None
-    unit: str = ""
-    choices: tuple[str, ...] = ()
-    optional: bool = False
-
-
-PRODUCER_RULES: Final[Mapping[str, Rule]] = {
-    "send_timeout_s": Rule("number", 0.001, 86_400, "seconds"),
-    "retries": Rule(int, 0, 100, "attempts after the first one"),
-    "retry_other_broker_when_not_ok": Rule(bool),
-    "compress_over_bytes": Rule(int, 0, _FRAME_BYTES, "bytes", optional=True),
-    "compression": Rule(str, choices=("zlib", "lz4", "zstd")),
-    "compress_level": Rule(int, 0, 22),
-    "max_message_bytes": Rule(int, 1, _FRAME_BYTES - 65_536, "bytes"),
-    "topic_queues": Rule(int, 1, 65_536, "queues"),
-    "create_topic_key": Rule(str),
-    "linger_ms": Rule("number", 0, 60_000, "milliseconds"),
-    "batch_bytes": Rule(int, 1, _FRAME_BYTES - 65_536, "bytes"),
-    "max_in_flight": Rule(int, 1, 1 << 31, "messages"),
-    "max_in_flight_bytes": Rule(int, 1, 1 << 62, "bytes"),
-    "close_timeout_s": Rule("number", 0, 86_400, "seconds"),
-    "start_timeout_s": Rule("number", 0, 31 * 86_400, "seconds", optional=True),
-    "selector": Rule("call", optional=True),
+PRODUCER_RULES: Final[Mapping[str, SettingSpec]] = {
+    "send_timeout_s": SettingSpec("number", 0.001, 86_400, "seconds"),
+    "retries": SettingSpec("int", 0, 100, "attempts after the first one"),
+    "retry_other_broker_when_not_ok": SettingSpec("bool"),
+    "compress_over_bytes": SettingSpec("int", 0, _FRAME_BYTES, "bytes", optional=True),
+    "compression": SettingSpec("str", choices=("zlib", "lz4", "zstd")),
+    "compress_level": SettingSpec("int", 0, 22),
+    "max_message_bytes": SettingSpec("int", 1, _FRAME_BYTES - 65_536, "bytes"),
+    "topic_queues": SettingSpec("int", 1, 65_536, "queues"),
+    "create_topic_key": SettingSpec("str"),
+    "linger_ms": SettingSpec("number", 0, 60_000, "milliseconds"),
+    "batch_bytes": SettingSpec("int", 1, _FRAME_BYTES - 65_536, "bytes"),
+    "max_in_flight": SettingSpec("int", 1, 1 << 31, "messages"),
+    "max_in_flight_bytes": SettingSpec("int", 1, 1 << 62, "bytes"),
+    "close_timeout_s": SettingSpec("number", 0, 86_400, "seconds"),
+    "start_timeout_s": SettingSpec("number", 0, 31 * 86_400, "seconds", optional=True),
+    "selector": SettingSpec("function", optional=True),
 }
 
-CONSUMER_RULES: Final[Mapping[str, Rule]] = {
-    "model": Rule(str, choices=("clustering", "broadcasting")),
-    "orderly": Rule(bool),
-    "threads": Rule(int, 1, 10_000, "handlers at once"),
-    "pull_batch": Rule(int, 1, 1024, "messages"),
-    "pull_interval_s": Rule("number", 0, 65.535, "seconds"),
-    "max_cached_messages": Rule(int, 1, 65_535, "messages"),
-    "max_cached_bytes": Rule(int, 1, 1 << 40, "bytes"),
-    "max_span": Rule(int, 1, 65_535, "queue offsets"),
-    "max_body_bytes": Rule(int, 1, 1 << 30, "bytes"),
-    "consume_timeout_s": Rule("number", 0.001, 86_400 * 30, "seconds"),
-    "max_reconsume_times": Rule(int, -1, 1 << 30, "deliveries"),
-    "suspend_s": Rule("number", 0.01, 30, "seconds"),
-    "close_timeout_s": Rule("number", 0, 86_400, "seconds"),
-    "start_timeout_s": Rule("number", 0, 31 * 86_400, "seconds", optional=True),
-    "auto_commit_s": Rule("number", 0.1, 86_400, "seconds", optional=True),
+CONSUMER_RULES: Final[Mapping[str, SettingSpec]] = {
+    "model": SettingSpec("str", choices=("clustering", "broadcasting")),
+    "orderly": SettingSpec("bool"),
+    "threads": SettingSpec("int", 1, 10_000, "handlers at once"),
+    "pull_batch": SettingSpec("int", 1, 1024, "messages"),
+    "pull_interval_s": SettingSpec("number", 0, 65.535, "seconds"),
+    "max_cached_messages": SettingSpec("int", 1, 65_535, "messages"),
+    "max_cached_bytes": SettingSpec("int", 1, 1 << 40, "bytes"),
+    "max_span": SettingSpec("int", 1, 65_535, "queue offsets"),
+    "max_body_bytes": SettingSpec("int", 1, 1 << 30, "bytes"),
+    "consume_timeout_s": SettingSpec("number", 0.001, 86_400 * 30, "seconds"),
+    "max_reconsume_times": SettingSpec("int", -1, 1 << 30, "deliveries"),
+    "suspend_s": SettingSpec("number", 0.01, 30, "seconds"),
+    "close_timeout_s": SettingSpec("number", 0, 86_400, "seconds"),
+    "start_timeout_s": SettingSpec("number", 0, 31 * 86_400, "seconds", optional=True),
+    "auto_commit_s": SettingSpec("number", 0.1, 86_400, "seconds", optional=True),
 }
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`` (did you mean ...?)`` with the nearest known name, or nothing."""
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {matches[0]}?" if matches else ""
 
 
 def check_names(what: str, given: Iterable[str], known: Iterable[str]) -> None:
@@ -109,7 +87,7 @@ def check_names(what: str, given: Iterable[str], known: Iterable[str]) -> None:
     known = list(known)
     for name in given:
         if name not in known:
-            raise ClientConfigError(f"{what}: no setting is named {name!r}{nearest(name, known)}")
+            raise ClientConfigError(f"{what}: no setting is named {name!r}{did_you_mean(name, known)}")
 
 
 class NamedArguments:
@@ -130,33 +108,18 @@ class NamedArguments:
         return tuple(dict.fromkeys(names))
 
 
-def check(rules: Mapping[str, Rule], given: Mapping[str, Any]) -> None:
+def check(rules: Mapping[str, SettingSpec], given: Mapping[str, Any]) -> None:
     """Check the values that have a rule. Raises: ConfigError with the name, the limit and the unit."""
     for name, value in given.items():
-        rule = rules.get(name)
-        if rule is not None and not (value is None and rule.optional):
-            _check_one(name, rule, value)
-
-
-def _check_one(name: str, rule: Rule, value: Any) -> None:
-    unit = f" {rule.unit}" if rule.unit else ""
-    if rule.kind == "call":
-        check_function(name, value)
-        return
-    wanted: tuple[type, ...] = (int, float) if rule.kind == "number" else (rule.kind,)  # type: ignore[assignment]
-    number: Any = value
-    if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
-        kind = "a number" if rule.kind == "number" else wanted[0].__name__
-        raise ClientConfigError(f"{name}: expected {kind}{' of' + unit if unit else ''}, found {value!r}")
-    if rule.choices and value not in rule.choices:
-        near = nearest(number, rule.choices)
-        raise ClientConfigError(
-            f"{name}: expected {', '.join(rule.choices[:-1])} or {rule.choices[-1]}, found {value!r}{near}"
-        )
-    if rule.low is not None and rule.high is not None and not rule.low <= number <= rule.high:
-        raise ClientConfigError(f"{name}: expected {rule.low} to {rule.high}{unit}, found {value!r}")
-    if rule.kind is str and not value:
-        raise ClientConfigError(f"{name}: expected a text, found an empty one")
+        spec = rules.get(name)
+        if spec is None or (value is None and spec.optional):
+            continue
+        if spec.kind == "function":
+            check_function(name, value)
+            continue
+        check_setting(name, value, spec, error=ClientConfigError)
+        if value == "":
+            raise ClientConfigError(f"{name}: expected a text, found an empty one")
 
 
 def is_coroutine_function(given: object) -> bool:
@@ -390,7 +353,7 @@ def _converted(name: str, kind: str, value: Any) -> Any:
         if kind == "where":
             if text not in _WHERE:
                 raise ClientConfigError(
-                    f"{name}: expected {' or '.join(_WHERE)}, found {text!r}{nearest(text, _WHERE)}"
+                    f"{name}: expected {' or '.join(_WHERE)}, found {text!r}{did_you_mean(text, _WHERE)}"
                 )
             return _WHERE[text]
         return text.lower() if kind == "lower" or name == "compressType" else text

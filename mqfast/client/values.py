@@ -12,6 +12,7 @@ from enum import Enum, IntEnum
 from typing import Final, NamedTuple, TypeAlias, final
 
 from mqfast.errors import ClientUsageError
+from mqfast.util.validate import is_whole
 
 __all__ = [
     "Address",
@@ -177,6 +178,6 @@ def milliseconds(when: When) -> int:
     """A moment in milliseconds since the epoch. Raises: UsageError."""
     if isinstance(when, datetime):
         return round((when.astimezone(UTC) - _EPOCH).total_seconds() * 1000)
-    if isinstance(when, bool) or not isinstance(when, int):
+    if not is_whole(when):
         raise ClientUsageError(f"moment: expected a datetime or milliseconds since the epoch, found {when!r}")
     return when

@@ -7,9 +7,10 @@ NettyServerConfig, NamesrvStartup.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from mqfast.property_settings import PropertySetting, PropertySettings
+from mqfast.settings.declaration import SettingSpec
+from mqfast.settings.property_settings import PropertySettings
 
 __all__ = ["NamesrvConfig"]
 
@@ -18,61 +19,63 @@ def _home(name: str) -> str:
     return str(Path.home() / "namesrv" / name)
 
 
-def _settings() -> dict[str, PropertySetting]:
-    idle, live = {"acts": False}, {"live": True}
+def _settings() -> dict[str, SettingSpec]:
+    spec = SettingSpec.of
+    idle: dict[str, Any] = {"has_effect": False}
+    live: dict[str, Any] = {"is_live": True}
     return {
-        "rocketmqHome": PropertySetting("", **idle),
-        "kvConfigPath": PropertySetting(_home("kvConfig.json")),
-        "configStorePath": PropertySetting(_home("namesrv.properties")),
-        "productEnvName": PropertySetting("center", **idle),
-        "clusterTest": PropertySetting(False, **idle),
-        "orderMessageEnable": PropertySetting(False, **live),
-        "returnOrderTopicConfigToBroker": PropertySetting(True, **live),
-        "clientRequestThreadPoolNums": PropertySetting(8, **idle),
-        "defaultThreadPoolNums": PropertySetting(16, **idle),
-        "clientRequestThreadPoolQueueCapacity": PropertySetting(50_000, **idle),
-        "defaultThreadPoolQueueCapacity": PropertySetting(10_000, **idle),
-        "scanNotActiveBrokerInterval": PropertySetting(5000, **live),
-        "unRegisterBrokerQueueCapacity": PropertySetting(3000, **idle),
-        "supportActingMaster": PropertySetting(False, **live),
-        "enableAllTopicList": PropertySetting(True, **live),
-        "enableTopicList": PropertySetting(True, **live),
-        "notifyMinBrokerIdChanged": PropertySetting(False, **live),
-        "enableControllerInNamesrv": PropertySetting(False, **idle),
-        "needWaitForService": PropertySetting(False),
-        "waitSecondsForService": PropertySetting(45),
-        "deleteTopicWithBrokerRegistration": PropertySetting(False, **live),
-        "configBlackList": PropertySetting("configBlackList;configStorePath;kvConfigPath"),
-        "bindAddress": PropertySetting("127.0.0.1"),
-        "listenPort": PropertySetting(9876),
-        "serverWorkerThreads": PropertySetting(8, **idle),
-        "serverCallbackExecutorThreads": PropertySetting(0, **idle),
-        "serverSelectorThreads": PropertySetting(3, **idle),
-        "serverOnewaySemaphoreValue": PropertySetting(256, **idle),
-        "serverAsyncSemaphoreValue": PropertySetting(64, **idle),
-        "serverChannelMaxIdleTimeSeconds": PropertySetting(120),
-        "serverSocketSndBufSize": PropertySetting(0, **idle),
-        "serverSocketRcvBufSize": PropertySetting(0, **idle),
-        "writeBufferHighWaterMark": PropertySetting(0, **idle),
-        "writeBufferLowWaterMark": PropertySetting(0, **idle),
-        "serverSocketBacklog": PropertySetting(1024, **idle),
-        "serverNettyWorkerGroupEnable": PropertySetting(True, **idle),
-        "serverPooledByteBufAllocatorEnable": PropertySetting(True, **idle),
-        "enableShutdownGracefully": PropertySetting(False, **idle),
-        "shutdownWaitTimeSeconds": PropertySetting(30, **idle),
-        "useEpollNativeSelector": PropertySetting(False, **idle),
-        "connectionsMax": PropertySetting(50_000),
-        "registrationTopicsMax": PropertySetting(40_000),
-        "registrationBytesMax": PropertySetting(32 << 20),
-        "topicsMax": PropertySetting(500_000),
-        "brokersMax": PropertySetting(2000),
-        "proxyProtocolEnable": PropertySetting(True),
-        "tls.server.mode": PropertySetting("permissive"),
-        "tls.server.certPath": PropertySetting(""),
-        "tls.server.keyPath": PropertySetting(""),
-        "tls.server.keyPassword": PropertySetting(""),
-        "tls.server.trustCertPath": PropertySetting(""),
-        "tls.server.need.client.auth": PropertySetting("none"),
+        "rocketmqHome": spec("", **idle),
+        "kvConfigPath": spec(_home("kvConfig.json")),
+        "configStorePath": spec(_home("namesrv.properties")),
+        "productEnvName": spec("center", **idle),
+        "clusterTest": spec(False, **idle),
+        "orderMessageEnable": spec(False, **live),
+        "returnOrderTopicConfigToBroker": spec(True, **live),
+        "clientRequestThreadPoolNums": spec(8, **idle),
+        "defaultThreadPoolNums": spec(16, **idle),
+        "clientRequestThreadPoolQueueCapacity": spec(50_000, **idle),
+        "defaultThreadPoolQueueCapacity": spec(10_000, **idle),
+        "scanNotActiveBrokerInterval": spec(5000, **live),
+        "unRegisterBrokerQueueCapacity": spec(3000, **idle),
+        "supportActingMaster": spec(False, **live),
+        "enableAllTopicList": spec(True, **live),
+        "enableTopicList": spec(True, **live),
+        "notifyMinBrokerIdChanged": spec(False, **live),
+        "enableControllerInNamesrv": spec(False, **idle),
+        "needWaitForService": spec(False),
+        "waitSecondsForService": spec(45),
+        "deleteTopicWithBrokerRegistration": spec(False, **live),
+        "configBlackList": spec("configBlackList;configStorePath;kvConfigPath"),
+        "bindAddress": spec("127.0.0.1"),
+        "listenPort": spec(9876, high=65_535),
+        "serverWorkerThreads": spec(8, **idle),
+        "serverCallbackExecutorThreads": spec(0, **idle),
+        "serverSelectorThreads": spec(3, **idle),
+        "serverOnewaySemaphoreValue": spec(256, **idle),
+        "serverAsyncSemaphoreValue": spec(64, **idle),
+        "serverChannelMaxIdleTimeSeconds": spec(120),
+        "serverSocketSndBufSize": spec(0, **idle),
+        "serverSocketRcvBufSize": spec(0, **idle),
+        "writeBufferHighWaterMark": spec(0, **idle),
+        "writeBufferLowWaterMark": spec(0, **idle),
+        "serverSocketBacklog": spec(1024, **idle),
+        "serverNettyWorkerGroupEnable": spec(True, **idle),
+        "serverPooledByteBufAllocatorEnable": spec(True, **idle),
+        "enableShutdownGracefully": spec(False, **idle),
+        "shutdownWaitTimeSeconds": spec(30, **idle),
+        "useEpollNativeSelector": spec(False, **idle),
+        "connectionsMax": spec(50_000),
+        "registrationTopicsMax": spec(40_000),
+        "registrationBytesMax": spec(32 << 20),
+        "topicsMax": spec(500_000),
+        "brokersMax": spec(2000),
+        "proxyProtocolEnable": spec(True),
+        "tls.server.mode": spec("permissive"),
+        "tls.server.certPath": spec(""),
+        "tls.server.keyPath": spec(""),
+        "tls.server.keyPassword": spec(""),
+        "tls.server.trustCertPath": spec(""),
+        "tls.server.need.client.auth": spec("none"),
     }
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from mqfast.broker_conf import java_whole
+from mqfast.util.java_text import java_whole
 
 __all__ = [
     "ASK_ONCE", "END_ONCE", "KEY_MAX", "NUMBER_MAX", "ONCE", "STAMP", "VERSION",

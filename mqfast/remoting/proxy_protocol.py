@@ -10,8 +10,8 @@ import ipaddress
 import struct
 from typing import Final
 
-from mqfast.broker_conf import java_whole
 from mqfast.errors import FrameError
+from mqfast.util.java_text import java_whole
 
 __all__ = ["ProxyHeader"]
 

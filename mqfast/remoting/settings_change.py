@@ -13,15 +13,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from mqfast.broker_conf import parse_properties
 from mqfast.errors import CallRefused, ConfigError
-from mqfast.property_settings import PropertySettings
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import RemotingCommand
+from mqfast.settings.property_settings import PropertySettings
 from mqfast.util.atomic_file import replace_file
 from mqfast.util.log_limit import LogLimit
-from mqfast.util.property_file import with_settings
+from mqfast.util.property_file import parse_properties, with_settings
 
 __all__ = ["Changed", "SettingsChange"]
 

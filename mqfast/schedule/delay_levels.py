@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from mqfast import properties as names
-from mqfast.broker_conf import java_number
 from mqfast.errors import MessageIllegal
 from mqfast.store.reader.timer_files import TIMER_TOPIC
+from mqfast.util.java_text import java_number
 
 __all__ = ["BROKER_TOPICS", "SCHEDULE_TOPIC", "DelayLevels", "QueuePosition", "real_place"]
 

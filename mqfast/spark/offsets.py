@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from mqfast.errors import UsageError
+from mqfast.util.validate import is_whole
 
 __all__ = [
     "ARCHIVE_KEY",
@@ -215,7 +216,7 @@ def _by_queue(numbers: Mapping[str, Any]) -> Offsets:
 
 
 def _number(what: str, value: object, minimum: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= _MOST:
+    if not is_whole(value, minimum, _MOST):
         raise UsageError(f"offset of {what}: expected a whole number from {minimum}, found {value!r:.60}")
     return value
 

@@ -10,16 +10,16 @@ Imports neither Spark nor Arrow.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import enum
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from mqfast.errors import ConfigError
+from mqfast.util.near_names import did_you_mean
 from mqfast.util.offset_words import end_word
 
 __all__ = ["BATCH", "SINK", "STREAM", "Options", "check_brokers", "describe", "of_broker", "parse", "stores_of"]
@@ -277,7 +277,7 @@ def _choice(*words: str) -> Reader:
     def read(text: str) -> str:
         word = text.strip().lower()
         if word not in words:
-            raise ValueError(" or ".join(words) + _nearest(word, words))
+            raise ValueError(" or ".join(words) + nearest_name(word, words))
         return word
 
     read.__name__ = "|".join(words)
@@ -622,15 +622,9 @@ def _of_scope(scope: Scope) -> list[str]:
 _FIELDS: Final = {option_name(field.name).lower(): field for field in dataclasses.fields(Options)}
 
 
-def _nearest(name: str, known: tuple[str, ...] | list[str]) -> str:
-    by_lower = {word.lower(): word for word in known}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
-    return f"; did you mean {by_lower[near[0]]}?" if near else ""
-
-
-def nearest_name(name: str, known: list[str]) -> str:
-    """Return ``"; did you mean x?"`` with the nearest known name, or an empty text."""
-    return _nearest(name, known)
+def nearest_name(name: str, known: Iterable[str]) -> str:
+    """Return ``"; did you mean x?"`` with the nearest known name in any case, or an empty text."""
+    return did_you_mean(name, known, ignore_case=True)
 
 
 # Options that Spark adds to those of a catalog table.
@@ -657,7 +651,7 @@ def parse(given: Mapping[str, str], *where: str) -> Options:
         field = _FIELDS.get(key)
         here = [option_name(f.name) for f in _FIELDS.values() if set(where) & set(f.metadata["where"])]
         if field is None:
-            raise ConfigError(f"option {name}: there is none of this name{_nearest(name, here)}")
+            raise ConfigError(f"option {name}: there is none of this name{nearest_name(name, here)}")
         proper = option_name(field.name)
         if not set(where) & set(field.metadata["where"]):
             places = " and ".join(field.metadata["where"])

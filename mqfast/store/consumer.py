@@ -18,6 +18,7 @@ from mqfast.errors import NestedCall, OffsetMoved, UsageError
 from mqfast.store.base.results import GetMessageStatus
 from mqfast.store.follow import Follow
 from mqfast.util.offset_words import end_word
+from mqfast.util.validate import is_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -277,8 +278,7 @@ class Consumer:
         free.
         """
         given: object = timeout
-        is_number = isinstance(given, (int, float)) and not isinstance(given, bool) and given >= 0
-        if given is not None and not is_number:
+        if given is not None and not is_number(given, 0):
             raise UsageError(f"timeout: expected seconds from 0 on or None, found {timeout!r}")
         self._begin_loop()
         return Follow(self, self._store.engine, timeout)

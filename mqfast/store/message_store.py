@@ -45,6 +45,7 @@ from mqfast.store.meta.notes import Deletion
 from mqfast.store.opening import open_parts, require_all_units
 from mqfast.store.put.put_message import PutPath
 from mqfast.store.queues.consume_queue import ConsumeQueue
+from mqfast.util.validate import is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -661,7 +662,7 @@ def _numbers(**given: object) -> None:
 
 
 def _offset(where: object) -> int:
-    if not isinstance(where, int) or isinstance(where, bool) or not 0 <= where < 1 << 63:
+    if not is_whole(where, 0, (1 << 63) - 1):
         raise OffsetError(f"look: expected a physical offset of 0 to 2^63-1 or a message id, found {where!r}")
     return where
 

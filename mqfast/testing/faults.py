@@ -15,6 +15,7 @@ from mqfast.errors import UsageError
 from mqfast.remoting.codes import ResponseCode
 from mqfast.testing import checks
 from mqfast.testing.fault_injection import Fault
+from mqfast.util.validate import is_number
 
 if TYPE_CHECKING:
     from mqfast.testing.cluster import RunningCluster
@@ -104,7 +105,7 @@ class Faults:
         Nothing takes place on the way, as ``clock.advance`` has it. Raises: UsageError.
         """
         given: object = seconds
-        if isinstance(given, bool) or not isinstance(given, (int, float)) or not abs(given) <= _JUMP_S_MAX:
+        if not is_number(given, -_JUMP_S_MAX, _JUMP_S_MAX):
             raise UsageError(f"clock_jump: expected -{_JUMP_S_MAX:g} to {_JUMP_S_MAX:g} seconds, found {seconds!r}")
         time_, ms = self._cluster.time, round(seconds * 1000)
         self._host.call(time_.jump, ms)

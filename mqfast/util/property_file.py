@@ -1,6 +1,7 @@
-"""The text of a Java property file with some values changed: every other line stays, byte for byte.
+"""Java property files: their pairs, and their text with some values changed.
 
-It must never move a line that it was not told to change, nor write a line that Java reads in another way.
+A change keeps every other line, byte for byte, and Java reads each new line as it is meant. Source:
+java.util.Properties.load.
 """
 
 from __future__ import annotations
@@ -9,13 +10,90 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from mqfast.broker_conf import parse_properties
+from mqfast.errors import ConfigError
 
-__all__ = ["escaped", "with_settings"]
+__all__ = ["decode_conf", "escaped", "parse_properties", "with_settings"]
 
 # Java's line ends. str.splitlines knows more, and some of those are letters of a file in ISO-8859-1.
 _END: Final = re.compile(r"\r\n|\r|\n")
 _LINE: Final = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+_BLANK: Final = " \t\f"
+_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+# --- reading ---
+
+
+def decode_conf(data: bytes) -> tuple[str, list[str]]:
+    """Return the text of a file, which Java reads as ISO-8859-1, and warnings."""
+    text = data.decode("latin-1")
+    if text.startswith("\xef\xbb\xbf"):
+        return text, ["the file begins with a byte order mark, which Java takes for a part of its first name"]
+    return text, []
+
+
+def _joined_lines(text: str) -> list[str]:
+    lines: list[str] = []
+    pending: str | None = None
+    for natural in re.split(r"\r\n|\r|\n", text):
+        line = natural.lstrip(_BLANK)
+        if pending is None and (not line or line[0] in "#!"):
+            continue
+        tail = len(line) - len(line.rstrip("\\"))
+        if tail % 2:
+            pending = (pending or "") + line[:-1]
+        else:
+            lines.append((pending or "") + line)
+            pending = None
+    if pending is not None:
+        lines.append(pending)
+    return lines
+
+
+def _unescape(text: str, line: str) -> str:
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    i = 0
+    while i < len(text):
+        c = text[i]
+        i += 1
+        if c != "\\" or i == len(text):
+            out.append(c)
+            continue
+        c = text[i]
+        i += 1
+        if c != "u":
+            out.append(_ESCAPES.get(c, c))
+            continue
+        digits = text[i : i + 4]
+        if not re.fullmatch(r"[0-9a-fA-F]{4}", digits):
+            raise ConfigError(f"property file: expected four hex digits behind \\u, found {digits!r} in {line!r}")
+        out.append(chr(int(digits, 16)))
+        i += 4
+    # Two escapes may make one character beyond U+FFFF.
+    return "".join(out).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Return the pairs of a Java property file; a later duplicate wins. Trailing blanks belong to a value.
+
+    Raises: ConfigError for a broken Unicode escape.
+    Source: java.util.Properties.load.
+    """
+    result: dict[str, str] = {}
+    for line in _joined_lines(text):
+        i = 0
+        while i < len(line) and line[i] not in _BLANK and line[i] not in "=:":
+            i += 2 if line[i] == "\\" else 1
+        key, rest = line[:i], line[i:].lstrip(_BLANK)
+        if rest[:1] in ("=", ":"):
+            rest = rest[1:].lstrip(_BLANK)
+        result[_unescape(key, line)] = _unescape(rest, line)
+    return result
+
+
+# --- changing ---
 
 
 def with_settings(text: str, pairs: Mapping[str, str]) -> str:

@@ -13,7 +13,8 @@ import pytest
 
 from mqfast.broker.config.broker_config import BrokerConfig
 from mqfast.broker.config.rocketmq_keys import ROCKETMQ_KEYS
-from mqfast.broker_conf import java_number, java_trim, parse_properties
+from mqfast.util.java_text import java_number, java_trim
+from mqfast.util.property_file import parse_properties
 
 BASE = "brokerClusterName=rocketmq-cluster|brokerName=broker-a|brokerId=0|deleteWhen=04|"
 PATHS = (

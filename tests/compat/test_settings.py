@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from java_oracle import JavaOracle
 
-from mqfast.broker_conf import KNOWN_TO_ROCKETMQ, parse_properties
 from mqfast.config import FIELD_OF_PROPERTY, PROPERTY_OF_FIELD, StoreConfig
 from mqfast.errors import ConfigError
+from mqfast.settings.rocketmq_names import KNOWN_TO_ROCKETMQ
+from mqfast.util.property_file import parse_properties
 
 ODD = [
     "",

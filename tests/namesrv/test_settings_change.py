@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from mqfast.broker_conf import parse_properties
 from mqfast.namesrv.namesrv_config import NamesrvConfig
 from mqfast.namesrv.server import NameServer
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.command import RemotingCommand
+from mqfast.util.property_file import parse_properties
 
 FILE = """# the name server of the east
 orderMessageEnable = false

@@ -42,7 +42,7 @@ PROGRAMS = (
     "mqfast/cli/",
     "mqfast/demo.py",
     "mqfast/demo_network.py",
-    "mqfast/property_settings.py",
+    "mqfast/settings/property_settings.py",
     "mqfast/testing/",
 )
 ADAPTER = "mqfast/spark/"

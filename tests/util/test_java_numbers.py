@@ -10,13 +10,13 @@ import pytest
 from running import running_broker
 
 import mqfast
-from mqfast.broker_conf import java_whole
 from mqfast.client.consumer.queue_bounds import number_field
 from mqfast.client.settings import consumer_arguments
 from mqfast.errors import BrokerError, ConfigError
 from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.command import RemotingCommand
 from mqfast.store.queues.batch_queue import places_in
+from mqfast.util.java_text import java_whole
 
 NO_NUMBERS = ("1_000", " 1", "1 ", "1.0", "0x1", "", "+", "\N{MATHEMATICAL BOLD DIGIT ONE}", str(2**63))
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 
-from mqfast.broker_conf import parse_properties
-from mqfast.util.property_file import with_settings
+from mqfast.util.property_file import parse_properties, with_settings
 
 PIECES = [
     "a=1", "b : 2", "c", " d=\\", "  a=x", "# a=2", "! b\\", "\\u0061=3", "a\\=b=4", "", "e=f\\\\", "a 5", "a:",

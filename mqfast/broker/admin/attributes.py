@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from mqfast.broker_conf import java_whole
 from mqfast.errors import CallRefused
 from mqfast.remoting.codes import ResponseCode
+from mqfast.util.java_text import java_whole
 
 __all__ = ["GROUP_ATTRIBUTES", "TOPIC_ATTRIBUTES", "changed", "parsed"]
 

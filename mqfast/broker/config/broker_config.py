@@ -8,7 +8,6 @@ BrokerStartup.
 from __future__ import annotations
 
 import copy
-import difflib
 import functools
 import os
 from collections.abc import Mapping
@@ -16,10 +15,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from mqfast.broker.config.rocketmq_keys import ROCKETMQ_KEYS
-from mqfast.broker_conf import KNOWN_TO_ROCKETMQ
+from mqfast.settings.rocketmq_names import KNOWN_TO_ROCKETMQ
 from mqfast.config import FIELD_OF_PROPERTY, PROPERTY_OF_FIELD, StoreConfig
 from mqfast.errors import ConfigError
-from mqfast.property_settings import PropertySetting, PropertySettings, as_text
+from mqfast.settings.declaration import SettingSpec
+from mqfast.settings.property_settings import PropertySettings, as_text
+from mqfast.util.near_names import near_names
 from mqfast.util.property_file import escaped
 
 __all__ = ["BrokerConfig"]
@@ -38,168 +39,169 @@ _LIVE_IN_THE_STORE: Final = frozenset(
 )  # fmt: skip
 
 
-def _acting() -> dict[str, PropertySetting]:
-    live: dict[str, Any] = {"live": True}
+def _acting() -> dict[str, SettingSpec]:
+    spec = SettingSpec.of
+    live: dict[str, Any] = {"is_live": True}
     return {
         # identity and address
-        "brokerClusterName": PropertySetting("DefaultCluster"),
-        "brokerName": PropertySetting(os.uname().nodename or "DEFAULT_BROKER"),
-        "brokerId": PropertySetting(MASTER_ID),
-        "brokerIP1": PropertySetting(""),
-        "brokerIP2": PropertySetting(""),
-        "bindAddress": PropertySetting("127.0.0.1"),
-        "listenPort": PropertySetting(10911),
-        "namesrvAddr": PropertySetting(""),
-        "regionId": PropertySetting("DefaultRegion"),
-        "traceOn": PropertySetting(True),
-        "brokerPermission": PropertySetting(6, **live),
-        "rocketmqHome": PropertySetting(""),
-        "configBlackList": PropertySetting("configBlackList;brokerConfigPath"),
+        "brokerClusterName": spec("DefaultCluster"),
+        "brokerName": spec(os.uname().nodename or "DEFAULT_BROKER"),
+        "brokerId": spec(MASTER_ID),
+        "brokerIP1": spec(""),
+        "brokerIP2": spec(""),
+        "bindAddress": spec("127.0.0.1"),
+        "listenPort": spec(10911, high=65_535),
+        "namesrvAddr": spec(""),
+        "regionId": spec("DefaultRegion"),
+        "traceOn": spec(True),
+        "brokerPermission": spec(6, **live),
+        "rocketmqHome": spec(""),
+        "configBlackList": spec("configBlackList;brokerConfigPath"),
         # metrics and probes
-        "metricsExporterType": PropertySetting("DISABLE"),
-        "metricsPromExporterHost": PropertySetting(""),
-        "metricsPromExporterPort": PropertySetting(5557),
-        "metricsLabel": PropertySetting(""),
-        "enableRemotingMetrics": PropertySetting(True),
+        "metricsExporterType": spec("DISABLE"),
+        "metricsPromExporterHost": spec(""),
+        "metricsPromExporterPort": spec(5557),
+        "metricsLabel": spec(""),
+        "enableRemotingMetrics": spec(True),
         # registration
-        "registerNameServerPeriod": PropertySetting(30_000),
-        "registerBrokerTimeoutMills": PropertySetting(24_000),
-        "enableSingleTopicRegister": PropertySetting(True, **live),
+        "registerNameServerPeriod": spec(30_000),
+        "registerBrokerTimeoutMills": spec(24_000),
+        "enableSingleTopicRegister": spec(True, **live),
         # replication
-        "haListenPort": PropertySetting(10912),
-        "haBindAddress": PropertySetting(""),
-        "haAllowedAddresses": PropertySetting(""),
-        "haTlsCaFile": PropertySetting(""),
-        "haTlsCertFile": PropertySetting(""),
-        "haTlsKeyFile": PropertySetting(""),
-        "haMasterAddress": PropertySetting(""),
-        "haSendHeartbeatInterval": PropertySetting(5000),
-        "haHousekeepingInterval": PropertySetting(20_000),
-        "haTransferBatchSize": PropertySetting(32_768),
-        "haFlowControlEnable": PropertySetting(False),
-        "maxHaTransferByteInSecond": PropertySetting(104_857_600),
-        "haMaxGapNotInSync": PropertySetting(268_435_456, **live),
-        "haTruncateDiverged": PropertySetting(False),
-        "haMaxTimeSlaveNotCatchup": PropertySetting(15_000, **live),
-        "minInSyncReplicas": PropertySetting(1, **live),
+        "haListenPort": spec(10912, high=65_535),
+        "haBindAddress": spec(""),
+        "haAllowedAddresses": spec(""),
+        "haTlsCaFile": spec(""),
+        "haTlsCertFile": spec(""),
+        "haTlsKeyFile": spec(""),
+        "haMasterAddress": spec(""),
+        "haSendHeartbeatInterval": spec(5000),
+        "haHousekeepingInterval": spec(20_000),
+        "haTransferBatchSize": spec(32_768),
+        "haFlowControlEnable": spec(False),
+        "maxHaTransferByteInSecond": spec(104_857_600),
+        "haMaxGapNotInSync": spec(268_435_456, **live),
+        "haTruncateDiverged": spec(False),
+        "haMaxTimeSlaveNotCatchup": spec(15_000, **live),
+        "minInSyncReplicas": spec(1, **live),
         # fail-over by leases of etcd
-        "haEtcdEndpoints": PropertySetting(""),
-        "haEtcdPrefix": PropertySetting("/mqfast"),
-        "haEtcdCaFile": PropertySetting(""),
-        "haEtcdCertFile": PropertySetting(""),
-        "haEtcdKeyFile": PropertySetting(""),
-        "haLeaseSeconds": PropertySetting(3),
-        "haLeaseMarginMs": PropertySetting(500),
-        "haBrokerIds": PropertySetting(""),
-        "inSyncReplicas": PropertySetting(1, **live),
-        "slaveTimeout": PropertySetting(3000, **live),
+        "haEtcdEndpoints": spec(""),
+        "haEtcdPrefix": spec("/mqfast"),
+        "haEtcdCaFile": spec(""),
+        "haEtcdCertFile": spec(""),
+        "haEtcdKeyFile": spec(""),
+        "haLeaseSeconds": spec(3),
+        "haLeaseMarginMs": spec(500),
+        "haBrokerIds": spec(""),
+        "inSyncReplicas": spec(1, **live),
+        "slaveTimeout": spec(3000, **live),
         # topics and groups
-        "autoCreateTopicEnable": PropertySetting(True, **live),
-        "autoCreateSubscriptionGroup": PropertySetting(True, **live),
-        "maxAutoCreatedTopics": PropertySetting(50_000, **live),
-        "maxAutoCreatedGroups": PropertySetting(50_000, **live),
-        "clientGroupsMax": PropertySetting(2000),
-        "groupMembersMax": PropertySetting(500_000),
-        "subscriptionBytesMax": PropertySetting(64 << 20),
-        "queueLocksMax": PropertySetting(500_000),
-        "defaultTopicQueueNums": PropertySetting(8),
-        "clusterTopicEnable": PropertySetting(True),
-        "brokerTopicEnable": PropertySetting(True),
-        "traceTopicEnable": PropertySetting(False),
-        "msgTraceTopicName": PropertySetting("RMQ_SYS_TRACE_TOPIC"),
-        "reviveQueueNum": PropertySetting(8),
+        "autoCreateTopicEnable": spec(True, **live),
+        "autoCreateSubscriptionGroup": spec(True, **live),
+        "maxAutoCreatedTopics": spec(50_000, **live),
+        "maxAutoCreatedGroups": spec(50_000, **live),
+        "clientGroupsMax": spec(2000),
+        "groupMembersMax": spec(500_000),
+        "subscriptionBytesMax": spec(64 << 20),
+        "queueLocksMax": spec(500_000),
+        "defaultTopicQueueNums": spec(8),
+        "clusterTopicEnable": spec(True),
+        "brokerTopicEnable": spec(True),
+        "traceTopicEnable": spec(False),
+        "msgTraceTopicName": spec("RMQ_SYS_TRACE_TOPIC"),
+        "reviveQueueNum": spec(8),
         # sending
-        "rejectTransactionMessage": PropertySetting(False, **live),
-        "brokerFastFailureEnable": PropertySetting(True, **live),
-        "waitTimeMillsInSendQueue": PropertySetting(200, **live),
-        "sendThreadPoolQueueCapacity": PropertySetting(10_000),
-        "idempotentWriteKeepHours": PropertySetting(168),
-        "idempotentWriteTasksMax": PropertySetting(200_000),
-        "startAcceptSendRequestTimeStamp": PropertySetting(0, most=_I64_MAX, **live),
+        "rejectTransactionMessage": spec(False, **live),
+        "brokerFastFailureEnable": spec(True, **live),
+        "waitTimeMillsInSendQueue": spec(200, **live),
+        "sendThreadPoolQueueCapacity": spec(10_000),
+        "idempotentWriteKeepHours": spec(168),
+        "idempotentWriteTasksMax": spec(200_000),
+        "startAcceptSendRequestTimeStamp": spec(0, high=_I64_MAX, **live),
         # pulling
-        "longPollingEnable": PropertySetting(True, **live),
-        "shortPollingTimeMills": PropertySetting(1000, **live),
-        "slaveReadEnable": PropertySetting(False, **live),
-        "enablePropertyFilter": PropertySetting(False, **live),
-        "rejectPullConsumerEnable": PropertySetting(False, **live),
-        "notifyConsumerIdsChangedEnable": PropertySetting(True, **live),
-        "useServerSideResetOffset": PropertySetting(True, **live),
-        "litePullMessageEnable": PropertySetting(True, **live),
-        "pullThreadPoolQueueCapacity": PropertySetting(100_000),
-        "litePullThreadPoolQueueCapacity": PropertySetting(100_000),
-        "enableBroadcastOffsetStore": PropertySetting(True, **live),
-        "broadcastOffsetExpireSecond": PropertySetting(120, **live),
-        "broadcastOffsetExpireMaxSecond": PropertySetting(300, **live),
-        "filterDataCleanTimeSpan": PropertySetting(86_400_000, **live),
-        "maxErrorRateOfBloomFilter": PropertySetting(20),
-        "expectConsumerNumUseFilter": PropertySetting(32),
-        "accessMessageInMemoryMaxRatio": PropertySetting(40, **live),
-        "maxTransferBytesOnMessageInMemory": PropertySetting(262_144, **live),
-        "maxTransferCountOnMessageInMemory": PropertySetting(32, **live),
-        "maxTransferBytesOnMessageInDisk": PropertySetting(65_536, **live),
-        "maxTransferCountOnMessageInDisk": PropertySetting(8, **live),
-        "maxFilterMessageSize": PropertySetting(16_000, **live),
-        "travelCqFileNumWhenGetMessage": PropertySetting(1, **live),
+        "longPollingEnable": spec(True, **live),
+        "shortPollingTimeMills": spec(1000, **live),
+        "slaveReadEnable": spec(False, **live),
+        "enablePropertyFilter": spec(False, **live),
+        "rejectPullConsumerEnable": spec(False, **live),
+        "notifyConsumerIdsChangedEnable": spec(True, **live),
+        "useServerSideResetOffset": spec(True, **live),
+        "litePullMessageEnable": spec(True, **live),
+        "pullThreadPoolQueueCapacity": spec(100_000),
+        "litePullThreadPoolQueueCapacity": spec(100_000),
+        "enableBroadcastOffsetStore": spec(True, **live),
+        "broadcastOffsetExpireSecond": spec(120, **live),
+        "broadcastOffsetExpireMaxSecond": spec(300, **live),
+        "filterDataCleanTimeSpan": spec(86_400_000, **live),
+        "maxErrorRateOfBloomFilter": spec(20),
+        "expectConsumerNumUseFilter": spec(32),
+        "accessMessageInMemoryMaxRatio": spec(40, **live),
+        "maxTransferBytesOnMessageInMemory": spec(262_144, **live),
+        "maxTransferCountOnMessageInMemory": spec(32, **live),
+        "maxTransferBytesOnMessageInDisk": spec(65_536, **live),
+        "maxTransferCountOnMessageInDisk": spec(8, **live),
+        "maxFilterMessageSize": spec(16_000, **live),
+        "travelCqFileNumWhenGetMessage": spec(1, **live),
         # delayed messages, transactions, timer
-        "flushDelayOffsetInterval": PropertySetting(10_000),
-        "transactionTimeOut": PropertySetting(6000, **live),
-        "transactionCheckMax": PropertySetting(15, **live),
-        "transactionCheckInterval": PropertySetting(30_000, **live),
-        "recallMessageEnable": PropertySetting(False, **live),
-        "allowRecallWhenBrokerNotWriteable": PropertySetting(True, **live),
-        "timerWheelEnable": PropertySetting(True),
-        "timerPrecisionMs": PropertySetting(1000),
-        "timerRollWindowSlot": PropertySetting(172_800),
-        "timerFlushIntervalMs": PropertySetting(1000, **live),
-        "timerMaxDelaySec": PropertySetting(259_200, **live),
-        "timerStopEnqueue": PropertySetting(False, **live),
-        "timerStopDequeue": PropertySetting(False, **live),
-        "timerSkipUnknownError": PropertySetting(False, **live),
-        "timerEnableRetryUntilSuccess": PropertySetting(True, **live),  # RocketMQ drops a message after three tries
-        "timerCongestNumEachSlot": PropertySetting(2**31 - 1, **live),
-        "appendTopicForTimerDeleteKey": PropertySetting(False, **live),
-        "storeReplyMessageEnable": PropertySetting(True, **live),
+        "flushDelayOffsetInterval": spec(10_000),
+        "transactionTimeOut": spec(6000, **live),
+        "transactionCheckMax": spec(15, **live),
+        "transactionCheckInterval": spec(30_000, **live),
+        "recallMessageEnable": spec(False, **live),
+        "allowRecallWhenBrokerNotWriteable": spec(True, **live),
+        "timerWheelEnable": spec(True),
+        "timerPrecisionMs": spec(1000),
+        "timerRollWindowSlot": spec(172_800),
+        "timerFlushIntervalMs": spec(1000, **live),
+        "timerMaxDelaySec": spec(259_200, **live),
+        "timerStopEnqueue": spec(False, **live),
+        "timerStopDequeue": spec(False, **live),
+        "timerSkipUnknownError": spec(False, **live),
+        "timerEnableRetryUntilSuccess": spec(True, **live),  # RocketMQ drops a message after three tries
+        "timerCongestNumEachSlot": spec(2**31 - 1, **live),
+        "appendTopicForTimerDeleteKey": spec(False, **live),
+        "storeReplyMessageEnable": spec(True, **live),
         # connections
-        "serverChannelMaxIdleTimeSeconds": PropertySetting(120),
-        "connectionsMax": PropertySetting(50_000),
-        "requestsPerConnectionMax": PropertySetting(10_000),
-        "requestBytesPerConnectionMax": PropertySetting(64 << 20),
-        "frameMaxLength": PropertySetting(16 * 1024 * 1024),
-        "proxyProtocolEnable": PropertySetting(True),
-        "channelExpiredTimeout": PropertySetting(120_000),
+        "serverChannelMaxIdleTimeSeconds": spec(120),
+        "connectionsMax": spec(50_000),
+        "requestsPerConnectionMax": spec(10_000),
+        "requestBytesPerConnectionMax": spec(64 << 20),
+        "frameMaxLength": spec(16 * 1024 * 1024),
+        "proxyProtocolEnable": spec(True),
+        "channelExpiredTimeout": spec(120_000),
         # access control
-        "aclEnable": PropertySetting(False),
-        "aclFile": PropertySetting(""),
-        "aclTrustProxyProtocol": PropertySetting(False),
-        "authenticationEnabled": PropertySetting(False),
-        "authenticationWhitelist": PropertySetting(""),
-        "authorizationEnabled": PropertySetting(False),
-        "authorizationWhitelist": PropertySetting(""),
-        "initAuthenticationUser": PropertySetting(""),
-        "innerClientAuthenticationCredentials": PropertySetting(""),
+        "aclEnable": spec(False),
+        "aclFile": spec(""),
+        "aclTrustProxyProtocol": spec(False),
+        "authenticationEnabled": spec(False),
+        "authenticationWhitelist": spec(""),
+        "authorizationEnabled": spec(False),
+        "authorizationWhitelist": spec(""),
+        "initAuthenticationUser": spec(""),
+        "innerClientAuthenticationCredentials": spec(""),
         # TLS
-        "tls.config.file": PropertySetting(""),
-        "tls.server.mode": PropertySetting("permissive"),
-        "tls.server.certPath": PropertySetting(""),
-        "tls.server.keyPath": PropertySetting(""),
-        "tls.server.keyPassword": PropertySetting(""),
-        "tls.server.trustCertPath": PropertySetting(""),
-        "tls.server.need.client.auth": PropertySetting("none"),
-        "tls.enable": PropertySetting(False),
-        "useTLS": PropertySetting(False),
-        "tls.client.certPath": PropertySetting(""),
-        "tls.client.keyPath": PropertySetting(""),
-        "tls.client.keyPassword": PropertySetting(""),
-        "tls.client.trustCertPath": PropertySetting(""),
-        "tls.client.authServer": PropertySetting(False),
+        "tls.config.file": spec(""),
+        "tls.server.mode": spec("permissive"),
+        "tls.server.certPath": spec(""),
+        "tls.server.keyPath": spec(""),
+        "tls.server.keyPassword": spec(""),
+        "tls.server.trustCertPath": spec(""),
+        "tls.server.need.client.auth": spec("none"),
+        "tls.enable": spec(False),
+        "useTLS": spec(False),
+        "tls.client.certPath": spec(""),
+        "tls.client.keyPath": spec(""),
+        "tls.client.keyPassword": spec(""),
+        "tls.client.trustCertPath": spec(""),
+        "tls.client.authServer": spec(False),
     }
 
 
 @functools.cache
-def _settings() -> Mapping[str, PropertySetting]:
+def _settings() -> Mapping[str, SettingSpec]:
     idle = (ROCKETMQ_KEYS.keys() | KNOWN_TO_ROCKETMQ) - _FOR_THE_STORE
     defaults = {name: key.default for name, key in ROCKETMQ_KEYS.items()} | _by_cpus(os.cpu_count() or 1)
-    return {**{name: PropertySetting(defaults.get(name, ""), acts=False) for name in idle}, **_acting()}
+    return {**{name: SettingSpec(default=defaults.get(name, ""), has_effect=False) for name in idle}, **_acting()}
 
 
 def _by_cpus(cpus: int) -> dict[str, str]:
@@ -299,7 +301,7 @@ class BrokerConfig(PropertySettings):
             key = name.removeprefix("ROCKETMQ_")
             if _plain(key) in spelled:
                 pairs[spelled[_plain(key)]] = text
-            elif near := difflib.get_close_matches(_plain(key), spelled, 3, _NEAR):
+            elif near := near_names(_plain(key), spelled, count=3, cutoff=_NEAR):
                 self.unknown.append(key)
                 meant = " or ".join(spelled[match] for match in near)
                 self.warnings.append(

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from mqfast.broker.config.broker_config import BrokerConfig
-from mqfast.broker_conf import java_trim
 from mqfast.config import PROPERTY_OF_FIELD, StoreConfig
 from mqfast.errors import ConfigError, CorruptFile, StoreNotFound
 from mqfast.store.base.os_api import OsApi
 from mqfast.store.meta.tables import ConfigTables
 from mqfast.store.reader.store_reader import StoreReader
 from mqfast.store.reader.timer_files import TimerFiles
+from mqfast.util.java_text import java_trim
 
 __all__ = ["MigrationFinding", "check_store"]
 

@@ -16,12 +16,12 @@ from mqfast.broker.metadata.topic_manager import RETRY_PREFIX, TIMER_TOPIC, WRIT
 from mqfast.broker.parts import BrokerContext
 from mqfast.broker.send.message_writer import MessageRecord
 from mqfast.broker.send.send_message import SendProcessor, host_bytes
-from mqfast.broker_conf import java_number
 from mqfast.errors import FieldError
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.processors import ConcurrencyLimit, Processors
+from mqfast.util.java_text import java_number
 
 __all__ = ["Handle", "Recall", "recall_handle"]
 

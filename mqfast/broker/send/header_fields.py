@@ -5,9 +5,9 @@ Room: broker. It must never know a request.
 
 from __future__ import annotations
 
-from mqfast.broker_conf import java_number
 from mqfast.errors import FieldError
 from mqfast.remoting.command import RemotingCommand
+from mqfast.util.java_text import java_number
 
 __all__ = ["flag", "text", "whole"]
 

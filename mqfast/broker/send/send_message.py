@@ -28,7 +28,6 @@ from mqfast.broker.metadata.topic_manager import (
 from mqfast.broker.parts import BrokerContext
 from mqfast.broker.send.fast_send import SendPath, SendTopic
 from mqfast.broker.send.message_writer import MessageRecord, MessageWriter, Stored
-from mqfast.broker_conf import java_number
 from mqfast.errors import CallRefused, MqfastError, RemotingError
 from mqfast.message import parse_host
 from mqfast.remoting.channel import Channel
@@ -39,6 +38,7 @@ from mqfast.remoting.processors import ConcurrencyLimit, Processors
 from mqfast.remoting.unique_ids import UniqueIds
 from mqfast.store.meta.metadata import TopicConfig
 from mqfast.store.put.put_result import BatchResult
+from mqfast.util.java_text import java_number
 
 __all__ = ["PrepareHook", "RecallHandle", "SendProcessor"]
 

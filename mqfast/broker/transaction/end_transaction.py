@@ -20,7 +20,6 @@ from mqfast.broker.send.header_fields import flag, text, whole
 from mqfast.broker.send.restored_message import get_by_offset, put_copy
 from mqfast.broker.transaction.half_message import COMMIT, ROLLBACK, TRANSACTION_MASK, committed, key_of
 from mqfast.broker.transaction.open_transactions import OpenTransactions
-from mqfast.broker_conf import java_number
 from mqfast.errors import CallRefused
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import ResponseCode
@@ -28,6 +27,7 @@ from mqfast.remoting.command import RemotingCommand
 from mqfast.schedule.delay_levels import real_place
 from mqfast.store.base.results import PutMessageStatus
 from mqfast.store.record.record import StoredMessage
+from mqfast.util.java_text import java_number
 from mqfast.util.log_limit import LogLimit
 
 __all__ = ["EndTransaction"]

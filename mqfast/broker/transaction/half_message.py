@@ -13,8 +13,8 @@ from typing import Final
 from mqfast import properties as names
 from mqfast.broker.metadata.topic_manager import HALF_TOPIC
 from mqfast.broker.send.message_writer import MessageRecord
-from mqfast.broker_conf import java_number
 from mqfast.store.record.record import StoredMessage
+from mqfast.util.java_text import java_number
 
 __all__ = [
     "COMMIT", "Key", "OP_MOVE_PROPERTIES", "OP_PROPERTIES", "ROLLBACK", "TRANSACTION_GROUP", "TRANSACTION_MASK",

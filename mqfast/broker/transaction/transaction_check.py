@@ -24,13 +24,13 @@ from mqfast.broker.parts import BrokerContext
 from mqfast.broker.send.restored_message import MessageCopy, put_copy
 from mqfast.broker.transaction.half_message import check_body, checked, key_of, times_checked
 from mqfast.broker.transaction.open_transactions import OpenTransactions
-from mqfast.broker_conf import java_number
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode
 from mqfast.schedule.delay_levels import real_place
 from mqfast.store.base.results import PutMessageStatus
 from mqfast.store.put.put_result import PutResult
 from mqfast.store.record.record import StoredMessage
+from mqfast.util.java_text import java_number
 from mqfast.util.log_limit import LogLimit
 
 __all__ = ["TransactionCheck"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from mqfast.broker_conf import java_number
 from mqfast.client.admin.checks import checked_text, known_name, nearest
 from mqfast.client.net.request_steps import Request, RequestSteps, checked, read_answer
 from mqfast.errors import (
@@ -22,6 +21,7 @@ from mqfast.errors import (
 )
 from mqfast.remoting.bodies import decode_body
 from mqfast.remoting.codes import RequestCode
+from mqfast.util.java_text import java_number
 
 if TYPE_CHECKING:
     from mqfast.client.net.instance import ClientInstance

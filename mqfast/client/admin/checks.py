@@ -6,7 +6,6 @@ and the nearest name where there is one. Source: TopicValidator, Validators.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Mapping
 from datetime import datetime
@@ -15,6 +14,9 @@ from typing import Final
 from mqfast.client.values import MessageQueue
 from mqfast.errors import ClientConfigError, UnknownName
 from mqfast.message import DLQ_PREFIX, RETRY_PREFIX
+from mqfast.util import validate
+from mqfast.util.near_names import near_names
+from mqfast.util.validate import is_whole
 
 __all__ = [
     "MILLISECONDS_LEAST", "checked_flag", "checked_group", "checked_name", "checked_number", "checked_pairs",
@@ -33,8 +35,8 @@ _I64_MAX: Final = 2**63 - 1
 
 def nearest(name: str, known: Collection[str]) -> str:
     """``; the nearest name is 'x'`` for a message, or an empty text."""
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"; the nearest name is {matches[0]!r}" if matches else ""
+    near = near_names(name, known)
+    return f"; the nearest name is {near[0]!r}" if near else ""
 
 
 def known_name(what: str, name: object, known: Collection[str]) -> str:
@@ -42,8 +44,7 @@ def known_name(what: str, name: object, known: Collection[str]) -> str:
 
     Raises: UnknownName for a thing of a cluster that is not there; ConfigError for a setting, a kind, another type.
     """
-    if not isinstance(name, str):
-        raise ClientConfigError(f"{what}: expected a str, found {type(name).__name__}")
+    name = checked_text(what, name)
     if name not in known:
         few = ", ".join(sorted(known)) if len(known) <= _NAMES_SHOWN else f"{len(known)} names"
         kind = ClientConfigError if what in _WORDS else UnknownName
@@ -53,9 +54,7 @@ def known_name(what: str, name: object, known: Collection[str]) -> str:
 
 def checked_text(what: str, given: object) -> str:
     """A text. Raises: ConfigError."""
-    if not isinstance(given, str):
-        raise ClientConfigError(f"{what}: expected a str, found {type(given).__name__}")
-    return given
+    return validate.checked_text(what, given, error=ClientConfigError)
 
 
 def checked_queue(queue: object) -> MessageQueue:
@@ -69,8 +68,7 @@ def checked_queue(queue: object) -> MessageQueue:
 
 def checked_name(what: str, name: object, max_chars: int) -> str:
     """A name that brokers take. Raises: ConfigError."""
-    if not isinstance(name, str):
-        raise ClientConfigError(f"{what}: expected a str, found {type(name).__name__}")
+    name = checked_text(what, name)
     if not 0 < len(name) <= max_chars:
         raise ClientConfigError(f"{what}: expected 1 to {max_chars} characters, found {len(name)}: {name[:40]!r}")
     if _LEGAL.fullmatch(name) is None:
@@ -94,18 +92,12 @@ def checked_group(group: object, what: str = "group") -> str:
 
 def checked_number(what: str, number: object, minimum: int, maximum: int) -> int:
     """A whole number within its limits. Raises: ConfigError."""
-    if isinstance(number, bool) or not isinstance(number, int):
-        raise ClientConfigError(f"{what}: expected a whole number, found {type(number).__name__} {number!r}")
-    if not minimum <= number <= maximum:
-        raise ClientConfigError(f"{what}: expected {minimum} to {maximum}, found {number}")
-    return number
+    return validate.checked_whole(what, number, minimum, maximum, error=ClientConfigError)
 
 
 def checked_flag(what: str, flag: object) -> bool:
     """True or False. Raises: ConfigError."""
-    if not isinstance(flag, bool):
-        raise ClientConfigError(f"{what}: expected True or False, found {flag!r}")
-    return flag
+    return validate.checked_flag(what, flag, error=ClientConfigError)
 
 
 def checked_perm(perm: object) -> int:
@@ -124,7 +116,7 @@ def milliseconds(what: str, when: object) -> int:
             raise ClientConfigError(
                 f"{what}: expected a time that a clock of this machine has, found {when!r}: {error}"
             ) from None
-    if isinstance(when, bool) or not isinstance(when, int):
+    if not is_whole(when):
         raise ClientConfigError(
             f"{what}: expected a datetime or ms since the epoch, found {type(when).__name__} {when!r}"
         )

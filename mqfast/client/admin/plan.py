@@ -13,6 +13,7 @@ from mqfast.client.admin.checks import MILLISECONDS_LEAST, milliseconds
 from mqfast.client.values import MessageQueue, ResetPlan
 from mqfast.errors import ClientConfigError
 from mqfast.util.offset_words import end_word
+from mqfast.util.validate import is_whole
 
 __all__ = ["NOTHING_COMMITTED", "QueueStats", "Target", "Where", "row", "target_of"]
 
@@ -49,7 +50,7 @@ def target_of(to: Where, *, of_one_queue: bool) -> Target:
         return Target(first=end_word(to) == "earliest")
     if isinstance(to, datetime):
         return Target(time_ms=milliseconds("to", to))
-    if isinstance(to, bool) or not isinstance(to, int):
+    if not is_whole(to):
         raise ClientConfigError(
             f"to: expected 'earliest', 'latest', a datetime or a number, found {type(to).__name__} {to!r}"
         )

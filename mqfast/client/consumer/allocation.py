@@ -7,7 +7,6 @@ Source: AllocateMessageQueueStrategy and its classes in org.apache.rocketmq.clie
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +15,7 @@ from typing import Final, Protocol
 from mqfast.client.settings import check_function
 from mqfast.client.values import MessageQueue
 from mqfast.errors import ClientConfigError
+from mqfast.util.near_names import did_you_mean
 
 __all__ = [
     "Allocation",
@@ -263,10 +263,9 @@ def allocation_of(given: Allocation | str) -> Allocation:
                 f"allocation: {given} needs arguments; expected mqfast.client.consumer.allocation."
                 f"{_WITH_ARGUMENTS[given]}, found only its name"
             )
-        near = difflib.get_close_matches(given.upper(), [*_BY_NAME, *_WITH_ARGUMENTS], 1)
         raise ClientConfigError(
             f"allocation: expected one of {', '.join([*_BY_NAME, *_WITH_ARGUMENTS])} or a strategy, found {given!r}"
-            + (f"; did you mean {near[0]}?" if near else "")
+            + did_you_mean(given.upper(), [*_BY_NAME, *_WITH_ARGUMENTS])
         )
     checked: object = given
     if not callable(checked) or not isinstance(getattr(checked, "name", None), str):

@@ -17,6 +17,7 @@ from mqfast.client.route.namespace import plain_queue
 from mqfast.client.settings import check_function
 from mqfast.client.values import MessageQueue
 from mqfast.errors import ClientConfigError, ClientError
+from mqfast.util.validate import is_whole
 
 if TYPE_CHECKING:
     from mqfast.client.consumer.offset_file import OffsetFile
@@ -196,7 +197,7 @@ class OwnOffsets(GroupOffsets):
         )
         if found is None:
             return None
-        if isinstance(found, bool) or not isinstance(found, int) or found < 0:
+        if not is_whole(found, 0):
             raise ClientError(f"offset_store.load({queue}): expected None or a number from 0 on, found {found!r}")
         return found
 

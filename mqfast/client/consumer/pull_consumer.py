@@ -40,6 +40,7 @@ from mqfast.client.route.namespace import plain_queue, wrap
 from mqfast.client.values import Address, Credentials, MessageQueue, When, milliseconds
 from mqfast.errors import ClientClosed, ClientForked, ClientUsageError, MqfastError
 from mqfast.util.offset_words import end_word
+from mqfast.util.validate import is_number, is_whole
 
 __all__ = ["PullArguments", "PullConsumer"]
 
@@ -207,9 +208,9 @@ class PullArguments:
 
     @staticmethod
     def _check_poll(timeout_s: Any, max_count: Any) -> None:
-        if isinstance(max_count, bool) or not isinstance(max_count, int) or max_count < 1:
+        if not is_whole(max_count, 1):
             raise ClientUsageError(f"max_count: expected a whole number from 1 on, found {max_count!r}")
-        if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)) or not timeout_s >= 0:
+        if not is_number(timeout_s, 0):
             raise ClientUsageError(f"timeout_s: expected seconds from 0 on, found {timeout_s!r}")
         if timeout_s > _POLL_S_MAX:
             raise ClientUsageError(f"timeout_s: expected at most {_POLL_S_MAX} seconds, found {timeout_s!r}")
@@ -224,9 +225,9 @@ class PullArguments:
     @staticmethod
     def _check_pull(offset: Any, max_count: Any, wait_s: Any) -> None:
         for what, given, least in (("offset", offset, 0), ("max_count", max_count, 1)):
-            if isinstance(given, bool) or not isinstance(given, int) or given < least:
+            if not is_whole(given, least):
                 raise ClientUsageError(f"{what}: expected a whole number from {least} on, found {given!r}")
-        if isinstance(wait_s, bool) or not isinstance(wait_s, (int, float)) or not 0 <= wait_s <= 60:
+        if not is_number(wait_s, 0, 60):
             raise ClientUsageError(f"wait_s: expected seconds from 0 to 60, found {wait_s!r}")
 
     def __repr__(self) -> str:

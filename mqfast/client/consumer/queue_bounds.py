@@ -9,13 +9,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from mqfast.broker_conf import java_whole
 from mqfast.client.net.request_steps import Request, RequestSteps, checked
 from mqfast.client.route.namespace import RETRY_PREFIX
 from mqfast.client.values import MessageQueue, milliseconds
 from mqfast.errors import BrokerError, ClientConfigError, NoRoute
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
+from mqfast.util.java_text import java_whole
 from mqfast.util.offset_words import end_word
 
 if TYPE_CHECKING:

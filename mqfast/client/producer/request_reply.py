@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from mqfast import properties as names
-from mqfast.broker_conf import java_whole
 from mqfast.client.delivery import Delivery, Source
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.producer.encode import MSG_TYPE, OwnMessage, Wire, prepared
@@ -32,6 +31,7 @@ from mqfast.remoting.client import split_address
 from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.command import RemotingCommand
 from mqfast.store.record.record import decode_record
+from mqfast.util.java_text import java_whole
 
 __all__ = ["introduced", "reply_message", "request", "request_of"]
 

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Final
 
 from mqfast import properties as names
-from mqfast.broker_conf import java_number
 from mqfast.schedule.delay_levels import QueuePosition
 from mqfast.schedule.timer.settings import TimerSettings
 from mqfast.store.base.results import PutMessageStatus
 from mqfast.store.reader.timer_files import TIMER_TOPIC
+from mqfast.util.java_text import java_number
 
 __all__ = ["accept", "delivery_time"]
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from mqfast import properties as _properties
-from mqfast.broker_conf import java_number
 from mqfast.errors import (
     CorruptFile,
     DiskFull,
@@ -25,6 +24,7 @@ from mqfast.errors import (
 )
 from mqfast.schedule.delay_levels import real_place
 from mqfast.store.reader.timer_files import TIMER_TOPIC
+from mqfast.util.java_text import java_number
 
 if TYPE_CHECKING:
     from mqfast.schedule.timer.metrics import TimerMetrics

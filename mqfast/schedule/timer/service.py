@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from mqfast import properties as _properties
-from mqfast.broker_conf import java_number
 from mqfast.errors import CorruptFile, StorageError, UsageError
 from mqfast.properties import jhash
 from mqfast.schedule.timer.checkpoint import TimerCheckpoint, load_checkpoint
@@ -29,6 +28,7 @@ from mqfast.store.base.paths import list_offset_files
 from mqfast.store.base.results import GetMessageStatus
 from mqfast.store.engine import GetLimits
 from mqfast.store.reader.timer_files import DELETE, ROLL, SLOTS, TIMER_TOPIC
+from mqfast.util.java_text import java_number
 
 if TYPE_CHECKING:
     from mqfast.store.message_store import MessageStore

@@ -18,6 +18,7 @@ from mqfast.message import LMQ_PREFIX
 from mqfast.store.base.os_api import Mutex
 from mqfast.store.base.paths import Door, StorePaths
 from mqfast.store.meta.metadata import ConfigFile, new_data_version, next_data_version
+from mqfast.util.validate import is_whole
 
 __all__ = ["ConsumerOffsets"]
 
@@ -54,7 +55,7 @@ def _number(what: str, number: object, highest: int) -> int:
 
 
 def _offset(what: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not is_whole(value):
         raise CorruptFile("JSON is damaged", expected=f"{what} to be int", found=type(value).__name__)
 
 

@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from mqfast.broker_conf import java_whole
 from mqfast.errors import CorruptFile, DiskFull, OffsetError, StoreClosed
 from mqfast.store.base import paths as _paths
 from mqfast.store.base.mapped_file import MappedFile
@@ -25,6 +24,7 @@ from mqfast.store.queues.unit_bytes import (
     valid_batch_units,
     write_batch_unit,
 )
+from mqfast.util.java_text import java_whole
 
 if TYPE_CHECKING:
     from mqfast.store.base.os_api import OsApi

@@ -44,6 +44,7 @@ from mqfast.store.reader.scan import LogWalk, PreadFile
 from mqfast.store.reader.tail import LogTail
 from mqfast.store.record.filter import TagFilter, tag_filter
 from mqfast.store.record.record import StoredMessage
+from mqfast.util.validate import is_whole
 
 __all__ = ["LogScan", "QueueRange", "ReadResult", "StoreReader"]
 
@@ -676,6 +677,6 @@ class StoreReader(BulkReader):
 
 
 def _physical_offset(place: object) -> int:
-    if not isinstance(place, int) or isinstance(place, bool):
+    if not is_whole(place):
         raise OffsetError(f"look: expected a physical offset or a message id, found {place!r}")
     return place

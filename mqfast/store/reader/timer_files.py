@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple, Protocol
 
 from mqfast import properties as _properties
-from mqfast.broker_conf import java_number
 from mqfast.properties import jhash
 from mqfast.store.base.os_api import OsApi
 from mqfast.store.base.paths import OffsetFile, StorePaths, list_offset_files
 from mqfast.store.reader.scan import PreadFile
 from mqfast.store.record.record import StoredMessage
+from mqfast.util.java_text import java_number
 
 __all__ = [
     "BLANK", "BLANK_MAGIC", "CHECKPOINT_BYTES", "DELETE", "MAGIC_MAX", "ROLL", "SLOT", "SLOTS", "TIMER_TOPIC", "UNIT",

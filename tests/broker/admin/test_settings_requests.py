@@ -10,11 +10,11 @@ import pytest
 from running import Running, broker_config, serve
 
 from mqfast.broker.server import Broker
-from mqfast.broker_conf import parse_properties
 from mqfast.config import FIELD_OF_PROPERTY
 from mqfast.errors import BrokerError
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.command import RemotingCommand
+from mqfast.util.property_file import parse_properties
 
 
 def settings_of(answer: RemotingCommand) -> dict[str, str]:

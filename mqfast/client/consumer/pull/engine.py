@@ -47,6 +47,7 @@ from mqfast.errors import (
 )
 from mqfast.remoting.codes import ResponseCode
 from mqfast.util.offset_words import end_word
+from mqfast.util.validate import is_whole
 
 __all__ = ["PullEngine", "SeekTo"]
 
@@ -398,7 +399,7 @@ class PullEngine:
             offset = await self.run(min_offset(instance, queue))
         elif to == "latest":
             offset = await self.run(max_offset(instance, queue))
-        elif isinstance(to, bool) or not isinstance(to, int):
+        elif not is_whole(to):
             offset = await self.run(offset_at(instance, queue, milliseconds(to)))
         else:
             offset = to

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
-from mqfast.broker_conf import java_trim, java_whole
 from mqfast.client.consumer.allocation import Allocation, allocation_of
 from mqfast.client.consumer.offsets import OffsetStore, check_offset_store
 from mqfast.client.consumer.pull.prefetch_buffer import CacheLimits
@@ -21,7 +20,6 @@ from mqfast.client.producer.trace import Tracer, trace_topic
 from mqfast.client.route.namespace import namespace_of_address, wrap
 from mqfast.client.settings import (
     CONSUMER_RULES,
-    Rule,
     check,
     check_group,
     check_hooks,
@@ -31,12 +29,14 @@ from mqfast.client.settings import (
 )
 from mqfast.client.values import Address
 from mqfast.errors import ClientConfigError
+from mqfast.settings.declaration import SettingSpec
+from mqfast.util.java_text import java_trim, java_whole
 from mqfast.util.offset_words import end_word
 
 __all__ = ["OffsetReset", "PullSettings", "pull_arguments", "pull_settings", "subscriptions_of"]
 
 OffsetReset = Literal["error", "earliest", "latest", "first", "last"]
-_RULES: Final[Mapping[str, Rule]] = {
+_RULES: Final[Mapping[str, SettingSpec]] = {
     **{
         name: CONSUMER_RULES[name]
         for name in (
@@ -44,8 +44,8 @@ _RULES: Final[Mapping[str, Rule]] = {
             "max_body_bytes", "close_timeout_s", "start_timeout_s",
         )
     },
-    "max_cached_total": Rule(int, 1, 1 << 31, "messages"),
-    "offset_reset": Rule(str, choices=("error", "earliest", "latest")),
+    "max_cached_total": SettingSpec("int", 1, 1 << 31, "messages"),
+    "offset_reset": SettingSpec("str", choices=("error", "earliest", "latest")),
 }  # fmt: skip
 _OTHERS: Final = (
     "group", "namesrv_addr", "topics", "from_where", "allocation", "offset_store", "offset_reset", "hooks", "trace",

@@ -6,31 +6,17 @@ Source: MixAll.properties2Object, Configuration.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from mqfast.broker_conf import decode_conf, java_number, java_trim, parse_properties
 from mqfast.errors import ConfigError
+from mqfast.settings.declaration import SettingSpec
+from mqfast.util.java_text import I64_MAX, java_number, java_trim
+from mqfast.util.near_names import did_you_mean
+from mqfast.util.property_file import decode_conf, parse_properties
 
-__all__ = ["PropertySettings", "PropertySetting", "as_text"]
-
-_I64_MAX: Final = 2**63 - 1
-_PORTS: Final = ("listenPort", "haListenPort")
-
-
-class PropertySetting(NamedTuple):
-    """One setting.
-
-    Attributes: ``default``; ``acts``: does it do anything here? ``live``: a change acts at once, and the network may
-        make one; ``most``: the highest number that it takes.
-    """
-
-    default: bool | int | str
-    acts: bool = True
-    live: bool = False
-    most: int = 2**31 - 1
+__all__ = ["PropertySettings", "as_text"]
 
 
 class PropertySettings:
@@ -43,14 +29,14 @@ class PropertySettings:
     """
 
     def __init__(
-        self, known: Mapping[str, PropertySetting], what: str, hidden: tuple[str, ...] = (), *, also: Iterable[str] = ()
+        self, known: Mapping[str, SettingSpec], what: str, hidden: tuple[str, ...] = (), *, also: Iterable[str] = ()
     ) -> None:
         self._known: Final = known
         self._what: Final = what
         self._hidden: Final = hidden
         self._also: Final = also
         self._given: set[str] = set()
-        self._values: dict[str, bool | int | str] = {name: one.default for name, one in known.items()}
+        self._values: dict[str, bool | int | str] = {name: spec.default for name, spec in known.items()}
         self.warnings: list[str] = []
         self.unknown: list[str] = []
         self.listeners: list[Callable[[], object]] = []
@@ -67,14 +53,13 @@ class PropertySettings:
     def take(self, pairs: Mapping[str, str], where: str) -> None:
         """Take settings. Raises: ConfigError for a value of the wrong kind; nothing is taken then."""
         taken = {name: self._parsed(name, text, where) for name, text in pairs.items() if name in self._known}
-        without_effect = sorted(name for name in taken if not self._known[name].acts)
+        without_effect = sorted(name for name in taken if not self._known[name].has_effect)
         if without_effect:
             self.warnings.append(f"{where}: without effect here: {', '.join(without_effect)}")
         for name in pairs:
             if name not in self._known:
                 self.unknown.append(name)
-                near = difflib.get_close_matches(name, [*self._known, *self._also], 3)
-                hint = f"; did you mean {' or '.join(near)}?" if near else ""
+                hint = did_you_mean(name, [*self._known, *self._also], count=3)
                 self.warnings.append(f"{where}: expected a setting of the {self._what}, found {name}{hint}")
         self._values.update(taken)
         self._given.update(taken)
@@ -87,11 +72,11 @@ class PropertySettings:
 
     def is_live(self, name: str) -> bool:
         """Return whether an administrator may change this setting over the network: the change acts at once then."""
-        return name in self._known and self._known[name].live
+        return name in self._known and self._known[name].is_live
 
     def acts(self, name: str) -> bool:
         """Return whether this key does anything here."""
-        return name in self._known and self._known[name].acts
+        return name in self._known and self._known[name].has_effect
 
     def check_values(self, pairs: Mapping[str, str], where: str) -> None:
         """Raise what ``take`` would raise for these settings, and take nothing. Raises: ConfigError."""
@@ -100,19 +85,20 @@ class PropertySettings:
                 self._parsed(name, text, where)
 
     def _parsed(self, name: str, text: str, where: str) -> bool | int | str:
-        default = self._known[name].default
-        found = java_trim(text)
-        if isinstance(default, bool):
-            if found.lower() not in ("true", "false"):
+        spec = self._known[name]
+        value = java_trim(text)
+        if spec.kind == "bool":
+            if value.lower() not in ("true", "false"):
                 raise ConfigError(f"{where}: {name}: expected true or false, found {text!r}")
-            return found.lower() == "true"
-        if isinstance(default, int):
-            number = java_number(found, _I64_MAX)
-            most = 65535 if name in _PORTS else self._known[name].most
-            if number is None or not 0 <= number <= most:
-                raise ConfigError(f"{where}: {name}: expected a whole number from 0 to {most}, found {text!r}")
+            return value.lower() == "true"
+        if spec.kind == "int":
+            number = java_number(value, I64_MAX)
+            if number is None or not spec.is_in_range(number):
+                raise ConfigError(
+                    f"{where}: {name}: expected a whole number from {spec.low} to {spec.high}, found {text!r}"
+                )
             return number
-        return found
+        return value
 
     def given(self) -> dict[str, str]:
         """Name -> text of what was taken, secrets as well."""
