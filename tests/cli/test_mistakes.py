@@ -155,16 +155,16 @@ def test_a_path_of_bytes_is_a_path(store: Path) -> None:
 # --- the library ---
 
 
-def test_look_names_what_it_takes(store: Path) -> None:
+def test_get_by_offset_names_the_arguments_that_it_takes(store: Path) -> None:
     with mqfast.open(store) as writer, mqfast.StoreReader(store) as reader:
-        for look in (writer.look, reader.look):
+        for get in (writer.get_by_offset, reader.get_by_offset):
             with pytest.raises(OffsetError, match="of the log; a queue offset is another number"):
-                look(5)
+                get(5)
             with pytest.raises(OffsetError, match=r"unique key has the same form and is found by query\(topic, key\)"):
-                look(UNIQUE)
+                get(UNIQUE)
             for wrong in (True, 1.5, None):
                 with pytest.raises(OffsetError, match="expected a physical offset"):
-                    look(wrong)  # type: ignore[arg-type]
+                    get(wrong)  # type: ignore[arg-type]
 
 
 def test_a_queue_id_far_behind_the_others_is_a_warning(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
