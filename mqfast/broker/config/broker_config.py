@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from mqfast.broker.config.rocketmq_keys import ROCKETMQ_KEYS
-from mqfast.settings.rocketmq_names import KNOWN_TO_ROCKETMQ
 from mqfast.config import FIELD_OF_PROPERTY, PROPERTY_OF_FIELD, StoreConfig
 from mqfast.errors import ConfigError
 from mqfast.settings.declaration import SettingSpec
 from mqfast.settings.property_settings import PropertySettings, as_text
+from mqfast.settings.rocketmq_names import KNOWN_TO_ROCKETMQ
 from mqfast.util.near_names import near_names
 from mqfast.util.property_file import escaped
 
