@@ -38,9 +38,9 @@ from mqfast.spark.remote.write_state import (
     BatchDone,
     BrokerWriteState,
     Partitioning,
-    ask,
     memory_lost,
     pause,
+    query_write_state,
     unlike,
 )
 
@@ -112,7 +112,7 @@ class TaskSender:
         self._instance: ClientInstance = ClientInstance.shared(settings, self._io.loop)
         self._divisions: dict[str, Partitioning] = {}
         self._remembering: set[str] = set()
-        self._connection_pool: dict[MessageQueue, deque[_Request]] = {}
+        self._waiting: dict[MessageQueue, deque[_Request]] = {}
         self._room = threading.Condition()
         self._bytes = 0
         self._error: Exception | None = None
@@ -232,7 +232,7 @@ class TaskSender:
     async def _memory(self, broker: str, topic: str) -> BrokerWriteState | None:
         """What a broker remembers of this batch; None: it remembers no writes."""
         address = self._address(broker)
-        memory = await ask(self._instance, address, topic, self._how.key, self._how.batch)
+        memory = await query_write_state(self._instance, address, topic, self._how.key, self._how.batch)
         if memory is None and broker in self._remembering:
             raise memory_lost(broker, address)
         if memory is None:
@@ -292,15 +292,15 @@ class TaskSender:
             self._room.notify_all()
 
     def _begin(self, request: _Request) -> None:
-        waiting = self._connection_pool.get(request.queue)
+        waiting = self._waiting.get(request.queue)
         if waiting is not None:
             waiting.append(request)
             return
-        self._connection_pool[request.queue] = deque([request])
+        self._waiting[request.queue] = deque([request])
         self._instance.spawn(self._drain(request.queue), "mqfast rows")
 
     async def _drain(self, queue: MessageQueue) -> None:
-        waiting = self._connection_pool[queue]
+        waiting = self._waiting[queue]
         try:
             while waiting and self._error is None:
                 request = waiting.popleft()
@@ -311,7 +311,7 @@ class TaskSender:
         except Exception as error:  # whatever it is: the task's thread waits for an end
             self._fail(error)
         finally:
-            del self._connection_pool[queue]
+            del self._waiting[queue]
 
     async def _stored(self, request: _Request) -> None:
         """One request until its rows are stored. Raises: ClientError, BrokerError."""

@@ -174,7 +174,7 @@ class _RemoteSink:
         )
         found = one.rows()
         if found == expected:
-            one.end(sum(task.rows for task in sent))
+            one.mark_stored(sum(task.rows for task in sent))
             return
         place = min(set(found.items()) ^ set(expected.items()))[0]
         partition, topic, broker, queue_id = place

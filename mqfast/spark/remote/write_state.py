@@ -23,7 +23,7 @@ from mqfast.remoting.once import ASK_ONCE, END_ONCE
 
 __all__ = [
     "ATTEMPT_S", "LOST", "STORED_NOT_SAFE",
-    "Batch", "BatchDone", "Partitioning", "BrokerWriteState", "ask", "memory_lost", "pause", "unlike",
+    "Batch", "BatchDone", "Partitioning", "BrokerWriteState", "memory_lost", "pause", "query_write_state", "unlike",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -114,7 +114,7 @@ def unlike(division: Partitioning, batch: int, memories: list[BrokerWriteState])
     return None
 
 
-async def ask(
+async def query_write_state(
     instance: ClientInstance, address: str, topic: str, key: str, batch: int, tasks: bool = False
 ) -> BrokerWriteState | None:
     """What a broker remembers of a batch; None: it remembers no writes.
@@ -179,9 +179,9 @@ class Batch:
         """
         return self._run(self._rows)
 
-    def end(self, rows: int) -> None:
+    def mark_stored(self, rows: int) -> None:
         """All its rows are stored: the brokers note that. Raises: ClientError."""
-        self._run(lambda instance: self._end(instance, rows))
+        self._run(lambda instance: self._mark_stored(instance, rows))
 
     def _run(self, work: Callable[[ClientInstance], Awaitable[T]]) -> T:
         instance = ClientInstance.shared(self._settings, self._io.loop)
@@ -222,7 +222,7 @@ class Batch:
     async def _rows(self, instance: ClientInstance) -> dict[tuple[int, str, str, int], tuple[int, int]]:
         found: dict[tuple[int, str, str, int], tuple[int, int]] = {}
         for name, (address, topics) in (await self._brokers_of_topics(instance)).items():
-            memory = await ask(instance, address, topics[0], self._key, self._batch, tasks=True)
+            memory = await query_write_state(instance, address, topics[0], self._key, self._batch, tasks=True)
             if memory is None and name in self._brokers:
                 raise memory_lost(name, address)
             if memory is not None:
@@ -232,7 +232,7 @@ class Batch:
                         found[partition, of, name, queue_id] = row, crc
         return found
 
-    async def _end(self, instance: ClientInstance, rows: int) -> None:
+    async def _mark_stored(self, instance: ClientInstance, rows: int) -> None:
         for name, (address, topics) in (await self._brokers_of_topics(instance)).items():
             for begin in range(0, len(topics), _TOPICS_AT_ONCE):
                 names = ";".join(topics[begin : begin + _TOPICS_AT_ONCE])
