@@ -43,8 +43,7 @@ def register(spark: SparkSession) -> None:
     """Register ``format("mqfast")`` with a session.
 
     Spark finds an mqfast that is installed on every node without this call. Writes from a thread other than the creator
-    of
-    the session need this call, from any thread.
+    of the session need this call, from any thread.
     """
     from mqfast.spark.source import MqFastSource
     from mqfast.spark.threads import write_from_any_thread
@@ -58,8 +57,7 @@ def conf(builder: SparkSession.Builder, *, local_checkpoints: bool = False) -> S
     """Set options that make the source fast, except those set already: ``conf(SparkSession.builder).getOrCreate()``.
 
     With a local master the workers run the program's own Python (PYSPARK_PYTHON, unless set): Spark would take the
-    first
-    ``python3`` of the path, which may lack mqfast.
+    first ``python3`` of the path, which may lack mqfast.
 
     Args: local_checkpoints: set LOCAL_CHECKPOINTS too. All local files of the session are then without checksums.
     """

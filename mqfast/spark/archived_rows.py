@@ -1,9 +1,8 @@
 """The files of an archive as the rows of a read: selection of files, and conversion of rows.
 
 ``read_archived`` runs in tasks. The job ``archive`` keeps records as stored; here bodies are decompressed and
-properties
-decoded, as for a store. Each file is checked against the manifest, and no message that the live source would return is
-left out.
+properties decoded, as for a store. Each file is checked against the manifest, and no message that the live source would
+return is left out.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The interface of a store: ``Backend`` for queues and messages, ``LogAccess`` for the log as well.
 
-``Backend`` has queues with bounds, messages along a queue, offsets by time and by group, and views. ``LogAccess``
-also reads the log by physical offset; only files have a log (``local/``), brokers do not (``remote/``). A cluster is
-several backends, one for each broker name. A queue is identified by store name, topic and queue id. A backend raises
-an error for missing messages and never returns fewer rows without one.
+``Backend`` has queues with bounds, messages along a queue, offsets by time and by group, and views. ``LogAccess`` also
+reads the log by physical offset; only files have a log (``local/``), brokers do not (``remote/``). A cluster is several
+backends, one for each broker name. A queue is identified by store name, topic and queue id. A backend raises an error
+for missing messages and never returns fewer rows without one.
 """
 
 from __future__ import annotations
@@ -138,8 +138,7 @@ class Backend(Protocol):
 
     def commit_group(self, group: str, offset: Mapping[str, Any]) -> bool:
         """Commit an offset of a stream as the offsets of a consumer group. Offsets never decrease; a failure never
-        fails a
-        stream.
+        fails a stream.
 
         Returns: whether the offsets were written.
         """

@@ -22,8 +22,7 @@ def stores_of(options: Options, *, begins: bool = False) -> list[tuple[str, Opti
     """Return each store that the options name, with the options for that store: directories, or brokers of a cluster.
 
     Args: begins: the read begins here: cached cluster data is discarded, and the offsets in the options must name
-    brokers
-        of the cluster.
+        brokers of the cluster.
     Raises: ConfigError; ClientError if no name server answers.
     """
     if options.namesrv is None:

@@ -96,13 +96,11 @@ def decompressed(
     batches: Iterator[pa.RecordBatch], columns: Sequence[Column], verify_crc: str, root: str, bytes_max: int
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches without the leading NEEDED columns and with decompressed bodies; ``sysFlag`` of such a row has no
-    bits
-    of compression.
+    bits of compression.
 
     Args: bytes_max: of a decompressed body.
     Raises: CorruptFile with verifyCrc=fail for a body that does not match the sysFlag, or is larger (skip leaves the
-    row
-        out, mark clears ``crcOk``, off leaves the stored body); ConfigError for a missing codec.
+        row out, mark clears ``crcOk``, off leaves the stored body); ConfigError for a missing codec.
     """
     import pyarrow.compute as pc
 

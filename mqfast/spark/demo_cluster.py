@@ -1,8 +1,7 @@
 """The live part of ``python -m mqfast.spark.demo``: Spark beside a running broker.
 
 A name server and a broker run in their own process; a producer sends orders. Spark reads the orders over the network,
-by
-SQL and as a stream that is stopped and started again, archives them, continues a stream from the archive, and writes
+by SQL and as a stream that is stopped and started again, archives them, continues a stream from the archive, and writes
 results back. The broker's process ends with the demo.
 """
 

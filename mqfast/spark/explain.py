@@ -18,8 +18,7 @@ __all__ = ["explain"]
 
 def explain(options: Mapping[str, str]) -> str:
     """Return the plan of a batch read with these options, ``path`` among them: a line for the whole, and a line for
-    each
-    partition with store or broker, queues and offsets.
+    each partition with store or broker, queues and offsets.
 
     Raises: as the read.
     """

@@ -78,9 +78,8 @@ class StreamOffset:
     Exactly one of ``queues`` (next offset of each) and ``position`` (next byte of the log) is not None. ``first`` or
     ``first_position``: where the batch that ends here begins, if not at the start of the batch. ``read``: every message
     below this physical offset was read, -1 unknown. ``marks`` and ``anchors``: records that identify the store.
-    ``topics``:
-    the topics that a pattern has matched, along the log. ``gone``: the last offsets of missing queues with a reported
-    loss; a returned queue may be the same.
+    ``topics``: the topics that a pattern has matched, along the log. ``gone``: the last offsets of missing queues with
+    a reported loss; a returned queue may be the same.
     """
 
     queues: Mapping[Place, int] | None = None
@@ -131,8 +130,7 @@ def _with_anchors(queues: Mapping[Place, int], anchors: Mapping[Place, Anchor]) 
 
 def live_part(spark: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the live offset of a stream that began in an archive, None until the archive is read; the offset itself
-    for
-    any other stream.
+    for any other stream.
     """
     archive = spark.get(ARCHIVE_KEY)
     if not isinstance(archive, dict):

@@ -199,10 +199,8 @@ class Bound:
     """A start or an end of a read.
 
     Exactly one of ``word`` (earliest, latest, group), ``back_count`` (messages before the end), ``back_ms``
-    (milliseconds
-    before the end) and ``by_queue`` is set; ``others`` (a word) goes with ``by_queue``. ``by_store``: a bound for each
-    of
-    several stores. ``of_archive``: the offsets by queue are the ends of an archive.
+    (milliseconds before the end) and ``by_queue`` is set; ``others`` (a word) goes with ``by_queue``. ``by_store``: a
+    bound for each of several stores. ``of_archive``: the offsets by queue are the ends of an archive.
     """
 
     word: str | None = None

@@ -61,10 +61,8 @@ class Snapshot:
     ``store_id`` identifies the store by content, see ``LocalBackend.check``; ``log_start`` and ``log_end`` are physical
     offsets, ``taken_ms`` is the time. ``dispatched``: every message below this physical offset is in ``queues``;
     ``newest``: the last record of a queue, -1 for none; ``record_bytes``: estimated bytes of a message, 0 if the log
-    shows
-    them; ``may_lag``: the data comes from a slave, which may have fewer messages than the master; ``topics``: topics of
-    a
-    broker, also those with missing queues, which may return.
+    shows them; ``may_lag``: the data comes from a slave, which may have fewer messages than the master; ``topics``:
+    topics of a broker, also those with missing queues, which may return.
     """
 
     root: str
@@ -159,8 +157,7 @@ def plan(
     """Cut the selected messages into splits of about ``partition_bytes`` of log; empty if there are none.
 
     ``places``: None for a store without a log: all messages are read along the queues. ``within``: only this range of
-    the
-    log is wanted; ignored along queues.
+    the log is wanted; ignored along queues.
     """
     ranges = [r for r in selection.ranges if r.start < r.end]
     if places is None:

@@ -353,8 +353,7 @@ class RowWriter:
         """Refuse properties of new messages with a meaning for brokers.
 
         Rows with the offsets of a message are copies of messages, and so are stored property strings: brokers have
-        already
-        acted on these properties.
+        already acted on these properties.
         """
         import pyarrow as pa
 

@@ -152,8 +152,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the first offset of a new stream.
 
         Spark calls this twice in a start, and again until a batch has finished. So the offset is kept, under
-        ``stateDir`` for
-        another process as well.
+        ``stateDir`` for another process as well.
 
         Raises: ConfigError, DataLoss, StorageError.
         """

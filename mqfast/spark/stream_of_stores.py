@@ -1,10 +1,10 @@
 """Several stores as a single stream: directories, or the brokers of a cluster.
 
 Each store has a reader with offsets, losses and lease. The offset of the stream holds the offsets of all readers:
-``{"stores": {"broker-a": {...}, "broker-b": {...}}, "version": 2}``. A store that joins is read from the first
-message on, as a new queue is. A store that is no longer named keeps the last offset. An unavailable broker keeps the
-offset while the other stores continue, within the options' limits. A store never takes the share of another store in a
-batch, and a run never ends without an error if a broker could not be read.
+``{"stores": {"broker-a": {...}, "broker-b": {...}}, "version": 2}``. A store that joins is read from the first message
+on, as a new queue is. A store that is no longer named keeps the last offset. An unavailable broker keeps the offset
+while the other stores continue, within the options' limits. A store never takes the share of another store in a batch,
+and a run never ends without an error if a broker could not be read.
 """
 
 from __future__ import annotations

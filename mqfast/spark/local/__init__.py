@@ -1,1 +1,1 @@
-"""Directories: the files of stores as an access, and a sink that writes each batch once."""
+"""Directories: a backend of files, and a sink that writes each batch exactly once."""

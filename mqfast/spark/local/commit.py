@@ -1,13 +1,10 @@
-"""The commit protocol of the sink: what tasks staged becomes messages of a store exactly once, whatever crashes when.
+"""The commit protocol of the sink: staged records become messages of a store exactly once, across crashes.
 
-Room: the Spark adapter; nothing of Spark or Arrow in it. Files and notes are in ``staging.py``. Each record carries the
-property SPK = transaction:batch:partition:row, so that whoever resumes an append that was cut off finds the last record
-that is there and goes on behind it. The store's own lock, held from before the intent is looked at until after the
-marker is written, keeps two drivers apart. A file is named by an intent only when it is durable, or when the same rows
-can be staged again; an intent is written only when the log is durable up to its start, a marker only when the records
-are.
-
-It must never truncate a log, and never wait for ever for a store.
+Files and notes are in ``staging.py``. Each record carries the property SPK = transaction:batch:partition:row, so an
+interrupted append is resumed after the last record present. The store's lock, held from reading the intent until the
+marker is written, excludes a second driver. An intent names only files that are durable or whose rows can be staged
+again. An intent is written after the log is durable up to the start of the append, a marker after the records are
+durable. The log is never truncated, and waits for the store are bounded. Uses neither Spark nor Arrow.
 """
 
 from __future__ import annotations
@@ -50,7 +47,7 @@ _MARKERS_KEPT: Final = 100
 _SYNC_BYTES: Final = 16 << 20
 _MARK: Final = re.compile(rf"(?:^|\x02){STAMP}\x01([^\x01\x02]+)\x02?$")
 _OF_BATCH: Final = re.compile(r"(\d+)(?:\.intent|-.*\.records)$")
-# What may stand in a store that has no message yet.
+# Files that a store without a message may hold.
 _BESIDE: Final = frozenset(
     ("lock", "checkpoint", "abort", "abort.bak", "config", "consumequeue", "index", "spark-staging", "spark-leases")
 )
@@ -64,8 +61,8 @@ Step = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Committed:
-    """How a commit ended: ``appended`` rows by this call, ``resumed`` when an earlier one was cut off, ``repeated``
-    when there was nothing left to do.
+    """The result of a commit: rows ``appended`` by this call; ``resumed`` after an interrupted commit; ``repeated`` if
+    the batch was stored before.
     """
 
     rows: int
@@ -78,9 +75,9 @@ class Committed:
 
 
 def check_target(store_path: str) -> None:
-    """Is there a store, or room for a new one?
+    """Check that the directory holds a store, or can hold a new store.
 
-    Raises: ConfigError, where something else is; StoreLocked, when another process has the store open for writing.
+    Raises: ConfigError for any other content; StoreLocked if another process has the store open for writing.
     """
     if not os.path.isdir(store_path):
         return
@@ -101,9 +98,9 @@ def check_target(store_path: str) -> None:
 
 
 def _open_waiting(store_path: str, wait_ms: int) -> MessageStore:
-    """The store without its services: neither retention nor any other thread runs while the sink has it.
+    """Open the store without services: no retention and no other thread while the sink has the store open.
 
-    Another sink, or a driver that was killed and whose worker still appends, may hold it for a moment.
+    Waits for a lock held by another sink, or by a worker of a killed driver that still appends.
     Raises: StoreLocked.
     """
     deadline = time.monotonic() + wait_ms / 1000
@@ -120,13 +117,13 @@ def _open_waiting(store_path: str, wait_ms: int) -> MessageStore:
 
 
 class SinkTransaction:
-    """One transaction id in one staging directory.
+    """A transaction id in a staging directory.
 
-    Args: owner: who writes under the id (a query's id); a second owner is refused, since its batch numbers mean other
-    rows. within: the query and its batch that writes by foreachBatch: the id means something in there only. single:
-    there is one batch, 0, and when it is done a line of the ledger is all that stays. wait_ms: how long a locked store
-    is waited for. repeatable: whoever calls commit for a batch again has staged the same rows in the same partitions
-    again, so that staged files need not outlive a power cut.
+    Args: owner: the writer under the id (a query's id); a second owner is refused, since the batch numbers mean other
+        rows. within: query and batch of foreachBatch; the id is valid within the batch only. single: the only batch is
+        0, and a line of the ledger replaces the directory afterwards. wait_ms: how long to wait for a locked store.
+        repeatable: a repeated commit has the same rows in the same partitions staged again, so staged files need not
+        survive a power cut.
     Thread: one; any number of processes.
     """
 
@@ -157,15 +154,15 @@ class SinkTransaction:
         self._repeatable: Final = repeatable
 
     def stamp(self, batch: int, partition: int) -> bytes:
-        """What the properties of a task's records end with, up to the row's number."""
+        """Return the stamp at the end of the properties of a task's records, without the row number."""
         return f"{STAMP}\x01{self.key}:{batch}:{partition}:".encode("ascii")
 
     def writer(self, batch: int, partition: int, attempt: int) -> StagingWriter:
-        """Where one task attempt stages its records."""
+        """Return the writer of the staged file of a task attempt."""
         return StagingWriter(self.directory, batch, partition, attempt, durable=not self._repeatable)
 
     def is_done(self, batch: int) -> bool:
-        """Is the batch, or a later one, in the store? Raises: UsageError when another owner's is."""
+        """Return whether the batch, or a later batch, is in the store. Raises: UsageError for another owner's batch."""
         last = self._last_marker()
         if last is None:
             return self._is_in_ledger()
@@ -173,7 +170,7 @@ class SinkTransaction:
         return last >= batch
 
     def open_store(self) -> MessageStore:
-        """The store, for several commits: opening it costs as much as appending some hundred megabytes may.
+        """Open the store for several commits: opening can cost as much as appending some hundred megabytes.
 
         Raises: StoreLocked.
         """
@@ -187,13 +184,12 @@ class SinkTransaction:
         *,
         opened: MessageStore | None = None,
     ) -> Committed:
-        """Append what was staged, once. A second call for the same batch finds it done, or finishes it.
+        """Append the staged records exactly once; a second call for the same batch completes the first or does nothing.
 
-        Args: step: called before each step that a crash may hit; for tests. opened: the store, where the caller has it
-        from open_store, and closes it.
-        Raises: StoreLocked, UsageError, CorruptFile (before anything is appended), DiskFull and StorageError: then
-        call it again.
-        Durability: when it returns the records survive power loss.
+        Args: step: called before each step that a crash may interrupt; for tests. opened: the store of open_store,
+            which the caller closes.
+        Raises: StoreLocked, UsageError, CorruptFile (before the first append), DiskFull and StorageError: call again.
+        Durability: on return the records survive power loss.
         """
         given = sorted(files, key=lambda file: (file.partition, file.name))
         if not given and not os.path.exists(self._path(batch, "intent")):
@@ -220,7 +216,7 @@ class SinkTransaction:
                     self._restage(batch, intent, given, store)
                 last = self._last_stamp(store, batch, intent)
             named = [StagedFile(**file) for file in intent["files"]]
-            # The disk is at work while the rest is appended: what is left for the end is little.
+            # The disk syncs during the rest of the append: the last sync is short.
             with ThreadPoolExecutor(1, "mqfast-sync") as syncing:
                 appended = self._append(store, named, last, step, syncing)
             step("flush")
@@ -249,21 +245,21 @@ class SinkTransaction:
         return Committed(rows, rows, False, False)
 
     def abort(self, batch: int, files: Iterable[StagedFile]) -> None:
-        """Forget what was staged, unless an intent names it: then only a commit can end it."""
+        """Remove the staged files, unless an intent names them: then only a commit can finish the batch."""
         if self._intent(batch) is None:
             for file in files:
                 unlink(os.path.join(self.directory, file.name))
             drop_empty(self.directory)
 
     def forget(self) -> None:
-        """Remove every trace of a transaction that nobody can repeat, because nobody knows its id."""
+        """Remove all files of a transaction whose id is unknown to any caller and cannot be repeated."""
         for name in self._names():
             unlink(os.path.join(self.directory, name))
         drop_empty(self.directory)
 
     def _remove_finished(self, step: Step) -> None:
-        """What is done for good leaves no directory: see ``single``, and batches before the last one of a query, which
-        Spark never repeats.
+        """Remove directories of finished work: see ``single``, and earlier batches of a query, which Spark never
+        repeats.
         """
         if self._single:
             last = self._last_marker()
@@ -322,14 +318,14 @@ class SinkTransaction:
         )
 
     def _is_inside(self) -> bool:
-        """Does the staging directory lie in the store, and move with it?"""
+        """Return whether the staging directory is inside the store directory."""
         return os.path.abspath(self._staging).startswith(os.path.join(os.path.abspath(self.store_path), ""))
 
     def _is_in_ledger(self) -> bool:
-        found = self._ledger.find(self.key, self._owner)
-        if found is not None and not found[0]:
+        entry = self._ledger.find(self.key, self._owner)
+        if entry is not None and not entry[0]:
             self._refuse_owner("a batch write")
-        return found is not None
+        return entry is not None
 
     def _names(self) -> list[str]:
         try:
@@ -338,26 +334,26 @@ class SinkTransaction:
             return []
 
     def _batches(self, kind: str) -> list[int]:
-        found = (name.removesuffix(f".{kind}") for name in self._names() if name.endswith(f".{kind}"))
-        return sorted(int(number) for number in found if number.isdigit())
+        numbers = (name.removesuffix(f".{kind}") for name in self._names() if name.endswith(f".{kind}"))
+        return sorted(int(number) for number in numbers if number.isdigit())
 
     def _last_marker(self) -> int | None:
         done = self._batches("done")
         return done[-1] if done else None
 
     def _clean(self, batch: int) -> None:
-        """Remove what the marker makes superfluous, of this batch and those before it; then old markers."""
+        """Remove files that the marker makes obsolete, of this batch and earlier ones; then old markers."""
         for name in self._names():
-            found = _OF_BATCH.match(name)
-            if found is not None and int(found[1]) <= batch:
+            match = _OF_BATCH.match(name)
+            if match is not None and int(match[1]) <= batch:
                 unlink(os.path.join(self.directory, name))
         for old in self._batches("done")[:-_MARKERS_KEPT]:
             unlink(self._path(old, "done"))
 
     def _restage(self, batch: int, intent: dict[str, Any], given: Sequence[StagedFile], store: MessageStore) -> None:
-        """Have the intent name what is staged now, which holds the same rows: the files before may be lost.
+        """Rewrite the intent with the files staged now, which hold the same rows: the earlier files may be lost.
 
-        Raises: UsageError, when they are not the same.
+        Raises: UsageError for other rows.
         """
         before = [(file["partition"], file["rows"]) for file in intent["files"]]
         now = [(file.partition, file.rows) for file in given]
@@ -372,11 +368,11 @@ class SinkTransaction:
     # --- records ---
 
     def _verify(self, files: Sequence[StagedFile], store: MessageStore) -> None:
-        """Every file is there, whole, undamaged and fits: what an intent names must not fail later."""
-        most = store.log.file_bytes - _BLANK_BYTES
+        """Check that every file exists, is undamaged and fits the log, before an intent names the files."""
+        max_record = store.log.file_bytes - _BLANK_BYTES
         for file in files:
             rows = 0
-            for _, count in record_blocks(self.directory, file, most):
+            for _, count in record_blocks(self.directory, file, max_record):
                 rows += count
             if rows != file.rows:
                 path = os.path.join(self.directory, file.name)
@@ -390,7 +386,7 @@ class SinkTransaction:
         step: Step,
         syncing: Executor,
     ) -> int:
-        """Append all records, or those behind the last one that is there (partition, row)."""
+        """Append all records, or the records after ``last`` (partition, row)."""
         appended = 0
         synced: Future[bool] | None = None
         begun = store.max_physical_offset
@@ -407,22 +403,22 @@ class SinkTransaction:
                 skip = 0
                 step("appended")
                 if store.max_physical_offset - begun > _SYNC_BYTES and (synced is None or synced.done()):
-                    # A sync that fails latches the store: the next append or the last flush says so.
+                    # A failed sync latches the store: the next append or the last flush raises.
                     begun = store.max_physical_offset
                     synced = syncing.submit(store.flush)
         return appended
 
     def _last_stamp(self, store: MessageStore, batch: int, intent: dict[str, Any]) -> tuple[int, int] | None:
-        """Partition and row of the last record of this batch that is in the log.
+        """Return partition and row of the last record of this batch in the log.
 
-        Raises: CorruptFile, when the log is not readable from the intent's start on; UsageError, when retention took
-        what would tell.
+        Raises: CorruptFile for a log that is unreadable after the intent's start; UsageError if retention removed the
+            records.
         """
-        start, found = int(intent["start"]), None
+        start, last = int(intent["start"]), None
         prefix = f"{self.key}:{batch}:"
         end = store.max_physical_offset
         if start > end:
-            # The log lost its end although it was durable; what comes now begins earlier than was noted.
+            # The log lost a durable end; the append starts before the noted start.
             intent["start"] = end
             self._note(batch, "intent", {"start": end, "files": intent["files"]})
             return None
@@ -433,32 +429,32 @@ class SinkTransaction:
                 mark = _MARK.search(str(message.properties_bytes, "utf-8", "replace"))
                 if mark is not None and mark[1].startswith(prefix):
                     partition, row = map(int, mark[1][len(prefix) :].split(":"))
-                    if found is not None and (partition, row) <= found:
+                    if last is not None and (partition, row) <= last:
                         raise CorruptFile(
                             "messages of a batch are not in the order of their append",
                             path=self.store_path,
                             offset=message.physical_offset,
-                            expected=f"behind {found}",
+                            expected=f"behind {last}",
                             found=(partition, row),
                         )
-                    found = (partition, row)
+                    last = (partition, row)
         if scan.at < end and scan.reason not in (None, "end"):
             raise CorruptFile("the log cannot be read", path=self.store_path, offset=scan.at, found=scan.reason)
-        if found is None and first > start:
+        if last is None and first > start:
             raise UsageError(
                 f"{self.store_path}: batch {batch} of {self.txn_id!r} was cut off at {start}, and the log begins at "
                 f"{first}: nobody can tell how much of it was written"
             )
-        return found
+        return last
 
 
 def _batch_prefix(query: str) -> str:
-    """What the directories of a query's batches that write by foreachBatch begin with."""
+    """Return the common prefix of the directories of a query's foreachBatch batches."""
     return f"query-{quote(query, safe='')}-"
 
 
 def _behind(block: memoryview, skip: int) -> memoryview:
-    """The block without its first records."""
+    """Return the block without the first records."""
     at = 0
     for _ in range(skip):
         at += int.from_bytes(block[at : at + 4], "big")

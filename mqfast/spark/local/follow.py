@@ -1,10 +1,9 @@
-"""What a store holds, kept up to date at the price of what was appended since.
+"""Snapshots of a growing store, at the cost of the appended records.
 
-Room: the Spark adapter, imports neither Spark nor Arrow. A stream asks for the state of its store at every trigger, and
-a store may have ten thousand queues of which few move: only the log is looked at, and of the queues those that its new
-records belong to. Everything is listed again when a file of the log was removed, when the log is another one, and once
-a minute, which finds what leaves no trace in the log (deleted topics). It must never take a queue for up to date before
-the records of the log that belong to it have been put into it.
+A stream requests a snapshot at every trigger, and a store may have ten thousand queues of which few change. Only the
+log is read, and the queues of the new records. All queues are listed again when a log file was removed, when the log
+was replaced, and once a minute, which finds deleted topics. A queue counts as up to date only after dispatch of the
+log's records. Imports neither Spark nor Arrow.
 """
 
 from __future__ import annotations
@@ -24,27 +23,27 @@ if TYPE_CHECKING:
 __all__ = ["StoreTailer"]
 
 _ALL_AGAIN_S: Final = 60.0
-# Of its time a follower looks at most this part at records that are in no queue yet.
+# One of this many parts of the time goes to undispatched records.
 _BUSY: Final = 10.0
-# Looking at one queue costs more than its share of looking at all.
+# Reading single queues costs more per queue than listing all.
 _FEW: Final = 64
 _SHARE: Final = 4
 
 
 class StoreTailer:
-    """Snapshots of one store, each made out of the one before. Thread: one."""
+    """Snapshots of a store, each derived from the previous. Thread: one."""
 
     def __init__(self, access: FileBackend) -> None:
         self._access: Final = access
         self._snapshot: Snapshot | None = None
         self._marks: tuple[Mark, ...] = ()
         self._queues: dict[Place, Queue] = {}
-        self._at = 0  # below this physical offset every record is in its queue
+        self._at = 0  # every record below this physical offset is dispatched
         self._all_s = 0.0
         self._next_s = 0.0
 
     def refresh(self) -> Snapshot:
-        """The store as it is now; the same object as before when nothing has changed.
+        """Return the present snapshot; the previous object if nothing has changed.
 
         Raises: StoreNotFound, StorageError.
         """
@@ -56,7 +55,7 @@ class StoreTailer:
         return before if now < self._next_s else self._apply_appended(before)
 
     def _apply_appended(self, before: Snapshot, just_now: bool = False) -> Snapshot:
-        """``just_now``: all queues were looked at for ``before``."""
+        """Return ``before`` with the appended records. ``just_now``: all queues were listed for ``before``."""
         now = time.monotonic()
         tally = LogTally()
         end = self._access.reader.whole_until(self._at, tally)
@@ -68,13 +67,13 @@ class StoreTailer:
         newest, at, changed = before.newest, end, end != before.log_end
         for (topic, queue_id), counted in touched.items():
             first, behind = counted[3], counted[4]
-            found = self._access.reader.queue_end(topic, queue_id)
-            has = found[1] if found is not None else 0
-            if has < behind:  # not all of them are in the queue yet
+            queue_end = self._access.reader.queue_end(topic, queue_id)
+            has = queue_end[1] if queue_end is not None else 0
+            if has < behind:  # some records are not dispatched yet
                 at = min(at, max(first, min(has, end)))
-            if found is not None:
-                newest = max(newest, self._last(found[0].max_offset, topic, queue_id))
-                queue = Queue(*found[0])
+            if queue_end is not None:
+                newest = max(newest, self._last(queue_end[0].max_offset, topic, queue_id))
+                queue = Queue(*queue_end[0])
                 changed |= self._queues.get((topic, queue_id)) != queue
                 self._queues[topic, queue_id] = queue
         self._at, changed = at, changed or at != before.dispatched
@@ -86,7 +85,7 @@ class StoreTailer:
         return -1 if place is None else place
 
     def _is_replaced(self) -> bool:
-        """Is any record that was known, and that retention has left, another one now?"""
+        """Return whether a known record, not removed by retention, has changed."""
         starts = self._access.reader.log_starts()
         begin = starts[0][0] if starts else 0
         return any(place >= begin and self._access.mark(place) != crc for place, crc in self._marks)
@@ -94,18 +93,20 @@ class StoreTailer:
     def _list_all(self) -> Snapshot:
         if self._is_replaced():
             self._access.reopen()
-        found = self._access.snapshot()
+        snapshot = self._access.snapshot()
         self._all_s, self._next_s = time.monotonic(), 0.0
-        # A store without queues is walked from its newest file on, as queues may come.
-        self._at = found.dispatched if found.newest >= 0 else max(self._access.file_start(found.log_end - 1), 0)
-        self._queues = {(q.topic, q.queue_id): q for q in found.queues}
+        # A store without queues is read from the newest file on: queues may appear.
+        self._at = (
+            snapshot.dispatched if snapshot.newest >= 0 else max(self._access.file_start(snapshot.log_end - 1), 0)
+        )
+        self._queues = {(q.topic, q.queue_id): q for q in snapshot.queues}
         if (
             self._snapshot is not None
-            and dataclasses.replace(found, taken_ms=self._snapshot.taken_ms) == self._snapshot
+            and dataclasses.replace(snapshot, taken_ms=self._snapshot.taken_ms) == self._snapshot
         ):
             return self._snapshot
-        self._snapshot, self._marks = found, log_marks(found, self._access)
-        return found
+        self._snapshot, self._marks = snapshot, log_marks(snapshot, self._access)
+        return snapshot
 
     def _keep(self, before: Snapshot, end: int, newest: int) -> Snapshot:
         keys = sorted(self._queues) if len(self._queues) != len(before.queues) else list(self._queues)

@@ -1,10 +1,10 @@
-"""Leases that end with what they are for: while something is read, whoever reads renews them; then they go.
+"""Leases of reads: renewed by the reader during the read, and removed afterwards.
 
-Room: the Spark adapter; nothing of Spark in it. Nobody tells a source that a query has ended. So the plan of a batch
-read leaves a lease of ``leaseTtl``; each task that begins makes it one of a minute and renews it while it runs; the
-last one of the planned tasks to end removes it. A query that stops early, or is killed, holds its messages for that
-minute. What has a process of its own for as long as it runs, a stream or a job, renews and ends its lease itself.
-It must never fail a read: a store that may not be written is read without. Format: ``mqfast/store/meta/leases.py``.
+A source gets no notice of the end of a query. So the plan of a batch read writes a lease of ``leaseTtl``. Each starting
+task shortens the lease to a minute and renews the lease while running; the last planned task removes the lease. After
+an early end or a kill the lease lasts for that minute. A stream or a job, which runs in a process of its own, renews
+and removes its lease itself. A read never fails because of a lease: a store that is not writable is read without.
+Format: ``mqfast/store/meta/leases.py``. Uses no Spark.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ __all__ = ["HeldLease", "TaskLease", "hold"]
 _log = logging.getLogger("mqfast.spark")
 
 _HELD_MS: Final = 60_000
-_RENEWALS: Final = 4  # within that time
+_RENEWALS: Final = 4  # in _HELD_MS
 _ENDED: Final = ".ended"
 _NUMBER: Final = struct.Struct("<I")
 
 
 @dataclass(frozen=True)
 class TaskLease:
-    """The lease of a planned read, as one of its tasks knows it: ``number`` of ``tasks``; of 0 tasks none ends it."""
+    """The lease of a planned read in a task: ``number`` of ``tasks``; with 0 tasks no task removes the lease."""
 
     path: str
     min_physical_offset: int
@@ -46,7 +46,7 @@ class TaskLease:
 
 @contextmanager
 def hold(lease: TaskLease | None) -> Iterator[None]:
-    """Keep the lease while a task reads, however it ends."""
+    """Renew the lease while a task reads; a context manager."""
     if lease is None:
         yield
         return
@@ -67,7 +67,7 @@ def _renew(path: str, min_physical_offset: int, ttl_ms: int) -> None:
 
 
 def _end_one(lease: TaskLease) -> None:
-    """Note that a task has ended; the last one ends the lease. One that runs again has renewed it before."""
+    """Note the end of a task; the last task removes the lease. A repeated task has renewed the lease before."""
     try:
         fd = os.open(lease.path + _ENDED, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
@@ -85,7 +85,7 @@ def _end_one(lease: TaskLease) -> None:
 
 
 class _Keeper:
-    """Does something now, and again and again until it is stopped."""
+    """A thread that calls a function at once, and periodically until stopped."""
 
     def __init__(self, renew: Callable[[], None]) -> None:
         self._stopped = threading.Event()
@@ -104,8 +104,8 @@ class _Keeper:
 
 
 class HeldLease:
-    """A lease of this process: until ``close``, or for ``ttl_ms`` after it was last moved; a minute longer at most
-    if the process dies.
+    """A lease of this process: until ``close``, or for ``ttl_ms`` after the last move; at most a minute longer if the
+    process dies.
 
     Thread: one.
     """
@@ -120,15 +120,17 @@ class HeldLease:
         self._keeper: _Keeper | None = None
 
     def move(self, min_physical_offset: int) -> TaskLease | None:
-        """Keep what begins here from now on, and nothing before it any more.
+        """Keep the messages from this physical offset on, and no earlier messages.
 
-        Returns: what the tasks are to renew; None, when there is no lease.
+        Returns: the lease for the tasks to renew; None without a lease.
         """
         if self._ttl_ms <= 0:
             return None
         self._min, self._until = min_physical_offset, time.monotonic() + self._ttl_ms / 1000
         try:
-            if self._path is None or not os.path.exists(os.path.dirname(self._path)):  # another store is here now
+            if self._path is None or not os.path.exists(
+                os.path.dirname(self._path)
+            ):  # the directory holds another store now
                 self._path = write_lease(REAL, self._root, min_physical_offset, self._held_ms)
             else:
                 renew_lease(REAL, self._path, min_physical_offset, self._held_ms)
@@ -144,7 +146,7 @@ class HeldLease:
             _renew(self._path, self._min, self._held_ms)
 
     def close(self) -> None:
-        """End it. Safe to call twice."""
+        """Remove the lease. Idempotent."""
         if self._keeper is not None:
             self._keeper.stop()
             self._keeper = None

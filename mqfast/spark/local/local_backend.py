@@ -1,7 +1,6 @@
-"""The files of a store as an access: read beside whoever writes them, as ``StoreReader`` does.
+"""The files of a store as a backend, read beside the writer, as ``StoreReader`` does.
 
-Room: the Spark adapter. It must never write into the log, the queues or the index, and never return nothing where a
-store should be. What it promises: ``access.py``.
+Never writes into the log, the queues or the index. Interface: ``backend.py``.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ _HEAD_BYTES: Final = 128
 _LEAST_RECORD: Final = 91
 _BLANK_HEAD: Final = 8
 _UNIT: Final = struct.Struct(">qiq")
-# So often a range of a queue is looked at again because retention was between two looks.
+# Attempts to read a range of a queue while retention removes messages.
 _TRIES: Final = 5
 
 
 class LocalBackend:
-    """The files of a store in a directory of this machine, or one that is mounted here.
+    """The files of a store in a local or mounted directory.
 
     Raises: StoreNotFound, StorageError.
     """
@@ -67,15 +66,15 @@ class LocalBackend:
 
     @property
     def log(self) -> LocalBackend:
-        """The log is in the files."""
+        """Return the backend itself: files have a log."""
         return self
 
     def release_files(self) -> None:
-        """Let go of open files until the next use; what was learnt of the store is kept."""
+        """Close open files until the next use; cached data of the store stays."""
         self.reader.release_files()
 
     def close(self) -> None:
-        """Let go of everything, and of what the store keeps for a stream."""
+        """Close all files, and release the lease of a stream."""
         if self._held is not None:
             self._held.close()
             self._held = None
@@ -84,17 +83,17 @@ class LocalBackend:
     # --- planning ----------------------------------------------------------------------------------------------------
 
     def reopen(self) -> None:
-        """Forget all that was learnt: another store may be here now."""
+        """Discard all cached data: the directory may hold another store now."""
         reader = StoreReader(self.root, commit_log=self.commit_logs)
         self.reader.close()
         self.reader = reader
 
     def snapshot(self) -> Snapshot:
-        """The store as it is now."""
-        self.reader.release_files()  # a file of the same name may be another one
+        """Return the present snapshot of the store."""
+        self.reader.release_files()  # a file of the same name may be a new file
         self.reader.refresh()
         taken_ms = time.time_ns() // 1_000_000
-        # Messages are dispatched in the order of the log: what a queue had before is in the queues afterwards.
+        # Dispatch follows the order of the log: queues read after the log's end have all records below the end.
         start, end = self.reader.readable_range()
         newest = self.reader.newest_record
         queues = tuple(Queue(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in self.reader.queues())
@@ -102,18 +101,18 @@ class LocalBackend:
         return Snapshot(self.root, self._store_id(), taken_ms, start, end, queues, max(newest, start), newest)
 
     def refresh(self, *, wait: bool = True) -> Snapshot:
-        """The store as it is now, at the price of what was appended since the last look."""
+        """Return the present snapshot of the store, at the cost of the records appended since the previous call."""
         if self._tailer is None:
             self._tailer = StoreTailer(self)
         return self._tailer.refresh()
 
     def message_mark(self, topic: str, queue_id: int, offset: int) -> tuple[int, int | None] | None:
-        """See Access."""
+        """See Backend."""
         place = self.unit_place(topic, queue_id, offset)
         return None if place is None else (place, self.mark(place))
 
     def mark(self, physical_offset: int) -> int | None:
-        """A checksum of the head of the record at a physical offset; None where nothing is written."""
+        """Return a checksum of the head of the record at a physical offset; None if no record was written there."""
         for start, path in reversed(self.reader.log_starts()):
             if start <= physical_offset:
                 head = _record_head(path, physical_offset - start)
@@ -121,11 +120,11 @@ class LocalBackend:
         return None
 
     def file_start(self, physical_offset: int) -> int:
-        """Where the file of the log begins that holds a physical offset, -1 where none does."""
+        """Return the start of the log file that holds a physical offset, -1 if none does."""
         return max((start for start, _ in self.reader.log_starts() if start <= physical_offset), default=-1)
 
     def behind(self, physical_offset: int) -> int:
-        """Where the record at a physical offset ends."""
+        """Return the end of the record at a physical offset."""
         for start, path in reversed(self.reader.log_starts()):
             if start <= physical_offset:
                 size = int.from_bytes(_record_head(path, physical_offset - start)[:4], "big")
@@ -133,17 +132,17 @@ class LocalBackend:
         return physical_offset
 
     def unit_place(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """Physical offset of a message, also of one whose record retention removed, as long as the queue has it."""
+        """Return the physical offset of a message that the queue has, even if retention removed the record."""
         unit = self.reader.unit_if_there(topic, queue_id, offset)
         return unit.physical_offset if unit is not None and not unit.is_filler else None
 
     def is_filler(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Did a queue that began above 0 never have a message at this offset?"""
+        """Return whether a queue that began above 0 never had a message at this offset."""
         unit = self.reader.unit_if_there(topic, queue_id, offset)
         return unit is not None and unit.is_filler
 
     def _store_id(self) -> str:
-        """Start and checksum of the last file of the log that holds a record; one that stays longest is taken."""
+        """Return start and checksum of the last log file with a record: retention removes that file last."""
         for start, path in reversed(self.reader.log_starts()):
             head = _record_head(path, 0)
             if head.strip(b"\0"):
@@ -151,7 +150,7 @@ class LocalBackend:
         return "empty"
 
     def check(self, store_id: str) -> None:
-        """Refuse another store than the one that the snapshot was of.
+        """Refuse a store other than the one of the snapshot.
 
         Raises: StoreNotFound.
         """
@@ -160,7 +159,7 @@ class LocalBackend:
         start = int(store_id[:20])
         starts = self.reader.list_log()
         if starts and starts[0][0] > start:
-            return  # retention removed the file: what else it took is found while reading
+            return  # retention removed the file: other losses are found while reading
         for first, path in starts:
             if first == start and f"{start:020d}-{zlib.crc32(_record_head(path, 0)):08x}" == store_id:
                 return
@@ -172,22 +171,26 @@ class LocalBackend:
         )
 
     def boundary(self, physical_offset: int, limit: int) -> int:
-        """Where the first record at or behind a physical offset begins, ``limit`` when none does before it."""
+        """Return the start of the first record at or after a physical offset, ``limit`` if there is none before
+        ``limit``.
+        """
         return self.reader.record_boundary(physical_offset, limit)
 
     def boundaries(self, physical_offsets: Sequence[int], limit: int) -> list[int]:
-        """The same for several physical offsets, which ascend."""
+        """Return the record starts for several physical offsets, in ascending order."""
         return self.reader.record_boundaries(physical_offsets, limit)
 
     def physical_span(self, ranges: Sequence[OffsetRange]) -> tuple[int, int]:
-        """The part of the log in which these messages lie, of those that are still there; ``(0, 0)`` for none."""
+        """Return the range of the log that holds the messages still present; ``(0, 0)`` for none."""
         low, high = 1 << 63, 0
         for r in ranges:
             for at in (r.start, r.end - 1):
                 unit = self.reader.unit_if_there(r.topic, r.queue_id, at)
-                if unit is None:  # retention was here, or the topic is gone
-                    least = self.reader.min_offset(r.topic, r.queue_id)
-                    unit = self.reader.unit_if_there(r.topic, r.queue_id, least) if at < least < r.end else None
+                if unit is None:  # removed by retention, or a deleted topic
+                    min_offset = self.reader.min_offset(r.topic, r.queue_id)
+                    unit = (
+                        self.reader.unit_if_there(r.topic, r.queue_id, min_offset) if at < min_offset < r.end else None
+                    )
                 if unit is not None:
                     low, high = min(low, unit.physical_offset), max(high, unit.physical_offset + unit.size)
         start = self.reader.log_starts()[0][0] if self.reader.log_starts() else 0
@@ -195,18 +198,18 @@ class LocalBackend:
         return (low, high) if low < high else (0, 0)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Queue offset of the first message stored at or after a time; behind the last one when there is none."""
+        """Return the queue offset of the first message stored at or after a time; the next offset if there is none."""
         return self.reader.offset_by_time(topic, queue_id, timestamp_ms)
 
     def group_offsets(self, group: str, queues: Iterable[Place] | None = None) -> dict[Place, int]:
-        """Next queue offset of a consumer group, by queue; of all queues that it has read."""
+        """Return the next queue offset of a consumer group, for all queues with an offset."""
         table = self.reader.consumer_offsets(group)
         return {(topic, queue_id): n for topic, queues in table.items() for queue_id, n in queues.items()}
 
     def _still_there(self, piece: OffsetRange, settings: ReadSettings) -> tuple[int, int]:
-        """What is still in the store of a planned range.
+        """Return the part of a planned range that the store still has.
 
-        Raises: DataLoss when it is not all of it, unless lost messages may be left out.
+        Raises: DataLoss for missing messages, unless the settings allow losses.
         """
         low = self.reader.min_offset(piece.topic, piece.queue_id)
         high = self.reader.max_offset(piece.topic, piece.queue_id)
@@ -220,7 +223,7 @@ class LocalBackend:
         return first, end
 
     def unit_sizes(self, piece: OffsetRange) -> Sequence[int]:
-        """Bytes of log that each message of a queue takes."""
+        """Return the bytes of log of each message of a queue."""
         sizes: list[int] = []
         if self.reader.has_plain_units(piece.topic, piece.queue_id):
             for data in self.reader.unit_bytes(piece.topic, piece.queue_id, piece.start, piece.end):
@@ -231,21 +234,21 @@ class LocalBackend:
         return sizes
 
     def modified_ms(self, path: str) -> int:
-        """When a file was last written, ms since the epoch; 0 when it is gone."""
+        """Return the time of a file's last write, ms since the epoch; 0 for a missing file."""
         try:
             return os.stat(path).st_mtime_ns // 1_000_000
         except FileNotFoundError:
             return 0
 
     def log_path(self, physical_offset: int) -> str:
-        """The file of the log that holds a physical offset; the name that it would have where there is none."""
+        """Return the log file that holds a physical offset; the expected path if there is no such file."""
         before = [path for start, path in self.reader.log_starts() if start <= physical_offset]
         if before and physical_offset < int(os.path.basename(before[-1])) + os.path.getsize(before[-1]):
             return before[-1]
         return os.path.join(self.reader.paths.commit_logs[0], offset_name(physical_offset))
 
     def lease(self, pieces: Sequence[Split], ttl_ms: int) -> TaskLease | None:
-        """Write a lease, see ``leases.py``; None where the store may not be written: it is read without."""
+        """Write a lease, see ``leases.py``; None for a store that is not writable, which is read without a lease."""
         if ttl_ms > 0 and pieces:
             first = least_physical_offset(pieces, self)
             try:
@@ -255,13 +258,13 @@ class LocalBackend:
         return None
 
     def keep(self, pieces: Sequence[Split], ttl_ms: int) -> TaskLease | None:
-        """One lease for a stream, which moves with its batches."""
+        """Move the lease of a stream to these splits."""
         if self._held is None:
             self._held = HeldLease(self.root, ttl_ms)
         return self._held.move(least_physical_offset(pieces, self))
 
     def commit_group(self, group: str, offset: Mapping[str, Any]) -> bool:
-        """See Access; the writer of a store that is open has the offsets itself."""
+        """See Backend; the offsets of a store open for writing belong to the writer."""
         if self._progress is None or self._progress[0] != group:
             self._progress = group, GroupProgress(self.root, group, self.commit_logs)
         return self._progress[1].commit(offset)
@@ -269,11 +272,11 @@ class LocalBackend:
     # --- views -------------------------------------------------------------------------------------------------------
 
     def view_pieces(self, snapshot: Snapshot, options: Options) -> list[Split]:
-        """See Access."""
+        """See Backend."""
         return local_views.view_pieces(self, snapshot, options)
 
     def view_rows(self, piece: Split, columns: Sequence[Column], options: Options) -> Iterator[pa.RecordBatch]:
-        """See Access."""
+        """See Backend."""
         self.reader.refresh()
         return local_views.view_rows(self, piece, columns, options)
 
@@ -282,9 +285,9 @@ class LocalBackend:
     def scan(
         self, piece: ScanRange, columns: Sequence[Column], settings: ReadSettings, left_out: LeftOut | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Records along the log; see Access."""
+        """Yield records along the log; see Backend."""
         try:
-            # A checkpoint of another store, or one that somebody wrote: bytes of a body are no records.
+            # A checkpoint of another store or a forged one: bytes of a body are no records.
             self.reader.check_boundary(piece.start)
         except OffsetError as error:
             raise DataLoss(f"the read was planned from a place where no record begins now: {error}") from None
@@ -303,7 +306,7 @@ class LocalBackend:
         return decompressed(batches, columns, settings.verify_crc, self.root, settings.max_body_bytes)
 
     def gather(self, piece: OffsetRange, columns: Sequence[Column], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
-        """Messages along a queue; see Access."""
+        """Yield messages along a queue; see Backend."""
         skip = settings.verify_crc in ("skip", "mark")
         for _ in range(_TRIES):
             start, end = self._still_there(piece, settings)
@@ -315,7 +318,7 @@ class LocalBackend:
                     check_crc=settings.verify_crc != "off", mark=settings.verify_crc == "mark",
                     skip_damage=skip, skip_lost=not settings.fail_on_data_loss,
                 )  # fmt: skip
-            except OffsetError:  # retention was here between two looks
+            except OffsetError:  # retention removed messages since the bounds were read
                 continue
             batches = _batches(run, f"queue {piece.topic}/{piece.queue_id} {start} to {end}")
             yield from self._plain(batches, columns, settings)
@@ -324,7 +327,7 @@ class LocalBackend:
 
 
 def least_physical_offset(pieces: Sequence[Split], access: LocalBackend) -> int:
-    """Where in the log the first of all messages lies."""
+    """Return the smallest physical offset of the splits' messages."""
     scans = [piece.scan.start for piece in pieces if piece.scan is not None]
     return min(scans) if scans else access.physical_span([r for piece in pieces for r in piece.queues])[0]
 
@@ -351,7 +354,7 @@ def _batches(run: LogColumns | QueueColumns, what: str, left_out: LeftOut | None
 
 
 def _record_head(path: str, position: int) -> bytes:
-    """The fixed fields of the record at a position and what follows in it, so much as never changes again."""
+    """Return the fixed fields of the record at a position and the following bytes that never change."""
     try:
         with open(path, "rb") as file:
             head = os.pread(file.fileno(), _HEAD_BYTES, position)

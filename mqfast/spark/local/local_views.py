@@ -1,7 +1,7 @@
-"""The views beside ``messages``: queues, files, audit, consumequeue and groups of a local store.
+"""The views of a local store other than ``messages``: queues, files, audit, consumequeue and groups.
 
-Room: the Spark adapter. Each view says how it is divided among tasks and how one task makes its rows; rows are few,
-but for ``consumequeue``. It must never take the word of a queue or a file for what a record says.
+Each view is divided among tasks, and each task makes the rows of a split; only ``consumequeue`` has many rows. Facts of
+a record are read from the record, not from a queue or a file name.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _refuse(options: Options, names: Sequence[str]) -> None:
 
 
 def view_pieces(access: FileBackend, snapshot: Snapshot, options: Options) -> list[Split]:
-    """What each task makes rows of.
+    """Return the splits of the view.
 
     Raises: ConfigError, DataLoss.
     """
@@ -61,7 +61,7 @@ def view_pieces(access: FileBackend, snapshot: Snapshot, options: Options) -> li
             snapshot, type(chosen)(chosen.ranges), access, order="queue", partition_bytes=options.partition_bytes * 8,
             min_partitions=options.min_partitions, max_partitions=options.max_partitions,
         )  # fmt: skip
-    if view == "groups":  # a group may read any topic
+    if view == "groups":  # a group may consume any topic
         options = replace(options, include_system_topics=True)
     queues = [OffsetRange(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in selected_queues(snapshot, options)]
     if view == "groups":
@@ -70,14 +70,14 @@ def view_pieces(access: FileBackend, snapshot: Snapshot, options: Options) -> li
 
 
 def _audit_pieces(access: FileBackend, snapshot: Snapshot, options: Options) -> list[Split]:
-    """Parts of files: one row each."""
+    """Return parts of files, with a row each."""
     pieces: list[Split] = []
     at = snapshot.log_start
     for _, start, size in access.reader.log_files():
         end = min(start + size, snapshot.log_end)
         if start >= end:
             break
-        if start > at:  # a file is missing: the row says so
+        if start > at:  # a missing file gets a row
             pieces.append(Split(scan=ScanRange(at, start)))
         parts = max(1, round((end - start) / options.partition_bytes))
         pieces += [Split(scan=piece) for piece in scan_pieces(start, end, parts, access)]
@@ -88,7 +88,7 @@ def _audit_pieces(access: FileBackend, snapshot: Snapshot, options: Options) -> 
 def view_rows(
     access: FileBackend, piece: Split, columns: Sequence[Column], options: Options
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one piece.
+    """Yield the rows of a split.
 
     Raises: CorruptFile, DataLoss, StorageError.
     """
@@ -109,7 +109,7 @@ Rows = Iterator[list[dict[str, Any]]]
 
 
 def _store_time_us(access: FileBackend, physical_offset: int | None) -> int | None:
-    """Store time of the record at a place, microseconds; None when no whole record is there."""
+    """Return the store time of the record at a physical offset, microseconds; None without a whole record."""
     if physical_offset is None:
         return None
     try:
@@ -146,7 +146,7 @@ def _files(access: FileBackend, piece: Split) -> Rows:
 
 
 def _audit(access: FileBackend, piece: Split) -> Rows:
-    """Walk over a part of a file as a scan does, with every checksum, and count."""
+    """Scan a part of a file with every checksum, and count."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -162,19 +162,19 @@ def _audit(access: FileBackend, piece: Split) -> Rows:
     low: int | None = None
     high: int | None = None
     for batch in run:
-        found = pa.record_batch(batch)
-        ok = found.column("crc_ok")
-        bad = found.num_rows - (pc.sum(ok).as_py() or 0)
+        records_batch = pa.record_batch(batch)
+        ok = records_batch.column("crc_ok")
+        bad = records_batch.num_rows - (pc.sum(ok).as_py() or 0)
         if bad:
             crc_errors += bad
-            place = pc.min(found.filter(pc.invert(ok)).column("physical_offset")).as_py()
+            place = pc.min(records_batch.filter(pc.invert(ok)).column("physical_offset")).as_py()
             first_bad = min(first_bad, (place, "crc")) if first_bad is not None else (place, "crc")
-            found = found.filter(ok)
-        if found.num_rows:
-            records += found.num_rows
-            record_bytes += pc.sum(found.column("size")).as_py()
-            body_bytes += pc.sum(found.column("body_size")).as_py()
-            span = pc.min_max(found.column("store_timestamp").cast(pa.int64())).as_py()
+            records_batch = records_batch.filter(ok)
+        if records_batch.num_rows:
+            records += records_batch.num_rows
+            record_bytes += pc.sum(records_batch.column("size")).as_py()
+            body_bytes += pc.sum(records_batch.column("body_size")).as_py()
+            span = pc.min_max(records_batch.column("store_timestamp").cast(pa.int64())).as_py()
             low = span["min"] if low is None else min(low, span["min"])
             high = span["max"] if high is None else max(high, span["max"])
     if run.damage:
@@ -188,24 +188,24 @@ def _audit(access: FileBackend, piece: Split) -> Rows:
 
 
 def _units(access: FileBackend, piece: Split) -> Iterator[dict[str, pa.Array]]:
-    """Units as columns: there may be as many as messages."""
+    """Yield units as columns: there may be as many units as messages."""
     import numpy as np
     import pyarrow as pa
 
     for q in piece.queues:
         offset = q.start
-        for found in _unit_numbers(access, q):
-            n = len(found["physical"])
-            own = found.get("offset", np.arange(offset, offset + n, dtype=np.int64))
+        for numbers in _unit_numbers(access, q):
+            n = len(numbers["physical"])
+            own = numbers.get("offset", np.arange(offset, offset + n, dtype=np.int64))
             offset += n
             yield {
                 "topic": pa.repeat(pa.scalar(q.topic, pa.string()), n),
                 "queueId": pa.repeat(pa.scalar(q.queue_id, pa.int32()), n),
                 "queueOffset": pa.array(own, pa.int64()),
-                "physicalOffset": pa.array(found["physical"], pa.int64()),
-                "msgSize": pa.array(found["size"], pa.int32()),
-                "tagsCode": pa.array(found["tags"], pa.int64()),
-                "messages": pa.array(found.get("messages", np.ones(n, dtype=np.int32)), pa.int32()),
+                "physicalOffset": pa.array(numbers["physical"], pa.int64()),
+                "msgSize": pa.array(numbers["size"], pa.int32()),
+                "tagsCode": pa.array(numbers["tags"], pa.int64()),
+                "messages": pa.array(numbers.get("messages", np.ones(n, dtype=np.int32)), pa.int32()),
             }
 
 

@@ -1,8 +1,8 @@
-"""The sink: tasks encode and stage their rows, the driver appends them to a local store, once.
+"""The sink for local stores: tasks encode and stage rows, the driver appends the rows exactly once.
 
-Room: the Spark adapter. Spark makes a writer while it plans, sends copies of it to the tasks, and makes another one
-in each commit of a stream; what a commit must know therefore travels in the messages of the tasks. How a crash at any
-moment is survived stands in ``commit.py``. It must never write a store that somebody else has open.
+Spark creates a writer at planning, sends copies to the tasks, and creates another writer in each commit of a stream:
+the data of a commit travels in the messages of the tasks. ``commit.py`` describes crash recovery. A store that another
+process has open is never written.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BATCH_OWNER: Final = "batch write"
 
 @dataclass(frozen=True)
 class Identity:
-    """Under which a write counts once; see Transaction."""
+    """The identity under which a write counts once; see SinkTransaction."""
 
     txn_id: str
     owner: str
@@ -50,14 +50,14 @@ class Identity:
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What one task tells the driver."""
+    """The message of a task to the driver."""
 
     identity: Identity
     file: StagedFile | None
 
 
 class _Sink:
-    """What both writers share: the options, the staging of one task, the end of one batch."""
+    """The common part of both writers: options, staging in a task, and the end of a batch."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         check_columns(schema, options)
@@ -77,7 +77,7 @@ class _Sink:
         )  # fmt: skip
 
     def stage(self, batches: Iterator[pa.RecordBatch], identity: Identity, batch: int) -> Staged:
-        """In a task: encode, write, sync."""
+        """Encode, write and sync the rows of a task, in the task."""
         context = TaskContext.get()
         partition, attempt = (context.partitionId(), context.taskAttemptId()) if context is not None else (0, 0)
         transaction = self.transaction(identity)
@@ -91,7 +91,7 @@ class _Sink:
             return Staged(identity, writer.close(rows.rows))
 
     def append(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> SinkTransaction | None:
-        """In the driver: append what the tasks staged."""
+        """Append the staged rows of all tasks, in the driver."""
         staged = [message for message in messages if isinstance(message, Staged)]
         if not staged:
             return None
@@ -107,19 +107,19 @@ class _Sink:
             transaction.append_at_least_once(batch, files)
         try:
             clean_staging(self.staging, self.options.staging_ttl)
-        except OSError as error:  # what is written is written
+        except OSError as error:  # written rows stay
             _log.warning("staging is not cleaned: %s", error)
         return transaction
 
     def drop(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
-        """In the driver: what the tasks staged is not wanted."""
+        """Remove the staged rows of all tasks, in the driver."""
         for message in messages:
             if isinstance(message, Staged) and message.file is not None:
                 self.transaction(message.identity).abort(batch, [message.file])
 
 
 def _streaming() -> tuple[str | None, int | None]:
-    """In a task: the query and the batch of a stream that it belongs to."""
+    """Return query and batch of the stream that a task belongs to, in the task."""
     context = TaskContext.get()
     query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
     batch = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
@@ -127,7 +127,7 @@ def _streaming() -> tuple[str | None, int | None]:
 
 
 class QueueCounts:
-    """How many queues a topic has: as its configuration says, else as a new topic gets."""
+    """The number of queues of a topic: as configured, or the default of a new topic."""
 
     def __init__(self, store_path: str) -> None:
         os_api = OsApi()
@@ -155,53 +155,51 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
         if overwrite:
             raise ConfigError('mode: expected append, found overwrite; a log is only ever added to: .mode("append")')
         check_target(self.store_path)
-        # One job, one id: a repeated task writes under the same one, a repeated job only when the user names it.
+        # A job has an id: a repeated task keeps the id, a repeated job only with an id of the user.
         self._txn_id: Final = options.txn_id or f"job-{uuid.uuid4().hex}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """Stage the rows of one task."""
+        """Stage the rows of a task."""
         named = self.options.txn_id is not None
         query, batch = _streaming()
-        if (
-            named and query is not None and batch is not None
-        ):  # foreachBatch: the name means something in the query only
+        if named and query is not None and batch is not None:  # foreachBatch: the name is valid in the query only
             return self.stage(iterator, Identity(self._txn_id, query, (query, batch)), 0)
         return self.stage(iterator, Identity(self._txn_id, _BATCH_OWNER, single=named), 0)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Append what all tasks staged. Raises: see Transaction.commit."""
+        """Append the rows of all tasks. Raises: see SinkTransaction.commit."""
         transaction = self.append(messages, 0)
         if transaction is not None and self.options.txn_id is None:
             transaction.forget()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Drop what was staged, unless its append has begun."""
+        """Remove the staged rows, unless the append has begun."""
         self.drop(messages, 0)
 
 
 class StreamWriter(_Sink, DataSourceStreamArrowWriter):
     """``df.writeStream.format("mqfast").option("checkpointLocation", ...).start(path)``.
 
-    Raises: ConfigError; StoreLocked, where nothing was staged before.
+    Raises: ConfigError; StoreLocked if no batch was staged before.
     """
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         super().__init__(options, schema)
         refuse_complete(overwrite)
         if not os.path.isdir(self.staging):
-            check_target(self.store_path)  # later another sink may have it for a moment: commits wait
+            check_target(self.store_path)  # later another sink may lock the store for a moment: commits wait
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """Stage the rows of one task. Raises: UsageError outside of a streaming query."""
+        """Stage the rows of a task. Raises: UsageError outside of a streaming query."""
         query, batch = _streaming()
         if query is None or batch is None:
             raise UsageError("the sink of a stream: expected the id of its query and batch from Spark, found none")
         return self.stage(iterator, Identity(self.options.txn_id or query, query), batch)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Append the batch, once. Raises: see Transaction.commit."""
+        """Append the batch exactly once. Raises: see SinkTransaction.commit."""
         self.append(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Drop what was staged, unless its append has begun."""
+        """Remove the staged rows, unless the append has begun."""
         self.drop(messages, batchId)

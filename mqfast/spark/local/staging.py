@@ -1,14 +1,14 @@
-"""Staged files and the notes beside them: written whole, durable before anybody counts on them, cleaned up in the end.
+"""Staged files and notes: written completely, durable before use, and removed at the end.
 
-Room: the Spark adapter; nothing of Spark or Arrow in it. A transaction is a directory below the staging directory;
-``batch`` counts inside it:
+A transaction is a directory below the staging directory; ``batch`` is a number within the transaction:
 
-    <batch>-<partition>-<attempt>-<random>.records    what one task attempt wrote: encoded records, one behind the other
-    <batch>.intent    JSON: which of these files are appended, in which order, and where in the log that began
-    <batch>.done      JSON: they are in the log, durably
+    <batch>-<partition>-<attempt>-<random>.records    encoded records of one task attempt, one after the other
+    <batch>.intent    JSON: which of these files are appended, in which order, and the start of the append in the log
+    <batch>.done      JSON: the files are in the log, durably
 
-A batch write that was given a name is one batch: once it is done a line of ``done.txt`` in the staging directory takes
-the place of its directory. What these mean is in ``commit.py``. This must never remove a file that an intent names.
+A batch write with a name is a single batch: afterwards a line of ``done.txt`` in the staging directory replaces the
+directory. ``commit.py`` describes the meaning. A file that an intent names is never removed. Uses neither Spark nor
+Arrow.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NOT_AS_LEFT: Final = "a staged file is not as its task left it"
 
 @dataclass(frozen=True)
 class StagedFile:
-    """What one task attempt has staged; ``name`` is relative to the transaction's directory."""
+    """The staged file of a task attempt; ``name`` is relative to the transaction's directory."""
 
     name: str
     partition: int
@@ -71,7 +71,7 @@ def sync_directory(path: str) -> None:
 
 
 def make_directory(path: str) -> None:
-    """Durable on return, with those above it that were missing."""
+    """Create a directory and missing parents; durable on return."""
     if os.path.isdir(path):
         return
     parent = os.path.dirname(os.path.abspath(path))
@@ -84,12 +84,12 @@ def make_directory(path: str) -> None:
 
 
 def write_note(path: str, value: dict[str, Any]) -> None:
-    """Write JSON: all of it or nothing, durable on return."""
+    """Write JSON atomically; durable on return."""
     replace_file(path, json.dumps(value, sort_keys=True).encode(), mode=None, make_parents=False)
 
 
 def read_note(path: str) -> dict[str, Any] | None:
-    """The JSON of a note, or None. Raises: CorruptFile."""
+    """Return the JSON of a note, or None. Raises: CorruptFile."""
     try:
         with open(path, encoding="utf-8") as file:
             value = json.load(file)
@@ -103,7 +103,7 @@ def read_note(path: str) -> dict[str, Any] | None:
 
 
 def unlink(path: str) -> None:
-    """Remove a file, if it is there."""
+    """Remove a file if present."""
     try:
         os.unlink(path)
     except FileNotFoundError:
@@ -111,8 +111,8 @@ def unlink(path: str) -> None:
 
 
 class StagingWriter:
-    """The file of one task attempt; ``close`` makes it durable, unless it can be made again (``durable=False``).
-    A context manager: an error removes the file.
+    """The file of a task attempt; ``close`` makes the file durable, unless the rows can be staged again
+    (``durable=False``). A context manager: an error removes the file.
 
     Thread: one.
     """
@@ -131,20 +131,20 @@ class StagingWriter:
         if self._fd < 0:
             self._fd = self._create(os.path.join(self._directory, self._name))
         self._bytes += len(records)
-        left = memoryview(records)
-        while left:
-            left = left[os.write(self._fd, left) :]
+        rest = memoryview(records)
+        while rest:
+            rest = rest[os.write(self._fd, rest) :]
 
     def _create(self, path: str) -> int:
         for _ in range(_TRIES):
             try:
                 return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-            except FileNotFoundError:  # it was empty, and another driver cleaned up
+            except FileNotFoundError:  # another driver removed the empty directory
                 make_directory(self._directory)
         raise StorageError(errno.ENOENT, "the directory of staged files goes as soon as it is made", self._directory)
 
     def close(self, rows: int) -> StagedFile | None:
-        """Done, see above; None when nothing was staged."""
+        """Finish the file, see the class; return None without records."""
         if self._fd < 0:
             return None
         if self._durable:
@@ -172,7 +172,7 @@ class StagingWriter:
 def record_blocks(
     directory: str, file: StagedFile, max_record_bytes: int = 0x7FFFFFFF
 ) -> Iterator[tuple[memoryview, int]]:
-    """Blocks of whole records, checked, with their number; a block is valid until the next one."""
+    """Yield blocks of whole, checked records with the number of records; a block is valid until the next."""
     path = os.path.join(directory, file.name)
     if not os.path.exists(path):
         raise UsageError(
@@ -195,7 +195,7 @@ def record_blocks(
             if used == 0:
                 if got == 0:
                     raise CorruptFile("a staged file ends inside a record", path=path, offset=at)
-                longer = bytearray(2 * len(buffer))  # for one record that is longer than a block
+                longer = bytearray(2 * len(buffer))  # for a record longer than a block
                 longer[: len(buffer)] = buffer
                 buffer = longer
                 kept += got
@@ -210,7 +210,7 @@ def record_blocks(
 
 
 class Ledger:
-    """The named batch writes into one store that are done: a line each, of one length, durable before it counts.
+    """The finished named batch writes into a store: a line of fixed length each, durable before the write counts.
 
     Thread: one; writers hold the lock of the store.
     """
@@ -221,13 +221,13 @@ class Ledger:
         self.path: Final = os.path.join(staging, f"done{which}.txt")
 
     def add(self, key: str, owner: str, rows: int) -> None:
-        """Note that a transaction is done."""
+        """Add a finished transaction."""
         line = f"{key} {_owner_mark(owner)} {rows:019d}\n".encode("ascii")
         made = not os.path.exists(self.path)
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             end = os.fstat(fd).st_size
-            os.pwrite(fd, line, end - end % len(line))  # half a line is of a crash, before it counted
+            os.pwrite(fd, line, end - end % len(line))  # a crash left half a line, which does not count
             os.fsync(fd)
         finally:
             os.close(fd)
@@ -235,7 +235,7 @@ class Ledger:
             sync_directory(os.path.dirname(self.path))
 
     def find(self, key: str, owner: str) -> tuple[bool, int] | None:
-        """(is it this owner's, rows) of a transaction that is done; None when there is none of this key."""
+        """Return (whether the owner is the same, rows) of a finished transaction; None for an unknown key."""
         try:
             with open(self.path, "rb") as file:
                 data = file.read()
@@ -258,14 +258,14 @@ def _owner_mark(owner: str) -> str:
     return hashlib.sha256(owner.encode("utf-8")).hexdigest()[:8]
 
 
-# --- what nobody needs any more --------------------------------------------------------------------------------------
+# --- clean-up --------------------------------------------------------------------------------------------------------
 
 
 def clean_staging(staging: str, ttl_ms: int, *, now: float | None = None) -> int:
-    """Remove staged files that are older than ``ttl_ms`` and that no intent names, and directories that were empty for
-    as long; at most once an hour.
+    """Remove staged files older than ``ttl_ms`` that no intent names, and directories empty for as long; at most
+    hourly.
 
-    Returns: how many files. Markers stay: they are what a repeated job is known by.
+    Returns: number of files. Markers stay: they identify a repeated job.
     """
     seen = os.path.join(staging, ".cleaned")
     moment = time.time() if now is None else now
@@ -292,7 +292,7 @@ def _clean_transaction(directory: str, before: float) -> int:
             try:
                 intent = read_note(entry.path)
             except CorruptFile:
-                return 0  # for its own transaction to say; what it names is not known
+                return 0  # its own transaction reports the damage; the named files are unknown
             named.update(file["name"] for file in (intent or {}).get("files", ()))
         elif entry.name.endswith((".records", ".tmp")):
             try:
@@ -303,12 +303,12 @@ def _clean_transaction(directory: str, before: float) -> int:
     gone = [name for name in old if name not in named]
     for name in gone:
         unlink(os.path.join(directory, name))
-    if gone or os.stat(directory).st_mtime < before:  # else a task may be about to write into it
+    if gone or os.stat(directory).st_mtime < before:  # a task may be about to write into a newer directory
         drop_empty(directory)
     return len(gone)
 
 
 def drop_empty(directory: str) -> None:
-    """Remove a directory, unless something is in it, or it is gone."""
+    """Remove a directory if present and empty."""
     with contextlib.suppress(OSError):
         os.rmdir(directory)

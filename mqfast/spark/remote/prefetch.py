@@ -1,7 +1,6 @@
-"""One step ahead: an iterator whose next items are made by another thread while the last one is worked with.
+"""An iterator whose next items another thread makes while the caller works on the last item.
 
-Room: the Spark adapter. It must never make more items ahead than it was told; behind ``close`` its thread ends with
-the item that it is at.
+The number of items made ahead is bounded. After ``close`` the thread ends with the present item.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _POLL_S: Final = 0.2
 
 
 class Prefetcher(Generic[T]):
-    """Items of ``source``, up to ``depth`` of them made ahead. Thread: one; ``source`` is used by another one alone."""
+    """Items of ``source``, up to ``depth`` of them made ahead. Thread: one; a second thread uses ``source`` alone."""
 
     def __init__(self, source: Iterator[T], depth: int) -> None:
         self._source: Final = source
@@ -51,11 +50,11 @@ class Prefetcher(Generic[T]):
     def __next__(self) -> T:
         item, error = self._items.get()
         if error is not None:
-            self._items.put((None, error))  # whoever asks again hears it again
+            self._items.put((None, error))  # every later call raises the error again
             raise error
         assert item is not None
         return item
 
     def close(self) -> None:
-        """Make no more items; whoever made ``source`` cuts short what it waits for."""
+        """Make no more items; the creator of ``source`` interrupts a wait in ``source``."""
         self._stopped.set()

@@ -1,9 +1,9 @@
-"""Messages of one queue from the broker that suggests itself: answer after answer, each with whole records.
+"""Messages of a queue by pulls, from the broker that the answers suggest; each answer has whole records.
 
-Room: the Spark adapter, imports neither Spark nor Arrow. What the answers of RocketMQ's brokers mean for somebody who
-may not lose a message: a slave that is not read from names an offset behind messages that it does not send; a broker
-leaves out in silence what its retention removed. It must never go on behind a message that it has not handed out,
-unless that message is lost and somebody was told. Source: PullMessageProcessor, DefaultPullMessageResultHandler.
+Interprets the answers of RocketMQ's brokers without losing messages. A slave with slaveReadEnable=false returns an
+offset after the withheld messages; a broker skips messages that retention removed without an error. The position
+advances only past returned messages and past messages reported as lost. Imports neither Spark nor Arrow. Source:
+PullMessageProcessor, DefaultPullMessageResultHandler.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mqfast.spark.remote.cluster import BrokerAway, NotReadable, RemoteCluster
 __all__ = ["PullCounts", "QueuePuller", "Records"]
 
 _MOST_COUNT: Final = 1 << 14
-# What Apache's brokers answer by default; and from how many on ours know that somebody reads much at once.
+# Default limit of Apache's brokers; and the count from which mqfast's broker assumes a bulk read.
 _FEW: Final = 32
 _BULK: Final = 1025
 _REMOVING: Final = "MESSAGE_WAS_REMOVING"
@@ -35,14 +35,14 @@ _RESET: Final = "OFFSET_RESET"
 _log = logging.getLogger("mqfast.spark")
 
 
-def _count(left: int) -> int:
-    """How many messages to ask for; what is not of the range is left out by whoever reads the answer."""
-    return left if left <= _FEW else min(max(left, _BULK), _MOST_COUNT)
+def _count(remaining: int) -> int:
+    """Return the number of messages to request; the reader of the answer drops messages beyond the range."""
+    return remaining if remaining <= _FEW else min(max(remaining, _BULK), _MOST_COUNT)
 
 
 @dataclass
 class PullCounts:
-    """What the pulls of one task have done. ``waited_s``: for answers; ``decoded_s``: making columns of them."""
+    """The counters of a task's pulls. ``waited_s``: waiting for answers; ``decoded_s``: decoding into columns."""
 
     pulls: int = 0
     rows: int = 0
@@ -51,7 +51,7 @@ class PullCounts:
     decoded_s: float = 0.0
 
     def since(self, before: PullCounts) -> str:
-        """What was done since then, for a line of the log."""
+        """Return the difference to earlier counters, as a log text."""
         return (
             f"{self.rows - before.rows} rows, {self.bytes - before.bytes} bytes, {self.pulls - before.pulls} pulls, "
             f"{self.waited_s - before.waited_s:.3f} s for answers, {self.decoded_s - before.decoded_s:.3f} s decoding"
@@ -59,7 +59,7 @@ class PullCounts:
 
 
 class Records(NamedTuple):
-    """An answer with records: asked for at ``at``; the next one begins at ``next_offset``."""
+    """An answer with records, of a request at ``at``; the next request begins at ``next_offset``."""
 
     data: bytes | bytearray | memoryview
     at: int
@@ -68,12 +68,12 @@ class Records(NamedTuple):
 
 
 class QueuePuller:
-    """Pulls a range of one queue.
+    """Pulls a range of a queue.
 
-    Args: ``fail``: raise DataLoss for lost messages rather than warn.
-    Attributes: ``is_filtered``: the broker leaves out what the subscription does not want; ``stopped``: nobody wants
-    answers any more, so that no broker is waited for.
-    Thread: one; any may set ``stopped``.
+    Args: ``fail``: raise DataLoss for lost messages instead of a warning.
+    Attributes: ``is_filtered``: the broker filters by the subscription; ``stopped``: set when the answers are no longer
+        needed, which ends retries.
+    Thread: one; any thread may set ``stopped``.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class QueuePuller:
         self.stopped: Final = threading.Event()
 
     def answers(self) -> Iterator[Records]:
-        """Answers with records, until the end of the range or of the queue.
+        """Yield answers with records, until the end of the range or of the queue.
 
         Raises: DataLoss, BrokerAway, BrokerError.
         """
@@ -132,7 +132,7 @@ class QueuePuller:
                 self._at = self._behind(answer)
 
     def _one(self) -> RawAnswer:
-        """One pull whose answer can be believed. Raises: BrokerAway for one of a slave that cannot."""
+        """Return a trustworthy answer to a single pull. Raises: BrokerAway for an unreliable answer of a slave."""
         broker_id, address = self._cluster.address(self._broker, self._broker_id)
         asked = raw_pull(
             address, self._group, self._queue, self._at, self._subscription,
@@ -146,13 +146,13 @@ class QueuePuller:
             self._broker_id = answer.broker_id
             return answer
         if broker_id != MASTER_ID:
-            # A slave may be behind, and one that is not read from names offsets that it has not handed out.
+            # A slave may lag; with slaveReadEnable=false the returned offset skips messages.
             self._broker_id = MASTER_ID
             raise BrokerAway(f"{address}, a slave, has nothing at {self._at}: {answer.remark}")
         return answer
 
     def _behind(self, answer: RawAnswer) -> int:
-        """Where to go on after an answer of a master without records. Raises: DataLoss."""
+        """Return the next offset after an answer of a master without records. Raises: DataLoss."""
         at, behind = self._at, answer.next_offset
         if answer.status is PullStatus.NO_MATCHED_MSG:
             if answer.remark == _NO_MATCH and self.is_filtered:
@@ -162,7 +162,7 @@ class QueuePuller:
             return self.report_loss(at, max(behind, at + 1), f"the broker does not send them: {answer.remark}")
         if answer.status is PullStatus.OFFSET_ILLEGAL:
             if answer.remark == _RESET:
-                return at  # somebody reset the group in whose name is pulled: that says nothing of messages
+                return at  # the offsets of the pull group were reset, which does not concern messages
             if answer.min_offset > at:
                 return self.report_loss(at, answer.min_offset, "they were removed")
         elif behind > at:
@@ -170,7 +170,7 @@ class QueuePuller:
         return self.report_loss(at, self._end, f"the queue ends at {answer.max_offset}")
 
     def report_loss(self, first: int, behind: int, why: str) -> int:
-        """Messages that the range had, and that cannot be had. Returns: where to go on. Raises: DataLoss."""
+        """Report lost messages of the range. Returns: the next offset. Raises: DataLoss."""
         behind = min(behind, self._end)
         what = f"{self._name}: messages {first} to {behind - 1} are not there: {why}"
         if self._fail:

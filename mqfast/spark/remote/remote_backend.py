@@ -1,8 +1,8 @@
-"""One broker of a running cluster as an access: queues with their bounds, and messages by pulls (code 11).
+"""A broker of a running cluster as a backend: queues with bounds, and messages by pulls (code 11).
 
-Room: the Spark adapter. Records come as the store has them, and the store's scanner makes columns of them, as of files:
-no Python object for a message. A broker that is away is asked again (``cluster.py``); what is lost is told
-(``pulls.py``). It must never answer with fewer messages than were planned without saying so.
+The store's scanner makes columns of the records in the answers, as of files: no Python object for a message. Requests
+to an unavailable broker are retried (``cluster.py``). Every planned message is either returned or reported as lost
+(``pulls.py``).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RemoteBackend"]
 
-_HEAD_BYTES: Final = 128  # as for files: an offset of a stream knows a record by its head
+_HEAD_BYTES: Final = 128  # as for files: a stream identifies a record by the head
 _SAMPLE: Final = 32
 _UNKNOWN_BYTES: Final = 1024.0
 _ANSWERS_AHEAD: Final = 2
@@ -52,12 +52,17 @@ _log = logging.getLogger("mqfast.spark")
 
 
 def _is_plain(tag: str) -> bool:
-    """Does an expression name this tag and no other? It is cut at ``||``, and what is around each part falls away."""
+    """Return whether a tag expression with this text matches exactly this tag.
+
+    The broker splits the expression at ``||`` and strips each part.
+    """
     return tag[:1] > " " and tag[-1:] > " " and "||" not in tag
 
 
 class RemoteBackend:
-    """The queues of one broker. Thread: one at a time. Raises: as Access; ClientError where it does."""
+    """The queues of a broker. Thread: one at a time. Raises: as Backend; ClientError for a Backend error of the
+    network.
+    """
 
     def __init__(self, options: Options, broker: str) -> None:
         self.options: Final = options
@@ -72,26 +77,26 @@ class RemoteBackend:
 
     @property
     def log(self) -> None:
-        """A broker does not hand out its log."""
+        """Return None: brokers do not return their log."""
 
     def release_files(self) -> None:
-        """Close connections that have rested."""
+        """Close idle connections."""
         self.cluster.connection_pool.close_idle()
 
     def close(self) -> None:
-        """Close connections that have rested; the others are this process's, for its next task."""
+        """Close idle connections; the other connections stay for the next task of this process."""
         self.cluster.connection_pool.close_idle()
 
-    # --- what is there ---
+    # --- state ---
 
     def snapshot(self) -> Snapshot:
-        """The queues as they are now, with a sample of how large messages are."""
-        self.cluster.forget()  # a topic that was made just now is there
-        found = self.refresh()
-        return dataclasses.replace(found, record_bytes=self._record_bytes(found))
+        """Return the present queues, with an estimate of the message size from a sample."""
+        self.cluster.forget()  # so that a new topic is found
+        snapshot = self.refresh()
+        return dataclasses.replace(snapshot, record_bytes=self._record_bytes(snapshot))
 
     def refresh(self, *, wait: bool = True) -> Snapshot:
-        """See Access."""
+        """See Backend."""
         return self.cluster.with_retry(f"broker {self.broker}", self._read_snapshot) if wait else self._read_snapshot()
 
     def _read_snapshot(self) -> Snapshot:
@@ -108,24 +113,24 @@ class RemoteBackend:
                 is_readable = count is None or queue_id < count
                 queues.append(Queue(topic, queue_id, low, max(low, high), is_readable=is_readable))
         queues.sort(key=lambda q: (q.topic, q.queue_id))
-        found = Snapshot(
+        snapshot = Snapshot(
             self.root, self.broker, time.time_ns() // 1_000_000, 0, 0, tuple(queues), dispatched=-1,
             may_lag=broker_id != 0, record_bytes=_UNKNOWN_BYTES, topics=frozenset(topics),
         )  # fmt: skip
         seen = self._seen
-        if seen is not None and _alike(seen) == _alike(found):
+        if seen is not None and _alike(seen) == _alike(snapshot):
             return seen
-        self._log_unread(found)
-        if found.may_lag and not (seen is not None and seen.may_lag):
+        self._log_unread(snapshot)
+        if snapshot.may_lag and not (seen is not None and seen.may_lag):
             _log.warning(
                 "broker %s: the master is away; what there is to read is what its slave %s has", self.broker, address
             )
-        self._seen = found
-        return found
+        self._seen = snapshot
+        return snapshot
 
-    def _log_unread(self, found: Snapshot) -> None:
-        """Log messages that a read leaves out as consumers do, when the queues become others."""
-        unread = tuple((q.topic, q.queue_id) for q in found.queues if not q.is_readable and q.messages)
+    def _log_unread(self, snapshot: Snapshot) -> None:
+        """Log queues with messages that a read leaves out, after each change of this set."""
+        unread = tuple((q.topic, q.queue_id) for q in snapshot.queues if not q.is_readable and q.messages)
         if unread and unread != self._unread and self.options.view == "messages":
             names = ", ".join(f"{topic}/{queue_id}" for topic, queue_id in unread[:_MOST_NAMES])
             more = f" and {len(unread) - _MOST_NAMES} more" if len(unread) > _MOST_NAMES else ""
@@ -136,110 +141,112 @@ class RemoteBackend:
         self._unread = unread
 
     def _record_bytes(self, snapshot: Snapshot) -> float:
-        """About how many bytes a message takes: each topic's by a sample, all of them by their messages."""
+        """Return the estimated bytes of a message: a sample of each topic, weighted by the number of messages."""
         total = messages = 0.0
         largest: dict[str, Queue] = {}
-        queues = readable(snapshot.queues) if self.options.view == "messages" else []  # views read no messages
+        queues = readable(snapshot.queues) if self.options.view == "messages" else []  # other views read no messages
         for q in queues:
             if q.messages > (largest[q.topic].messages if q.topic in largest else 0):
                 largest[q.topic] = q
         for q in queues:
             if q.messages:
                 if q.topic not in self._sizes:
-                    most = largest[q.topic]
-                    self._sizes[q.topic] = self._sample(most, (most.min_offset + most.max_offset) // 2)
+                    queue = largest[q.topic]
+                    self._sizes[q.topic] = self._sample(queue, (queue.min_offset + queue.max_offset) // 2)
                 total += self._sizes[q.topic] * q.messages
                 messages += q.messages
         return total / messages if messages else _UNKNOWN_BYTES
 
     def _sample(self, queue: Queue | OffsetRange, offset: int) -> float:
         records = self._records(queue.topic, queue.queue_id, offset, _SAMPLE)
-        return sum(one.size for one in records) / len(records) if records else _UNKNOWN_BYTES
+        return sum(record.size for record in records) / len(records) if records else _UNKNOWN_BYTES
 
-    def _records(self, topic: str, queue_id: int, offset: int, most: int) -> list[StoredMessage]:
-        """Some messages from an offset on, as objects: for looks at single ones; none where there is none."""
+    def _records(self, topic: str, queue_id: int, offset: int, count: int) -> list[StoredMessage]:
+        """Return up to ``count`` messages from an offset on, as objects; empty if there is none."""
 
         def once() -> list[StoredMessage]:
             _, address = self.cluster.address(self.broker)
             queue = MessageQueue(self.cluster.wire(topic), self.broker, queue_id)
             group = self.cluster.wire(self.options.pull_group)
             wanted = Subscription(queue.topic, "*")
-            asked = raw_pull(address, group, queue, offset, wanted, max_count=most, post_subscription=True)
+            asked = raw_pull(address, group, queue, offset, wanted, max_count=count, post_subscription=True)
             try:
                 answer = self.cluster.pull(self.broker, topic, queue_id, asked)
             except (NoRoute, NotReadable):
                 return []
-            data, found = bytes(answer.records), []
+            data, records = bytes(answer.records), []
             at = 0
             while answer.status is PullStatus.FOUND and at < len(data):
-                found.append(decode_record(data, at))
-                at += found[-1].size
-            return found
+                records.append(decode_record(data, at))
+                at += records[-1].size
+            return records
 
         return self.cluster.with_retry(f"queue {topic}/{queue_id} of broker {self.broker}", once)
 
     def message_at(self, topic: str, queue_id: int, offset: int) -> StoredMessage | None:
-        """One message; None: the queue has none at this offset now."""
-        found = self._records(topic, queue_id, offset, 1)
-        return found[0] if found and found[0].record_queue_offset == offset else None
+        """Return a message; None if the queue has no message at this offset now."""
+        records = self._records(topic, queue_id, offset, 1)
+        return records[0] if records and records[0].record_queue_offset == offset else None
 
     def check(self, store_id: str) -> None:
-        """A broker is known by its name; what its queues hold is compared where a stream goes on."""
+        """Do nothing: a broker is identified by name, and a stream compares the messages of the queues."""
 
     def message_mark(self, topic: str, queue_id: int, offset: int) -> tuple[int, int | None] | None:
-        """See Access."""
-        found = self.message_at(topic, queue_id, offset)
-        return None if found is None else (found.physical_offset, zlib.crc32(found.to_bytes()[:_HEAD_BYTES]))
+        """See Backend."""
+        message = self.message_at(topic, queue_id, offset)
+        return None if message is None else (message.physical_offset, zlib.crc32(message.to_bytes()[:_HEAD_BYTES]))
 
     def is_filler(self, topic: str, queue_id: int, offset: int) -> bool:
-        """A broker does not tell."""
+        """Return False: a broker does not report fillers."""
         return False
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """See Access. Brokers before RocketMQ 5.2 name any message near the time, which may have others of its
-        millisecond before it or be an earlier one: what they name is compared with the messages there.
+        """See Backend.
+
+        Brokers before RocketMQ 5.2 may return an earlier message, or a message after others of the same millisecond. So
+        the answer is compared with the neighbouring messages, and a binary search corrects the answer.
         """
         once = partial(self.cluster.offset_at, self.broker, topic, queue_id, timestamp_ms)
         named = self.cluster.with_retry(f"broker {self.broker}", once)
         near = self._records(topic, queue_id, max(0, named - 1), 2) or self._records(topic, queue_id, named, 1)
-        agree = all((one.store_timestamp < timestamp_ms) == (one.record_queue_offset < named) for one in near)
-        if agree or topic.startswith(LMQ_PREFIX):  # the records of a light queue lie in other queues
+        agree = all((record.store_timestamp < timestamp_ms) == (record.record_queue_offset < named) for record in near)
+        if agree or topic.startswith(LMQ_PREFIX):  # the records of a light queue are in other queues
             return named
         bounds = self.cluster.with_retry(f"broker {self.broker}", partial(self.cluster.bounds, self.broker, topic))
         low, high = (bounds or {}).get(queue_id, (named, named))
         while low < high:
             middle = (low + high) // 2
-            found = self._records(topic, queue_id, middle, 1)
-            if not found:  # retention is at work
+            records = self._records(topic, queue_id, middle, 1)
+            if not records:  # removed by retention meanwhile
                 return named
-            if found[0].store_timestamp < timestamp_ms:
+            if records[0].store_timestamp < timestamp_ms:
                 low = middle + 1
             else:
                 high = middle
         return low
 
     def group_offsets(self, group: str, queues: Iterable[Place]) -> dict[Place, int]:
-        """See Access."""
-        found = {}
+        """See Backend."""
+        offsets = {}
         for place in queues:
             once = partial(self.cluster.group_offset, self.broker, group, *place)
             offset = self.cluster.with_retry(f"broker {self.broker}", once)
             if offset is not None:
-                found[place] = offset
-        return found
+                offsets[place] = offset
+        return offsets
 
     def unit_sizes(self, piece: OffsetRange) -> Sequence[int]:
-        """The mean size of some messages from the start on, for each of them."""
+        """Return the mean size of a sample from the start on, for each message."""
         return [max(1, round(self._sample(piece, piece.start)))] * (piece.end - piece.start)
 
     # --- messages ---
 
     def gather(self, piece: OffsetRange, columns: Sequence[Column], settings: ReadSettings) -> Iterator[pa.RecordBatch]:
-        """Messages along a queue; see Access."""
-        found = self._batches(piece, gather_of(columns, settings), settings)
+        """Yield messages along a queue; see Backend."""
+        batches = self._batches(piece, gather_of(columns, settings), settings)
         if decompresses(columns, settings):
-            found = decompressed(found, columns, settings.verify_crc, self.root, settings.max_body_bytes)
-        return found
+            batches = decompressed(batches, columns, settings.verify_crc, self.root, settings.max_body_bytes)
+        return batches
 
     def _batches(self, piece: OffsetRange, gather: Gather, settings: ReadSettings) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -269,12 +276,12 @@ class RemoteBackend:
         wire = self.cluster.wire(topic)
         if settings.sql is not None:
             return Subscription(wire, None, sql=settings.sql)
-        # Tags that an expression cannot name as they are: the task alone compares.
+        # Tags that an expression cannot match exactly: only the task compares.
         named = settings.tags is not None and all(_is_plain(tag) for tag in settings.tags)
         return Subscription(wire, " || ".join(settings.tags or ()) if named else "*")
 
     def _decode(self, answer: Records, piece: OffsetRange, gather: Gather, puller: QueuePuller) -> Iterator[None]:
-        """One answer into the columns; yields whenever they are full. Raises: CorruptFile, DataLoss."""
+        """Decode an answer into the columns; yield whenever the columns are full. Raises: CorruptFile, DataLoss."""
         asked, shown = self.cluster.wire(piece.topic).encode(), piece.topic.encode()
         end = min(answer.next_offset, piece.end)
         place, expected = 0, -1 if puller.is_filtered else answer.at
@@ -309,23 +316,23 @@ class RemoteBackend:
     # --- views ---
 
     def view_pieces(self, snapshot: Snapshot, options: Options) -> list[Split]:
-        """See Access."""
+        """See Backend."""
         return remote_views.view_pieces(snapshot, options)
 
     def view_rows(self, piece: Split, columns: Sequence[Column], options: Options) -> Iterator[pa.RecordBatch]:
-        """See Access."""
+        """See Backend."""
         return remote_views.view_rows(self.cluster, self.broker, piece, columns, options)
 
-    # --- what the broker is told ---
+    # --- leases and offsets ---
 
     def lease(self, pieces: Sequence[Split], ttl_ms: int) -> None:
-        """A broker takes no leases: what its retention removes meanwhile is lost, and told."""
+        """Do nothing: a broker has no leases, and messages removed by retention are reported as lost."""
 
     def keep(self, pieces: Sequence[Split], ttl_ms: int) -> None:
-        """As ``lease``."""
+        """Do nothing, as ``lease``."""
 
     def commit_group(self, group: str, offset: Mapping[str, Any]) -> bool:
-        """See Access."""
+        """See Backend."""
         queues = decode(offset, along_log=False).queues
         assert queues is not None
         failed: MqfastError | None = None
@@ -337,7 +344,7 @@ class RemoteBackend:
                 if at > self._committed[place]:
                     self.cluster.commit(self.broker, group, *place, at)
                     self._committed[place] = at
-            except MqfastError as error:  # of a queue that the broker does not have now: the others are told
+            except MqfastError as error:  # a missing queue: the other queues are committed
                 failed = error
                 if is_unavailable(error):
                     break

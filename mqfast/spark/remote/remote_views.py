@@ -1,7 +1,6 @@
-"""The views of a running cluster: its queues, and the progress of its groups, as brokers tell of them.
+"""The views of a running cluster: queues, and the progress of groups.
 
-Room: the Spark adapter. Views of files are refused before (``options.py``). It must never guess what a broker does not
-tell: such a value is null.
+``options.py`` refuses views of files. A value that brokers do not report is null.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ _BOUNDS: Final = (
 
 
 def view_pieces(snapshot: Snapshot, options: Options) -> list[Split]:
-    """What each task makes rows of. Raises: ConfigError."""
+    """Return the splits of the view. Raises: ConfigError."""
     for name in _BOUNDS:
         if getattr(options, name) is not None:
             raise ConfigError(f"option {option_name(name)}: view {options.view} does not have it")
-    if options.view == "groups":  # a group may read any topic
+    if options.view == "groups":  # a group may consume any topic
         options = replace(options, include_system_topics=True)
     queues = [OffsetRange(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in selected_queues(snapshot, options)]
     if options.view == "groups":
@@ -51,7 +50,7 @@ def view_pieces(snapshot: Snapshot, options: Options) -> list[Split]:
 def view_rows(
     cluster: RemoteCluster, broker: str, piece: Split, columns: Sequence[Column], options: Options
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one piece. Raises: ClientError."""
+    """Yield the rows of a split. Raises: ClientError."""
     import pyarrow as pa
 
     rows = _groups(cluster, broker, piece) if options.view == "groups" else _queues(cluster, broker, piece)
@@ -61,7 +60,7 @@ def view_rows(
 
 
 def _queues(cluster: RemoteCluster, broker: str, piece: Split) -> list[dict[str, Any]]:
-    """By counts alone: a pull needs the right to read, and a queue that consumers may read."""
+    """Return rows from counts only: a pull needs the right to read, and a readable queue."""
     last_ms: dict[str, dict[int, int]] = {}
 
     def stats(topic: str) -> dict[int, int]:

@@ -1,8 +1,8 @@
-"""The requests of one task that writes to brokers: in order for each queue, tried again, bounded in bytes.
+"""The requests of a task that writes to brokers: in order for each queue, with retries, bounded in bytes.
 
-Room: the Spark adapter; no Spark in it. The task's thread encodes while the client's thread sends. One request of a
-queue is on its way at a time, so a queue keeps the order of the rows. It must never answer for rows that no broker has
-acknowledged, nor send rows to a broker without a memory of writes where exactly once was asked for.
+The task's thread encodes while the client's thread sends. A queue has one request in flight, which keeps the order of
+the rows. Rows count as sent only after a broker's acknowledgement. With exactly_once rows go only to brokers with write
+state. Uses no Spark.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ _TOPIC_QUEUES: Final = 8
 
 
 class How(NamedTuple):
-    """How a task sends.
+    """The settings of a task's sends.
 
-    Attributes: key, batch, partition: whose rows these are; delivery: exactly_once, at_least_once, or None for exactly
-        once where the brokers can; timeout_s: how long one request, and the questions before the first one, are tried;
-        bytes_max: what may be on its way; given_queues: rows name their queue.
+    Attributes: key, batch, partition: identity of the rows; delivery: exactly_once, at_least_once, or None for exactly
+        once if the brokers can; timeout_s: time for retries of a request, and of the requests before the first;
+        bytes_max: bytes in flight; given_queues: rows have a queue id.
     """
 
     key: str
@@ -96,10 +96,10 @@ class _Request(NamedTuple):
 
 
 class TaskSender:
-    """Sends the rows of one task; a context manager.
+    """Sends the rows of a task; a context manager.
 
-    Attributes: ``forgetful``: the brokers without a memory of writes that rows were sent to. ``repeated``: requests
-        whose rows were stored before.
+    Attributes: ``forgetful``: brokers without write state that received rows. ``repeated``: requests whose rows were
+        already stored.
     Thread: the task's.
     """
 
@@ -128,32 +128,32 @@ class TaskSender:
             self._fail(ClientError("the task ended"))
         self._io.call(self._instance.release(), self._how.timeout_s)
 
-    # --- where to ---
+    # --- queues ---
 
     def division(self, topic: str) -> Partitioning:
-        """Among which queues the rows of a topic are divided; the topic is made where brokers make topics.
+        """Return the queues among which the rows of a topic are divided; creates a missing topic if brokers allow.
 
-        Raises: BatchDone; NoRoute, ConnectError, ClientError; ConfigError where exactly once is asked of a broker that
-        cannot.
+        Raises: BatchDone; NoRoute, ConnectError, ClientError; ConfigError for exactly_once with a broker without write
+            state.
         """
-        found = self._divisions.get(topic)
-        if found is None:
-            # Each question has its own time-out within the whole.
-            found = self._io.call(self._divide(topic), self._how.timeout_s + 2 * ATTEMPT_S)
-            if self._how.given_queues and len(found.brokers) > 1:
+        partitioning = self._divisions.get(topic)
+        if partitioning is None:
+            # Each request has a time-out within the total.
+            partitioning = self._io.call(self._divide(topic), self._how.timeout_s + 2 * ATTEMPT_S)
+            if self._how.given_queues and len(partitioning.brokers) > 1:
                 raise UsageError(
-                    f"column queueId: topic {topic} is on the brokers {', '.join(found.brokers)}, and a queue id alone "
-                    "names no queue there. Leave the column out: queueSelector chooses"
+                    f"column queueId: topic {topic} is on the brokers {', '.join(partitioning.brokers)}, and a queue "
+                    "id alone names no queue there. Leave the column out: queueSelector chooses"
                 )
-            self._divisions[topic] = found
-        return found
+            self._divisions[topic] = partitioning
+        return partitioning
 
     def queue_count(self, topic: str) -> int:
-        """How many queues the rows of a topic are divided among."""
+        """Return the number of queues among which the rows of a topic are divided."""
         return len(self.division(topic).queues)
 
     def counts(self, topic: bytes) -> bytes:
-        """The division as marks have it."""
+        """Return the division in the form of the marks."""
         return "{}.{}".format(*self.division(topic.decode("utf-8")).counts).encode()
 
     async def _divide(self, topic: str) -> Partitioning:
@@ -166,8 +166,8 @@ class TaskSender:
                 division = Partitioning(name, await self._queues(name))
                 reason = None
                 if self._how.delivery != "at_least_once":
-                    asked = [await self._memory(one, name) for one in division.brokers]
-                    memories = [one for one in asked if one is not None]
+                    asked = [await self._memory(state, name) for state in division.brokers]
+                    memories = [state for state in asked if state is not None]
                     division = division.as_before(memories)
                     reason = unlike(division, self._how.batch, memories)
                 if reason is None:
@@ -193,7 +193,7 @@ class TaskSender:
         return queues
 
     async def _make(self, topic: str) -> None:
-        """Make a topic on every broker that makes topics, as its first send would make it on one of them."""
+        """Create a topic on every broker that creates topics, as a broker does for a first send."""
         route = self._instance.routes.get(topic)
         assert route is not None
         fields = {
@@ -209,7 +209,7 @@ class TaskSender:
                 assert answer is not None
                 if answer.code != ResponseCode.SUCCESS:
                     raise broker_error(answer, address, f"topic {topic}: it is not there and cannot be made")
-        for _ in range(50):  # brokers tell the name servers
+        for _ in range(50):  # until the brokers have registered with the name servers
             with_it = await self._has_route(topic)
             if with_it:
                 return
@@ -230,7 +230,7 @@ class TaskSender:
         return address
 
     async def _memory(self, broker: str, topic: str) -> BrokerWriteState | None:
-        """What a broker remembers of this batch; None: it remembers no writes."""
+        """Return the write state of a broker for this batch; None for a broker without write state."""
         address = self._address(broker)
         memory = await query_write_state(self._instance, address, topic, self._how.key, self._how.batch)
         if memory is None and broker in self._remembering:
@@ -251,7 +251,9 @@ class TaskSender:
     # --- sends ---
 
     def send(self, ready: tuple[Any, ...]) -> None:
-        """Send what ``Elements`` made; waits while too much is on its way. Raises: what an earlier send raised."""
+        """Send a request of ``Elements``; wait while too many bytes are in flight. Raises: the error of an earlier
+        send.
+        """
         topic, index, single, body, properties, _, previous, row, crc, sys_flag, born, reconsume_times, flag = ready
         division = self.division(topic.decode("utf-8"))
         if index >= len(division.queues):
@@ -273,7 +275,7 @@ class TaskSender:
         self._io.soon(lambda: self._begin(request))
 
     def finish(self) -> None:
-        """Wait until everything is acknowledged. Raises: what a send raised."""
+        """Wait until all requests are acknowledged. Raises: the error of a send."""
         with self._room:
             while self._error is None and self._bytes:
                 self._room.wait()
@@ -281,7 +283,7 @@ class TaskSender:
                 raise self._error
 
     def result_of(self, topic: bytes, index: int, row: int, crc: int) -> TaskResult:
-        """What the driver is told of a queue."""
+        """Return the result of a queue for the driver."""
         queue = self.division(topic.decode("utf-8")).queues[index]
         return TaskResult(queue.topic, queue.broker_name, queue.queue_id, row, crc)
 
@@ -308,28 +310,28 @@ class TaskSender:
                 with self._room:
                     self._bytes -= request.bytes
                     self._room.notify_all()
-        except Exception as error:  # whatever it is: the task's thread waits for an end
+        except Exception as error:  # every error: the task's thread waits for the end
             self._fail(error)
         finally:
             del self._waiting[queue]
 
     async def _stored(self, request: _Request) -> None:
-        """One request until its rows are stored. Raises: ClientError, BrokerError."""
+        """Send a request until its rows are stored. Raises: ClientError, BrokerError."""
         deadline = time.monotonic() + self._how.timeout_s
         queue, attempt = request.queue, 0
         once = self._how.delivery != "at_least_once" and queue.broker_name not in self.forgetful
         code = RequestCode.SEND_MESSAGE_V2 if request.single else RequestCode.SEND_BATCH_MESSAGE
         why: object = None
         while self._error is None:
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
                 raise ClientError(
                     f"topic {queue.topic}, queue {queue.queue_id} of {queue.broker_name}: rows up to "
                     f"{request.span.last.row} of the task are not stored after {self._how.timeout_s:g} s: {why}"
                 )
             try:
                 address = self._address(queue.broker_name)
-                wanted = Request(address, code, self._fields(request, once), request.body, min(left, ATTEMPT_S))
+                wanted = Request(address, code, self._fields(request, once), request.body, min(remaining_s, ATTEMPT_S))
                 answer = await self._instance.driver.request(wanted)
             except LOST as error:
                 why = error
@@ -352,7 +354,9 @@ class TaskSender:
                         raise ClientError(f"topic {queue.topic}: {why}; they are not as safe as the broker promises")
                 elif answer.code in RETRIED:
                     why = refusal
-                    if answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:  # by a slave, too: where is the master?
+                    if (
+                        answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+                    ):  # also from a slave: refresh the master's address
                         await self._refresh(queue.topic)
                 else:
                     raise refusal
@@ -381,7 +385,7 @@ class TaskSender:
         return fields
 
     async def _refresh(self, topic: str) -> None:
-        """The broker may have moved; while name servers know nothing better the route stays."""
+        """Refresh the route: the broker may have moved. Without an answer the known route stays."""
         try:
             await self._instance.driver.run(self._instance.route(topic, refresh=True, timeout_s=1.0))
         except MqfastError as error:

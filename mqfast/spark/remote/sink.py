@@ -1,9 +1,9 @@
-"""The sink for clusters: tasks send their rows to brokers, which store each row once where they can.
+"""The sink for clusters: tasks send rows to brokers; brokers with write state store each row exactly once.
 
-Room: the Spark adapter. A task that is repeated, and a batch that is repeated after a crash, send the same rows under
-the same names; the brokers' memory of writes tells which are stored. The driver compares, before a batch counts as
-written, what its tasks sent with what the brokers remember. It must never let a batch count whose rows differ from
-those of an earlier try. Forms: ``mqfast/remoting/once.py``; the brokers' side: ``mqfast/broker/once``.
+A repeated task, and a batch repeated after a crash, send the same rows with the same marks; the brokers' write state
+shows which rows are stored. Before a batch counts as written, the driver compares the rows that the tasks sent with the
+write state. A batch with other rows than in an earlier attempt never counts. Forms: ``mqfast/remoting/once.py``; broker
+side: ``mqfast/broker/idempotence``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ _DELAYS: Final = frozenset(("delayLevel", "delayTimeMs"))
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """What one task tells the driver. ``done_batch``: the newest batch that is stored as a whole, if this one is."""
+    """The message of a task to the driver. ``done_batch``: the newest completely stored batch, if this batch is
+    stored.
+    """
 
     key: str
     batch: int
@@ -53,31 +55,31 @@ class Sent(WriterCommitMessage):
 
     @property
     def done(self) -> bool:
-        """Was there nothing to send, since an earlier try stored the batch as a whole?"""
+        """Return whether the task sent nothing because an earlier attempt stored the whole batch."""
         return self.done_batch >= 0
 
 
 def key_of(*identity: str) -> str:
-    """The name of a write, as marks have it."""
+    """Return the key of a write in the marks."""
     return hashlib.sha256("\0".join(identity).encode("utf-8")).hexdigest()[:16]
 
 
 class _RemoteSink:
-    """What both writers share."""
+    """The common part of both writers."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         check_columns(schema, options)
         settings_of(options)
         self.options: Final = options
-        self._once = uuid.uuid4().hex  # of this job, or of this start of a query
+        self._once = uuid.uuid4().hex  # unique to this job, or to this start of a query
 
     @property
     def is_careless(self) -> bool:
-        """Rows of at_least_once have names of their own, which no other try has or remembers."""
+        """Return whether rows get marks without write state: at_least_once."""
         return self.options.delivery == "at_least_once"
 
     def send(self, batches: Iterator[pa.RecordBatch], key: str, batch: int) -> Sent:
-        """In a task: encode and send all rows, and wait until they are acknowledged."""
+        """Encode and send all rows, and wait for the acknowledgements, in a task."""
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
         first = next(batches, None)
@@ -121,36 +123,35 @@ class _RemoteSink:
             return Sent(key, batch, partition, elements.rows, ends, tuple(sorted(sender.forgetful)), sender.repeated)
 
     def check_newest(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """As ``check``, for a query, which begins a batch when the one before is done.
+        """Check as ``check`` does, for a query, which begins a batch after the previous is done.
 
-        Raises: UsageError also where a later batch is done: the checkpoint was set back, and batches have other rows.
+        Raises: UsageError also if a later batch is done: the checkpoint was set back, and batches have other rows.
         """
-        for one in messages:
-            if isinstance(one, Sent) and one.done_batch > one.batch:
+        for result in messages:
+            if isinstance(result, Sent) and result.done_batch > result.batch:
                 raise UsageError(
-                    f"batch {one.batch} of write {one.key}: batch {one.done_batch} was written before as a whole, so "
-                    "the checkpoint was set back, and this batch may have rows that were never written. To write its "
-                    "rows, and have those of before twice, start with another txnId"
+                    f"batch {result.batch} of write {result.key}: batch {result.done_batch} was written before as a "
+                    "whole, so the checkpoint was set back, and this batch may have rows that were never written. To write "
+                    "its rows, and have those of before twice, start with another txnId"
                 )
         self.check(messages)
 
     def check(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """In the driver: compare what the tasks sent with what the brokers remember, and tell them that this is all.
+        """Compare the sent rows with the brokers' write state, and mark the batch as stored, in the driver.
 
-        Raises: UsageError where rows of this batch are stored that no task has sent now, or rows that tasks sent are
-            not there any more.
+        Raises: UsageError if rows of this batch are stored that no task sent now, or if sent rows are missing.
         """
-        sent = [one for one in messages if isinstance(one, Sent) and (one.rows or one.done)]
+        sent = [result for result in messages if isinstance(result, Sent) and (result.rows or result.done)]
         if not sent:
             return
-        if any(one.done for one in sent):
+        if any(result.done for result in sent):
             _log.warning(
                 "batch %d of write %s was written before as a whole, and its rows are not written again",
                 sent[0].batch, sent[0].key,
             )  # fmt: skip
             return
         key, batch = sent[0].key, sent[0].batch
-        forgetful = {name for one in sent for name in one.forgetful}
+        forgetful = {name for result in sent for name in result.forgetful}
         for name in sorted(forgetful):
             _log.warning(
                 "broker %s remembers no writes: rows are written at least once, and a try after a lost answer or a "
@@ -159,26 +160,26 @@ class _RemoteSink:
             )
         if self.is_careless:
             return
-        if any(one.repeated for one in sent):
+        if any(result.repeated for result in sent):
             _log.warning("batch %d of write %s: rows were stored by an earlier try, and not again", batch, key)
         expected = {
-            (one.partition, end.topic, end.broker, end.queue_id): (end.row, end.crc)
-            for one in sent
-            for end in one.ends
+            (result.partition, end.topic, end.broker, end.queue_id): (end.row, end.crc)
+            for result in sent
+            for end in result.ends
             if end.broker not in forgetful
         }
-        topics = {end.topic for one in sent for end in one.ends}
+        topics = {end.topic for result in sent for end in result.ends}
         brokers = {place[2] for place in expected}
-        one = Batch(
+        state = Batch(
             settings_of(self.options), key, batch, topics, brokers, forgetful, self.options.broker_timeout / 1000
         )
-        found = one.rows()
-        if found == expected:
-            one.mark_stored(sum(task.rows for task in sent))
+        stored_rows = state.rows()
+        if stored_rows == expected:
+            state.mark_stored(sum(task.rows for task in sent))
             return
-        place = min(set(found.items()) ^ set(expected.items()))[0]
+        place = min(set(stored_rows.items()) ^ set(expected.items()))[0]
         partition, topic, broker, queue_id = place
-        row, stored = expected.get(place, (-1,))[0], found.get(place, (-1,))[0]
+        row, stored = expected.get(place, (-1,))[0], stored_rows.get(place, (-1,))[0]
         where = f"batch {batch} of write {key}: topic {topic}, queue {queue_id} of {broker}: task {partition}"
         if stored < row:
             raise UsageError(
@@ -193,7 +194,7 @@ class _RemoteSink:
 
 
 def _streaming() -> tuple[str | None, int | None]:
-    """In a task: the query and the batch of a stream that it belongs to."""
+    """Return query and batch of the stream that a task belongs to, in the task."""
     context = TaskContext.get()
     query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
     batch = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
@@ -212,21 +213,21 @@ class RemoteBatchWriter(_RemoteSink, DataSourceArrowWriter):
             raise ConfigError('mode: expected append, found overwrite; a log is only ever added to: .mode("append")')
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
-        """Send the rows of one task."""
+        """Send the rows of a task."""
         name = self.options.txn_id
         if name is None or self.is_careless:
             return self.send(iterator, key_of("job", self._once), 0)
         query, batch = _streaming()
-        if query is not None and batch is not None:  # foreachBatch: the name means something in the query only
+        if query is not None and batch is not None:  # foreachBatch: the name is valid in the query only
             return self.send(iterator, key_of("query", query, name), batch)
         return self.send(iterator, key_of("txn", name), 0)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Compare what was sent with what is stored. Raises: see ``check_newest``."""
+        """Compare sent and stored rows. Raises: see ``check_newest``."""
         self.check_newest(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What was sent stays: a log takes nothing back."""
+        """Do nothing: sent rows stay in the log."""
 
 
 class RemoteStreamWriter(_RemoteSink, DataSourceStreamArrowWriter):
@@ -240,7 +241,7 @@ class RemoteStreamWriter(_RemoteSink, DataSourceStreamArrowWriter):
         refuse_complete(overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
-        """Send the rows of one task. Raises: UsageError outside of a streaming query."""
+        """Send the rows of a task. Raises: UsageError outside of a streaming query."""
         query, batch = _streaming()
         if query is None or batch is None:
             raise UsageError("the sink of a stream: expected the id of its query and batch from Spark, found none")
@@ -248,8 +249,8 @@ class RemoteStreamWriter(_RemoteSink, DataSourceStreamArrowWriter):
         return self.send(iterator, key_of("stream", query, name), batch)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Compare what was sent with what is stored. Raises: see ``check_newest``."""
+        """Compare sent and stored rows. Raises: see ``check_newest``."""
         self.check_newest(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What was sent stays: the batch is repeated, and stores no row twice."""
+        """Do nothing: the batch is repeated, and stores no row twice."""

@@ -1,6 +1,6 @@
-"""What brokers remember of a write: asked by tasks before their first row, and by the driver behind the last one.
+"""The write state of brokers: read by tasks before the first row, and by the driver after the last row.
 
-Room: the Spark adapter; no Spark in it. It must never take a broker that does not answer for one without a memory.
+A broker that does not answer is never taken for a broker without write state. Uses no Spark.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 T = TypeVar("T")
 _log = logging.getLogger("mqfast.spark")
 ATTEMPT_S: Final = 10.0
-"""How long one try of a request waits for its answer."""
+"""Time-out of one attempt of a request."""
 _TOPICS_AT_ONCE: Final = 100
 _PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 STORED_NOT_SAFE: Final = {
@@ -37,12 +37,12 @@ STORED_NOT_SAFE: Final = {
     int(ResponseCode.FLUSH_SLAVE_TIMEOUT): "FLUSH_SLAVE_TIMEOUT",
     int(ResponseCode.SLAVE_NOT_AVAILABLE): "SLAVE_NOT_AVAILABLE",
 }
-# What is worth another try: nobody answered.
+# Errors to retry: no response.
 LOST: Final = (ConnectError, ConnectionLost, CallTimeout, TooManyCalls)
 
 
 class BrokerWriteState(NamedTuple):
-    """The answer to ASK_ONCE."""
+    """The response to ASK_ONCE."""
 
     divisions: dict[str, list[int]]
     before: dict[str, list[int]]
@@ -52,9 +52,9 @@ class BrokerWriteState(NamedTuple):
 
 
 class BatchDone(Exception):
-    """The batch is stored as a whole, by an earlier try: there is nothing to send.
+    """An earlier attempt stored the whole batch: no rows need to be sent.
 
-    Attributes: newest: the newest batch of which that is true.
+    Attributes: newest: the newest completely stored batch.
     """
 
     def __init__(self, newest: int) -> None:
@@ -63,23 +63,23 @@ class BatchDone(Exception):
 
 
 class Partitioning(NamedTuple):
-    """Among which queues the rows of a topic are divided. Attributes: topic: with its namespace."""
+    """The queues among which the rows of a topic are divided. Attributes: topic: with namespace."""
 
     topic: str
     queues: tuple[MessageQueue, ...]
 
     @property
     def brokers(self) -> tuple[str, ...]:
-        """The brokers of the queues."""
+        """Return the brokers of the queues."""
         return tuple(sorted({queue.broker_name for queue in self.queues}))
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Queues and brokers, as marks have them."""
+        """Return the numbers of queues and of brokers, as in the marks."""
         return len(self.queues), len(self.brokers)
 
     def as_before(self, memories: Sequence[BrokerWriteState]) -> Partitioning:
-        """The first queues of each broker, where the topic has more of them than when this batch began."""
+        """Return the first queues of each broker if the topic has more queues than at the batch's first attempt."""
         for memory in memories:
             queues, brokers = memory.divisions.get(self.topic, self.counts)
             each = queues // brokers if brokers else 0
@@ -90,12 +90,12 @@ class Partitioning(NamedTuple):
 
 
 def pause(attempt: int) -> float:
-    """Seconds before another try."""
+    """Return the seconds before the next attempt."""
     return _PAUSES_S[min(attempt, len(_PAUSES_S) - 1)]
 
 
 def unlike(division: Partitioning, batch: int, memories: list[BrokerWriteState]) -> str | None:
-    """Why the rows may not be divided this way; None: they may."""
+    """Return the reason why the rows cannot be divided this way; None if they can."""
     own = division.counts
     for memory in memories:
         before = memory.divisions.get(division.topic)
@@ -117,16 +117,17 @@ def unlike(division: Partitioning, batch: int, memories: list[BrokerWriteState])
 async def query_write_state(
     instance: ClientInstance, address: str, topic: str, key: str, batch: int, tasks: bool = False
 ) -> BrokerWriteState | None:
-    """What a broker remembers of a batch; None: it remembers no writes.
+    """Return the write state of a broker for a batch; None for a broker without write state.
 
-    Args: tasks: with the last row of each task. Raises: ConnectionLost and its like; BrokerError, ClientError.
+    Args: tasks: include the last row of each task.
+    Raises: ConnectionLost and other network errors; BrokerError, ClientError.
     """
     fields = {"topic": topic, "key": key, "batch": batch, "tasks": "true" if tasks else "false"}
     answer = await instance.driver.request(Request(address, ASK_ONCE, fields, timeout_s=ATTEMPT_S))
     assert answer is not None
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         return None
-    if answer.code in RETRIED and answer.code != ResponseCode.SYSTEM_ERROR:  # as which accounts are refused
+    if answer.code in RETRIED and answer.code != ResponseCode.SYSTEM_ERROR:  # the code of refused accounts
         raise ConnectionLost(str(broker_error(answer, address, "what is remembered of writes")))
     if answer.code != ResponseCode.SUCCESS:
         raise broker_error(answer, address, "what is remembered of writes")
@@ -138,17 +139,17 @@ async def query_write_state(
 
 
 def memory_lost(broker: str, address: str) -> ConnectionLost:
-    """Another server at the address of a broker that remembers writes: it is not believed, and asked again."""
+    """Return the error for another server at the address of a broker with write state: retry."""
     return ConnectionLost(
         f"{address} does not know the requests about writes, and {broker} does: another server is there"
     )
 
 
 class Batch:
-    """A batch, as the driver asks brokers about it and tells them that it is stored.
+    """The write state of a batch on all brokers, for the driver.
 
-    Args: topics: with their namespace; brokers: that rows were sent to, and which are waited for; forgetful: brokers
-        that are not asked; timeout_s: of each call.
+    Args: topics: with namespace; brokers: brokers with rows, which must answer; forgetful: brokers without write state,
+        which get no request; timeout_s: of each call.
     Thread: one.
     """
 
@@ -172,15 +173,15 @@ class Batch:
         self._timeout_s: Final = timeout_s
 
     def rows(self) -> dict[tuple[int, str, str, int], tuple[int, int]]:
-        """(partition, topic, broker, queue id) -> (last row, crc), as the brokers of the topics remember them.
+        """Return (partition, topic, broker, queue id) -> (last row, crc), from the brokers of the topics.
 
-        Rows in other topics, which another write of this name has finished, are none of this batch.
+        Rows of other topics belong to another, finished write of this name and are left out.
         Raises: ClientError.
         """
         return self._run(self._rows)
 
     def mark_stored(self, rows: int) -> None:
-        """All its rows are stored: the brokers note that. Raises: ClientError."""
+        """Mark the batch as completely stored on the brokers. Raises: ClientError."""
         self._run(lambda instance: self._mark_stored(instance, rows))
 
     def _run(self, work: Callable[[ClientInstance], Awaitable[T]]) -> T:
@@ -205,7 +206,7 @@ class Batch:
         return self._io.call(tried(), self._timeout_s + 2 * ATTEMPT_S)
 
     async def _brokers_of_topics(self, instance: ClientInstance) -> dict[str, tuple[str, list[str]]]:
-        """Broker -> its address and its topics. Raises: ConnectionLost where a broker that has rows is away."""
+        """Return broker -> (address, topics). Raises: ConnectionLost if a broker with rows is unavailable."""
         asked: dict[str, tuple[str, list[str]]] = {}
         for topic in sorted(self._topics):
             try:
@@ -220,7 +221,7 @@ class Batch:
         return asked
 
     async def _rows(self, instance: ClientInstance) -> dict[tuple[int, str, str, int], tuple[int, int]]:
-        found: dict[tuple[int, str, str, int], tuple[int, int]] = {}
+        stored_rows: dict[tuple[int, str, str, int], tuple[int, int]] = {}
         for name, (address, topics) in (await self._brokers_of_topics(instance)).items():
             memory = await query_write_state(instance, address, topics[0], self._key, self._batch, tasks=True)
             if memory is None and name in self._brokers:
@@ -229,8 +230,8 @@ class Batch:
                 finished = set(memory.ended) - self._topics
                 for partition, of, queue_id, row, crc in memory.rows:
                     if of not in finished:
-                        found[partition, of, name, queue_id] = row, crc
-        return found
+                        stored_rows[partition, of, name, queue_id] = row, crc
+        return stored_rows
 
     async def _mark_stored(self, instance: ClientInstance, rows: int) -> None:
         for name, (address, topics) in (await self._brokers_of_topics(instance)).items():
@@ -242,7 +243,7 @@ class Batch:
                 if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and name in self._brokers:
                     raise memory_lost(name, address)
                 if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                    break  # it remembers no writes, and came to the topic behind the last row
+                    break  # no write state: the broker joined the topic after the last row
                 if answer.code in RETRIED or answer.code in STORED_NOT_SAFE:
                     raise ConnectionLost(str(broker_error(answer, address, "the end of a batch")))
                 if answer.code != ResponseCode.SUCCESS:

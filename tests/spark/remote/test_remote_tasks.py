@@ -258,7 +258,7 @@ def test_another_server_at_the_address_of_a_broker_with_a_memory_is_not_believed
     with broker.faults.answer(3, unknown, only=[ASK_ONCE, END_ONCE]):
         other = Batch(settings, KEY, 1, {"t"}, set(), set(), 5.0)
         assert other.rows() == {}
-        other.end(0)
+        other.mark_stored(0)
     broker.create_topic("u", 4)
     both = rows(40, topic=["t"] * 20 + ["u"] * 20)
     with TaskSender(settings, How(KEY, 1, 0, None, 30.0, 1 << 20)) as sender:
