@@ -1,7 +1,6 @@
-"""``analytics``: what is in a store or a cluster: topics, sizes, latencies, tags, keys, rates, backlogs of groups.
+"""``analytics``: statistics of a store or a cluster: topics, sizes, latencies, tags, keys, rates, lag of groups.
 
-Room: the Spark adapter. Only columns that are needed are read, never bodies, and only sums come to the driver. It must
-never change the store.
+Only the needed columns are read, never bodies, and only sums come to the driver. The store stays unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from mqfast.spark.jobs.charts import Bars, page
 from mqfast.spark.jobs.files import DurableFile
 from mqfast.spark.jobs.locations import ClusterLocation, Place, add_place, as_options, name_of, place_of
 from mqfast.spark.jobs.report import JobReport
-from mqfast.spark.jobs.settings import renamed_settings
 from mqfast.spark.jobs.tasks import print_progress
 from mqfast.util.deprecated import former_name
 
@@ -29,14 +27,14 @@ __all__ = ["AnalyticsSettings", "main", "run"]
 
 _COLUMNS: Final = "topic,queueId,msgSize,bodySize,bornTimestamp,storeTimestamp,tags,keys"
 _SHARES: Final = (0.5, 0.9, 0.99, 0.999)
-# 1/1000 of the count: enough for a report.
+# Precise to 1/1000 of the count.
 _ACCURACY: Final = 1000
 
 
 @dataclass(frozen=True)
 class AnalyticsSettings:
-    """``html``: write charts to this file; ``top``: topics, tags and keys listed at most; ``since``: as the source's
-    startingTimestamp.
+    """The settings. ``html``: write charts to this file; ``top``: listed topics, tags and keys; ``since``: as the
+    source's startingTimestamp.
     """
 
     store: Place
@@ -48,7 +46,7 @@ class AnalyticsSettings:
 
 
 def run(spark: SparkSession, settings: AnalyticsSettings) -> JobReport:
-    """Look at the messages that were asked for.
+    """Analyse the selected messages.
 
     Raises: StorageError for the page, and Spark's errors.
     """
@@ -92,7 +90,7 @@ def _options(settings: AnalyticsSettings) -> dict[str, str]:
 def _messages(spark: SparkSession, settings: AnalyticsSettings) -> DataFrame:
     columns = f"{_COLUMNS},store" if isinstance(settings.store, ClusterLocation) else _COLUMNS
     options = {**_options(settings), "columns": columns, "partitionBytes": str(settings.partition_bytes)}
-    options["includeSystemTopics"] = "true"  # what takes the space
+    options["includeSystemTopics"] = "true"  # the largest topics first
     if settings.since is not None:
         options["startingTimestamp"] = settings.since
     return spark.read.format("mqfast").options(**options).load()
@@ -101,7 +99,7 @@ def _messages(spark: SparkSession, settings: AnalyticsSettings) -> DataFrame:
 def _topics(rows: DataFrame, report: JobReport, top: int) -> Bars:
     from pyspark.sql import functions as f
 
-    found = (
+    topics = (
         rows.groupBy("topic", "queueId", *(name for name in rows.columns if name == "store"))
         .agg(f.count("*").alias("n"), f.sum("msgSize").alias("bytes"), f.sum("bodySize").alias("body"))
         .groupBy("topic")
@@ -113,13 +111,13 @@ def _topics(rows: DataFrame, report: JobReport, top: int) -> Bars:
         .collect()
     )  # fmt: skip
     report.facts.update(
-        topics=len(found), messages=sum(r["n"] for r in found), logBytes=sum(r["bytes"] for r in found),
-        bodyBytes=sum(r["body"] for r in found),
+        topics=len(topics), messages=sum(r["n"] for r in topics), logBytes=sum(r["bytes"] for r in topics),
+        bodyBytes=sum(r["body"] for r in topics),
     )  # fmt: skip
-    # Skew: messages of the fullest queue, in parts of what an even share would be.
+    # Skew: messages of the largest queue, relative to an even share.
     heads = ("topic", "queues", "messages", "logBytes", "bodyBytes", "queueSkew")
-    report.table("topics", heads, [(*r[:5], round(r["skew"], 3)) for r in found[:top]])
-    return [(r["topic"], r["n"]) for r in found[:top]]
+    report.table("topics", heads, [(*r[:5], round(r["skew"], 3)) for r in topics[:top]])
+    return [(r["topic"], r["n"]) for r in topics[:top]]
 
 
 def _percentiles(rows: DataFrame, report: JobReport) -> None:
@@ -131,33 +129,33 @@ def _percentiles(rows: DataFrame, report: JobReport) -> None:
     shown: list[tuple[Any, ...]] = []
     for what, column in measured.items():
         name = column.columns[0]
-        found = column.agg(
+        percentiles = column.agg(
             f.min(name), f.percentile_approx(name, list(_SHARES), _ACCURACY), f.max(name), f.avg(name)
         ).collect()[0]
-        if found[0] is not None:
-            shown.append((what, found[0], *found[1], found[2], round(found[3], 1)))
+        if percentiles[0] is not None:
+            shown.append((what, percentiles[0], *percentiles[1], percentiles[2], round(percentiles[3], 1)))
     report.table("percentiles", ("what", "least", "p50", "p90", "p99", "p99.9", "most", "mean"), shown)
 
 
 def _most(groups: Any, report: JobReport, title: str, heads: tuple[str, str], top: int) -> Bars:
-    """The groups with the most messages, and the share of each."""
+    """Return the groups with the most messages, and the share of each."""
     from pyspark.sql import functions as f
 
-    found = groups.count().orderBy(f.desc("count"), *heads).limit(top).collect()
+    largest = groups.count().orderBy(f.desc("count"), *heads).limit(top).collect()
     total = report.facts["messages"] or 1
-    shown = [(*row[:3], round(100 * row["count"] / total, 2)) for row in found]
+    shown = [(*row[:3], round(100 * row["count"] / total, 2)) for row in largest]
     report.table(title, (*heads, "messages", "% of messages"), shown)
-    return [(f"{row[0]}: {row[1]}", row["count"]) for row in found]
+    return [(f"{row[0]}: {row[1]}", row["count"]) for row in largest]
 
 
 def _rates(rows: DataFrame) -> Bars:
-    """Messages by minute of their store time; minutes without one are left out."""
+    """Return messages by minute of the store time; minutes without messages are left out."""
     from pyspark.sql import functions as f
 
     minute = (f.unix_seconds("storeTimestamp") / 60).cast("long").alias("minute")
-    found = rows.groupBy(minute).count().orderBy("minute")
+    minutes = rows.groupBy(minute).count().orderBy("minute")
     shown = f.date_format(f.timestamp_seconds(f.col("minute") * 60), "yyyy-MM-dd HH:mm")
-    return [(row[0], row[1]) for row in found.select(shown, "count").collect()]
+    return [(row[0], row[1]) for row in minutes.select(shown, "count").collect()]
 
 
 def _backlog(spark: SparkSession, settings: AnalyticsSettings, report: JobReport) -> Bars:
@@ -188,7 +186,7 @@ def _save(path: str, text: str) -> None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     parser = job_parser(
         "analytics", "Tell what is in a store or a cluster: topics, sizes, latency, tags, keys, rates, backlogs."
     )
@@ -204,31 +202,26 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def settings_of(a: argparse.Namespace) -> AnalyticsSettings:
-    """The settings that a command line means."""
+    """Return the settings of a command line."""
     if a.html is not None and not a.html.endswith(".html"):
         raise UsageError(f"--html: expected a name that ends in .html, found {a.html}")
     return AnalyticsSettings(place_of(a), a.html, a.topics, a.since, a.top, a.partition_bytes)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return the exit code."""
     return run_job(build_parser(), settings_of, run, argv)
-
-
-def __getattr__(name: str) -> type[AnalyticsSettings]:
-    """Return the class of the settings for its former name."""
-    return renamed_settings(__name__, name, AnalyticsSettings)
 
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Return the class of a former name."""
+        """Return the settings class for its former name."""
         return former_name(__name__, name, {"Settings": AnalyticsSettings})
 
 
 if __name__ == "__main__":
-    # Under its own name, so that tasks find its functions.
+    # Import by name, so that tasks find the functions.
     from mqfast.spark.jobs import analytics
 
     sys.exit(analytics.main())

@@ -1,7 +1,7 @@
-"""``archive``: messages of a store or a cluster into Parquet, by topic and day, what is new each time.
+"""``archive``: messages of a store or a cluster as Parquet, by topic and day; each run adds new messages.
 
-Room: the Spark adapter. Tasks write the files themselves, so that rows never pass through the JVM; the driver writes
-the manifest last. It must never change the store, and never name a file in a manifest that is not durable.
+Tasks write the files, so rows never pass through the JVM; the driver writes the manifest last. The store stays
+unchanged, and every file in a manifest is durable.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mqfast.spark.jobs.manifest import (
 )
 from mqfast.spark.jobs.parquet_files import PieceFiles
 from mqfast.spark.jobs.report import JobReport
-from mqfast.spark.jobs.settings import ArchiveSettings, renamed_settings
+from mqfast.spark.jobs.settings import ArchiveSettings
 from mqfast.spark.jobs.tasks import run_tasks
 from mqfast.spark.local.leases import HeldLease
 from mqfast.spark.partitions import ScanPartition, cached_backend, partitions_of, read_settings
@@ -52,27 +52,27 @@ COLUMNS: Final = (
     "topic,queueId,queueOffset,physicalOffset,msgSize,bodySize,bornTimestamp,storeTimestamp,bornHost,storeHost,flag,"
     "sysFlag,reconsumeTimes,preparedTransactionOffset,bodyCrc,tags,keys,uniqKey,properties,body"
 )
-# Of one file of the log in a manifest, and of all in a report; the rest is counted.
+# Listed offsets of a log file in a manifest, and of all in a report; the others are counted.
 _MOST_PLACES: Final = 1000
 _MOST_SHOWN: Final = 100
 
 
 def run(spark: SparkSession, settings: ArchiveSettings) -> JobReport:
-    """Archive what is new.
+    """Archive the new messages.
 
     Raises: ConfigError, UsageError, DataLoss, StoreLocked, StorageError, ClientError, and Spark's errors of failed
-    tasks.
+        tasks.
     """
     if isinstance(settings.store, ClusterLocation):
         from mqfast.spark.jobs.archive_cluster import archive_cluster
 
         return _report(*archive_cluster(spark, settings, COLUMNS), of_queues=True)
-    # Marked, not skipped, so that the tasks see what they leave out.
+    # Marked, not skipped: the tasks record the rows that they leave out.
     marked = settings.verify_crc == "skip"
     options = table.parse(
         {
             **as_options(settings.store), "order": "commitlog", "properties": settings.properties, "batchBytes": "4m",
-            "includeSystemTopics": "true", "decompress": "false",  # everything, as it is stored
+            "includeSystemTopics": "true", "decompress": "false",  # all records, as stored
             "columns": f"{COLUMNS},crcOk" if marked else COLUMNS,
             "verifyCrc": "mark" if marked else settings.verify_crc,
             "partitionBytes": str(settings.partition_bytes), "failOnDataLoss": str(not settings.allow_loss),
@@ -100,13 +100,13 @@ def run(spark: SparkSession, settings: ArchiveSettings) -> JobReport:
                 held.move(start)
             work = [_Work(part, archive, settings) for part in parts]
             done_parts = run_tasks(spark, work, _archive_part, "archive")
-        files = [file for found in done_parts for file in found.files]
+        files = [file for result in done_parts for file in result.files]
         manifest = Manifest(
             number=len(done) + 1, store_id=snapshot.store_id, start=start, end=snapshot.log_end,
             topics=settings.topics, properties=settings.properties, made_ms=time.time_ns() // 1_000_000,
             files=tuple(sorted(files, key=lambda file: (file.piece_start, file.path))),
-            left_out=_damaged_files(done_parts), left_out_bytes=sum(found.left_out_bytes for found in done_parts),
-            queues=merge_queues(queue for found in done_parts for queue in found.queues),
+            left_out=_damaged_files(done_parts), left_out_bytes=sum(result.left_out_bytes for result in done_parts),
+            queues=merge_queues(queue for result in done_parts for queue in result.queues),
         )  # fmt: skip
         if snapshot.log_end > start or not done:
             save(archive, manifest)
@@ -114,7 +114,7 @@ def run(spark: SparkSession, settings: ArchiveSettings) -> JobReport:
 
 
 def _start(settings: ArchiveSettings, done: list[Manifest], snapshot: Snapshot, access: LogAccess) -> tuple[int, int]:
-    """Where this run begins, and bytes of log that no run has seen and that are gone."""
+    """Return the start of this run, and the bytes of log that were removed before any run."""
     if not done:
         return snapshot.log_start, 0
     last = done[-1]
@@ -153,7 +153,7 @@ class _Work:
 
 @dataclass(frozen=True)
 class _Done:
-    """What a task wrote, and what it left out."""
+    """The result of a task: files, queues, and records left out."""
 
     files: list[ArchivedFile]
     queues: list[ArchivedQueue]
@@ -162,7 +162,7 @@ class _Done:
 
 
 def _archive_part(work: _Work) -> _Done:
-    """In a task: one piece of the log into files."""
+    """Write a range of the log into files, in a task."""
     part, settings = work.part, work.settings
     scan = part.piece.scan
     assert scan is not None
@@ -180,7 +180,7 @@ def _archive_part(work: _Work) -> _Done:
 
 
 def _with_valid_crc(batch: pa.RecordBatch, left_out: LeftOut) -> pa.RecordBatch:
-    """The rows whose checksums agree, without the mark."""
+    """Return the rows with a valid checksum, without the column ``crcOk``."""
     import pyarrow.compute as pc
 
     ok = batch.column("crcOk")
@@ -194,20 +194,20 @@ def _with_valid_crc(batch: pa.RecordBatch, left_out: LeftOut) -> pa.RecordBatch:
 
 
 def _by_file(access: LogAccess, left_out: LeftOut) -> list[DamagedFile]:
-    found: dict[str, list[tuple[int, str]]] = {}
+    by_path: dict[str, list[tuple[int, str]]] = {}
     for place in sorted(left_out.places):
-        found.setdefault(access.log_path(place[0]), []).append(place)
-    return [DamagedFile(path, len(places), tuple(places[:_MOST_PLACES])) for path, places in found.items()]
+        by_path.setdefault(access.log_path(place[0]), []).append(place)
+    return [DamagedFile(path, len(places), tuple(places[:_MOST_PLACES])) for path, places in by_path.items()]
 
 
 def _damaged_files(parts: Sequence[_Done]) -> tuple[DamagedFile, ...]:
-    """What all tasks left out, each file of the log once."""
-    found: dict[str, DamagedFile] = {}
+    """Return the damage of all tasks, each log file once."""
+    damaged: dict[str, DamagedFile] = {}
     for file in (file for part in parts for file in part.left_out):
-        known = found.get(file.path, DamagedFile(file.path, 0, ()))
+        known = damaged.get(file.path, DamagedFile(file.path, 0, ()))
         places = (known.places + file.places)[:_MOST_PLACES]
-        found[file.path] = DamagedFile(file.path, known.count + file.count, places)
-    return tuple(found[path] for path in sorted(found))
+        damaged[file.path] = DamagedFile(file.path, known.count + file.count, places)
+    return tuple(damaged[path] for path in sorted(damaged))
 
 
 def _report(manifest: Manifest, lost: int, *, of_queues: bool = False) -> JobReport:
@@ -235,21 +235,21 @@ def _report(manifest: Manifest, lost: int, *, of_queues: bool = False) -> JobRep
 
 
 def read_archive(spark: SparkSession, archive: str, topics: Sequence[str] | None = None) -> DataFrame:
-    """The messages of an archive, by its manifests.
+    """Return the messages of an archive, by the manifests.
 
-    Raises: UsageError where there is none, or nothing of these topics in it; CorruptFile.
+    Raises: UsageError for a missing archive, or an archive without these topics; CorruptFile.
     """
-    found = manifests(archive)
-    if not found:
+    runs = manifests(archive)
+    if not runs:
         raise UsageError(f"{archive}: expected an archive, found no manifest")
-    files = [file for m in found for file in m.files if topics is None or file.topic in topics]
+    files = [file for m in runs for file in m.files if topics is None or file.topic in topics]
     if not files:
         raise UsageError(f"{archive}: the archive holds no message{' of these topics' if topics else ''}")
     return spark.read.parquet(*(os.path.join(archive, file.path) for file in files))
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     parser = job_parser(
         "archive",
         "Write the messages of a store or a cluster to Parquet by topic and day. Each run adds what is new.",
@@ -274,7 +274,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def settings_of(a: argparse.Namespace) -> ArchiveSettings:
-    """The settings that a command line means."""
+    """Return the settings of a command line."""
     settings = ArchiveSettings(
         place_of(a), a.archive, a.topics, a.properties, a.compression, a.level, a.verify_crc, a.partition_bytes,
         a.allow_loss,
@@ -283,24 +283,19 @@ def settings_of(a: argparse.Namespace) -> ArchiveSettings:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return the exit code."""
     return run_job(build_parser(), settings_of, run, argv)
-
-
-def __getattr__(name: str) -> type[ArchiveSettings]:
-    """Return the class of the settings for its former name."""
-    return renamed_settings(__name__, name, ArchiveSettings)
 
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Return the class of a former name."""
+        """Return the settings class for its former name."""
         return former_name(__name__, name, {"Settings": ArchiveSettings})
 
 
 if __name__ == "__main__":
-    # Under its own name, so that tasks find its functions.
+    # Import by name, so that tasks find the functions.
     from mqfast.spark.jobs import archive
 
     sys.exit(archive.main())

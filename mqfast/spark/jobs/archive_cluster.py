@@ -1,8 +1,7 @@
-"""``archive`` of a running cluster: each queue of each broker from where the run before ended, over the network.
+"""``archive`` of a running cluster: each queue of each broker from the end of the previous run, over the network.
 
-Room: the Spark adapter. As for a store, tasks write files and the driver writes the manifest last. Here a file holds a
-part of one queue, and the manifest says up to which offset of each queue the archive goes. It must never leave out in
-silence what retention was faster with.
+As for a store, tasks write files and the driver writes the manifest last. A file holds a range of a queue, and the
+manifest the end offset of each queue. Messages that retention removed before a run are reported.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class _Work:
 
 @dataclass(frozen=True)
 class _Done:
-    """What a task wrote, and the physical offsets of the records that it left out, by broker."""
+    """The result of a task: files, and the physical offsets of the records left out, by broker."""
 
     files: list[ArchivedFile]
     damaged: dict[str, list[int]]
@@ -67,8 +66,9 @@ class _Done:
 
 
 def archive_cluster(spark: SparkSession, settings: ArchiveSettings, columns: str) -> tuple[Manifest, int]:
-    """Archive what is new. Returns: the manifest, and how many messages no run has seen and are gone.
+    """Archive the new messages.
 
+    Returns: the manifest, and the number of messages that were removed before any run.
     Raises: ConfigError, UsageError, DataLoss, StoreLocked, StorageError, ClientError, and Spark's errors.
     """
     marked = settings.verify_crc == "skip"
@@ -88,7 +88,7 @@ def archive_cluster(spark: SparkSession, settings: ArchiveSettings, columns: str
         stores = _snapshots_of(options)
         lost = _check_known(settings, ends, stores)
         for key in _recreated(settings, done, ends, stores):
-            del ends[key]  # another queue of this name: from its first message on
+            del ends[key]  # a new queue of this name: from the first message on
             lost += 1
         new: list[ArchivedQueue] = []
         parts: list[ScanPartition] = []
@@ -108,13 +108,13 @@ def archive_cluster(spark: SparkSession, settings: ArchiveSettings, columns: str
                 parts.append(part)
         run = len(done) + 1
         done_parts = run_tasks(spark, [_Work(part, archive, settings, run) for part in parts], _archive_part, "archive")
-        files = [file for found in done_parts for file in found.files]
+        files = [file for result in done_parts for file in result.files]
         manifest = Manifest(
             number=run, store_id=CLUSTER, start=0, end=0, topics=settings.topics,
             properties=settings.properties, made_ms=time.time_ns() // 1_000_000,
             files=tuple(sorted(files, key=lambda file: (file.broker, file.topic, file.queue_id, file.piece_start,
                                                         file.path))),
-            left_out=_left_out(done_parts), left_out_bytes=sum(found.damaged_bytes for found in done_parts),
+            left_out=_left_out(done_parts), left_out_bytes=sum(result.damaged_bytes for result in done_parts),
             queues=tuple(sorted(new, key=lambda queue: (queue.broker, queue.topic, queue.queue_id))),
         )  # fmt: skip
         if new or not done:
@@ -140,7 +140,7 @@ def _check_runs(settings: ArchiveSettings, done: Sequence[Manifest]) -> None:
 
 
 def _snapshots_of(options: Options) -> list[tuple[str, Options, Snapshot, list[Queue]]]:
-    """The brokers, each with its options, its snapshot and the queues that are wanted."""
+    """Return the brokers, each with options, snapshot and selected queues."""
     stores = stores_of(options, begins=True)
     snapshots = []
     for _, given in stores:
@@ -158,10 +158,10 @@ def _check_known(
     ends: dict[tuple[str, str, int], int],
     stores: Sequence[tuple[str, Options, Snapshot, list[Queue]]],
 ) -> int:
-    """How many queues of the archive are not there any more. Raises: DataLoss, unless losses are allowed."""
-    # A queue that consumers may not read now goes on where the archive ends, when they may again.
+    """Return the number of archived queues that no longer exist. Raises: DataLoss, unless losses are allowed."""
+    # A queue that is unreadable now continues later at the archive's end.
     there = {(name, topic) for name, _, snapshot, _ in stores for topic in snapshot.topics}
-    may_lag = {name for name, _, snapshot, _ in stores if snapshot.may_lag}  # a slave may not have heard of a topic
+    may_lag = {name for name, _, snapshot, _ in stores if snapshot.may_lag}  # a slave may not have a topic yet
     gone = sorted(place for place in ends if place[:2] not in there and place[0] not in may_lag)
     if gone and not settings.allow_loss:
         broker, topic, queue_id = gone[0]
@@ -178,31 +178,33 @@ def _recreated(
     ends: dict[tuple[str, str, int], int],
     stores: Sequence[tuple[str, Options, Snapshot, list[Queue]]],
 ) -> list[tuple[str, str, int]]:
-    """Queues that have grown over what the archive has, and whose last archived message is another one now: of a topic
-    that was deleted and made again. Raises: DataLoss, unless losses are allowed.
+    """Return grown queues whose last archived message has changed: the topic was deleted and created again.
+
+    Raises: DataLoss, unless losses are allowed.
     """
     places = last_places(done)
-    found: list[tuple[str, str, int]] = []
+    recreated: list[tuple[str, str, int]] = []
     for name, given, _, queues in stores:
         known = {(name, queue.topic, queue.queue_id): queue for queue in queues}
         grown = {
             key: ends[key] for key, queue in known.items() if queue.min_offset < ends.get(key, 0) < queue.max_offset
         }
         with closing(open_backend(given)) as access:
-            found += recreated_queues(access, grown, places)
-    if found and not settings.allow_loss:
-        broker, topic, queue_id = found[0]
+            recreated += recreated_queues(access, grown, places)
+    if recreated and not settings.allow_loss:
+        broker, topic, queue_id = recreated[0]
         raise DataLoss(
-            f"queue {topic}/{queue_id} of broker {broker}: message {ends[found[0]] - 1} is not the one that the "
+            f"queue {topic}/{queue_id} of broker {broker}: message {ends[recreated[0]] - 1} is not the one that the "
             "archive has: another topic of this name; --allow-loss archives it from its first message"
         )
-    return found
+    return recreated
 
 
 def _start(settings: ArchiveSettings, broker: str, queue: Queue, end: int | None, may_lag: bool) -> tuple[int, int]:
-    """Where this run begins in a queue, and how many messages no run has seen and are gone.
+    """Return the start of this run in a queue, and the number of messages that were removed before any run.
 
-    Args: may_lag: a slave says what there is. Raises: DataLoss; ConnectError where only the master can tell.
+    Args: may_lag: the bounds come from a slave.
+    Raises: DataLoss; ConnectError if only the master can have the messages.
     """
     what = f"queue {queue.topic}/{queue.queue_id} of broker {broker}"
     if may_lag and (end or 0) < queue.min_offset and not settings.allow_loss:
@@ -213,7 +215,7 @@ def _start(settings: ArchiveSettings, broker: str, queue: Queue, end: int | None
     if end is None:
         return queue.min_offset, 0
     if may_lag and end > queue.max_offset:
-        return end, 0  # the slave is behind the archive: nothing new
+        return end, 0  # the slave is behind the archive: no new messages
     if end > queue.max_offset:
         if not settings.allow_loss:
             raise DataLoss(
@@ -231,7 +233,7 @@ def _start(settings: ArchiveSettings, broker: str, queue: Queue, end: int | None
 
 
 def _archive_part(work: _Work) -> _Done:
-    """In a task: parts of queues of one broker into files."""
+    """Write ranges of queues of a broker into files, in a task."""
     part, settings = work.part, work.settings
     done = _Done([], {}, 0)
     left_out_bytes = 0
@@ -255,7 +257,7 @@ def _archive_part(work: _Work) -> _Done:
 
 
 def _with_valid_crc(batch: pa.RecordBatch, marked: bool) -> Iterator[tuple[pa.RecordBatch, list[int], int]]:
-    """The rows whose checksums agree, without the mark; the physical offsets and bytes of the others."""
+    """Yield the rows with a valid checksum, without the column ``crcOk``; offsets and bytes of the other rows."""
     if not marked:
         yield batch, [], 0
         return
@@ -270,9 +272,9 @@ def _with_valid_crc(batch: pa.RecordBatch, marked: bool) -> Iterator[tuple[pa.Re
 def _left_out(parts: Sequence[_Done]) -> tuple[DamagedFile, ...]:
     places: dict[str, list[int]] = {}
     for part in parts:
-        for broker, found in part.damaged.items():
-            places.setdefault(broker, []).extend(found)
+        for broker, offsets in part.damaged.items():
+            places.setdefault(broker, []).extend(offsets)
     return tuple(
-        DamagedFile(f"broker {broker}", len(found), tuple((at, "crc") for at in sorted(found)[:_MOST_PLACES]))
-        for broker, found in sorted(places.items())
+        DamagedFile(f"broker {broker}", len(offsets), tuple((at, "crc") for at in sorted(offsets)[:_MOST_PLACES]))
+        for broker, offsets in sorted(places.items())
     )

@@ -1,6 +1,6 @@
-"""The command line of every job: common arguments, the session, the report, and how errors become exit codes.
+"""The command line of every job: common arguments, session, report, and exit codes of errors.
 
-Room: the Spark adapter. It must never show a traceback for what a user, a store or a disk may do wrong.
+Errors of users, stores and disks never show a traceback.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ S = TypeVar("S")
 
 
 class JobExitCode(IntEnum):
-    """How a job ended."""
+    """The exit codes of jobs."""
 
     OK = 0
     """Done, nothing wrong was found."""
@@ -54,14 +54,14 @@ _EPILOG: Final = (
 _ERROR: Final = re.compile(r"[A-Za-z_][\w.]*(:|$)")
 _JAVA: Final = re.compile(r"\b((?:[a-z_]\w*\.)+[A-Z]\w*(?:Exception|Error)): (?=\S)")
 _ENVELOPES: Final = ("org.apache.spark.SparkException", "py4j.protocol.Py4JJavaError")
-# All that Spark knows of a worker that ended while it was being talked to.
+# Spark's texts for a worker that ended during a call.
 _LOST: Final = re.compile(r"^java\.(net\.SocketException|io\.EOFException)|Python worker (exited|failed)")
 _ASKED: Final = 5
 _OURS: Final = re.compile(r"^.*\bmqfast\.errors\.(\w+): (.*)$", re.MULTILINE)
 
 
 def job_parser(name: str, text: str) -> argparse.ArgumentParser:
-    """A parser with what every job has."""
+    """Return a parser with the arguments of every job."""
     parser = argparse.ArgumentParser(prog=f"python -m mqfast.spark.jobs.{name}", description=text, epilog=_EPILOG)
     common = parser.add_argument_group("every job")
     common.add_argument("--json", action="store_true", help="print the report as one JSON object instead of tables")
@@ -74,15 +74,15 @@ def job_parser(name: str, text: str) -> argparse.ArgumentParser:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Names separated by commas."""
-    found = tuple(name.strip() for name in text.split(",") if name.strip())
-    if not found:
+    """Return names separated by commas."""
+    values = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not values:
         raise argparse.ArgumentTypeError("expected names separated by commas")
-    return found
+    return values
 
 
 def size_argument(text: str) -> int:
-    """``128m`` as bytes."""
+    """Return ``128m`` as bytes."""
     try:
         return size(text)
     except ValueError as error:
@@ -90,14 +90,14 @@ def size_argument(text: str) -> int:
 
 
 def count(text: str) -> int:
-    """A whole number above 0."""
+    """Return a whole number above 0."""
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise argparse.ArgumentTypeError("expected a whole number above 0")
     return int(text)
 
 
 def instant(text: str) -> int:
-    """A time as milliseconds since the epoch."""
+    """Return a time as milliseconds since the epoch."""
     try:
         return instant_ms(text)
     except ValueError as error:
@@ -110,16 +110,16 @@ def run_job(
     run: Callable[[SparkSession, S], JobReport],
     argv: Sequence[str] | None = None,
 ) -> int:
-    """Parse, make a session, run, print the report; returns the exit code."""
-    # STORE may be left out: what is given is dealt out when all of it is known.
+    """Parse, create a session, run, print the report; return the exit code."""
+    # STORE is optional: positional arguments are assigned after parsing.
     arguments = parser.parse_intermixed_args(argv)
     spark: SparkSession | None = None
     try:
         settings = settings_of(arguments)
         spark = _session(parser.prog, arguments)
-        began = time.monotonic()
+        start_s = time.monotonic()
         report = run(spark, settings)
-        report.facts["seconds"] = round(time.monotonic() - began, 3)
+        report.facts["seconds"] = round(time.monotonic() - start_s, 3)
         if arguments.report is not None:
             _write(arguments.report, report)
     except KeyboardInterrupt:
@@ -165,7 +165,7 @@ def _write(path: str, report: JobReport) -> None:
 
 
 def _exit_code_of(error: Exception) -> tuple[JobExitCode, str]:
-    """The exit code and one line; errors of ours that come out of a task or a plan are found in Spark's text."""
+    """Return the exit code and a line of text; errors of mqfast in a task or a plan are found in Spark's text."""
     if isinstance(error, MqfastError):
         return _code(type(error)), str(error)
     if isinstance(error, OSError):
@@ -178,7 +178,7 @@ def _exit_code_of(error: Exception) -> tuple[JobExitCode, str]:
 
 
 def _probe_worker(spark: SparkSession) -> str | None:
-    """Why a worker cannot even begin, where Spark only noticed that it is gone; None when one can."""
+    """Return why a worker cannot start, if Spark reports only a lost worker; None if a worker starts."""
     for _ in range(_ASKED):
         try:
             run_tasks(spark, [None], _begin, "looking for the cause")
@@ -192,32 +192,32 @@ def _probe_worker(spark: SparkSession) -> str | None:
 
 
 def _begin(item: None) -> None:
-    """What a worker can do that has mqfast."""
+    """Do nothing: a task that every worker with mqfast can run."""
 
 
 def _cause(text: str) -> str:
-    """One line that says why, out of what Spark says: the error of a Python task, else the first Java one that is not
-    Spark's own envelope, else the first line.
+    """Return the cause in Spark's text: the error of a Python task, else the first Java error that is not Spark's
+    envelope, else the first line.
     """
     lines = text.strip().splitlines()
-    found: list[str] = []
-    block: int | None = None  # how far the traceback that we are in is indented
+    causes: list[str] = []
+    block: int | None = None  # indentation of the present traceback
     for line in lines:
         depth = len(line) - len(line.lstrip())
         if line.endswith("Traceback (most recent call last):"):
             block = depth
         elif block is not None and depth <= block and _ERROR.match(line.strip()):
-            found.append(line.strip())
+            causes.append(line.strip())
             block = None
-    if not found:
-        # The last one of a line says why; the first line that has one is what the others follow from.
+    if not causes:
+        # The last error of a line is the cause; the first line with an error is the origin of the others.
         said = [[m for m in _JAVA.finditer(line) if m[1] not in _ENVELOPES] for line in lines]
-        found = [line[m[-1].start() :].strip() for line, m in zip(lines, said, strict=True) if m][:1]
-    if not found:
+        causes = [line[m[-1].start() :].strip() for line, m in zip(lines, said, strict=True) if m][:1]
+    if not causes:
         return next((line.strip() for line in lines if line.strip()), "no reason was given")
-    if "No module named" in found[-1]:
-        return f"{found[-1]} (on a worker: install it on every node, or name another Python by PYSPARK_PYTHON)"
-    return found[-1]
+    if "No module named" in causes[-1]:
+        return f"{causes[-1]} (on a worker: install it on every node, or name another Python by PYSPARK_PYTHON)"
+    return causes[-1]
 
 
 def _code(kind: type[BaseException]) -> JobExitCode:

@@ -1,8 +1,7 @@
-"""``audit``: is every record whole, does every checksum agree, and do queues and index say what the log says?
+"""``audit``: checks of records, checksums, queues and index of a store.
 
-Room: the Spark adapter. The log is checked file by file (view ``audit``); then each unit of the queues is joined with
-the record that it should point at; then the index is compared with the keys of the log. What counts as damage is what
-``mqfast store verify`` takes for it. It must never change the store.
+The log is checked file by file (view ``audit``); then each unit of the queues is joined with its record; then the index
+is compared with the keys of the log. Damage is defined as in ``mqfast store verify``. The store stays unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from mqfast.spark.jobs.index_check import check_index, rows_of
 from mqfast.spark.jobs.locations import ClusterLocation, add_place, as_options, directory, place_of
 from mqfast.spark.jobs.queue_files import LEAST_DELAY_MS, SCHEDULE_TOPIC, tag_hashes
 from mqfast.spark.jobs.report import JobReport
-from mqfast.spark.jobs.settings import AuditSettings, renamed_settings
+from mqfast.spark.jobs.settings import AuditSettings
 from mqfast.spark.jobs.tasks import print_progress
 from mqfast.spark.plan import Snapshot
 from mqfast.store.base.paths import StorePaths
@@ -47,7 +46,7 @@ _OF_SEGMENTS: Final = ("records", "recordBytes", "crcErrors", "gaps", "gapBytes"
 
 
 def run(spark: SparkSession, settings: AuditSettings) -> JobReport:
-    """Check a store; the report is ``damaged`` when anything is wrong.
+    """Check a store; the report is ``damaged`` after any finding.
 
     Raises: StoreNotFound, and Spark's errors of failed tasks.
     """
@@ -93,8 +92,8 @@ def _segments(spark: SparkSession, settings: AuditSettings, report: JobReport) -
 
 
 def compared(spark: SparkSession, settings: AuditSettings, snapshot: Snapshot) -> DataFrame:
-    """Records and units side by side: topic, queueId, physicalOffset, queue offsets, lengths and tags codes of both,
-    and ``kind``, which is null where they agree.
+    """Return records and units side by side: topic, queueId, physicalOffset, queue offsets, sizes and tags codes of
+    both, and ``kind``, null without a difference.
     """
     from pyspark.sql import functions as f
 
@@ -108,7 +107,7 @@ def compared(spark: SparkSession, settings: AuditSettings, snapshot: Snapshot) -
         order="commitlog", verifyCrc="mark", failOnDataLoss="false",
     ).withColumnsRenamed({"queueOffset": "recordOffset", "msgSize": "recordSize"})  # fmt: skip
     scheduled = f.col("topic") == SCHEDULE_TOPIC
-    # Queue n holds level n + 1; its units have the time of delivery in the place of the hash.
+    # Queue n holds level n + 1; units have the delivery time instead of the tags code.
     delay_ms = f.element_at(f.array(*map(f.lit, levels_ms)), f.least(f.col("queueId") + 1, f.lit(len(levels_ms))))
     code = f.when(scheduled, f.unix_millis("storeTimestamp") + delay_ms).otherwise(_hash_of_tags()("tags"))
     records = records.withColumn("recordCode", code).drop("storeTimestamp", "tags")
@@ -136,18 +135,18 @@ def compared(spark: SparkSession, settings: AuditSettings, snapshot: Snapshot) -
 
 
 def _levels_ms(settings: AuditSettings) -> list[int]:
-    """Delays by level, the first one's first. Raises: ConfigError."""
+    """Return the delays by level, from the first level on. Raises: ConfigError."""
     levels = settings.delay_levels
     config = StoreConfig() if levels is None else StoreConfig(message_delay_level=levels)
     return [delay_ms or LEAST_DELAY_MS for delay_ms in config.delay_levels_ms]
 
 
 def _hash_of_tags() -> Any:
-    """A function of Spark: what a unit says of tags."""
+    """Return a Spark function: tags to the tags code of a unit."""
     from pyspark.sql.pandas import functions
 
     make: Any = functions.arrow_udf
-    # Not the function itself: Spark would look up its hints, whose names are not there.
+    # A lambda: Spark would evaluate the type hints of the function, whose names are missing at run time.
     return make(lambda tags: _hashes(tags), "bigint")
 
 
@@ -168,18 +167,18 @@ def _queues(spark: SparkSession, settings: AuditSettings, report: JobReport, sna
         .orderBy("topic", "queueId")
         .collect()
     )
-    found = {kind: sum(row[kind] for row in rows) for kind in KINDS}
+    findings = {kind: sum(row[kind] for row in rows) for kind in KINDS}
     report.facts.update(
         units=sum(row["units"] for row in rows), unitsNotYetThere=sum(row[NOT_YET] for row in rows),
-        findings=sum(found.values()),
+        findings=sum(findings.values()),
     )  # fmt: skip
     report.table(
         "queues", ("topic", "queueId", "records", "units", "findings"),
         [(r["topic"], r["queueId"], r["records"], r["units"], sum(r[kind] for kind in KINDS)) for r in rows],
     )  # fmt: skip
-    if any(found.values()):
+    if any(findings.values()):
         report.damaged = True
-        report.table("findings by kind", ("kind", "count"), [(kind, n) for kind, n in found.items() if n])
+        report.table("findings by kind", ("kind", "count"), [(kind, n) for kind, n in findings.items() if n])
         columns = (
             "topic", "queueId", "physicalOffset", "recordOffset", "unitOffset", "recordSize", "unitSize", "recordCode",
             "unitCode", "kind",
@@ -190,18 +189,18 @@ def _queues(spark: SparkSession, settings: AuditSettings, report: JobReport, sna
 
 def _index(spark: SparkSession, settings: AuditSettings, report: JobReport, snapshot: Snapshot) -> None:
     store = directory(settings.store, "audit", "the index is a file")
-    found = check_index(spark, store, snapshot, settings.partition_bytes, settings.findings)
-    report.damaged = report.damaged or found.damaged
+    checked = check_index(spark, store, snapshot, settings.partition_bytes, settings.findings)
+    report.damaged = report.damaged or checked.damaged
     report.facts.update(
-        indexFiles=found.files, keys=found.keys, indexEntries=found.entries, keysNotYetIndexed=found.behind,
-        indexFindings=sum(found.counts.values()),
+        indexFiles=checked.files, keys=checked.keys, indexEntries=checked.entries, keysNotYetIndexed=checked.behind,
+        indexFindings=sum(checked.counts.values()),
     )  # fmt: skip
-    report.table("findings in the index by kind", ("kind", "count"), sorted(found.counts.items()))
-    report.table("first findings in the index", ("kind", "file", "offset", "key"), rows_of(found))
+    report.table("findings in the index by kind", ("kind", "count"), sorted(checked.counts.items()))
+    report.table("first findings in the index", ("kind", "file", "offset", "key"), rows_of(checked))
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     parser = job_parser(
         "audit", "Check every record, checksum, unit and index entry of a store, which may be in use. Changes nothing."
     )
@@ -217,7 +216,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def settings_of(a: argparse.Namespace) -> AuditSettings:
-    """The settings that a command line means."""
+    """Return the settings of a command line."""
     store = place_of(a)
     if a.delay_levels is not None:
         directory(store, "audit --delay-levels", "units of delay levels are in the files of the queues")
@@ -226,24 +225,19 @@ def settings_of(a: argparse.Namespace) -> AuditSettings:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return the exit code."""
     return run_job(build_parser(), settings_of, run, argv)
-
-
-def __getattr__(name: str) -> type[AuditSettings]:
-    """Return the class of the settings for its former name."""
-    return renamed_settings(__name__, name, AuditSettings)
 
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Return the class of a former name."""
+        """Return the settings class for its former name."""
         return former_name(__name__, name, {"Settings": AuditSettings})
 
 
 if __name__ == "__main__":
-    # Under its own name, so that tasks find its functions.
+    # Import by name, so that tasks find the functions.
     from mqfast.spark.jobs import audit
 
     sys.exit(audit.main())

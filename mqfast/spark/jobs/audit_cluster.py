@@ -1,8 +1,7 @@
-"""``audit`` of a running cluster: is every message there that its queues count, and does every checksum agree?
+"""``audit`` of a running cluster: checks that every counted message is readable, with a valid checksum.
 
-Room: the Spark adapter. Brokers hand out messages, not files: what is compared is what consumers get. Gaps between
-records, units of queues and the index are checked where the files are. It must never call a message missing that
-retention removed while the job was reading.
+Brokers return messages, not files: the audit compares what consumers get. Gaps between records, units of queues and the
+index are checked on the broker's files. A message that retention removes during the job is not missing.
 """
 
 from __future__ import annotations
@@ -29,22 +28,22 @@ _NOT_HERE: Final = "files of the log, units of the queues, index: audit STORE wh
 
 
 def audit_cluster(spark: SparkSession, settings: AuditSettings) -> JobReport:
-    """Read every message of every queue; the report is ``damaged`` when anything is wrong. Raises: Spark's errors."""
+    """Read every message of every queue; the report is ``damaged`` after any finding. Raises: Spark's errors."""
     report = JobReport("audit", {"store": name_of(settings.store), "notChecked": _NOT_HERE})
     print_progress("audit: asking for the queues")
     before = _queues(spark, settings)
     print_progress("audit: reading the messages")
     rows = _read(spark, settings, queue_ends(before)).collect()
     after = {tuple(row[name] for name in _KEY): row["minOffset"] for row in _queues(spark, settings).collect()}
-    found = {tuple(row[name] for name in _KEY): row for row in rows}
+    by_queue = {tuple(row[name] for name in _KEY): row for row in rows}
     unread = _unread(settings)
     table: list[tuple[Any, ...]] = []
     for queue in before.orderBy(*_KEY).collect():
         key = tuple(queue[name] for name in _KEY)
-        row = found.get(key)
+        row = by_queue.get(key)
         if row is None and key in unread:
             continue
-        # Retention may have been at work: what the queue began with may be gone, and not all of it was read.
+        # Retention may have removed the first messages before they were read.
         first = max(queue["minOffset"], after.get(key, queue["maxOffset"]))
         if row is None:
             table.append((*key, 0, 0, max(0, queue["maxOffset"] - first), 0, 0))
@@ -65,20 +64,20 @@ def audit_cluster(spark: SparkSession, settings: AuditSettings) -> JobReport:
 
 
 def _unread(settings: AuditSettings) -> set[tuple[str, str, int]]:
-    """Queues with messages that consumers may not read now, so that a broker hands out none of them."""
+    """Return queues with messages that consumers may not read now, which brokers do not return."""
     options = table_of_options.parse(as_options(settings.store), table_of_options.BATCH)
-    found = set()
+    unread = set()
     for name, given in stores_of(options, begins=True):
         with closing(open_backend(given)) as access:
             queues = access.refresh().queues
-        found |= {(name, q.topic, q.queue_id) for q in queues if q.messages and not q.is_readable}
-    return found
+        unread |= {(name, q.topic, q.queue_id) for q in queues if q.messages and not q.is_readable}
+    return unread
 
 
 def _queues(spark: SparkSession, settings: AuditSettings) -> DataFrame:
     options = {**as_options(settings.store), "view": "queues", "columns": "store,topic,queueId,minOffset,maxOffset"}
     rows = spark.read.format("mqfast").options(**options).load()
-    return spark.createDataFrame(rows.collect(), rows.schema)  # asked once
+    return spark.createDataFrame(rows.collect(), rows.schema)  # a single request
 
 
 def _read(spark: SparkSession, settings: AuditSettings, ends: str) -> DataFrame:

@@ -1,7 +1,6 @@
-"""Charts for reports: one HTML file that needs nothing else, neither scripts nor the network.
+"""Charts for reports: a self-contained HTML file, without scripts and network.
 
-Room: the Spark adapter; knows no Spark. Bars are SVG. It must never put a text into the page that was not escaped:
-topics and tags are whatever a producer wrote.
+Bars are SVG. Every text is escaped: topics and tags are arbitrary input of producers. Uses no Spark.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Bars = Sequence[tuple[Any, float]]
 
 
 def _across(bars: Bars) -> str:
-    """Bars side by side under each other, for names."""
+    """Return horizontal bars, for names."""
     shown = list(bars)[:_MOST_BARS]
     longest = max((value for _, value in shown), default=0) or 1
     lines = [f'<svg width="{_WIDTH}" height="{_ROW * len(shown)}" role="img">']
@@ -44,7 +43,7 @@ def _across(bars: Bars) -> str:
 
 
 def _upright(bars: Bars) -> str:
-    """Columns beside each other, for times; neighbours are added up where there are too many."""
+    """Return vertical bars, for times; neighbours are added up if there are too many."""
     step = -(-len(bars) // (_WIDTH // 3)) or 1
     groups = [bars[i : i + step] for i in range(0, len(bars), step)]
     values = [sum(value for _, value in group) for group in groups]
@@ -64,7 +63,7 @@ def _upright(bars: Bars) -> str:
 
 
 def page(report: JobReport, names: dict[str, Bars], times: dict[str, Bars]) -> str:
-    """The page: facts, charts with their titles, then the tables of the report."""
+    """Return the page: facts, charts with titles, then the tables of the report."""
     facts = "".join(f"<tr><td>{escape(k)}</td><td>{escape(cell_text(v))}</td></tr>" for k, v in report.facts.items())
     parts = [f"<h1>{escape(report.job)}</h1><table>{facts}</table>"]
     parts += [f"<h2>{escape(title)}</h2>{_upright(bars)}" for title, bars in times.items() if bars]

@@ -1,7 +1,7 @@
 """``compact``: the latest message of each key, as Parquet.
 
-Room: the Spark adapter. First the places of the latest messages are found without bodies, then those messages are read.
-The key is the whole property KEYS, as in RocketMQ's compaction topics. It must never change the store.
+The offsets of the latest messages are found without bodies, then those messages are read. The key is the whole property
+KEYS, as in RocketMQ's compaction topics. The store stays unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from mqfast.spark.backends import open_local
 from mqfast.spark.jobs.arguments import job_parser, names, run_job, size_argument
 from mqfast.spark.jobs.locations import ClusterLocation, Place, add_place, as_options, name_of, place_of, queue_ends
 from mqfast.spark.jobs.report import JobReport
-from mqfast.spark.jobs.settings import renamed_settings
 from mqfast.spark.jobs.tasks import print_progress
 from mqfast.util.deprecated import former_name
 
@@ -33,8 +32,8 @@ _KEY: Final = "coalesce(keys, '') AS key"
 
 @dataclass(frozen=True)
 class CompactSettings:
-    """``keep_deleted``: keep keys whose latest message has no body, which means that they are deleted;
-    ``compression``: of Spark's writer.
+    """The settings. ``keep_deleted``: keep keys whose latest message has no body, which means deleted; ``compression``:
+    of Spark's writer.
     """
 
     store: Place
@@ -46,23 +45,23 @@ class CompactSettings:
 
 
 def run(spark: SparkSession, settings: CompactSettings) -> JobReport:
-    """Write the latest messages of the topics, by topic; messages without a key are left out, and counted.
+    """Write the latest messages of the topics, by topic; messages without a key are left out and counted.
 
-    Raises: UsageError where there is something at the output, and Spark's errors.
+    Raises: UsageError for an existing output, and Spark's errors.
     """
     from pyspark.sql import functions as f
 
     if os.path.exists(settings.output):
         raise UsageError(f"{settings.output}: expected no such directory yet, found one")
     load = _of_cluster(spark, settings) if isinstance(settings.store, ClusterLocation) else _of_store(spark, settings)
-    # Brokers have logs of their own: of a cluster, the message that was stored last is the latest.
+    # Each broker has a log: in a cluster the latest message is the last by store time.
     newest = ("storeTimestamp", "store") if isinstance(settings.store, ClusterLocation) else ()
     print_progress("compact: looking for the latest of each key")
     columns = ",".join((*newest, "topic", "keys", "physicalOffset", "bodySize"))
-    found = load(columns=columns).selectExpr(
+    keyed = load(columns=columns).selectExpr(
         "topic", _KEY, f"struct({', '.join((*newest, 'physicalOffset', 'bodySize'))}) AS place"
     )
-    latest = found.groupBy("topic", "key").agg(f.max("place").alias("place"), f.count("*").alias("messages")).persist()
+    latest = keyed.groupBy("topic", "key").agg(f.max("place").alias("place"), f.count("*").alias("messages")).persist()
     try:
         live = latest.where("key <> ''" if settings.keep_deleted else "key <> '' AND place.bodySize > 0")
         counts = {
@@ -97,7 +96,7 @@ def _reader(spark: SparkSession, settings: CompactSettings, **options: str) -> D
 
 
 def _of_store(spark: SparkSession, settings: CompactSettings) -> Callable[..., DataFrame]:
-    """Reads that all end at the same place of the log, however the store grows meanwhile."""
+    """Return reads with the same end in the log, however the store grows meanwhile."""
     access = open_local(table.parse(as_options(settings.store), table.BATCH))
     try:
         end = access.snapshot().log_end
@@ -107,13 +106,13 @@ def _of_store(spark: SparkSession, settings: CompactSettings) -> Callable[..., D
 
 
 def _of_cluster(spark: SparkSession, settings: CompactSettings) -> Callable[..., DataFrame]:
-    """Reads that all end at the same offset of each queue."""
+    """Return reads with the same end offset of each queue."""
     ends = queue_ends(_reader(spark, settings, view="queues", columns="store,topic,queueId,minOffset,maxOffset"))
     return lambda **options: _reader(spark, settings, endingOffsets=ends, **options)
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     parser = job_parser("compact", "Write the latest message of each key to Parquet, by topic. The key is KEYS.")
     add_place(parser, "root directory of the store, which may be in use")
     parser.add_argument("output", metavar="OUTPUT", help="directory to make")
@@ -127,29 +126,24 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def settings_of(a: argparse.Namespace) -> CompactSettings:
-    """The settings that a command line means."""
+    """Return the settings of a command line."""
     return CompactSettings(place_of(a), a.output, a.topics, a.keep_deleted, a.compression, a.partition_bytes)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return the exit code."""
     return run_job(build_parser(), settings_of, run, argv)
-
-
-def __getattr__(name: str) -> type[CompactSettings]:
-    """Return the class of the settings for its former name."""
-    return renamed_settings(__name__, name, CompactSettings)
 
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Return the class of a former name."""
+        """Return the settings class for its former name."""
         return former_name(__name__, name, {"Settings": CompactSettings})
 
 
 if __name__ == "__main__":
-    # Under its own name, so that tasks find its functions.
+    # Import by name, so that tasks find the functions.
     from mqfast.spark.jobs import compact
 
     sys.exit(compact.main())

@@ -1,14 +1,13 @@
-"""Dead letters: which ones were sent back, and what a letter becomes when it is.
+"""Dead letters: the record of sent letters, and the conversion of a letter into a message.
 
-Room: the Spark adapter; knows no Spark. Beside the notes of the sink's transaction (``local/staging.py``) lies, for
-each run that sent something,
+Beside the notes of the sink's transaction (``local/staging.py``) each run that sends has a file
 
     <batch>.letters    JSON: letters that the batches before have sent, and those of this batch, by queue, as runs of
                        queue offsets; of each queue the physical offset of the last letter that was sent
 
-It is written before anything of the batch is staged, and counts when the batch is done. What a dead letter carries is
-the broker's doing: a consumer's message that failed too often, with the properties of its way. It must never let go of
-the note of the last batch that is done.
+The file is written before the batch is staged, and counts once the batch is done. The note of the last finished batch
+is never removed. A dead letter has the properties that the broker gave a message after too many failures. Uses no
+Spark.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ Runs = list[tuple[int, int]]
 
 
 def runs_of(offsets: np.ndarray[Any, np.dtype[np.int64]]) -> Runs:
-    """Offsets, each once and in order, as runs."""
+    """Return ascending, distinct offsets as runs."""
     import numpy as np
 
     if not len(offsets):
@@ -53,27 +52,27 @@ def runs_of(offsets: np.ndarray[Any, np.dtype[np.int64]]) -> Runs:
 
 
 def offsets_of(runs: Iterable[tuple[int, int]]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Runs as offsets."""
+    """Return runs as offsets."""
     import numpy as np
 
-    found = [np.arange(start, end, dtype=np.int64) for start, end in runs]
-    return np.concatenate(found, dtype=np.int64) if found else np.empty(0, np.int64)
+    ranges = [np.arange(start, end, dtype=np.int64) for start, end in runs]
+    return np.concatenate(ranges, dtype=np.int64) if ranges else np.empty(0, np.int64)
 
 
 class Noted(Protocol):
-    """A transaction of either kind: its directory, and which of its batches are done."""
+    """A transaction of either kind: directory, and finished batches."""
 
     @property
     def directory(self) -> str:
-        """Where its notes are."""
+        """Return the directory of the notes."""
 
     def is_done(self, batch: int) -> bool:
-        """Is the batch, or a later one, where it goes to?"""
+        """Return whether the batch, or a later batch, is stored in the target."""
 
 
 @dataclass
 class SentLetters:
-    """What one transaction has sent back, and the number of its next batch."""
+    """The letters that a transaction has sent, and the number of the next batch."""
 
     store_id: str = "empty"
     sent: dict[Queue, Runs] = field(default_factory=dict)
@@ -85,9 +84,9 @@ class SentLetters:
 
     @classmethod
     def load(cls, transaction: Noted) -> SentLetters:
-        """As the last batch left it: one that is in no marker and has no intent was never sent.
+        """Return the state after the last batch; a batch without marker and intent was never sent.
 
-        Raises: CorruptFile; UsageError where the id is another job's.
+        Raises: CorruptFile; UsageError for the id of another job.
         """
         number = max(_notes(transaction.directory), default=-1)
         note = read_note(_path(transaction, number)) if number >= 0 else None
@@ -108,14 +107,14 @@ class SentLetters:
         return known
 
     def add(self, letters: Mapping[Queue, Runs]) -> None:
-        """These are sent as well."""
+        """Add sent letters."""
         import numpy as np
 
         for queue, runs in letters.items():
             self.sent[queue] = runs_of(np.union1d(offsets_of(self.sent.get(queue, [])), offsets_of(runs)))
 
     def check(self, queues: Iterable[OffsetRange], access: Backend) -> None:
-        """Are the queues those whose letters were sent? Those of a topic that was made again have other letters.
+        """Check that the queues are the same: a recreated topic has other letters.
 
         Raises: UsageError.
         """
@@ -124,8 +123,8 @@ class SentLetters:
             runs = self.sent.get(queue, [])
             behind = runs[-1][1] if runs else 0
             at, physical = self.marks.get(queue, (-1, -1))
-            found = access.message_mark(*queue, at) if q.start <= at < q.end else None
-            if behind > q.end or (found is not None and found[0] != physical):
+            mark = access.message_mark(*queue, at) if q.start <= at < q.end else None
+            if behind > q.end or (mark is not None and mark[0] != physical):
                 raise UsageError(
                     f"queue {q.topic}/{q.queue_id} has the letters {q.start} to {q.end - 1}, and they are not those of "
                     f"which letters up to {behind - 1} were sent back: it was made again; --txn-id with another name "
@@ -135,7 +134,7 @@ class SentLetters:
     def save(
         self, transaction: Noted, store_id: str, letters: Mapping[Queue, Runs], marks: Mapping[Queue, tuple[int, int]]
     ) -> None:
-        """Note what the next batch is going to send, and ``marks_of`` that; durable on return."""
+        """Write the letters of the next batch, with ``marks_of`` these letters; durable on return."""
         os.makedirs(transaction.directory, exist_ok=True)
         last = {**self.marks, **{queue: max(mark, self.marks.get(queue, mark)) for queue, mark in marks.items()}}
         note = {"storeId": store_id, "before": _by_name(self.sent), "now": _by_name(letters)}
@@ -143,20 +142,20 @@ class SentLetters:
         write_note(_path(transaction, self.batch), {"version": VERSION, **note})
 
     def forget_older(self, transaction: Noted) -> None:
-        """The note of the last batch tells what those before it do."""
+        """Remove earlier notes: the last note includes their letters."""
         for number in _notes(transaction.directory):
             if number < self.batch:
                 unlink(_path(transaction, number))
 
 
 def marks_of(letters: Mapping[Queue, Runs], access: Backend) -> dict[Queue, tuple[int, int]]:
-    """The last one of these letters of each queue: queue offset and physical offset."""
-    found = {}
+    """Return the last of these letters of each queue: queue offset and physical offset."""
+    marks = {}
     for queue, runs in letters.items():
         mark = access.message_mark(*queue, runs[-1][1] - 1)
         if mark is not None:
-            found[queue] = runs[-1][1] - 1, mark[0]
-    return found
+            marks[queue] = runs[-1][1] - 1, mark[0]
+    return marks
 
 
 def _path(transaction: Noted, number: int) -> str:
@@ -168,7 +167,7 @@ def _notes(directory: str) -> list[int]:
         names = os.listdir(directory)
     except FileNotFoundError:
         return []
-    return [int(found[1]) for found in map(_NOTE.fullmatch, names) if found is not None]
+    return [int(match[1]) for match in map(_NOTE.fullmatch, names) if match is not None]
 
 
 def _by_name(letters: Mapping[Queue, Runs]) -> dict[str, Runs]:
@@ -176,20 +175,20 @@ def _by_name(letters: Mapping[Queue, Runs]) -> dict[str, Runs]:
 
 
 def _by_queue(letters: dict[str, list[list[int]]]) -> dict[Queue, Runs]:
-    found: dict[Queue, Runs] = {}
+    by_queue: dict[Queue, Runs] = {}
     for name, runs in letters.items():
         topic, _, queue_id = name.rpartition("/")
-        found[topic, int(queue_id)] = [(int(start), int(end)) for start, end in runs]
-    return found
+        by_queue[topic, int(queue_id)] = [(int(start), int(end)) for start, end in runs]
+    return by_queue
 
 
 # --- letters ---------------------------------------------------------------------------------------------------------
 
 
 def revived(batch: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
-    """Rows of dead letters as rows for the sink: to their own topics, or all to ``topic``.
+    """Return dead letters as rows for the sink: to their original topics, or all to ``topic``.
 
-    What it was keeps: body, born time and host, flag, and of the properties what ``properties.revived`` says.
+    Body, born time, born host and flag are kept, and the properties as ``properties.revived`` says.
     """
     import pyarrow as pa
 
@@ -197,10 +196,10 @@ def revived(batch: pa.RecordBatch, topic: str | None) -> pa.RecordBatch:
     topics: list[str] = []
     texts: list[list[tuple[str, str]]] = []
     for row in _decoded(batch.column("properties")):
-        found = topic or _properties.origin_of(row)
-        assert found is not None, "a letter without origin was chosen"
-        topics.append(found)
-        texts.append(list(_properties.revived(row, found).items()))
+        target = topic or _properties.origin_of(row)
+        assert target is not None, "a letter without origin was chosen"
+        topics.append(target)
+        texts.append(list(_properties.revived(row, target).items()))
     columns = {
         "topic": pa.array(topics, pa.string()),
         "properties": pa.array(texts, pa.map_(pa.string(), pa.string())),

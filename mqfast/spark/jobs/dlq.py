@@ -1,9 +1,9 @@
-"""``dlq``: dead letters of a store, filtered, back to the topics that they came from, each once.
+"""``dlq``: dead letters of a store, filtered, back to their original topics, each once.
 
-Room: the Spark adapter. A first read without bodies says which letters are to be sent; then tasks read those, make new
-messages of them and stage them, and the driver appends by the sink's protocol (``local/staging.py``). Which letters a
-transaction has sent is noted beside it (``dead_letters.py``), so that later runs send only what has died since. It must
-never write a store that somebody else has open, and never send a letter whose origin is not known.
+A first read without bodies selects the letters. Then tasks read the letters, make new messages and stage them, and the
+driver appends by the sink's protocol (``local/staging.py``). ``dead_letters.py`` records the sent letters of a
+transaction, so later runs send only new letters. A store that another process has open is never written, and a letter
+of unknown origin is never sent.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from mqfast.spark.jobs.dlq_selection import (
 from mqfast.spark.jobs.files import locked
 from mqfast.spark.jobs.locations import ClusterLocation, add_place, place_of
 from mqfast.spark.jobs.report import JobReport
-from mqfast.spark.jobs.settings import DlqSettings, renamed_settings
+from mqfast.spark.jobs.settings import DlqSettings
 from mqfast.spark.jobs.tasks import print_progress, run_tasks
 from mqfast.spark.local.commit import SinkTransaction, check_target
 from mqfast.spark.local.leases import HeldLease
@@ -60,7 +60,7 @@ __all__ = ["DlqSettings", "main", "run"]
 
 
 def run(spark: SparkSession, settings: DlqSettings) -> JobReport:
-    """Send back what is to be sent and was not yet.
+    """Send the selected letters that were not sent before.
 
     Raises: UsageError, StoreLocked, CorruptFile, DataLoss, StorageError, and Spark's errors of failed tasks.
     """
@@ -92,7 +92,7 @@ def run(spark: SparkSession, settings: DlqSettings) -> JobReport:
 @contextlib.contextmanager
 def _exclusive(transaction: SinkTransaction, dry_run: bool) -> Iterator[None]:
     if dry_run:
-        yield  # leaves no trace, a lock file neither
+        yield  # writes no file, not even a lock file
         return
     with locked(os.path.join(transaction.directory, "lock"), f"dlq as {transaction.txn_id!r}"):
         yield
@@ -107,13 +107,13 @@ def _send(
         access.check(known.store_id)
     report.facts["resumed"] = 0
     if not settings.dry_run and known.batch:
-        # One that was cut off in the middle of its append; its staged files are all that it takes.
+        # Finish an interrupted append, which needs only its staged files.
         report.facts["resumed"] = transaction.commit(known.batch - 1, ()).appended
     queues = queues_of(snapshot, settings)
     known.check(queues, access)
     print_progress("dlq: looking for letters")
-    found = DeadLetterGroup(letters_of(spark, settings, queues).toArrow() if queues else None)
-    now, before = found.new(known)
+    letters = DeadLetterGroup(letters_of(spark, settings, queues).toArrow() if queues else None)
+    now, before = letters.new(known)
     pieces = pieces_of(now)
     if pieces and not settings.dry_run:
         known.save(transaction, snapshot.store_id, now, marks_of(now, access))
@@ -128,7 +128,7 @@ def _send(
         known.forget_older(transaction)
     else:
         report.facts["sent"] = 0
-    add_letter_tables(report, found, now, before)
+    add_letter_tables(report, letters, now, before)
 
 
 # --- sending ---------------------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ class _Work:
 
 
 def _stage(work: _Work) -> StagedFile | None:
-    """In a task: some letters of one queue, made new and staged in their order."""
+    """Convert and stage letters of a queue in order, in a task."""
     import numpy as np
     import pyarrow as pa
     from pyspark import TaskContext
@@ -188,7 +188,7 @@ def _tags(text: str) -> tuple[str, ...]:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     parser = job_parser(
         "dlq",
         "Send dead letters back to the topics that they came from, each once: a run that is repeated sends what has "
@@ -225,7 +225,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def settings_of(a: argparse.Namespace) -> DlqSettings:
-    """The settings that a command line means."""
+    """Return the settings of a command line."""
     return DlqSettings(
         place_of(a), a.to, a.groups, a.since, a.until, a.tags, tuple(a.property), a.where, a.topic, a.max_attempts,
         a.txn_id, a.staging, a.dry_run,
@@ -233,24 +233,19 @@ def settings_of(a: argparse.Namespace) -> DlqSettings:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return the exit code."""
     return run_job(build_parser(), settings_of, run, argv)
-
-
-def __getattr__(name: str) -> type[DlqSettings]:
-    """Return the class of the settings for its former name."""
-    return renamed_settings(__name__, name, DlqSettings)
 
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Return the class of a former name."""
+        """Return the settings class for its former name."""
         return former_name(__name__, name, {"Settings": DlqSettings})
 
 
 if __name__ == "__main__":
-    # Under its own name, so that tasks find its functions.
+    # Import by name, so that tasks find the functions.
     from mqfast.spark.jobs import dlq
 
     sys.exit(dlq.main())

@@ -1,9 +1,8 @@
 """``dlq`` of a running cluster: dead letters back to their topics over the network, each once.
 
-Room: the Spark adapter. Each broker's dead letters are one transaction, whose notes lie in a directory of the user's
-(``dead_letters.py``). A note is made before its letters are sent: a run that was cut off sends the same letters again,
-in the same tasks, and the brokers store each of them once (``remote/sink.py``). It must never send a letter of
-unknown origin, and never lose a note.
+Each broker's dead letters are a transaction with notes in a directory of the user (``dead_letters.py``). The note is
+written before the letters are sent. After an interruption the same tasks send the same letters again, and the brokers
+store each once (``remote/sink.py``). A letter of unknown origin is never sent.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ __all__ = ["resend_in_cluster"]
 
 @dataclass(frozen=True)
 class _Notes:
-    """The notes of one transaction: what a batch sends, that it was begun, and that it is done."""
+    """The notes of a transaction: letters, intent and end of each batch."""
 
     directory: str
     key: str
 
     def is_done(self, batch: int) -> bool:
-        """Are the letters of a batch, or a later one, sent?"""
+        """Return whether the letters of a batch, or of a later batch, are sent."""
         return any(int(name.partition(".")[0]) >= batch for name in self._named(".done"))
 
     def _named(self, end: str) -> list[str]:
@@ -64,7 +63,7 @@ class _Notes:
         return [name for name in os.listdir(self.directory) if name.endswith(end)]
 
     def note(self, batch: int, end: str) -> None:
-        """Durable on return."""
+        """Write a note; durable on return."""
         write_json(os.path.join(self.directory, f"{batch}.{end}"), {"key": self.key})
 
 
@@ -81,7 +80,7 @@ class _Work:
 
 
 def resend_in_cluster(spark: SparkSession, settings: DlqSettings) -> JobReport:
-    """Send back what is to be sent and was not yet.
+    """Send the selected letters that were not sent before.
 
     Raises: UsageError, ConfigError, StoreLocked, CorruptFile, ClientError, and Spark's errors of failed tasks.
     """
@@ -104,21 +103,25 @@ def resend_in_cluster(spark: SparkSession, settings: DlqSettings) -> JobReport:
         place = ClusterLocation(settings.store.namesrv, (*others, ("brokers", name)))
         key = key_of("dlq", txn_id, name)
         notes = _Notes(os.path.join(os.path.abspath(settings.staging or os.curdir), f"dlq-{key}"), key)
-        one = JobReport("dlq")
+        of_broker = JobReport("dlq")
         alone = (
             nullcontext() if settings.dry_run else locked(os.path.join(notes.directory, "lock"), f"dlq as {txn_id!r}")
         )
         with alone:
-            _resend(spark, dataclasses.replace(settings, store=place), notes, one)
-        _merge_report(report, one, name, len(several) > 1)
+            _resend(spark, dataclasses.replace(settings, store=place), notes, of_broker)
+        _merge_report(report, of_broker, name, len(several) > 1)
     return report
 
 
-def _merge_report(report: JobReport, one: JobReport, broker: str, several: bool) -> None:
-    for name, value in one.facts.items():
+def _merge_report(report: JobReport, of_broker: JobReport, broker: str, several: bool) -> None:
+    for name, value in of_broker.facts.items():
         report.facts[name] = report.facts.get(name, 0) + value
-    for found in one.tables:
-        report.table(f"{found.title}, {broker}" if several else found.title, found.heads, found.rows)
+    for table_of_broker in of_broker.tables:
+        report.table(
+            f"{table_of_broker.title}, {broker}" if several else table_of_broker.title,
+            table_of_broker.heads,
+            table_of_broker.rows,
+        )
 
 
 def _resend(spark: SparkSession, settings: DlqSettings, notes: _Notes, report: JobReport) -> None:
@@ -132,27 +135,27 @@ def _resend(spark: SparkSession, settings: DlqSettings, notes: _Notes, report: J
         if not snapshot.may_lag:
             known.check(queues, access)
         if known.batch and not notes.is_done(known.batch - 1):
-            # One that was cut off: the same letters again, of which the brokers store the missing ones.
+            # Repeat an interrupted batch: the brokers store only the missing letters.
             report.facts["resumed"] = _send(
                 spark, settings, options, known.store_id, known.last, notes, known.batch - 1
             )
         print_progress("dlq: looking for letters")
-        found = DeadLetterGroup(letters_of(spark, settings, queues).toArrow() if queues else None)
-        now, before = found.new(known)
+        letters = DeadLetterGroup(letters_of(spark, settings, queues).toArrow() if queues else None)
+        now, before = letters.new(known)
         report.facts["sent"] = 0
         if now and not settings.dry_run:
             known.save(notes, snapshot.store_id, now, marks_of(now, access))
             notes.note(known.batch, "intent")
             report.facts["sent"] = _send(spark, settings, options, snapshot.store_id, now, notes, known.batch)
             known.forget_older(notes)
-        add_letter_tables(report, found, now, before)
+        add_letter_tables(report, letters, now, before)
 
 
 def _send(
     spark: SparkSession, settings: DlqSettings, options: Options, store_id: str, letters: dict[Queue, Runs],
     notes: _Notes, batch: int,
 ) -> int:  # fmt: skip
-    """Send letters as one batch. Returns: how many."""
+    """Send letters as a batch. Returns: their number."""
     sink = {**as_options(settings.store), "preserveTimestamps": "true", "preserveIds": "true"}
     sink.pop("brokers", None)
     kinds = {column.name: column for column in MESSAGES}
@@ -168,7 +171,7 @@ def _send(
 
 
 def _send_part(work: _Work) -> Sent:
-    """In a task: some letters of one queue, made new and sent in their order."""
+    """Convert and send letters of a queue in order, in a task."""
     access = cached_backend(work.options, work.store_id)
     try:
         return work.writer.send(_letters_of(work, access), work.key, work.batch)

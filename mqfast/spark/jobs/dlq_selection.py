@@ -34,9 +34,9 @@ KINDS: Final = ("filteredOut", "overCap", "withoutOrigin")
 
 
 def queues_of(snapshot: Snapshot, settings: DlqSettings, *, optional: bool = False) -> list[OffsetRange]:
-    """The dead letters' queues that have something.
+    """Return the queues of dead letters that have messages.
 
-    Raises: UsageError for a group that has none, unless ``optional``: another broker may have its letters.
+    Raises: UsageError for a group without a queue, unless ``optional``: another broker may have the letters.
     """
     dead = [q for q in snapshot.queues if q.topic.startswith(DLQ_PREFIX)]
     if settings.groups is not None:
@@ -51,11 +51,11 @@ def queues_of(snapshot: Snapshot, settings: DlqSettings, *, optional: bool = Fal
     return [OffsetRange(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in dead if q.messages]
 
 
-# --- which letters ---------------------------------------------------------------------------------------------------
+# --- selection -------------------------------------------------------------------------------------------------------
 
 
 def letters_of(spark: SparkSession, settings: DlqSettings, queues: Sequence[OffsetRange]) -> DataFrame:
-    """One row a letter: topic, queueId, queueOffset, kind, target (null unless it is to be sent).
+    """Return a row for each letter: topic, queueId, queueOffset, kind, target (null unless to be sent).
 
     Raises: UsageError for a condition that Spark refuses.
     """
@@ -80,7 +80,7 @@ def letters_of(spark: SparkSession, settings: DlqSettings, queues: Sequence[Offs
         return f.col("properties")[name]
 
     origin = f.coalesce(*(f.when(_is_topic(property_of(name)), property_of(name)) for name in ORIGINS))
-    # What is no number counts as none, as in ``properties.attempts_of``.
+    # A value that is no number counts as 0, as in ``properties.attempts_of``.
     attempts = f.when(property_of(DLQ_ATTEMPTS).rlike("^[0-9]{1,9}$"), property_of(DLQ_ATTEMPTS).cast("int")).otherwise(
         0
     )
@@ -120,14 +120,14 @@ def _first_line(error: Exception) -> str:
 
 
 def _by_topic(queues: Sequence[OffsetRange]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    queue_ids: dict[str, list[int]] = {}
     for q in queues:
-        found.setdefault(q.topic, []).append(q.queue_id)
-    return found
+        queue_ids.setdefault(q.topic, []).append(q.queue_id)
+    return queue_ids
 
 
 class DeadLetterGroup:
-    """What the first read found: counts, and the offsets of the letters that are to be sent."""
+    """The result of the first read: counts, and the offsets of the letters to be sent."""
 
     def __init__(self, letters: pa.Table | None) -> None:
         import pyarrow.compute as pc
@@ -149,44 +149,44 @@ class DeadLetterGroup:
             self._targets[queue] = mine["queueOffset"].to_numpy(), mine["target"]
 
     def new(self, known: SentLetters) -> tuple[dict[Queue, Runs], Counter[str]]:
-        """The letters that were not sent before, and how many were, by topic."""
+        """Return the letters that were not sent before, and the number of sent letters by topic."""
         import numpy as np
 
         now: dict[Queue, Runs] = {}
         before: Counter[str] = Counter()
         for queue, offsets in sorted(self.chosen.items()):
-            left = np.setdiff1d(offsets, offsets_of(known.sent.get(queue, [])))
-            before[queue[0]] += len(offsets) - len(left)
-            if len(left):
-                now[queue] = runs_of(left)
+            unsent = np.setdiff1d(offsets, offsets_of(known.sent.get(queue, [])))
+            before[queue[0]] += len(offsets) - len(unsent)
+            if len(unsent):
+                now[queue] = runs_of(unsent)
         return now, before
 
     def targets(self, letters: dict[Queue, Runs]) -> Counter[str]:
-        """How many of these letters go where."""
+        """Return the number of these letters by target topic."""
         import numpy as np
         import pyarrow as pa
 
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for queue, runs in letters.items():
             offsets, targets = self._targets[queue]
             mine = targets.filter(pa.array(np.isin(offsets, offsets_of(runs))))
-            found.update({row["values"]: row["counts"] for row in mine.value_counts().to_pylist()})
-        return found
+            counts.update({row["values"]: row["counts"] for row in mine.value_counts().to_pylist()})
+        return counts
 
 
-def add_letter_tables(report: JobReport, found: DeadLetterGroup, now: dict[Queue, Runs], before: Counter[str]) -> None:
+def add_letter_tables(report: JobReport, group: DeadLetterGroup, now: dict[Queue, Runs], before: Counter[str]) -> None:
     chosen: Counter[str] = Counter()
     for (topic, _), runs in now.items():
         chosen[topic] += sum(end - start for start, end in runs)
     rows: list[tuple[Any, ...]] = []
-    for topic in sorted({topic for topic, _ in found.kinds}):
-        kinds = [found.kinds[topic, kind] for kind in KINDS]
-        letters = sum(n for (name, _), n in found.kinds.items() if name == topic)
+    for topic in sorted({topic for topic, _ in group.kinds}):
+        kinds = [group.kinds[topic, kind] for kind in KINDS]
+        letters = sum(n for (name, _), n in group.kinds.items() if name == topic)
         rows.append((topic.removeprefix(DLQ_PREFIX), letters, *kinds, before[topic], chosen[topic]))
     heads = ("letters", *KINDS, "sentBefore", "chosen")
     report.facts.update({head: sum(row[i] for row in rows) for i, head in enumerate(heads, 1)})
     report.table("dead letters by group", ("group", *heads), rows)
-    report.table("chosen by topic", ("topic", "letters"), sorted(found.targets(now).items()))
+    report.table("chosen by topic", ("topic", "letters"), sorted(group.targets(now).items()))
 
 
 def options_of(settings: DlqSettings) -> Options:
@@ -195,7 +195,7 @@ def options_of(settings: DlqSettings) -> Options:
 
 
 def pieces_of(letters: dict[Queue, Runs]) -> list[tuple[OffsetRange, Runs]]:
-    """What each task sends."""
+    """Return the letters of each task."""
     pieces = []
     for (topic, queue_id), runs in sorted(letters.items()):
         offsets = offsets_of(runs)

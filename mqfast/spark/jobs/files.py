@@ -1,7 +1,6 @@
-"""Files that are there whole or not at all: written beside their place, made durable, then renamed.
+"""Atomic files: written beside the final path, made durable, then renamed.
 
-Room: the Spark adapter; knows no Spark. Directories are local or mounted. It must never leave a file under its final
-name that is not durable.
+Directories are local or mounted. A file under the final name is always durable. Uses no Spark.
 """
 
 from __future__ import annotations
@@ -24,9 +23,10 @@ _BLOCK: Final = 1 << 20
 
 
 class DurableFile:
-    """A file to be written from its beginning to its end; pyarrow takes it as a stream.
+    """A file written sequentially; pyarrow uses the object as a stream.
 
-    ``commit`` gives it its name. Without it, ``discard`` removes what was written. ``crc`` is the CRC-32 of all bytes.
+    ``commit`` renames the file to the final path. Without a commit, ``discard`` removes the file. ``crc`` is the CRC-32
+    of all bytes.
 
     Thread: one.
     """
@@ -42,37 +42,37 @@ class DurableFile:
 
     @property
     def closed(self) -> bool:
-        """Is it no more to be written?"""
+        """Return whether the file is finished."""
         return self._file.closed
 
     def write(self, data: Any) -> int:
-        """Append; all of it is written, but nothing any more once it was discarded."""
-        left = memoryview(data)
+        """Append all bytes; does nothing after ``discard``."""
+        rest = memoryview(data)
         if self._dropped:
-            return left.nbytes  # pyarrow's writers say their last words when they go
-        self.crc = zlib.crc32(left, self.crc)
-        size = left.nbytes
-        while left:
-            left = left[self._file.write(left) or 0 :]
+            return rest.nbytes  # pyarrow's writers write their footer when they are deleted
+        self.crc = zlib.crc32(rest, self.crc)
+        size = rest.nbytes
+        while rest:
+            rest = rest[self._file.write(rest) or 0 :]
         self.bytes += size
         return size
 
     def lengthen(self, size: int) -> None:
-        """The file gets this length; what was not written is zero, and takes no room on the disk."""
+        """Set the length of the file; unwritten bytes are zero, and take no space on the disk."""
         os.ftruncate(self._file.fileno(), size)
 
     def tell(self) -> int:
-        """Bytes so far."""
+        """Return the number of bytes so far."""
         return self.bytes
 
     def flush(self) -> None:
-        """Nothing is buffered here."""
+        """Do nothing: there is no buffer."""
 
     def close(self) -> None:
-        """Does nothing: whoever writes into it does not decide whether it stays."""
+        """Do nothing: only ``commit`` and ``discard`` decide about the file."""
 
     def commit(self) -> None:
-        """The file is durable under its name on return. Raises: StorageError."""
+        """Rename the file to the final path; durable on return. Raises: StorageError."""
         try:
             os.fsync(self._file.fileno())
             self._file.close()
@@ -82,7 +82,7 @@ class DurableFile:
             raise StorageError(error.errno, f"{error.strerror}; the file was not written", self.path) from None
 
     def discard(self) -> None:
-        """Remove what was written, unless it was committed."""
+        """Remove the file, unless committed."""
         self._dropped = not self._file.closed
         self._file.close()
         with contextlib.suppress(FileNotFoundError):
@@ -90,7 +90,7 @@ class DurableFile:
 
 
 def write_json(path: str, value: dict[str, Any]) -> None:
-    """All of it or nothing, durable on return. Raises: StorageError."""
+    """Write JSON atomically; durable on return. Raises: StorageError."""
     file = DurableFile(path)
     try:
         file.write(json.dumps(value, sort_keys=True, indent=1).encode("ascii"))
@@ -100,7 +100,7 @@ def write_json(path: str, value: dict[str, Any]) -> None:
 
 
 def read_json(path: str) -> dict[str, Any]:
-    """Raises: CorruptFile."""
+    """Return the JSON object of a file. Raises: CorruptFile."""
     with open(path, encoding="utf-8") as file:
         try:
             value = json.load(file)
@@ -112,7 +112,7 @@ def read_json(path: str) -> dict[str, Any]:
 
 
 def crc_of(path: str) -> int:
-    """CRC-32 of a file's bytes."""
+    """Return the CRC-32 of a file's bytes."""
     crc = 0
     with open(path, "rb", buffering=0) as file:
         while block := file.read(_BLOCK):
@@ -122,7 +122,7 @@ def crc_of(path: str) -> int:
 
 @contextlib.contextmanager
 def locked(path: str, what: str) -> Iterator[None]:
-    """The block runs alone among those that take the same lock file; a process that dies lets go of it.
+    """Hold the lock file during the block; the end of the process releases the lock.
 
     Raises: StoreLocked.
     """

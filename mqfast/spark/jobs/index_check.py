@@ -1,8 +1,8 @@
-"""Do the index files of a store say what its log says?
+"""Comparison of the index files of a store with the log.
 
-Room: the Spark adapter. First sums are compared, as ``mqfast store verify`` does it: what the records of each log file
-ask for, and what each index file holds, both added up in C, one task for a file. Only where they differ are keys and
-entries compared one by one. Format: ``mqfast/store/FORMAT.md``. It must never change the store.
+Sums are compared first, as in ``mqfast store verify``: the keys of the records of each log file, and the entries of
+each index file, both added up in C, a task for each file. Only after a difference are keys and entries compared one by
+one. Format: ``mqfast/store/FORMAT.md``. The store stays unchanged.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ _IN_LOG, _IN_INDEX, _TAGS_IN_LOG = 1, 2, 4  # releases before 5.5 have no entrie
 
 @dataclass(frozen=True)
 class IndexFinding:
-    """``at``: physical offset of the record, or a byte of the index file for CHAIN and SLOT; ``key``: topic#key."""
+    """A finding. ``at``: physical offset of the record, or a byte of the index file for CHAIN and SLOT; ``key``:
+    topic#key.
+    """
 
     kind: str
     path: str | None
@@ -54,9 +56,10 @@ class IndexFinding:
 
 @dataclass
 class IndexReport:
-    """``counts``: findings by kind; ``listed``: the first ones; ``damaged``: those that no killed broker leaves.
+    """The result. ``counts``: findings by kind; ``listed``: the first findings; ``damaged``: more than a killed broker
+    leaves.
 
-    ``keys``: of the log; ``behind``: of records from the one of the newest entry on, which a broker at work has not
+    ``keys``: of the log; ``behind``: keys of records from the newest entry's record on, which a running broker has not
     indexed yet.
     """
 
@@ -82,7 +85,7 @@ class _OfLog:
     tags: int
     tag_sum: int
     bad: list[tuple[int, int]]
-    """Physical offsets between which there is no record."""
+    """Ranges of physical offsets without a record."""
 
 
 @dataclass(frozen=True)
@@ -103,10 +106,10 @@ class _OfIndex:
     counts: dict[str, int]
 
 
-def check_index(spark: SparkSession, store: str, snapshot: Snapshot, partition_bytes: int, most: int) -> IndexReport:
-    """Compare index and log, up to the snapshot's end; ``most`` findings are listed.
+def check_index(spark: SparkSession, store: str, snapshot: Snapshot, partition_bytes: int, limit: int) -> IndexReport:
+    """Compare index and log, up to the snapshot's end; at most ``limit`` findings are listed.
 
-    Raises: what Spark raises when a task fails.
+    Raises: Spark's errors of failed tasks.
     """
     options = {
         "path": store,
@@ -130,7 +133,7 @@ def check_index(spark: SparkSession, store: str, snapshot: Snapshot, partition_b
     names = [name for name in list_index_files(REAL, paths.index)[0] if os.path.getsize(f"{paths.index}/{name}")]
     report = IndexReport(len(names), 0, 0, 0, {}, [], False)
     if not names:
-        return report  # a broker may do without an index
+        return report  # an index is optional
     try:
         sizes = infer_index_sizes(REAL, paths.index)
     except CorruptFile as error:
@@ -143,37 +146,37 @@ def check_index(spark: SparkSession, store: str, snapshot: Snapshot, partition_b
     of_logs = run_tasks(spark, logs, _tally_log, "audit: keys")
     tasks = [_IndexTask(os.path.join(paths.index, name), *sizes, *span) for name in names]
     of_files = run_tasks(spark, tasks, _tally_file, "audit: index")
-    report.keys = sum(found.keys for found in of_logs)
-    report.entries = sum(found.entries for found in of_files)
-    # A broker that was killed leaves its newest file as it was; recovery makes it anew.
+    report.keys = sum(tally.keys for tally in of_logs)
+    report.entries = sum(tally.entries for tally in of_files)
+    # A killed broker leaves its newest file unfinished; recovery rebuilds the file.
     killed = os.path.exists(paths.abort)
-    for number, found in enumerate(of_files):
-        for kind, count in found.counts.items():
+    for number, tally in enumerate(of_files):
+        for kind, count in tally.counts.items():
             report.counts[kind] = report.counts.get(kind, 0) + count
-        report.listed += found.findings
-        report.damaged |= bool(found.counts) and not (killed and number == len(of_files) - 1)
-    summed = sum(found.counted for found in of_files), sum(found.digest for found in of_files) & _SUM
-    wanted = report.keys, sum(found.key_sum for found in of_logs) & _SUM
+        report.listed += tally.findings
+        report.damaged |= bool(tally.counts) and not (killed and number == len(of_files) - 1)
+    summed = sum(tally.counted for tally in of_files), sum(tally.digest for tally in of_files) & _SUM
+    wanted = report.keys, sum(tally.key_sum for tally in of_logs) & _SUM
     tagged = (
-        report.keys + sum(found.tags for found in of_logs),
-        (wanted[1] + sum(found.tag_sum for found in of_logs)) & _SUM,
+        report.keys + sum(tally.tags for tally in of_logs),
+        (wanted[1] + sum(tally.tag_sum for tally in of_logs)) & _SUM,
     )
     if summed not in (wanted, tagged) and BROKEN not in report.counts:
         pieces = [IndexPiece(parsed, chosen_columns(parsed), snapshot.store_id, scan) for scan in scans]
-        bad = sorted(span for found in of_logs for span in found.bad)
-        _compare(spark, pieces, tasks, bad, killed, most, report)
-    del report.listed[most:]
+        bad = sorted(span for tally in of_logs for span in tally.bad)
+        _compare(spark, pieces, tasks, bad, killed, limit, report)
+    del report.listed[limit:]
     return report
 
 
 def _tally_log(task: _LogTask) -> _OfLog:
-    """In a task: the keys of one file of the log, damage passed over."""
+    """Count the keys of a log file, skipping damage, in a task."""
     file = task.file
     opened = PreadFile(REAL, file.path, file.start_offset)
     tally, bad = LogTally(), []
     at = file.start_offset
     while at < opened.end:
-        # Bodies are the business of the first part of the audit; a record with a torn one has its keys all the same.
+        # The first part of the audit checks bodies; a record with a torn body still has keys.
         walk = LogWalk(opened, at, False)
         stop = walk.tally(tally)
         at = walk.at
@@ -187,7 +190,7 @@ def _tally_log(task: _LogTask) -> _OfLog:
 
 
 def _tally_file(task: _IndexTask) -> _OfIndex:
-    """In a task: the entries of one index file."""
+    """Count the entries of an index file, in a task."""
     try:
         opened = PreadFile(REAL, task.path)
         entries, counted, digest, wrong, wrong_at, slots, slot_at, _ = tally_index(
@@ -206,7 +209,7 @@ def _tally_file(task: _IndexTask) -> _OfIndex:
 # --- one by one ------------------------------------------------------------------------------------------------------
 
 Pair = tuple[tuple[int, int], tuple[int, str]]
-"""(hash, physical offset), where it is found and what it is called there."""
+"""(hash, physical offset), and (where found, name there)."""
 
 
 def _compare(
@@ -215,7 +218,7 @@ def _compare(
     tasks: list[_IndexTask],
     bad: list[tuple[int, int]],
     killed: bool,
-    most: int,
+    limit: int,
     report: IndexReport,
 ) -> None:
     context = context_of(spark, "audit")
@@ -225,7 +228,7 @@ def _compare(
     alone = both.filter(_is_alone).persist()
     try:
         span = entries.map(_place).aggregate(_NOWHERE, _widen, _join)
-        # What lies in damage of the log was told of there.
+        # Entries within damage of the log are reported with the log.
         starts = [low for low, _ in bad]
 
         def in_damage(pair: Pair) -> bool:
@@ -235,11 +238,11 @@ def _compare(
         wrong = alone.filter(lambda pair: pair[1][0] == _IN_INDEX and not in_damage(pair))
         missing = alone.filter(lambda pair: bool(pair[1][0] & _IN_LOG) and span[0] <= pair[0][1] < span[1])
         report.behind = alone.filter(lambda pair: bool(pair[1][0] & _IN_LOG) and pair[0][1] >= span[1]).count()
-        for kind, found in ((NO_KEY, wrong), (NO_ENTRY, missing)):
-            first = found.takeOrdered(most, key=_order)
+        for kind, pairs in ((NO_KEY, wrong), (NO_ENTRY, missing)):
+            first = pairs.takeOrdered(limit, key=_order)
             if not first:
                 continue
-            report.counts[kind] = found.count()
+            report.counts[kind] = pairs.count()
             for (_, place), (_, name) in first:
                 path, key = (name, None) if kind == NO_KEY else (None, name)
                 report.listed.append(IndexFinding(kind, path, place, key))
@@ -293,5 +296,5 @@ def _join(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
 
 
 def rows_of(report: IndexReport) -> list[tuple[Any, ...]]:
-    """The listed findings as rows: kind, file, physical offset or byte, key."""
-    return [(found.kind, found.path, found.at, found.key) for found in report.listed]
+    """Return the listed findings as rows: kind, file, physical offset or byte, key."""
+    return [(finding.kind, finding.path, finding.at, finding.key) for finding in report.listed]

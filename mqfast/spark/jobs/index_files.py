@@ -1,7 +1,7 @@
-"""The index of a store from its log, one task for each file.
+"""The index of a store from its log, a task for each file.
 
-Room: the Spark adapter. A first pass counts the keys of each piece of the log, which says where every index file
-begins; then the files are made side by side. Format: ``mqfast/store/FORMAT.md``. It must never read an index.
+A first pass counts the keys of each part of the log, which gives the start of every index file; then the files are
+written in parallel. Format: ``mqfast/store/FORMAT.md``. Existing index files are not read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Entry = tuple[str, str, int, int, bool]
 
 @dataclass(frozen=True)
 class IndexPiece:
-    """A part of the log whose keys are wanted."""
+    """A range of the log whose keys are needed."""
 
     options: Options
     columns: tuple[Column, ...]
@@ -52,7 +52,7 @@ class IndexPiece:
 
 @dataclass(frozen=True)
 class _IndexPart:
-    """One index file: ``entries`` keys from the one numbered ``skip`` on, counted from the piece's first."""
+    """An index file: ``entries`` keys from the number ``skip`` on, counted from the first key of the pieces."""
 
     pieces: tuple[IndexPiece, ...]
     skip: int
@@ -65,9 +65,9 @@ class _IndexPart:
 def build_index(
     spark: SparkSession, store: str, directory: str, config: StoreConfig, partition_bytes: int, tags: bool
 ) -> tuple[int, int]:
-    """Make all index files; returns how many, and how many entries they hold. Durable on return.
+    """Build all index files; return the number of files, and of entries. Durable on return.
 
-    Args: tags: with entries for tags, as release 5.5 has them.
+    Args: tags: include entries for tags, as release 5.5 does.
     """
     read = {"path": store, "columns": KEY_COLUMNS, "batchBytes": "4m", "includeSystemTopics": "true"}
     options = table.parse(read, table.BATCH)
@@ -84,26 +84,28 @@ def build_index(
     counted = run_tasks(spark, pieces, _count, "rebuild: keys")
     # The first entry of an index file is never used.
     room = config.max_index_num - 1
-    found: list[_IndexPart] = []
+    index_parts: list[_IndexPart] = []
     total, name = sum(number for number, _ in counted), None
     for first in range(0, total, room):
         entries = min(room, total - first)
         numbers = [number for number, _ in counted]
         stored_ms = counted[pieces.index(_pieces_of(pieces, numbers, first, entries)[0][0])][1]
-        # With the entry before: the first time in a file counts from the end of the file before.
+        # Include the entry before: times in a file count from the end of the previous file.
         behind = min(first, 1)
         inside, before = _pieces_of(pieces, numbers, first - behind, entries + behind)
         name = index_name(stored_ms, name)
         path = os.path.join(directory, name)
-        found.append(_IndexPart(inside, first - before, entries, path, config.max_hash_slot_num, config.max_index_num))
-    run_tasks(spark, found, _write, "rebuild: index")
-    return len(found), total
+        index_parts.append(
+            _IndexPart(inside, first - before, entries, path, config.max_hash_slot_num, config.max_index_num)
+        )
+    run_tasks(spark, index_parts, _write, "rebuild: index")
+    return len(index_parts), total
 
 
 def _pieces_of(
     pieces: list[IndexPiece], counts: list[int], first: int, entries: int
 ) -> tuple[tuple[IndexPiece, ...], int]:
-    """The pieces in which these keys are, and how many keys there are before them."""
+    """Return the pieces with these keys, and the number of keys before the pieces."""
     inside: list[IndexPiece] = []
     at = before = 0
     for piece, number in zip(pieces, counts, strict=True):
@@ -116,7 +118,9 @@ def _pieces_of(
 
 
 def entries_of(piece: IndexPiece) -> Iterator[Entry]:
-    """The keys and tags of all records but rolled back ones, as a broker indexes them: half messages as well."""
+    """Yield the keys and tags of all records except rolled back ones, as a broker indexes them, half messages
+    included.
+    """
     access = open_local(piece.options)
     try:
         access.check(piece.store_id)
@@ -141,7 +145,7 @@ def entries_of(piece: IndexPiece) -> Iterator[Entry]:
 
 
 def _count(piece: IndexPiece) -> tuple[int, int]:
-    """Keys of a piece, and the store time of the first."""
+    """Return the number of keys of a piece, and the store time of the first."""
     number, first_ms = 0, 0
     for *_, stored_ms, _ in entries_of(piece):
         if number == 0:
@@ -151,28 +155,28 @@ def _count(piece: IndexPiece) -> tuple[int, int]:
 
 
 def _write(part: _IndexPart) -> None:
-    """One index file."""
+    """Write an index file."""
     if os.path.exists(part.path):
-        os.unlink(part.path)  # of an attempt that failed
+        os.unlink(part.path)  # from a failed attempt
     file: IndexFile | None = None
     previous: tuple[int, int] | None = None
     try:
-        left, skip = part.entries, part.skip
+        remaining, skip = part.entries, part.skip
         for piece in part.pieces:
             for topic, key, place, stored_ms, _ in entries_of(piece):
                 if skip:
                     skip -= 1
                     previous = stored_ms, place
                     continue
-                if left == 0:
+                if remaining == 0:
                     break
                 if file is None:
                     file = IndexFile.create(REAL, part.path, part.slots, part.capacity, previous)
                     file.reserve()
                 file.put(key_hash(topic, key), place, stored_ms)
-                left -= 1
-        if left or file is None:
-            raise CorruptFile("keys are gone that were counted before", path=part.path, expected=0, found=left)
+                remaining -= 1
+        if remaining or file is None:
+            raise CorruptFile("keys are gone that were counted before", path=part.path, expected=0, found=remaining)
         file.flush()
     finally:
         if file is not None:

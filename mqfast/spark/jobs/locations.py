@@ -1,7 +1,7 @@
-"""Where a job reads and writes: the directory of a store, or the brokers of a running cluster.
+"""The source or target of a job: the directory of a store, or the brokers of a running cluster.
 
-Room: the Spark adapter; knows no network. Jobs take STORE or --namesrv; what they do with it goes
-through the options of the source. It must never print a secret.
+Jobs take STORE or --namesrv, and use them through the options of the source. A secret is never printed. Uses no
+network.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _ARGUMENTS: Final = (
 
 @dataclass(frozen=True)
 class ClusterLocation:
-    """A running cluster; ``namesrv``: ``host:9876;host2:9876``; ``options``: others of the source, by name."""
+    """A running cluster; ``namesrv``: ``host:9876;host2:9876``; ``options``: other options of the source, by name."""
 
     namesrv: str
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
@@ -58,7 +58,7 @@ Place: TypeAlias = str | ClusterLocation
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
-    """The arguments of a cluster."""
+    """Add the arguments of a cluster."""
     group = parser.add_argument_group("a running cluster, over the network")
     group.add_argument("--namesrv", metavar="HOST:PORT", help="its name servers, separated by semicolons")
     for name, _, placeholder, text in _ARGUMENTS:
@@ -69,13 +69,13 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
 
 
 def add_place(parser: argparse.ArgumentParser, text: str) -> None:
-    """STORE, or the arguments of a cluster instead."""
+    """Add STORE, or the arguments of a cluster instead."""
     parser.add_argument("store", nargs="?", metavar="STORE", help=f"{text}; or --namesrv")
     add_cluster(parser)
 
 
 def place_of(a: argparse.Namespace, name: str = "store") -> Place:
-    """What a command line means; ``name``: of the argument with the directory.
+    """Return the location of a command line; ``name``: of the argument with the directory.
 
     Raises: UsageError unless exactly one of both is given.
     """
@@ -96,19 +96,19 @@ def place_of(a: argparse.Namespace, name: str = "store") -> Place:
 
 
 def as_options(place: Place) -> dict[str, str]:
-    """Options of the source and of the sink that name a place."""
+    """Return the options of the source and of the sink for a location."""
     if isinstance(place, ClusterLocation):
         return {"namesrv": place.namesrv, **dict(place.options)}
     return {"path": os.path.abspath(place)}
 
 
 def name_of(place: Place) -> str:
-    """How reports name a place."""
+    """Return the name of a location in reports."""
     return place.namesrv if isinstance(place, ClusterLocation) else place
 
 
 def directory(place: Place, job: str, why: str) -> str:
-    """The directory of a store, for a job that needs its files. Raises: UsageError for a cluster."""
+    """Return the directory of a store, for a job that needs files. Raises: UsageError for a cluster."""
     if isinstance(place, ClusterLocation):
         raise UsageError(
             f"{job}: expected the directory of a store, found --namesrv: {why}, which brokers do not hand out; run the "
@@ -118,7 +118,7 @@ def directory(place: Place, job: str, why: str) -> str:
 
 
 def queue_ends(queues: DataFrame) -> str:
-    """Ending offsets of what there is now, out of rows of the view ``queues`` with their store."""
+    """Return ending offsets from rows of the view ``queues`` with their store."""
     ends: dict[str, dict[str, int]] = {}
     for row in queues.collect():
         ends.setdefault(row["store"], {})[f"{row['topic']}/{row['queueId']}"] = row["maxOffset"]

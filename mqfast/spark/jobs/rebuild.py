@@ -33,7 +33,6 @@ from mqfast.spark.jobs.queue_files import (
     write_queue_file,
 )
 from mqfast.spark.jobs.report import JobReport
-from mqfast.spark.jobs.settings import renamed_settings
 from mqfast.spark.jobs.tasks import context_of, print_progress, run_tasks
 from mqfast.spark.local.staging import make_directory, sync_directory
 from mqfast.spark.partitions import ScanPartition, read_part
@@ -281,11 +280,6 @@ def settings_of(a: argparse.Namespace) -> RebuildSettings:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     return run_job(build_parser(), settings_of, run, argv)
-
-
-def __getattr__(name: str) -> type[RebuildSettings]:
-    """Return the class of the settings for its former name."""
-    return renamed_settings(__name__, name, RebuildSettings)
 
 
 if not TYPE_CHECKING:

@@ -25,7 +25,7 @@ from mqfast.spark.jobs.manifest import FileGroup, batches_of, manifests
 from mqfast.spark.jobs.merge import in_order, merged
 from mqfast.spark.jobs.replay_cluster import replay_to_cluster
 from mqfast.spark.jobs.report import JobReport
-from mqfast.spark.jobs.settings import ReplaySettings, renamed_settings
+from mqfast.spark.jobs.settings import ReplaySettings
 from mqfast.spark.jobs.tasks import print_progress, run_tasks
 from mqfast.spark.local.commit import Committed, SinkTransaction, check_target
 from mqfast.spark.local.staging import StagedFile, clean_staging
@@ -176,11 +176,6 @@ def settings_of(a: argparse.Namespace) -> ReplaySettings:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     return run_job(build_parser(), settings_of, run, argv)
-
-
-def __getattr__(name: str) -> type[ReplaySettings]:
-    """Return the class of the settings for its former name."""
-    return renamed_settings(__name__, name, ReplaySettings)
 
 
 if not TYPE_CHECKING:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
-from typing import TypeVar
 
 from mqfast.spark.jobs.locations import Place
 
-__all__ = ["ArchiveSettings", "AuditSettings", "DlqSettings", "ReplaySettings", "renamed_settings"]
-
-S = TypeVar("S")
+__all__ = ["ArchiveSettings", "AuditSettings", "DlqSettings", "ReplaySettings"]
 
 
 @dataclass(frozen=True)
@@ -82,14 +78,3 @@ class ReplaySettings:
     batch_bytes: int = 128 << 20
     new_times: bool = False
     new_ids: bool = False
-
-
-def renamed_settings(module: str, name: str, settings: type[S]) -> type[S]:
-    """Return the settings of a job's module for the former name ``Settings``, with a DeprecationWarning.
-
-    Raises: AttributeError for every other name.
-    """
-    if name != "Settings":
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
-    warnings.warn(f"{module}.Settings is {settings.__name__} now", DeprecationWarning, stacklevel=3)
-    return settings

@@ -131,8 +131,8 @@ class _RemoteSink:
             if isinstance(result, Sent) and result.done_batch > result.batch:
                 raise UsageError(
                     f"batch {result.batch} of write {result.key}: batch {result.done_batch} was written before as a "
-                    "whole, so the checkpoint was set back, and this batch may have rows that were never written. To write "
-                    "its rows, and have those of before twice, start with another txnId"
+                    "whole, so the checkpoint was set back, and this batch may have rows that were never written. To "
+                    "write its rows, and have those of before twice, start with another txnId"
                 )
         self.check(messages)
 
