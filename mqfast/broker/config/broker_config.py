@@ -17,7 +17,8 @@ from typing import Any, Final
 from mqfast.broker.config.rocketmq_keys import ROCKETMQ_KEYS
 from mqfast.config import FIELD_OF_PROPERTY, PROPERTY_OF_FIELD, StoreConfig
 from mqfast.errors import ConfigError
-from mqfast.settings.declaration import SettingSpec
+from mqfast.schedule.timer.settings import TimerSettings
+from mqfast.settings.declaration import SettingSpec, specs_of
 from mqfast.settings.property_settings import PropertySettings, as_text
 from mqfast.settings.rocketmq_names import KNOWN_TO_ROCKETMQ
 from mqfast.util.near_names import near_names
@@ -149,17 +150,7 @@ def _acting() -> dict[str, SettingSpec]:
         "transactionCheckInterval": spec(30_000, **live),
         "recallMessageEnable": spec(False, **live),
         "allowRecallWhenBrokerNotWriteable": spec(True, **live),
-        "timerWheelEnable": spec(True),
-        "timerPrecisionMs": spec(1000),
-        "timerRollWindowSlot": spec(172_800),
-        "timerFlushIntervalMs": spec(1000, **live),
-        "timerMaxDelaySec": spec(259_200, **live),
-        "timerStopEnqueue": spec(False, **live),
-        "timerStopDequeue": spec(False, **live),
-        "timerSkipUnknownError": spec(False, **live),
-        "timerEnableRetryUntilSuccess": spec(True, **live),  # RocketMQ drops a message after three tries
-        "timerCongestNumEachSlot": spec(2**31 - 1, **live),
-        "appendTopicForTimerDeleteKey": spec(False, **live),
+        **{str(timer.rocketmq_name): timer for timer in specs_of(TimerSettings).values()},
         "storeReplyMessageEnable": spec(True, **live),
         # connections
         "serverChannelMaxIdleTimeSeconds": spec(120),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from mqfast.broker.parts import BrokerContext
@@ -22,6 +23,7 @@ from mqfast.schedule.timer.accept import accept
 from mqfast.schedule.timer.flush import TimerFlush
 from mqfast.schedule.timer.service import TimerService
 from mqfast.schedule.timer.settings import TimerSettings
+from mqfast.settings.declaration import specs_of
 from mqfast.store.base.results import PutMessageStatus
 
 __all__ = ["BrokerTimers"]
@@ -63,22 +65,12 @@ class BrokerTimers:
     def _read_settings(self) -> TimerSettings:
         config = self._context.config
         return TimerSettings(
-            precision_ms=config["timerPrecisionMs"],
-            roll_window_slots=config["timerRollWindowSlot"],
-            flush_interval_ms=config["timerFlushIntervalMs"],
-            max_delay_s=config["timerMaxDelaySec"],
-            is_enabled=config["timerWheelEnable"],
-            stop_enqueue=config["timerStopEnqueue"],
-            stop_dequeue=config["timerStopDequeue"],
-            skip_unknown_error=config["timerSkipUnknownError"],
-            retry_until_success=config["timerEnableRetryUntilSuccess"],
-            congest_count_each_slot=config["timerCongestNumEachSlot"],
-            append_topic_for_delete_key=config["appendTopicForTimerDeleteKey"],
+            **{field: config[str(spec.rocketmq_name)] for field, spec in specs_of(TimerSettings).items()}
         )
 
     def _configure(self) -> None:
-        self._settings = self._read_settings()._replace(
-            precision_ms=self._settings.precision_ms, is_enabled=self._settings.is_enabled
+        self._settings = replace(
+            self._read_settings(), precision_ms=self._settings.precision_ms, is_enabled=self._settings.is_enabled
         )
         if self.service is not None:
             self.service.configure(self._settings)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from mqfast import properties as _properties
@@ -124,7 +125,7 @@ class TimerService:
 
     def configure(self, settings: TimerSettings) -> None:
         """Use other settings from now on, except the precision."""
-        self.settings = settings._replace(precision_ms=self._precision)
+        self.settings = replace(settings, precision_ms=self._precision)
         self._delivery.settings = self.settings
 
     # --- the work ---

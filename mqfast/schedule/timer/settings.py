@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
+from mqfast.settings.declaration import setting
 from mqfast.store.reader.timer_files import SLOTS
 
 __all__ = ["TimerSettings"]
@@ -11,23 +13,48 @@ __all__ = ["TimerSettings"]
 _BLANK_SLOTS: Final = 60
 
 
-class TimerSettings(NamedTuple):
-    """The settings of the timer; each comment names RocketMQ's key.
+@dataclass(frozen=True, slots=True)
+class TimerSettings:
+    """The settings of the timer; the broker's settings of these names are declared here.
 
     ``retry_until_success`` is on by default, and off in RocketMQ, which drops a message after three failed puts.
     """
 
-    precision_ms: int = 1000  # timerPrecisionMs
-    roll_window_slots: int = 172_800  # timerRollWindowSlot
-    flush_interval_ms: int = 1000  # timerFlushIntervalMs
-    max_delay_s: int = 259_200  # timerMaxDelaySec
-    is_enabled: bool = True  # timerWheelEnable
-    stop_enqueue: bool = False  # timerStopEnqueue
-    stop_dequeue: bool = False  # timerStopDequeue
-    skip_unknown_error: bool = False  # timerSkipUnknownError
-    retry_until_success: bool = True  # timerEnableRetryUntilSuccess
-    congest_count_each_slot: int = 2**31 - 1  # timerCongestNumEachSlot
-    append_topic_for_delete_key: bool = False  # appendTopicForTimerDeleteKey
+    precision_ms: int = setting(1000, "timerPrecisionMs", "ms", "Length of one slot of the wheel.")
+    roll_window_slots: int = setting(
+        172_800, "timerRollWindowSlot", "slots", "A message that is due later than this is parked again then."
+    )
+    flush_interval_ms: int = setting(
+        1000, "timerFlushIntervalMs", "ms", "Pause between flushes of wheel and timer log.", is_live=True
+    )
+    max_delay_s: int = setting(
+        259_200, "timerMaxDelaySec", "s", "Longest delay; a later message is refused.", is_live=True
+    )
+    is_enabled: bool = setting(True, "timerWheelEnable", "", "Whether messages with any delay are accepted.")
+    stop_enqueue: bool = setting(
+        False, "timerStopEnqueue", "", "No message enters the wheel from its queue.", is_live=True
+    )
+    stop_dequeue: bool = setting(False, "timerStopDequeue", "", "No message is delivered from the wheel.", is_live=True)
+    skip_unknown_error: bool = setting(
+        False, "timerSkipUnknownError", "", "A message that fails for an unknown reason is skipped.", is_live=True
+    )
+    retry_until_success: bool = setting(
+        True,
+        "timerEnableRetryUntilSuccess",
+        "",
+        "A message whose put fails is tried again without limit.",
+        is_live=True,
+    )
+    congest_count_each_slot: int = setting(
+        2**31 - 1, "timerCongestNumEachSlot", "messages", "Messages of one slot; one more is refused.", is_live=True
+    )
+    append_topic_for_delete_key: bool = setting(
+        False,
+        "appendTopicForTimerDeleteKey",
+        "",
+        "Only deletes whose key holds the topic are applied, as RocketMQ 5.3 writes keys.",
+        is_live=True,
+    )
 
     @property
     def window_slots(self) -> int:

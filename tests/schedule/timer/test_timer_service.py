@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -150,14 +151,14 @@ def test_deletes_that_roll_still_meet_their_message(timed: Timed) -> None:
 
 
 def test_stopped_ways_go_on_where_they_stood(timed: Timed) -> None:
-    timed.timer.configure(timed.timer.settings._replace(stop_enqueue=True))
+    timed.timer.configure(replace(timed.timer.settings, stop_enqueue=True))
     timed.send(b"x", TIMER_DELAY_SEC=5)
     timed.run_until(START_MS + 1000)
     assert timed.timer.enqueued == 0
-    timed.timer.configure(timed.timer.settings._replace(stop_enqueue=False, stop_dequeue=True))
+    timed.timer.configure(replace(timed.timer.settings, stop_enqueue=False, stop_dequeue=True))
     timed.run_until(START_MS + 9000)
     assert (timed.timer.enqueued, timed.bodies()) == (1, [])
-    timed.timer.configure(timed.timer.settings._replace(stop_dequeue=False))
+    timed.timer.configure(replace(timed.timer.settings, stop_dequeue=False))
     timed.run_until(START_MS + 9001)
     assert timed.bodies() == [b"x"]
 
@@ -221,7 +222,7 @@ def test_a_fall_of_the_clock_during_a_retry_stops_nothing(timed: Timed, monkeypa
 def test_only_where_it_is_asked_for_a_message_is_dropped_after_three_tries(
     timed: Timed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    timed.timer.configure(timed.timer.settings._replace(retry_until_success=False))
+    timed.timer.configure(replace(timed.timer.settings, retry_until_success=False))
     timed.send(b"x", TIMER_DELAY_SEC=1)
     timed.run_until(START_MS)
     calls = failing(timed, monkeypatch, DiskFull(28, "no space"))
@@ -666,7 +667,7 @@ def test_a_timer_log_file_has_room_for_a_unit_and_a_blank(tmp_path: Path) -> Non
 
 
 def test_crowded_slots_refuse(timed: Timed) -> None:
-    timed.timer.configure(timed.timer.settings._replace(congest_count_each_slot=2))
+    timed.timer.configure(replace(timed.timer.settings, congest_count_each_slot=2))
     for _ in range(3):
         assert not isinstance(timed.send(b"x", TIMER_DELAY_SEC=10), PutMessageStatus)
     timed.run_until(START_MS)
