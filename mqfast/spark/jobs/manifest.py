@@ -1,16 +1,16 @@
-"""The manifests of an archive: which Parquet files belong to it, and which part of the log they hold.
+"""The manifests of an archive: the Parquet files of the archive, and the part of the log that each file holds.
 
-    <archive>/_manifest/00000001.json         one for each run that is complete, written last
-    <archive>/_manifest/running.json          a run has begun and not ended: what it wrote is in no manifest
-    <archive>/_manifest/lock                  held by the run that is at work
+    <archive>/_manifest/00000001.json         one for each complete run, written last
+    <archive>/_manifest/running.json          a run has begun and not ended: its files are in no manifest
+    <archive>/_manifest/lock                  held by the running job
     <archive>/topic=<topic>/date=<day>/<start>-<end>-<part>.parquet
     <archive>/topic=<topic>/date=<day>/<broker>-<queue>-<start>-<end>-<run>-<part>.parquet
 
-Files of the first form are of a store and hold a part of its log; those of the second form are of a cluster and hold a
-part of one queue, by queue offsets; a queue that was made again has the same offsets in a later run.
+Files of the first form hold a range of a store's log. Files of the second form hold a range of a cluster's queue, by
+queue offsets; a recreated queue has the same offsets in a later run.
 
-Room: the Spark adapter; knows neither Spark nor Arrow. It must never name a file that is not durable. Readers go by
-the manifests: beside the named files there may be those of a run that did not end.
+Every file in a manifest is durable. Readers use the manifests: the directory may also hold files of an unfinished run.
+Uses neither Spark nor Arrow.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ CLUSTER: Final = "cluster"
 
 @dataclass(frozen=True)
 class ArchivedFile:
-    """One Parquet file; ``path`` is relative to the archive, ``piece_start`` and ``piece_end`` say which part of the
-    log the task read that wrote it, ``crc`` is the CRC-32 of its bytes. ``broker``: of a cluster, and the piece is one
-    of queue ``queue_id``, by queue offsets.
+    """A Parquet file; ``path`` is relative to the archive, ``piece_start`` and ``piece_end`` are the range of the log
+    that the writing task read, ``crc`` is the CRC-32 of the bytes. ``broker``: of a cluster; the range is then of queue
+    ``queue_id``, by queue offsets.
     """
 
     path: str
@@ -65,7 +65,7 @@ class ArchivedFile:
 
 @dataclass(frozen=True)
 class ArchivedQueue:
-    """Which messages of a queue a run has archived: queue offsets from ``start`` up to, not including, ``end``.
+    """The messages of a queue that a run archived: queue offsets from ``start`` to ``end``, exclusive.
 
     ``broker``: empty for the archive of a store.
     """
@@ -79,8 +79,8 @@ class ArchivedQueue:
 
 @dataclass(frozen=True)
 class DamagedFile:
-    """What was left out of one file of the log: how many records and gaps; ``places``: physical offsets and why, of
-    the first ones.
+    """Records left out of a log file: the number of records and gaps; ``places``: physical offsets and reasons of the
+    first.
     """
 
     path: str
@@ -90,9 +90,9 @@ class DamagedFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """One run: the log from ``start`` up to, not including, ``end``, both 0 for a cluster; ``topics``: only these, or
-    None for all; ``left_out``: damage in that part of the log, ``left_out_bytes`` of it; ``queues``: the same part by
-    queue, None in manifests of releases that did not note it.
+    """A run: the log from ``start`` to ``end``, exclusive, both 0 for a cluster; ``topics``: only these, or None for
+    all; ``left_out``: damage in that range of the log, ``left_out_bytes`` in total; ``queues``: the same range by
+    queue, None in manifests of earlier releases.
     """
 
     number: int
@@ -109,31 +109,31 @@ class Manifest:
 
     @property
     def rows(self) -> int:
-        """Messages in all files."""
+        """Return the messages in all files."""
         return sum(file.rows for file in self.files)
 
     @property
     def bytes(self) -> int:
-        """Bytes of all files."""
+        """Return the bytes of all files."""
         return sum(file.bytes for file in self.files)
 
 
 def path_of(topic: str, date: str, piece_start: int, piece_end: int, part: int) -> str:
-    """Where a file goes; the same for every attempt of a task."""
-    # Quoted as Hive does it, so that other readers see the topic's name.
+    """Return the path of a file; the same for every attempt of a task."""
+    # Quoted as Hive does, so that other readers see the topic's name.
     return f"topic={quote(topic, safe='')}/date={date}/{piece_start:020d}-{piece_end:020d}-{part}.parquet"
 
 
 def path_of_queue(topic: str, date: str, broker: str, queue_id: int, start: int, end: int, run: int, part: int) -> str:
-    """Where a file of a cluster goes; the same for every attempt of a task."""
+    """Return the path of a cluster's file; the same for every attempt of a task."""
     name = f"{quote(broker, safe='')}-{queue_id}-{start:020d}-{end:020d}-{run}-{part}"
     return f"topic={quote(topic, safe='')}/date={date}/{name}.parquet"
 
 
-def queue_ends(found: Sequence[Manifest]) -> dict[tuple[str, str, int], int] | None:
-    """The next queue offset of each queue (broker, topic, queue id); None where a manifest does not know it."""
+def queue_ends(runs: Sequence[Manifest]) -> dict[tuple[str, str, int], int] | None:
+    """Return the next queue offset of each queue (broker, topic, queue id); None if a manifest lacks the queues."""
     ends: dict[tuple[str, str, int], int] = {}
-    for manifest in found:
+    for manifest in runs:
         if manifest.queues is None:
             return None
         for queue in manifest.queues:
@@ -142,12 +142,13 @@ def queue_ends(found: Sequence[Manifest]) -> dict[tuple[str, str, int], int] | N
     return ends
 
 
-def last_places(found: Sequence[Manifest]) -> dict[tuple[str, str, int], tuple[int, int]]:
-    """Between which physical offsets, both included, the last archived message of a queue lies; queues of which the
-    archive does not have every message of a run are left out.
+def last_places(runs: Sequence[Manifest]) -> dict[tuple[str, str, int], tuple[int, int]]:
+    """Return the range of physical offsets, both inclusive, with the last archived message of each queue.
+
+    Queues with messages that a run left out are not included.
     """
     places: dict[tuple[str, str, int], tuple[int, int]] = {}
-    for manifest in found:
+    for manifest in runs:
         files: dict[tuple[str, str, int], list[ArchivedFile]] = {}
         for file in manifest.files:
             files.setdefault((file.broker, file.topic, file.queue_id), []).append(file)
@@ -166,48 +167,49 @@ def last_places(found: Sequence[Manifest]) -> dict[tuple[str, str, int], tuple[i
 def recreated_queues(
     access: Backend, ends: Mapping[tuple[str, str, int], int], places: Mapping[tuple[str, str, int], tuple[int, int]]
 ) -> list[tuple[str, str, int]]:
-    """Those of some queues of one broker whose last archived message is another one now: of a topic that was deleted
-    and made again. Args: ends: as of ``queue_ends``; places: as of ``last_places``.
+    """Return the queues of a broker whose last archived message has changed: the topic was deleted and created again.
+
+    Args: ends: as of ``queue_ends``; places: as of ``last_places``.
     """
-    found = []
+    recreated = []
     for key, end in ends.items():
         if key in places and end > 0:
             mark = access.message_mark(key[1], key[2], end - 1)
             if mark is not None and not places[key][0] <= mark[0] <= places[key][1]:
-                found.append(key)
-    return found
+                recreated.append(key)
+    return recreated
 
 
 def merge_queues(parts: Iterable[ArchivedQueue]) -> tuple[ArchivedQueue, ...]:
-    """Each queue once, of what several tasks archived."""
-    found: dict[tuple[str, str, int], ArchivedQueue] = {}
+    """Return the queues of several tasks, each once."""
+    merged: dict[tuple[str, str, int], ArchivedQueue] = {}
     for part in parts:
         key = (part.broker, part.topic, part.queue_id)
-        known = found.get(key, part)
-        found[key] = ArchivedQueue(*key, min(part.start, known.start), max(part.end, known.end))
-    return tuple(found[key] for key in sorted(found))
+        known = merged.get(key, part)
+        merged[key] = ArchivedQueue(*key, min(part.start, known.start), max(part.end, known.end))
+    return tuple(merged[key] for key in sorted(merged))
 
 
 def manifests(archive: str) -> list[Manifest]:
-    """All complete runs, oldest first; empty for what is no archive yet.
+    """Return all complete runs, oldest first; empty without an archive.
 
-    Raises: CorruptFile where one is damaged, missing, or does not go on where the one before ended.
+    Raises: CorruptFile for a damaged or missing manifest, or a start other than the previous end.
     """
     folder = os.path.join(archive, _FOLDER)
     if not os.path.isdir(folder):
         return []
-    found: list[Manifest] = []
+    runs: list[Manifest] = []
     for name in sorted(filter(_NAME.fullmatch, os.listdir(folder))):
         path = os.path.join(folder, name)
         manifest = _load(path)
-        if manifest.number != len(found) + 1 or f"{manifest.number:08d}.json" != name:
+        if manifest.number != len(runs) + 1 or f"{manifest.number:08d}.json" != name:
             raise CorruptFile(
-                "a manifest is not in its place", path=path, expected=len(found) + 1, found=manifest.number
+                "a manifest is not in its place", path=path, expected=len(runs) + 1, found=manifest.number
             )
-        if found and manifest.start < found[-1].end:
-            raise CorruptFile("a manifest repeats a part of the log", path=path, expected=found[-1].end, found=name)
-        found.append(manifest)
-    return found
+        if runs and manifest.start < runs[-1].end:
+            raise CorruptFile("a manifest repeats a part of the log", path=path, expected=runs[-1].end, found=name)
+        runs.append(manifest)
+    return runs
 
 
 def _load(path: str) -> Manifest:
@@ -219,29 +221,29 @@ def _load(path: str) -> Manifest:
         files = tuple(ArchivedFile(**file) for file in value.pop("files"))
         topics = value.pop("topics")
         left_out = tuple(
-            DamagedFile(found["path"], found["count"], tuple((int(at), str(why)) for at, why in found["places"]))
-            for found in value.pop("left_out", ())  # not in manifests of the first release
+            DamagedFile(file["path"], file["count"], tuple((int(at), str(why)) for at, why in file["places"]))
+            for file in value.pop("left_out", ())  # not in manifests of the first release
         )
         queues = value.pop("queues", None)
-        found = None if queues is None else tuple(ArchivedQueue(**queue) for queue in queues)
+        archived = None if queues is None else tuple(ArchivedQueue(**queue) for queue in queues)
         topics = None if topics is None else tuple(topics)
-        return Manifest(files=files, topics=topics, left_out=left_out, queues=found, **value)
+        return Manifest(files=files, topics=topics, left_out=left_out, queues=archived, **value)
     except (TypeError, KeyError, ValueError) as error:
         raise CorruptFile("a manifest is not as it was written", path=path, found=str(error)) from None
 
 
 def save(archive: str, manifest: Manifest) -> None:
-    """Durable on return: from now on the files of this run belong to the archive. Only inside ``only_run``."""
+    """Write a manifest, which adds the run's files to the archive; durable on return. Only inside ``only_run``."""
     value: dict[str, Any] = {"version": _VERSION, **asdict(manifest)}
     write_json(os.path.join(archive, _FOLDER, f"{manifest.number:08d}.json"), value)
 
 
 @contextmanager
 def only_run(archive: str) -> Iterator[list[Manifest]]:
-    """The block is the one run at work in the archive, and gets the manifests of those before it.
+    """Run the block as the only run in the archive, with the earlier manifests.
 
-    What a run left behind that did not end is removed first.
-    Raises: StoreLocked, CorruptFile, UsageError where the directory holds something else.
+    Removes the files of an unfinished run first.
+    Raises: StoreLocked, CorruptFile, UsageError for a directory with other content.
     """
     folder = os.path.join(archive, _FOLDER)
     if os.path.isdir(archive) and os.listdir(archive) and not os.path.isdir(folder):
@@ -269,15 +271,16 @@ def _sweep(archive: str, done: Sequence[Manifest]) -> None:
 
 
 FileGroup = tuple[ArchivedFile, ...]
-"""The files that one task of the archive wrote."""
+"""The files of one task of the archive."""
 
 
-def batches_of(found: Sequence[Manifest], topics: tuple[str, ...] | None, batch_bytes: int) -> list[list[FileGroup]]:
-    """Pieces in log order, some to a batch. A longer archive has the same first batches: that is what makes a batch's
-    number mean the same rows in every run.
+def batches_of(runs: Sequence[Manifest], topics: tuple[str, ...] | None, batch_bytes: int) -> list[list[FileGroup]]:
+    """Return batches of pieces in log order.
+
+    A longer archive has the same first batches, so a batch number means the same rows in every run.
     """
     batches: list[list[FileGroup]] = []
-    for manifest in found:
+    for manifest in runs:
         pieces: dict[int, list[ArchivedFile]] = {}
         for file in manifest.files:
             if topics is None or file.topic in topics:

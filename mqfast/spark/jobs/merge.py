@@ -1,8 +1,7 @@
-"""The rows of several Parquet files in log order again.
+"""The rows of several Parquet files in log order.
 
-Room: the Spark adapter; runs in tasks. An archive has one file for each topic and day; put back side by side, by
-physical offset, their rows are in the order in which they were stored. It must never hold more than a few batches of
-each file.
+Runs in tasks. An archive has a file for each topic and day; merged by physical offset, the rows are in the order of
+storing. At most a few batches of each file are in memory.
 """
 
 from __future__ import annotations
@@ -25,10 +24,11 @@ _KEY: Final = "physicalOffset"
 def merged(
     paths: Sequence[str], columns: Sequence[str]
 ) -> Iterator[tuple[list[pa.RecordBatch], np.ndarray[Any, np.dtype[np.int64]]]]:
-    """Rows of all files by physical offset; each file is in that order. ``columns`` has ``physicalOffset``.
+    """Yield the rows of all files by physical offset; each file is in that order. ``columns`` includes
+    ``physicalOffset``.
 
-    Returns: batches as the files have them, and which of their rows come in which order, as int64: number of the batch
-    * 2^32 + number of the row. So no body is moved to be sorted.
+    Returns: batches as in the files, and the order of the rows as int64: number of the batch * 2^32 + number of the
+        row. No body is moved for sorting.
     """
     import numpy as np
     import pyarrow.parquet as pq
@@ -47,7 +47,7 @@ def merged(
                 heads[i] = following
         if not heads:
             return
-        # Up to here no file has a row that has not been read yet.
+        # Every file has been read up to this physical offset.
         bound = min(head.column(_KEY)[-1].as_py() for head in heads.values())
         ready: list[pa.RecordBatch] = []
         keys, places = [], []
@@ -64,7 +64,7 @@ def merged(
 
 
 def in_order(batches: Sequence[pa.RecordBatch], order: np.ndarray[Any, np.dtype[np.int64]]) -> pa.RecordBatch:
-    """The rows that ``merged`` tells of as one batch, for whoever needs that."""
+    """Return rows of ``merged`` as a single sorted batch."""
     import numpy as np
     import pyarrow as pa
 

@@ -1,8 +1,7 @@
-"""Rows of one piece of a store or of a queue into Parquet files, one for each topic and day, inside a task.
+"""Rows of a piece of a store or of a queue as Parquet files, a file for each topic and day, in a task.
 
-Room: the Spark adapter; runs where pyarrow is. Rows are kept per file until there are enough for a row group, so that
-what is in memory is bounded whatever the number of topics. It must never write the same file differently when a task
-runs again: names and contents follow from the piece alone.
+Rows are kept for each file until a row group is full; memory is bounded for any number of topics. A repeated task
+writes the same files: names and contents follow from the piece alone.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ __all__ = ["PieceFiles", "by_topic_and_day"]
 _DAY_US: Final = 86_400_000_000
 _MOST_PENDING_BYTES: Final = 48 << 20
 _MOST_OPEN: Final = 200
-# What repeats; for the others a dictionary only takes time.
+# Columns with repeated values; for the other columns a dictionary only takes time.
 _REPEATING: Final = ["topic", "tags", "bornHost", "storeHost"]
 _WITHOUT_STATISTICS: Final = frozenset({"body", "properties", "keys", "uniqKey", "bornHost", "storeHost"})
 
 
 def by_topic_and_day(batch: pa.RecordBatch) -> Iterator[tuple[str, str, pa.RecordBatch]]:
-    """The rows of a batch by topic and UTC day of the store time, each part in the order of the batch."""
+    """Yield the rows of a batch by topic and UTC day of the store time, each part in the order of the batch."""
     import numpy as np
     import pyarrow as pa
 
@@ -56,7 +55,7 @@ def by_topic_and_day(batch: pa.RecordBatch) -> Iterator[tuple[str, str, pa.Recor
 
 @dataclass
 class _Open:
-    """One file that is being filled."""
+    """A file being written."""
 
     path: str
     topic: str
@@ -71,9 +70,9 @@ class _Open:
 
 
 class PieceFiles:
-    """The files of one piece of the log; a context manager: an error removes what is not finished.
+    """The files of a piece of the log; a context manager: an error removes unfinished files.
 
-    Args: queue: broker and queue id where the piece is one of a queue; run: number of the archive's run then.
+    Args: queue: broker and queue id if the piece is of a queue; run: number of the archive's run in that case.
     Thread: one.
     """
 
@@ -101,10 +100,10 @@ class PieceFiles:
             if entry.file is not None:
                 entry.file.discard()
             if entry.writer is not None:
-                entry.writer.close()  # into nothing; else it would do so when nobody hears its error
+                entry.writer.close()  # discarded; a later close by the garbage collector would raise without a caller
 
     def add(self, batch: pa.RecordBatch, topics: frozenset[str] | None = None) -> None:
-        """Take the rows of these topics, in log order."""
+        """Add the rows of these topics, in log order."""
         for topic, date, rows in by_topic_and_day(batch):
             if topics is None or topic in topics:
                 self._take(topic, date, rows)
@@ -129,7 +128,7 @@ class PieceFiles:
         self._pending_bytes += size
 
     def _note_queues(self, topic: str, rows: pa.RecordBatch) -> None:
-        """Which messages of each queue were taken."""
+        """Note the added messages of each queue."""
         import pyarrow as pa
 
         offsets = pa.table({name: rows.column(name) for name in ("queueId", "queueOffset")})
@@ -140,7 +139,7 @@ class PieceFiles:
             self._ends[topic, row["queueId"]] = (min(first, known[0]), max(end, known[1]))
 
     def queues(self) -> list[ArchivedQueue]:
-        """Which messages of each queue were taken so far."""
+        """Return the added messages of each queue."""
         broker = "" if self._queue is None else self._queue[0]
         return [ArchivedQueue(broker, *key, *bounds) for key, bounds in sorted(self._ends.items())]
 
@@ -181,7 +180,7 @@ class PieceFiles:
         self._part += 1
 
     def close(self) -> list[ArchivedFile]:
-        """All files are durable on return."""
+        """Finish all files; durable on return."""
         self._end_part()
         return self._done
 

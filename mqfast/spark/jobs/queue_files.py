@@ -1,9 +1,8 @@
-"""What queues and index are made of, out of rows of the log; runs in tasks.
+"""Queue files from rows of the log; runs in tasks.
 
-Room: the Spark adapter. Formats: ``mqfast/store/FORMAT.md``. Each function makes one file of 20-byte units, or the
-files of one batch queue, out of rows that hold all that it needs, so that they are made side by side. In a batch queue
-a unit's place follows from those before it alone, so that its files are one task's, and the engine's own class writes
-them. It must never read a queue.
+Formats: ``mqfast/store/FORMAT.md``. Each function writes a file of 20-byte units, or the files of a batch queue, from
+rows that hold all the data, so files are written in parallel. In a batch queue the offset of a unit follows from the
+units before, so a single task writes all files, with the engine's class. Existing queue files are not read.
 """
 
 from __future__ import annotations
@@ -55,7 +54,9 @@ LEAST_DELAY_MS: Final = 1000
 
 @dataclass(frozen=True)
 class QueueFile:
-    """What was written: queue offsets of the first and last message, units, and places between them without one."""
+    """The result of a file: queue offsets of the first and last message, units, and offsets between them without a
+    unit.
+    """
 
     key: FileKey
     first: int
@@ -66,20 +67,21 @@ class QueueFile:
 
 
 def tag_hashes(tags: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """What units say of these tags; null is none."""
+    """Return the tags codes of these tags; null is no tag."""
     import numpy as np
     import pyarrow.compute as pc
 
     coded = pc.fill_null(tags, "").dictionary_encode()
     hashes = np.array([jhash(tag) for tag in coded.dictionary.to_pylist()], np.int64)
-    found: np.ndarray[Any, np.dtype[np.int64]] = hashes[coded.indices.to_numpy()]
-    return found
+    codes: np.ndarray[Any, np.dtype[np.int64]] = hashes[coded.indices.to_numpy()]
+    return codes
 
 
 class Units:
-    """Collects the units that the records of one piece of the log ask for, by queue file.
+    """The units of the records of a piece of the log, by queue file.
 
-    Args: delays_ms: of the delay levels, the first one's first; batch_topics: those with batch queues. Thread: one.
+    Args: delays_ms: of the delay levels, from the first level on; batch_topics: topics with batch queues.
+    Thread: one.
     """
 
     def __init__(
@@ -91,14 +93,14 @@ class Units:
         self._found: Final[dict[FileKey, list[bytes]]] = {}
 
     def packed(self) -> Iterator[tuple[FileKey, bytes]]:
-        """All units of each file that has some, packed."""
+        """Return all units of each file with units, packed."""
         for key, blocks in self._found.items():
             yield key, b"".join(blocks)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take the records of a batch of COLUMNS, properties raw.
+        """Add the records of a batch of COLUMNS, properties raw.
 
-        Raises: UsageError for a record of several messages in a topic that is not known to have batch queues.
+        Raises: UsageError for a record of several messages in a topic without known batch queues.
         """
         import numpy as np
         import pyarrow as pa
@@ -147,17 +149,17 @@ class Units:
             return
         texts = batch.column("properties")
         places = [places_in(decode(texts[row].as_py().encode()), int(units["offset"][row])) for row in rows]
-        found = np.empty(len(rows), _BATCH_UNIT)
+        rows_of_units = np.empty(len(rows), _BATCH_UNIT)
         for name in ("physical", "size", "tags"):
-            found[name] = units[name][rows]
-        found["stored"] = batch.column("storeTimestamp").cast(pa.int64()).to_numpy()[rows] // 1000
-        found["base"], found["count"] = zip(*places, strict=True)
+            rows_of_units[name] = units[name][rows]
+        rows_of_units["stored"] = batch.column("storeTimestamp").cast(pa.int64()).to_numpy()[rows] // 1000
+        rows_of_units["base"], rows_of_units["count"] = zip(*places, strict=True)
         for i, row in enumerate(rows):
             key = (batch.column("topic")[row].as_py(), batch.column("queueId")[row].as_py(), BATCH)
-            self._found.setdefault(key, []).append(found[i : i + 1].tobytes())
+            self._found.setdefault(key, []).append(rows_of_units[i : i + 1].tobytes())
 
     def _tags_codes(self, batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Hashes of the tags; delivery times of delayed messages."""
+        """Return the hashes of the tags; delivery times for delayed messages."""
         import numpy as np
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -175,7 +177,9 @@ class Units:
 
 
 def _is_of_the_system(topic: str) -> bool:
-    """Does a record of this topic stay out of the light queues that it names? It comes again under its own topic."""
+    """Return whether a record of this topic is not in the named light queues: a copy under the original topic
+    follows.
+    """
     return topic.startswith(("%RETRY%", "rmq_sys_")) or topic == SCHEDULE_TOPIC
 
 
@@ -184,17 +188,17 @@ def _level(text: str | None) -> int:
 
 
 def _other_queues(properties: dict[str, str], queue_id: int) -> Iterator[tuple[str, int, int]]:
-    """Light queues, and others, that a record is in beside its own."""
+    """Return light queues and other queues that hold a record as well."""
     for name, queue, offset in queue_pairs(properties, queue_id):
         if "/" not in name and offset.isascii() and offset.isdigit():
             yield name, queue, int(offset)
 
 
 def write_queue_file(key: FileKey, blocks: Iterable[bytes], base: str, units_per_file: int) -> QueueFile:
-    """One file of a queue; durable on return.
+    """Write a file of a queue; durable on return.
 
-    Of two records that claim the same place the one first in the log has it, as in a broker. Below the first unit, and
-    in gaps, there are fillers.
+    The first of two records with the same offset wins, as in a broker. Offsets below the first unit, and gaps, get
+    fillers.
     """
     import numpy as np
 
@@ -222,13 +226,13 @@ def write_queue_file(key: FileKey, blocks: Iterable[bytes], base: str, units_per
 
 
 def write_batch_queue(key: FileKey, blocks: Iterable[bytes], base: str, file_bytes: int) -> QueueFile:
-    """The files of a batch queue; durable on return."""
+    """Write the files of a batch queue; durable on return."""
     import numpy as np
 
     topic, queue_id, _ = key
     units = np.frombuffer(b"".join(blocks), _BATCH_UNIT)
     units = units[np.argsort(units["physical"], kind="stable")]
-    shutil.rmtree(queue_dir(base, topic, queue_id), ignore_errors=True)  # of an attempt that failed
+    shutil.rmtree(queue_dir(base, topic, queue_id), ignore_errors=True)  # from a failed attempt
     queue = BatchConsumeQueue(REAL, base, topic, queue_id, file_bytes)
     try:
         for row in units.tolist():
@@ -238,7 +242,7 @@ def write_batch_queue(key: FileKey, blocks: Iterable[bytes], base: str, file_byt
     finally:
         queue.close()
     sync_directory(queue.path)
-    # Messages, not units, are what may be missing between two records.
+    # Gaps are counted in messages, not in units.
     ends = units["base"] + units["count"]
     lost = int(np.maximum(units["base"][1:] - ends[:-1], 0).sum())
     return QueueFile(key, int(units["base"][0]), int(ends[-1]) - 1, len(units), lost, files)

@@ -1,8 +1,7 @@
-"""``rebuild``: the queues and the index of a store, made anew from its log, byte for byte as a broker makes them.
+"""``rebuild``: the queues and the index of a store, rebuilt from the log, byte for byte as a broker builds them.
 
-Room: the Spark adapter. Records are scanned in tasks, sorted to the queue files that they belong to by Spark, and
-every file is written by one task; so is every index file. Everything goes into a directory of its own, which gets its
-name when it is complete. It must never write into the store.
+Tasks scan records, Spark sorts the records by queue file, and a task writes each queue file; so with each index file.
+All files go into a new directory, which gets the final name when complete. The store stays unchanged.
 """
 
 from __future__ import annotations
@@ -52,9 +51,9 @@ __all__ = ["RebuildSettings", "main", "run"]
 
 @dataclass(frozen=True)
 class RebuildSettings:
-    """``allow_gaps``: write fillers where the log has lost messages; ``compare``: with the store's own files;
-    ``config``: sizes of files, where the store has none that tell them, and delay levels; ``batch_topics``: topics with
-    batch queues, beside those that topics.json and the store's own files tell.
+    """The settings. ``allow_gaps``: write fillers for lost messages of the log; ``compare``: with the store's files;
+    ``config``: file sizes, if the store has no files, and delay levels; ``batch_topics``: topics with batch queues,
+    beside those in topics.json and in the store's files.
     """
 
     store: str
@@ -69,9 +68,9 @@ class RebuildSettings:
 
 
 def run(spark: SparkSession, settings: RebuildSettings) -> JobReport:
-    """Make the files; the report is ``damaged`` when there are gaps, or differences to the store's own.
+    """Build the files; the report is ``damaged`` after gaps, or differences to the store's files.
 
-    Raises: UsageError, DataLoss where the log has lost messages, StorageError, and Spark's errors of failed tasks.
+    Raises: UsageError, DataLoss for lost messages of the log, StorageError, and Spark's errors of failed tasks.
     """
     output = os.path.abspath(settings.output)
     if os.path.exists(output):
@@ -105,16 +104,16 @@ def run(spark: SparkSession, settings: RebuildSettings) -> JobReport:
 
 
 def _batch_topics(paths: StorePaths, settings: RebuildSettings) -> frozenset[str]:
-    """As the engine knows them: by the topics' attributes, or by the files that are there."""
+    """Return topics with batch queues as the engine does: by the topics' attributes, or by the present files."""
     table = TopicTable.load(REAL, paths.topics)
-    named = [topic for topic in table if (found := table.get(topic)) is not None and found.is_batch_queue]
+    named = [topic for topic in table if (config := table.get(topic)) is not None and config.is_batch_queue]
     return frozenset((*named, *_queues(paths.batch_consume_queue), *settings.batch_topics))
 
 
 def _build_queues(
     spark: SparkSession, settings: RebuildSettings, config: StoreConfig, batch_topics: frozenset[str], base: str
 ) -> list[QueueFile]:
-    """Spark brings together what each piece of the log has for the same file."""
+    """Build the queue files: Spark collects the units of all pieces of the log for each file."""
     options = table.parse(
         {
             "path": settings.store, "columns": COLUMNS, "properties": "raw", "order": "commitlog", "batchBytes": "4m",
@@ -157,9 +156,9 @@ def _write_group(group: tuple[FileKey, Iterable[bytes]], base: str, per_file: in
 
 
 def _check_gaps(settings: RebuildSettings, files: list[QueueFile]) -> int:
-    """Places that no record asked for.
+    """Return the offsets without a record.
 
-    Raises: DataLoss, unless gaps are allowed; and where a file would not go on where the one before ends.
+    Raises: DataLoss, unless gaps are allowed; and for a file that does not continue the previous file.
     """
     gaps = 0
     before: QueueFile | None = None
@@ -181,7 +180,7 @@ def _check_gaps(settings: RebuildSettings, files: list[QueueFile]) -> int:
 
 
 def _compare(spark: SparkSession, paths: StorePaths, output: str, report: JobReport, index: bool) -> None:
-    """Byte by byte with the store's own files; those of the index by their order, since their names are times."""
+    """Compare byte by byte with the store's files; index files by order, since the names are times."""
     made = StorePaths(output)
     pairs: list[tuple[str | None, str | None]] = []
     for bases in (made.consume_queue, paths.consume_queue), (made.batch_consume_queue, paths.batch_consume_queue):
@@ -200,8 +199,8 @@ def _compare(spark: SparkSession, paths: StorePaths, output: str, report: JobRep
         longest = max(map(len, names))
         padded: list[list[str | None]] = [[*files, *[None] * (longest - len(files))] for files in names]
         pairs += zip(*padded, strict=True)
-    found = run_tasks(spark, pairs, difference, "rebuild: comparing")
-    different = [(*pair, what) for pair, what in zip(pairs, found, strict=True) if what]
+    differences = run_tasks(spark, pairs, difference, "rebuild: comparing")
+    different = [(*pair, what) for pair, what in zip(pairs, differences, strict=True) if what]
     report.facts.update(compared=len(pairs), different=len(different))
     report.damaged = report.damaged or bool(different)
     report.table("different", ("rebuilt", "in the store", "what"), different)
@@ -212,14 +211,14 @@ def _queues(base: str) -> dict[str, list[int]]:
 
 
 def difference(pair: tuple[str | None, str | None]) -> str:
-    """What differs between two files, in words; empty for nothing."""
+    """Return the difference between two files as text; empty for none."""
     ours, theirs = pair
     if ours is None or theirs is None:
         path = ours or theirs
         assert path is not None
         with open(path, "rb") as file:
             if not any(block.strip(b"\0") for block in iter(lambda: file.read(1 << 20), b"")):
-                return ""  # made ahead of its first unit
+                return ""  # created before the first unit
         return "only in the store" if ours is None else "only rebuilt"
     with open(ours, "rb") as a, open(theirs, "rb") as b:
         at = 0
@@ -234,7 +233,7 @@ def difference(pair: tuple[str | None, str | None]) -> str:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     parser = job_parser(
         "rebuild", "Make the queues and the index of a store from its log, in a new directory. Changes no store."
     )
@@ -263,7 +262,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def settings_of(a: argparse.Namespace) -> RebuildSettings:
-    """The settings that a command line means."""
+    """Return the settings of a command line."""
     given: dict[str, Any] = {
         "mapped_file_bytes_consume_queue": a.queue_file_bytes,
         "mapped_file_bytes_batch_consume_queue": a.batch_queue_file_bytes, "max_hash_slot_num": a.index_slots,
@@ -278,7 +277,7 @@ def settings_of(a: argparse.Namespace) -> RebuildSettings:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return the exit code."""
     return run_job(build_parser(), settings_of, run, argv)
 
 
@@ -290,7 +289,7 @@ if not TYPE_CHECKING:
 
 
 if __name__ == "__main__":
-    # Under its own name, so that tasks find its functions.
+    # Import by name, so that tasks find the functions.
     from mqfast.spark.jobs import rebuild
 
     sys.exit(rebuild.main())

@@ -1,8 +1,8 @@
-"""``replay``: an archive back into a store or a cluster, each message once, in the order in which they were stored.
+"""``replay``: an archive back into a store or a cluster, each message once, in the order of storing.
 
-Room: the Spark adapter. Tasks read Parquet, encode and stage; the driver appends by the sink's protocol, one batch of
-pieces after the other (``local/staging.py``): a run that was cut off is finished by the next one with the same id. It
-must never write a store that somebody else has open.
+Tasks read Parquet, encode and stage; the driver appends by the sink's protocol, in batches of pieces
+(``local/staging.py``). The next run with the same id finishes an interrupted run. A store that another process has open
+is never written.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ _COLUMNS: Final = (
 
 
 def run(spark: SparkSession, settings: ReplaySettings) -> JobReport:
-    """Append what the store does not have yet.
+    """Append the messages that the store does not have yet.
 
     Raises: UsageError, StoreLocked, CorruptFile, StorageError, and Spark's errors of failed tasks.
     """
     if isinstance(settings.store, ClusterLocation):
         return replay_to_cluster(spark, settings)
     archive, store = os.path.abspath(settings.archive), os.path.abspath(settings.store)
-    found = manifests(archive)
-    if not found:
+    runs = manifests(archive)
+    if not runs:
         raise UsageError(f"{archive}: expected an archive, found no manifest")
     staging = os.path.abspath(settings.staging or os.path.join(store, "spark-staging"))
     options = table.parse(
@@ -68,12 +68,12 @@ def run(spark: SparkSession, settings: ReplaySettings) -> JobReport:
     txn_id = settings.txn_id or f"replay of {archive}"
     owner = f"replay of {','.join(settings.topics or ('all topics',))} by {settings.batch_bytes} bytes"
     check_target(store)
-    # A part of an archive gives the same rows in every run: what was staged need not be durable.
+    # A part of an archive gives the same rows in every run: staged files need not be durable.
     transaction = SinkTransaction(store, staging, txn_id, owner=owner, repeatable=True)
-    batches = batches_of(found, settings.topics, settings.batch_bytes)
+    batches = batches_of(runs, settings.topics, settings.batch_bytes)
     appended = rows = skipped = 0
     committing: Future[Committed] | None = None
-    # One batch is appended while the tasks stage the next.
+    # A batch is appended while the tasks stage the next.
     with ExitStack() as held, ThreadPoolExecutor(1, "replay") as appender:
         opened: list[MessageStore] = []
 
@@ -118,7 +118,7 @@ class _Work:
 
 
 def _stage(work: _Work) -> StagedFile | None:
-    """In a task: the rows of one piece, encoded and staged in log order."""
+    """Encode and stage the rows of a piece in log order, in a task."""
     import pyarrow as pa
     from pyspark import TaskContext
 
@@ -132,7 +132,7 @@ def _stage(work: _Work) -> StagedFile | None:
     context = TaskContext.get()
     attempt = context.taskAttemptId() if context is not None else 0
     stamp = work.transaction.stamp(work.batch, work.partition)
-    # Every row has its queue: how many a topic has is not asked.
+    # Every row has a queue id: the number of queues is not used.
     rows = RowWriter(work.options, stamp, work.partition, lambda topic: 1)
     with work.transaction.writer(work.batch, work.partition, attempt) as writer:
         for batches, order in merged(paths, _COLUMNS):
@@ -142,7 +142,7 @@ def _stage(work: _Work) -> StagedFile | None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     parser = job_parser(
         "replay",
         "Append the messages of an archive to a store or a cluster, once: a repeated run goes on.",
@@ -169,12 +169,12 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def settings_of(a: argparse.Namespace) -> ReplaySettings:
-    """The settings that a command line means."""
+    """Return the settings of a command line."""
     return ReplaySettings(a.archive, place_of(a), a.topics, a.txn_id, a.staging, a.batch_bytes, a.new_times, a.new_ids)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command; return the exit code."""
     return run_job(build_parser(), settings_of, run, argv)
 
 
@@ -186,7 +186,7 @@ if not TYPE_CHECKING:
 
 
 if __name__ == "__main__":
-    # Under its own name, so that tasks find its functions.
+    # Import by name, so that tasks find the functions.
     from mqfast.spark.jobs import replay
 
     sys.exit(replay.main())

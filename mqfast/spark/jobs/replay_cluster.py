@@ -1,8 +1,8 @@
-"""``replay`` into a running cluster: an archive's messages to its brokers, each once, in the order of each queue.
+"""``replay`` into a running cluster: an archive's messages to the brokers, each once, in the order of each queue.
 
-Room: the Spark adapter. The batches are those of a replay into a store; a task sends the messages of some queues of one
-topic, so that no two tasks share a queue. What was sent before is what the brokers remember (``remote/sink.py``). It
-must never send messages of the broker's own topics unless they are named: brokers refuse them or act on them.
+The batches are those of a replay into a store. A task sends the messages of some queues of a topic, so no two tasks
+share a queue. The brokers' write state shows the rows sent before (``remote/sink.py``). Messages of broker topics are
+sent only if named: brokers refuse or execute such messages.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["replay_to_cluster"]
 
 _COLUMNS: Final = ("topic", "queueId", "bornTimestamp", "flag", "sysFlag", "reconsumeTimes", "properties", "body")
-# Tasks of one topic in a batch. The brokers remember rows by task, so the number is the same in every run.
+# Tasks of a topic in a batch. The write state is by task, so the number is the same in every run.
 _SHARES: Final = 4
 
 
@@ -50,7 +50,7 @@ class _Work:
 
 
 def replay_to_cluster(spark: SparkSession, settings: ReplaySettings) -> JobReport:
-    """Send what the brokers do not have yet.
+    """Send the messages that the brokers do not have yet.
 
     Raises: UsageError, ConfigError, CorruptFile, ClientError, and Spark's errors of failed tasks.
     """
@@ -59,8 +59,8 @@ def replay_to_cluster(spark: SparkSession, settings: ReplaySettings) -> JobRepor
     assert isinstance(settings.store, ClusterLocation)
     context_of(spark, "replay")
     archive = os.path.abspath(settings.archive)
-    found = manifests(archive)
-    if not found:
+    runs = manifests(archive)
+    if not runs:
         raise UsageError(f"{archive}: expected an archive, found no manifest")
     if settings.staging is not None:
         raise UsageError("--staging: it is for a store; brokers remember what was sent")
@@ -73,14 +73,14 @@ def replay_to_cluster(spark: SparkSession, settings: ReplaySettings) -> JobRepor
         },
         table.SINK,
     )  # fmt: skip
-    every = sorted({file.topic for manifest in found for file in manifest.files})
+    every = sorted({file.topic for manifest in runs for file in manifest.files})
     topics = tuple(topic for topic in every if not is_hidden(topic)) if settings.topics is None else settings.topics
     kinds = {column.name: column for column in MESSAGES}
     schema = struct_type([kinds[name] for name in _sent_columns(names_queues)])
     writer = RemoteBatchWriter(options, schema, False)
     txn_id = settings.txn_id or f"replay of {archive}"
     key = key_of("replay", txn_id, ",".join(topics), str(settings.batch_bytes))
-    batches = batches_of(found, topics, settings.batch_bytes)
+    batches = batches_of(runs, topics, settings.batch_bytes)
     rows = sent_rows = done_before = 0
     for number, pieces in enumerate(batches):
         files = [file for piece in pieces for file in piece]
@@ -97,8 +97,8 @@ def replay_to_cluster(spark: SparkSession, settings: ReplaySettings) -> JobRepor
         ]
         sent = run_tasks(spark, work, _send, "replay")
         writer.check(sent)
-        done_before += any(one.done for one in sent)
-        sent_rows += sum(one.rows for one in sent)
+        done_before += any(result.done for result in sent)
+        sent_rows += sum(result.rows for result in sent)
     facts = {
         "archive": archive, "cluster": settings.store.namesrv, "txnId": txn_id, "messages": rows, "sent": sent_rows,
         "batches": len(batches), "doneBefore": done_before, "queuesKept": names_queues,
@@ -112,7 +112,7 @@ def _sent_columns(names_queues: bool) -> Sequence[str]:
 
 
 def _send(work: _Work) -> Sent:
-    """In a task: the rows of some queues of one topic."""
+    """Send the rows of some queues of a topic, in a task."""
     return work.writer.send(_rows(work), work.key, work.batch)
 
 

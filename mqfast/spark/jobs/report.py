@@ -1,6 +1,6 @@
-"""What a job tells at its end: facts, tables and whether damage was found; as text or as one JSON object.
+"""The report of a job: facts, tables and whether damage was found; as text or as a JSON object.
 
-Room: the Spark adapter; knows neither Spark nor stores. It must never send a control character to a terminal.
+Control characters are never sent to a terminal. Uses neither Spark nor stores.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ __all__ = ["JobReport", "ReportTable", "cell_text"]
 
 @dataclass(frozen=True)
 class ReportTable:
-    """Rows under heads."""
+    """Rows with headings."""
 
     title: str
     heads: tuple[str, ...]
     rows: list[tuple[Any, ...]]
 
     def text(self) -> str:
-        """Columns side by side, numbers to the right."""
+        """Return the columns side by side, numbers right-aligned."""
         cells = [[cell_text(value) for value in row] for row in self.rows]
         right = [all(isinstance(row[i], (int, float)) for row in self.rows) for i in range(len(self.heads))]
         widths = [max([len(head), *(len(row[i]) for row in cells)]) for i, head in enumerate(self.heads)]
@@ -36,9 +36,9 @@ class ReportTable:
 
 @dataclass
 class JobReport:
-    """How a job ended.
+    """The result of a job.
 
-    ``damaged``: the job has done its work, and found or left out what is not as it should be.
+    ``damaged``: the job has finished, and found or left out damage.
     """
 
     job: str
@@ -51,18 +51,18 @@ class JobReport:
         self.tables.append(ReportTable(title, tuple(heads), [tuple(row) for row in rows]))
 
     def json(self) -> str:
-        """One JSON object on one line, ASCII."""
+        """Return a JSON object on one line, ASCII."""
         return json.dumps(dataclasses.asdict(self), default=str)
 
     def text(self) -> str:
-        """For people: the facts, then the tables that have rows."""
+        """Return text for people: the facts, then the tables with rows."""
         width = max(map(len, self.facts), default=0)
         facts = [f"  {name.ljust(width)}  {cell_text(value)}" for name, value in self.facts.items()]
         return "\n".join(["\n".join([self.job, *facts]), *(table.text() for table in self.tables if table.rows)])
 
 
 def cell_text(value: Any) -> str:
-    """A value on one line, as people read it."""
+    """Return a value on one line, for people."""
     if value is None:
         return "-"
     if isinstance(value, bool):

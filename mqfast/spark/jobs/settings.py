@@ -11,8 +11,10 @@ __all__ = ["ArchiveSettings", "AuditSettings", "DlqSettings", "ReplaySettings"]
 
 @dataclass(frozen=True)
 class ArchiveSettings:
-    """``topics``: only these, None for all; ``level``: of the compression, None for the codec's own;
-    ``allow_loss``: go on although retention removed messages that no run archived.
+    """The settings of ``archive``.
+
+    ``topics``: only these, None for all; ``level``: of the compression, None for the codec's default; ``allow_loss``:
+    continue although retention removed messages that no run archived.
     """
 
     store: Place
@@ -28,8 +30,10 @@ class ArchiveSettings:
 
 @dataclass(frozen=True)
 class AuditSettings:
-    """``findings``: at most so many are listed; ``queues`` and ``index``: compare them with the log as well;
-    ``delay_levels``: of the broker, None for RocketMQ's own.
+    """The settings of ``audit``.
+
+    ``findings``: listed at most; ``queues`` and ``index``: compare them with the log as well; ``delay_levels``: of the
+    broker, None for RocketMQ's default.
     """
 
     store: Place
@@ -42,11 +46,13 @@ class AuditSettings:
 
 @dataclass(frozen=True)
 class DlqSettings:
-    """``target``: None for the store itself; ``groups``: of consumers, None for all; ``since_ms``, ``until_ms``: when
-    the letter was stored, that is, died; ``properties``: name and value, all of them must be there; ``where``: a
-    condition in SQL over the columns of messages; ``topic``: for all letters, None for each one's own;
-    ``max_attempts``: a letter that was sent back so often is not sent any more; ``txn_id``: the name under which each
-    letter counts once, None for one made of the store's path.
+    """The settings of ``dlq``.
+
+    ``target``: None for the store itself; ``groups``: of consumers, None for all; ``since_ms``, ``until_ms``: store
+    time of the letter; ``properties``: names and values that must all match; ``where``: a condition in SQL over the
+    columns of messages; ``topic``: for all letters, None for the original topics; ``max_attempts``: letters sent back
+    so often are not sent again; ``txn_id``: the name under which each letter counts once, None for a name from the
+    store's path.
     """
 
     store: Place
@@ -66,8 +72,10 @@ class DlqSettings:
 
 @dataclass(frozen=True)
 class ReplaySettings:
-    """``txn_id``: the name under which a replay counts once, None for one made of the archive's path; ``batch_bytes``:
-    of Parquet, appended at once; ``new_times`` and ``new_ids``: as if produced now.
+    """The settings of ``replay``.
+
+    ``txn_id``: the name under which a replay counts once, None for a name from the archive's path; ``batch_bytes``: of
+    Parquet in a batch; ``new_times`` and ``new_ids``: as if produced now.
     """
 
     archive: str

@@ -1,7 +1,6 @@
-"""Work of a job that runs in Spark's tasks: one task for each item, results in the order of the items.
+"""Work of a job in Spark's tasks: a task for each item, results in the order of the items.
 
-Room: the Spark adapter. Functions given here must be named in an importable module, so that executors find them by
-name. It must never hold more than the results in the driver.
+Functions must be named in an importable module, so that executors find them by name. The driver holds only the results.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ _LOOK_EVERY_S: Final = 1.0
 
 
 def print_progress(text: str) -> None:
-    """One line of progress, on stderr."""
+    """Print a line of progress on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 def run_tasks(spark: SparkSession, items: Sequence[T], task: Callable[[T], R], what: str) -> list[R]:
-    """Do ``task`` for each item on the cluster; progress goes to stderr.
+    """Call ``task`` for each item on the cluster; progress goes to stderr.
 
-    Raises: what Spark raises when a task fails for good; its text ends with the task's own error.
+    Raises: Spark's error of a task that failed for good; the text ends with the task's error.
     """
     if not items:
         return []
@@ -57,12 +56,12 @@ def run_tasks(spark: SparkSession, items: Sequence[T], task: Callable[[T], R], w
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Is this a session of Spark Connect, which has no SparkContext?"""
+    """Return whether this is a session of Spark Connect, which has no SparkContext."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def context_of(spark: SparkSession, job: str) -> SparkContext:
-    """For jobs that need RDDs. Raises: UsageError over Spark Connect."""
+    """Return the SparkContext, for jobs that need RDDs. Raises: UsageError over Spark Connect."""
     if is_connect(spark):
         raise UsageError(
             f"{job}: expected a session with a SparkContext, found one of Spark Connect; run the command "
@@ -72,7 +71,7 @@ def context_of(spark: SparkSession, job: str) -> SparkContext:
 
 
 def _run_connected(spark: SparkSession, items: Sequence[T], task: Callable[[T], R], what: str) -> list[R]:
-    """The same by a DataFrame: a row for each item, each in a partition of its own."""
+    """Run the tasks by a DataFrame: a row for each item, each in a partition."""
     print_progress(f"{what}: {len(items)} tasks")
     packed = [pickle.dumps(item) for item in items]
     rows = spark.range(0, len(items), 1, len(items)).mapInArrow(

@@ -1,6 +1,6 @@
 """The options of a user as the settings of a client that sends.
 
-Room: the Spark adapter; no Spark in it. It must never connect.
+Opens no connection. Uses no Spark.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["settings_of"]
 
 
 def settings_of(options: Options) -> InstanceSettings:
-    """The settings of a client of the options' cluster. Raises: ConfigError."""
+    """Return the settings of a client of the options' cluster. Raises: ConfigError."""
     credentials = None
     if options.access_key is not None and options.secret_key is not None:
         credentials = Credentials(options.access_key, options.secret_key, options.security_token)
