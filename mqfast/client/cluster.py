@@ -1,4 +1,4 @@
-"""Metadata of one cluster as request steps: name servers in turn, routes, brokers, and attempts until servers answer.
+"""Metadata of a cluster as request steps: name servers in turn, routes, brokers, and attempts until servers answer.
 
 No I/O: the asyncio and the blocking driver run the steps, for clients, administration and Spark. Source:
 MQClientInstance (updateTopicRouteInfoFromNameServer), NettyRemotingClient (getAndCreateNameserverChannel).
@@ -48,9 +48,9 @@ def retry(
     recover: Callable[[Exception, float], RequestSteps[None]],
     pauses_s: tuple[float, float],
 ) -> RequestSteps[T]:
-    """Run the steps of an attempt until one succeeds. Returns: its result.
+    """Run the steps of an attempt until success. Returns: the result.
 
-    Args: recover: steps after a failed attempt, with its error and the planned pause; they pause, or raise to end the
+    Args: recover: steps after a failed attempt, with the error and the planned pause; these sleep, or raise to end the
         attempts. pauses_s: first and longest pause; each is twice the pause before.
     """
     pause_s, longest_s = pauses_s
@@ -70,7 +70,7 @@ class NameServerAnswer(NamedTuple):
 
 
 class Cached(Generic[T]):
-    """A value of the name servers with the time of its fetch. Thread: any; a value and its time change together.
+    """A value of the name servers with the time of the fetch. Thread: any; value and time change together.
 
     Attributes: is_known: whether the value may stay while no name server answers: it was fetched and is not empty.
     """
@@ -99,7 +99,7 @@ class Cached(Generic[T]):
 
 
 class ClusterMetadata:
-    """Name servers and routes of one cluster.
+    """Name servers and routes of a cluster.
 
     Attributes: name_servers; routes: the routes of ``route`` and ``publish_route``.
     Thread: any.
@@ -138,9 +138,9 @@ class ClusterMetadata:
         timeout_s: float | None = None,
         about: str,
     ) -> RequestSteps[NameServerAnswer]:
-        """Return the response of the first name server that answers, whatever its code.
+        """Return the response of the first name server that answers, with any code.
 
-        Args: timeout_s: for all name servers together; None: a limit for each one only.
+        Args: timeout_s: for all name servers together; None: only a limit for each.
         Raises: ConnectError.
         """
         begin_s = time.monotonic()
@@ -169,7 +169,7 @@ class ClusterMetadata:
         timeout_s: float | None,
         answers_max: float = math.inf,
     ) -> RequestSteps[tuple[list[NameServerAnswer], list[str]]]:
-        """Send a request to one name server after the other. Returns: the responses, and the reasons of failures."""
+        """Send a request to the name servers in turn. Returns: the responses, and the reasons of failures."""
         deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
         answers: list[NameServerAnswer] = []
         reasons: list[str] = []
@@ -214,7 +214,9 @@ class ClusterMetadata:
         return (yield from self.query(code, ClusterBody, timeout_s=timeout_s, about=about))
 
     def topic_list(self, *, timeout_s: float | None = None) -> RequestSteps[list[str]]:
-        """Return all topics that a name server knows, in its order. Raises: ConnectError, BrokerError."""
+        """Return all topics that a name server knows, in the order of the name server. Raises: ConnectError,
+        BrokerError.
+        """
         code, about = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, "list of topics"
         return (yield from self.query(code, TopicListBody, timeout_s=timeout_s, about=about)).topic_list
 

@@ -1,1 +1,1 @@
-"""What administrates a cluster."""
+"""Administration of clusters."""

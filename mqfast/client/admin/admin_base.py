@@ -1,7 +1,7 @@
-"""What all subjects of administration share: which server is asked, and what its answer must be.
+"""The base of all subjects of administration: the server of a request, and checks of the response.
 
-Room: client. It must never cache what a cluster is: an administrator asks because it may have changed. An answer that
-cannot be read is an error with code, remark and address, as a refusal is.
+Nothing about a cluster is cached: a cluster may have changed since the last call. A response that cannot be decoded is
+an error with code, remark and address, as a refusal is.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MASTER: Final = 0
 
 
 class BrokerInfo(NamedTuple):
-    """One broker name: its cluster, and an address for each broker id."""
+    """A broker name with the cluster, and an address for each broker id."""
 
     name: str
     cluster: str
@@ -43,7 +43,7 @@ class BrokerInfo(NamedTuple):
 
     @property
     def master(self) -> str:
-        """Where a change goes. Raises: ClientError where there is no master."""
+        """Return the address for changes. Raises: ClientError where there is no master."""
         if MASTER not in self.addresses:
             raise ClientError(
                 f"broker {self.name}: expected a master, the name servers know only {dict(self.addresses)}"
@@ -52,7 +52,7 @@ class BrokerInfo(NamedTuple):
 
     @property
     def any(self) -> str:
-        """Where a question goes: the master, else the slave with the lowest id."""
+        """Return the address for reads: the master, else the slave with the lowest id."""
         return self.addresses[min(self.addresses)]
 
 
@@ -63,17 +63,17 @@ class Clusters(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """The clusters."""
+        """Return the names of the clusters."""
         return sorted({broker.cluster for broker in self.brokers.values()})
 
     def of(self, cluster: str | None) -> list[BrokerInfo]:
-        """The brokers of a cluster, or all. Raises: ConfigError for an unknown one."""
+        """Return the brokers of a cluster, or all. Raises: ConfigError for an unknown cluster."""
         if cluster is not None:
             known_name("cluster", cluster, self.names)
         return [broker for _, broker in sorted(self.brokers.items()) if cluster in (None, broker.cluster)]
 
     def of_the_one(self, cluster: str | None) -> list[BrokerInfo]:
-        """The brokers that a change without a cluster's name means: those of the only cluster.
+        """Return the brokers for a change without a cluster's name: those of the only cluster.
 
         Raises: ConfigError where there are several; NoRoute where no broker is registered.
         """
@@ -85,7 +85,7 @@ class Clusters(NamedTuple):
         return self.of(cluster)
 
     def address_of(self, broker: str) -> str:
-        """The address of a broker's name, or the address itself where a broker has it. Raises: ConfigError."""
+        """Return the address of a broker name, or the address itself where a broker has it. Raises: ConfigError."""
         addresses = {address for info in self.brokers.values() for address in info.addresses.values()}
         if broker in addresses:
             return broker
@@ -93,7 +93,7 @@ class Clusters(NamedTuple):
 
 
 class Asking:
-    """The base of all subjects. Thread: that of the face."""
+    """The base of all subjects. Thread: that of the client."""
 
     _instance: ClientInstance
     _timeout_s: float
@@ -111,7 +111,7 @@ class Asking:
         about: str = "",
         timeout_s: float | None = None,
     ) -> RequestSteps[RemotingCommand]:
-        """One request. Args: also: codes that are no error, besides 0. Raises: ClientError, RemotingError."""
+        """Send a request. Args: also: codes besides 0 that are no error. Raises: ClientError, RemotingError."""
         try:
             answer = yield Request(address, code, _texts(fields), body, timeout_s or self._timeout_s)
         except (CallTimeout, ConnectionLost) as error:
@@ -129,7 +129,7 @@ class Asking:
         *,
         about: str = "",
     ) -> RequestSteps[T]:
-        """One request whose answer has a body of JSON. Raises: ClientError, RemotingError."""
+        """Send a request, and return the JSON body of the response. Raises: ClientError, RemotingError."""
         answer = yield from self._call(address, code, fields, body, about=about)
         return read_answer(answer, address, lambda data: decode_body(data, kind, "body"))
 
@@ -151,7 +151,7 @@ class Asking:
         also: Collection[int] = (),
         about: str,
     ) -> RequestSteps[dict[str, RemotingCommand]]:
-        """The same request to every name server: they do not tell each other. Returns: the answers by address."""
+        """Send a request to every name server: name servers do not share state. Returns: the responses by address."""
         answers = {}
         for address in sorted(self._instance.name_servers.addresses):
             answers[address] = yield from self._call(address, code, fields, body, also=also, about=about)
@@ -168,7 +168,7 @@ class Asking:
         return Clusters(table)
 
     def _address_of(self, broker: str) -> RequestSteps[str]:
-        """The address of a broker's name or address. Raises: ConfigError, for no text before anything is asked."""
+        """Return the address of a broker name or address. Raises: ConfigError, for an empty text before any request."""
         checked_text("broker", broker)
         return (yield from self._clusters()).address_of(broker)
 
@@ -178,7 +178,7 @@ class Asking:
     # --- the brokers of a topic ---
 
     def _route(self, topic: str) -> RequestSteps[TopicRoute]:
-        """Where a topic is now. Raises: NoRoute, with the nearest topic."""
+        """Return the current route of a topic. Raises: NoRoute, with the nearest topic."""
         try:
             return (yield from self._instance.route(topic, timeout_s=self._timeout_s, refresh=True))
         except NoRoute as error:
@@ -187,7 +187,7 @@ class Asking:
             raise NoRoute(f"{error}{nearest(topic, known)}") from None
 
     def _brokers_of(self, topic: str) -> RequestSteps[list[BrokerInfo]]:
-        """The brokers that have a topic. Raises: NoRoute, with the nearest topic."""
+        """Return the brokers of a topic. Raises: NoRoute, with the nearest topic."""
         route = yield from self._route(topic)
         names = {data.broker_name for data in route.queue_datas}
         brokers = [
@@ -199,7 +199,7 @@ class Asking:
 
 
 def read_field(answer: RemotingCommand, address: str, name: str) -> int:
-    """A whole number of an answer's header. Raises: BrokerError where there is none."""
+    """Return a whole number of a response's header. Raises: BrokerError where there is none."""
 
     def read(_: bytes) -> int:
         text = str(answer.ext_fields.get(name, ""))
@@ -212,7 +212,7 @@ def read_field(answer: RemotingCommand, address: str, name: str) -> int:
 
 
 def _texts(fields: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Fields as the wire has them; None leaves a field out."""
+    """Return the fields as text for the wire; None leaves a field out."""
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in (fields or {}).items()

@@ -1,7 +1,7 @@
-"""All calls of administration, and AdminClient, their face for threads.
+"""All calls of administration, and AdminClient, the blocking client.
 
-Room: client. It must never be used by the thread that serves sync clients. What each call does: the files of the
-subjects beside this one.
+The files of the subjects describe the calls. The I/O thread of sync clients cannot use AdminClient: a call would wait
+for its own thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CLOSE_S = 5.0
 
 
 class AdminCalls(NamedArguments, TopicCalls, GroupCalls, OffsetCalls, MessageCalls, BrokerCalls):
-    """Administration of one or several clusters by their name servers.
+    """Administration of clusters, by the addresses of name servers.
 
     Args:
         namesrv_addr: ``"a:9876;b:9876"`` or a list; None: the variable NAMESRV_ADDR.
@@ -67,7 +67,7 @@ class AdminCalls(NamedArguments, TopicCalls, GroupCalls, OffsetCalls, MessageCal
 
 
 class AdminClient(AdminCalls, SyncFace):
-    """Administration of one or several clusters by their name servers; the first call connects.
+    """Administration of clusters, by the addresses of name servers; the first call connects.
 
         with AdminClient("127.0.0.1:9876") as admin:
             admin.create_topic("orders")
@@ -107,7 +107,7 @@ class AdminClient(AdminCalls, SyncFace):
         self.close()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """End it; calls after that raise ClientClosed. The second call does nothing. Args: timeout_s: at most."""
+        """Close the client; later calls raise ClientClosed. A second call does nothing. Args: timeout_s: at most."""
         check_may_wait()
         self._closed = True
         if self._connection_pool is not None and self._io is not None and self._io.is_alive:
@@ -119,7 +119,7 @@ class AdminClient(AdminCalls, SyncFace):
             await self._instance.release()
 
     def after_fork(self) -> None:
-        """In a child: begin anew at the next call."""
+        """Reset the state in a child process; the next call starts again."""
         self._starting = Guard(brief=False)
         self._io = self._connection_pool = None
 

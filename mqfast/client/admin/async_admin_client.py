@@ -1,8 +1,4 @@
-"""AsyncAdminClient: administration for asyncio.
-
-Room: client. It must never start a thread or block the loop. What each call does: the files of the subjects beside this
-one.
-"""
+"""AsyncAdminClient: administration for asyncio, without a thread. The files of the subjects describe the calls."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ T = TypeVar("T")
 
 
 class AsyncAdminClient(AdminCalls, AsyncFace):
-    """Administration of one or several clusters by their name servers; the first call connects.
+    """Administration of clusters, by the addresses of name servers; the first call connects.
 
         async with AsyncAdminClient("127.0.0.1:9876") as admin:
             await admin.create_topic("orders")
@@ -40,7 +36,7 @@ class AsyncAdminClient(AdminCalls, AsyncFace):
         await self.close()
 
     async def close(self) -> None:
-        """End it; calls after that raise ClientClosed. The second call does nothing."""
+        """Close the client; later calls raise ClientClosed. A second call does nothing."""
         was_open, self._is_open, self._closed = self._is_open, False, True
         if was_open and self._instance.is_here:
             await self._instance.release()
@@ -54,7 +50,7 @@ class AsyncAdminClient(AdminCalls, AsyncFace):
         if not self._is_open:
             instance = ClientInstance.shared(self._settings, loop_of_caller())
             await instance.acquire()
-            if self._has_changed():  # another task was here meanwhile
+            if self._has_changed():  # another task opened or closed the client meanwhile
                 await instance.release()
                 return await self._run(steps)
             self._instance, self._is_open = instance, True

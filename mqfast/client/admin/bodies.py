@@ -1,7 +1,7 @@
-"""What the bodies of admin answers carry, as types, and what they become for the caller.
+"""Bodies of admin responses as types, and the conversion for callers.
 
-Room: client. It must never take a missing field for an error where some version of RocketMQ leaves it out. Source: the
-classes of the same names in RocketMQ's remoting.protocol.body and remoting.protocol.admin.
+Fields that some version of RocketMQ leaves out have a default. Source: the classes of the same names in RocketMQ's
+remoting.protocol.body and remoting.protocol.admin.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Queue(Struct, rename="camel", frozen=True):
 
 
 def by_queue(what: str, table: Mapping[str, T]) -> dict[MessageQueue, T]:
-    """A map whose keys are the JSON of queues, in the order of queues. Raises: FieldError."""
+    """Return a map whose keys are the JSON of queues, in the order of queues. Raises: FieldError."""
     values: dict[MessageQueue, T] = {}
     for key, value in table.items():
         queue = decode_body(key.encode(), _Queue, f"{what} (key)")
@@ -48,7 +48,7 @@ class GroupListBody(Struct, rename="camel"):
 
 
 class GroupsBody(Struct, rename="camel"):
-    """Answer of 201: the settings of each group, whatever fields they have."""
+    """Answer of 201: the settings of each group, with all fields."""
 
     subscription_group_table: dict[str, dict[str, Any]] = {}
 
@@ -211,13 +211,15 @@ class HaBody(Struct, rename="camel"):
 
 
 def subscriptions_of(subscriptions: Mapping[str, _Subscription] | list[_Subscription]) -> dict[str, str]:
-    """Topic -> expression."""
+    """Return topic -> expression."""
     rows = subscriptions.values() if isinstance(subscriptions, Mapping) else subscriptions
     return {row.topic: row.sub_string for row in sorted(rows, key=lambda row: row.topic)}
 
 
 def settings_of(what: str, body: bytes) -> dict[str, str]:
-    """A body of lines ``name=value``, as servers write them: without escapes. Raises: FieldError."""
+    """Return the settings of a body of lines ``name=value``, as servers write them: without escapes. Raises:
+    FieldError.
+    """
     try:
         lines = body.decode("utf-8").splitlines()
     except UnicodeDecodeError as error:
@@ -229,7 +231,7 @@ def settings_of(what: str, body: bytes) -> dict[str, str]:
 
 
 def properties_text(pairs: Mapping[str, str]) -> bytes:
-    """Settings as the body of 25 and 318: one line each."""
+    """Return settings as the body of 25 and 318: a line for each setting."""
     return "".join(f"{name}={_escaped(value)}\n" for name, value in pairs.items()).encode()
 
 

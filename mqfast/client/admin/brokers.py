@@ -1,7 +1,7 @@
-"""Brokers and name servers: their settings, what they say of themselves, and whether brokers take messages.
+"""Brokers and name servers: settings, measurements, replication state, and write permission.
 
-Room: client. It must never send a setting whose name the server does not know, or a value of another kind than the one
-it has. Source: DefaultMQAdminExtImpl, UpdateBrokerConfigSubCommand, WipeWritePermSubCommand.
+A setting whose name the server does not know, or whose value has another type, is refused before a request. Source:
+DefaultMQAdminExtImpl, UpdateBrokerConfigSubCommand, WipeWritePermSubCommand.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _BOOLEANS: Final = ("true", "false")
 
 
 class SlaveStatus(NamedTuple):
-    """How far one slave is.
+    """The replication state of a slave.
 
-    Attributes: address: of the slave, as its master sees it, or the slave that was asked; state: what a master says,
-        ``IN_SYNC`` or ``BEHIND``, or what a slave says of itself, ``TRANSFER``, ``READY``, ``DIVERGED``, ``SHUTDOWN``;
-        offset: physical offset up to which it has the log; behind_bytes: what it lacks; behind: the age of the first
-        message that it lacks, None where the broker does not say (RocketMQ's); bytes_per_s: sent in the last second;
-        last_contact: since it was heard of; error: why it does not follow.
+    Attributes: address: of the slave, as its master sees it, or the slave that was asked; state: from a master
+        ``IN_SYNC`` or ``BEHIND``, from a slave ``TRANSFER``, ``READY``, ``DIVERGED`` or ``SHUTDOWN``; offset: physical
+        end offset of the slave's log; behind_bytes: missing bytes; behind: age of the first missing message, None where
+        the broker does not say (RocketMQ's); bytes_per_s: sent in the last second; last_contact: time since the last
+        message of the slave; error: the reason why replication stopped.
     """
 
     address: str
@@ -45,10 +45,10 @@ class SlaveStatus(NamedTuple):
 
 
 class HaStatus(NamedTuple):
-    """Replication as one broker sees it.
+    """The replication state of a broker.
 
-    Attributes: broker: its address; is_master; end: where the master's log ends, as far as the broker knows; master:
-        whom a slave follows; slaves: those of a master, or the slave itself.
+    Attributes: broker: its address; is_master; end: end offset of the master's log, as far as the broker knows; master:
+        address of a slave's master; slaves: those of a master, or the slave itself.
     """
 
     broker: str
@@ -63,7 +63,7 @@ class BrokerCalls(Asking):
 
     @call
     def broker_config(self, broker: str) -> RequestSteps[Mapping[str, str]]:
-        """All settings of a broker, by RocketMQ's names."""
+        """Return all settings of a broker, by RocketMQ's names."""
         address = yield from self._address_of(broker)
         return (yield from _settings_at(self, address))
 
@@ -71,7 +71,7 @@ class BrokerCalls(Asking):
     def set_broker_config(
         self, broker: str, changes: Mapping[str, str], *, unchecked: bool = False
     ) -> RequestSteps[None]:
-        """Change settings of a running broker; some act only at its next start.
+        """Change settings of a running broker; some act only at the next start.
 
         Args: unchecked: send also names that the broker does not list.
         Raises: ConfigError with the nearest name before anything is sent; Refused for what no admin may change.
@@ -86,7 +86,7 @@ class BrokerCalls(Asking):
 
     @call
     def runtime(self, broker: str) -> RequestSteps[Mapping[str, str]]:
-        """What a broker measures of itself: ``putTps``, ``commitLogDiskRatio``, ``msgPutTotalTodayNow`` and others."""
+        """Return measurements of a broker: ``putTps``, ``commitLogDiskRatio``, ``msgPutTotalTodayNow`` and others."""
         address = yield from self._address_of(broker)
         code = RequestCode.GET_BROKER_RUNTIME_INFO
         body = yield from self._ask(address, code, TableBody, about=f"broker {broker}")
@@ -94,7 +94,7 @@ class BrokerCalls(Asking):
 
     @call
     def ha_status(self, broker: str) -> RequestSteps[HaStatus]:
-        """How far the slaves of a master are, or how a slave follows. Raises: Refused for brokers of 4.9."""
+        """Return the replication state of a broker and of its slaves. Raises: Refused for brokers of 4.9."""
         address = yield from self._address_of(broker)
         code = RequestCode.GET_BROKER_HA_STATUS
         body = yield from self._ask(address, code, HaBody, about=f"replication of broker {broker}")
@@ -102,20 +102,21 @@ class BrokerCalls(Asking):
 
     @call
     def wipe_write_perm(self, broker: str) -> RequestSteps[int]:
-        """Have the name servers tell producers that they may not write to a broker: before it is stopped.
+        """Remove the write permission of a broker in the name servers, before the broker is stopped: producers go
+        elsewhere.
 
-        It holds until the broker's topics change or ``add_write_perm``. Returns: topics that changed.
+        The change holds until the broker's topics change or ``add_write_perm``. Returns: the number of changed topics.
         """
         return (yield from _permission(self, broker, RequestCode.WIPE_WRITE_PERM_OF_BROKER, "wipeTopicCount"))
 
     @call
     def add_write_perm(self, broker: str) -> RequestSteps[int]:
-        """Let producers write to a broker again. Returns: topics that changed."""
+        """Restore the write permission of a broker. Returns: the number of changed topics."""
         return (yield from _permission(self, broker, RequestCode.ADD_WRITE_PERM_OF_BROKER, "addTopicCount"))
 
     @call
     def namesrv_config(self) -> RequestSteps[Mapping[str, Mapping[str, str]]]:
-        """The settings of each name server, by its address."""
+        """Return the settings of each name server, by address."""
         answers = yield from self._each_name_server(RequestCode.GET_NAMESRV_CONFIG, about="settings of name servers")
         return {
             address: read_answer(answer, address, lambda data: settings_of("body", data))

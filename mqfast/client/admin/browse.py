@@ -1,7 +1,7 @@
-"""Messages of all queues of a topic, in the order of their store time, page by page.
+"""Messages of all queues of a topic, ordered by store time, page by page.
 
-Room: client. It must never commit an offset, nor follow what comes after the call: each queue ends where it ended then.
-Source: DefaultMQAdminExtImpl, PrintMessageSubCommand.
+No offset is committed. Each queue ends at its end offset of the first page: later messages are not read. Source:
+DefaultMQAdminExtImpl, PrintMessageSubCommand.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ _log = logging.getLogger("mqfast.client.admin")
 
 
 class BrowseRange:
-    """Which messages: stored from ``begin_ms`` to ``end_ms``, both included; None: no limit on that side."""
+    """A range of store times, from ``begin_ms`` to ``end_ms``, both included; None: no limit on that side."""
 
     def __init__(self, begin_ms: int | None, end_ms: int | None) -> None:
         self.begin_ms = begin_ms
         self.end_ms = end_ms
 
     def holds(self, message: Delivery) -> bool:
-        """Was the message stored in this time?"""
+        """Return whether the message was stored in this range."""
         at = message.store_timestamp
         return (self.begin_ms is None or at >= self.begin_ms) and (self.end_ms is None or at <= self.end_ms)
 
 
 class _Queue:
-    """One queue on its way: the next offset, where it ends, and what was pulled and not yet given out."""
+    """The state of one queue: the next offset, the end offset, and pulled messages that were not returned yet."""
 
     def __init__(self, queue: MessageQueue, address: str, at: int, end: int) -> None:
         self.queue = queue
         self.address = address
         self.at = at
         self.end = end
-        self.waiting: list[Delivery] = []  # the first one last
+        self.waiting: list[Delivery] = []  # in reverse order: the first message is last
 
     @property
     def is_empty(self) -> bool:
@@ -89,11 +89,11 @@ def _pages(
 def _found_queues(
     asking: Asking, topic: str, brokers: RequestSteps[list[BrokerInfo]], span: BrowseRange, queues: list[_Queue]
 ) -> RequestSteps[Sequence[Delivery]]:
-    """The first page has no message: it finds the queues and where the span begins and ends in each."""
+    """Return an empty first page, and set the queues with their begin and end offsets."""
     for broker in (yield from brokers):
         for queue, stats in (yield from stats_at(asking, broker.any, topic)).items():
             at, end = stats.min_offset, stats.max_offset
-            if at < end and span.begin_ms:  # an older broker may answer with the next or the last of equal times
+            if at < end and span.begin_ms:  # an older broker may return the next or the last of equal times
                 at = max(at, (yield from _offset_at(asking, queue, span.begin_ms - 1)))
             if at < end and span.end_ms is not None:
                 end = min(end, (yield from _offset_at(asking, queue, span.end_ms + 1)) + 1)
@@ -114,7 +114,7 @@ def _next_page(
     max_count: int | None,
     given: list[int],
 ) -> RequestSteps[Sequence[Delivery]]:
-    """Messages up to where a queue has none left in memory: the next ones of that queue may be older than the rest."""
+    """Return messages up to where a queue has none left in memory: the next message there may be older than the rest."""
     for queue in queues:
         while queue.is_empty:
             yield from _fill(asking, queue, wanted, span)

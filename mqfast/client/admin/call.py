@@ -1,7 +1,7 @@
-"""One call, two faces: a method that is written as steps becomes an ordinary method and a coroutine.
+"""Calls of both admin clients: a method written as request steps becomes a blocking method and a coroutine.
 
-Room: client. It must never ask anything itself, nor know what a call is about. ``@call`` is for calls with one result,
-``@paged`` for calls whose result is an iterator: their function returns steps after steps, each for one page.
+``@call`` is for calls with a single result. ``@paged`` is for calls whose result is an iterator: the function returns
+an iterator of steps for each page.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ T = TypeVar("T")
 
 
 class SyncFace(ABC):
-    """A face whose methods return when the answer is there."""
+    """A client whose methods block until the response."""
 
     @abstractmethod
     def _run(self, steps: RequestSteps[T]) -> T:
-        """Run steps to their end on the caller's thread."""
+        """Run steps on the caller's thread."""
 
 
 class AsyncFace(ABC):
-    """A face whose methods are coroutines."""
+    """A client whose methods are coroutines."""
 
     @abstractmethod
     async def _run(self, steps: RequestSteps[T]) -> T:
-        """Run steps to their end in the running loop."""
+        """Run steps in the running loop."""
 
 
 class _OfBothFaces(Generic[P]):
-    """What both kinds of calls share: the function of each face, with name, signature and docstring of the steps."""
+    """The base of both decorators: a function for each client, with name, signature and docstring of the steps."""
 
     _results = ("{}", "{}")
 
@@ -60,7 +60,7 @@ class _OfBothFaces(Generic[P]):
 
 
 class call(_OfBothFaces[P], Generic[P, T]):
-    """A method written as steps with one result."""
+    """A method written as steps with a single result."""
 
     def __init__(self, function: Callable[Concatenate[Any, P], RequestSteps[T]]) -> None:
         super().__init__(function)
@@ -92,7 +92,7 @@ class call(_OfBothFaces[P], Generic[P, T]):
 
 
 class paged(_OfBothFaces[P], Generic[P, T]):
-    """A method whose function checks its arguments and returns an iterator of steps, each for one page of results."""
+    """A method whose function checks the arguments and returns an iterator of steps, each for a page of results."""
 
     _results = ("Iterator[{}]", "AsyncIterator[{}]")
 
@@ -137,7 +137,7 @@ async def _async_items(face: AsyncFace, pages: Iterator[RequestSteps[Sequence[T]
 
 
 def _like(function: Callable[..., Any], made: Any, result: str) -> Callable[..., Any]:
-    """``made`` as ``function`` shows itself, but for its result: help, completion and tracebacks name the call."""
+    """Return ``made`` with the metadata of ``function`` except the result: for help, completion and tracebacks."""
     functools.update_wrapper(made, function)
     del made.__wrapped__
     signature = inspect.signature(function)
@@ -147,7 +147,7 @@ def _like(function: Callable[..., Any], made: Any, result: str) -> Callable[...,
 
 
 def _of_steps(function: Callable[..., Any]) -> str:
-    """``RequestSteps[X]`` or ``Iterator[RequestSteps[Sequence[X]]]``: the text of X."""
+    """Return the text of X in ``RequestSteps[X]`` or ``Iterator[RequestSteps[Sequence[X]]]``."""
     text = str(function.__annotations__["return"])
     for wrapping in ("Iterator[", "RequestSteps[", "Sequence[") if text.startswith("Iterator[") else ("RequestSteps[",):
         text = text.removeprefix(wrapping).removesuffix("]")

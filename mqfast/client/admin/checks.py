@@ -1,7 +1,7 @@
-"""What an administrator gives, checked before anything is sent: names, numbers, times.
+"""Checks of the arguments of administration before any request: names, numbers, times.
 
-Room: client. It must never ask a server. An error names the argument, what was expected with its limit, what was found,
-and the nearest name where there is one. Source: TopicValidator, Validators.
+An error names the argument, the expected value with its limit, the actual value, and the nearest name where there is
+one. Source: TopicValidator, Validators.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _BITS: Final = {"r": 4, "w": 2, "i": 1}
 MILLISECONDS_LEAST: Final = 10**12
 """2001-09-09. A smaller number is no time in ms: seconds, or an offset."""
 _NAMES_SHOWN: Final = 8
-_WORDS: Final = ("changes", "kind", "settings")  # arguments that name no thing of a cluster
+_WORDS: Final = ("changes", "kind", "settings")  # arguments that name no topic, group, broker or cluster
 _I64_MAX: Final = 2**63 - 1
 
 
 def nearest(name: str, known: Collection[str]) -> str:
-    """``; the nearest name is 'x'`` for a message, or an empty text."""
+    """Return ``; the nearest name is 'x'`` for an error text, or an empty text."""
     near = near_names(name, known)
     return f"; the nearest name is {near[0]!r}" if near else ""
 
 
 def known_name(what: str, name: object, known: Collection[str]) -> str:
-    """Check that a name is one of the known ones.
+    """Check that a name is known, and return it.
 
-    Raises: UnknownName for a thing of a cluster that is not there; ConfigError for a setting, a kind, another type.
+    Raises: UnknownName for an unknown topic, group, broker or cluster; ConfigError for a setting, a kind, another type.
     """
     name = checked_text(what, name)
     if name not in known:
@@ -53,12 +53,12 @@ def known_name(what: str, name: object, known: Collection[str]) -> str:
 
 
 def checked_text(what: str, given: object) -> str:
-    """A text. Raises: ConfigError."""
+    """Return a checked text. Raises: ConfigError."""
     return validate.checked_text(what, given, error=ClientConfigError)
 
 
 def checked_queue(queue: object) -> MessageQueue:
-    """One queue. Raises: ConfigError."""
+    """Return a checked queue. Raises: ConfigError."""
     if isinstance(queue, tuple) and len(queue) == 3:
         topic, broker_name, queue_id = queue
         if isinstance(topic, str) and isinstance(broker_name, str) and type(queue_id) is int and queue_id >= 0:
@@ -67,7 +67,7 @@ def checked_queue(queue: object) -> MessageQueue:
 
 
 def checked_name(what: str, name: object, max_chars: int) -> str:
-    """A name that brokers take. Raises: ConfigError."""
+    """Return a name that brokers accept. Raises: ConfigError."""
     name = checked_text(what, name)
     if not 0 < len(name) <= max_chars:
         raise ClientConfigError(f"{what}: expected 1 to {max_chars} characters, found {len(name)}: {name[:40]!r}")
@@ -80,35 +80,37 @@ def checked_name(what: str, name: object, max_chars: int) -> str:
 
 
 def checked_topic(topic: object) -> str:
-    """A topic's name. Raises: ConfigError."""
+    """Return the name of a topic. Raises: ConfigError."""
     is_of_group = str(topic).startswith((RETRY_PREFIX, DLQ_PREFIX))
     return checked_name("topic", topic, _RETRY_OR_DLQ_MAX if is_of_group else _TOPIC_MAX)
 
 
 def checked_group(group: object, what: str = "group") -> str:
-    """A group's name. Raises: ConfigError."""
+    """Return the name of a group. Raises: ConfigError."""
     return checked_name(what, group, _GROUP_MAX)
 
 
 def checked_number(what: str, number: object, minimum: int, maximum: int) -> int:
-    """A whole number within its limits. Raises: ConfigError."""
+    """Return a whole number within its limits. Raises: ConfigError."""
     return validate.checked_whole(what, number, minimum, maximum, error=ClientConfigError)
 
 
 def checked_flag(what: str, flag: object) -> bool:
-    """True or False. Raises: ConfigError."""
+    """Return True or False. Raises: ConfigError."""
     return validate.checked_flag(what, flag, error=ClientConfigError)
 
 
 def checked_perm(perm: object) -> int:
-    """Permission bits of ``r``, ``w``, ``rw`` (and ``i``: topics made by a send inherit). Raises: ConfigError."""
+    """Return the permission bits of ``r``, ``w``, ``rw`` (and ``i``: topics made by a send inherit). Raises:
+    ConfigError.
+    """
     if not isinstance(perm, str) or not perm or set(perm) - set(_BITS) or len(set(perm)) != len(perm):
         raise ClientConfigError(f"perm: expected 'rw', 'r' or 'w', found {perm!r}")
     return sum(_BITS[letter] for letter in perm)
 
 
 def milliseconds(what: str, when: object) -> int:
-    """A time in ms since the epoch; a datetime without a zone is local time. Raises: ConfigError."""
+    """Return a time in ms since the epoch; a datetime without a zone is local time. Raises: ConfigError."""
     if isinstance(when, datetime):
         try:
             return max(0, round(when.timestamp() * 1000))
@@ -129,7 +131,7 @@ def milliseconds(what: str, when: object) -> int:
 
 
 def checked_pairs(what: str, changes: object) -> dict[str, str]:
-    """Settings to change, as texts: booleans as Java has them, numbers as digits. Raises: ConfigError."""
+    """Return settings as texts: booleans as Java writes them, numbers as digits. Raises: ConfigError."""
     if not isinstance(changes, Mapping) or not changes:
         raise ClientConfigError(f"{what}: expected a mapping of names to values, found {changes!r}")
     texts: dict[str, str] = {}

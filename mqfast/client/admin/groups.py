@@ -1,7 +1,7 @@
-"""Consumer groups: their settings, who is connected, what a member says of itself, and producers.
+"""Consumer groups: settings, connections and running info of members; and producers.
 
-Room: client. A change must keep the settings that it does not name, and never delete offsets or dead letters by a
-default. Source: DefaultMQAdminExtImpl, UpdateSubGroupSubCommand, DeleteSubscriptionGroupCommand.
+A change keeps the settings that the call does not name. By default no offsets and no dead letters are deleted. Source:
+DefaultMQAdminExtImpl, UpdateSubGroupSubCommand, DeleteSubscriptionGroupCommand.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class GroupCalls(Asking):
 
     @call
     def groups(self, *, cluster: str | None = None, system: bool = False) -> RequestSteps[Sequence[str]]:
-        """All consumer groups that brokers know. Args: system: RocketMQ's own groups as well."""
+        """Return all consumer groups that brokers know. Args: system: RocketMQ's own groups as well."""
         names = yield from _group_names(self, (yield from self._clusters()).of(cluster))
         return sorted(name for name in names if system or not _is_system(name))
 
     @call
     def group_config(self, group: str) -> RequestSteps[Mapping[str, Mapping[str, Any]]]:
-        """The settings of a group on each broker, by RocketMQ's names (``retryMaxTimes``, ...).
+        """Return the settings of a group on each broker, by RocketMQ's names (``retryMaxTimes``, ...).
 
         Raises: ConfigError with the nearest name when no broker knows the group.
         """
@@ -83,7 +83,7 @@ class GroupCalls(Asking):
         cluster: str | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> RequestSteps[None]:
-        """Make a consumer group on every master of a cluster, or set an existing one so.
+        """Create a consumer group on every master of a cluster, or change an existing group.
 
         Args:
             orderly: its messages are consumed in order (``consumeMessageOrderly``; brokers of 4.x do not know that).
@@ -110,7 +110,7 @@ class GroupCalls(Asking):
         for broker in brokers:
             old = yield from _config_at(self, broker.master, group)
             whole = {**_FRESH, **(old or {})}
-            whole.pop("attributes", None)  # a change of attributes is written otherwise than their state
+            whole.pop("attributes", None)  # attributes to change are written in another form than their current values
             bodies.append((broker.master, msgspec.json.encode({**whole, **changed})))
         for address, body in bodies:
             code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
@@ -120,14 +120,14 @@ class GroupCalls(Asking):
     def delete_group(
         self, group: str, *, cluster: str | None = None, offsets: bool = False, topics: bool = False
     ) -> RequestSteps[None]:
-        """Delete a group from every master that knows it. A consumer that connects may make it again.
+        """Delete a group from every master that knows it. A consumer that connects may create the group again.
 
         Args:
             cluster: only there.
-            offsets: forget how far it was as well; else a group of this name goes on there.
-            topics: delete its retry topic and its dead letters as well, with their messages.
-        Raises: ConfigError when no broker knows the group; ClientError when a broker has made it again at once, as
-            5.5.0 does without ``offsets``.
+            offsets: delete the committed offsets as well; otherwise a new group of this name continues from them.
+            topics: delete the retry topic and the dead letters as well, with their messages.
+        Raises: ConfigError when no broker knows the group; ClientError when a broker has created the group again at
+            once, as 5.5.0 does without ``offsets``.
         """
         checked_group(group)
         checked_flag("offsets", offsets), checked_flag("topics", topics)
@@ -154,10 +154,11 @@ class GroupCalls(Asking):
 
     @call
     def connections(self, group: str) -> RequestSteps[Sequence[Mapping[str, Any]]]:
-        """The members of a consumer group that are connected; empty when there are none.
+        """Return the connected members of a consumer group; empty when there are none.
 
-        Each has ``client_id``, ``address``, ``language``, ``version`` (a number), ``brokers`` (where it is connected),
-        and what its group says: ``consume_type``, ``model``, ``from_where``, ``subscriptions`` (topic -> expression).
+        Each has ``client_id``, ``address``, ``language``, ``version`` (a number), ``brokers`` (to which the member is
+        connected), and the settings of its group: ``consume_type``, ``model``, ``from_where``, ``subscriptions`` (topic
+        -> expression).
         Raises: ConfigError with the nearest name when no broker knows the group.
         """
         checked_group(group)
@@ -180,10 +181,10 @@ class GroupCalls(Asking):
 
     @call
     def producers(self, group: str | None = None) -> RequestSteps[Sequence[Mapping[str, Any]]]:
-        """The producers that are connected, each with ``group``, ``client_id``, ``address``, ``language``, ``version``
+        """Return the connected producers, each with ``group``, ``client_id``, ``address``, ``language``, ``version``
         and ``brokers``.
 
-        Args: group: only of this group; brokers of 4.x can tell of one group only.
+        Args: group: only of this group; brokers of 4.x list one group only.
         """
         rows: dict[tuple[str, str], dict[str, Any]] = {}
         for broker in (yield from self._clusters()).of(None):
@@ -194,9 +195,9 @@ class GroupCalls(Asking):
 
     @call
     def running_info(self, group: str, client_id: str, *, stack: bool = False) -> RequestSteps[Mapping[str, Any]]:
-        """What a member says of itself: ``properties``, ``subscriptions``, ``queues``, ``status``, ``stack``.
+        """Return the running info of a member: ``properties``, ``subscriptions``, ``queues``, ``status``, ``stack``.
 
-        Args: client_id: as ``connections`` has it; stack: its threads as well.
+        Args: client_id: as ``connections`` returns it; stack: include the stacks of all threads.
         Raises: ConfigError when no such member is connected; BrokerError when the member does not answer.
         """
         address = yield from _address_of_member(self, group, client_id)
@@ -220,7 +221,7 @@ class GroupCalls(Asking):
 
     @call
     def consume_directly(self, message: Delivery, group: str, client_id: str) -> RequestSteps[Mapping[str, Any]]:
-        """Have a member consume a stored message now, whatever the group's offsets are. Nothing is committed.
+        """Make a member consume a stored message now, independent of the group's offsets. Nothing is committed.
 
         Returns: ``result`` (``CR_SUCCESS``, ``CR_LATER``, ...), ``remark``, ``spent_ms``, ``order``, ``auto_commit``.
         """
@@ -271,7 +272,7 @@ def _group_names(asking: Asking, brokers: Collection[BrokerInfo]) -> RequestStep
 
 
 def known_group(asking: Asking, group: str, brokers: Collection[BrokerInfo] | None = None) -> RequestSteps[None]:
-    """Nothing. Raises: ConfigError with the nearest name where no broker knows the group."""
+    """Check that a broker knows the group. Raises: ConfigError with the nearest name."""
     if brokers is None:
         brokers = (yield from asking._clusters()).of(None)
     names = yield from _group_names(asking, brokers)
@@ -279,9 +280,9 @@ def known_group(asking: Asking, group: str, brokers: Collection[BrokerInfo] | No
 
 
 def _config_at(asking: Asking, address: str, group: str) -> RequestSteps[dict[str, Any] | None]:
-    """A group's settings on one broker; None: it has no such group.
+    """Return a group's settings on one broker; None: the broker has no such group.
 
-    All groups are asked for: asked for one (352), a broker makes it where it is not there.
+    The request is for all groups: the request for one group (352) creates an unknown group.
     """
     code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
     body = yield from asking._ask(address, code, GroupsBody, about=f"group {group}")
@@ -289,7 +290,7 @@ def _config_at(asking: Asking, address: str, group: str) -> RequestSteps[dict[st
 
 
 def members_at(asking: Asking, address: str, group: str) -> RequestSteps[ConnectionsBody]:
-    """Who of a consumer group is connected to one broker; nobody: an empty one."""
+    """Return the members of a consumer group that are connected to one broker; an empty body where there are none."""
     also = (ResponseCode.CONSUMER_NOT_ONLINE,)
     fields = {"consumerGroup": group}
     answer = yield from asking._call(
@@ -301,7 +302,7 @@ def members_at(asking: Asking, address: str, group: str) -> RequestSteps[Connect
 
 
 def _address_of_member(asking: Asking, group: str, client_id: str) -> RequestSteps[str]:
-    """The broker that a member is connected to. Raises: ConfigError with the nearest client id."""
+    """Return the address of the broker of a member. Raises: ConfigError with the nearest client id."""
     checked_group(group)
     checked_text("client_id", client_id)
     known: set[str] = set()
@@ -348,7 +349,7 @@ def _producer(group: str, client_id: str, address: str, connection: Any) -> dict
     }  # fmt: skip
 
 
-# What a group has that is made: RocketMQ's names and defaults. Source: SubscriptionGroupConfig.
+# Defaults of a new group, by RocketMQ's names. Source: SubscriptionGroupConfig.
 _FRESH: Final[Mapping[str, Any]] = {
     "brokerId": 0,
     "consumeBroadcastEnable": True,

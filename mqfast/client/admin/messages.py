@@ -1,9 +1,8 @@
-"""Messages by id, key and time; dead letters, and sending one back; what the trace topic says of a message.
+"""Messages by id, key and time; dead letters and their resend; trace records of a message.
 
-Room: client. It must never change what is stored: a dead letter that is sent back stays where it is. Nor does it send
-to a topic that does not exist, so that no topic is made by chance. An id is looked for in the index first: its form
-does not tell a producer's id from a broker's. Source: MQAdminImpl, QueryMessageByKey,
-MessageDecoder, MsgTraceDecodeUtil.
+Stored messages do not change: a dead letter that is sent again stays in its topic. A resend to an unknown topic is
+refused, so that no topic is created by chance. An id is first looked up in the index: its form does not distinguish a
+producer's id from a broker's. Source: MQAdminImpl, QueryMessageByKey, MessageDecoder, MsgTraceDecodeUtil.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class MessageCalls(Asking):
         end: When | None = None,
         max_count: int = 64,
     ) -> RequestSteps[Sequence[Delivery]]:
-        """Messages of a topic by id, by key or by time; empty when there are none.
+        """Return messages of a topic by id, by key or by time; empty when there are none.
 
         Args:
             msg_id: the producer's unique id, or the broker's offset id.
@@ -101,7 +100,7 @@ class MessageCalls(Asking):
         tags: str = "*",
         max_count: int | None = 2000,
     ) -> Iterator[RequestSteps[Sequence[Delivery]]]:
-        """The messages of all queues of a topic, ordered by store time; nothing is committed.
+        """Return the messages of all queues of a topic, ordered by store time; nothing is committed.
 
         Args:
             begin, end: of the store time, both included; left out: from the first one, to the last one of now.
@@ -117,7 +116,7 @@ class MessageCalls(Asking):
     def dead_letters(
         self, group: str, *, begin: When | None = None, end: When | None = None
     ) -> Iterator[RequestSteps[Sequence[Delivery]]]:
-        """The dead letters of a group, ordered by store time; none: nothing. ``resend`` sends one to its topic again.
+        """Return the dead letters of a group, ordered by store time. ``resend`` sends one to its original topic.
 
         Raises: ConfigError with the nearest name when no broker knows the group.
         """
@@ -127,18 +126,19 @@ class MessageCalls(Asking):
 
     @call
     def resend(self, message: Delivery, *, topic: str | None = None) -> RequestSteps[SendResult]:
-        """Send a message again, a dead letter to the topic that it came from; the stored one stays.
+        """Send a message again, a dead letter to its original topic; the stored message stays.
 
-        Body, keys, tags, unique id and the application's properties are the same; property ``DLQ_ATTEMPTS`` counts how
-        often a letter was sent back. Args: topic: another one.
-        Raises: ConfigError when the letter does not tell its topic; NoRoute when that topic is gone.
+        Body, keys, tags, unique id and the application's properties are the same; property ``DLQ_ATTEMPTS`` counts the
+        resends of a dead letter.
+        Args: topic: another one.
+        Raises: ConfigError when the dead letter has no property of its original topic; NoRoute when that topic is gone.
         """
         return (yield from _resent(self, message, topic))
 
     @call
     def trace(self, msg_id: str, *, trace_topic: str = TRACE_TOPIC) -> RequestSteps[Sequence[Mapping[str, Any]]]:
-        """What clients with trace wrote of a message, by time: ``type`` is Pub, SubBefore, SubAfter, EndTransaction or
-        Recall; the other fields are those of that type (``group``, ``client_host``, ``cost_ms``, ``success``, ...).
+        """Return the trace records of a message, by time: ``type`` is Pub, SubBefore, SubAfter, EndTransaction or
+        Recall; the other fields depend on the type (``group``, ``client_host``, ``cost_ms``, ``success``, ...).
 
         Args: msg_id: the producer's unique id.
         """
@@ -148,12 +148,12 @@ class MessageCalls(Asking):
         for message in messages:
             try:
                 body = message.body
-            except FieldError as error:  # of the message that cannot be read, not of the trace
+            except FieldError as error:  # the trace message is damaged, the trace is not
                 _log.warning("topic %s, message %s is left out: %s", trace_topic, message.offset_msg_id, error)
                 continue
             rows += [{"client_host": message.born_host, **row} for row in trace_rows(body)]
         rows = [row for row in rows if row.get("msg_id") == msg_id]
-        # The end of a consumption has the time of its begin where its client does not write one.
+        # A SubAfter record without a time gets the time of its SubBefore record.
         begun = {row["request_id"]: row["timestamp"] for row in rows if row["type"] == "SubBefore"}
         for row in rows:
             if row.get("timestamp") is None:
@@ -189,7 +189,7 @@ def _brokers_of_letters(asking: Asking, group: str) -> RequestSteps[list[BrokerI
 def _by_key(
     asking: Asking, topic: str, key: str, span: BrowseRange, max_count: int, *, is_unique: bool = False
 ) -> RequestSteps[list[Delivery]]:
-    """Messages that have a key, of all brokers; the index knows hashes only, so each is compared."""
+    """Return the messages with a key, of all brokers; keys are compared, since the index has hashes only."""
     fields = {
         "topic": topic, "key": key, "maxNum": max_count, "beginTimestamp": span.begin_ms or 0,
         "endTimestamp": _I64_MAX if span.end_ms is None else span.end_ms, "_UNIQUE_KEY_QUERY": is_unique,
@@ -215,7 +215,7 @@ def _by_id(asking: Asking, topic: str, msg_id: str) -> RequestSteps[list[Deliver
         place = decode_message_id(msg_id)
     except (OffsetError, ValueError):
         return []
-    # The address in an id may be any machine's: only a broker of this cluster is asked.
+    # The address in an id may be of any machine: only a broker of this cluster gets a request.
     address = place.store_host
     broker = next(
         (info for info in (yield from asking._clusters()).of(None) if address in info.addresses.values()), None
@@ -237,7 +237,7 @@ def _by_id(asking: Asking, topic: str, msg_id: str) -> RequestSteps[list[Deliver
 
 
 def _resent(asking: Asking, message: Delivery, topic: str | None) -> RequestSteps[SendResult]:
-    """Send it. Raises: ConfigError, NoRoute, SendTimeout, BrokerError."""
+    """Send a message again. Raises: ConfigError, NoRoute, SendTimeout, BrokerError."""
     if not isinstance(message, Delivery):
         raise ClientUsageError(f"message: expected a Delivery, found {type(message).__name__}")
     to = _topic_of(message) if topic is None else checked_topic(topic)
@@ -283,7 +283,7 @@ def _topic_of(message: Delivery) -> str:
 
 
 def _chosen(message: Delivery, queues: tuple[MessageQueue, ...]) -> MessageQueue:
-    """By the sharding key where there is one, as a producer does; else by the letter's own place."""
+    """Return the queue by the sharding key, as a producer does; without a key, by the offset of the dead letter."""
     key = message.properties.get(names.SHARDINGKEY)
     number = message.queue_offset if key is None else abs(names.jhash(key))
     return queues[number % len(queues)]

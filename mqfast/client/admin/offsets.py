@@ -1,9 +1,9 @@
-"""How far consumer groups are, and setting that anew: a plan first, then exactly what the plan says.
+"""Lag of consumer groups, and reset of offsets: a plan first, then exactly the changes of the plan.
 
-Room: client. It must never change an offset in a dry run, and never one that the plan does not name. A broker of 5.x
-sets offsets itself and tells the members at their next pull (``useServerSideResetOffset``). An older one, asked to
-reset a running group, chooses the offsets of all queues by a time: one queue of such a group cannot be set there.
-Source: DefaultMQAdminExtImpl.resetOffsetByTimestamp, AdminBrokerProcessor.resetOffset, Broker2Client.resetOffset.
+A dry run changes no offset. A broker of 5.x sets offsets itself and sends the new offsets to the members with the next
+pull (``useServerSideResetOffset``). An older broker that resets a running group chooses the offsets of all queues by a
+time: there a single queue of such a group cannot be set. Source: DefaultMQAdminExtImpl.resetOffsetByTimestamp,
+AdminBrokerProcessor.resetOffset, Broker2Client.resetOffset.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _SERVER_SIDE = "useServerSideResetOffset"
 
 
 class Lag(NamedTuple):
-    """How far a group is in one queue.
+    """The lag of a group in a queue.
 
-    Attributes: committed: its next offset, 0 also where it has committed nothing; behind: messages that it has still to
-    read; age: how long ago the first of them was stored; beyond: how far its offset is beyond the end of the queue, as
-    after a store was replaced: what comes into the queue until then is not read.
+    Attributes: committed: the next offset, also 0 where nothing was committed; behind: unread messages; age: time since
+        the first unread message was stored; beyond: distance of the committed offset beyond the end of the queue, as
+        after a store was replaced: new messages up to the committed offset are not read.
     """
 
     committed: int
@@ -52,10 +52,10 @@ class OffsetCalls(Asking):
 
     @call
     def lag(self, group: str, topic: str | None = None) -> RequestSteps[Mapping[MessageQueue, Lag]]:
-        """How far a group is in every queue of its topics: committed, behind, age.
+        """Return the lag of a group in every queue of the topics: committed, behind, age.
 
-        A group that is connected is shown with the topics that it subscribes to now, its retry topic too. Messages that
-        were deleted are not behind. Raises: ConfigError with the nearest name when no broker knows the group.
+        For a connected group these are the topics of its current subscriptions and its retry topic. Deleted messages do
+        not count. Raises: ConfigError with the nearest name when no broker knows the group.
         """
         checked_group(group)
         if topic is None:
@@ -74,7 +74,7 @@ class OffsetCalls(Asking):
     def reset_offset(
         self, group: str, topic: str, to: Where, *, queue: MessageQueue | None = None, dry_run: bool = True
     ) -> RequestSteps[Sequence[ResetPlan]]:
-        """Set where a group goes on in a topic, running or not, forward or back. Returns the plan, one row a queue.
+        """Reset the offsets of a group in a topic, running or not, forward or back. Returns: the plan, a row per queue.
 
         Args:
             to: ``"earliest"``, ``"latest"``, a time (datetime, or ms since the epoch), or, with ``queue``, an offset.
@@ -104,7 +104,7 @@ class OffsetCalls(Asking):
     def clone_offset(
         self, source: str, group: str, topic: str | None = None, *, dry_run: bool = True
     ) -> RequestSteps[Sequence[ResetPlan]]:
-        """Let a group go on where another one is. Returns the plan of ``group``, one row a queue.
+        """Set the offsets of ``group`` to those of ``source``. Returns: the plan of ``group``, a row per queue.
 
         Args: topic: only this one; left out: all topics that ``source`` has offsets in, but its retry topic.
             dry_run: True (the default): only the plan, nothing is changed.
@@ -162,7 +162,7 @@ def _lag_at(asking: Asking, address: str, group: str, topic: str | None) -> Requ
         first = stats[queue].min_offset if queue in stats else 0
         behind = max(0, offsets.broker_offset - max(first, offsets.consumer_offset))
         age_ms = ages.get(queue, 0) if behind else 0
-        if behind and offsets.consumer_offset < first:  # a Java broker asks for the time of a message that is gone
+        if behind and offsets.consumer_offset < first:  # a Java broker looks up the time of a deleted message
             oldest = yield from _oldest_ms(asking, address, queue)
             age_ms = max(0, round(time.time() * 1000) - oldest) if oldest > 0 else 0
         beyond = max(0, offsets.consumer_offset - offsets.broker_offset)
@@ -180,7 +180,7 @@ def _oldest_ms(asking: Asking, address: str, queue: MessageQueue) -> RequestStep
 
 
 def _committed(asking: Asking, address: str, group: str, queue: MessageQueue) -> RequestSteps[int]:
-    """A group's offset, or NOTHING_COMMITTED. A broker of 4.x may say 0 for nothing."""
+    """Return the committed offset of a group, or NOTHING_COMMITTED. A broker of 4.x may return 0 for nothing."""
     fields = {"consumerGroup": group, "topic": queue.topic, "queueId": queue.queue_id, "setZeroIfNotFound": False}
     answer = yield from asking._call(
         address, RequestCode.QUERY_CONSUMER_OFFSET, fields, also=(ResponseCode.QUERY_NOT_FOUND,), about=f"group {group}"
@@ -193,7 +193,7 @@ def _committed(asking: Asking, address: str, group: str, queue: MessageQueue) ->
 def _plan_at(
     asking: Asking, broker: BrokerInfo, group: str, topic: str, target: Target, only: MessageQueue | None
 ) -> RequestSteps[list[ResetPlan]]:
-    """What a reset does to the queues of one broker."""
+    """Return the effect of a reset on the queues of a broker."""
     stats = yield from stats_at(asking, broker.master, topic)
     if only is not None:
         known_name("queue: id", str(only.queue_id), [str(queue.queue_id) for queue in stats])
@@ -254,7 +254,7 @@ def _apply(
     *,
     whole_topic: bool,
 ) -> RequestSteps[None]:
-    """Set the offsets of a plan at one broker."""
+    """Set the offsets of a plan at a broker."""
     address = broker.master
     if (yield from _set_by_broker(asking, address, group, plan)):
         return
@@ -265,7 +265,7 @@ def _apply(
             f"it is of 4.x); expected no queue=, or group {group} without members"
         )
     yield from _store(asking, group, plan)
-    if is_online:  # the broker tells the members; it wants an offset in every queue, which is there now
+    if is_online:  # the broker notifies the members; the request needs an offset in every queue, which exists now
         fields = {
             "topic": topic, "group": group, "timestamp": target.broker_time, "isForce": True, "queueId": -1,
         }  # fmt: skip
@@ -274,9 +274,9 @@ def _apply(
 
 
 def _set_by_broker(asking: Asking, address: str, group: str, plan: Sequence[ResetPlan]) -> RequestSteps[bool]:
-    """Have a broker set the offsets itself, in force for its members too. Returns: does it do such a thing?
+    """Make a broker set the offsets itself, also for the running members. Returns: whether the broker supports that.
 
-    Where it does, an offset that is only committed (15) may be ignored: as long as an earlier reset waits for a member.
+    A broker that supports it may ignore a committed offset (15) while an earlier reset waits for a member.
     """
     answer = yield from asking._call(address, RequestCode.GET_BROKER_CONFIG, about="settings of the broker")
     settings = read_answer(answer, address, lambda data: settings_of("body", data))

@@ -1,7 +1,6 @@
-"""What a reset of offsets would do, and what an administrator's target means in each queue.
+"""The plan of a reset of offsets, and the target of a reset in each queue. No requests.
 
-Room: client. It must never ask a broker, nor set an offset. A plan row tells how many messages nobody will see and how
-many come again: only what is still in the queue counts.
+A row of the plan has the numbers of skipped and of repeated messages, counted over the messages that are still stored.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Where: TypeAlias = datetime | int | Literal["earliest", "latest", "first", "last
 
 
 class QueueStats(NamedTuple):
-    """One queue: the first offset, the offset behind the last message, and when the last one came (ms, 0: never)."""
+    """A queue: the first offset, the offset behind the last message, and when the last message came (ms, 0: never)."""
 
     min_offset: int
     max_offset: int
@@ -30,7 +29,7 @@ class QueueStats(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Where offsets go: exactly one field is set, or none for the end of each queue."""
+    """The target of a reset: exactly a single field is set, or none for the end of each queue."""
 
     time_ms: int | None = None
     offset: int | None = None
@@ -38,12 +37,14 @@ class Target(NamedTuple):
 
     @property
     def broker_time(self) -> int:
-        """As request 222 has a target: 0 is the first message, -1 the end."""
+        """Return the target as a field of request 222: 0 is the first message, -1 the end."""
         return 0 if self.first else -1 if self.time_ms is None else self.time_ms
 
 
 def target_of(to: Where, *, of_one_queue: bool) -> Target:
-    """What ``to`` says; a number is an offset where one queue is named, else a time in ms. Raises: ConfigError."""
+    """Return the target of ``to``; a number is an offset where a queue is named, else a time in ms. Raises:
+    ConfigError.
+    """
     if isinstance(to, str):
         if end_word(to) not in ("earliest", "latest"):
             raise ClientConfigError(f"to: expected 'earliest', 'latest', a datetime or a number, found {to!r}")
@@ -67,6 +68,6 @@ def target_of(to: Where, *, of_one_queue: bool) -> Target:
 
 
 def row(queue: MessageQueue, now: int, to: int, stats: QueueStats) -> ResetPlan:
-    """One queue of a plan. Args: now: the committed offset, or NOTHING_COMMITTED."""
+    """Return the row of a queue. Args: now: the committed offset, or NOTHING_COMMITTED."""
     at = min(max(now, stats.min_offset), stats.max_offset)
     return ResetPlan(queue, now, to, skipped=max(0, to - at), replayed=max(0, at - max(to, stats.min_offset)))

@@ -1,7 +1,7 @@
-"""Topics and clusters: what there is, where it is, and changes to it.
+"""Topics and clusters: lists, settings, routes and changes.
 
-Room: client. A change must never make stored messages unreadable by a default: fewer queues than hold messages are
-refused unless the caller says so. Source: DefaultMQAdminExtImpl, UpdateTopicSubCommand, DeleteTopicSubCommand.
+By default no change makes stored messages unreadable: fewer queues than hold messages are refused. Source:
+DefaultMQAdminExtImpl, UpdateTopicSubCommand, DeleteTopicSubCommand.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class TopicCalls(Asking):
 
     @call
     def clusters(self) -> RequestSteps[Mapping[str, Mapping[str, Mapping[int, str]]]]:
-        """All clusters: cluster -> broker name -> broker id -> address. Id 0 is the master."""
+        """Return all clusters: cluster -> broker name -> broker id -> address. Id 0 is the master."""
         clusters = yield from self._clusters()
         return {name: {broker.name: dict(broker.addresses) for broker in clusters.of(name)} for name in clusters.names}
 
     @call
     def topics(self, *, cluster: str | None = None, system: bool = False) -> RequestSteps[Sequence[str]]:
-        """All topics, those of retries (``%RETRY%``) and dead letters (``%DLQ%``) too.
+        """Return all topics, including those of retries (``%RETRY%``) and dead letters (``%DLQ%``).
 
         Args: cluster: only those of one cluster; system: RocketMQ's own topics as well.
         """
@@ -60,7 +60,7 @@ class TopicCalls(Asking):
 
     @call
     def topic_config(self, topic: str) -> RequestSteps[Mapping[str, Mapping[str, Any]]]:
-        """The settings of a topic on each broker, by RocketMQ's names (``perm``, ``readQueueNums``, ...).
+        """Return the settings of a topic on each broker, by RocketMQ's names (``perm``, ``readQueueNums``, ...).
 
         Raises: NoRoute when no broker has the topic.
         """
@@ -73,7 +73,9 @@ class TopicCalls(Asking):
 
     @call
     def topic_stats(self, topic: str) -> RequestSteps[Mapping[MessageQueue, QueueStats]]:
-        """Each queue of a topic: min offset, max offset (behind the last message), last update (ms, 0: never)."""
+        """Return, for each queue of a topic: min offset, max offset (behind the last message), last update (ms, 0:
+        never).
+        """
         checked_topic(topic)
         stats: dict[MessageQueue, QueueStats] = {}
         for broker in (yield from self._brokers_of(topic)):
@@ -82,7 +84,7 @@ class TopicCalls(Asking):
 
     @call
     def topic_groups(self, topic: str) -> RequestSteps[Sequence[str]]:
-        """The consumer groups that subscribe to a topic or have offsets in it."""
+        """Return the consumer groups that subscribe to a topic or have offsets in the topic."""
         checked_topic(topic)
         names: set[str] = set()
         for broker in (yield from self._brokers_of(topic)):
@@ -104,7 +106,8 @@ class TopicCalls(Asking):
         write_queues: int | None = None,
         allow_shrink: bool = False,
     ) -> RequestSteps[None]:
-        """Make a topic on every master of a cluster, or set an existing one so. Returns once name servers name it.
+        """Create a topic on every master of a cluster, or change an existing topic. Returns once name servers list the
+        topic.
 
         Args:
             queues: 1 to 1024 on each broker.
@@ -162,7 +165,7 @@ class TopicCalls(Asking):
 
 
 def is_system_topic(topic: str) -> bool:
-    """Does a topic belong to every broker? Source: TopicValidator.isSystemTopic."""
+    """Return whether a topic belongs to every broker. Source: TopicValidator.isSystemTopic."""
     return any(
         topic.startswith(system_topic[:-1]) if system_topic.endswith("*") else topic == system_topic
         for system_topic in SYSTEM_TOPICS
@@ -170,7 +173,7 @@ def is_system_topic(topic: str) -> bool:
 
 
 def stats_at(asking: Asking, address: str, topic: str) -> RequestSteps[dict[MessageQueue, QueueStats]]:
-    """The queues of a topic on one broker."""
+    """Return the queues of a topic on one broker."""
     code = RequestCode.GET_TOPIC_STATS_INFO
     answer = yield from asking._call(address, code, {"topic": topic}, about=f"topic {topic}")
 
@@ -211,7 +214,7 @@ def delete_topic(asking: Asking, topic: str, cluster: str | None) -> RequestStep
 
 
 def _config_at(asking: Asking, address: str, topic: str) -> RequestSteps[dict[str, Any] | None]:
-    """A topic's settings on one broker; None: no such topic, or a broker of 4.x, which cannot be asked."""
+    """Return a topic's settings on one broker; None: no such topic, or a broker of 4.x, which has no such request."""
     also = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
     answer = yield from asking._call(
         address, RequestCode.GET_TOPIC_CONFIG, {"topic": topic, "lo": True}, also=also, about=f"topic {topic}"
@@ -223,7 +226,7 @@ def _config_at(asking: Asking, address: str, topic: str) -> RequestSteps[dict[st
 
 
 def _route_configs(asking: Asking, topic: str) -> RequestSteps[dict[str, dict[str, Any]]]:
-    """What the name servers know of a topic's settings, by broker; empty for an unknown topic."""
+    """Return a topic's settings from its route, by broker; empty for an unknown topic."""
     try:
         route = yield from asking._instance.route(topic, timeout_s=asking._timeout_s, refresh=True)
     except NoRoute:
@@ -269,7 +272,9 @@ def _check_shrink(
 
 
 def _wait_for_route(asking: Asking, topic: str, brokers: set[str], queues: int) -> RequestSteps[None]:
-    """Until a name server names the topic on all brokers: a Java broker may tell it only at its next registration."""
+    """Wait until a name server lists the topic on all brokers: a Java broker may register it with its next
+    registration.
+    """
     pauses = max(1, round(asking._timeout_s / _PAUSE_S))
     missing = brokers
     for _ in range(pauses):

@@ -1,7 +1,7 @@
-"""The text that clients write into the trace topic, read: who sent a message, who consumed it, and how that went.
+"""Records of the trace topic, decoded: sends and consumptions of messages, with their results.
 
-Room: client. It must never refuse a record of a client that writes more or fewer fields: what is missing is left out.
-Source: TraceDataEncoder.decoderFromTraceDataString.
+A record with more or fewer fields is accepted: missing fields are left out. Source:
+TraceDataEncoder.decoderFromTraceDataString.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _Reader = Callable[[str], Any]
 _COMMON: Final[tuple[tuple[str, _Reader], ...]] = (("timestamp", _number), ("region_id", _text), ("group", _text))
 _TOPIC: Final[tuple[tuple[str, _Reader], ...]] = (("topic", _text), ("msg_id", _text))
 _MESSAGE: Final[tuple[tuple[str, _Reader], ...]] = (*_TOPIC, ("tags", _text), ("keys", _text), ("store_host", _text))
-# The fields of each kind of record behind its name, in their order.
+# Fields of each kind of record after its name, in their order.
 _FIELDS: Final[Mapping[str, tuple[tuple[str, _Reader], ...]]] = {
     "Pub": (
         *_COMMON, *_MESSAGE, ("body_bytes", _number), ("cost_ms", _number), ("message_kind", _one_of(_MESSAGE_KINDS)),
@@ -61,7 +61,7 @@ _FIELDS: Final[Mapping[str, tuple[tuple[str, _Reader], ...]]] = {
 
 
 def trace_rows(body: bytes) -> Iterator[dict[str, Any]]:
-    """The records of one message of the trace topic; ``type`` says of which kind each is."""
+    """Return the records of one message of the trace topic; ``type`` is the kind of a record."""
     for record in body.decode("utf-8", "replace").split(_RECORD):
         kind, *texts = record.split(_FIELD)
         readers = _FIELDS.get(kind)

@@ -1,1 +1,1 @@
-"""How a client reaches a cluster: steps, the shells that run them, the instance that all clients of a process share."""
+"""The network of a client: request steps, the drivers that run them, and the client instance of a process."""

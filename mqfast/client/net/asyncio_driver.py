@@ -1,6 +1,6 @@
-"""Runs steps in an event loop: each question over the one connection to its address.
+"""Runs request steps in an event loop, over a single connection to each address.
 
-Room: client. It must never block the loop, or ask twice by itself but for a broker that says that it is leaving.
+The loop is never blocked. A request is sent a second time only to a broker that answered GO_AWAY.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Sign = Callable[[int, dict[str, Any], Any], dict[str, Any]]
 class AsyncioDriver:
     """Runs steps over the connections of a RemotingClient.
 
-    Args: explain: what to say of an address that cannot be reached, behind the error.
+    Args: explain: returns a hint about an unreachable address, appended to the error.
     Thread: that of the event loop.
     """
 
@@ -38,7 +38,7 @@ class AsyncioDriver:
         self._explain = explain or _nothing
 
     async def run(self, steps: RequestSteps[T]) -> T:
-        """Run to the end. Returns: what the steps return; raises what they raise."""
+        """Run the steps. Returns: the result of the steps. Raises: the exceptions of the steps."""
         answer: RemotingCommand | None = None
         error: Exception | None = None
         try:
@@ -66,7 +66,7 @@ class AsyncioDriver:
             steps.close()
 
     async def request(self, ask: Request | EncodedRequest) -> RemotingCommand | None:
-        """One question. Raises: ConnectError, ConnectionLost, CallTimeout, TooManyCalls."""
+        """Send a request. Raises: ConnectError, ConnectionLost, CallTimeout, TooManyCalls."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + ask.timeout_s
         frame = None if self._sign is not None or isinstance(ask, Request) else ask.frame
@@ -91,18 +91,18 @@ class AsyncioDriver:
                 answer = await future
             if answer.code != ResponseCode.GO_AWAY or attempt:
                 break
-            self._client.renew(ask.address)  # the broker is leaving; whoever listens there now is asked once more
+            self._client.renew(ask.address)  # the broker is leaving: one more attempt, over a new connection
         return answer
 
     @property
     def signs(self) -> bool:
-        """Are requests signed?"""
+        """Return whether requests are signed."""
         return self._sign is not None
 
     def begin(self, ask: EncodedRequest, context: Any, timeout_s: float) -> bool:
-        """Ask at once over a connection that is there; ``context`` hears of the end, see ``Channel.begin``.
+        """Send a request over an existing connection; ``context`` gets the result, see ``Channel.begin``.
 
-        Returns: False where ``ask`` has to be used: there is no connection, or requests are signed.
+        Returns: False where the caller has to use ``request``: there is no connection, or requests are signed.
         """
         channel = None if self._sign is not None else self._client.ready(ask.address)
         if channel is None:
@@ -111,7 +111,7 @@ class AsyncioDriver:
         return True
 
     async def connect(self, address: str) -> ConnectError | None:
-        """Make the connection to an address. Returns: why there is none."""
+        """Connect to an address. Returns: the error, None after success."""
         try:
             await self._client.channel(address)
         except (ConnectionLost, ValueError) as error:

@@ -1,11 +1,12 @@
-"""One blocking socket that many callers use at once, each on its own thread: the inner loop of ``connection_pool.py``.
+"""A blocking socket that many callers use at once, each on a thread: the inner loop of ``connection_pool.py``.
 
-    the caller writes its frame; nobody reads -> it reads, for all, until its own answer or deadline, and hands the
-    reading on; somebody reads -> it sleeps on its own lock until its answer, the reading, or its deadline comes
+A caller writes its frame. Without a reader, the caller reads for all callers until the own response or deadline, and
+then passes the reading on. With a reader, the caller sleeps on a lock until the response, the reading or the
+deadline comes.
 
-Room: client. It must never start a thread, wait without a deadline, or send twice by itself. It serves no request of a
-broker: a heartbeat never goes over a lane, so that brokers do not know it.
-Source: NettyRemotingClient.invokeSync, for what a caller may rely on.
+No threads are started, each wait has a deadline, and no request is sent twice. Requests of brokers are not served:
+heartbeats never go over these sockets, so brokers do not register these connections. Source:
+NettyRemotingClient.invokeSync, for the guarantees to a caller.
 """
 
 import contextlib
@@ -29,7 +30,7 @@ from mqfast.remoting.codes import ResponseCode
 
 IDLE_S = 60.0  # a socket that was not used for so long is replaced; a server closes it after 120 s
 cdef double SILENT_S = 1.0  # the longest silence of a server once a request has expired in it
-cdef double LOOK_AFTER_S = 0.1  # a socket that rested for so long is looked at before it is used: its peer may have gone
+cdef double LOOK_AFTER_S = 0.1  # an idle socket is checked before use: its peer may have ended
 cdef int BUFFER_BYTES = 64 * 1024
 cdef int OPAQUE_MASK = 0x7FFFFFFF
 cdef int RESPONSE = 1
@@ -44,7 +45,7 @@ class Gone(Exception):
 
 @cython.freelist(16)
 cdef class ResponseWaiter:
-    """A caller: the lock on which it sleeps, and what it gets."""
+    """A waiting caller: the lock on which the thread sleeps, and the result."""
 
     cdef int code
     cdef object lock
@@ -63,7 +64,7 @@ cdef class ResponseWaiter:
 cdef int wake(ResponseWaiter waiter) except -1:
     try:
         waiter.lock.release()
-    except RuntimeError:  # it was woken to read just now
+    except RuntimeError:  # woken to read just now
         pass
     return 0
 
@@ -71,7 +72,7 @@ cdef int wake(ResponseWaiter waiter) except -1:
 class Socket:
     """A connected socket whose waits end at a deadline, without a system call for each deadline.
 
-    A time-out stands in the socket itself; it is set anew only where it would end after the deadline, or far before.
+    The socket keeps its timeout; the timeout is set again only where it would end after the deadline, or far before.
     """
 
     def __init__(self, address, sock):
@@ -92,7 +93,7 @@ class Socket:
             self.sock.setsockopt(socket.SOL_SOCKET, which, struct.pack("@ll", int(now), int(now % 1 * 1e6)))
 
     def receive_into(self, buffer, deadline):
-        """Bytes received, 0 at the end of the connection. Raises: TimeoutError, OSError."""
+        """Receive bytes. Returns: the number, 0 at the end of the connection. Raises: TimeoutError, OSError."""
         while True:
             left = deadline - monotonic()
             if left <= 0:
@@ -104,7 +105,7 @@ class Socket:
                 continue
 
     def send_all(self, data, deadline):
-        """Send it. Raises: TimeoutError (a part may be out), OSError."""
+        """Send the data. Raises: TimeoutError (a part may be sent), OSError."""
         rest = data
         while True:
             left = deadline - monotonic()
@@ -120,7 +121,7 @@ class Socket:
             rest = memoryview(rest)[sent:]
 
     def has_ended(self):
-        """Is there an end or a byte that nobody asked for?"""
+        """Return whether the connection has ended or an unexpected byte has come."""
         if not hasattr(select, "poll"):
             return bool(select.select([self.sock], [], [], 0)[0])
         look = select.poll()
@@ -128,7 +129,7 @@ class Socket:
         return bool(look.poll(0))
 
     def shut(self):
-        """Wake whoever reads it."""
+        """Shut the connection down: a thread that reads wakes up."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
 
@@ -139,20 +140,21 @@ class Socket:
 
 
 cdef class BlockingConnection:
-    """The socket of one address, used by many callers at once.
+    """The socket of an address, used by many callers at once.
 
-    ``_reading`` is held by the one caller that reads; it goes from caller to caller under ``_hand``.
+    ``_reading`` is held by the caller that reads; it passes from caller to caller under ``_hand``.
 
-    Attributes: ``dead``: why the connection is no more; ``last_used``: when, by ``time.monotonic``.
+    Attributes: ``dead``: the reason of the end, None while open; ``last_used``: time of the last use, by
+        ``time.monotonic``.
     """
 
     cdef readonly object socket
     cdef readonly str address
     cdef readonly double last_used
     cdef double _partial_s      # since when the last frame is incomplete, -1: there is none
-    cdef double _heard_s        # when the latest byte of that frame came
-    cdef double _received_s     # when the latest byte of all came
-    cdef double _mute_s         # when the first request began that has expired since then, -1: there is none
+    cdef double _heard_s        # time of the latest byte of that frame
+    cdef double _received_s     # time of the latest byte of all
+    cdef double _mute_s         # begin of the first request that has expired since then, -1: there is none
     cdef readonly str dead
     cdef bint _leaving
     cdef dict _waiters
@@ -182,11 +184,11 @@ cdef class BlockingConnection:
 
     @property
     def is_busy(self):
-        """Does anybody wait for an answer?"""
+        """Return whether a caller waits for a response."""
         return bool(self._waiters)
 
     def is_usable(self):
-        """May a request go over it? One that rested is looked at first."""
+        """Return whether a request may use the connection. An idle connection is checked first."""
         if self.dead is not None or self._leaving:
             return False
         rested = monotonic() - self.last_used
@@ -198,7 +200,7 @@ cdef class BlockingConnection:
         return False
 
     def call(self, frame, int code, bint oneway, double deadline):
-        """One request. Raises: ConnectionLost, CallTimeout."""
+        """Send a request. Raises: ConnectionLost, CallTimeout."""
         cdef ResponseWaiter waiter
         cdef double begun = monotonic()
         opaque = next(self._opaque) & OPAQUE_MASK
@@ -225,7 +227,7 @@ cdef class BlockingConnection:
         elif self._received_s <= begun:
             if self._mute_s < 0:
                 self._mute_s = begun
-            if now - self._mute_s >= SILENT_S:  # a server that is gone without a word: a new connection may reach it
+            if now - self._mute_s >= SILENT_S:  # a server that ended without closing: a new connection may reach it
                 self.drain("nothing came for some time")
         raise CallTimeout(f"{self.address}: no answer to request {code} in time")
 
@@ -245,24 +247,24 @@ cdef class BlockingConnection:
             raise ConnectionLost(f"{self.address}: the connection ended: {error}") from None
         except BaseException:
             if self.dead is None:
-                self.end("a request was interrupted")  # a part of its frame may be out
+                self.end("a request was interrupted")  # a part of its frame may be sent
             raise
         finally:
             self._writing.release()
         return 0
 
     cdef bint _begins_to_lead(self, ResponseWaiter waiter) except -1:
-        """Become the one who reads, if nobody is; the caller is then to ``_lead``."""
+        """Become the reader, if there is none; the caller then calls ``_lead``."""
         if self._reading.acquire(False):
             return True
-        with self._hand:  # the reader hands over under it: it cannot miss this waiter
+        with self._hand:  # the reader passes the reading under it: it cannot miss this waiter
             if self._reading.acquire(False):
                 return True
             waiter.waits = True
         return False
 
     cdef bint _wait(self, ResponseWaiter waiter, double deadline) except -1:
-        """Sleep until the answer, the end or the deadline. Returns: has the caller to read now?"""
+        """Sleep until the response, the end or the deadline. Returns: whether the caller has to read now."""
         try:
             waiter.lock.acquire(True, max(0.0, deadline - monotonic()))
         except BaseException:
@@ -309,7 +311,7 @@ cdef class BlockingConnection:
         return 0
 
     cdef int _hand_over(self) except -1:
-        """Give the reading to a caller that sleeps, or to nobody. Under ``_hand``, by the one who reads."""
+        """Pass the reading to a sleeping caller, or to none. Under ``_hand``, by the reader."""
         cdef ResponseWaiter waiter
         if self.dead is None:
             for waiter in list(self._waiters.values()):
@@ -330,7 +332,7 @@ cdef class BlockingConnection:
             return 0
         found = self._waiters.pop(command.opaque, None)
         if found is None:
-            return 0  # its caller has gone at its deadline
+            return 0  # its caller returned at its deadline
         waiter = found
         waiter.answer = command
         waiter.done = True
@@ -347,13 +349,13 @@ cdef class BlockingConnection:
             self._write(encode(answer), monotonic() + 1.0)
 
     def drain(self, str why="the broker is leaving"):
-        """Be used no more, and end once nobody waits for an answer."""
+        """Take no more requests, and close once no caller waits for a response."""
         self._leaving = True
         if not self._waiters:
             self.end(why)
 
     def end(self, str why):
-        """The connection is no more: every caller that waits hears of it."""
+        """Close the connection: every waiting caller gets an error."""
         cdef ResponseWaiter waiter
         with self._hand:
             if self.dead is not None:
@@ -364,6 +366,6 @@ cdef class BlockingConnection:
                 waiter.error = why
                 waiter.done = True
                 wake(waiter)
-            if self._reading.acquire(False):  # nobody reads: who does closes it when it hands over
+            if self._reading.acquire(False):  # no reader: the reader closes it when passing the reading
                 self.socket.close()
                 self._reading.release()

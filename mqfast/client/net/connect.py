@@ -1,7 +1,4 @@
-"""A TCP connection in a given time, which holds for the name of the host too: the system's resolver has no limit.
-
-Room: client. It must never leave a socket open that the caller does not get.
-"""
+"""A TCP connection within a time limit, including the name resolution: the system's resolver has no limit."""
 
 from __future__ import annotations
 
@@ -17,9 +14,10 @@ _Found = list[tuple[Any, Any, int, str, tuple[Any, ...]]]
 
 
 def connect(host: str, port: int, timeout_s: float) -> socket.socket:
-    """A connection to the first address of a host that takes one. The socket keeps the rest of the time as its timeout.
+    """Return a connection to the first address of a host that accepts. Its socket timeout is the rest of the time.
 
-    Raises: OSError, TimeoutError; ValueError for a name that can be no host's.
+    A socket that the caller does not get is closed. Raises: OSError, TimeoutError; ValueError for a text that is no
+    host name.
     """
     deadline = time.monotonic() + timeout_s
     failure: OSError = OSError(f"{host} has no address")

@@ -1,11 +1,11 @@
-"""Sync callers on their own threads: one blocking socket a broker, read by whichever caller waits (leader/follower).
+"""Blocking connections of sync callers: a socket per broker, read by a waiting caller (leader/follower).
 
-How callers share a socket: ``blocking_connection.pyx``. Here: connections, the socket of a request, steps on the
+``blocking_connection.pyx`` shares a socket among callers. Here: connections, the socket of a request, steps on the
 caller's thread.
 
-Room: client. It must never start a thread, wait without a deadline, or send twice by itself. It serves no request of a
-broker: a heartbeat never goes over a lane, so that brokers do not know it. With TLS a socket has one caller at a time.
-Source: NettyRemotingClient.invokeSync, for what a caller may rely on.
+No threads are started, each wait has a deadline, and no request is sent twice except after GO_AWAY. Requests of brokers
+are not served: heartbeats never go over these sockets, so brokers do not register these connections. With TLS a socket
+has one caller at a time. Source: NettyRemotingClient.invokeSync, for the guarantees to a caller.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ AnyRequest: TypeAlias = Request | EncodedRequest
 
 
 class _Single:
-    """The sockets of one address with TLS: each serves one caller at a time, up to TLS_SOCKETS of them."""
+    """The sockets of one address with TLS: each serves a single caller at a time; at most TLS_SOCKETS."""
 
     def __init__(self, connect: Callable[[float], Socket], address: str) -> None:
         self._connect = connect
         self._address = address
         self._free: list[BlockingConnection] = []
-        self._slots: SimpleQueue[None] = SimpleQueue()  # a semaphore that a signal handler may use, too
+        self._slots: SimpleQueue[None] = SimpleQueue()  # a semaphore that signal handlers may use
         for _ in range(TLS_SOCKETS):
             self._slots.put(None)
         self._closed = False
-        self._generation = 0  # of connections: those of an older one are used no more
+        self._generation = 0  # of connections: those of an older generation are closed after use
 
     def call(self, frame: Callable[[int], bytes], code: int, oneway: bool, deadline: float) -> RemotingCommand | None:
-        """One request. Raises: ConnectError, ConnectionLost, CallTimeout."""
+        """Send a request. Raises: ConnectError, ConnectionLost, CallTimeout."""
         try:
             self._slots.get(timeout=max(0.0, deadline - time.monotonic()))
         except Empty:
@@ -87,30 +87,30 @@ class _Single:
             self._slots.put(None)
 
     def drain(self) -> None:
-        """The next request makes a new connection; those on their way get their answers over the old ones."""
+        """Make the next request open a new connection; responses to pending requests come over the old connections."""
         self._generation += 1
         while self._free:
             self._free.pop().end("the broker is leaving")
 
     def end(self, why: str) -> None:
-        """Close what is not in use; what is, is closed by its caller."""
+        """Close the unused connections; a used connection is closed by the caller."""
         self._closed = True
         while self._free:
             self._free.pop().end(why)
 
     def close_idle(self) -> None:
-        """Close what has rested too long; the connections that were used last stay."""
+        """Close the connections that were idle too long; those used last stay."""
         for lane in list(self._free):
             if time.monotonic() - lane.last_used >= IDLE_S:
                 lane.end("it was idle")
 
     def abandon(self) -> list[Socket]:
-        """The sockets, for a child of a fork."""
+        """Return the sockets, for a child of a fork."""
         return [lane.socket for lane in self._free]
 
 
 class _Shared:
-    """The one socket of an address without TLS."""
+    """The single socket of an address without TLS."""
 
     def __init__(self, connect: Callable[[float], Socket], address: str) -> None:
         self._connect = connect
@@ -119,7 +119,7 @@ class _Shared:
         self._connecting = threading.Lock()
 
     def call(self, frame: Callable[[int], bytes], code: int, oneway: bool, deadline: float) -> RemotingCommand | None:
-        """One request. Raises: ConnectError, ConnectionLost, CallTimeout."""
+        """Send a request. Raises: ConnectError, ConnectionLost, CallTimeout."""
         while True:
             lane = self._lane
             if lane is None or not lane.is_usable():
@@ -141,33 +141,33 @@ class _Shared:
             self._connecting.release()
 
     def drain(self) -> None:
-        """The next request makes a new connection; those on their way get their answers over the old one."""
+        """Make the next request open a new connection; responses to pending requests come over the old connection."""
         lane, self._lane = self._lane, None
         if lane is not None:
             lane.drain()
 
     def end(self, why: str) -> None:
-        """Close it."""
+        """Close the connection."""
         lane, self._lane = self._lane, None
         if lane is not None:
             lane.end(why)
 
     def close_idle(self) -> None:
-        """Close it if it has rested too long."""
+        """Close the connection after a long idle time."""
         lane = self._lane
         if lane is not None and time.monotonic() - lane.last_used >= IDLE_S and not lane.is_busy:
             lane.end("it was idle")
 
     def abandon(self) -> list[Socket]:
-        """The sockets, for a child of a fork."""
+        """Return the sockets, for a child of a fork."""
         return [] if self._lane is None else [self._lane.socket]
 
 
 class BlockingConnectionPool:
     """The sockets of sync callers, by address.
 
-    Args: context: for TLS. sign: what signs requests; None: nothing is signed. reached_at: (host, port) to connect to
-        for an address. explain: what to say of an address that cannot be reached, behind the error.
+    Args: context: for TLS. sign: signs requests; None: nothing is signed. reached_at: (host, port) to connect to for an
+        address. explain: returns a hint about an unreachable address, appended to the error.
     Thread: any. Fork: a child begins without sockets.
     """
 
@@ -186,11 +186,11 @@ class BlockingConnectionPool:
         fork.watch(self)
 
     def run(self, steps: RequestSteps[T]) -> T:
-        """Run to the end on the caller's thread. Returns: what the steps return; raises what they raise."""
+        """Run the steps on the caller's thread. Returns: the result of the steps. Raises: the exceptions of the steps."""
         return self._run(steps, None, None)
 
     def go_on(self, steps: RequestSteps[T], answer: RemotingCommand | None, error: Exception | None) -> T:
-        """Run to the end, as ``run``; the first step was asked already, with this outcome."""
+        """Run the steps as ``run``; the first step was requested already, with this outcome."""
         next(steps)
         return self._run(steps, answer, error)
 
@@ -221,19 +221,19 @@ class BlockingConnectionPool:
             generator.close()
 
     def request(self, ask: AnyRequest) -> RemotingCommand | None:
-        """One question. Raises: ConnectError (nothing was sent), ConnectionLost, CallTimeout."""
+        """Send a request. Raises: ConnectError (nothing was sent), ConnectionLost, CallTimeout."""
         deadline = time.monotonic() + ask.timeout_s
         if self._sign is None and type(ask) is not Request:
             frame = ask.frame  # type: ignore[union-attr]
         else:
             frame = self._framed(ask)
         with ASKING as inside:
-            if inside:  # the interrupted request may be writing to its socket, or reading it for all
+            if inside:  # the interrupted request may be writing to its socket, or reading for all callers
                 return _once(self._connection(ask.address), ask.address, frame, ask.code, ask.oneway, deadline)
             place = self._places.get(ask.address) or self._place(ask.address)
             answer = place.call(frame, ask.code, ask.oneway, deadline)
             if answer is not None and answer.code == ResponseCode.GO_AWAY:
-                place.drain()  # whoever listens there now is asked once more
+                place.drain()  # one more attempt, over a new connection
                 answer = place.call(frame, ask.code, ask.oneway, deadline)
             return answer
 
@@ -263,7 +263,7 @@ class BlockingConnectionPool:
         return self._places.setdefault(address, place)
 
     def _connection(self, address: str) -> Callable[[float], Socket]:
-        """What connects to an address until a deadline. Raises: ConnectError for what is no address."""
+        """Return a function that connects to an address until a deadline. Raises: ConnectError for an invalid address."""
         try:
             host, port = self._reached_at(address)
         except ValueError as error:
@@ -281,18 +281,18 @@ class BlockingConnectionPool:
         return connect
 
     def close(self) -> None:
-        """Close every socket; callers that wait hear ConnectionLost."""
+        """Close every socket; waiting callers get ConnectionLost."""
         places, self._places = self._places, {}
         for place in places.values():
             place.end("the client is closed")
 
     def close_idle(self) -> None:
-        """Close the sockets that nobody has used for IDLE_S."""
+        """Close the sockets that were idle for IDLE_S."""
         for place in list(self._places.values()):
             place.close_idle()
 
     def after_fork(self) -> None:
-        """In a child: the sockets are the parent's, so close the copies without a word to the broker."""
+        """Close the copies of the parent's sockets in a child process, without a message to the broker."""
         places, self._places = self._places, {}
         for place in places.values():
             for inherited in place.abandon():
@@ -307,7 +307,7 @@ def _once(
     oneway: bool,
     deadline: float,
 ) -> RemotingCommand | None:
-    """One request over a connection of its own. Raises: ConnectError, ConnectionLost, CallTimeout."""
+    """Send a request over a new connection. Raises: ConnectError, ConnectionLost, CallTimeout."""
     lane = BlockingConnection(connect(deadline))
     try:
         return lane.call(frame, code, oneway, deadline)
@@ -321,9 +321,9 @@ _by_instance: weakref.WeakKeyDictionary[ClientInstance, BlockingConnectionPool] 
 
 
 def connection_pool_of(instance: ClientInstance) -> BlockingConnectionPool:
-    """The sockets of the sync callers of one instance. Thread: that of the instance's loop.
+    """Return the sockets of the sync callers of an instance. Thread: that of the instance's loop.
 
-    They are closed with the instance; one that rests is closed after IDLE_S.
+    The sockets are closed with the instance; an idle socket is closed after IDLE_S.
     """
     connection_pool = _by_instance.get(instance)
     if connection_pool is None:
@@ -350,7 +350,7 @@ def _connected(address: str, host: str, port: int, context: ssl.SSLContext | Non
     begin = time.monotonic()
     try:
         sock = connect(host, port, timeout_s)
-    except (OSError, ValueError) as error:  # ValueError: a name that can be no host's
+    except (OSError, ValueError) as error:  # ValueError: a text that is no host name
         took = time.monotonic() - begin
         raise ConnectError(f"{address}: no connection in {took:.2f} s: {error}") from None
     try:

@@ -1,7 +1,4 @@
-"""What is still open when the process ends is closed, in a few seconds in all.
-
-Room: client. It must never make an end wait longer than EXIT_S: a client that nobody closed cannot hang its process.
-"""
+"""Closes the clients that are still open when the process ends, within EXIT_S in all."""
 
 from __future__ import annotations
 
@@ -18,17 +15,17 @@ _log = logging.getLogger("mqfast.client")
 
 
 class Closable(Protocol):
-    """Something that can be closed within a time."""
+    """An object that can be closed within a time."""
 
     def close(self, timeout_s: float | None = None) -> None:
-        """End within so many seconds."""
+        """Close within so many seconds."""
 
 
 _open: weakref.WeakSet[Closable] = weakref.WeakSet()
 
 
 def close_at_exit(client: Closable) -> None:
-    """Close this one when the process ends, if it lives then. ``close`` may be called again."""
+    """Close the client when the process ends. ``close`` may be called again."""
     _open.add(client)
 
 

@@ -1,6 +1,6 @@
-"""What a child of a fork does with the clients that it inherits: it forgets their sockets and threads.
+"""Resets inherited clients in a child of a fork: sockets and threads belong to the parent.
 
-Room: client. It must never send a word over an inherited connection: that is the parent's.
+No byte is sent over an inherited connection.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["Inherited", "leave_sockets", "watch"]
 
 
 class Inherited(Protocol):
-    """Something that a child of a fork has to begin anew."""
+    """An object that a child of a fork has to reset."""
 
     def after_fork(self) -> None:
-        """In the child, whose only thread this is: close copies, replace locks."""
+        """Close copies of sockets and replace locks, in the child, whose only thread this is."""
 
 
 _kept: list[Any] = []
@@ -28,14 +28,14 @@ _watched: weakref.WeakSet[Inherited] = weakref.WeakSet()
 
 
 def watch(inherited: Inherited) -> None:
-    """Call ``after_fork`` of this one in every child, for as long as it lives."""
+    """Call ``after_fork`` of the object in every child, while the object lives."""
     _watched.add(inherited)
 
 
 def _in_child() -> None:
     begin_anew()
-    # Modules that were never loaded have nothing to forget. Their objects are kept: a loop that is deleted would tell
-    # the kernel to watch the parent's sockets no more, since parent and child share one epoll instance.
+    # Modules that were never loaded have nothing to reset. Their objects are kept: a loop that is deleted would remove
+    # the parent's sockets from the epoll instance, which parent and child share.
     instance, io_thread = (sys.modules.get(f"mqfast.client.net.{name}") for name in ("instance", "io_thread"))
     if instance is not None:
         _kept.extend(instance.forget())
@@ -49,7 +49,7 @@ def _in_child() -> None:
 
 
 def leave_sockets(filenos: Iterable[int]) -> None:
-    """Close this process's copies of sockets whose objects stay: their numbers then stand for /dev/null."""
+    """Close this process's copies of sockets whose objects stay: the numbers then refer to /dev/null."""
     nothing = os.open(os.devnull, os.O_RDWR)
     try:
         for fileno in filenos:

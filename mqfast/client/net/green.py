@@ -1,7 +1,4 @@
-"""Threads and loops that a client cannot use: those of gevent and eventlet, and of trio.
-
-Room: client. It must never import any of them.
-"""
+"""Checks for threads and loops that a client cannot use: those of gevent and eventlet, and of trio. None is imported."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ __all__ = ["loop_of_caller", "refuse_green_threads"]
 
 
 def refuse_green_threads() -> None:
-    """Sync clients need threads of the system: their event loop would hold up all green threads for ever.
+    """Refuse green threads: the event loop of sync clients would block all of them for ever.
 
     Raises: ClientError where gevent or eventlet has replaced the threads of this process.
     """
@@ -34,7 +31,7 @@ def refuse_green_threads() -> None:
 
 
 def loop_of_caller() -> asyncio.AbstractEventLoop:
-    """The event loop of an asynchronous client. Raises: ClientError where none of asyncio runs, as under trio."""
+    """Return the event loop of an asynchronous client. Raises: ClientError where none of asyncio runs, as under trio."""
     loop = asyncio._get_running_loop()
     if loop is None:
         raise ClientError(

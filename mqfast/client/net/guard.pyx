@@ -1,13 +1,13 @@
-"""Whether a call of a client may wait: the client's locks know their threads, and threads know what they are inside of.
+"""Locks of the client that know their threads, and checks whether a call may wait.
 
-A signal handler, a finalizer or a callback of a weak reference runs in the middle of whatever its thread does. Such a
+A signal handler, a finalizer or a callback of a weak reference runs in the middle of another call of its thread. Such a
 call cannot wait for a lock that the interrupted frame holds, nor for another thread that waits for that lock. So each
 lock that callers take is a ``Guard``, guards are counted for each thread, and a call that has to wait for another
-thread begins with ``check_may_wait``. A request over the caller's own socket only asks ``ASKING`` whether the thread
-is inside of another one. The thread that serves all sync clients must never wait for a sync client.
+thread begins with ``check_may_wait``. A request over the caller's own socket only checks with ``ASKING`` whether the
+thread is inside of another request. The thread that serves all sync clients must never wait for a sync client.
 
-Room: client. It must never wait without the caller's limit. In this file nothing can interrupt the frame between the
-taking of a lock and the note of its owner: compiled code does not look for signals.
+No wait exceeds the caller's limit. In this file nothing can interrupt the frame between the taking of a lock and the
+note of its owner: compiled code does not check for signals.
 """
 
 from _thread import allocate_lock
@@ -38,12 +38,11 @@ cdef unsigned long _generation = 0  # of guards: a child of a fork begins anothe
 
 @cython.final
 cdef class Guard:
-    """A lock that refuses the thread that has it already: ``with guard:``.
+    """A lock that refuses the thread that holds it already: ``with guard:``.
 
-    Args: brief: it is held for moments only, in which its thread may not wait for other threads. nests: its thread may
-    take it again; callers then begin with ``check_may_wait``.
-    Thread: any; the one that took it releases it. ``threading.Condition(guard)`` works.
-    Raises: ClientNested.
+    Args: brief: held for moments only, in which its thread may not wait for other threads. nests: its thread may
+        acquire the lock again; callers then begin with ``check_may_wait``.
+    Thread: any; the owner releases the lock. ``threading.Condition(guard)`` works. Raises: ClientNested.
     """
 
     cdef object _lock
@@ -69,11 +68,11 @@ cdef class Guard:
         self._give()
 
     def acquire(self, bint blocking=True, double timeout=-1):
-        """Take it. Returns: was it free in time? Raises: ClientNested."""
+        """Acquire the lock. Returns: whether the lock was free in time. Raises: ClientNested."""
         return self._take(blocking, timeout)
 
     def release(self):
-        """Give it back. Raises: RuntimeError for a thread that does not have it."""
+        """Release the lock. Raises: RuntimeError for a thread that does not hold the lock."""
         if self._owner != PyThread_get_thread_ident():
             raise RuntimeError("cannot release a guard of another thread")
         self._give()
@@ -106,7 +105,7 @@ cdef class Guard:
         global mq_guards_held
         mq_guards_held += more
 
-    # What threading.Condition asks of its lock.
+    # Methods that threading.Condition needs of its lock.
 
     def _is_owned(self):
         return self._owner == PyThread_get_thread_ident()
@@ -122,7 +121,7 @@ cdef class Guard:
         while self._owner != PyThread_get_thread_ident():
             try:
                 self._take(True, -1)
-            except BaseException as error:  # of a signal handler: the block that waited is left with its guard all the same
+            except BaseException as error:  # of a signal handler: the block that waited is left with its guard
                 raised = error
         self._depth = depth
         if raised is not None:
@@ -130,7 +129,7 @@ cdef class Guard:
 
 
 def nested():
-    """The error of a call that cannot wait for the frame that it interrupted."""
+    """Return the error of a call that cannot wait for the frame that it interrupted."""
     return ClientNested(
         "called inside of another call of a client by the same thread, which a signal handler, a finalizer or a "
         "callback interrupted: nothing was done; set a flag there, and call the client behind the interrupted call"
@@ -138,14 +137,16 @@ def nested():
 
 
 def refuse_nested():
-    """Raises: ClientNested inside of a call that has a guard."""
+    """Refuse a call inside of a call that has a guard. Raises: ClientNested."""
     if mq_guards_held:
         raise nested()
 
 
 def check_may_wait():
-    """May this thread wait for others? Raises: ClientNested inside of a call that has a guard; ClientError in the
-    thread that serves sync clients, to ``on_done`` for example.
+    """Check that this thread may wait for others.
+
+    Raises: ClientNested inside of a call that has a guard; ClientError in the thread that serves sync clients, to
+        ``on_done`` for example.
     """
     if mq_guards_held:
         raise nested()
@@ -157,18 +158,18 @@ def check_may_wait():
 
 
 def serve_here():
-    """The calling thread serves sync clients from now on, and must never wait for one."""
+    """Mark the calling thread as the one that serves sync clients: it may not wait for a sync client."""
     global mq_serves
     mq_serves = 1
 
 
 def serves_here():
-    """Is the calling thread the one that serves sync clients?"""
+    """Return whether the calling thread serves sync clients."""
     return bool(mq_serves)
 
 
 def begin_anew():
-    """In a child of a fork: what the only thread was inside of is the parent's, and guards of the parent count no more."""
+    """Reset the state in a child of a fork: requests and guards of the parent do not count."""
     global mq_guards_held, mq_asking, mq_serves, _generation
     mq_guards_held = mq_asking = mq_serves = 0
     _generation += 1
@@ -176,8 +177,8 @@ def begin_anew():
 
 @cython.final
 cdef class _HalfDone:
-    """``with HALF_DONE``: other threads go on with what the calling thread is about to finish, so that a call inside of
-    the block may not wait for them.
+    """``with HALF_DONE``: other threads use what the calling thread is about to finish; a call inside of the block may
+    not wait for them.
     """
 
     def __enter__(self):
@@ -192,7 +193,7 @@ cdef class _HalfDone:
 
 @cython.final
 cdef class _Asking:
-    """``with ASKING as inside``: a request of the calling thread. Returns: is it inside of another one?
+    """``with ASKING as inside``: a request of the calling thread. Returns: whether it is inside of another one.
 
     Raises: ClientError in the thread that serves sync clients.
     """

@@ -1,6 +1,6 @@
-"""What all clients of one cluster in one process share: routes, connections, heartbeats, periodic work.
+"""The client instance, shared by all clients of one cluster in one process: connections, heartbeats, periodic work.
 
-Room: client. It must never send, pull or consume: producers and consumers do. Source: MQClientInstance.
+Source: MQClientInstance.
 """
 
 from __future__ import annotations
@@ -49,15 +49,16 @@ ROUTE_FAILED_S: Final = 1.0
 HEARTBEAT_S: Final = 30.0
 ADDRESS_SERVER_S: Final = 120.0
 _WAIT_S: Final = (0.1, 2.0)
-"""First and longest pause of a start that goes on trying."""
+"""First and longest pause between the attempts of a start."""
 _log = logging.getLogger("mqfast.client")
 
 
 class InstanceSettings(NamedTuple):
-    """What makes two clients share an instance: they agree in all of it.
+    """The settings of an instance: clients with equal settings share one.
 
-    Attributes: name_servers: as ``parse_addresses`` gives them; tls: False, True (the system's certificates) or a
-        context; instance_name: None for one by process and chance; namespace_v2: of version 2, a header field.
+    Attributes: name_servers: as ``parse_addresses`` returns them; tls: False, True (the system's certificates) or a
+        context; instance_name: None for one of process id and random digits; namespace_v2: of version 2, a header
+        field.
     """
 
     name_servers: tuple[str, ...]
@@ -70,30 +71,30 @@ class InstanceSettings(NamedTuple):
     address_map: AddressMap = ()
 
     def context(self) -> ssl.SSLContext | None:
-        """The TLS context: certificates and names of hosts are checked unless the user's own context says otherwise."""
+        """Return the TLS context. Certificates and host names are checked unless the user's own context says otherwise."""
         if isinstance(self.tls, ssl.SSLContext):
             return self.tls
         return ssl.create_default_context() if self.tls else None
 
 
 class InstanceClient(Protocol):
-    """A producer or consumer, as the instance sees it."""
+    """A producer or consumer, as the instance uses it."""
 
     def heartbeat(self) -> Mapping[str, Any]:
-        """Its part of the heartbeat: RocketMQ's ProducerData or ConsumerData as JSON would have it."""
+        """Return the client's part of the heartbeat: RocketMQ's ProducerData or ConsumerData as JSON types."""
 
     def topics(self) -> Iterable[str]:
-        """The topics whose routes it wants to be kept fresh."""
+        """Return the topics whose routes are refreshed."""
 
 
 class ClientInstance:
-    """One client id of this process in one event loop; see ``/net/steps.py`` for what it runs.
+    """One client id of this process in one event loop; see ``net/request_steps.py`` for the steps of requests.
 
-    Attributes:
-        client_id: how brokers know it; routes, name_servers, driver, loop.
-        requests: who serves what brokers ask.
-        remoting: the connections of the loop.
-    Thread: that of the event loop, but for ``route``, ``sign``, ``routes``, ``heartbeat_soon``, ``route_failed``: any.
+        Attributes:
+                client_id: how brokers know it; routes, name_servers, driver, loop.
+            requests: who serves what brokers ask.
+                remoting: the connections of the loop.
+        Thread: that of the event loop, but for ``route``, ``sign``, ``routes``, ``heartbeat_soon``, ``route_failed``: any.
     """
 
     def __init__(self, settings: InstanceSettings, loop: asyncio.AbstractEventLoop) -> None:
@@ -111,10 +112,10 @@ class ClientInstance:
         self._heartbeat_lock = asyncio.Lock()
         self._heartbeat_asked = False
         self._heard: set[str] = set()
-        self._was_heard: set[str] = set()  # at any time
+        self._was_heard: set[str] = set()  # including brokers whose later heartbeats failed
         self._told_besides: frozenset[str] = frozenset()
-        self._unheard_s: dict[str, float] = {}  # when a heartbeat failed
-        self._failed_s: dict[str, float] = {}  # topic -> when its route was asked for because of a failure
+        self._unheard_s: dict[str, float] = {}  # time of a failed heartbeat
+        self._failed_s: dict[str, float] = {}  # topic -> time of the last route request after a failure
         self._context = settings.context()
         self.remoting = RemotingClient(
             self.requests.processors,
@@ -128,16 +129,16 @@ class ClientInstance:
 
     @property
     def tls_context(self) -> ssl.SSLContext | None:
-        """The context of every connection, None without TLS."""
+        """Return the context of every connection, None without TLS."""
         return self._context
 
     @property
     def is_here(self) -> bool:
-        """Is the caller in the instance's event loop?"""
+        """Return whether the caller runs in the instance's event loop."""
         return asyncio._get_running_loop() is self.loop
 
     def check_here(self) -> None:
-        """Raises: UsageError for a caller in another event loop, or in none."""
+        """Check that the caller runs in the instance's event loop. Raises: UsageError."""
         if asyncio._get_running_loop() is not self.loop:
             raise ClientUsageError(
                 "this client was started in another event loop: make one in each loop, or a sync one"
@@ -149,7 +150,7 @@ class ClientInstance:
     def shared(
         cls, settings: InstanceSettings, loop: asyncio.AbstractEventLoop, *, consumer_group: str | None = None
     ) -> ClientInstance:
-        """The instance of these settings in this loop; another one for a second consumer of the same group."""
+        """Return the instance of these settings in this loop; another one for a second consumer of the same group."""
         with _registry_lock:
             known = _registry.setdefault(loop, {}).setdefault(settings, [])
             for instance in known:
@@ -160,10 +161,10 @@ class ClientInstance:
             return instance
 
     async def acquire(self, *, may_wait: bool = False) -> None:
-        """Begin to use it: the first user starts the periodic work.
+        """Register a user of the instance: the first user starts the periodic work.
 
-        Args: may_wait: ``wait_for_name_server`` follows, so that no address is asked for here.
-        Raises: ConnectError when the address server names no name server; then nothing is begun.
+        Args: may_wait: ``wait_for_name_server`` follows, so that the address server is not asked here.
+        Raises: ConnectError when the address server names no name server; then nothing is started.
         """
         self._users += 1
         if self._users == 1:
@@ -179,9 +180,10 @@ class ClientInstance:
                 raise
 
     async def wait_for_name_server(self, timeout_s: float | None, is_closed: Callable[[], bool]) -> None:
-        """Wait until a name server answers, where a start was told to go on trying.
+        """Wait until a name server answers, for a start with retries.
 
-        Args: timeout_s: for so long; 0: nobody is asked; None: without end. is_closed: has the client been closed?
+        Args: timeout_s: limit in seconds; 0: no request; None: without end. is_closed: whether the client has been
+            closed.
         Raises: ConnectError at the end of the time; ClientClosed.
         """
         if timeout_s == 0:
@@ -206,7 +208,7 @@ class ClientInstance:
         await self.driver.run(retry(attempt, recover, _WAIT_S))
 
     async def release(self) -> None:
-        """End to use it: the last user stops the periodic work and closes the connections."""
+        """Remove a user of the instance: the last user stops the periodic work and closes the connections."""
         self._users -= 1
         if self._users > 0:
             return
@@ -225,7 +227,7 @@ class ClientInstance:
     def every(
         self, seconds: float, work: Callable[[], Awaitable[object]], name: str, *, first_s: float | None = None
     ) -> asyncio.Task[None]:
-        """Do something periodically until the instance ends or the task is cancelled; a failure is logged."""
+        """Run work periodically until the instance ends or the task is cancelled; a failure is logged."""
 
         async def repeat() -> None:
             await asyncio.sleep(seconds if first_s is None else first_s)
@@ -241,7 +243,7 @@ class ClientInstance:
         return self.spawn(repeat(), f"mqfast {name}")
 
     def spawn(self, work: Any, name: str) -> asyncio.Task[None]:
-        """A task that ends with the instance at the latest."""
+        """Start a task that ends with the instance at the latest."""
         task: asyncio.Task[None] = self.loop.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -251,12 +253,12 @@ class ClientInstance:
 
     @property
     def sign_with(self) -> Sign | None:
-        """``sign``, where it changes anything."""
+        """Return ``sign``, or None where requests need neither signature nor namespace."""
         return self.sign if self.settings.credentials is not None or self.settings.namespace_v2 else None
 
     def sign(self, code: int, fields: dict[str, Any], body: Any) -> dict[str, Any]:
-        """The fields of a request with the namespace of version 2, and with the caller's signature over all of them,
-        where there are credentials. Source: NamespaceRpcHook, AclClientRPCHook.
+        """Return the fields of a request with the namespace of version 2, and with a signature over all fields where
+        there are credentials. Source: NamespaceRpcHook, AclClientRPCHook.
         """
         if self.settings.namespace_v2:
             fields = {**fields, **header_fields(self.settings.namespace_v2)}
@@ -268,11 +270,11 @@ class ClientInstance:
     # -- addresses -----------------------------------------------------------------------------------------------------
 
     def reached_at(self, address: str) -> tuple[str, int]:
-        """(host, port) to connect to for an address that a route names. Raises: ValueError. Thread: any."""
+        """Return (host, port) to connect to for an address of a route. Raises: ValueError. Thread: any."""
         return reached_at(self.settings.address_map, address)
 
     def explain(self, address: str) -> str:
-        """What may be wrong with the address of a broker that was never reached. Thread: any."""
+        """Return the likely reason why a broker was never reached. Thread: any."""
         if address in self._was_heard:
             return ""
         names = [name for name, place in list(self.routes.brokers.items()) if address in place.addresses.values()]
@@ -293,7 +295,7 @@ class ClientInstance:
         )
 
     async def refresh_routes(self) -> None:
-        """Ask for the routes of all topics in use."""
+        """Fetch the routes of all topics in use."""
         wanted = {topic for owner in self._owners() for topic in owner.topics()} | set(self.routes.topics)
         for topic in sorted(wanted):
             try:
@@ -307,8 +309,9 @@ class ClientInstance:
                 return
 
     def route_failed(self, topic: str) -> None:
-        """A broker of the topic's route did not serve: another one may be the master by now. The route is asked for
-        soon, once a second at most. Thread: any.
+        """Report that a broker of the topic's route did not serve: another one may be the master by now.
+
+        The route is fetched soon, once a second at most. Thread: any.
         """
         now_s = time.monotonic()
         if now_s - self._failed_s.get(topic, float("-inf")) >= ROUTE_FAILED_S:
@@ -336,18 +339,18 @@ class ClientInstance:
         return [*producers, *self._consumers.values()]
 
     def add_producer(self, group: str, owner: InstanceClient) -> None:
-        """A producer of this group is here; several of one group are one to the broker."""
+        """Register a producer of this group; brokers see several producers of a group as one."""
         self._producers.setdefault(group, []).append(owner)
         self.heartbeat_soon()
 
     def add_consumer(self, group: str, owner: InstanceClient) -> None:
-        """A consumer of this group is here. Raises: ClientError for a second one."""
+        """Register a consumer of this group. Raises: ClientError for a second one."""
         if self._consumers.get(group, owner) is not owner:
             raise ClientError(f"group {group}: {self.client_id} has a consumer of it already")
         self._consumers[group] = owner
 
     async def remove_producer(self, group: str, owner: InstanceClient) -> None:
-        """The producer ends: brokers hear of it, unless another one of the group is here."""
+        """Remove a producer; unregister the group at the brokers after its last one."""
         of_group = self._producers.get(group, [])
         if owner not in of_group:
             return
@@ -357,7 +360,7 @@ class ClientInstance:
             await self._unregister({"producerGroup": group})
 
     async def remove_consumer(self, group: str, owner: InstanceClient) -> None:
-        """The consumer ends: brokers hear of it, and tell the other members."""
+        """Remove a consumer and unregister the group at the brokers, which notify the other members."""
         if self._consumers.get(group) is owner:
             del self._consumers[group]
             await self._unregister({"consumerGroup": group})
@@ -378,7 +381,7 @@ class ClientInstance:
     # -- heartbeats ----------------------------------------------------------------------------------------------------
 
     def heartbeat_soon(self) -> None:
-        """A heartbeat as soon as the loop is free. Thread: any."""
+        """Send a heartbeat as soon as the loop is free. Thread: any."""
         if not self._heartbeat_asked:
             self._heartbeat_asked = True
             with contextlib.suppress(RuntimeError):  # the loop has ended
@@ -390,7 +393,7 @@ class ClientInstance:
             self.spawn(self.heartbeat(), "mqfast heartbeat now")
 
     async def heartbeat(self) -> None:
-        """Tell all brokers of the known routes who is here; masters alone while there is no consumer."""
+        """Send the groups of this client to all brokers of known routes; to masters alone without a consumer."""
         body = {
             "clientID": self.client_id,
             "producerDataSet": [dict(producers[-1].heartbeat()) for producers in self._producers.values()],
@@ -429,21 +432,21 @@ class ClientInstance:
                 self._unheard_s.pop(address, None)
 
     def is_known_to(self, address: str) -> bool:
-        """Has this broker taken a heartbeat of this client?"""
+        """Return whether this broker has accepted a heartbeat of this client."""
         return address in self._heard
 
     def was_told(self, address: str) -> bool:
-        """Has this broker taken a heartbeat, or is it too early to try again since one failed?"""
+        """Return whether this broker has accepted a heartbeat, or whether a failed one is not yet due again."""
         return address in self._heard or time.monotonic() - self._unheard_s.get(address, -HEARTBEAT_S) < HEARTBEAT_S
 
     def tell_besides(self, addresses: Iterable[str]) -> None:
-        """These brokers hear heartbeats, too, though no known route names them."""
+        """Send heartbeats to these brokers as well, although no known route names them."""
         if (wanted := frozenset(addresses)) != self._told_besides:
             self._told_besides = wanted
             self.heartbeat_soon()
 
     def serve(self, code: int, group: str | None, handler: Handler) -> None:
-        """Serve what brokers ask; see ``BrokerRequests.serve``."""
+        """Serve requests of brokers; see ``BrokerRequests.serve``."""
         self.requests.serve(code, group, handler)
 
 
@@ -454,15 +457,15 @@ _registry: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[InstanceSet
 
 
 def forget() -> list[Any]:
-    """In a child process: no instance came along, and its copies of their sockets are closed. Returns: what to keep."""
+    """Close the sockets of inherited instances in a child process. Returns: objects to keep."""
     global _registry_lock
     _registry_lock = Guard()
     inherited: list[Any] = []
     for loop, by_settings in list(_registry.items()):
         inherited.append(loop)
-        for one in (instance for many in by_settings.values() for instance in many):
-            inherited.append(one)
-            leave_sockets(one.remoting.filenos())
+        for instance in (known for many in by_settings.values() for known in many):
+            inherited.append(instance)
+            leave_sockets(instance.remoting.filenos())
     _registry.clear()
     return inherited
 
@@ -476,7 +479,7 @@ def _client_id(settings: InstanceSettings) -> str:
 
 
 def _own_address(name_servers: tuple[str, ...]) -> str:
-    """The address of this machine towards the first name server. Nothing is sent."""
+    """Return the address of this machine towards the first name server. Nothing is sent."""
     host, port = ("192.0.2.1", 9)
     if name_servers and not name_servers[0].startswith(("http://", "https://")):
         host, port = split_address(name_servers[0])

@@ -1,6 +1,6 @@
-"""The one thread of a process in which the event loop of all sync clients runs: "mqfast-io".
+"""The thread "mqfast-io": it runs the event loop of all sync clients of a process.
 
-Room: client. It must never run a user's code, and a sync send must never need it.
+No user code runs in this thread, and a sync send does not need the thread.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class IoThread:
 
     @property
     def is_alive(self) -> bool:
-        """Does it run, in this process?"""
+        """Return whether the thread runs in this process."""
         return self.pid == os.getpid() and self._thread.is_alive()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
@@ -70,10 +70,11 @@ class IoThread:
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def call(self, work: Coroutine[Any, Any, T], timeout_s: float | None) -> T:
-        """Run a coroutine in the loop and wait for it; a caller that is interrupted (Ctrl-C) ends it.
+        """Run a coroutine in the loop and wait for its end; an interrupted caller (Ctrl-C) cancels the coroutine.
 
-        Args: timeout_s: None: without end. Raises: what it raises; ClientError when the time is over, or where this
-        thread may not wait (``check_may_wait``).
+        Args: timeout_s: None: without end.
+        Raises: the errors of the coroutine; ClientError when the time is over, or where this thread may not wait
+            (``check_may_wait``).
         """
         call = _Call(work)
         try:
@@ -106,12 +107,12 @@ class IoThread:
 
 
 def start_limit(own_s: float, start_timeout_s: float | None) -> float | None:
-    """What a start may take: its own steps behind the wait for a name server. Returns: None: without end."""
+    """Return the limit of a start: the wait for a name server and the start's own steps. Returns: None: without end."""
     return None if start_timeout_s is None else own_s + start_timeout_s
 
 
 class _Call(Generic[T]):
-    """One call: its end releases a lock that nobody else takes, so that the loop waits for no caller."""
+    """One call: its end releases a lock without other users, so that the loop waits for no caller."""
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
         self._work = work
@@ -120,9 +121,9 @@ class _Call(Generic[T]):
         self.task: asyncio.Task[T] | None = None
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait for the end, in short steps: a signal that another thread got has its handler between two of them.
+        """Wait for the end, in short steps: between two steps a signal handler can run.
 
-        Returns: did it end in time?
+        Returns: whether the call ended in time.
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -133,12 +134,12 @@ class _Call(Generic[T]):
                 return False
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In the loop."""
+        """Start the call. Thread: the loop's."""
         self.task = loop.create_task(self._work)
         self.task.add_done_callback(lambda task: self.ended.release())
 
     def cancel(self) -> None:
-        """In the loop, behind ``begin``."""
+        """Cancel the call after ``begin``. Thread: the loop's."""
         assert self.task is not None
         self.task.cancel()
 
@@ -148,7 +149,7 @@ _shared: IoThread | None = None
 
 
 def shared() -> IoThread:
-    """The thread of this process, started at the first call and after a fork.
+    """Return the thread of this process, started at the first call and after a fork.
 
     Raises: ClientError, also under gevent or eventlet with their threads.
     """
@@ -164,7 +165,7 @@ def shared() -> IoThread:
 
 
 def forget() -> IoThread | None:
-    """In a child process: the thread did not come along, and its lock may have been held. Returns: what is to stay."""
+    """Drop the inherited thread and its lock in a child process. Returns: objects to keep."""
     global _lock, _shared
     inherited, _lock, _shared = _shared, Guard(), None
     return inherited

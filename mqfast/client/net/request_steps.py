@@ -1,6 +1,7 @@
-"""Steps: what a client asks of a cluster, as a generator that does no I/O; a shell runs it in a loop or on a thread.
+"""Request steps: requests of a client as a generator without I/O, which a driver runs.
 
-Room: client. It must never do I/O, read a clock or know a thread. The shells: ``aio_shell.py`` and ``lane.py``.
+Steps do no I/O and know no thread. The drivers: ``asyncio_driver.py`` in an event loop, ``connection_pool.py`` on the
+caller's thread.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ __all__ = [
 
 
 _ACL: Final = "acl.common.AclException"
-"""In the remark of a broker that checks who asks by its file of accounts; its code, 1, says nothing."""
+"""In the remark of a broker with a file of accounts (ACL 1.0) that refuses a request; the code is 1 there."""
 
 
 class Request(NamedTuple):
-    """One request to one address; the shell sends the answer in, whatever its code (None to a one-way request).
+    """A request to an address; the driver sends the response in, whatever its code (None to a one-way request).
 
-    A shell throws in: ConnectError (nothing was sent), RequestLost or RequestTimeout (the request may be done), which
-    are ConnectionLost and CallTimeout to whoever catches those.
+    A driver throws in: ConnectError (nothing was sent), RequestLost or RequestTimeout (the request may be done), which
+    are also ConnectionLost and CallTimeout.
     """
 
     address: str
@@ -50,7 +51,7 @@ class Request(NamedTuple):
 
 
 class EncodedRequest(Protocol):
-    """An ``Request`` that can make its own frame, for requests on the hot path; a shell that signs uses its fields."""
+    """A ``Request`` that encodes the frame itself, for the hot path; a driver that signs uses the fields."""
 
     @property
     def address(self) -> str: ...
@@ -65,11 +66,11 @@ class EncodedRequest(Protocol):
     @property
     def oneway(self) -> bool: ...
     def frame(self, opaque: int) -> bytes:
-        """The frame of this request without a signature."""
+        """Return the frame of this request without a signature."""
 
 
 class Sleep(NamedTuple):
-    """Wait so long, then go on; the shell sends None in."""
+    """Sleep so long; the driver sends None in."""
 
     seconds: float
 
@@ -85,11 +86,11 @@ class Blocking(NamedTuple):
 
 _Result = TypeVar("_Result")
 RequestSteps: TypeAlias = Generator[Request | EncodedRequest | Sleep | Blocking, Any, _Result]
-"""A generator of steps that returns its result."""
+"""A generator of steps that returns a result."""
 
 
 def of_client(error: Exception) -> Exception:
-    """What a connection raised, as a user of clients catches it: a ClientError."""
+    """Return the error of a connection as a ClientError, for users of clients."""
     if isinstance(error, ClientError):
         return error
     if isinstance(error, CallTimeout):
@@ -98,7 +99,7 @@ def of_client(error: Exception) -> Exception:
 
 
 def broker_error(answer: RemotingCommand, address: str, about: str = "", *, msg_id: str | None = None) -> BrokerError:
-    """The error that an answer's code means. Args: about: what was asked for, a topic or a group, say."""
+    """Return the error of a response's code. Args: about: the subject of the request, a topic or a group for example."""
     code, remark = answer.code, answer.remark or ""
     text = f"{about + ': ' if about else ''}{address} answered code {code}" + (f" {remark!r}" if remark else "")
     kind = BrokerError
@@ -110,7 +111,9 @@ def broker_error(answer: RemotingCommand, address: str, about: str = "", *, msg_
 
 
 def checked(answer: RemotingCommand, address: str, about: str = "", *also: int) -> RemotingCommand:
-    """The answer, if its code is 0 or one of ``also``. Raises: NoRoute for code 17, else BrokerError or its kinds."""
+    """Return the response, if the code is 0 or in ``also``. Raises: NoRoute for code 17, else BrokerError or its
+    kinds.
+    """
     if answer.code == ResponseCode.SUCCESS or answer.code in also:
         return answer
     if answer.code == ResponseCode.TOPIC_NOT_EXIST:

@@ -1,6 +1,6 @@
-"""What brokers ask of a client, handed to the producer or consumer that it is about.
+"""Requests of brokers to a client, dispatched to the producer or consumer of the group.
 
-Room: client. It must never answer for a group that is not here. Source: ClientRemotingProcessor.
+A request about an unknown group is refused. Source: ClientRemotingProcessor.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mqfast.remoting.processors import ConcurrencyLimit, Processors
 __all__ = ["CODES", "BrokerRequests", "Handler"]
 
 Handler = Callable[[Channel, RemotingCommand], "RemotingCommand | Awaitable[RemotingCommand | None] | None"]
-"""Serves one request in the loop; None: no answer, or, where it was asked without a group, "not for me"."""
+"""Serves one request in the loop; None: no response, or, for a request without a group, "not for me"."""
 
 CODES: Final = (
     RequestCode.CHECK_TRANSACTION_STATE,
@@ -30,7 +30,7 @@ CODES: Final = (
 
 
 class BrokerRequests:
-    """Who serves which code for which group.
+    """The handlers of each code and group.
 
     Thread: that of the event loop.
     """
@@ -41,7 +41,9 @@ class BrokerRequests:
         self.processors.register(CODES, self._dispatch, ConcurrencyLimit("broker requests"))
 
     def serve(self, code: int, group: str | None, handler: Handler) -> None:
-        """Serve a code for a group; with group None each request of that code whose header names no group here."""
+        """Serve a code for a group; with group None each request of that code whose header names no group of this
+        client.
+        """
         self._handlers.setdefault((int(code), group), []).append(handler)
 
     def serve_all(self, group: str, handlers: Mapping[int, Handler]) -> None:
@@ -50,12 +52,12 @@ class BrokerRequests:
             self.serve(code, group, handler)
 
     def unserve_all(self, group: str, handlers: Mapping[int, Handler]) -> None:
-        """Serve none of them any more."""
+        """Remove these handlers of a group."""
         for handler in handlers.values():
             self.unserve(group, handler)
 
     def unserve(self, group: str | None, handler: Handler) -> None:
-        """Serve no more with this handler."""
+        """Remove this handler."""
         for (code, owner), handlers in list(self._handlers.items()):
             if owner == group and handler in handlers:
                 handlers.remove(handler)

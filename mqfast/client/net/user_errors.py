@@ -1,7 +1,7 @@
-"""What a client does with exceptions of the application's functions: it goes on after each of them, whatever its class.
+"""Handling of exceptions of the application's functions: the client continues after each of them, whatever the class.
 
-A SystemExit that a task of the event loop raises would end the loop, and with it all sync clients of the process. Only
-Ctrl-C is passed on where it arrives, in the main thread. Room: client.
+A SystemExit in a task would end the event loop, and also all sync clients of the process. Only Ctrl-C is passed on,
+in the main thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def is_passed_on(error: BaseException) -> bool:
-    """Is it Ctrl-C in the main thread, or the end of this task, and no error of the application's function?"""
+    """Return whether the exception is Ctrl-C in the main thread, or the end of this task: no error of the function."""
     if isinstance(error, KeyboardInterrupt):
         return threading.current_thread() is threading.main_thread()
     if isinstance(error, asyncio.CancelledError):
@@ -30,7 +30,9 @@ def is_passed_on(error: BaseException) -> bool:
 
 
 def shielded(name: str, function: Callable[..., T], *args: Any) -> T:
-    """Call it, in a thread of an executor. Raises: what it raises; ClientError for what is no Exception."""
+    """Call the function, in a thread of an executor. Raises: the exceptions of the function; ClientError for other than
+    an Exception.
+    """
     try:
         return function(*args)
     except Exception:

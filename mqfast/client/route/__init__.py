@@ -1,1 +1,1 @@
-"""Where topics are, and which queue a message goes to."""
+"""Routes of topics, and the choice of the queue of a message."""

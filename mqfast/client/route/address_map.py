@@ -1,6 +1,6 @@
-"""Addresses that brokers told the name servers, and where they are for this client: containers, tunnels, networks.
+"""Addresses that brokers register, and the addresses to connect to from this client: containers, tunnels, networks.
 
-Room: client. It must never connect, and never change what a route says: only the connection goes elsewhere.
+Routes do not change: only the connection uses another address.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from mqfast.remoting.client import split_address
 __all__ = ["AddressMap", "checked_map", "hint", "reached_at"]
 
 AddressMap: TypeAlias = tuple[tuple[str, str], ...]
-"""(host:port that a broker tells, host:port to connect to) in order; or a host alone on both sides."""
+"""(registered host:port, host:port to connect to) in order; or a host alone on both sides."""
 _LOCAL_NAMES: Final = ("localhost", "localhost.localdomain")
 
 
 def checked_map(given: object) -> AddressMap:
-    """The argument ``address_map``. Raises: ConfigError."""
+    """Return the checked argument ``address_map``. Raises: ConfigError."""
     if given is None:
         return ()
     if not isinstance(given, Mapping):
@@ -39,7 +39,7 @@ def checked_map(given: object) -> AddressMap:
 
 
 def reached_at(pairs: AddressMap, address: str) -> tuple[str, int]:
-    """(host, port) to connect to for an address. Raises: ValueError for an address that is none."""
+    """Return (host, port) to connect to for an address. Raises: ValueError for an invalid address."""
     host, port = split_address(address)
     for told, there in pairs:
         if told == address:
@@ -50,9 +50,9 @@ def reached_at(pairs: AddressMap, address: str) -> tuple[str, int]:
 
 
 def hint(address: str, name_servers: Iterable[str], broker: str) -> str:
-    """What may be wrong with the address of a broker that cannot be reached; empty where nothing is known.
+    """Return the likely reason why a broker cannot be reached; empty where nothing is known.
 
-    Inside of a container or a private network a broker often tells an address that others cannot reach.
+    Inside of a container or a private network a broker often registers an address that others cannot reach.
     """
     host = _host(address)
     if address in name_servers or host in map(_host, name_servers) or not _is_inner(host):

@@ -1,7 +1,6 @@
-"""Brokers that were slow or failed are avoided for a while: latency fault tolerance, with the tables of 5.x and of 4.9.
+"""Latency fault tolerance: slow or failed brokers are avoided for a while, by the tables of 5.x and of 4.9.
 
-Room: client. It must never ask a broker, and it reads the clock that it was given only. Source: MQFaultStrategy,
-LatencyFaultToleranceImpl.
+Source: MQFaultStrategy, LatencyFaultToleranceImpl.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ __all__ = ["V4", "V5", "FaultTable", "LatencyTable"]
 
 
 class LatencyTable(NamedTuple):
-    """How long a broker is avoided after a latency: from each ``latency_ms`` on for ``avoided_ms``.
+    """The time for which a broker is avoided after a latency: from each ``latency_ms`` on for ``avoided_ms``.
 
-    Attributes: isolated_ms: what a failed attempt counts as; overwrites: a later update may shorten the time.
+    Attributes: isolated_ms: latency of a failed attempt; overwrites: a later update may shorten the time.
     """
 
     latency_ms: tuple[int, ...]
@@ -29,7 +28,7 @@ class LatencyTable(NamedTuple):
     overwrites: bool
 
     def avoided_after(self, latency_ms: float) -> int:
-        """Milliseconds for which a broker with this latency is avoided."""
+        """Return the milliseconds for which a broker with this latency is avoided."""
         for limit, avoided in zip(reversed(self.latency_ms), reversed(self.avoided_ms), strict=True):
             if latency_ms >= limit:
                 return avoided
@@ -54,7 +53,7 @@ class _Item:
 
 
 class FaultTable:
-    """What is known of each broker's latency.
+    """The latency of each broker.
 
     Args: table: V5 or V4. clock: seconds that only grow.
     Thread: any; a race between two updates loses one of them.
@@ -74,7 +73,9 @@ class FaultTable:
         self._worst = RoundRobin()
 
     def update(self, broker: str, latency_s: float, *, isolated: bool = False, reachable: bool = True) -> None:
-        """One attempt ended. Args: isolated: it failed; reachable: there was a connection and an answer."""
+        """Record the end of an attempt. Args: isolated: the attempt failed; reachable: there was a connection and a
+        response.
+        """
         latency_ms = latency_s * 1000
         avoided_s = self._table.avoided_after(self._table.isolated_ms if isolated else latency_ms) / 1000
         item = self._items.setdefault(broker, _Item())
@@ -85,17 +86,17 @@ class FaultTable:
             item.available_from_s = until
 
     def is_available(self, broker: str) -> bool:
-        """Is the broker's time of being avoided over?"""
+        """Return whether the broker is not avoided now."""
         item = self._items.get(broker)
         return item is None or self._clock() >= item.available_from_s
 
     def is_reachable(self, broker: str) -> bool:
-        """Did the last attempt reach the broker?"""
+        """Return whether the last attempt reached the broker."""
         item = self._items.get(broker)
         return item is None or item.reachable
 
     def pick(self, queues: Sequence[MessageQueue], last_broker: str | None, robin: RoundRobin) -> MessageQueue:
-        """The next queue of a broker that is not avoided; where there is none, of a fair one, at last of any."""
+        """Return the next queue of a broker that is not avoided; where there is none, of a fair one, at last of any."""
         if self._table.overwrites:
             return self._pick_as_4(queues, robin)
         others = [queue for queue in queues if queue.broker_name != last_broker]

@@ -1,6 +1,6 @@
-"""Which name servers a client asks: their addresses as text, from the environment or from an HTTP address server.
+"""Addresses of name servers: from an argument, the environment or an HTTP address server.
 
-Room: client. It must never connect to anything but the address server. Source: NameServerAddressUtils, TopAddressing.
+Source: NameServerAddressUtils, TopAddressing.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ _ANSWER_BYTES_MAX: Final = 64 * 1024
 
 
 def parse_addresses(given: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The addresses in ``"a:9876;b:9876"``, in a list, or in NAMESRV_ADDR; or the one URL of an address server.
+    """Return the addresses of ``"a:9876;b:9876"``, of a list, or of NAMESRV_ADDR; or the URL of an address server
+    alone.
 
-    A port that is left out is 9876. Raises: ConfigError.
+    The default port is 9876. Raises: ConfigError.
     """
     if given is None:
         given = os.environ.get(ENVIRONMENT, "")
@@ -59,7 +60,7 @@ def parse_addresses(given: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def fetch_addresses(url: str, timeout_s: float = 3.0) -> tuple[str, ...]:
-    """What an address server says. It blocks. Raises: OSError, ConfigError."""
+    """Return the addresses of an address server. The call blocks. Raises: OSError, ConfigError."""
     from urllib.request import urlopen
 
     with urlopen(url, timeout=timeout_s) as answer:  # the scheme was checked by parse_addresses
@@ -67,9 +68,9 @@ def fetch_addresses(url: str, timeout_s: float = 3.0) -> tuple[str, ...]:
 
 
 class NameServers:
-    """The name servers of one cluster, the one that answered last first.
+    """The name servers of a cluster, the last to answer first.
 
-    Args: given: addresses, or one URL of an address server (``url``), which ``update`` makes known later.
+    Args: given: addresses, or one URL of an address server (``url``) whose addresses ``update`` sets later.
     Thread: any; each method is one assignment or reads one tuple.
     """
 
@@ -82,17 +83,17 @@ class NameServers:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """All of them, in the order in which they are asked."""
+        """Return all addresses, in the order of requests."""
         return self._addresses
 
     def update(self, addresses: tuple[str, ...]) -> None:
-        """These from now on; their order is by chance, those known already keep theirs."""
+        """Replace the addresses; new addresses are in random order, known addresses keep the order."""
         known = tuple(address for address in self._addresses if address in addresses)
         new = [address for address in addresses if address not in known]
         self._random.shuffle(new)
         self._addresses = known + tuple(new)
 
     def failed(self, address: str) -> None:
-        """This one did not answer: it is asked last from now on."""
+        """Move an address to the end after a failed request."""
         if address in self._addresses:
             self._addresses = (*(known for known in self._addresses if known != address), address)

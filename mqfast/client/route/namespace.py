@@ -1,9 +1,8 @@
-"""Namespaces: names of topics and groups with the namespace of a tenant, as they go over the wire, and back.
+"""Namespaces: names of topics and groups with the namespace of a tenant on the wire, and without it for users.
 
-Old style: ``namespace%name``; behind the prefix of a retry or dead-letter topic: ``%RETRY%namespace%group``. Users see
-names without the namespace. Version 2 leaves names as they are and adds two header fields to every request.
-It must never change the name of a system topic or group. Source: NamespaceUtil, NamespaceRpcHook,
-NameServerAddressUtils, TopicValidator.
+Old style: ``namespace%name``; behind the prefix of a retry or dead-letter topic: ``%RETRY%namespace%group``. Version 2
+leaves names as they are and adds two header fields to every request. Names of system topics and groups never change.
+Source: NamespaceUtil, NamespaceRpcHook, NameServerAddressUtils, TopicValidator.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ _INSTANCE: Final = re.compile(r"(?:\w+://)?(MQ_INST_\w+_\w+)\.", re.ASCII)
 
 
 def is_system(name: str) -> bool:
-    """Does the topic or group belong to RocketMQ itself?"""
+    """Return whether the topic or group belongs to RocketMQ itself."""
     return name in _SYSTEM_TOPICS or name.startswith(("rmq_sys_", "CID_RMQ_SYS_"))
 
 
 def _split(name: str) -> tuple[str, str]:
-    """The prefix of a retry or dead-letter topic, or none, and the rest."""
+    """Return the prefix of a retry or dead-letter topic, or an empty text, and the rest."""
     for prefix in (RETRY_PREFIX, DLQ_PREFIX):
         if name.startswith(prefix):
             return prefix, name.removeprefix(prefix)
@@ -53,7 +52,7 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def wrap(namespace: str | None, name: str) -> str:
-    """The name on the wire of a topic or group; a name that has the namespace already stays."""
+    """Return the name of a topic or group on the wire; a name with the namespace stays."""
     if not namespace or not name or is_system(name):
         return name
     prefix, rest = _split(name)
@@ -63,7 +62,7 @@ def wrap(namespace: str | None, name: str) -> str:
 
 
 def unwrap(namespace: str | None, name: str) -> str:
-    """The name that users see; a name of another namespace stays as it is."""
+    """Return the name for users; a name of another namespace stays as it is."""
     if not namespace or not name or is_system(name):
         return name
     prefix, rest = _split(name)
@@ -73,26 +72,26 @@ def unwrap(namespace: str | None, name: str) -> str:
 
 
 def retry_topic(namespace: str | None, group: str) -> str:
-    """The retry topic of a group, on the wire."""
+    """Return the retry topic of a group, on the wire."""
     return RETRY_PREFIX + wrap(namespace, group)
 
 
 def wrap_queue(namespace: str | None, queue: MessageQueue) -> MessageQueue:
-    """The queue with its topic as it goes over the wire."""
+    """Return the queue with its topic on the wire."""
     return queue._replace(topic=wrap(namespace, queue.topic)) if namespace else queue
 
 
 def plain_queue(namespace: str | None, queue: MessageQueue) -> MessageQueue:
-    """The queue with its topic as users see it."""
+    """Return the queue with its topic for users."""
     return queue._replace(topic=unwrap(namespace, queue.topic)) if namespace else queue
 
 
 def namespace_of_address(address: str) -> str | None:
-    """The namespace that an address of a cloud names (``http://MQ_INST_1_2.region...``); None: there is none."""
+    """Return the namespace that a cloud address names (``http://MQ_INST_1_2.region...``); None: there is none."""
     match = _INSTANCE.match(address)
     return match[1] if match else None
 
 
 def header_fields(namespace_v2: str | None) -> dict[str, str]:
-    """The fields that version 2 adds to the header of every request."""
+    """Return the fields that version 2 adds to the header of every request."""
     return {"nsd": "true", "ns": namespace_v2} if namespace_v2 else {}

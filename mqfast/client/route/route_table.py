@@ -1,7 +1,6 @@
-"""Where topics are: the queues to send to and to receive from, and the addresses of brokers, as name servers tell.
+"""Routes of topics: the queues to send to and to receive from, and the addresses of brokers.
 
-Room: client. It must never ask anybody: answers are given to it. Source: MQClientInstance, TopicRouteData,
-TopicPublishInfo.
+No requests: callers pass the responses in. Source: MQClientInstance, TopicRouteData, TopicPublishInfo.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ __all__ = ["MASTER_ID", "BrokerPlace", "RouteTable", "TopicRoute", "decode_route
 
 MASTER_ID: Final = 0
 _QUEUES_MAX: Final = 1_000_000
-"""A route that names more is none: the list of its queues would fill the memory."""
+"""The limit of the queues of a route: a list of more queues would fill the memory."""
 _ID: Final = re.compile(r"-?[0-9]{1,18}")
 _COUNT: Final = re.compile(r"[0-9]{1,5}")
 
@@ -47,7 +46,7 @@ class BrokerPlace(NamedTuple):
 
 
 class TopicRoute(NamedTuple):
-    """One topic's route. ``is_default``: it is that of the topic that brokers copy when they make a new one."""
+    """One topic's route. ``is_default``: the route of the topic that brokers copy when they create a new one."""
 
     topic: str
     brokers: Mapping[str, BrokerPlace]
@@ -56,7 +55,7 @@ class TopicRoute(NamedTuple):
     is_default: bool = False
 
     def publish_queues(self) -> tuple[MessageQueue, ...]:
-        """The queues that a producer may choose from: those with a master and the right to write."""
+        """Return the queues that a producer may choose from: those with a master and write permission."""
         if self.order:
             return self._ordered()
         queues: list[MessageQueue] = []
@@ -71,7 +70,7 @@ class TopicRoute(NamedTuple):
         return tuple(MessageQueue(self.topic, name, number) for name, count in counts for number in range(count))
 
     def subscribe_queues(self) -> tuple[MessageQueue, ...]:
-        """The queues that a consumer may read."""
+        """Return the queues that a consumer may read."""
         queues: list[MessageQueue] = []
         for data in self.queue_datas:
             if data.perm & READ:
@@ -79,7 +78,7 @@ class TopicRoute(NamedTuple):
         return tuple(sorted(set(queues)))
 
     def as_default(self, topic: str, queues: int) -> TopicRoute:
-        """This route of the copied topic as the route of a new one with at most so many queues."""
+        """Return this route of the copied topic as the route of a new topic with at most so many queues."""
         datas = []
         for data in self.queue_datas:
             count = min(queues, data.read_queue_nums)
@@ -88,13 +87,13 @@ class TopicRoute(NamedTuple):
 
 
 def _counts(order: str) -> list[tuple[str, int]]:
-    """Broker name and number of queues, of ``a:8;b:8``; other parts are left out."""
+    """Return broker name and number of queues, of ``a:8;b:8``; other parts are left out."""
     parts = (part.strip().rpartition(":") for part in order.split(";"))
     return [(name, int(count)) for name, _, count in parts if name and _COUNT.fullmatch(count)]
 
 
 def decode_route(topic: str, body: bytes) -> TopicRoute:
-    """The body of an answer to code 105. Raises: FieldError."""
+    """Decode the body of an answer to code 105. Raises: FieldError."""
     body_route = decode_body(body, _Route, f"route of {topic}")
     queues = sum(max(0, data.read_queue_nums, data.write_queue_nums) for data in body_route.queue_datas)
     queues += sum(count for _, count in _counts(body_route.order_topic_conf or ""))
@@ -110,10 +109,10 @@ def decode_route(topic: str, body: bytes) -> TopicRoute:
 
 
 class RouteTable:
-    """The routes that one client knows.
+    """The routes of one client.
 
     Attributes:
-        on_change: called with (topic, route) after a route changed, by the thread that brought the answer.
+        on_change: called with (topic, route) after a route changed, by the thread of the response.
         version: another object after each change.
     Thread: any; a route is replaced as a whole.
     """
@@ -127,20 +126,20 @@ class RouteTable:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics whose routes are known."""
+        """Return the topics with a route."""
         return tuple(self._routes)
 
     @property
     def brokers(self) -> Mapping[str, BrokerPlace]:
-        """All brokers that a known route names."""
+        """Return all brokers of the routes."""
         return MappingProxyType(self._addresses)
 
     def get(self, topic: str) -> TopicRoute | None:
-        """A topic's route, None where it is not known."""
+        """Return a topic's route, None where there is none."""
         return self._routes.get(topic)
 
     def update(self, topic: str, route: TopicRoute) -> bool:
-        """Replace a topic's route. Returns: did it change?"""
+        """Replace a topic's route. Returns: whether the route changed."""
         if self._routes.get(topic) == route:
             return False
         self._routes = {**self._routes, topic: route}
@@ -151,7 +150,7 @@ class RouteTable:
         return True
 
     def forget(self, topic: str) -> None:
-        """The topic is gone, or nobody is interested in its route any more."""
+        """Remove a topic: deleted, or without a user."""
         self._routes = {name: route for name, route in self._routes.items() if name != topic}
         self._publish.pop(topic, None)
         self._collect()
@@ -164,21 +163,21 @@ class RouteTable:
         self.version = object()
 
     def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues that a producer may choose from; empty where the route is not known."""
+        """Return the queues that a producer may choose from; empty without a route."""
         return self._publish.get(topic, ())
 
     def subscribe_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues that a consumer may read; empty where the route is not known."""
+        """Return the queues that a consumer may read; empty without a route."""
         route = self._routes.get(topic)
         return () if route is None else route.subscribe_queues()
 
     def address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """The address of one broker, None where no known route names it."""
+        """Return the address of one broker, None where no route names the broker."""
         place = self._addresses.get(broker_name)
         return None if place is None else place.addresses.get(broker_id)
 
     def read_address(self, broker_name: str, broker_id: int = MASTER_ID) -> tuple[int, str] | None:
-        """(id, address) to read from: the broker asked for, else the master, else any of that name."""
+        """Return (id, address) to read from: the requested broker, else the master, else any broker of that name."""
         place = self._addresses.get(broker_name)
         if place is None or not place.addresses:
             return None

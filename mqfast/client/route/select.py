@@ -1,6 +1,6 @@
-"""Which queue a message goes to: one after the other, by a key's hash, or as the application says.
+"""The queue of a message: round robin, by a key's hash, or by the application's selector.
 
-Room: client. It must never ask anybody. Source: TopicPublishInfo, SelectMessageQueueByHash.
+Source: TopicPublishInfo, SelectMessageQueueByHash.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from mqfast.properties import jhash
 __all__ = ["RoundRobin", "Selector", "by_hash", "chosen"]
 
 Selector: TypeAlias = Callable[[Sequence[MessageQueue], Message], MessageQueue]
-"""Chooses one of the queues for a message."""
+"""Chooses a queue for a message."""
 
 
 class RoundRobin:
-    """One queue after the other, from a random one on; another broker than the last one, where there is one.
+    """Round robin over the queues, from a random queue on; another broker than the last broker, where possible.
 
     Thread: any.
     """
@@ -32,7 +32,7 @@ class RoundRobin:
         """The next number of the row."""
 
     def pick(self, queues: Sequence[MessageQueue], last_broker: str | None = None) -> MessageQueue:
-        """The next queue. Args: queues: at least one; last_broker: the broker of the attempt before."""
+        """Return the next queue. Args: queues: at least one; last_broker: the broker of the attempt before."""
         if last_broker is not None:
             queue = self.first(queues, lambda candidate: candidate.broker_name != last_broker)
             if queue is not None:
@@ -40,7 +40,7 @@ class RoundRobin:
         return queues[self.number() % len(queues)]
 
     def first(self, queues: Sequence[MessageQueue], wanted: Callable[[MessageQueue], bool]) -> MessageQueue | None:
-        """The next queue that is wanted, None where none is."""
+        """Return the next queue that is wanted, None where there is none."""
         for _ in queues:
             queue = queues[self.number() % len(queues)]
             if wanted(queue):
@@ -49,12 +49,12 @@ class RoundRobin:
 
 
 def by_hash(queues: Sequence[MessageQueue], key: str) -> MessageQueue:
-    """The queue of a key: Java's hash of the key, modulo the number of queues, without its sign."""
+    """Return the queue of a key: Java's hash of the key, modulo the number of queues, without the sign."""
     return queues[abs(jhash(key)) % len(queues)]
 
 
 def chosen(queues: Sequence[MessageQueue], message: Message, selector: Selector) -> MessageQueue:
-    """What the application's selector chooses. Raises: UsageError where that is no queue."""
+    """Return the queue that the application's selector chooses. Raises: UsageError for another value."""
     queue = selector(queues, message)
     if isinstance(queue, MessageQueue):
         return queue
