@@ -3,8 +3,8 @@
     with Producer("order-service", "127.0.0.1:9876") as producer:
         producer.send("orders", b"42", tags="new", keys="42")
 
-Rooms: ``net`` (steps, the shells that run them, what all clients of a process share), ``route``, ``producer``,
-``consumer``, ``admin``. The import of this package loads none of them: each name is loaded on first use.
+Packages: ``net`` (request steps, their drivers, the client instance of a process), ``route``, ``producer``,
+``consumer``, ``admin``. The import of this package loads no package: each name is loaded on first use.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ __all__ = [
     "When",
 ]
 
-# Where each name is; the imports above, which only type checkers read, say the same.
+# The module of each name; the imports above, which only type checkers read, have the same names.
 _HOMES = {
     "Address": "mqfast.client.values",
     "AdminClient": "mqfast.client.admin.admin_client",
@@ -164,7 +164,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'mqfast.client' has no attribute {name!r}", name=name)
     value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value  # found without this function from now on
+    globals()[name] = value  # later accesses do not call this function
     return value
 
 

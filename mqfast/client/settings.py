@@ -1,7 +1,6 @@
-"""Arguments of clients: their checks, with the nearest name and the limit in the error, and Java's names for them.
+"""Arguments of clients: checks, with the nearest name and the limit in the error, and their Java names.
 
-Room: client. It must never connect, and refuses before anything is sent. Source: DefaultMQProducer,
-DefaultMQPushConsumer, ClientConfig, Validators.
+Values are checked before anything is sent. Source: DefaultMQProducer, DefaultMQPushConsumer, ClientConfig, Validators.
 """
 
 from __future__ import annotations
@@ -123,12 +122,12 @@ def check(rules: Mapping[str, SettingSpec], given: Mapping[str, Any]) -> None:
 
 
 def is_coroutine_function(given: object) -> bool:
-    """Is what a call of it returns a coroutine, as far as can be seen before?"""
+    """Return whether a call of the function returns a coroutine, as far as can be seen before."""
     return any(map(inspect.iscoroutinefunction, (given, getattr(given, "__call__", None))))  # noqa: B004
 
 
 def check_function(name: str, given: object) -> None:
-    """An argument that is called, and not awaited. Raises: ConfigError."""
+    """Check a function that is called, and not awaited. Raises: ConfigError."""
     if not callable(given):
         raise ClientConfigError(f"{name}: expected a function, found {given!r}")
     if is_coroutine_function(given):
@@ -136,7 +135,7 @@ def check_function(name: str, given: object) -> None:
 
 
 def check_group(group: object) -> str:
-    """The name of a group. Raises: ConfigError."""
+    """Check the name of a group. Raises: ConfigError."""
     if not isinstance(group, str):
         raise ClientConfigError(f"group: expected str, found {type(group).__name__}")
     if not 0 < len(group) <= GROUP_CHARACTERS_MAX or not _GROUP_CHARACTERS.issuperset(group):
@@ -150,14 +149,14 @@ def check_group(group: object) -> str:
 
 
 def listed(name: str, values: object) -> tuple[Any, ...]:
-    """The values of an argument that takes several. Raises: ConfigError for a single one."""
+    """Return the values of an argument that takes several. Raises: ConfigError for a single value."""
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise ClientConfigError(f"{name}: expected a list, found {type(values).__name__}")
     return tuple(values)
 
 
 def check_hooks(hooks: object) -> tuple[ClientHook, ...]:
-    """The hooks of a client. Raises: ConfigError."""
+    """Return the hooks of a client. Raises: ConfigError."""
     hook_list = listed("hooks", hooks)
     for hook in hook_list:
         if not isinstance(hook, ClientHook):
@@ -178,7 +177,7 @@ def instance_settings(
     namespace_v2: str | None = None,
     address_map: Mapping[str, str] | None = None,
 ) -> InstanceSettings:
-    """What makes clients share connections. Credentials that are not given come from ROCKETMQ_ACCESS_KEY and
+    """Return the settings by which clients share connections. Missing credentials come from ROCKETMQ_ACCESS_KEY and
     ROCKETMQ_SECRET_KEY (and ROCKETMQ_SECURITY_TOKEN), where both are set.
 
     Raises: ConfigError.
@@ -289,12 +288,12 @@ _ELSEWHERE: Final = {"consumeMessageBatchMaxSize": "batch= of on() and subscribe
 
 
 def producer_arguments(settings: Mapping[str, str | int | bool]) -> dict[str, Any]:
-    """The arguments of a producer from Java's settings. Raises: ConfigError for a name or value that is none."""
+    """Return the arguments of a producer from Java's settings. Raises: ConfigError for an invalid name or value."""
     return _from_java("producer", settings, _PRODUCER_JAVA)
 
 
 def consumer_arguments(settings: Mapping[str, str | int | bool]) -> dict[str, Any]:
-    """The arguments of a consumer from Java's settings. Raises: ConfigError for a name or value that is none."""
+    """Return the arguments of a consumer from Java's settings. Raises: ConfigError for an invalid name or value."""
     translated = _from_java("consumer", settings, _CONSUMER_JAVA)
     threads_min, moment = translated.pop("threads_min", None), translated.pop("moment", None)
     if threads_min is not None and threads_min > translated.setdefault("threads", threads_min):

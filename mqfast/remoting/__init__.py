@@ -1,7 +1,7 @@
-"""Remoting: RocketMQ's frames over TCP, both ends.
+"""Remoting: RocketMQ's frames over TCP, for servers and clients.
 
-Reading order: ``codes.py`` numbers, ``codec.pyx`` bytes <-> commands, ``headers.pyx`` and ``bodies.py`` what commands
-carry, ``connection.py`` one connection without I/O, ``server.py`` and ``client.py`` the asyncio shell around it.
+Reading order: ``codes.py`` numbers, ``codec.pyx`` bytes <-> commands, ``headers.pyx`` and ``bodies.py`` headers and
+bodies as types, ``connection.pyx`` a connection without I/O, ``server.py`` and ``client.py`` for asyncio.
 
-This room must never import the store. Protocol: Apache RocketMQ's NettyEncoder, NettyDecoder, RemotingCommand.
+Protocol: Apache RocketMQ's NettyEncoder, NettyDecoder, RemotingCommand. The store is not imported.
 """

@@ -1,7 +1,7 @@
-"""What bodies and the rarer headers carry, as types: from the bytes of any client version, and back.
+"""Bodies and the rarer headers as types: decoded from the bytes of any client version, and encoded.
 
-Room: remoting. It must never keep a table or decide anything. JSON by msgspec, fastjson's own forms by ``fastjson.py``.
-Source: the classes of the same names in RocketMQ's remoting.protocol.
+JSON by msgspec, fastjson's own forms by ``util/fastjson.py``. Source: the classes of the same names in RocketMQ's
+remoting.protocol.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-_REPAIRED_BYTES_MAX: Final = 4 * 1024 * 1024  # the loop stands still meanwhile: some 2 s for so much
+_REPAIRED_BYTES_MAX: Final = 4 * 1024 * 1024  # the loop is blocked meanwhile: some 2 s for so many bytes
 REQUEST_BYTES_MAX: Final = 1 << 20
 LIST_BYTES_MAX: Final = 8 << 20
 """Bytes of a request that is a list of topics or groups."""
-_OBJECTS_MAX: Final = 50_000  # of a request; a few bytes may be an object of hundreds
+_OBJECTS_MAX: Final = 50_000  # of a request; a few bytes may become an object of hundreds
 _STRINGS_MAX: Final = 700_000
 _REQUEST_REPAIRED_BYTES_MAX: Final = 64 * 1024
 READ, WRITE = 4, 2
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
-"""A number of 32 bits, as Java's int: no Java broker could read a table with another one."""
+"""A number of 32 bits, as Java's int: Java brokers cannot read a table with other numbers."""
 
 
 class DataVersion(Struct, rename="camel", frozen=True):
-    """Which state of a table; two are equal when all three numbers are."""
+    """The version of a table; two are equal when all three numbers are."""
 
     counter: int = 0
     state_version: int = 0
@@ -85,7 +85,7 @@ class RegisterBody(Struct, rename="camel"):
 
 
 class QueueData(Struct, rename="camel"):
-    """The queues of one topic on the brokers of one name."""
+    """The queues of a topic on the brokers of a name."""
 
     broker_name: str
     perm: int = READ | WRITE
@@ -95,7 +95,7 @@ class QueueData(Struct, rename="camel"):
 
 
 class BrokerData(Struct, rename="camel"):
-    """The addresses of one broker name; ``broker_addrs`` is the JSON of id -> address."""
+    """The addresses of a broker name; ``broker_addrs`` is the JSON of id -> address."""
 
     broker_addrs: Raw
     broker_name: str
@@ -105,7 +105,7 @@ class BrokerData(Struct, rename="camel"):
 
 
 class TopicRouteData(Struct, rename="camel"):
-    """Where a topic is: answer of 105, body of 217."""
+    """The route of a topic: answer of 105, body of 217."""
 
     broker_datas: list[BrokerData]
     filter_server_table: dict[str, list[str]]
@@ -115,7 +115,7 @@ class TopicRouteData(Struct, rename="camel"):
 
 
 class BrokerAddresses(Struct, rename="camel"):
-    """The addresses of one broker name by broker id, as clients read them."""
+    """The addresses of a broker name by broker id, as clients read them."""
 
     broker_addrs: dict[int, str] = {}
     broker_name: str = ""
@@ -137,9 +137,9 @@ class TopicListBody(Struct, rename="camel"):
 
 
 def build_tables(module: str) -> None:
-    """Build msgspec's table of each Struct of a module; the module calls it at its end.
+    """Build msgspec's table of each Struct of a module; called at the end of the module.
 
-    msgspec builds the table of a Struct at the first decode, and publishes the table before it is whole: a second
+    msgspec builds the table of a Struct at the first decode, and publishes the table before it is complete: a second
     thread, or a signal handler, that decodes the same Struct meanwhile ends the process with SIGSEGV.
     """
     for struct in list(vars(sys.modules[module]).values()):
@@ -148,12 +148,14 @@ def build_tables(module: str) -> None:
 
 
 def encode_body(value: Any) -> bytes:
-    """JSON as fastjson writes it: names sorted, no blanks."""
+    """Return JSON as fastjson writes it: names sorted, no blanks."""
     return msgspec.json.encode(value)
 
 
 def decode_request(data: bytes, kind: type[T], what: str, *, bytes_max: int = REQUEST_BYTES_MAX) -> T:
-    """The body of a request: as ``decode_body``, with limits by which no peer stops the loop. Raises: FieldError."""
+    """Decode the body of a request as ``decode_body``, with limits so that no peer can block the loop. Raises:
+    FieldError.
+    """
     if len(data) > bytes_max:
         raise FieldError(what, f"at most {bytes_max} bytes", str(len(data)))
     if data.count(b"{") > _OBJECTS_MAX or data.count(b'"') > 2 * _STRINGS_MAX:
@@ -162,7 +164,7 @@ def decode_request(data: bytes, kind: type[T], what: str, *, bytes_max: int = RE
 
 
 def decode_body(data: bytes, kind: type[T], what: str, *, repaired_bytes_max: int = _REPAIRED_BYTES_MAX) -> T:
-    """A body, in standard JSON or in fastjson's. Raises: FieldError, that names ``what`` and the place in it."""
+    """Decode a body, in standard JSON or in fastjson's. Raises: FieldError, with ``what`` and the path of the field."""
     try:
         return msgspec.json.decode(data, type=kind, strict=False)
     except msgspec.ValidationError as error:
@@ -192,7 +194,7 @@ def _expected_found(text: str) -> tuple[str, str]:
 
 
 def header_of(command: RemotingCommand, kind: type[T]) -> T:
-    """The fields of a header as a type; what it does not know is left out. Raises: FieldError."""
+    """Convert the fields of a header to a type; unknown fields are left out. Raises: FieldError."""
     try:
         return msgspec.convert(command.ext_fields, type=kind, strict=False)
     except msgspec.ValidationError as error:

@@ -1,7 +1,6 @@
-"""One TCP connection in the event loop: the sans-I/O connection, TLS and PROXY preamble around it, and its writes.
+"""A TCP connection in the event loop: the sans-I/O connection with TLS, PROXY header and writes.
 
-Room: remoting. It must never know what a request code means, never block the loop, and never end any connection but its
-own. Source: NettyRemotingAbstract, NettyRemotingServer.
+The meaning of request codes is unknown here. Source: NettyRemotingAbstract, NettyRemotingServer.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ __all__ = ["Channel", "Dispatcher", "Endpoint"]
 _PLAIN_BYTES = 64 * 1024
 _NO_TLS = "TLS: the connection ended in the handshake; a port that takes no TLS does so"
 _FLUSH_BYTES = 256 * 1024
-# One connection is served for so long, and read for so much, between two looks at the others.
+# Limits of time and of bytes for one connection, until the loop serves the others.
 _TURN_S = 0.004
 _TURN_BYTES = 64 * 1024
-_LOOKS_AT_THE_CLOCK = 8  # requests between two looks; a power of 2
+_LOOKS_AT_THE_CLOCK = 8  # requests between two readings of the clock; a power of 2
 
 
 class Dispatcher(Protocol):
@@ -44,7 +43,7 @@ class Dispatcher(Protocol):
 
 
 class Endpoint:
-    """What the channels of a server or a client share: limits, processors, the sweep that looks at their time.
+    """State shared by the channels of a server or a client: limits, processors, the check of timeouts.
 
     Thread: that of the event loop.
     """
@@ -70,7 +69,7 @@ class Endpoint:
         self._sweeper: asyncio.TimerHandle | None = None
 
     def new_connection(self) -> Connection:
-        """A connection with this end's limits."""
+        """Return a connection with the limits of this endpoint."""
         settings = self.settings
         return Connection(
             self.clock,
@@ -83,18 +82,18 @@ class Endpoint:
         )
 
     def closed(self, channel: Channel) -> None:
-        """A channel is gone."""
+        """Remove a closed channel."""
         self.channels.discard(channel)
         if self._on_closed is not None:
             self._on_closed(channel)
 
     def start_sweep(self) -> None:
-        """Look once a second whose time is over."""
+        """Check the timeouts of all channels once a second."""
         if self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().call_later(1.0, self._sweep)
 
     def stop_sweep(self) -> None:
-        """Look no more."""
+        """Stop the checks."""
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
@@ -106,12 +105,12 @@ class Endpoint:
 
 
 class Channel(asyncio.Protocol):
-    """One connection of an end; what handlers get to know of their peer.
+    """A connection of an endpoint, as handlers see their peer.
 
     Attributes:
-        peer: (host, port) of the client, as a PROXY preamble names it where there is one.
+        peer: (host, port) of the client, from the PROXY header where there is one.
         socket_peer: (host, port) of the other end of the TCP connection.
-        owner: whatever the room above keeps with the channel.
+        owner: an object of the user of the channel.
         is_tls, is_closed.
     Thread: that of the event loop.
     """
@@ -128,14 +127,14 @@ class Channel(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._preamble: ProxyHeader | None = ProxyHeader() if server_side and end.settings.proxy_protocol else None
-        self._undecided = True  # nothing was read yet: at a server, is it TLS?
+        self._undecided = True  # nothing was read yet: at a server, TLS is undecided
         self._tls: TlsStream | None = None
         self._events: deque[ConnectionEvent] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_s = math.inf  # when it ends, by the clock of the end
+        self._timer_s = math.inf  # end of the timer, by the clock of the endpoint
         self._flushing = False
         self._working = False
-        self._resting = False  # it is the turn of other connections
+        self._resting = False  # other connections are served first
         self._leaving = False
         self._ending = False
         self._buffered = 0
@@ -144,7 +143,7 @@ class Channel(asyncio.Protocol):
         self.socket_peer: tuple[str, int] = ("", 0)
         self.owner: Any = None
         self.is_closed = False
-        self._broken = ""  # why this end closed the connection
+        self._broken = ""  # the reason why this endpoint closed the connection
         self._handshake: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
@@ -152,29 +151,29 @@ class Channel(asyncio.Protocol):
 
     @property
     def is_tls(self) -> bool:
-        """Is the connection encrypted?"""
+        """Return whether the connection is encrypted."""
         return self._tls is not None
 
     def fileno(self) -> int:
-        """The descriptor of the socket, -1 without one."""
+        """Return the descriptor of the socket, -1 without a socket."""
         sock = None if self._transport is None else self._transport.get_extra_info("socket")
         return -1 if sock is None else int(sock.fileno())
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that were answered and wait for the peer to read."""
+        """Return the bytes of responses that the peer has not read."""
         waiting = 0 if self._transport is None else self._transport.get_write_buffer_size()
         return self._connection.out_bytes + waiting
 
     @property
     def peer_certificate(self) -> dict[str, Any] | None:
-        """The certificate that the peer showed and that was checked."""
+        """Return the checked certificate of the peer."""
         return None if self._tls is None else self._tls.peer_certificate()
 
     # -- the transport tells -------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The TCP connection is there."""
+        """Set up the channel: the TCP connection is open."""
         tcp = self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
         name = transport.get_extra_info("peername") or ("", 0)
         self.peer = self.socket_peer = (str(name[0]), int(name[1])) if len(name) > 1 else (str(name), 0)
@@ -193,7 +192,7 @@ class Channel(asyncio.Protocol):
             self._write_records()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of the peer."""
+        """Handle bytes of the peer."""
         if self.is_closed or self._ending:
             return
         try:
@@ -220,11 +219,11 @@ class Channel(asyncio.Protocol):
             self._work()
 
     def eof_received(self) -> bool:
-        """The peer sends no more: the connection ends."""
+        """Close the connection: the peer sends no more."""
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The TCP connection is gone."""
+        """End all calls: the TCP connection is closed."""
         self.is_closed = True
         answers = [event for event in self._events if type(event) is ResponseReceived]
         self._events.clear()
@@ -248,19 +247,19 @@ class Channel(asyncio.Protocol):
             self._end.closed(self)
 
     def pause_writing(self) -> None:
-        """The peer does not read: it is not read either."""
+        """Stop reading: the peer does not read responses."""
         self._connection.blocked = True
         self._set_reading()
 
     def resume_writing(self) -> None:
-        """The peer has read."""
+        """Read again: the peer has read its responses."""
         self._connection.blocked = False
         self._work()
 
     # -- what comes in -------------------------------------------------------------------------------------------------
 
     def _decide(self, data: bytes) -> bytes | None:
-        """PROXY preamble, then the one byte that tells TLS. None: more is needed."""
+        """Read the PROXY header, then the byte that begins TLS. Returns: None: more bytes are needed."""
         if not self._server_side:
             self._undecided = False
             return data
@@ -287,7 +286,7 @@ class Channel(asyncio.Protocol):
         return data
 
     def _answer_plain(self, data: bytes) -> None:
-        """Tell a plain client what this port wants, if its first request came whole."""
+        """Send the reason of the refusal to a plain client, if its first request is complete."""
         decoder = FrameDecoder()
         for request in decoder.feed(data[:_PLAIN_BYTES])[:1]:
             if self._transport is not None:
@@ -300,7 +299,7 @@ class Channel(asyncio.Protocol):
         self._buffered = buffered
         settings = self._end.settings
         if self._end.buffered_bytes > settings.buffered_bytes_max:
-            # The channel that holds most, not the one whose bytes were the last: that may be a client that behaves.
+            # The channel with the most bytes, not the last to receive: that may be of a well-behaved client.
             largest = max(self._end.channels, key=lambda channel: channel._buffered)
             if not largest._ending:
                 largest._break(
@@ -311,9 +310,9 @@ class Channel(asyncio.Protocol):
                 )
 
     def _work(self) -> None:
-        """Serve what came in, unless the peer does not read its answers."""
+        """Serve the received requests, unless the peer does not read its responses."""
         if self._working:
-            return  # an answer made the transport call back
+            return  # a response made the transport call back
         self._working = True
         try:
             connection, events = self._connection, self._events
@@ -343,7 +342,7 @@ class Channel(asyncio.Protocol):
             self._drain()
 
     def _rest(self) -> None:
-        """Let the loop look at the other connections before this one is served or read again."""
+        """Let the loop serve the other connections before this one is served or read again."""
         if not self._resting:
             self._resting = True
             self._loop.call_soon(self._next_turn)
@@ -370,7 +369,7 @@ class Channel(asyncio.Protocol):
                 transport.pause_reading()
 
     async def encrypted(self) -> None:
-        """Await the end of the handshake of TLS, where there is one. Raises: ConnectionLost with its reason."""
+        """Await the end of the TLS handshake, where there is one. Raises: ConnectionLost with the reason."""
         if self._tls is None or self._tls.established:
             return
         if self.is_closed:
@@ -381,7 +380,7 @@ class Channel(asyncio.Protocol):
     # -- what goes out -------------------------------------------------------------------------------------------------
 
     def answer(self, request: RemotingCommand, answer: RemotingCommand | None) -> None:
-        """Answer a request of the peer, at any time; None: it gets no answer. To a connection that is gone: nothing."""
+        """Send the response to a request, at any time; None: there is no response. On a closed connection: nothing."""
         latencies = self._end.latencies
         if latencies is not None and answer is not None:
             latencies.note(request, answer.code, self._end.clock(), not self.is_closed)
@@ -401,7 +400,7 @@ class Channel(asyncio.Protocol):
         serialize: int | None = None,
         version: int = VERSION,
     ) -> RemotingCommand:
-        """Ask the peer and await its answer, whatever its code. Raises: CallTimeout, ConnectionLost, TooManyCalls."""
+        """Send a request and await the response, with any code. Raises: CallTimeout, ConnectionLost, TooManyCalls."""
         if self.is_closed:
             raise ConnectionLost(f"{self.peer[0]}:{self.peer[1]}: the connection is closed")
         future: asyncio.Future[RemotingCommand] = self._loop.create_future()
@@ -413,10 +412,10 @@ class Channel(asyncio.Protocol):
         return await future
 
     def begin(self, frame: Callable[[int], bytes], code: int, context: Any, timeout_s: float) -> None:
-        """Ask the peer with a frame that the caller makes for an opaque.
+        """Send a request with a frame that the caller encodes for an opaque.
 
-        Args: context: hears of the end by ``set_result`` (the answer) or ``set_exception`` (CallTimeout,
-        ConnectionLost) unless its ``done()`` is true: a future, or what looks like one.
+        Args: context: gets the end by ``set_result`` (the response) or ``set_exception`` (CallTimeout, ConnectionLost)
+            unless ``done()`` is true: a future, or an object with its methods.
         Raises: ConnectionLost, TooManyCalls.
         """
         if self.is_closed:
@@ -428,7 +427,7 @@ class Channel(asyncio.Protocol):
             self._set_timer(deadline_s)
 
     def oneway_ready(self, frame: Callable[[int], bytes]) -> None:
-        """Tell the peer something with a ready frame; to a connection that is gone: nothing."""
+        """Send a oneway request with an encoded frame; on a closed connection: nothing."""
         if not self.is_closed:
             self._connection.oneway_ready(frame)
             self._flush_soon()
@@ -441,18 +440,18 @@ class Channel(asyncio.Protocol):
         *,
         serialize: int | None = None,
     ) -> None:
-        """Tell the peer something that it does not answer; to a connection that is gone: nothing."""
+        """Send a oneway request; on a closed connection: nothing."""
         if not self.is_closed:
             self._connection.oneway(code, ext_fields, body, serialize=serialize)
             self._flush_soon()
 
     @property
     def is_usable(self) -> bool:
-        """Can requests be sent? The connection has neither ended nor begun to end."""
+        """Return whether requests can be sent: the connection has neither ended nor begun to end."""
         return not (self.is_closed or self._ending or self._leaving)
 
     def drain(self) -> None:
-        """Take no further request; end the connection once none waits for its answer."""
+        """Take no further request; close the connection once all responses are sent."""
         self._leaving = True
         if not self._working:
             self._drain()
@@ -463,7 +462,7 @@ class Channel(asyncio.Protocol):
             self.close()
 
     def close(self) -> None:
-        """End the connection once what was sent is out. Answers that have come are delivered all the same."""
+        """Close the connection once all written bytes are sent. Received responses are delivered."""
         if self._transport is None or self._ending:
             return
         self._ending = True
@@ -474,12 +473,12 @@ class Channel(asyncio.Protocol):
             self._tls.end()
             self._write_records()
         if self._connection.blocked:
-            self._transport.abort()  # a peer that does not read would keep it open
+            self._transport.abort()  # a peer that does not read would keep the connection open
         else:
             self._transport.close()
 
     def abort(self) -> None:
-        """End the connection at once."""
+        """Close the connection at once."""
         self._ending = True
         if self._transport is not None:
             self._transport.abort()
@@ -526,10 +525,10 @@ class Channel(asyncio.Protocol):
     def _time_out(self) -> None:
         self._timer, self._timer_s = None, math.inf
         expired = self._connection.expired()
-        if any(self._connection.is_stuck(call) for call in expired):  # first: who hears of it may ask again at once
+        if any(self._connection.is_stuck(call) for call in expired):  # first: a caller may repeat a request at once
             self._break(FrameError("expected the rest of a frame, found none before an answer was due"))
         if not self._server_side and self._connection.is_unresponsive:
-            self._leaving = True  # a server that is gone without a word: the next request makes a new connection
+            self._leaving = True  # the server ended without closing: the next request opens a new connection
         for call in expired:
             if not call.context.done():
                 call.context.set_exception(
@@ -542,7 +541,7 @@ class Channel(asyncio.Protocol):
             self._drain()
 
     def check_timeouts(self) -> None:
-        """Close what is idle, and what does not come to the end of its handshake."""
+        """Close an idle connection, and a connection without the end of its handshake."""
         settings = self._end.settings
         has_begun = self._preamble is not None and self._preamble.has_begun
         if self._ending:

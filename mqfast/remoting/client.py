@@ -1,6 +1,6 @@
-"""The end that connects: one connection an address, made when it is needed, for requests of both ends.
+"""The client side: a connection for each address, opened at the first use, for requests of both sides.
 
-Room: remoting. It must never choose an address, or ask a second time by itself. Source: NettyRemotingClient.
+The caller chooses the address, and repeats failed requests. Source: NettyRemotingClient.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["RemotingClient", "split_address"]
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """``host:port`` in its parts; an IPv6 host may stand in brackets. Raises: ValueError."""
+    """Split ``host:port``; an IPv6 host may have brackets. Raises: ValueError."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ValueError(f"expected host:port, found {address!r}")
@@ -30,14 +30,15 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 class RemotingClient:
-    """Asks servers, and serves what they ask back.
+    """Sends requests to servers, and serves requests of servers.
 
     Args:
-        processors: who serves the requests of servers; by default nobody.
+        processors: handlers of the requests of servers; by default none.
         context: for TLS; see ``tls.client_context``.
         connect_timeout_ms: RocketMQ: connectTimeoutMillis.
         reached_at: (host, port) to connect to for an address; by default those of the address.
-    Attributes: on_closed: functions that are told the address of every connection that is gone, or whose server leaves.
+    Attributes: on_closed: functions that are called with the address of a connection that has closed, or whose server
+        leaves.
     Thread: that of the event loop.
     """
 
@@ -68,7 +69,7 @@ class RemotingClient:
         )
 
     async def channel(self, address: str) -> Channel:
-        """The connection to an address, made where there is none. Raises: ConnectionLost, ValueError."""
+        """Return the connection to an address, opened where there is none. Raises: ConnectionLost, ValueError."""
         task = self._channels.get(address)
         if task is not None and task.done() and (task.cancelled() or task.exception() or not task.result().is_usable):
             task = None
@@ -94,7 +95,7 @@ class RemotingClient:
             raise ConnectionLost(f"{host}:{port}: no connection: {str(error) or 'it took too long'}") from None
         if not channel.is_closed:
             self._addresses[channel] = address
-        if self._channels.get(address) is asyncio.current_task():  # else nobody wants it any more
+        if self._channels.get(address) is asyncio.current_task():  # else the connection was dropped meanwhile
             self._ready[address] = channel
         return channel
 
@@ -109,7 +110,7 @@ class RemotingClient:
         serialize: int | None = None,
         version: int = VERSION,
     ) -> RemotingCommand:
-        """Ask a server and await its answer, whatever its code. Raises: CallTimeout, ConnectionLost, TooManyCalls."""
+        """Send a request and await the response, with any code. Raises: CallTimeout, ConnectionLost, TooManyCalls."""
         channel = await self.channel(address)
         return await channel.call(code, ext_fields, body, timeout_ms=timeout_ms, serialize=serialize, version=version)
 
@@ -122,34 +123,34 @@ class RemotingClient:
         *,
         serialize: int | None = None,
     ) -> None:
-        """Tell a server something that it does not answer. Raises: ConnectionLost."""
+        """Send a oneway request. Raises: ConnectionLost."""
         (await self.channel(address)).oneway(code, ext_fields, body, serialize=serialize)
 
     def ready(self, address: str) -> Channel | None:
-        """The connection to an address, if there is one that can be used at once."""
+        """Return the connection to an address, if it can be used at once."""
         channel = self._ready.get(address)
         return channel if channel is not None and channel.is_usable else None
 
     def filenos(self) -> list[int]:
-        """The file descriptors of all connections."""
+        """Return the file descriptors of all connections."""
         descriptors = [channel.fileno() for channel in self._end.channels]
         return [descriptor for descriptor in descriptors if descriptor >= 0]
 
     def renew(self, address: str) -> None:
-        """The next request makes a new connection to an address; the old one ends once it has given its answers."""
+        """Make the next request open a new connection; the old one closes after its pending responses."""
         if (channel := self._given_up(address)) is not None:
             channel.drain()
             self._tell(address)
 
     def drain(self, address: str) -> None:
-        """Close the connection to an address, if there is one; the next request makes a new one."""
+        """Close the connection to an address, if there is one; the next request opens a new connection."""
         if (channel := self._given_up(address)) is not None:
             channel.close()
 
     def _given_up(self, address: str) -> Channel | None:
         task = self._channels.get(address)
         if task is None or not task.done():
-            return None  # a new one is being made: it is not the one that the caller has seen
+            return None  # a new connection is being opened: not the one that the caller has used
         self._ready.pop(address, None)
         del self._channels[address]
         return None if task.cancelled() or task.exception() is not None else task.result()
@@ -163,11 +164,11 @@ class RemotingClient:
             told(address)
 
     async def close(self) -> None:
-        """Close all connections; calls that wait end with ConnectionLost."""
+        """Close all connections; pending calls end with ConnectionLost."""
         self._end.stop_sweep()
         for task in self._channels.values():
             task.cancel()
-        try:  # a caller that is cancelled leaves no connection either
+        try:  # a cancelled caller leaves no connection open
             await asyncio.sleep(0)
             for channel in list(self._end.channels):
                 channel.close()

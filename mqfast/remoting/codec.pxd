@@ -1,4 +1,4 @@
-"""What headers.pyx needs of codec.pyx: a command's fields where they stand, undecoded."""
+"""Declarations of codec.pyx for headers.pyx: a command's undecoded fields."""
 
 from libc.stdint cimport int64_t, uint8_t
 

@@ -5,8 +5,8 @@
     5   3   length of the header
     8       header, then the body
 
-It must never do I/O, read a clock, or trust a length. What a peer sent and is no frame is a FrameError, a field that is
-missing or of another kind a FieldError; neither leaves anything half decoded. Every bound is checked before a read.
+No I/O and no clock. Invalid bytes of a peer are a FrameError, a field that is missing or of another type is a
+FieldError; neither leaves a half-decoded command. Every bound is checked before a read.
 Source: NettyDecoder, RemotingCommand, RocketMQSerializable, MessageDecoder.
 """
 
@@ -47,16 +47,16 @@ cdef int OTHER = 7
 
 
 cdef class RemotingCommand:
-    """One frame: a request, or the answer to one.
+    """A frame: a request or a response.
 
     Args:
-        code: request code, or response code of an answer.
-        ext_fields: the header's fields, by RocketMQ's names; numbers and booleans become text on the wire, None is
-            left out.
-        body: bytes, or a list of buffers that are sent one behind the other.
+        code: request code, or response code.
+        ext_fields: the header's fields, by RocketMQ's names; numbers and booleans become text on the wire, None is left
+        out.
+        body: bytes, or a list of buffers that are sent in order.
         serialize: the codec of the header, JSON or ROCKETMQ.
-    Attributes: ``received_s``: when a request came, by the clock of the server, where somebody counts that; else 0.
-        ``was_held``: its answer waited for something to come (RocketMQ: isSuspended).
+    Attributes: ``received_s``: time of receipt of a request, by the clock of the server, where latencies are counted;
+        else 0. ``was_held``: the request was held for long polling (RocketMQ: isSuspended).
     Thread: one at a time.
     """
 
@@ -90,23 +90,23 @@ cdef class RemotingCommand:
 
     @property
     def is_response(self):
-        """Is this the answer to a request?"""
+        """Return whether this is the response to a request."""
         return self.flag & RESPONSE != 0
 
     @property
     def is_oneway(self):
-        """Does the sender of this request say that it wants no answer?"""
+        """Return whether the sender of this request wants no response."""
         return self.flag & ONEWAY != 0
 
     @property
     def ext_fields(self):
-        """The header's fields by RocketMQ's names, all of them as text. A received command decodes them at first use."""
+        """Return the header's fields by RocketMQ's names, all as text. A received command decodes them at first use."""
         if self._fields is None:
             self._fields = _all_pairs(self)
         return self._fields
 
     def response(self, int code=0, dict ext_fields=None, body=b"", *, str remark=None):
-        """The answer to this request, in the codec that its sender used."""
+        """Return the response to this request, in the codec of its sender."""
         cdef RemotingCommand answer = RemotingCommand.__new__(RemotingCommand)
         answer.code = code
         answer.opaque = self.opaque
@@ -173,7 +173,7 @@ cdef inline int hex_digit(uint8_t c) noexcept nogil:
 
 
 cdef bint take_string(Text *t, Span *found) noexcept nogil:
-    """Steps over a string; what stands between the quotes is in ``found``."""
+    """Step over a string; ``found`` is set to the text between the quotes."""
     cdef const uint8_t *at = t.at
     cdef int i
     if at >= t.end or at[0] != c'"':
@@ -231,7 +231,7 @@ cdef bint take_number(Text *t) noexcept nogil:
 
 
 cdef bint take_value(Text *t, int depth) noexcept nogil:
-    """Steps over any JSON value, at most DEPTH_MAX deep."""
+    """Step over any JSON value, at most DEPTH_MAX deep."""
     cdef Span ignored
     cdef uint8_t close
     if t.at >= t.end:
@@ -272,7 +272,7 @@ cdef bint take_value(Text *t, int depth) noexcept nogil:
 
 
 cdef bint take_key(Text *t, Span *key) noexcept nogil:
-    """Steps over blanks, a name, blanks, the colon and blanks."""
+    """Step over blanks, a name, blanks, the colon and blanks."""
     skip_blanks(t)
     if not take_string(t, key):
         return False
@@ -285,7 +285,7 @@ cdef bint take_key(Text *t, Span *key) noexcept nogil:
 
 
 cdef bint take_pair(Text *t, Span *key, Span *value) noexcept nogil:
-    """Steps over one field of ``extFields``, which was checked when the frame came in. False at their end.
+    """Step over one field of ``extFields``, which was checked when the frame came in. Returns: False at the end.
 
     A string's value is its text; that of a number, a boolean or a nested value its JSON; null has no address.
     """
@@ -319,7 +319,9 @@ cdef inline int big16(const uint8_t *at) noexcept nogil:
 
 
 cdef bint take_binary_pair(Text *t, Span *key, Span *value) noexcept nogil:
-    """Steps over one field of the binary codec. False at their end, or with ``expected`` set where it is cut short."""
+    """Step over one field of the binary codec. Returns: False at the end, or with ``expected`` set for a truncated
+    field.
+    """
     cdef int64_t size
     if t.at >= t.end:
         return False
@@ -347,7 +349,7 @@ cdef bint take_binary_pair(Text *t, Span *key, Span *value) noexcept nogil:
 
 
 cdef int64_t number_in(const uint8_t *at, Py_ssize_t size, bint *valid) noexcept nogil:
-    """Java's Long.parseLong."""
+    """Parse as Java's Long.parseLong."""
     cdef bint minus = False
     cdef uint64_t value = 0
     cdef uint64_t most = 9223372036854775807
@@ -371,8 +373,8 @@ cdef int64_t number_in(const uint8_t *at, Py_ssize_t size, bint *valid) noexcept
 
 
 cdef bytes unescaped(const uint8_t *at, Py_ssize_t size):
-    """The UTF-8 of a JSON string's inside; a lone surrogate becomes a question mark, as in Java."""
-    cdef bytes out = PyBytes_FromStringAndSize(NULL, size)  # an escape is never shorter than what it stands for
+    """Return the UTF-8 of a JSON string's inside; a lone surrogate becomes a question mark, as in Java."""
+    cdef bytes out = PyBytes_FromStringAndSize(NULL, size)  # an escape is never shorter than its character
     cdef uint8_t *begin = <uint8_t *> PyBytes_AS_STRING(out)
     cdef uint8_t *to = begin
     cdef const uint8_t *end = at + size
@@ -458,7 +460,7 @@ cdef object illegal(Text *t):
 
 
 cdef int take_int32(Text *t, int *out) except -1:
-    """An int32 as a JSON number or as text."""
+    """Read an int32 as a JSON number or as text."""
     cdef Span span
     cdef bint valid = False
     cdef int64_t value = 0
@@ -544,7 +546,7 @@ cdef int decode_json(RemotingCommand command) except -1:
 
 
 cdef int take_fields(Text *t, RemotingCommand command) except -1:
-    """Remembers where the fields stand; they are decoded when somebody asks."""
+    """Store the position of the fields; they are decoded at the first use."""
     cdef const uint8_t *at = t.at
     if not take_value(t, 1):
         raise illegal(t)
@@ -563,7 +565,7 @@ cdef int take_fields(Text *t, RemotingCommand command) except -1:
 
 
 cdef int decode_binary(RemotingCommand command) except -1:
-    """code 2, language 1, version 2, opaque 4, flag 4, remark 4 + n, fields 4 + n."""
+    """Decode code 2, language 1, version 2, opaque 4, flag 4, remark 4 + n, fields 4 + n."""
     cdef bytes header = command._header
     cdef Text t
     cdef Span key
@@ -645,9 +647,9 @@ cdef dict _all_pairs(RemotingCommand command):
 
 
 cpdef object repeated_name(RemotingCommand command):
-    """The name of a field that stands twice in a received header: readers may differ in which of the two counts.
+    """Return the name of a repeated field of a received header: readers may differ in the choice of the value.
 
-    Returns: None where each name stands once, and for a command that was made here.
+    Returns: None where each name occurs once, and for a command that was created here.
     """
     cdef Span key
     cdef Span value
@@ -667,14 +669,12 @@ cpdef object repeated_name(RemotingCommand command):
 
 
 cdef class FrameDecoder:
-    """A stream of bytes, in pieces of any size, into commands; each byte is copied once.
+    """Decodes a stream of bytes, in pieces of any size, into commands; each byte is copied once.
 
-    Args:
-        frame_bytes_max: longest frame, its length word included.
-        header_bytes_max: longest header.
+    Args: frame_bytes_max: longest frame with its length word. header_bytes_max: longest header.
     Attributes:
-        error: the FrameError at which the stream became unreadable, or None. Nothing after that byte is looked at.
-        buffered: bytes of the frame that is not yet complete.
+        error: the FrameError at which the stream became unreadable, or None. Later bytes are not decoded.
+        buffered: bytes of the incomplete frame.
     """
 
     cdef readonly object error
@@ -697,7 +697,7 @@ cdef class FrameDecoder:
         return self._prefix_have + self._header_have + self._body_have
 
     def feed(self, data):
-        """Take the next bytes. Returns: the commands that they complete, in order; look at ``error`` afterwards."""
+        """Add the next bytes. Returns: the completed commands, in order; check ``error`` afterwards."""
         cdef list found = []
         cdef Py_buffer view
         if self.error is not None:
@@ -848,7 +848,7 @@ cdef int put_big16(Out *out, int value) except -1:
 
 
 cdef int put_quoted(Out *out, const char *text, Py_ssize_t size) except -1:
-    """A JSON string, with fastjson's choice of escapes."""
+    """Write a JSON string, with fastjson's choice of escapes."""
     cdef uint8_t c
     cdef uint8_t *to
     cdef Py_ssize_t i
@@ -888,7 +888,7 @@ cdef int put_quoted(Out *out, const char *text, Py_ssize_t size) except -1:
 
 
 cdef object as_text(value):
-    """How Java's toString says it."""
+    """Return the text of Java's toString."""
     if value is True:
         return "true"
     if value is False:
@@ -897,7 +897,7 @@ cdef object as_text(value):
 
 
 cdef object utf8(str text):
-    """Text that can be said in UTF-8; a lone surrogate becomes a question mark, as in Java."""
+    """Return the UTF-8 of a text; a lone surrogate becomes a question mark, as in Java."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -992,10 +992,11 @@ cdef int put_binary(Out *out, RemotingCommand command) except -1:
 
 
 def encode(RemotingCommand command not None, bint with_body=True):
-    """The frame of a command.
+    """Return the frame of a command.
 
-    Args: with_body: False leaves the body to the caller, who sends it behind these bytes.
-    Raises: FieldError for what the codec cannot say; FrameTooLarge for a frame beyond 31 bits or a header beyond 24.
+    Args: with_body: False leaves the body to the caller, to be sent after these bytes.
+    Raises: FieldError for a value that the codec cannot encode; FrameTooLarge for a frame beyond 31 bits or a header
+        beyond 24.
     """
     cdef Out out
     cdef Py_ssize_t body_size

@@ -1,6 +1,6 @@
 """The numbers of the protocol: request codes, response codes, languages.
 
-Room: remoting. It must never hold behaviour. Source: RequestCode, ResponseCode, LanguageCode of Apache RocketMQ 5.5.0.
+Source: RequestCode, ResponseCode, LanguageCode of Apache RocketMQ 5.5.0.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ __all__ = ["LanguageCode", "RequestCode", "ResponseCode"]
 
 
 class RequestCode(IntEnum):
-    """What a request asks for."""
+    """The codes of requests."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -138,7 +138,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """What an answer says."""
+    """The codes of responses."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -191,7 +191,7 @@ class ResponseCode(IntEnum):
 
 
 class LanguageCode(IntEnum):
-    """What the sender of a frame is written in."""
+    """The language of the sender of a frame."""
 
     JAVA = 0
     CPP = 1

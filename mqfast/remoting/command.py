@@ -1,7 +1,4 @@
-"""Commands and their bytes: what ``codec.pyx`` and ``headers.pyx`` offer, under one public name.
-
-Room: remoting. It must never do I/O.
-"""
+"""Commands and their bytes: the public names of ``codec.pyx`` and ``headers.pyx``."""
 
 from __future__ import annotations
 
@@ -51,9 +48,9 @@ __all__ = [
 ]
 
 RESPONSE = 1
-"""Bit of ``flag``: this frame answers a request."""
+"""Bit of ``flag``: this frame is a response."""
 ONEWAY = 2
-"""Bit of ``flag``: the sender wants no answer."""
+"""Bit of ``flag``: a oneway request, without a response."""
 
 Buffer = bytes | bytearray | memoryview
-"""Bytes that a frame is read from, or a part of a body."""
+"""Bytes of a frame, or a part of a body."""

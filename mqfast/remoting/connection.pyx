@@ -1,7 +1,7 @@
-"""One connection without I/O: bytes in, events out; requests both ways, answers in any order, time-outs, back-pressure.
+"""A connection without I/O: bytes in, events out; requests both ways, responses in any order, timeouts, back-pressure.
 
-Room: remoting. It must never touch a socket, read a clock that it was not given, or know a request code. What it hands
-out depends on the bytes received so far alone, never on how they were cut. Source: NettyRemotingAbstract.
+The clock is an argument, and request codes have no meaning here. Events depend only on the bytes received so far, not
+on their pieces. Source: NettyRemotingAbstract.
 """
 
 import heapq
@@ -26,28 +26,28 @@ cdef int JAVA = 0
 cdef int SYSTEM_ERROR = 1
 cdef Py_ssize_t DEADLINES_MIN = 1024
 cdef double SILENT_S = 1.0   # the longest silence, also within a frame, once a call has expired in it
-cdef double FRAME_S = 30.0   # the longest that a request of a client waits, a pull
+cdef double FRAME_S = 30.0   # the longest wait of a client's request, a pull
 cdef object heappush = heapq.heappush
 cdef object heappop = heapq.heappop
 cdef object heapify = heapq.heapify
 
 
 def frame_timed_out(double since_s, double heard_s, double begun_s, double now_s):
-    """Is the rest of a frame not to be waited for? With a length that was wrong a frame would swallow every answer.
+    """Return whether an incomplete frame must be treated as corrupt: a wrong length would block all later responses.
 
-    A peer that is slow goes on sending: its frame has FRAME_S, however many short calls expire meanwhile.
+    A slow peer continues to send: its frame has FRAME_S, even if many short calls expire meanwhile.
 
-    Args: since_s: when the frame began, -1: none is incomplete. heard_s: when its latest byte came. begun_s: when a call
-    began that has expired. now_s: by the same clock, in seconds.
+    Args: since_s: begin of the frame, -1: no frame is incomplete. heard_s: time of its latest byte. begun_s: begin of
+        an expired call. now_s: by the same clock, in seconds.
     """
     return 0 <= since_s <= begun_s and (now_s - heard_s >= SILENT_S or now_s - since_s >= FRAME_S)
 
 
 @cython.freelist(64)
 cdef class Call:
-    """A request of this end that waits for its answer.
+    """A request of this side that waits for its response.
 
-    Attributes: ``opaque``, ``code``, ``deadline_s`` (by the connection's clock), ``context`` (the caller's own).
+    Attributes: ``opaque``, ``code``, ``deadline_s`` (by the connection's clock), ``context`` (of the caller).
     """
 
     cdef readonly int opaque
@@ -58,7 +58,7 @@ cdef class Call:
 
 
 cdef class ConnectionEvent:
-    """What bytes of the peer mean. Two are equal that say the same."""
+    """The meaning of received bytes. Two events are equal if their contents are."""
 
     def _says(self):
         return ()
@@ -73,7 +73,7 @@ cdef class ConnectionEvent:
 
 
 cdef class Request(ConnectionEvent):
-    """The peer asks for something."""
+    """A request of the peer."""
 
     cdef readonly RemotingCommand command
 
@@ -85,7 +85,7 @@ cdef class Request(ConnectionEvent):
 
 
 cdef class ResponseReceived(ConnectionEvent):
-    """The peer answered a call of this end."""
+    """The response to a call of this side."""
 
     cdef readonly Call call
     cdef readonly RemotingCommand command
@@ -98,14 +98,14 @@ cdef class ResponseReceived(ConnectionEvent):
         return (self.call, self.command)
 
     def deliver(self):
-        """Give the answer to the future that is the context of its call, unless that is done."""
+        """Pass the response to the future that is the context of its call, unless the future is done."""
         future = self.call.context
         if not future.done():
             future.set_result(self.command)
 
 
 cdef class UnmatchedResponse(ConnectionEvent):
-    """An answer that nobody waits for, since its call timed out or never was."""
+    """A response without a call, since the call timed out or never existed."""
 
     cdef readonly RemotingCommand command
 
@@ -117,7 +117,7 @@ cdef class UnmatchedResponse(ConnectionEvent):
 
 
 cdef class ProtocolError(ConnectionEvent):
-    """The bytes are no frames from here on; nothing more comes, and the connection is to be closed."""
+    """The bytes are no frames from here on; no event follows, and the connection must be closed."""
 
     cdef readonly object error
 
@@ -129,19 +129,18 @@ cdef class ProtocolError(ConnectionEvent):
 
 
 cdef class Connection:
-    """The protocol of one connection, the same for both ends.
+    """The protocol of a connection, the same for both sides.
 
     Args:
         clock: seconds that only grow.
-        frame_bytes_max, header_bytes_max: what the peer may send in one frame and one header; an answer to it is no
-            longer, either.
-        calls_max: requests of this end that may wait for answers at once.
-        requests_max: requests of the peer that may be open at once; beyond that nothing is to be read.
-        language: what requests of this end say that it is written in.
+        frame_bytes_max, header_bytes_max: limits of a frame and a header of the peer; also of responses to the peer.
+        calls_max: requests of this side that may wait for responses at once.
+        requests_max: requests of the peer that may be open at once; beyond that nothing should be read.
+        language: the language field of the requests of this side.
     Attributes:
-        blocked: the peer does not read what was sent; the owner sets it.
-        open_requests: requests of the peer that are not answered yet; open_bytes: of their bodies.
-        serialize: header codec of the peer's latest request, for requests of this end.
+        blocked: the peer does not read the sent bytes; set by the owner.
+        open_requests: requests of the peer without a response; open_bytes: of their bodies.
+        serialize: header codec of the peer's latest request, for requests of this side.
     Thread: one at a time.
     """
 
@@ -164,9 +163,9 @@ cdef class Connection:
     cdef readonly int serialize
     cdef readonly double last_active_s
     cdef double _partial_s      # since when the last frame is incomplete, -1: there is none
-    cdef double _heard_s        # when the latest byte of that frame came
-    cdef double _received_s     # when the latest byte of all came
-    cdef double _mute_s         # when the first call began that has expired since then, -1: there is none
+    cdef double _heard_s        # time of the latest byte of that frame
+    cdef double _received_s     # time of the latest byte of all
+    cdef double _mute_s         # begin of the first call that has expired since then, -1: there is none
     cdef readonly bint closed
 
     def __init__(
@@ -198,17 +197,17 @@ cdef class Connection:
 
     @property
     def buffered(self):
-        """Bytes of a frame that is not complete yet."""
+        """Return the bytes of an incomplete frame."""
         return self._decoder.buffered
 
     @property
     def waits(self):
-        """Does a call of this end wait for its answer?"""
+        """Return whether a call of this side waits for its response."""
         return bool(self._calls)
 
     @property
     def wants_to_read(self):
-        """Is the peer to be read now? Not while it does not read, nor while too many of its requests are open."""
+        """Return whether to read the peer now: not while the peer does not read, nor with too many open requests."""
         return (
             not self.blocked
             and self.open_requests < self._requests_max
@@ -216,7 +215,7 @@ cdef class Connection:
         )
 
     def receive(self, data):
-        """Take bytes of the peer. Returns: what they complete, in order; ``ProtocolError`` is the last that ever comes."""
+        """Add bytes of the peer. Returns: the completed events, in order; ``ProtocolError`` is the last one ever."""
         cdef RemotingCommand command
         cdef ResponseReceived answered
         cdef Request request
@@ -259,9 +258,9 @@ cdef class Connection:
     # --- what goes out ------------------------------------------------------------------------------------------------
 
     def answer(self, RemotingCommand request not None, answer):
-        """Answer a request of the peer; None: it gets no answer. A one-way request never gets one.
+        """Send the response to a request of the peer; None: no response. A oneway request never gets a response.
 
-        An answer longer than a frame may be becomes SYSTEM_ERROR: a peer with the same limit would cut the connection.
+        A response longer than a frame may be becomes SYSTEM_ERROR: a peer with the same limit would cut the connection.
         """
         cdef Py_ssize_t before = self.out_bytes
         cdef Py_ssize_t parts
@@ -290,13 +289,13 @@ cdef class Connection:
         self, int code, dict ext_fields=None, body=b"", *, timeout_ms, context=None, serialize=None,
         int version=OWN_VERSION
     ):
-        """Ask the peer for something. Returns: the Call. Raises: TooManyCalls."""
+        """Send a request to the peer. Returns: the Call. Raises: TooManyCalls."""
         cdef int opaque = self._free_opaque()
         self._send(self._command(opaque, code, ext_fields, body, 0, serialize, version))
         return self._wait_for(opaque, code, <double> timeout_ms / 1000, context)
 
     def send_encoded(self, frame, int code, double timeout_s, context):
-        """Ask the peer for something with a frame that the caller makes for an opaque.
+        """Send a request with a frame that the caller encodes for an opaque.
 
         Returns: the deadline, by the connection's clock. Raises: TooManyCalls.
         """
@@ -305,7 +304,7 @@ cdef class Connection:
         return self._wait_for(opaque, code, timeout_s, context).deadline_s
 
     cdef int _free_opaque(self) except -1:
-        """The number of one more call."""
+        """Return the number of a new call."""
         cdef int64_t opaque
         if len(self._calls) >= self._calls_max:
             raise TooManyCalls(f"expected at most {self._calls_max} requests without an answer, found one more")
@@ -326,7 +325,7 @@ cdef class Connection:
         call.context = context
         self._calls[opaque] = call
         heappush(deadlines, (call.deadline_s, opaque))
-        if len(deadlines) > DEADLINES_MIN and len(deadlines) > 4 * len(self._calls):  # most were answered in time
+        if len(deadlines) > DEADLINES_MIN and len(deadlines) > 4 * len(self._calls):  # most calls were answered in time
             deadlines[:] = [(one.deadline_s, one.opaque) for one in self._calls.values()]
             heapify(deadlines)
         return call
@@ -338,13 +337,13 @@ cdef class Connection:
         return 0
 
     def oneway_ready(self, frame):
-        """Tell the peer something with a frame that the caller makes for an opaque."""
+        """Send a oneway request with a frame that the caller encodes for an opaque."""
         cdef int64_t opaque = self._next_opaque
         self._next_opaque = opaque + 1 & OPAQUE_MASK
         self._send_ready(frame(opaque))
 
     def oneway(self, int code, dict ext_fields=None, body=b"", *, serialize=None):
-        """Tell the peer something that it does not answer."""
+        """Send a oneway request."""
         cdef int64_t opaque = self._next_opaque
         self._next_opaque = opaque + 1 & OPAQUE_MASK
         self._send(self._command(<int> opaque, code, ext_fields, body, ONEWAY, serialize, OWN_VERSION))
@@ -375,7 +374,7 @@ cdef class Connection:
         return 0
 
     def data_to_send(self):
-        """What is to be sent now, as buffers; they are the caller's from here on."""
+        """Return the bytes to send now, as buffers; the caller owns them."""
         cdef list out = self._out
         if out:
             self.last_active_s = self._clock()
@@ -387,7 +386,7 @@ cdef class Connection:
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def next_deadline_s(self):
-        """When the next call times out; None while nothing waits."""
+        """Return the deadline of the next call; None without calls."""
         cdef list deadlines = self._deadlines
         while deadlines:
             deadline, opaque = deadlines[0]
@@ -398,7 +397,7 @@ cdef class Connection:
         return None
 
     def expired(self):
-        """The calls whose time is over, in that order; their answers will be ``UnmatchedResponse``."""
+        """Return the expired calls, in order; their responses will be ``UnmatchedResponse``."""
         cdef Call call
         cdef list found = []
         now = self._clock()
@@ -411,19 +410,22 @@ cdef class Connection:
 
     @property
     def is_unresponsive(self):
-        """Have calls expired, and nothing came from the peer meanwhile? It may be gone without a word."""
+        """Return whether calls have expired without any byte of the peer meanwhile: the peer may have ended without
+        closing.
+        """
         return self._mute_s >= 0 and self._clock() - self._mute_s >= SILENT_S
 
     def is_stuck(self, Call call not None):
-        """Is the connection to be given up, since this call has expired behind a frame whose rest does not come?"""
+        """Return whether the connection must be closed, since this call expired behind a frame that does not complete.
+        """
         return frame_timed_out(self._partial_s, self._heard_s, call.begun_s, self._clock())
 
     def idle_s(self):
-        """Seconds since anything was received or sent."""
+        """Return the seconds since anything was received or sent."""
         return self._clock() - self.last_active_s
 
     def close(self):
-        """The connection is gone. Returns: the calls that get no answer any more."""
+        """Close the connection. Returns: the calls without a response."""
         self.closed = True
         calls = list(self._calls.values())
         self._calls.clear()

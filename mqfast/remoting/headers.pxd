@@ -1,4 +1,4 @@
-"""What the send paths of broker and client need of headers.pyx: a send and its answer, as C fields."""
+"""Declarations of headers.pyx for the send paths of broker and client: a send and its response, as C fields."""
 
 from libc.stdint cimport int64_t
 from mqfast.remoting.codec cimport RemotingCommand

@@ -1,7 +1,8 @@
-"""Headers of the codes on the hot path as types, read where they stand in the frame: no dict, no text for a number.
+"""Headers of the codes on the hot path as types, decoded in place from the frame: no dict, no text for a number.
 
-It must never take a field for valid: one that is missing or of another kind is a FieldError, and the connection stays.
-Source: SendMessageRequestHeader, SendMessageRequestHeaderV2, PullMessageRequestHeader, UpdateConsumerOffsetRequestHeader.
+A field that is missing or of another type is a FieldError, and the connection stays open.
+Source: SendMessageRequestHeader, SendMessageRequestHeaderV2, PullMessageRequestHeader,
+UpdateConsumerOffsetRequestHeader.
 """
 
 from libc.stdint cimport int32_t, int64_t
@@ -50,7 +51,7 @@ cdef int64_t long_of(Span *value, str name) except? -9223372036854775807:
 
 
 cdef bint bool_of(Span *value) noexcept:
-    """Java's Boolean.parseBoolean: only "true" is true, in any case."""
+    """Parse as Java's Boolean.parseBoolean: only "true" is true, in any case."""
     cdef int i
     if value.size != 4:
         return False
@@ -75,7 +76,7 @@ cdef dict _SEND_LETTERS = {
 
 
 cpdef SendHeader send_header(RemotingCommand command):
-    """The header of a send. Raises: FieldError."""
+    """Return the header of a send. Raises: FieldError."""
     cdef SendHeader h = SendHeader.__new__(SendHeader)
     cdef Text t
     cdef Span key
@@ -136,7 +137,7 @@ cpdef SendHeader send_header(RemotingCommand command):
 
 
 cdef RemotingCommand reread(RemotingCommand command):
-    """A command made here, as a peer would get it."""
+    """Return a command that was created here as a peer would receive it."""
     whole = RemotingCommand(command.code, {"": "", **command.ext_fields}, serialize=command.serialize)
     return FrameDecoder(0x7FFFFFFF, 0xFFFFFF).feed(encode(whole))[0]
 
@@ -144,7 +145,7 @@ cdef RemotingCommand reread(RemotingCommand command):
 cdef class PullHeader:
     """Header of 11 and 361; ``subscription`` and ``expression_type`` are None where the client names none.
 
-    ``request_source`` says for whom a proxy pulls; -1: no proxy does.
+    ``request_source``: the kind of client for which a proxy pulls; -1: no proxy.
     """
 
     cdef readonly str consumer_group
@@ -170,7 +171,7 @@ cdef tuple _PULL_NAMES = (
 
 
 def pull_header(RemotingCommand command not None):
-    """The header of a pull. Raises: FieldError."""
+    """Return the header of a pull. Raises: FieldError."""
     cdef PullHeader h = PullHeader.__new__(PullHeader)
     cdef Text t
     cdef Span key
@@ -229,7 +230,7 @@ def pull_header(RemotingCommand command not None):
 
 
 cdef class OffsetHeader:
-    """Header of 15: the place from which a group goes on in one queue."""
+    """Header of 15: the committed offset of a group in a queue."""
 
     cdef readonly str consumer_group
     cdef readonly str topic
@@ -241,7 +242,7 @@ cdef tuple _OFFSET_NAMES = ("consumerGroup", "topic", "queueId", "commitOffset")
 
 
 def offset_header(RemotingCommand command not None):
-    """The header of an offset update. Raises: FieldError."""
+    """Return the header of an offset update. Raises: FieldError."""
     cdef OffsetHeader h = OffsetHeader.__new__(OffsetHeader)
     cdef Text t
     cdef Span key
@@ -274,11 +275,11 @@ def offset_header(RemotingCommand command not None):
 
 
 cdef class SendAnswer:
-    """What the answer to a stored send says: where the message is."""
+    """The response to a stored send: ids, queue and offset of the message."""
 
 
 cpdef SendAnswer send_answer(RemotingCommand command):
-    """The fields of the answer to a send that was stored. Raises: FieldError."""
+    """Return the fields of the response to a stored send. Raises: FieldError."""
     cdef SendAnswer a = SendAnswer.__new__(SendAnswer)
     cdef Text t
     cdef Span key

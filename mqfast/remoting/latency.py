@@ -1,7 +1,7 @@
-"""How long requests took from their last byte to their answer, by code and outcome: RocketMQ's histogram of calls.
+"""Latencies of requests from their last byte to their response, by code and outcome: RocketMQ's histogram.
 
-Room: remoting. It must never grow with what peers send: codes beyond a number share one row. Source:
-RemotingMetricsManager, NettyRemotingAbstract.writeResponse.
+The number of rows is bounded: further codes share a row. Source: RemotingMetricsManager,
+NettyRemotingAbstract.writeResponse.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from mqfast.remoting.command import RemotingCommand
 __all__ = ["BOUNDS_MS", "Latencies", "Latency", "Outcome"]
 
 BOUNDS_MS: Final = (1, 3, 5, 7, 10, 100, 1000, 2000, 3000)
-"""Upper bounds of the steps, ms; what is beyond is counted behind them."""
+"""Upper bounds of the buckets, ms; the last bucket has no bound."""
 SUCCESS, ONEWAY, NOT_WRITTEN = "success", "oneway", "write_channel_failed"
 _ROWS_MAX: Final = 2000
 _OTHER: Final = "other"
 
 
 class Outcome(NamedTuple):
-    """What was asked and answered, in the words of RocketMQ's labels."""
+    """Request and result, by the names of RocketMQ's labels."""
 
     request_code: str
     response_code: str
@@ -31,7 +31,7 @@ class Outcome(NamedTuple):
 
 
 class Latency:
-    """One row. Attributes: ``counts``: of each step; ``sum_ms``: of all that was counted."""
+    """A row of the histogram. Attributes: ``counts``: of each bucket; ``sum_ms``: of all requests."""
 
     __slots__ = ("counts", "sum_ms")
 
@@ -51,7 +51,7 @@ class Latencies:
         self._others = Latency()
 
     def note(self, request: RemotingCommand, response_code: int, now_s: float, is_written: bool) -> None:
-        """Count one answer. Args: is_written: the connection is still there."""
+        """Count a response. Args: is_written: the connection is still open."""
         result = ONEWAY if request.is_oneway else SUCCESS if is_written else NOT_WRITTEN
         key = request.code, response_code, request.was_held, result
         row = self._rows.get(key)
@@ -65,7 +65,7 @@ class Latencies:
         row.sum_ms += took_ms
 
     def rows(self) -> list[tuple[Outcome, Latency]]:
-        """All that was counted, those of codes that found no row of their own as the last."""
+        """Return all rows, with those of further codes as the last."""
         percentiles = [
             (Outcome(_request_name(code), _response_name(answer), was_held, result), row)
             for (code, answer, was_held, result), row in self._rows.items()

@@ -1,7 +1,4 @@
-"""The event loop of a server process: uvloop where it is installed, else asyncio's own.
-
-Room: remoting. It must never start a loop by itself.
-"""
+"""The event loop of a server process: uvloop where it is installed, else asyncio's own."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ __all__ = ["new_event_loop", "runner"]
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """The fastest loop that is here."""
+    """Return the fastest installed loop."""
     try:
         uvloop: Any = importlib.import_module("uvloop")
     except ImportError:
@@ -23,5 +20,5 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def runner() -> asyncio.Runner:
-    """A runner with the fastest loop that is here."""
+    """Return a runner with the fastest installed loop."""
     return asyncio.Runner(loop_factory=new_event_loop)

@@ -1,18 +1,18 @@
-"""Rows that a broker stores once: how requests and messages name them.
+"""Idempotent writes: the fields and properties that identify rows, of which a broker stores each once.
 
-A task that writes rows sends its batches (320) and delayed messages (310) with the field ONCE. An mqfast broker
-remembers the last row of each task and queue, and stores no row twice. Brokers of RocketMQ ignore the field. Each
-message ends with the property SPK, which says the same beside the message. It must never know a store or Spark.
+A task that writes rows sends its batches (320) and delayed messages (310) with the field ONCE. An mqfast broker keeps
+the last row of each task and queue, and stores no row twice. Brokers of RocketMQ ignore the field. Each message ends
+with the property SPK, which stores the same data with the message.
 
     field ONCE      key:batch:partition:previous:last:crc:queues.brokers
     property SPK    key:batch:partition:row:crc:queues.brokers
                     key:batch:done:rows:topics  of a record of the broker's own, where a batch is stored as a whole;
-                                                its topics have ; between them
+                                                topics with ; between
                     gone:topic                  of a record of the broker's own, where a topic was deleted
 
-``key`` names the write, ``previous`` is the last row of the task that went to this queue before, -1 where there was
-none. ``crc`` (8 hex digits) is the checksum of all rows of the task for this queue up to this one.
-``queues.brokers`` is how many queues on how many brokers the task divided its rows among.
+``key`` names the write, ``previous`` is the task's last row for this queue before the request, -1 where there was none.
+``crc`` (8 hex digits) is the checksum of all rows of the task for this queue up to this row. ``queues.brokers`` is the
+number of queues and of brokers for the rows of the task.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = [
 ]  # fmt: skip
 
 ASK_ONCE: Final = 990_001
-"""The request code that asks what a broker remembers of a write; a broker without this memory does not know it."""
+"""The request code for the state of a write at a broker; brokers without idempotent writes do not know the code."""
 END_ONCE: Final = 990_002
-"""The request code that says that a batch is stored as a whole: no task has to send rows of the batch again."""
+"""The request code that marks a batch as stored as a whole: no task has to send rows of the batch again."""
 ONCE: Final = "mqfastOnce"
-"""The field of a send; in the answer it says what became of the rows: stored, before or rest."""
+"""The field of a send; in the response its value is the result of the rows: stored, before or rest."""
 STAMP: Final = "SPK"
 VERSION: Final = 1
 
@@ -49,7 +49,7 @@ NUMBER_MAX: Final = (1 << 63) - 1
 
 
 class RowSequence(NamedTuple):
-    """Which row a message is; see above."""
+    """The sequence of a message; see above."""
 
     key: str
     batch: int
@@ -61,7 +61,7 @@ class RowSequence(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> RowSequence | None:
-        """The mark of a property's value; None: the value is none of this kind."""
+        """Return the sequence of a property's value; None: another kind of value."""
         parts = text.split(":")
         if len(parts) != _PARTS or not 0 < len(parts[0]) <= KEY_MAX:
             return None
@@ -74,19 +74,19 @@ class RowSequence(NamedTuple):
         return element if min(element[1:]) >= 0 and max(element[1:]) <= NUMBER_MAX else None
 
     def text(self) -> str:
-        """The value of the property."""
+        """Return the value of the property."""
         return f"{self.key}:{self.batch}:{self.partition}:{self.row}:{self.crc:08x}:{self.queues}.{self.brokers}"
 
 
 class SequenceRange(NamedTuple):
-    """Which rows a request holds: those behind ``previous`` up to the one of the mark."""
+    """The rows of a request: after ``previous`` up to ``last``."""
 
     previous: int
     last: RowSequence
 
     @classmethod
     def parse(cls, text: str) -> SequenceRange | None:
-        """The span of a field; None: the field cannot be read."""
+        """Return the range of a field; None: the field cannot be decoded."""
         parts = text.split(":")
         if len(parts) != _SPAN_PARTS:
             return None
@@ -98,7 +98,7 @@ class SequenceRange(NamedTuple):
         return cls(previous, last) if last is not None and -1 <= previous < last.row else None
 
     def text(self) -> str:
-        """The value of the field."""
+        """Return the value of the field."""
         row = self.last
         return (
             f"{row.key}:{row.batch}:{row.partition}:{self.previous}:{row.row}:{row.crc:08x}:{row.queues}.{row.brokers}"
@@ -106,12 +106,12 @@ class SequenceRange(NamedTuple):
 
 
 def end_text(key: str, batch: int, rows: int, topics: Iterable[str]) -> str:
-    """The value of the property where a batch is stored as a whole in these topics."""
+    """Return the property value of a batch that is stored as a whole in these topics."""
     return f"{key}:{batch}:{_DONE}:{rows}:{';'.join(topics)}"
 
 
 def ended(text: str) -> tuple[str, int, list[str]] | None:
-    """(key, batch, topics) of what ``end_text`` made; None: the value is another one."""
+    """Return (key, batch, topics) of a value of ``end_text``; None: another value."""
     parts = text.split(":")
     if len(parts) != _END_PARTS or parts[2] != _DONE or not parts[1].isdecimal() or len(parts[1]) > _DIGITS_MAX:
         return None
@@ -119,11 +119,11 @@ def ended(text: str) -> tuple[str, int, list[str]] | None:
 
 
 def gone_text(topic: str) -> str:
-    """The value of the property where a topic was deleted, and its rows with it."""
+    """Return the property value of a deleted topic, whose rows are deleted too."""
     return f"{_GONE}:{topic}"
 
 
 def gone(text: str) -> str | None:
-    """The topic of what ``gone_text`` made; None: the value is another one."""
+    """Return the topic of a value of ``gone_text``; None: another value."""
     name, _, topic = text.partition(":")
     return topic if name == _GONE and topic and ":" not in topic else None

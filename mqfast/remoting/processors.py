@@ -1,7 +1,6 @@
-"""Which code is served by whom, how many at once, and how many may wait.
+"""The handlers of request codes, and the limits of running and waiting requests.
 
-Room: remoting. It must never know what a code means. Source: NettyRemotingAbstract.processRequestCommand,
-BrokerFastFailure.
+Source: NettyRemotingAbstract.processRequestCommand, BrokerFastFailure.
 """
 
 from __future__ import annotations
@@ -22,15 +21,16 @@ from mqfast.util.log_limit import LogLimit
 
 __all__ = ["Handler", "ConcurrencyLimit", "Processors"]
 
-# Such errors come from what the peer asked: its answer says so, and the log stays as it is.
+# Errors of the peer's request: the response has the text, and nothing is logged.
 _OF_THE_PEER = (FieldError, UsageError)
 _KNOWS_GO_AWAY = 475  # V5_3_1, in which clients do not know it yet
 
 Outcome = RemotingCommand | None
 Handler = Callable[[Channel, RemotingCommand], Outcome | Awaitable[Outcome]]
-"""Serves one request. It returns the answer; or None, and answers later by ``channel.answer`` (a hold); or a future of
-the answer; or it is a coroutine function. A CallRefused becomes the answer's code and remark, any other exception code
-1 and its text; those that are not the peer's fault are logged."""
+"""Serves one request. A handler returns the response; or None, and answers later by ``channel.answer`` (long polling);
+or a future of the response; or it is a coroutine function. A CallRefused becomes the response's code and remark, any
+other exception code 1 and its text; exceptions that are not the peer's fault are logged.
+"""
 
 
 class _Waiting(NamedTuple):
@@ -41,22 +41,23 @@ class _Waiting(NamedTuple):
 
 
 class Settling(Protocol):
-    """What handlers change and their answers wait for.
+    """Changes by handlers for which responses wait.
 
-    Attributes: ``count``: steps with each change. Thread: that of the event loop.
+    Attributes: ``count``: grows with each change.
+    Thread: that of the event loop.
     """
 
     count: int
 
     def then(self, outcome: Outcome | Awaitable[Outcome]) -> Outcome | Awaitable[Outcome]:
-        """The outcome of a handler that has changed something, once the change is safe."""
+        """Return the outcome of a handler that has changed something, once the change is safe."""
 
     def around(self, serve: Awaitable[Outcome]) -> Awaitable[Outcome]:
-        """The outcome of a handler that is a coroutine, once what changed meanwhile is safe."""
+        """Return the outcome of a handler that is a coroutine, once all changes meanwhile are safe."""
 
 
 class _Unsettled:
-    """Nothing changes that an answer waits for."""
+    """No changes: responses wait for nothing."""
 
     count = 0
 
@@ -68,12 +69,12 @@ class _Unsettled:
 
 
 class ConcurrencyLimit:
-    """How many requests of some codes are served at once, and how many may wait for their turn.
+    """Limits of the running and waiting requests of some codes.
 
     Args:
-        concurrency: coroutines and futures at once; any other handler is done before the next request is looked at.
-        queue_max: requests that wait; one more is answered SYSTEM_BUSY.
-        queue_timeout_ms: a request that waited longer is answered SYSTEM_BUSY when its turn comes; None: it is served.
+        concurrency: coroutines and futures at once; any other handler is done before the next request is served.
+        queue_max: requests that wait; further ones are answered SYSTEM_BUSY.
+        queue_timeout_ms: a request that waited longer is answered SYSTEM_BUSY when its turn comes; None: no limit.
     """
 
     def __init__(
@@ -87,16 +88,16 @@ class ConcurrencyLimit:
         self.waiting: deque[_Waiting] = deque()
 
     def head_wait_ms(self, now_s: float) -> int:
-        """How long the oldest waiting request has waited."""
+        """Return the wait of the oldest waiting request."""
         return int((now_s - self.waiting[0].entered_s) * 1000) if self.waiting else 0
 
 
 class Processors:
-    """The table of a server: code -> handler and lane.
+    """The table of a server: code -> handler and limit.
 
     Attributes: ``is_leaving``: the server is about to stop: clients that know GO_AWAY are sent to another connection.
-        ``is_starting``: it listens, and not every code is registered: unknown ones are answered SYSTEM_BUSY.
-        ``settling``: what answers wait for.
+        ``is_starting``: the server listens, and not every code is registered: unknown codes are answered SYSTEM_BUSY.
+        ``settling``: changes for which responses wait.
     Thread: that of the event loop.
     """
 
@@ -112,18 +113,18 @@ class Processors:
 
     @property
     def codes(self) -> frozenset[int]:
-        """What is served."""
+        """Return the registered codes."""
         return frozenset(self._table)
 
     @property
     def lanes(self) -> dict[str, ConcurrencyLimit]:
-        """Name -> lane of all that are in use."""
+        """Return name -> limit of all that are in use."""
         entries = [*self._table.values(), *([self._default] if self._default else [])]
         return {lane.name: lane for _, lane in entries}
 
     @property
     def running(self) -> int:
-        """Requests that are served now and have no answer yet; holds are not counted."""
+        """Return the number of running requests without a response; held requests are not counted."""
         return len(self._futures)
 
     def register(self, codes: Iterable[int], handler: Handler, lane: ConcurrencyLimit) -> None:
@@ -136,9 +137,9 @@ class Processors:
         self._default = (handler, lane)
 
     def dispatch(self, channel: Channel, request: RemotingCommand) -> None:
-        """Serve a request, or let it wait, or refuse it; the answer goes to ``channel.answer``."""
+        """Serve a request, or queue it, or refuse it; the response goes to ``channel.answer``."""
         entry = self._table.get(request.code) or self._default
-        if entry is None and self.is_starting:  # clients try that again, and believe what is said of a code
+        if entry is None and self.is_starting:  # clients repeat this request; a refused code is final
             remark = "[STARTING]system busy, the server is starting"
             channel.answer(request, request.response(ResponseCode.SYSTEM_BUSY, remark=remark))
             return
@@ -212,13 +213,13 @@ class Processors:
         if isinstance(error, CallRefused):
             return request.response(error.code, remark=error.remark or None)
         if not isinstance(error, _OF_THE_PEER):
-            # What the system refused, descriptors say, is one line: its place in the code helps no one.
+            # An error of the system, descriptors say, is one line: its traceback helps no one.
             where = False if isinstance(error, OSError) else error
             self._log.warning(f"failure {request.code}", "request %d failed: %r", request.code, error, exc_info=where)
         return request.response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
 
     async def stop(self, grace_s: float) -> None:
-        """Let what runs come to its end, for so long; then cancel it. Nothing that waits is served any more."""
+        """Let running requests end within the grace time; then cancel them. Waiting requests are dropped."""
         for lane in self.lanes.values():
             lane.waiting.clear()
         futures = set(self._futures)

@@ -1,7 +1,7 @@
-"""The preamble of a load balancer: who the client really is. PROXY protocol, version 1 (text) and 2 (binary).
+"""The PROXY header of a load balancer with the client's address: PROXY protocol, version 1 (text) and 2 (binary).
 
-Room: remoting. It must never do I/O. A preamble is told apart by its first byte: a frame below 16 MiB begins with 0,
-TLS with 0x16. Protocol: haproxy.org, proxy-protocol.txt.
+The first byte distinguishes the header: a frame below 16 MiB begins with 0, TLS with 0x16. Protocol: haproxy.org,
+proxy-protocol.txt.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _V2_BYTES_MAX: Final = 16 + 2048
 
 
 class ProxyHeader:
-    """Looks whether a connection begins with a preamble.
+    """Reads a PROXY header at the begin of a connection, if there is one.
 
-    Attributes: ``peer``: (host, port) that it names; None where there is none or it names none.
+    Attributes: ``peer``: (host, port) of the header; None without a header or an address.
     """
 
     def __init__(self) -> None:
@@ -33,11 +33,11 @@ class ProxyHeader:
 
     @property
     def has_begun(self) -> bool:
-        """Are there bytes that may be the beginning of a preamble?"""
+        """Return whether there are bytes that may be the begin of a header."""
         return bool(self._held)
 
     def feed(self, data: bytes) -> bytes | None:
-        """Take the first bytes. Returns: what stands behind the preamble; None: more is needed. Raises: FrameError."""
+        """Take the first bytes. Returns: the bytes after the header; None: more are needed. Raises: FrameError."""
         self._held += data
         held = self._held
         if not held:
@@ -80,7 +80,7 @@ class ProxyHeader:
             )
         if len(held) < 16 + size:
             return None
-        if command == 0x21:  # 0x20: the balancer asks for itself
+        if command == 0x21:  # 0x20: the balancer's own health check
             if family == 0x11 and size >= 12:
                 self.peer = (str(ipaddress.IPv4Address(held[16:20])), int.from_bytes(held[24:26], "big"))
             elif family == 0x21 and size >= 36:

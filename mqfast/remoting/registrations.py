@@ -1,7 +1,8 @@
-"""The body of a broker's registration (103) in any of its forms: JSON, the table alone (before V3_0_11), packed lines.
+"""The body of a broker's registration (103) in each of its forms: JSON, the table alone (before V3_0_11), compressed
+lines.
 
-Room: remoting. It must never do much work at once: a caller that serves others as well takes one step at a time. Each
-step is some ms of work at most, whatever the body is. Source: RegisterBrokerBody.
+The body is decoded in steps of some ms at most, so that a server can serve others between two steps. Source:
+RegisterBrokerBody.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ from mqfast.util.fastjson import standard
 __all__ = ["RegistrationLimits", "Steps", "at_once", "registration_steps"]
 
 Steps = Generator[None, None, RegisterBody]
-_BEFORE_BODIES: Final = 37  # V3_0_11: before, the table stood alone
+_BEFORE_BODIES: Final = 37  # V3_0_11: before, the body was the table alone
 _PIECE_BYTES: Final = 512 * 1024
 _TOPICS_A_STEP: Final = 1000
 _FILTERS_MAX: Final = 1000
-_FASTJSON_BYTES_MAX: Final = 1 << 30  # a long one is refused by the parser
+_FASTJSON_BYTES_MAX: Final = 1 << 30  # a longer body is refused by the parser
 _NAME_MAX: Final = 255
-# A topic has a name, eight fields, two values in quotes, and perhaps an attribute.
+# A topic has a name, eight fields, two quoted values, and perhaps an attribute.
 _QUOTES_OF_A_TOPIC: Final = 28
 _BRACES_OF_A_TOPIC: Final = 4
 _ROOM: Final = 10_000  # quotes and braces of everything else
 
 
 class RegistrationLimits(NamedTuple):
-    """What a registration may have: topics, and bytes once it is unpacked."""
+    """Limits of a registration: topics, and bytes after decompression."""
 
     topics: int = 40_000
     bytes: int = 32 << 20
@@ -58,7 +59,7 @@ class _RawBody(Struct, rename="camel"):
 
 
 def at_once(steps: Steps) -> RegisterBody:
-    """Take all steps, one after the other. Raises: FieldError."""
+    """Run all steps in a row. Raises: FieldError."""
     while True:
         try:
             next(steps)
@@ -68,7 +69,7 @@ def at_once(steps: Steps) -> RegisterBody:
 
 
 def registration_steps(body: bytes, *, compressed: bool, version: int, limits: RegistrationLimits) -> Steps:
-    """Decode the body of 103; none at all is an empty table. Raises: FieldError."""
+    """Decode the body of 103; an empty body is an empty table. Raises: FieldError."""
     if not body:
         return RegisterBody(topic_config_serialize_wrapper=TopicTableBody(data_version=DataVersion()))
     if compressed:
@@ -88,7 +89,7 @@ def registration_steps(body: bytes, *, compressed: bool, version: int, limits: R
                 raise FieldError("body.topicConfigSerializeWrapper", "a table of topics", "none")
             table = msgspec.json.decode(outer.topic_config_serialize_wrapper, type=_RawTable, strict=False)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return _as_fastjson(body, version, limits)  # fastjson's own form, or an error that names its place
+        return _as_fastjson(body, version, limits)  # fastjson's own form, or an error with the path of the field
     _check_topics(len(table.topic_config_table), limits)
     yield
     whole = raw.topic_config_serialize_wrapper = TopicTableBody(
@@ -125,7 +126,7 @@ def _checked(decoded: RegisterBody, limits: RegistrationLimits) -> RegisterBody:
 
 
 def _check_count(body: bytes, limits: RegistrationLimits) -> None:
-    """A few bytes make an object of hundreds: bodies of too many objects are refused before one is made."""
+    """Refuse bodies of too many objects before decoding: a few bytes may become an object of hundreds."""
     quotes, braces = body.count(b'"'), body.count(b"{")
     if quotes > _QUOTES_OF_A_TOPIC * limits.topics + _ROOM or braces > _BRACES_OF_A_TOPIC * limits.topics + _ROOM:
         _check_topics(limits.topics + 1, limits)
@@ -142,7 +143,7 @@ def _check_name(name: str) -> None:
 
 
 def _inflated(data: bytes, bytes_max: int) -> Generator[None, None, bytes]:
-    """The bytes of a zlib stream, piece by piece. Raises: FieldError."""
+    """Return the bytes of a zlib stream, in pieces. Raises: FieldError."""
     stream = zlib.decompressobj()
     parts: list[bytes] = []
     size = 0
@@ -163,7 +164,7 @@ def _inflated(data: bytes, bytes_max: int) -> Generator[None, None, bytes]:
 
 
 class _Pieces:
-    """Texts behind their lengths."""
+    """Texts with length prefixes."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -215,7 +216,7 @@ def _count(pieces: _Pieces, what: str, limits: RegistrationLimits) -> int:
 
 
 def _topic_line(line: str) -> TopicConfigBody:
-    """``name readQueues writeQueues perm filterType {attributes}``."""
+    """Decode ``name readQueues writeQueues perm filterType {attributes}``."""
     words = line.split(" ", 5)
     try:
         name, reads, writes, perm = words[0], *map(int, words[1:4])

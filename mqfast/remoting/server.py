@@ -1,6 +1,6 @@
-"""A port that serves requests: the listening socket, and what all of its connections share.
+"""A port that serves requests: the listening socket, and the state that all connections share.
 
-Room: remoting. It must never serve a request itself: the processors do. Source: NettyRemotingServer.
+The processors serve the requests. Source: NettyRemotingServer.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class RemotingServer:
     """Serves the requests of any number of connections on one port.
 
     Args:
-        processors: who serves which code.
+        processors: the handlers of request codes.
         context: with the certificate, for TLS on the same port; see ``tls.server_context``.
-        on_closed: is told of every connection that is gone.
+        on_closed: called with every closed connection.
         make_channel: makes the protocol of a connection, with the arguments of ``Channel``.
         clock: seconds that only grow.
-        latencies: counts how long requests took; None: nobody does.
-    Attributes: ``context`` may be replaced by another one, which counts for connections from then on.
+        latencies: counts the latencies of requests; None: not counted.
+    Attributes: ``context`` may be replaced, for later connections.
     Thread: that of the event loop.
     """
 
@@ -61,7 +61,7 @@ class RemotingServer:
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Listen; port 0 takes a free one. Raises: OSError where the address cannot be had."""
+        """Listen; port 0 takes a free port. Raises: OSError where the address is not available."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             lambda: self._make_channel(self._end, server_side=True, context=self.context),
@@ -74,29 +74,29 @@ class RemotingServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """(host, port) where it listens."""
+        """Return (host, port) of the listening socket."""
         assert self._server is not None, "the server was not started"
         name = self._server.sockets[0].getsockname()
         return str(name[0]), int(name[1])
 
     @property
     def channels(self) -> frozenset[Channel]:
-        """The connections of this moment."""
+        """Return the current connections."""
         return frozenset(self._end.channels)
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of incomplete frames of all connections."""
+        """Return the bytes of incomplete frames of all connections."""
         return self._end.buffered_bytes
 
     async def stop(self, grace_s: float = 1.0) -> None:
-        """Listen no more, let what runs come to its end for so long, send what is answered, close all connections."""
+        """Stop listening, let running requests end within the grace time, send all responses, close all connections."""
         if self._server is None:
             return
         self._server.close()
         self._end.stop_sweep()
         await self.processors.stop(grace_s)
-        await asyncio.sleep(0)  # answers that were given in this turn of the loop go out
+        await asyncio.sleep(0)  # responses of this iteration of the loop are sent
         for channel in list(self._end.channels):
             channel.close()
         deadline = time.monotonic() + grace_s
@@ -105,7 +105,7 @@ class RemotingServer:
         self.abort()
 
     def abort(self) -> None:
-        """Listen no more and cut all connections, as the end of the process does. Nothing that is answered goes out."""
+        """Stop listening and cut all connections, as the end of the process does. No response is sent."""
         if self._server is not None:
             self._server.close()
         self._end.stop_sweep()

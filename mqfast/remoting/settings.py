@@ -1,7 +1,4 @@
-"""The limits of a remoting end, with their defaults.
-
-Room: remoting. It must never read a file: who starts an end fills this in.
-"""
+"""The limits of a server or client, with their defaults."""
 
 from __future__ import annotations
 
@@ -19,21 +16,22 @@ class RemotingSettings:
     """Limits of a server or a client.
 
     Attributes:
-        frame_bytes_max: longest frame that is taken (RocketMQ: com.rocketmq.remoting.frameMaxLength).
-        header_bytes_max: longest header that is taken.
-        connections_max: connections at once; one more is closed at once.
-        buffered_bytes_max: bytes of incomplete frames of all connections together; beyond that the connection
-            that holds most is closed.
+        frame_bytes_max: longest accepted frame (RocketMQ: com.rocketmq.remoting.frameMaxLength).
+        header_bytes_max: longest accepted header.
+        connections_max: connections at once; further ones are closed at once.
+        buffered_bytes_max: bytes of incomplete frames of all connections together; beyond that the connection with the
+        most is closed.
         idle_timeout_s: a connection without a byte either way for this long is closed (RocketMQ:
-            serverChannelMaxIdleTimeSeconds).
-        handshake_timeout_s: a PROXY preamble and a TLS handshake are done by then.
-        write_high_bytes, write_low_bytes: a peer that leaves more than the first unread is not read itself, until less
-            than the second is left.
-        requests_max: open requests of one connection; request_bytes_max: of their bodies. Beyond that it is not read.
-        calls_max: requests of this end over one connection that may wait for answers.
-        proxy_protocol: take a PROXY preamble (RocketMQ always does).
+        serverChannelMaxIdleTimeSeconds).
+        handshake_timeout_s: limit of a PROXY header and a TLS handshake.
+        write_high_bytes, write_low_bytes: a peer with more unread bytes than the first is not read, until fewer than
+        the second are left.
+        requests_max: open requests of one connection; request_bytes_max: of their bodies. Beyond that the connection is
+        not read.
+        calls_max: requests of this side over one connection that may wait for responses.
+        proxy_protocol: accept a PROXY header (RocketMQ always does).
         tls_mode: RocketMQ's tls.server.mode.
-        language: what requests of this end say that it is written in.
+        language: the language field of the requests of this side.
     """
 
     frame_bytes_max: int = FRAME_BYTES_MAX

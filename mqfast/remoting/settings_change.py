@@ -1,8 +1,8 @@
 """Changes of a server's settings over the network: ``updateBrokerConfig`` (25) and ``updateNamesrvConfig`` (318).
 
-The network may change the settings that a change reaches at once, and no others. A change is written to the property
-file before it is in force, and a change that is answered with an error is in force nowhere. It must never block the
-event loop. Source: Configuration.update, AdminBrokerProcessor, DefaultRequestProcessor.
+The network may change only the settings that act at once. A change is written to the property file before it acts, and
+a change that is answered with an error acts nowhere. The event loop is not blocked. Source: Configuration.update,
+AdminBrokerProcessor, DefaultRequestProcessor.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _BLACK: Final = "Can not update config in black list."  # RocketMQ's text
 
 
 class Changed(NamedTuple):
-    """What a request changed: name -> text; and the names that change nothing here."""
+    """The result of a request: name -> text of the changed settings; and the names that change nothing here."""
 
     taken: Mapping[str, str]
     ignored: list[str]
 
     @property
     def remark(self) -> str | None:
-        """Text of the answer."""
+        """Return the text of the response."""
         return f"without effect here: {', '.join(self.ignored)}" if self.ignored else None
 
 
 class SettingsChange:
-    """Takes changes one after the other.
+    """Applies changes in turn.
 
     Args: code: of the request, for messages; black: names that RocketMQ refuses whatever ``configBlackList`` says;
         file: the property file that keeps changes, None where there is none.
@@ -64,12 +64,12 @@ class SettingsChange:
         self._lock: Final = asyncio.Lock()
 
     async def apply(self, channel: Channel, request: RemotingCommand) -> Changed:
-        """Take the settings of a request's body: all of them or none.
+        """Apply the settings of a request's body: all of them or none.
 
         Raises: CallRefused for a setting that the network may not change, a wrong value, or a file that cannot be
-        written; nothing was changed then.
+            written; nothing was changed then.
         """
-        # The change goes on where the client leaves: file and process agree then.
+        # The change continues when the client disconnects: file and process agree then.
         return await asyncio.shield(asyncio.ensure_future(self._apply(channel, bytes(request.body))))
 
     async def _apply(self, channel: Channel, body: bytes) -> Changed:

@@ -1,7 +1,6 @@
 """The signature of a request: HMAC-SHA1 of its sorted fields and its body, with the caller's secret.
 
-Room: remoting. It must never compare two signatures in a time that depends on where they differ. Source: AclUtils,
-AclSigner, AclClientRPCHook.
+The time of a comparison does not depend on the signatures. Source: AclUtils, AclSigner, AclClientRPCHook.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"
 SIGNATURE: Final = "Signature"
 OF_THE_SIGNATURE: Final = frozenset({ACCESS_KEY, SECURITY_TOKEN, SIGNATURE})
-# Clients up to 4.9.3 sign before they add this field, newer ones after it. It chooses the kind of a query, no more.
+# Clients up to 4.9.3 sign before they add this field, newer clients after. The field chooses the kind of a query only.
 _ADDED_LATE: Final = "_UNIQUE_KEY_QUERY"
 
 
 def signature_of(fields: Mapping[str, Any], body: Any, secret: str, without: Iterable[str] = ()) -> str:
-    """The signature as text in base 64. ``body``: bytes, or a sequence of buffers."""
+    """Return the signature as text in base 64. ``body``: bytes, or a sequence of buffers."""
     left_out = {SIGNATURE, *without}
     values = "".join(str(fields[name]) for name in sorted(fields) if name not in left_out)
     digest = hmac.new(secret.encode(), values.encode("utf-8", "replace"), "sha1")
@@ -34,18 +33,20 @@ def signature_of(fields: Mapping[str, Any], body: Any, secret: str, without: Ite
 
 
 def is_signed_with(request: RemotingCommand, secret: str) -> bool:
-    """Is this the request's signature?"""
+    """Return whether the request has the signature of this secret."""
     fields = request.ext_fields
     signature = str(fields.get(SIGNATURE, "")).encode("utf-8", "replace")
     wanted = [signature_of(fields, request.body, secret)]
     if _ADDED_LATE in fields:
         wanted.append(signature_of(fields, request.body, secret, [_ADDED_LATE]))
-    # Both are compared, whatever the first says.
+    # Both are compared, whatever the result of the first.
     return any([hmac.compare_digest(signature, expected.encode()) for expected in wanted])  # noqa: C419
 
 
 def sign(fields: Mapping[str, Any], body: Any, access_key: str, secret: str, token: str = "") -> dict[str, Any]:
-    """The fields of a request with its caller and signature. Fields without a value are left out, as on the wire."""
+    """Return the fields of a request with access key and signature. Fields without a value are left out, as on the
+    wire.
+    """
     signed = {name: _text(value) for name, value in fields.items() if value is not None}
     signed[ACCESS_KEY] = access_key
     if token:

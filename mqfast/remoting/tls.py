@@ -1,7 +1,7 @@
-"""TLS on the port of plain connections: records in, plain bytes out, and back; told apart by the first byte.
+"""TLS on the port of plain connections: records in, plain bytes out, and back; the first byte distinguishes both.
 
-Room: remoting. It must never do I/O but for the files of certificates: the records go through memory. Source:
-NettyRemotingServer's handshake handler, TlsSystemConfig, TlsHelper.
+No I/O except certificate files: the records are in memory. Source: NettyRemotingServer's handshake handler,
+TlsSystemConfig, TlsHelper.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ __all__ = [
 ]
 
 CLIENT_HELLO: Final = 0x16
-"""First byte of every TLS connection; a plain one begins with 0."""
+"""First byte of every TLS connection; a plain connection begins with 0."""
 WANTS_TLS: Final = "this port wants TLS, and the request came without"
-"""Remark of the answer to a plain client where TLS is enforced."""
+"""Remark of the response to a plain client where TLS is enforced."""
 _FILES: Final = ("tls.server.certPath", "tls.server.keyPath", "tls.server.trustCertPath")
 
 
@@ -39,20 +39,20 @@ class TlsMode(StrEnum):
     DISABLED = "disabled"
     """A TLS connection is closed."""
     PERMISSIVE = "permissive"
-    """Both are taken; TLS only where there is a certificate."""
+    """Both are accepted; TLS only where there is a certificate."""
     ENFORCING = "enforcing"
     """A plain connection is closed."""
 
     @classmethod
     def of(cls, text: str) -> TlsMode:
-        """The mode of a setting. Raises: ConfigError."""
+        """Return the mode of a setting. Raises: ConfigError."""
         try:
             return cls(text.strip().lower())
         except ValueError:
             raise ConfigError(f"tls.server.mode: expected disabled, permissive or enforcing, found {text!r}") from None
 
     def in_words(self, *, has_certificate: bool) -> str:
-        """What the mode means for clients: off, permissive or enforcing."""
+        """Return the mode for clients: off, permissive or enforcing."""
         if self is TlsMode.ENFORCING:
             return "enforcing" if has_certificate else "enforcing without a certificate: nothing can connect"
         if self is TlsMode.PERMISSIVE and has_certificate:
@@ -61,9 +61,9 @@ class TlsMode(StrEnum):
 
 
 class TlsStream:
-    """One connection's TLS, the records in memory.
+    """The TLS of a connection, with the records in memory.
 
-    Args: context: with the certificates; server_side: False at the end that connected.
+    Args: context: with the certificates; server_side: False at the side that connected.
     Attributes: ``established``: the handshake is done; ``ended``: the peer sends no more.
     """
 
@@ -80,7 +80,7 @@ class TlsStream:
             self.receive(b"")
 
     def receive(self, data: bytes) -> bytes:
-        """Take records. Returns: the plain bytes in them. Raises: FrameError where they are no TLS."""
+        """Decrypt records. Returns: the plain bytes. Raises: FrameError for other bytes than TLS."""
         self._in.write(data)
         plain = bytearray()
         try:
@@ -101,29 +101,29 @@ class TlsStream:
         return bytes(plain)
 
     def send(self, data: bytes) -> None:
-        """Encrypt; before the handshake is done the bytes wait."""
+        """Encrypt bytes; before the handshake is done the bytes wait."""
         if not self.established:
             self._waiting.append(data)
         elif not self.ended:
             self._tls.write(data)
 
     def end(self) -> None:
-        """Say that no more comes."""
+        """Send the end of the TLS connection."""
         if self.established:
             with contextlib.suppress(ssl.SSLError):
                 self._tls.unwrap()
 
     def peer_certificate(self) -> dict[str, Any] | None:
-        """The peer's certificate, where it was asked for and checked."""
+        """Return the peer's certificate, where it was requested and checked."""
         return dict(self._tls.getpeercert() or {}) or None
 
     def records(self) -> bytes:
-        """What is to be sent now."""
+        """Return the bytes to send now."""
         return self._out.read()
 
 
 def server_context(settings: Mapping[str, str]) -> ssl.SSLContext | None:
-    """The context of a server from the keys of RocketMQ's tls.properties; None where no certificate is named.
+    """Return the context of a server from the keys of RocketMQ's tls.properties; None where no certificate is named.
 
     ``tls.server.certPath`` and ``tls.server.keyPath`` (``tls.server.keyPassword``), ``tls.server.trustCertPath``,
     ``tls.server.need.client.auth`` (none, optional, require). Raises: ConfigError.
@@ -145,12 +145,13 @@ def server_context(settings: Mapping[str, str]) -> ssl.SSLContext | None:
 
 
 class ServerCertificates:
-    """The context of a server, made anew when one of its files has changed: certificates end, and are renewed.
+    """The context of a server, created again when one of its files has changed: certificates expire, and are renewed.
 
-    Connections that are open keep the certificate with which they began. Files that do not fit each other, or cannot be
-    read, leave the context of before in force: a new key may be written before its certificate.
+    Open connections keep the certificate of their begin. Files that do not match, or cannot be read, leave the previous
+    context in force: a new key may be written before its certificate.
 
-    Args: settings: as those of ``server_context``; logger: is told of a change. Raises: ConfigError.
+    Args: settings: as those of ``server_context``; logger: logs a change.
+    Raises: ConfigError.
     Attributes: ``context``: for the next connection; None where no certificate is named.
     Source: BrokerController.initialize, FileWatchService.
     """
@@ -174,7 +175,7 @@ class ServerCertificates:
         return stamps
 
     def reload_if_changed(self) -> bool:
-        """Read the files again where one has changed. Returns: is the context another one?"""
+        """Read the files again where a file has changed. Returns: whether the context is another one."""
         times = self._times()
         if times == self._seen:
             return False
@@ -189,10 +190,10 @@ class ServerCertificates:
 
 
 def client_context(settings: Mapping[str, str]) -> ssl.SSLContext:
-    """The context of an end that connects, from the ``tls.client.*`` keys of RocketMQ's tls.properties.
+    """Return the context of a client, from the ``tls.client.*`` keys of RocketMQ's tls.properties.
 
-    As in RocketMQ the name of the host is not checked; the certificate is, when ``tls.client.authServer`` is true.
-    Raises: ConfigError.
+    As in RocketMQ the host name is not checked; the certificate is, when ``tls.client.authServer`` is true. Raises:
+    ConfigError.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

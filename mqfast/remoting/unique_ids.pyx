@@ -1,6 +1,6 @@
-"""Unique ids of messages (UNIQ_KEY): of producers, and of a broker for messages that came without one.
+"""Unique ids of messages (UNIQ_KEY): of producers, and of a broker for messages without an id.
 
-It must never give an id twice. Source: MessageClientIDSetter.
+No id is repeated. Source: MessageClientIDSetter.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -24,11 +24,11 @@ def month_of(double seconds):
 
 
 cdef class UniqueIds:
-    """Makes the unique ids (UNIQ_KEY) of one process: upper-case hex, 32 digits for an IPv4 host and 56 for IPv6.
+    """Generates the unique ids (UNIQ_KEY) of a process: upper-case hex, 32 digits for an IPv4 host and 56 for IPv6.
 
     Args: host: the address, 4 or 16 bytes. clock: seconds since the epoch. month: as ``month_of``.
-    The time of an id counts from the begin of the month, as in RocketMQ. No id comes twice, whatever the clock does:
-    65,536 ids have one millisecond, the next one the following millisecond.
+    The time of an id counts from the begin of the month, as in RocketMQ. No id is repeated, even if the clock
+    is set back: 65,536 ids have the same millisecond, the next id the following millisecond.
     Thread: any.
     """
 
@@ -41,12 +41,12 @@ cdef class UniqueIds:
         self._next_month = -1
 
     def next(self):
-        """Return one more id."""
+        """Return a new id."""
         cdef char text[64]
         return PyUnicode_DecodeASCII(text, self.write(text), NULL)
 
     cdef Py_ssize_t write(self, char *at) except -1:
-        """Write one more id. Returns: its length, at most 56."""
+        """Write a new id. Returns: the length, at most 56."""
         cdef int64_t now = <int64_t> (<double> self._clock() * 1000), late
         cdef Py_ssize_t head = PyBytes_GET_SIZE(self._head)
         cdef uint64_t tail

@@ -114,7 +114,7 @@ def _next_page(
     max_count: int | None,
     given: list[int],
 ) -> RequestSteps[Sequence[Delivery]]:
-    """Return messages up to where a queue has none left in memory: the next message there may be older than the rest."""
+    """Return messages until a queue has none left in memory: the next message there may be older than the rest."""
     for queue in queues:
         while queue.is_empty:
             yield from _fill(asking, queue, wanted, span)

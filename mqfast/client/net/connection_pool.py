@@ -186,7 +186,7 @@ class BlockingConnectionPool:
         fork.watch(self)
 
     def run(self, steps: RequestSteps[T]) -> T:
-        """Run the steps on the caller's thread. Returns: the result of the steps. Raises: the exceptions of the steps."""
+        """Run the steps on the caller's thread. Returns: the result of the steps; raises exceptions of the steps."""
         return self._run(steps, None, None)
 
     def go_on(self, steps: RequestSteps[T], answer: RemotingCommand | None, error: Exception | None) -> T:
@@ -263,7 +263,7 @@ class BlockingConnectionPool:
         return self._places.setdefault(address, place)
 
     def _connection(self, address: str) -> Callable[[float], Socket]:
-        """Return a function that connects to an address until a deadline. Raises: ConnectError for an invalid address."""
+        """Return a function that connects to an address by a deadline. Raises: ConnectError for an invalid address."""
         try:
             host, port = self._reached_at(address)
         except ValueError as error:

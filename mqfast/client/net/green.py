@@ -1,4 +1,4 @@
-"""Checks for threads and loops that a client cannot use: those of gevent and eventlet, and of trio. None is imported."""
+"""Checks for threads and loops that a client cannot use: gevent, eventlet, trio. No module of these is imported."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def refuse_green_threads() -> None:
 
 
 def loop_of_caller() -> asyncio.AbstractEventLoop:
-    """Return the event loop of an asynchronous client. Raises: ClientError where none of asyncio runs, as under trio."""
+    """Return the event loop of an asynchronous client. Raises: ClientError without an asyncio loop, as under trio."""
     loop = asyncio._get_running_loop()
     if loop is None:
         raise ClientError(

@@ -71,7 +71,7 @@ class InstanceSettings(NamedTuple):
     address_map: AddressMap = ()
 
     def context(self) -> ssl.SSLContext | None:
-        """Return the TLS context. Certificates and host names are checked unless the user's own context says otherwise."""
+        """Return the TLS context. Certificates and host names are checked unless the user's context says otherwise."""
         if isinstance(self.tls, ssl.SSLContext):
             return self.tls
         return ssl.create_default_context() if self.tls else None

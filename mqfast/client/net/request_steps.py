@@ -99,7 +99,7 @@ def of_client(error: Exception) -> Exception:
 
 
 def broker_error(answer: RemotingCommand, address: str, about: str = "", *, msg_id: str | None = None) -> BrokerError:
-    """Return the error of a response's code. Args: about: the subject of the request, a topic or a group for example."""
+    """Return the error of a response's code. Args: about: the subject of the request, for example a topic."""
     code, remark = answer.code, answer.remark or ""
     text = f"{about + ': ' if about else ''}{address} answered code {code}" + (f" {remark!r}" if remark else "")
     kind = BrokerError

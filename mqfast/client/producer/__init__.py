@@ -1,1 +1,1 @@
-"""What sends messages."""
+"""Producers."""

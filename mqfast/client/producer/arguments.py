@@ -1,7 +1,4 @@
-"""What the producers for threads and for asyncio have in common: arguments, their checks, counters, hooks.
-
-Room: client. It must never do I/O.
-"""
+"""The base of all producers: arguments, checks, counters, hooks. No I/O."""
 
 from __future__ import annotations
 
@@ -46,12 +43,12 @@ _NOTHING: Final = (None,) * 8
 
 
 class Counter:
-    """A number that any thread may raise."""
+    """A counter for any thread."""
 
     __slots__ = ("_next", "add")
 
     def add_many(self, number: int) -> None:
-        """Raise it by so many."""
+        """Add so many."""
         deque(islice(self._next, number), 0)
 
     def __init__(self) -> None:
@@ -60,28 +57,28 @@ class Counter:
 
     @property
     def value(self) -> int:
-        """How often it was raised."""
+        """Return the sum."""
         return int(self._next.__reduce__()[1][0])
 
 
 class ProducerOwner:
-    """A producer as the instance sees it; the producer itself can be forgotten by its user."""
+    """A producer as the instance refers to it, so that an unused producer can be collected."""
 
     def __init__(self, group: str) -> None:
         self._group = group
         self._topics: frozenset[str] = frozenset()
 
     def heartbeat(self) -> Mapping[str, Any]:
-        """RocketMQ's ProducerData."""
+        """Return RocketMQ's ProducerData."""
         return {"groupName": self._group}
 
     def topics(self) -> Iterable[str]:
-        """None: the routes in use are kept fresh anyway."""
+        """Return no topics: routes in use are refreshed anyway."""
         return self._topics
 
 
 class ProducerArguments(TypedDict, total=False):
-    """Keyword arguments of ``ProducerBase``, for subclasses that pass them on: type checkers find a wrong name."""
+    """Keyword arguments of ``ProducerBase``, for the constructors of subclasses: type checkers find a wrong name."""
 
     credentials: Credentials | None
     tls: bool | ssl.SSLContext
@@ -235,18 +232,18 @@ class ProducerBase(NamedArguments):
         self._set_up()
 
     def _set_up(self) -> None:
-        """What a face has beside this."""
+        """Set up the state of the subclass."""
 
     @classmethod
     def from_java(cls, settings: Mapping[str, str | int | bool]) -> Self:
-        """A producer by Java's names and milliseconds: ``{"producerGroup": "g", "sendMsgTimeout": 3000}``.
+        """Return a producer for Java's names and milliseconds: ``{"producerGroup": "g", "sendMsgTimeout": 3000}``.
 
-        Raises: ConfigError for a name that is none, with the nearest one.
+        Raises: ConfigError for an unknown name, with the nearest name.
         """
         return cls(**producer_arguments(settings))
 
     def stats(self) -> Mapping[str, Any]:
-        """Counts of this producer, and how brokers know it."""
+        """Return the counts of this producer, and the producer's names at the brokers."""
         instance = self._instance
         return {
             "group": self.group,
@@ -309,9 +306,7 @@ class ProducerBase(NamedArguments):
 
     @contextmanager
     def _counted(self, contexts: Sequence[SendContext]) -> Iterator[Callable[[SendResult], None]]:
-        """Count what the block sends, and tell the hooks. The block says where the message went; an exception is a
-        failure.
-        """
+        """Count the sends of the block, and call the hooks. The block sets the queue; an exception is a failure."""
         begin = time.monotonic()
         results: list[SendResult] = []
         try:
@@ -324,7 +319,7 @@ class ProducerBase(NamedArguments):
         self._after(contexts, results, None, time.monotonic() - begin)
 
     def _hooked(self, contexts: list[SendContext], done: Done) -> Done:
-        """``done``, and hooks that hear of the end before it."""
+        """Return ``done`` after calls of the hooks."""
         if not contexts:
             return done
         begin = time.monotonic()
@@ -350,12 +345,12 @@ class ProducerBase(NamedArguments):
         return self._wire.topic(checked_topic(topic))
 
     def _waits_for_others(self, out: PreparedMessage, how: SendOptions) -> bool:
-        """With ``linger_ms``: may others go with it? Its time is that of all."""
+        """Return whether ``linger_ms`` may batch this send: not with a time limit."""
         return how.any_queue and how.timeout_s == self._timeout_s and out.is_batchable
 
 
 def check_call(name: str, given: object) -> None:
-    """An argument that is a function, or None. Raises: ConfigError."""
+    """Check that an argument is a function, or None. Raises: ConfigError."""
     if given is not None:
         check_function(name, given)
 
@@ -371,7 +366,7 @@ def message_of(
     delay_s: float | None,
     deliver_at: datetime | int | None,
 ) -> Message:
-    """The message of a send, which is given as a Message, or as topic, body and the rest. Raises: UsageError."""
+    """Return the message of a send, from a Message, or from topic, body and the rest. Raises: UsageError."""
     if isinstance(given, Message):
         if (body, tags, keys, properties, sharding_key, delay_level, delay_s, deliver_at) != _NOTHING:
             raise ClientUsageError(

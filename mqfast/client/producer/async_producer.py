@@ -1,7 +1,4 @@
-"""The producer for asyncio: it lives in the running loop and starts no thread.
-
-Room: client. It must never block the loop. Source: DefaultMQProducer.
-"""
+"""The producer for asyncio, in the running loop and without a thread. Source: DefaultMQProducer."""
 
 from __future__ import annotations
 
@@ -64,7 +61,7 @@ class AsyncProducer(ProducerBase):
         await self.close()
 
     async def start(self) -> Self:
-        """Begin, if the first send has not done it. Raises: ClientClosed, ClientForked."""
+        """Start, if no send has done so. Raises: ClientClosed, ClientForked."""
         await self._begun()
         return self
 
@@ -82,7 +79,7 @@ class AsyncProducer(ProducerBase):
                 await instance.acquire(may_wait=self._start_timeout_s != 0)
                 try:
                     await instance.wait_for_name_server(self._start_timeout_s, lambda: self._closed)
-                    self._check_usable()  # it may be closed meanwhile
+                    self._check_usable()  # closed meanwhile
                 except BaseException:
                     await instance.release()
                     raise
@@ -100,9 +97,9 @@ class AsyncProducer(ProducerBase):
             raise ClientForked(f"producer of group {self.group}: it was started in another process; make one here")
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Send what waits, wait for what is out, say goodbye to the brokers; a second call does nothing.
+        """Send waiting messages, wait for pending sends, unregister at the brokers; a second call does nothing.
 
-        Args: timeout_s: at most, in all; by default ``close_timeout_s``. What did not end is logged.
+        Args: timeout_s: at most, in all; by default ``close_timeout_s``. Sends without an end are logged.
         """
         if self._closed:
             return
@@ -116,7 +113,7 @@ class AsyncProducer(ProducerBase):
             unsent = await self.flush(max(0.0, deadline - time.monotonic()))
             if unsent:
                 _log.warning("producer of group %s: closed while %d messages are on their way", self.group, unsent)
-        except BaseException:  # a caller that is cancelled waits no more; the rest is done all the same
+        except BaseException:  # a cancelled caller waits no more; the rest is done all the same
             deadline = 0.0
             raise
         finally:
@@ -140,7 +137,7 @@ class AsyncProducer(ProducerBase):
             _log.warning("producer of group %s: closed without a word to the brokers: %s", self.group, error)
 
     def after_fork(self) -> None:
-        """In a child: the loop and its connections are the parent's."""
+        """Reset the state in a child process: the loop and the connections belong to the parent."""
         if self._instance is not None:
             self._forked = True
         self._instance = self._pipeline = self._linger = None
@@ -203,9 +200,9 @@ class AsyncProducer(ProducerBase):
         selector: Selector | None = None,
         timeout_s: float | None = None,
     ) -> SendResult:
-        """Send one message and await the broker's answer; see ``Producer.send``.
+        """Send a message and await the broker's response; see ``Producer.send``.
 
-        It awaits room first while ``max_in_flight`` messages are on their way. A cancelled send stops waiting; the
+        While ``max_in_flight`` messages are in flight, the call first awaits room. A cancelled send stops waiting; the
         message may be stored, and the CancelledError has its ``msg_id``.
         """
         message = message_of(given, body, tags, keys, properties, sharding_key, delay_level, delay_s, deliver_at)
@@ -251,7 +248,7 @@ class AsyncProducer(ProducerBase):
         pipeline, linger = self._pipeline, self._linger
         assert pipeline is not None
         assert linger is not None
-        with self._one_start:  # a signal handler must not begin a send in the middle of another one
+        with self._one_start:  # a signal handler may not begin a send in the middle of another send
             if self._linger_s and self._waits_for_others(out, how):
                 linger.add(out, how, done)
             else:
@@ -263,7 +260,7 @@ class AsyncProducer(ProducerBase):
         """Send without waiting. The producer has to be started.
 
         Args: on_done: called in the loop with the result or the error.
-        Raises: Backlog when ``max_in_flight`` messages are on their way; MessageIllegal.
+        Raises: Backlog when ``max_in_flight`` messages are in flight; MessageIllegal.
         """
         if self._instance is None or self._closed:
             self._check_usable()
@@ -291,7 +288,7 @@ class AsyncProducer(ProducerBase):
                 outcome = result if error is None else _as_client_error(error)
                 if is_begun:
                     _tell(on_done, outcome)
-                else:  # it ended within its start, and on_done may begin another send
+                else:  # the start failed or ended at once, and on_done may begin another send
                     loop.call_soon(_tell, on_done, outcome)
 
         loop, is_begun = self._instance.loop, False
@@ -303,7 +300,7 @@ class AsyncProducer(ProducerBase):
         is_begun = True
 
     async def send_oneway(self, message: Message, /) -> str:
-        """Send without an answer: whether it arrives is not known. Returns: its msg_id."""
+        """Send without a response: whether the message arrives is unknown. Returns: the msg_id."""
         instance = await self._begun()
         contexts = self._contexts([message]) if self._hooks else []
         out = prepared(contexts[0].message if contexts else message, self._wire)
@@ -326,7 +323,7 @@ class AsyncProducer(ProducerBase):
         queue: MessageQueue | None = None,
         timeout_s: float | None = None,
     ) -> SendResult:
-        """Send messages of one topic in one request; see ``Producer.send_batch``."""
+        """Send messages of a topic in a single request; see ``Producer.send_batch``."""
         await self._begun()
         check_several(messages)
         many = list(messages)
@@ -353,7 +350,7 @@ class AsyncProducer(ProducerBase):
         loop = asyncio.get_running_loop()
         check_several(messages)
         grouping = Grouping(self._sender, self._batch_bytes, self._selector)
-        ends: deque[list[Any]] = deque()  # [ended, result or error, whom to wake, bytes, hooks' end], in order
+        ends: deque[list[Any]] = deque()  # [ended, result or error, future to wake, bytes, hooks' end], in order
         begun = 0
 
         def done(slots: list[list[Any]], outcomes: Sequence[SendResult | Exception]) -> None:
@@ -409,7 +406,7 @@ class AsyncProducer(ProducerBase):
                     start(groups)
                     begun += 1
                     if not begun % 16:
-                        await asyncio.sleep(0)  # answers are read, and other tasks run
+                        await asyncio.sleep(0)  # responses are read, and other tasks run
                 while ends and ends[0][0]:
                     yield ends.popleft()[1]
         finally:
@@ -420,8 +417,8 @@ class AsyncProducer(ProducerBase):
     # -- ask, call back ------------------------------------------------------------------------------------------------
 
     async def request(self, message: Message, /, *, timeout_s: float = 3.0) -> Delivery:
-        """Send a message and await the answer of the consumer that gets it; see ``Producer.request``."""
-        from mqfast.client.producer.request_reply import request  # few producers ask: not at import
+        """Send a message and await the reply of the consumer; see ``Producer.request``."""
+        from mqfast.client.producer.request_reply import request  # few producers send requests: not at import
 
         instance = await self._begun()
         how = self._how(None, None, timeout_s)
@@ -441,7 +438,7 @@ class AsyncProducer(ProducerBase):
         return await instance.driver.run(steps)
 
     async def flush(self, timeout_s: float | None = None) -> int:
-        """Send what waits and await what is on its way. Returns: how many messages still are."""
+        """Send waiting messages and await pending sends. Returns: the number of sends without an end."""
         self._check_close(timeout_s)
         if self._instance is not None:
             self._instance.check_here()
@@ -450,7 +447,7 @@ class AsyncProducer(ProducerBase):
         return await self._pressure.wait_empty_async(self._close_timeout_s if timeout_s is None else timeout_s)
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """The queues that messages of a topic go to, as far as they are known: empty before the first send to it."""
+        """Return the queues that messages of a topic go to, if known: empty before the first send to the topic."""
         name = self._publish_topic(topic)
         known = () if self._instance is None else self._instance.routes.publish_queues(name)
         return tuple(queue._replace(topic=topic) for queue in known)
@@ -464,7 +461,7 @@ async def _end(instance: ClientInstance, group: str, owner: Any) -> None:
 
 
 def _nothing(result: SendResult | None, error: Exception | None) -> None:
-    """Nobody but the hooks hears of this end."""
+    """Do nothing: only the hooks get this end."""
 
 
 def _as_client_error(error: Exception) -> ClientError:

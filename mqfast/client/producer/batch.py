@@ -1,7 +1,7 @@
-"""Many messages at once: sends that nobody waits for one by one, batches made on the way, results in order.
+"""Many messages at once: pipelined sends, batches made on the way, results in order.
 
-Room: client. It must never put messages into one batch that have different topics or queues, or let a message of a
-sharding key overtake another one. Source: MessageBatch, ProduceAccumulator.
+A batch has messages of a single topic and queue, and messages of a sharding key keep the order. Source: MessageBatch,
+ProduceAccumulator.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from mqfast.remoting.command import RemotingCommand
 __all__ = ["Done", "Grouping", "Linger", "Pipeline", "error_of"]
 
 BATCH_MESSAGES_MAX: Final = 1024
-"""Messages in one batch; with more of them the header of the answer, which names them all, would grow large."""
+"""Messages in one batch; with more, the header of the response, which has all ids, would grow large."""
 _OPEN_GROUPS_MAX: Final = 256
 
 Done: TypeAlias = Callable[[SendResult | None, Exception | None], None]
-"""Hears of the end of a send: its result, or its error."""
+"""Called with the end of a send: its result, or its error."""
 
 
 Begin: TypeAlias = Callable[[PreparedMessage, SendOptions, Done], None]
@@ -38,7 +38,7 @@ Begin: TypeAlias = Callable[[PreparedMessage, SendOptions, Done], None]
 
 
 class _Flight:
-    """The steps of one send, driven by the answers themselves: no task, no future."""
+    """The steps of a send, driven by the responses: no task, no future."""
 
     __slots__ = ("_done", "_instance", "_pipeline", "_step", "_steps", "_timer", "_until")
 
@@ -52,7 +52,7 @@ class _Flight:
         self._until = 0.0
 
     def go_on(self, answer: RemotingCommand | None, error: Exception | None) -> None:
-        """Begin with the outcome of the first step, which was asked already."""
+        """Begin with the outcome of the first step, which was requested already."""
         self._step = next(self._steps)
         if answer is None:
             self.go(None, error)
@@ -60,7 +60,7 @@ class _Flight:
             self.set_result(answer)
 
     def go(self, answer: RemotingCommand | None, error: Exception | None) -> None:
-        """The next step, until one has to wait."""
+        """Run the steps up to the next wait."""
         if self._pipeline.closed:
             self._steps.close()
             self._done(None, ClientClosed("the client was closed before the answer came; the message may be stored"))
@@ -71,7 +71,7 @@ class _Flight:
             except StopIteration as end:
                 self._done(end.value, None)
                 return
-            except BaseException as failure:  # of the user's selector: any
+            except BaseException as failure:  # of the user's selector: any exception
                 self._done(None, failure if isinstance(failure, Exception) else ClientError(f"send: {failure!r}"))
                 if isinstance(failure, KeyboardInterrupt):
                     raise
@@ -100,9 +100,9 @@ class _Flight:
         self.go(None, ConnectError(f"{address}: no connection in {self._step.timeout_s:.2f} s{more}"))
 
     def connected(self, error: Exception | None) -> None:
-        """The connection that it waits for is there, or cannot be."""
+        """Continue after the awaited connection was made or failed."""
         if self._timer is None:
-            return  # it came too late
+            return  # the connection came too late
         self._timer.cancel()
         self._timer = None
         if error is None and not self._pipeline.closed:
@@ -121,18 +121,18 @@ class _Flight:
             answer = await self._instance.driver.request(step)
         except asyncio.CancelledError:
             self._pipeline.closed = True  # the instance has ended, and its tasks with it
-        except Exception as failure:  # whatever it is: nobody may wait for ever
+        except Exception as failure:  # any exception: the caller must get an end
             error = failure
         self.go(answer, error)
 
-    # What a channel tells its callers: the look of a future.
+    # The interface of a future, for channels.
 
     def done(self) -> bool:
-        """Has it ended already?"""
+        """Return whether the send has ended."""
         return False
 
     def set_result(self, answer: RemotingCommand) -> None:
-        """The answer of the last step."""
+        """Continue with the response of the last step."""
         if answer.code == ResponseCode.GO_AWAY:
             self._instance.remoting.renew(self._step.address)
             self._instance.spawn(self._slowly(self._step), "mqfast send")
@@ -140,14 +140,14 @@ class _Flight:
             self.go(answer, None)
 
     def set_exception(self, error: Exception) -> None:
-        """The last step failed."""
+        """Continue with the error of the last step."""
         self.go(None, error)
 
 
 class Pipeline:
-    """Sends of one producer whose ends are told to a function.
+    """Sends of a producer with a callback for each end.
 
-    Attributes: closed: what is on its way ends at its next step, with ClientClosed.
+    Attributes: closed: pending sends end at the next step, with ClientClosed.
     Thread: that of the event loop.
     """
 
@@ -160,7 +160,7 @@ class Pipeline:
         self._in_order: dict[MessageQueue, deque[tuple[PreparedMessage, SendOptions, Done]]] = {}
 
     def start(self, out: PreparedMessage, how: SendOptions, done: Done) -> None:
-        """Begin a send. ``done`` is called once, perhaps at once."""
+        """Begin a send. ``done`` is called once, perhaps before the return."""
         ask = self.sender.first_attempt(self.instance, out, how)
         if ask is not None:
             try:
@@ -174,10 +174,12 @@ class Pipeline:
         _Flight(self, self.sender.send(self.instance, out, how), done).go(None, None)
 
     def connect(self, address: str, flight: _Flight) -> None:
-        """Make a connection for this send and for all that want it meanwhile: many sends, one task."""
+        """Make a connection for this send and for all others that need the connection meanwhile: many sends, a single
+        task.
+        """
         is_first = address not in self._connecting
         self._connecting.setdefault(address, []).append(flight)
-        if is_first:  # a send that interrupts this one may be first as well
+        if is_first:  # a send that interrupts this send may be first as well
             self.instance.spawn(self._connect(address), "mqfast connect")
 
     async def _connect(self, address: str) -> None:
@@ -190,11 +192,13 @@ class Pipeline:
             flight.connected(error)
 
     def wait_for_route(self, out: PreparedMessage, how: SendOptions, done: Done, begin: Begin) -> None:
-        """Ask for a route, once for all sends that want it meanwhile and have as much time; then ``begin`` each."""
+        """Fetch a route, once for all sends that need the route meanwhile with the same time limit; then ``begin``
+        each.
+        """
         key = out.topic, how.timeout_s
         is_first = key not in self._without_route
         self._without_route.setdefault(key, []).append((out, how, done, begin, self.instance.loop.time()))
-        if is_first:  # a send that interrupts this one may be first as well
+        if is_first:  # a send that interrupts this send may be first as well
             self.instance.spawn(self._find_route(key), "mqfast route")
 
     async def _find_route(self, key: tuple[str, float]) -> None:
@@ -204,7 +208,7 @@ class Pipeline:
         except asyncio.CancelledError:
             self.closed = True
             error = ClientClosed("the client was closed before the topic's route was known; nothing was sent")
-        except Exception as failure:  # whatever it is: nobody may wait for ever
+        except Exception as failure:  # any exception: the callers must get an end
             error = failure
         now_s = self.instance.loop.time()
         for out, how, done, begin, begun_s in self._without_route.pop(key, ()):
@@ -214,7 +218,7 @@ class Pipeline:
             remaining = SendOptions(max(0.0, how.timeout_s - (now_s - begun_s)), how.queue, how.selector, how.oneway)
             if remaining.timeout_s:
                 begin(out, remaining, done)
-            else:  # the steps say so, and send nothing
+            else:  # the steps raise the error, and send nothing
                 _Flight(self, self.sender.send(self.instance, out, remaining), done).go(None, None)
 
     def _go_on(self, first: FirstAttempt, answer: RemotingCommand | None, error: Exception | None) -> None:
@@ -222,7 +226,7 @@ class Pipeline:
         _Flight(self, self.sender.send(self.instance, ask.out, first.how, ask), first.whom).go_on(answer, error)
 
     def start_in_order(self, out: PreparedMessage, how: SendOptions, done: Done) -> None:
-        """Begin a send to ``how.queue`` behind the sends to that queue that have not ended."""
+        """Begin a send to ``how.queue`` after the pending sends to that queue."""
         assert how.queue is not None
         waiting = self._in_order.get(how.queue)
         if waiting is not None:
@@ -232,7 +236,7 @@ class Pipeline:
         self.go_through(how.queue)
 
     def go_through(self, queue: MessageQueue) -> None:
-        """Begin the sends that wait for their turn, up to one that has to wait for its answer."""
+        """Begin the waiting sends, up to the first that waits for a response."""
         waiting = self._in_order[queue]
         while waiting:
             out, how, done = waiting.popleft()
@@ -249,7 +253,7 @@ class Pipeline:
 
 
 class _Turn:
-    """One of the sends to a queue that follow each other. Its end begins the next one, unless it came at once."""
+    """A send of an in-order queue. Completion starts the next send unless this send completed synchronously."""
 
     __slots__ = ("_done", "_pipeline", "_queue", "calls_next", "is_over")
 
@@ -261,7 +265,7 @@ class _Turn:
         self.calls_next = False
 
     def ended(self, result: SendResult | None, error: Exception | None) -> None:
-        """The send has ended."""
+        """Record the end of the send."""
         self.is_over = True
         if self.calls_next:
             self._pipeline.go_through(self._queue)
@@ -272,7 +276,7 @@ class _Turn:
 
 
 def error_of(error: Exception, out: PreparedMessage) -> Exception:
-    """The error of a batch for one of its messages."""
+    """Return the error of a batch for a message of the batch."""
     own = copy.copy(error)
     if isinstance(own, ClientError):
         own.msg_id = out.msg_id
@@ -284,7 +288,7 @@ def error_of(error: Exception, out: PreparedMessage) -> Exception:
 
 
 class BatchGroup:
-    """Messages that go into one request. Attributes: ``queue``: the one they must go to, None for any."""
+    """Messages for a request. Attributes: ``queue``: the required queue, None for any."""
 
     __slots__ = ("bytes", "many", "queue", "tags")
 
@@ -295,14 +299,14 @@ class BatchGroup:
         self.bytes = 0
 
     def add(self, out: PreparedMessage, tag: Any) -> None:
-        """One more."""
+        """Append a message."""
         self.many.append(out)
         self.tags.append(tag)
         self.bytes += 22 + out.size
 
 
 class Grouping:
-    """Puts messages into groups, one request each.
+    """Puts messages into groups, with a request for each.
 
     Args: batch_bytes: a group is full from this size on. selector: chooses the queue of each message.
     """
@@ -314,13 +318,13 @@ class Grouping:
         self._open: dict[tuple[Any, ...], BatchGroup] = {}
 
     def queue_of(self, instance: ClientInstance, out: PreparedMessage) -> MessageQueue | None:
-        """The queue that a message must go to; None: any. Raises: UsageError; what the selector raises."""
+        """Return the required queue of a message; None: any. Raises: UsageError; exceptions of the selector."""
         if self._how.selector is None and not out.sharding_key:
             return None
         return self._sender.fixed(instance.routes.publish_queues(out.topic), out, self._how)
 
     def add(self, queue: MessageQueue | None, out: PreparedMessage, tag: Any) -> Sequence[BatchGroup]:
-        """One more message, for a queue or for any. Returns: the groups that are to be sent now, in order."""
+        """Add a message, for a queue or for any. Returns: the groups to send now, in order."""
         key = (out.topic, queue, out.message.wait_store_ok)
         group = self._open.get(key)
         if not out.is_batchable:
@@ -329,7 +333,7 @@ class Grouping:
             if queue is None or group is None:
                 return (alone,)
             del self._open[key]
-            return (group, alone)  # it must not be overtaken
+            return (group, alone)  # later messages may not overtake it
         ready: list[BatchGroup] = []
         if group is not None and group.bytes + 22 + out.size > self._batch_bytes:
             ready.append(self._open.pop(key))
@@ -344,14 +348,14 @@ class Grouping:
         return ready
 
     def rest(self) -> list[BatchGroup]:
-        """All groups that are not full."""
+        """Return all groups that are not full."""
         ready = list(self._open.values())
         self._open.clear()
         return ready
 
 
 Ends: TypeAlias = Callable[[list[Any], Sequence[SendResult | Exception]], None]
-"""Hears of the end of a group: the tags of its messages, and the result or error of each."""
+"""Called with the end of a group: the tags of its messages, and the result or error of each."""
 
 
 def start_group(pipeline: Pipeline, group: BatchGroup, timeout_s: float, done: Ends) -> None:
@@ -380,9 +384,9 @@ def start_group(pipeline: Pipeline, group: BatchGroup, timeout_s: float, done: E
 
 
 class Linger:
-    """Sends that wait a little for others of their topic, to go with them in one request.
+    """Sends that wait a short time for others of the same topic, for a common request.
 
-    Args: linger_s: how long the first message of a group waits. timeout_s: of the request.
+    Args: linger_s: wait of the first message of a group. timeout_s: of the request.
     Thread: that of the event loop.
     """
 
@@ -394,7 +398,7 @@ class Linger:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, out: PreparedMessage, how: SendOptions, done: Done) -> None:
-        """Send it with others, once the route of its topic is known."""
+        """Send a message together with others, once the route of the topic is known."""
         if not self._pipeline.instance.routes.publish_queues(out.topic):
             self._pipeline.wait_for_route(out, how, done, self.add)
             return
@@ -403,7 +407,7 @@ class Linger:
             self._timer = self._pipeline.instance.loop.call_later(self._linger_s, self.flush)
 
     def flush(self) -> None:
-        """Send what waits."""
+        """Send the waiting messages."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,7 +1,7 @@
-"""A message becomes what is sent: checks, unique id, property string, compressed body, the header's fields.
+"""Encoding of a message for a send: checks, unique id, property string, compressed body, header fields.
 
-Room: client. It must never do I/O, and never change the message that it is given. Source: DefaultMQProducerImpl
-(sendKernelImpl, tryToCompressMessage), Validators, MessageClientIDSetter.
+No I/O. The message of the caller does not change. Source: DefaultMQProducerImpl (sendKernelImpl, tryToCompressMessage),
+Validators, MessageClientIDSetter.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _DELAYS: Final = (names.DELAY, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, name
 
 
 def local_address() -> str:
-    """The address by which this machine reaches others; 127.0.0.1 where it has none. Nothing is sent."""
+    """Return the address by which this machine reaches others; 127.0.0.1 without an address. Nothing is sent."""
     for family, far in ((socket.AF_INET, "198.51.100.1"), (socket.AF_INET6, "2001:db8::1")):
         try:
             with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -63,7 +63,7 @@ def local_address() -> str:
 
 
 def new_ids(address: str | None = None, *, clock: Callable[[], float] = time.time) -> UniqueIds:
-    """A maker of unique ids for this process. Args: address: of this machine."""
+    """Return a generator of unique ids for this process. Args: address: of this machine."""
     address = local_address() if address is None else address
     host = socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address.partition("%")[0])
     return UniqueIds(host, clock)
@@ -82,12 +82,12 @@ def _own_ids() -> UniqueIds:
 
 
 def new_id() -> str:
-    """One more unique id of this process. Thread: any."""
+    """Return a new unique id of this process. Thread: any."""
     return (_ids or _own_ids()).next()
 
 
 def forget_ids() -> None:
-    """In a child of a fork: its ids begin with its own process id."""
+    """Reset the ids in a child of a fork: new ids begin with the child's process id."""
     global _ids, _making
     _ids, _making = None, Guard()
 
@@ -100,7 +100,7 @@ class Compressor:
 
     Args: over_bytes: bodies of at least so many bytes; None: none. kind: zlib, lz4 or zstd. level: of zlib and zstd.
     Raises: ConfigError, also where the package of ``kind`` is missing.
-    Source: CompressorFactory; a body that grew is sent as it is.
+    Source: CompressorFactory; a body that grew is sent uncompressed.
     """
 
     def __init__(self, over_bytes: int | None, kind: str = "zlib", level: int = 5) -> None:
@@ -133,14 +133,14 @@ class Compressor:
         return zlib.compress(body, self._level)
 
     def _frame(self, body: bytes) -> bytes:
-        # Java's reader refuses frames whose blocks depend on each other.
+        # Java's reader refuses frames with dependent blocks.
         return bytes(self._lz4.compress(body, block_linked=False))
 
     def _zstd(self, body: bytes) -> bytes:
         return self._new_zstd(level=self._level).compress(body)
 
     def __call__(self, body: bytes) -> tuple[bytes, int]:
-        """The body to send, and the bits of its sysFlag."""
+        """Return the body to send, and the bits of the sysFlag."""
         if len(body) < self.over_bytes:
             return body, 0
         small = self._compress(body)
@@ -151,7 +151,7 @@ class Compressor:
 
 
 class Wire(NamedTuple):
-    """What a producer does to every message. Args: see the producer's settings; ``topic``: adds the namespace."""
+    """The settings of a producer that apply to every message. Args: see the producer; ``topic``: adds the namespace."""
 
     group: str
     compress: Compressor
@@ -167,7 +167,7 @@ _CHECKED_MAX: Final = 10_000
 
 
 def checked_topic(topic: object) -> str:
-    """The topic, when a producer may send to it. Raises: MessageIllegal."""
+    """Return the topic, if a producer may send to the topic. Raises: MessageIllegal."""
     if topic.__class__ is str and topic in _checked:
         return topic
     if not isinstance(topic, str):
@@ -194,7 +194,7 @@ def _checked_body(message: Message, max_bytes: int) -> bytes:
         body = message.encoded_body()
     if type(body) is not bytes:
         try:
-            body = bytes(memoryview(body))  # a copy: what is sent must not change until the last attempt
+            body = bytes(memoryview(body))  # a copy: the bytes may not change until the last attempt
         except (TypeError, ValueError):
             raise MessageIllegal(
                 f"body: expected bytes, a contiguous bytes-like object or str, found {type(message.body).__name__}"
@@ -222,20 +222,20 @@ def _check_rest(message: Message) -> None:
 
 
 _IN_READY_BYTES: Final = (names.TAGS, names.KEYS, names.WAIT, names.SHARDINGKEY)
-"""What has no place beside ready bytes."""
+"""Properties that an already encoded message may not have."""
 
 
 class OwnMessage(Message):
-    """A message of the client itself, whose properties may have RocketMQ's names: the answer to a request, say."""
+    """A message of the client itself, for example a reply, with properties of RocketMQ's names."""
 
     __slots__ = ()
 
 
 def prepared(message: Message, wire: Wire, more: Mapping[str, str] | None = None) -> PreparedMessage:
-    """Check a message and make what is sent of it.
+    """Check and encode a message.
 
-    Args: more: properties of the client itself, which win.
-    Raises: MessageIllegal and its kinds, before anything is sent.
+    Args: more: properties of the client itself, which take precedence.
+    Raises: MessageIllegal or a subclass, before anything is sent.
     """
     if not isinstance(message, Message):
         raise MessageIllegal(f"message: expected a Message, found {type(message).__name__}")
@@ -279,7 +279,7 @@ def _is_default(message: Message) -> bool:
 def _pairs(message: Message) -> dict[str, Any]:
     given = message.properties
     if isinstance(given, bytes):
-        message.encoded_properties()  # it checks what stands beside ready bytes
+        message.encoded_properties()  # checks the properties beside ready bytes
         pairs = dict(names.decode(given))
         names.refuse_reserved(pairs, _IN_READY_BYTES)
         return pairs
@@ -294,26 +294,25 @@ def _pairs(message: Message) -> dict[str, Any]:
 
 
 def check_several(messages: object) -> None:
-    """Raises: MessageIllegal where one thing is given in place of several messages."""
+    """Check that several messages are given, not a single object. Raises: MessageIllegal."""
     if not isinstance(messages, Iterable):
         raise MessageIllegal(f"messages: expected several, found {type(messages).__name__}")
 
 
 def batch_of(messages: Iterable[Message], wire: Wire) -> PreparedMessage:
-    """One request of several messages, which become neighbours in one queue.
+    """Return a request of several messages, which become neighbours in one queue.
 
-    Raises: MessageIllegal where they have different topics, waits or sharding keys, a delay, or a retry topic;
-    MessageTooLarge.
-    Source: MessageBatch.generateFromList, MessageDecoder.encodeMessages.
+    Raises: MessageIllegal for different topics, waits or sharding keys, a delay, or a retry topic;
+        MessageTooLarge. Source: MessageBatch.generateFromList, MessageDecoder.encodeMessages.
     """
     plain = wire._replace(compress=_NO_COMPRESSION)
     return joined([prepared(message, plain) for message in messages], wire)
 
 
 def joined(many: list[PreparedMessage], wire: Wire, *, any_keys: bool = False) -> PreparedMessage:
-    """One request of several messages that are ready and not compressed.
+    """Return a request of several encoded messages that are not compressed.
 
-    Args: any_keys: their sharding keys may differ, since the caller chose the queue. Raises: as batch_of.
+    Args: any_keys: the sharding keys may differ, since the caller chose the queue. Raises: as batch_of.
     """
     if not many:
         raise MessageIllegal("messages: expected at least one, found none")
@@ -355,7 +354,7 @@ _NO_COMPRESSION: Final = Compressor(None)
 
 
 def head_of(out: PreparedMessage, wire: Wire, broker_name: str, queue_id: int) -> HeaderTemplate:
-    """The header of sends like this one to a queue, without what changes from message to message."""
+    """Return the header of sends of this kind to a queue, without the fields that change from message to message."""
     fields = {
         "a": wire.group,
         "b": out.topic,

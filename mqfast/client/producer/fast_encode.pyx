@@ -1,7 +1,7 @@
-"""The bytes of a send in one pass: plain messages, the frame of a request from a ready header, batches.
+"""The bytes of a send in a single pass: plain messages, the frame of a request from a ready header, batches.
 
-Room: client. It must never do I/O, and never refuse a message: what is not plain is left to ``encode.py``.
-Source: SendMessageRequestHeaderV2, MessageDecoder.encodeMessages.
+Messages that are not plain are left to ``encode.py``. Source: SendMessageRequestHeaderV2,
+MessageDecoder.encodeMessages.
 """
 
 cimport cython
@@ -35,9 +35,9 @@ cdef object SEND_OK = SendStatus.SEND_OK
 
 @cython.freelist(64)
 cdef class PreparedMessage:
-    """One message, or one batch, ready to be sent to any queue of its topic; every attempt sends the same bytes.
+    """A message or batch, ready to be sent to any queue of the topic; every attempt sends the same bytes.
 
-    Args: topic: with the namespace. body: as it is sent. properties: the property string. msg_id: the unique id.
+    Args: topic: with the namespace. body: as sent. properties: the property string. msg_id: the unique id.
     Attributes: ``msg_ids``: the unique ids, of a batch one for each message. ``delayed``: not delivered at once.
     """
 
@@ -73,12 +73,12 @@ cdef class PreparedMessage:
 
     @property
     def size(self):
-        """Bytes of body and properties."""
+        """Return the bytes of body and properties."""
         return PyBytes_GET_SIZE(self.body) + PyBytes_GET_SIZE(self.properties)
 
     @property
     def is_batchable(self):
-        """May it be part of a batch?"""
+        """Return whether the message may be part of a batch."""
         return not (
             self.delayed or self.sys_flag or self.code != SEND or self.reconsume_times
             or self.topic.startswith(RETRY)
@@ -98,7 +98,7 @@ cdef inline bint is_zero(value) noexcept:
 
 
 cdef const char *text_of(value, Py_ssize_t *size) except? NULL:
-    """The UTF-8 of tags or keys that can stand in a property string as they are; NULL for others. None: size 0."""
+    """Return the UTF-8 of tags or keys that need no change in a property string; NULL for others. None: size 0."""
     cdef const char *text
     if type(value) is not str:
         return NULL
@@ -114,7 +114,7 @@ cdef const char *text_of(value, Py_ssize_t *size) except? NULL:
 cdef inline char *put_property(
     char *to, const char *name, Py_ssize_t name_size, const char *value, Py_ssize_t size
 ) noexcept nogil:
-    """One property. Args: name: with U+0001 behind it. Returns: the end."""
+    """Write a property. Args: name: followed by U+0001. Returns: the end."""
     memcpy(to, name, name_size)
     memcpy(to + name_size, value, size)
     to[name_size + size] = 2
@@ -122,10 +122,10 @@ cdef inline char *put_property(
 
 
 def plain(message, UniqueIds ids not None, str topic, Py_ssize_t most):
-    """A message without anything that has to be looked at: bytes as its body, no properties but tags and keys.
+    """Return a plain message: bytes as the body, no properties but tags and keys.
 
-    Args: topic: that of the message, checked, with the namespace. most: bytes of a body.
-    Returns: what is sent, not compressed; None for a message that is not so plain, which may be good or bad.
+    Args: topic: of the message, checked, with the namespace. most: bytes of a body.
+    Returns: the message, not compressed; None for a message that is not plain, valid or not.
     """
     cdef PreparedMessage out
     cdef Py_ssize_t size, tags_size = 0, keys_size = 0, id_size
@@ -200,7 +200,7 @@ cdef inline void put32(uint8_t *at, uint32_t v) noexcept nogil:
 
 
 cdef Py_ssize_t put_number(uint8_t *to, int64_t value) noexcept nogil:
-    """Decimal text. Returns: its length, at most 20."""
+    """Write decimal text. Returns: the length, at most 20."""
     cdef uint8_t digits[20]
     cdef Py_ssize_t n = 0, i
     cdef uint64_t rest = <uint64_t> -value if value < 0 else <uint64_t> value
@@ -219,7 +219,7 @@ cdef Py_ssize_t put_number(uint8_t *to, int64_t value) noexcept nogil:
 
 
 cdef Py_ssize_t put_escaped(uint8_t *to, const uint8_t *text, Py_ssize_t size) noexcept nogil:
-    """The inside of a JSON string. Returns: its length, at most six times that of the text."""
+    """Write the inside of a JSON string. Returns: the length, at most six times that of the text."""
     cdef uint8_t *at = to
     cdef Py_ssize_t i
     cdef uint8_t c
@@ -246,11 +246,11 @@ cdef inline Py_ssize_t put_bytes(uint8_t *to, bytes text) noexcept:
 
 
 cdef class HeaderTemplate:
-    """The header of all sends to one queue, whose changing fields are filled in by ``frame``.
+    """The header of all sends to a queue; ``frame`` fills in the changing fields.
 
-    Args: fields: the header's fields that never change, by their letters. code: of the request. version: of this
-    client. language: its name.
-    Attributes: ``queue``: as the user names it.
+    Args: fields: the constant fields of the header, by their letters. code: of the request. version: of this client.
+        language: its name.
+    Attributes: ``queue``: with the topic as users see it.
     """
 
     cdef readonly dict fields
@@ -279,7 +279,7 @@ cdef class HeaderTemplate:
         self._last = b',"serializeTypeCurrentRPC":"JSON","version":%d}' % version
 
     def frame(self, int opaque, int sys_flag, int64_t born_ms, int flag, bytes properties, body, bint oneway=False):
-        """The whole frame of one send. Args: properties: the property string; body: bytes-like."""
+        """Return the whole frame of a send. Args: properties: the property string; body: bytes-like."""
         return self.make(opaque, sys_flag, born_ms, flag, properties, body, oneway)
 
     cdef bytes make(self, int opaque, int sys_flag, int64_t born_ms, int flag, bytes properties, body, bint oneway):
@@ -327,9 +327,9 @@ cdef class HeaderTemplate:
 
 @cython.freelist(64)
 cdef class SendRequest:
-    """The request of one attempt: an ``Ask`` whose frame is made from a ready header.
+    """The request of an attempt: an ``EncodedRequest`` with a frame from a ready header.
 
-    Attributes: as those of Ask; ``begun_s``: when the attempt began, by the sender's clock.
+    Attributes: as those of Request; ``begun_s``: begin of the attempt, by the sender's clock.
     """
 
     cdef readonly str address
@@ -341,8 +341,14 @@ cdef class SendRequest:
     cdef readonly double begun_s
 
     def __init__(
-        self, str address, HeaderTemplate head not None, PreparedMessage out not None, int64_t born_ms, double timeout_s,
-        bint oneway=False, double begun_s=0.0
+        self,
+        str address,
+        HeaderTemplate head not None,
+        PreparedMessage out not None,
+        int64_t born_ms,
+        double timeout_s,
+        bint oneway=False,
+        double begun_s=0.0
     ):
         self.address = address
         self.head = head
@@ -354,17 +360,17 @@ cdef class SendRequest:
 
     @property
     def code(self):
-        """The request code."""
+        """Return the request code."""
         return self.head.code
 
     @property
     def body(self):
-        """The body as it is sent."""
+        """Return the body as sent."""
         return self.out.body
 
     @property
     def ext_fields(self):
-        """The header's fields."""
+        """Return the header fields."""
         out = self.out
         return {
             **self.head.fields,
@@ -375,12 +381,12 @@ cdef class SendRequest:
         }
 
     def frame(self, int opaque):
-        """The frame of a request that is not signed."""
+        """Return the frame of a request without a signature."""
         cdef PreparedMessage out = self.out
         return self.head.make(opaque, out.sys_flag, self.born_ms, out.flag, out.properties, out.body, self.oneway)
 
     cpdef stored(self, RemotingCommand answer):
-        """The result, where the answer says SEND_OK and where the message is; else None: the steps know the rest."""
+        """Return the result of a response with SEND_OK and the offset of the message; else None: the steps decide."""
         if answer is None or answer.code != 0:
             return None
         try:
@@ -396,10 +402,10 @@ cdef object new_tuple = tuple.__new__
 
 
 cpdef result_of(status, RemotingCommand answer, PreparedMessage out, queue):
-    """The result of a send.
+    """Return the result of a send.
 
-    Args: status: what the answer's code means. queue: that was asked, as the user names it.
-    Raises: FieldError for an answer without a valid msgId, queueId and queueOffset.
+    Args: status: of the response's code. queue: of the request, with the topic as users see it.
+    Raises: FieldError for a response without a valid msgId, queueId and queueOffset.
     """
     cdef SendAnswer said = send_answer(answer)
     if said.queue_id != queue[2]:
@@ -413,14 +419,16 @@ cpdef result_of(status, RemotingCommand answer, PreparedMessage out, queue):
 
 
 def results_of(result, list many not None):
-    """The result of each message of a batch, from that of the batch. Args: many: an Outgoing for each."""
+    """Return the result of each message of a batch, from that of the batch. Args: many: a PreparedMessage for each."""
     cdef list ids = result[2].split(",")
     cdef list found = []
     cdef int64_t offset = result[4]
     cdef Py_ssize_t i = 0
     cdef bint each = len(ids) == len(many)
     cdef PreparedMessage one
-    status, batch_id, queue, transaction, handle, region = result[0], result[2], result[3], result[5], result[6], result[7]
+    status, batch_id, queue, transaction, handle, region = (
+        result[0], result[2], result[3], result[5], result[6], result[7]
+    )
     for one in many:
         found.append(
             new_tuple(
@@ -434,11 +442,11 @@ def results_of(result, list many not None):
 
 
 cdef class FirstAttempt:
-    """The first attempt of a send that may go to any queue, driven by its answer: no task, no future, no steps.
+    """The first attempt of a send that may go to any queue, driven by its response: no task, no future, no steps.
 
-    It looks like a future to a channel. Whatever is not SEND_OK goes on with the steps of a send.
-
-    Args: done: hears of the end: result and error. goes_on: called with (this, answer, error) where the steps go on.
+    A channel uses it as a future. After any response but SEND_OK the steps of a send continue.
+    Args: done: called with the end: result and error. goes_on: called with (this, response, error) where the steps
+        continue.
     """
 
     cdef readonly SendRequest ask
@@ -453,11 +461,11 @@ cdef class FirstAttempt:
         self._goes_on = goes_on
 
     def done(self):
-        """Has it ended already?"""
+        """Return whether the attempt has ended."""
         return False
 
     def set_result(self, RemotingCommand answer not None):
-        """The answer came."""
+        """End with the response."""
         result = self.ask.stored(answer)
         if result is None:
             self._goes_on(self, answer, None)
@@ -465,7 +473,7 @@ cdef class FirstAttempt:
             self.whom(result, None)
 
     def set_exception(self, error):
-        """No answer came."""
+        """End without a response."""
         self._goes_on(self, None, error)
 
 
@@ -473,7 +481,7 @@ cdef class FirstAttempt:
 
 
 def encode_batch(list many not None):
-    """The body of a batch (320). Args: many: an Outgoing for each message. Raises: MessageIllegal."""
+    """Return the body of a batch (320). Args: many: a PreparedMessage for each message. Raises: MessageIllegal."""
     cdef Py_ssize_t size = 0, one
     cdef bytes properties, body, out
     cdef uint8_t *at

@@ -1,6 +1,6 @@
-"""Back-pressure: how many messages and bytes of one producer may be on their way at once.
+"""Back-pressure: limits of messages and bytes in flight of one producer.
 
-Room: client. It must never send, and never refuse a message for its size alone while nothing is on its way.
+A message of any size is accepted while nothing is in flight.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from mqfast.client.net.guard import Guard
 __all__ = ["OWN_BYTES", "InFlightLimiter"]
 
 OWN_BYTES: Final = 2048
-"""What a message on its way takes beside its bytes: its steps, its header, its place in tables."""
+"""Memory of a message in flight beside its bytes: steps, header, entries in tables."""
 
 
 class InFlightLimiter:
-    """What is on its way, and those that wait for room.
+    """Messages in flight, and callers that wait for room.
 
-    Args: messages, size: limits of what is on its way at once; size in bytes, each message with OWN_BYTES more.
+    Args: messages, size: limits of what is in flight; size in bytes, each message with OWN_BYTES more.
     Thread: any for ``take``, ``try_take``, ``give`` and ``wait_empty``; the ``async`` methods belong to one event loop,
     in which ``give`` is called then.
     """
@@ -46,7 +46,7 @@ class InFlightLimiter:
         )
 
     def try_take(self, messages: int, size: int, *, is_held: bool = False) -> bool:
-        """Take room at once. Args: is_held: as ``take``. Returns: was there room?"""
+        """Take room at once. Args: is_held: as ``take``. Returns: whether there was room."""
         with self._lock:
             if self._tasks or not self._fits(messages, size):
                 return False
@@ -59,7 +59,7 @@ class InFlightLimiter:
     def take(self, messages: int, size: int, timeout_s: float) -> bool:
         """Take room, on a thread that may wait, for messages that the thread holds until ``hand_over``.
 
-        Returns: was there room in time?
+        Returns: whether there was room in time.
         """
         deadline = time.monotonic() + timeout_s
         with self._changed:
@@ -77,12 +77,14 @@ class InFlightLimiter:
             return True
 
     def hand_over(self, messages: int) -> None:
-        """Messages that a thread held are with the loop: from now on ``wait_empty`` waits for them."""
+        """Pass messages that a thread held to the loop: from now on ``wait_empty`` waits for them."""
         with self._lock:
             self._held -= messages
 
     async def take_async(self, messages: int, size: int, timeout_s: float) -> bool:
-        """Take room, in the event loop; those that wait get room in their order. Returns: was there room in time?"""
+        """Take room, in the event loop; waiting callers get room in their order. Returns: whether there was room in
+        time.
+        """
         if self.try_take(messages, size):
             return True
         room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -101,7 +103,7 @@ class InFlightLimiter:
         return True
 
     def give(self, messages: int, size: int) -> None:
-        """Something is on its way no more."""
+        """Release the room of messages that are no longer in flight."""
         with self._lock:
             self.messages -= messages
             self.bytes -= size + messages * OWN_BYTES
@@ -128,8 +130,8 @@ class InFlightLimiter:
             self._tasks.popleft()
 
     def wait_empty(self, timeout_s: float) -> int:
-        """Wait, on a thread, until nothing is on its way but what a thread still holds: it may be a frame that the
-        caller interrupted. Returns: how many messages still are on their way.
+        """Wait, on a thread, until nothing is in flight but messages that a thread still holds: that thread may be in a
+        frame that the caller interrupted. Returns: the number of messages in flight.
         """
         deadline = time.monotonic() + timeout_s
         with self._changed:
@@ -144,7 +146,7 @@ class InFlightLimiter:
             return self.messages
 
     async def wait_empty_async(self, timeout_s: float) -> int:
-        """Wait, in the event loop, until nothing is on its way. Returns: how many messages still are."""
+        """Wait, in the event loop, until nothing is in flight. Returns: the number of messages in flight."""
         if self.messages:
             end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._ends.append(end)

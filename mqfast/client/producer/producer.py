@@ -1,7 +1,6 @@
-"""The producer for threads: a send goes over the caller's own socket, everything else over the loop of one thread.
+"""The producer for threads: a send uses the caller's own socket, everything else the loop of the I/O thread.
 
-Room: client. It must never let a sync send touch the event loop, and never hang: every wait has a deadline.
-Source: DefaultMQProducer.
+A sync send does not use the event loop, and every wait has a deadline. Source: DefaultMQProducer.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class Producer(ProducerBase):
         self.close()
 
     def start(self) -> Self:
-        """Begin, if the first send has not done it. Raises: ClientClosed; ConnectError as ``start_timeout_s`` says."""
+        """Start, if no send has done so. Raises: ClientClosed; ConnectError as ``start_timeout_s`` says."""
         self._begun()
         return self
 
@@ -97,7 +96,7 @@ class Producer(ProducerBase):
         await instance.acquire(may_wait=self._start_timeout_s != 0)
         try:
             await instance.wait_for_name_server(self._start_timeout_s, lambda: self._closed)
-            self._check_open()  # it may be closed meanwhile, by a signal handler or another thread
+            self._check_open()  # closed meanwhile, by a signal handler or another thread
         except BaseException:
             await instance.release()
             raise
@@ -111,9 +110,9 @@ class Producer(ProducerBase):
         return instance
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Send what waits, wait for what is out, say goodbye to the brokers; a second call does nothing.
+        """Send waiting messages, wait for pending sends, unregister at the brokers; a second call does nothing.
 
-        Args: timeout_s: at most, in all; by default ``close_timeout_s``. What did not end is logged.
+        Args: timeout_s: at most, in all; by default ``close_timeout_s``. Sends without an end are logged.
         """
         if self._closed:
             return
@@ -125,7 +124,7 @@ class Producer(ProducerBase):
             unsent = self._wait_for_all(deadline - time.monotonic())
             if unsent:
                 _log.warning("producer of group %s: closed while %d messages are on their way", self.group, unsent)
-        except BaseException:  # a caller that is interrupted waits no more; the rest is done all the same
+        except BaseException:  # an interrupted caller waits no more; the rest is done all the same
             deadline = 0.0
             raise
         finally:
@@ -134,7 +133,7 @@ class Producer(ProducerBase):
     def _leave(self, deadline: float) -> None:
         io = self._io
         if self._instance is None or io is None or not io.is_alive:
-            return  # one that is about to start finds that it is closed
+            return  # a thread that is about to start sees the closed producer
         try:
             left_s = max(0.1, deadline - time.monotonic())
             io.call(self._say_goodbye(left_s * 0.8), left_s)
@@ -149,7 +148,7 @@ class Producer(ProducerBase):
         await _end(instance, self._wire.group, self._owner, self._tracer, trace_s)
 
     def after_fork(self) -> None:
-        """In a child: begin anew at the next send; what was on its way is the parent's."""
+        """Reset the state in a child process: pending sends belong to the parent. The next send starts again."""
         self._starting = Guard(brief=False)
         self._instance = self._connection_pool = self._pipeline = self._linger = self._io = None
         self._inbox = deque()
@@ -216,13 +215,13 @@ class Producer(ProducerBase):
         selector: Selector | None = None,
         timeout_s: float | None = None,
     ) -> SendResult:
-        """Send one message and wait for the broker's answer.
+        """Send a message and wait for the broker's response.
 
-        Args: a Message, or topic, body and what the message has beside them. queue: exactly this one; selector: chooses
-        it; a sharding key chooses it by Java's hash. timeout_s: for all attempts together.
-        Returns: the result; its four statuses all mean that the broker has the message.
+        Args: a Message, or topic, body and the other parts of a message. queue: exactly this queue; selector: chooses
+            the queue; a sharding key chooses the queue by Java's hash. timeout_s: for all attempts together.
+        Returns: the result; all four statuses mean that the broker has the message.
         Raises: MessageIllegal, UsageError (nothing was sent); NoRoute, ConnectError, SendTimeout, SendFailed,
-        BrokerError (Refused, BrokerBusy), ClientClosed. ``maybe_stored`` and ``msg_id`` of an error tell the rest.
+            BrokerError (Refused, BrokerBusy), ClientClosed; see ``maybe_stored`` and ``msg_id`` of an error.
         """
         message = message_of(given, body, tags, keys, properties, sharding_key, delay_level, delay_s, deliver_at)
         how = self._how(queue, selector, timeout_s)
@@ -298,9 +297,9 @@ class Producer(ProducerBase):
         )
 
     def send_oneway(self, message: Message, /) -> str:
-        """Send without waiting for an answer: whether it arrives is not known. Returns: its msg_id.
+        """Send without a response: whether the message arrives is unknown. Returns: the msg_id.
 
-        Raises: as send, where the message could not be given to the connection.
+        Raises: as send, where the message could not be written to the connection.
         """
         instance = self._begun()
         contexts = self._contexts([message]) if self._hooks else []
@@ -325,7 +324,7 @@ class Producer(ProducerBase):
         queue: MessageQueue | None = None,
         timeout_s: float | None = None,
     ) -> SendResult:
-        """Send messages of one topic in one request; they become neighbours in one queue.
+        """Send messages of a topic in a single request, as neighbours in a queue.
 
         Raises: MessageIllegal for different topics, waits or sharding keys, a delay or a retry topic; else as send.
         """
@@ -352,7 +351,7 @@ class Producer(ProducerBase):
     ) -> Future[SendResult]:
         """Send without waiting for the end. Waits while ``max_in_flight`` messages are out, ``send_timeout_s`` at most.
 
-        Args: on_done: called with the future in the thread of the loop; it must not block.
+        Args: on_done: called with the future in the thread of the loop; the function may not block.
         Raises: MessageIllegal; Backlog where no room came in time.
         """
         self._begun()
@@ -392,7 +391,7 @@ class Producer(ProducerBase):
                 try:
                     assert self._io is not None
                     self._io.soon(self._take_inbox)
-                except BaseException:  # of a signal handler: the next send tells the loop
+                except BaseException:  # of a signal handler: the next send notifies the loop
                     self._called = False
                     raise
             pressure.hand_over(1)
@@ -412,16 +411,17 @@ class Producer(ProducerBase):
     # -- many ----------------------------------------------------------------------------------------------------------
 
     def send_many(self, messages: Iterable[Message], /) -> Iterator[SendResult | ClientError]:
-        """Send messages of any topics, many at once and in batches. Yields: one result or error each, in their order.
+        """Send messages of any topics, many at once and in batches. Yields: a result or error for each, in order.
 
-        Messages of one sharding key keep their order in its queue. ``max_in_flight`` and ``max_in_flight_bytes`` bound
-        what is read ahead. A message that is none, is too large or finds no queue has its error in its place.
+        Messages of a sharding key keep the order in the queue. ``max_in_flight`` and ``max_in_flight_bytes`` bound
+        the messages that are read ahead. An invalid or too large message, or a message without a queue, yields its
+        error.
         """
         instance = self._begun()
         check_may_wait()
         check_several(messages)
         grouping = Grouping(self._sender, self._batch_bytes, self._selector)
-        ends: deque[list[Any]] = deque()  # [ended, result or error, does the reader wait, bytes, hooks' end], in order
+        ends: deque[list[Any]] = deque()  # [ended, result or error, reader waits, bytes, hooks' end], in order
         changed = threading.Condition(Guard())  # type: ignore[arg-type]
         pressure = self._pressure
 
@@ -495,11 +495,11 @@ class Producer(ProducerBase):
     # -- ask, call back ------------------------------------------------------------------------------------------------
 
     def request(self, message: Message, /, *, timeout_s: float = 3.0) -> Delivery:
-        """Send a message and wait for the answer of the consumer that gets it, ``timeout_s`` in all.
+        """Send a message and wait for the reply of the consumer, ``timeout_s`` in all.
 
-        Raises: as send; SendTimeout where no answer came.
+        Raises: as send; SendTimeout without a reply.
         """
-        from mqfast.client.producer.request_reply import request  # few producers ask: not at import
+        from mqfast.client.producer.request_reply import request  # few producers send requests: not at import
 
         instance = self._begun()
         how = self._how(None, None, timeout_s)
@@ -512,9 +512,9 @@ class Producer(ProducerBase):
         return answer
 
     def recall(self, topic: str, recall_handle: str) -> str:
-        """Call back a timed message that was not delivered yet. Returns: its msg_id.
+        """Recall a timed message that was not delivered yet. Returns: the msg_id.
 
-        Args: recall_handle: of its SendResult. Raises: UsageError, NoRoute, ConnectError, BrokerError.
+        Args: recall_handle: of the SendResult. Raises: UsageError, NoRoute, ConnectError, BrokerError.
         """
         from mqfast.client.producer.recall import recall
 
@@ -525,7 +525,7 @@ class Producer(ProducerBase):
         )
 
     def flush(self, timeout_s: float | None = None) -> int:
-        """Send what waits and wait for what is on its way. Returns: how many messages still are.
+        """Send waiting messages and wait for pending sends. Returns: the number of sends without an end.
 
         Raises: ClientNested, ClientError where this thread may not wait, as in ``on_done``.
         """
@@ -540,7 +540,7 @@ class Producer(ProducerBase):
         return self._pressure.wait_empty(timeout_s)
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """The queues that messages of a topic go to. Raises: NoRoute, ConnectError."""
+        """Return the queues that messages of a topic go to. Raises: NoRoute, ConnectError."""
         instance = self._begun()
         assert self._connection_pool is not None
         queues = self._connection_pool.run(self._sender.queues(instance, self._publish_topic(topic), self._timeout_s))
@@ -559,11 +559,11 @@ async def _end(
 
 
 def _nothing(result: SendResult | None, error: Exception | None) -> None:
-    """Nobody but the hooks hears of this end."""
+    """Do nothing: only the hooks get this end."""
 
 
 def _tell(on_done: Callable[[Future[SendResult]], None], future: Future[SendResult]) -> None:
-    """It runs in the loop of all sync clients, which nothing that it raises may end."""
+    """Call the function in the loop of all sync clients; exceptions are logged."""
     try:
         on_done(future)
     except BaseException:
@@ -571,7 +571,7 @@ def _tell(on_done: Callable[[Future[SendResult]], None], future: Future[SendResu
 
 
 class SendFuture(Future[SendResult]):
-    """The future of a send. Its lock is a guard: a call in a signal handler that interrupts a call of the future knows
+    """The future of a send. The lock is a guard: a call in a signal handler that interrupts a call of the future finds
     that the loop may wait for this lock.
     """
 
@@ -590,7 +590,7 @@ def _into(future: Future[SendResult]) -> Done:
             else:
                 assert result is not None
                 future.set_result(result)
-        except BaseException:  # SystemExit of a callback: a future lets it out, into the loop of all sync clients
+        except BaseException:  # SystemExit of a callback: a future passes it on, into the loop of all sync clients
             _log.exception("a callback of a send failed")
 
     return done

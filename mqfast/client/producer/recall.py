@@ -1,6 +1,6 @@
-"""Calling back a timed message that was not delivered yet: the steps of request code 370.
+"""Recall of a timed message that was not delivered yet: the steps of request code 370.
 
-Room: client. It must never do I/O. Source: DefaultMQProducerImpl.recallMessage, RecallMessageHandle.
+Source: DefaultMQProducerImpl.recallMessage, RecallMessageHandle.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["broker_of_handle", "recall"]
 
 
 def _parts(handle: object) -> list[str]:
-    """Version, topic, broker, time and msg_id. Raises: UsageError where the text is no handle."""
+    """Return version, topic, broker, time and msg_id of a handle. Raises: UsageError for another text."""
     expected = "recall_handle: expected that of a SendResult"
     if not isinstance(handle, str):
         raise ClientUsageError(f"{expected}, found {handle!r}")
@@ -34,16 +34,16 @@ def _parts(handle: object) -> list[str]:
 
 
 def broker_of_handle(handle: object) -> str:
-    """The broker that a recall handle names. Raises: UsageError where the text is no handle."""
+    """Return the broker that a recall handle names. Raises: UsageError for another text."""
     return _parts(handle)[2]
 
 
 def recall(
     instance: ClientInstance, sender: Sender, topic: str, handle: str, timeout_s: float, tracer: Tracer | None = None
 ) -> RequestSteps[str]:
-    """Call a message back. Args: topic: with its namespace. Returns: its unique id.
+    """Recall a message. Args: topic: with its namespace. Returns: its unique id.
 
-    Raises: UsageError, NoRoute, ConnectError, BrokerError (the message is delivered already, say).
+    Raises: UsageError, NoRoute, ConnectError, BrokerError (for example for a delivered message).
     """
     _, _, broker, _, msg_id = _parts(handle)
     if instance.routes.address(broker) is None:

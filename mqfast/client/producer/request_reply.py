@@ -1,6 +1,6 @@
-"""Request and reply: a message that asks, the answer that a broker pushes, and a consumer's answer to one that asks.
+"""Request and reply: a request message, the reply that a broker pushes, and the reply message of a consumer.
 
-Room: client. It must never keep a request beyond its time. Source: DefaultMQProducerImpl.request, RequestFutureHolder,
+No request is kept beyond its time. Source: DefaultMQProducerImpl.request, RequestFutureHolder,
 ClientRemotingProcessor.receiveReplyMessage, MessageUtil.createReplyMessage.
 """
 
@@ -43,29 +43,30 @@ _log = logging.getLogger("mqfast.client.producer")
 
 
 async def introduced(instance: ClientInstance, sender: Sender, topic: str, timeout_s: float) -> None:
-    """Every master of a topic knows this client: only then can a broker ask or answer it. Raises: as a send.
+    """Register this client at every master of a topic: a broker can only push to registered clients. Raises: as a send.
 
-    A master that takes no heartbeat is waited for once in a while, for half of the time: others may take the message.
+    For a master that accepts no heartbeat the wait is repeated at intervals, for half of the time: others may accept
+    the message.
     """
     queues = await instance.driver.run(sender.queues(instance, topic, timeout_s))
     addresses = {instance.routes.address(queue.broker_name) for queue in queues}
     if not all(address is None or instance.was_told(address) for address in addresses):
         heartbeat = instance.spawn(instance.heartbeat(), "mqfast introduction")
-        await asyncio.wait([heartbeat], timeout=timeout_s / 2)  # it goes on, so that the next caller need not wait
+        await asyncio.wait([heartbeat], timeout=timeout_s / 2)  # continues after the call, for the next caller
 
 
 # -- the one that asks -------------------------------------------------------------------------------------------------
 
 
 class _Requests:
-    """The requests of one instance that wait for their answers."""
+    """The requests of one instance that wait for their replies."""
 
     def __init__(self, instance: ClientInstance) -> None:
         self.waiting: dict[str, asyncio.Future[Delivery]] = {}
         instance.serve(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, None, self.answered)
 
     def answered(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """A broker brings an answer; one that came too late is taken and forgotten."""
+        """Set the reply of a broker; a late reply is accepted and dropped."""
         fields = request.ext_fields
         pairs = names.decode(str(fields.get("properties") or "").encode())
         waiting = self.waiting.get(pairs.get(CORRELATION_ID, ""))
@@ -85,7 +86,7 @@ _requests: weakref.WeakKeyDictionary[ClientInstance, _Requests] = weakref.WeakKe
 
 
 def request_of(message: Message, wire: Wire, client_id: str, timeout_s: float) -> tuple[PreparedMessage, str]:
-    """A message that asks, and its correlation id."""
+    """Return a request message, and its correlation id."""
     correlation = str(uuid.uuid4())
     more = {CORRELATION_ID: correlation, REPLY_TO_CLIENT: client_id, TTL: str(round(timeout_s * 1000))}
     return prepared(message, wire, more), correlation
@@ -94,9 +95,10 @@ def request_of(message: Message, wire: Wire, client_id: str, timeout_s: float) -
 async def request(
     instance: ClientInstance, sender: Sender, message: Message, how: SendOptions
 ) -> tuple[Delivery, SendResult]:
-    """Send a message that asks and await the answer, both within ``how.timeout_s``. Returns: the answer, where it went.
+    """Send a request message and await the reply, within ``how.timeout_s``. Returns: the reply, the queue of the
+    request.
 
-    Raises: as a send; SendTimeout where no answer came.
+    Raises: as a send; SendTimeout without a reply.
     """
     out, correlation = request_of(message, sender.wire, instance.client_id, how.timeout_s)
     requests = _requests.get(instance)
@@ -136,7 +138,7 @@ def _number(fields: Mapping[str, Any], name: str) -> int:
 
 
 def _delivery(fields: Mapping[str, Any], body: bytes) -> Delivery:
-    """The message of an answer, as the record that no store has."""
+    """Return the message of a reply, as a record that no store has."""
     topic = str(fields["topic"]).encode()
     properties = f"{fields.get('properties') or ''}"
     if properties and not properties.endswith("\x02"):
@@ -176,9 +178,9 @@ def _delivery(fields: Mapping[str, Any], body: bytes) -> Delivery:
 
 
 def reply_message(request: Delivery, body: Body) -> Message:
-    """The message that answers a request; a producer sends it as any other (request code 325).
+    """Return the reply to a request message; a producer sends it as any other message (request code 325).
 
-    Raises: UsageError where the message asks for no answer.
+    Raises: UsageError where the message is no request.
     """
     pairs = request.properties
     cluster, correlation, client = (pairs.get(name) for name in (names.CLUSTER, CORRELATION_ID, REPLY_TO_CLIENT))

@@ -1,7 +1,7 @@
-"""The steps of a send: which queue, which answer means what, what is tried again, and until when.
+"""The steps of a send: queues, attempts, retries, deadline, and the meaning of responses.
 
-Room: client. It must never do I/O, and reads the clock that it was given only. A message keeps its unique id over all
-attempts. Source: DefaultMQProducerImpl (sendDefaultImpl, sendKernelImpl), MQClientAPIImpl.processSendResponse.
+No I/O; the clock is an argument. A message keeps the unique id over all attempts. Source: DefaultMQProducerImpl
+(sendDefaultImpl, sendKernelImpl), MQClientAPIImpl.processSendResponse.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from mqfast.remoting.command import RemotingCommand
 __all__ = ["RETRIED", "SendRequest", "Sender", "SendOptions"]
 
 RETRIED: Final = (17, 14, 1, 16, 204, 205, 2, 1500)
-"""The answers after which another attempt is made."""
+"""Response codes after which another attempt is made."""
 _ATTEMPT_S_MIN: Final = 0.005  # no further attempt is made in less time
 _STORED: Final = {
     int(ResponseCode.SUCCESS): SendStatus.SEND_OK,
@@ -47,15 +47,15 @@ _STORED: Final = {
 }
 _HEADS_MAX: Final = 10_000
 _LEAVING_S: Final = (0.1, 0.5)
-"""First and longest pause before another attempt at a broker that leaves, where no other one has the topic."""
+"""First and longest pause before another attempt at a broker that leaves, where no other broker has the topic."""
 
 
 class SendOptions:
-    """What one send may be told beside its message.
+    """Options of a send.
 
-    Args: timeout_s: for all attempts together. queue: exactly this queue. selector: chooses the queue. oneway: no
-    answer is wanted.
-    Attributes: ``any_queue``: nothing of this is said but the time.
+    Args: timeout_s: for all attempts together. queue: exactly this queue. selector: chooses the queue. oneway: without
+        a response.
+    Attributes: ``any_queue``: no option but the time is set.
     """
 
     __slots__ = ("any_queue", "oneway", "queue", "selector", "timeout_s")
@@ -75,7 +75,7 @@ class SendOptions:
 
 
 class Sender:
-    """Makes the steps of sends for one producer.
+    """Makes the steps of sends for a producer.
 
     Args: faults: None without latency fault tolerance. clock: seconds that only grow; now: seconds since the epoch.
     Thread: any.
@@ -109,7 +109,9 @@ class Sender:
     # -- where to ------------------------------------------------------------------------------------------------------
 
     def queues(self, instance: ClientInstance, topic: str, timeout_s: float) -> RequestSteps[Sequence[MessageQueue]]:
-        """The queues that a topic (with its namespace) may be sent to. Raises: NoRoute, ConnectError, BrokerError."""
+        """Return the queues that a topic (with the namespace) may be sent to. Raises: NoRoute, ConnectError,
+        BrokerError.
+        """
         known = instance.routes.publish_queues(topic)
         if known:
             return known
@@ -128,14 +130,14 @@ class Sender:
         return self._robins.setdefault(topic, RoundRobin()) if robin is None else robin
 
     def pick(self, queues: Sequence[MessageQueue], topic: str, last_broker: str | None) -> MessageQueue:
-        """The queue of an attempt that may go to any."""
+        """Return the queue of an attempt that may go to any."""
         robin = self._robin(topic)
         if self.faults is None:
             return robin.pick(queues, last_broker)
         return self.faults.pick(queues, last_broker, robin)
 
     def fixed(self, queues: Sequence[MessageQueue], out: PreparedMessage, how: SendOptions) -> MessageQueue | None:
-        """The one queue that this message must go to; None: any."""
+        """Return the required queue of this message; None: any."""
         if how.queue is not None:
             return _checked_queue(how.queue, out)
         if how.selector is not None:
@@ -155,9 +157,10 @@ class Sender:
         return head
 
     def first_attempt(self, instance: ClientInstance, out: PreparedMessage, how: SendOptions) -> SendRequest | None:
-        """The request of the first attempt, where it needs no steps: any queue will do, and the route is known.
+        """Return the request of the first attempt, where no steps are needed: any queue will do, and the route is
+        known.
 
-        Most sends end with its answer; what else comes of it is for ``send``, which goes on from there.
+        Most sends end with the response; otherwise ``send`` continues from there.
         """
         if not how.any_queue or self.faults is not None or out.sharding_key or out.reconsume_times:
             return None
@@ -205,9 +208,9 @@ class Sender:
     def send(
         self, instance: ClientInstance, out: PreparedMessage, how: SendOptions, first: SendRequest | None = None
     ) -> RequestSteps[SendResult | None]:
-        """Send one message or batch. Returns: its result, None for one-way.
+        """Send a message or batch. Returns: the result, None for a oneway send.
 
-        Args: first: the request of the first attempt, if it is made already; it is then the first step.
+        Args: first: the request of the first attempt, if already made; the first step is then this request.
         Raises: NoRoute, ConnectError, SendTimeout, SendFailed, BrokerError (Refused, BrokerBusy).
         """
         plan = _SendPlan(self, instance, out, how, first)
@@ -251,24 +254,24 @@ class Sender:
 
 
 class _Attempt(NamedTuple):
-    """One attempt of a send: its request, and when the attempt began."""
+    """An attempt of a send: the request and the begin of the attempt."""
 
     request: SendRequest
     begin_s: float
 
     @property
     def broker(self) -> str:
-        """The name of the broker."""
+        """Return the name of the broker."""
         return self.request.head.queue.broker_name
 
     @property
     def where(self) -> str:
-        """Broker and address, as errors name them."""
+        """Return broker and address, as errors name them."""
         return f"{self.broker} {self.request.address}"
 
 
 class _SendPlan:
-    """The attempts of one send: queue and address of each, how many are left, pauses, and the deadline of all.
+    """The attempts of a send: queue and address of each, limits, pauses, and the deadline of all.
 
     Attributes: begin_s: of the send. failures: of the attempts so far. stored: the result of an attempt that stored the
         message with another status than SEND_OK.
@@ -354,7 +357,7 @@ class _SendPlan:
         )
 
     def on_error(self, attempt: _Attempt, error: Exception) -> RequestSteps[None]:
-        """Note an attempt without a response, and wait where the next one can only go to the same broker."""
+        """Note an attempt without a response, and wait where the next attempt can only go to the same broker."""
         seconds = self._sender.clock() - attempt.begin_s
         self.failures.add(attempt.where, seconds, error)
         if not isinstance(error, TooManyCalls):
@@ -369,7 +372,7 @@ class _SendPlan:
             isinstance(error, (ConnectError, ConnectionLost))
             and self._counted < self._attempts_max
             and all(queue.broker_name == attempt.broker for queue in self._queues)
-        ):  # the route is asked for meanwhile, once for all sends
+        ):  # the route is fetched meanwhile, once for all sends
             yield Sleep(max(0.0, min(self._next_pause_s(), self._deadline_s - self._sender.clock() - _ATTEMPT_S_MIN)))
             self._queues = self._instance.routes.publish_queues(self._out.topic)
 
@@ -403,7 +406,7 @@ class _SendPlan:
 
 
 class _Failures:
-    """The failed attempts of one send: (broker and address, seconds, error) of each."""
+    """The failed attempts of a send: (broker and address, seconds, error) of each."""
 
     __slots__ = ("_attempts", "_maybe_stored")
 
@@ -417,7 +420,7 @@ class _Failures:
         self._maybe_stored = self._maybe_stored or isinstance(error, (ConnectionLost, CallTimeout))
 
     def error(self, out: PreparedMessage, seconds: float) -> ClientError:
-        """Return the error of a send whose attempts all failed: what, where, how long, and whether it may be stored."""
+        """Return the error after the last attempt: what, where, how long, and whether the message may be stored."""
         topic, msg_id, maybe_stored = out.message.topic, out.msg_id, self._maybe_stored
         state = "the message may be stored" if maybe_stored else "nothing was stored"
         end = f"{state} (msg_id {msg_id})"
@@ -468,5 +471,5 @@ def _reason(where: str, error: Exception, took: float) -> str:
 
 
 def _alone(where: str, error: Exception) -> str:
-    """The text of an error without the address, which stands before it."""
+    """Return the text of an error without the address, which the caller puts before the text."""
     return str(error).removeprefix(where.rpartition(" ")[2] + ": ")

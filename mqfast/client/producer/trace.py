@@ -1,11 +1,12 @@
-"""The trace topic: what was sent and consumed, in RocketMQ's own text, so that its tools show our clients.
+"""The trace topic: records of sends and consumptions in RocketMQ's own text, for RocketMQ's tools.
 
     Pub, SubBefore, SubAfter, EndTransaction, Recall: fields joined by U+0001, records ended by U+0002, several records
     in a message
 
-Room: client. It must never trace its own messages, hold a send up, or raise into one: what does not fit is dropped and
-counted. The text is read in ``admin/trace_data.py``. Source: AsyncTraceDispatcher, TraceDataEncoder, and the hooks
-SendMessageTraceHookImpl, ConsumeMessageTraceHookImpl, EndTransactionTraceHookImpl, DefaultRecallMessageTraceHook.
+Trace messages are not traced. A send is never delayed and never fails because of the trace: records without room are
+dropped and counted. The text is decoded in ``admin/trace_data.py``. Source: AsyncTraceDispatcher, TraceDataEncoder, and
+the hooks SendMessageTraceHookImpl, ConsumeMessageTraceHookImpl, EndTransactionTraceHookImpl,
+DefaultRecallMessageTraceHook.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _log = logging.getLogger("mqfast.client.trace")
 
 
 def trace_topic(trace: bool | str) -> str | None:
-    """The topic that a setting means; None: no trace. Raises: ConfigError."""
+    """Return the topic of a setting; None: no trace. Raises: ConfigError."""
     if trace is False:
         return None
     if trace is True:
@@ -71,9 +72,9 @@ def _joined(*fields: object) -> str:
 
 
 class Tracer(ClientHook):
-    """Gathers what the hooks of one client hear and sends it now and then.
+    """Collects the records of the hooks of a client, and sends the records at intervals.
 
-    Args: group: of the client, without its namespace. topic: the trace topic. kind: PRODUCE or CONSUME.
+    Args: group: of the client, without the namespace. topic: the trace topic. kind: PRODUCE or CONSUME.
     Thread: any for the hooks; ``begin``, ``flush`` and ``close`` that of the instance's loop.
     """
 
@@ -97,7 +98,7 @@ class Tracer(ClientHook):
         self._periodic = instance.every(FLUSH_S, self.flush, "trace")
 
     async def close(self, timeout_s: float) -> None:
-        """Send what is left, and trace no more."""
+        """Send the remaining records, and trace no more."""
         try:
             async with asyncio.timeout(max(0.0, timeout_s)):
                 await self.flush()
@@ -108,7 +109,7 @@ class Tracer(ClientHook):
             self._periodic.cancel()
 
     def forget(self) -> None:
-        """In a child of a fork: what was gathered is the parent's."""
+        """Drop the records of the parent in a child of a fork."""
         self._records = deque()
         self._instance = None
         self._asked = False
@@ -116,7 +117,7 @@ class Tracer(ClientHook):
     # -- what is heard -------------------------------------------------------------------------------------------------
 
     def after_send(self, context: SendContext) -> None:
-        """A send has ended."""
+        """Record the end of a send."""
         message, result = context.message, context.result
         instance = self._instance
         if message.topic == self._topic or instance is None:
@@ -135,7 +136,7 @@ class Tracer(ClientHook):
         self._add(message.topic, [msg_id, *(keys or "").split(" ")], text)
 
     def before_consume(self, context: ConsumeContext) -> None:
-        """A handler is about to be called."""
+        """Record that a handler is about to be called."""
         request = context.state["trace"] = new_id()
         for message in _traced(context):
             text = _joined(
@@ -145,7 +146,7 @@ class Tracer(ClientHook):
             self._add(message.topic, [message.msg_id, *message.keys], text)
 
     def after_consume(self, context: ConsumeContext) -> None:
-        """A handler has ended."""
+        """Record the end of a handler."""
         request = context.state.get("trace")
         done = context.status is ConsumeStatus.CONSUME_SUCCESS and context.error is None
         code = 0 if done else 2 if context.error is not None else 4
@@ -167,7 +168,7 @@ class Tracer(ClientHook):
         *,
         from_check: bool,
     ) -> None:
-        """A broker is told the end of a transaction. Args: topic: as users see it; properties: of the half message."""
+        """Record the end of a transaction. Args: topic: without the namespace; properties: of the half message."""
         keys = properties.get(names.KEYS)
         text = _joined(
             "EndTransaction", round(time.time() * 1000), properties.get(names.MSG_REGION) or _REGION, self._group,
@@ -176,7 +177,7 @@ class Tracer(ClientHook):
         self._add(topic, [msg_id, *(keys or "").split(" ")], text)
 
     def recalled(self, topic: str, msg_id: str, region: str | None, *, success: bool) -> None:
-        """A broker has answered a recall. Args: topic: as users see it; region: of the broker; None: no record."""
+        """Record the response to a recall. Args: topic: without namespace; region: of the broker; None: no record."""
         if region is None:
             return
         text = _joined("Recall", round(time.time() * 1000), region, self._group, topic, msg_id, success)
@@ -202,7 +203,7 @@ class Tracer(ClientHook):
             self._instance.spawn(self.flush(), "mqfast trace now")
 
     async def flush(self) -> None:
-        """Send what was gathered; what a broker does not take is dropped."""
+        """Send the collected records; records that a broker refuses are dropped."""
         self._asked = False
         instance, sender, lock = self._instance, self._sender, self._flushing
         if instance is None or sender is None or lock is None:
@@ -241,7 +242,7 @@ class Tracer(ClientHook):
 
 
 def _traced(context: ConsumeContext) -> list[Delivery]:
-    """The messages whose broker wants traces (traceOn)."""
+    """Return the messages of brokers that want traces (traceOn)."""
     return [message for message in context.messages if message.properties.get(names.TRACE_ON) != "false"]
 
 

@@ -1,8 +1,8 @@
-"""Transactions: a half message, the application's local transaction, then its end; a broker that hears no end asks.
+"""Transactions: a half message, the application's local transaction, then its end; a broker checks open transactions.
 
-Room: client. It must never end a transaction whose outcome is not known: the broker asks ``check`` then. The half
-message goes over the connection of the heartbeat, which is sent before it, so that the broker can ask back.
-Source: TransactionMQProducer, DefaultMQProducerImpl (sendMessageInTransaction, checkTransactionState, endTransaction).
+A transaction with an unknown outcome is not ended: the broker then calls ``check``. The half message uses the
+connection of the heartbeat, which is sent before, so that the broker can send the check back. Source:
+TransactionMQProducer, DefaultMQProducerImpl (sendMessageInTransaction, checkTransactionState, endTransaction).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _log = logging.getLogger("mqfast.client.producer")
 
 
 def status_of(outcome: object) -> TransactionStatus:
-    """What an outcome means: True commits, False rolls back, None is unknown. Raises: ClientError for anything else."""
+    """Return the status: True commits, False rolls back, None is unknown. Raises: ClientError for another outcome."""
     if outcome is None:
         return TransactionStatus.UNKNOWN
     if isinstance(outcome, TransactionStatus):
@@ -61,12 +61,12 @@ def status_of(outcome: object) -> TransactionStatus:
 
 
 async def _awaited(outcome: Any) -> Any:
-    """The outcome of a function of the user's, which may be a coroutine function."""
+    """Return the outcome of a function of the user, which may be a coroutine function."""
     return await outcome if inspect.isawaitable(outcome) else outcome
 
 
 class Transaction:
-    """A half message that is stored. Attributes: ``result`` of its send; ``msg_id``; ``transaction_id``."""
+    """A stored half message. Attributes: ``result`` of its send; ``msg_id``; ``transaction_id``."""
 
     def __init__(self, result: SendResult) -> None:
         self.result = result
@@ -75,11 +75,11 @@ class Transaction:
         self._left_open = False
 
     def leave_open(self) -> None:
-        """The outcome is not known: the broker will ask ``check``, whatever happens behind this call."""
+        """Leave the outcome unknown: the broker will call ``check``, whatever happens after this call."""
         self._left_open = True
 
     def status(self, error: BaseException | None) -> TransactionStatus:
-        """How a ``with`` block that ended so ends the transaction."""
+        """Return the status by which the end of a ``with`` block ends the transaction."""
         if self._left_open or not (error is None or isinstance(error, Exception)):
             return TransactionStatus.UNKNOWN
         return TransactionStatus.COMMIT if error is None else TransactionStatus.ROLLBACK
@@ -89,7 +89,7 @@ class Transaction:
 
 
 def half_of(message: Message, producer: Any) -> PreparedMessage:
-    """The half message. Raises: MessageIllegal for one that is delayed."""
+    """Return the half message. Raises: MessageIllegal for a delayed message."""
     more = {names.TRAN_MSG: "true", names.PGROUP: producer._wire.group}
     out = prepared(message, producer._wire, more)
     if out.delayed:
@@ -122,7 +122,7 @@ def end(
     status: TransactionStatus,
     tracer: Tracer | None = None,
 ) -> RequestSteps[None]:
-    """Tell the broker the end of a transaction. It is not answered: a broker that did not hear it asks."""
+    """Send the end of a transaction to the broker. There is no response: a broker that did not get the end checks."""
     address = instance.routes.address(result.message_queue.broker_name)
     if address is None:
         _log.warning("transaction %s: no route names broker %s", result.msg_id, result.message_queue.broker_name)
@@ -146,8 +146,8 @@ def end(
 
 
 async def make_known(instance: ClientInstance) -> None:
-    """All masters know this client, before its first send: a broker asks for what another producer of the group, which
-    has died, left open. Raises: ClientError, RemotingError.
+    """Register this client at all masters before its first send: a broker sends checks of transactions that another,
+    ended producer of the group left open. Raises: ClientError, RemotingError.
     """
     info = await instance.driver.run(
         instance.cluster.cluster_info(timeout_s=3.0, about="brokers that ask for transactions")
@@ -157,9 +157,9 @@ async def make_known(instance: ClientInstance) -> None:
 
 
 class Checks:
-    """Answers of one producer to brokers that ask for the end of a transaction.
+    """Responses of one producer to checks of brokers.
 
-    Args: run: carries out a check and calls back with its outcome, in the loop.
+    Args: run: runs a check and calls back with its outcome, in the loop.
     Thread: that of the event loop.
     """
 
@@ -181,12 +181,12 @@ class Checks:
         self._known = instance.every(ROUTE_S, lambda: make_known(instance), about, first_s=0.0)
 
     def stop(self) -> None:
-        """Answer no more."""
+        """Serve no more checks."""
         self._instance.requests.unserve(None, self.asked)
         self._known.cancel()
 
     def asked(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        """A broker asks. Returns: None where the message is of another group."""
+        """Serve a check of a broker. Returns: None where the message is of another group."""
         try:
             record = decode_record(bytes(request.body))
         except MqfastError as error:
@@ -222,7 +222,7 @@ class Checks:
 
 
 def checked_outcome(message: Delivery, work: Callable[[], object]) -> TransactionStatus:
-    """The outcome of a check; one that raises, whatever it is, knows nothing: the thread of checks goes on."""
+    """Return the outcome of a check; unknown after any exception: the thread of checks continues."""
     try:
         return status_of(work())
     except BaseException:
@@ -266,7 +266,7 @@ class TransactionProducer(Producer):
         self._workers = 0
 
     def after_fork(self) -> None:
-        """In a child: begin anew at the next send."""
+        """Reset the state in a child process; the next send starts again."""
         super().after_fork()
         self._checks = None
         self._todo, self._workers = queue.SimpleQueue(), 0
@@ -277,7 +277,7 @@ class TransactionProducer(Producer):
         return instance
 
     def close(self, timeout_s: float | None = None) -> None:
-        """As a producer's; brokers then ask another member of the group."""
+        """Close as a producer; brokers then send checks to another member of the group."""
         if not self._closed:
             check_may_wait()
         checks, io = self._checks, self._io
@@ -320,10 +320,10 @@ class TransactionProducer(Producer):
 
     @contextmanager
     def transaction(self, message: Message, /) -> Iterator[Transaction]:
-        """Send a half message, then run the block: its end commits, an exception rolls back and goes on.
+        """Send a half message, then run the block: its end commits, an exception rolls back and is raised.
 
-        KeyboardInterrupt and the like, and ``leave_open``, leave the end open: the broker asks ``check``.
-        Raises: as send, before the block is run.
+        KeyboardInterrupt and other exceptions that are no Exception, and ``leave_open``, leave the end open: the broker
+        calls ``check``. Raises: as send, before the block is run.
         """
         out, transaction = self._half(message)
         try:
@@ -338,7 +338,7 @@ class TransactionProducer(Producer):
     ) -> SendResult:
         """Send a half message, call ``local(message, argument)``, and end the transaction by its outcome.
 
-        An exception of ``local`` leaves the end open, as in RocketMQ, and is logged: the broker asks ``check``.
+        An exception of ``local`` leaves the end open, as in RocketMQ, and is logged: the broker calls ``check``.
         """
         check_function("local", local)
         out, transaction = self._half(message)
@@ -394,7 +394,7 @@ class AsyncTransactionProducer(AsyncProducer):
         return instance
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """As a producer's; brokers then ask another member of the group."""
+        """Close as a producer; brokers then send checks to another member of the group."""
         if self._checks is not None:
             self._checks.stop()
         await super().close(timeout_s)

@@ -70,8 +70,8 @@ def fetch_addresses(url: str, timeout_s: float = 3.0) -> tuple[str, ...]:
 class NameServers:
     """The name servers of a cluster, the last to answer first.
 
-    Args: given: addresses, or one URL of an address server (``url``) whose addresses ``update`` sets later.
-    Thread: any; each method is one assignment or reads one tuple.
+    Args: given: addresses, or the URL of an address server (``url``); ``update`` then sets the addresses later.
+    Thread: any; each method is a single assignment or reads a single tuple.
     """
 
     def __init__(self, given: tuple[str, ...], source: random.Random | None = None) -> None:

@@ -1,8 +1,8 @@
-"""The name servers and brokers of one cluster, as planners and tasks ask them: sockets, routes, and patience.
+"""The name servers and brokers of a cluster for planners and tasks: connections, cached metadata, and retries.
 
-Room: the Spark adapter, imports neither Spark nor Arrow. One ``RemoteCluster`` for each process and set of options: a
-worker that reads several partitions keeps its connections. What does not answer is asked again for ``brokerTimeout``.
-It must never take a broker that does not answer for one that has no messages.
+Imports neither Spark nor Arrow. There is one ``RemoteCluster`` for each process and set of options: a worker that reads
+several partitions keeps its connections. Requests to unavailable servers are repeated for ``brokerTimeout``. An
+unavailable broker is an error, never a broker without messages.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = ["BrokerAway", "RemoteCluster", "NotReadable", "brokers_of", "tls_cont
 
 T = TypeVar("T")
 ASK_S: Final = 5.0
-# So long what the name servers said is taken for true.
+# maximum age of metadata of the name servers
 ROUTE_S: Final = 5.0
 _LONG_AGO: Final = float("-inf")
 _NOTHING: Final[tuple[float, list[str], Mapping[str, int]]] = (_LONG_AGO, [], {})
@@ -57,19 +57,17 @@ _log = logging.getLogger("mqfast.spark")
 
 
 class BrokerAway(ConnectError):
-    """A broker that messages are wanted of is not there now."""
+    """A broker with requested messages is not available now."""
 
 
 class NotReadable(BrokerAway):
-    """A queue is there and no consumer may read it now: of a topic without permission to read, or with fewer queues for
-    reading.
-    """
+    """No consumer may read a queue now: the topic has no permission to read, or fewer queues for reading."""
 
 
 class RemoteCluster:
-    """One cluster. Thread: any. Fork: a child begins without sockets.
+    """A cluster. Thread: any. Fork: a child begins without sockets.
 
-    Raises: ConfigError; ConnectError, CallTimeout, ConnectionLost where nobody answers, BrokerError for refusals.
+    Raises: ConfigError; ConnectError, CallTimeout, ConnectionLost without a response, BrokerError for refusals.
     """
 
     def __init__(self, options: Options) -> None:
@@ -99,12 +97,12 @@ class RemoteCluster:
         self._brokers: Cached[Mapping[str, Mapping[int, str]]] = Cached({})
         self._routes: dict[str, Cached[TopicRoute | None]] = {}
         self._topics: Cached[list[str]] = Cached([])
-        # Topics, and how many queues for consumers each name on the wire has.
+        # Topics, and the number of queues for consumers of each name on the wire.
         self._of_broker: dict[str, tuple[float, list[str], Mapping[str, int]]] = {}
 
     @classmethod
     def shared(cls, options: Options) -> RemoteCluster:
-        """The one of this process for these options."""
+        """Return the cluster of this process for these options."""
         key = repr(dataclasses.replace(options, brokers=None).place)
         cluster = _shared.get(key)
         if cluster is None:
@@ -112,23 +110,23 @@ class RemoteCluster:
         return cluster
 
     def wire(self, name: str) -> str:
-        """The name of a topic or group as brokers know it."""
+        """Return the name of a topic or group on the wire."""
         return wrap(self.namespace, name)
 
     def plain(self, name: str) -> str:
-        """The name of a topic or group as users see it."""
+        """Return the name of a topic or group for users."""
         return unwrap(self.namespace, name)
 
     # --- asking ---
 
     def run(self, steps: RequestSteps[T]) -> T:
-        """Steps of a client, on this thread."""
+        """Run steps of a client on this thread."""
         return self.connection_pool.run(steps)
 
     def ask(
         self, address: str, code: RequestCode, fields: Mapping[str, Any], about: str, *also: int
     ) -> RemotingCommand:
-        """One request to a broker. Raises: NoRoute for a topic that it has not, BrokerError and its kinds."""
+        """Send a request to a broker. Raises: NoRoute for an unknown topic, BrokerError or a subclass."""
 
         def steps() -> RequestSteps[RemotingCommand]:
             answer = yield Request(address, code, {name: str(value) for name, value in fields.items()}, b"", ASK_S)
@@ -168,7 +166,7 @@ class RemoteCluster:
         return self.run(retry(attempt, recover, _PAUSES_S))
 
     def forget(self) -> None:
-        """Expire what the name servers said: the next use fetches it again."""
+        """Expire all metadata of the name servers: the next use fetches it again."""
         self._brokers.expire()
         self._topics.expire()
         for route in list(self._routes.values()):
@@ -186,11 +184,11 @@ class RemoteCluster:
         return self.run(self._metadata.cached(self._brokers, ROUTE_S, fetch))
 
     def brokers_of_all(self) -> Mapping[str, Mapping[int, str]]:
-        """Return the same from all name servers that answer: one that has just started does not know every broker."""
+        """Return the same from all name servers that answer: after a start a name server may not know every broker."""
         return self.run(self._metadata.brokers_of_all(about=_BROKERS))
 
     def address(self, broker: str, broker_id: int = MASTER_ID) -> tuple[int, str]:
-        """(id, address) of the broker to read from: the one asked for, else the master, else a slave.
+        """Return (id, address) of the broker to read from: the requested broker, else the master, else a slave.
 
         Raises: BrokerAway.
         """
@@ -229,8 +227,10 @@ class RemoteCluster:
         return [data for route in routes for data in route.queue_datas]
 
     def readable_queues(self, broker: str, topic: str) -> int | None:
-        """How many queues of a topic consumers may read on a broker, as name servers tell, or else the broker's list of
-        topics; None: neither tells. A name server forgets the topics of a broker that starts again.
+        """Return the number of a topic's queues that consumers may read on a broker; None: unknown.
+
+        The source is the route, else the broker's list of topics: a name server drops the topics of a broker that
+        restarts.
         """
         taken, _, of_broker = self._of_broker.get(broker, _NOTHING)
         known = of_broker.get(self.wire(topic)) if time.monotonic() - taken <= ROUTE_S else None
@@ -244,7 +244,9 @@ class RemoteCluster:
         return known if counts is None else counts
 
     def _known_queues(self, broker: str, topic: str) -> int | None:
-        """The same of all name servers, where none may be wrong; None: no such topic. Raises: BrokerAway."""
+        """Return the same from all name servers, where a single one may be wrong; None: no such topic. Raises:
+        BrokerAway.
+        """
         count = self.readable_queues(broker, topic)
         if count is None:
             self._check_known(broker)
@@ -252,7 +254,8 @@ class RemoteCluster:
         return count
 
     def _check_known(self, broker: str) -> None:
-        """Do name servers know a broker now? Only then they know its topics: one that has just started knows neither.
+        """Check that name servers know a broker now: after its start a name server knows neither brokers nor their
+        topics.
 
         Raises: BrokerAway.
         """
@@ -261,14 +264,14 @@ class RemoteCluster:
             raise BrokerAway(f"broker {broker}: the name servers do not name it now")
 
     def topics_of(self, broker: str) -> list[str]:
-        """All topics of a broker, as users name them; where it does not tell, those of the cluster."""
+        """Return all topics of a broker, for users; of the cluster where the broker refuses its list."""
         taken, topics, _ = self._of_broker.get(broker, _NOTHING)
         if time.monotonic() - taken > ROUTE_S:
             _, address = self.address(broker)
             try:
                 answer = self.ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, {}, f"topics of broker {broker}")
             except BrokerError as error:
-                # ACL 2.0 and 1.0 leave the list of topics to administrators.
+                # ACL 2.0 and 1.0 allow the list of topics to administrators only.
                 if error.code != ResponseCode.NO_PERMISSION and "AclException" not in error.remark:
                     raise
                 if not self._topics.is_fresh(ROUTE_S):
@@ -281,18 +284,18 @@ class RemoteCluster:
         return topics
 
     def _mine(self, names: Iterable[str]) -> list[str]:
-        """Those of the namespace, as users name them."""
+        """Return the names of the namespace, for users."""
         return sorted({self.plain(name) for name in names if self.wire(self.plain(name)) == name})
 
     # --- brokers ---
 
     def bounds(self, broker: str, topic: str, *, by_pulls: bool = True) -> dict[int, tuple[int, int]] | None:
-        """Queue id -> (first offset, behind the last one) of a topic on a broker, also of queues that may not be read;
-        None where it has no such topic.
+        """Return queue id -> (first offset, end offset) of a topic on a broker, with unreadable queues; None: no such
+        topic.
 
-        The broker is asked itself: name servers forget the topics of a broker that starts again.
+        The request goes to the broker: name servers drop the topics of a broker that restarts.
 
-        Args: by_pulls: ask by pulls who may not ask for counts; pulls tell of readable queues alone.
+        Args: by_pulls: use pulls if the account may not read the counts; pulls return readable queues only.
         Raises: Refused, which names the topic.
         """
         try:
@@ -308,16 +311,16 @@ class RemoteCluster:
             count = self._known_queues(broker, topic)
             return None if count is None else self._bounds_by_pulls(broker, topic, count)
         bounds = {queue_id: (low, high) for queue_id, (low, high, _) in table.items()}
-        # RocketMQ 4 tells of the queues for writing alone; those that are read to their end have messages too.
+        # RocketMQ 4 returns the queues for writing only; queues for reading only may have messages too.
         for queue_id in range(self.readable_queues(broker, topic) or 0):
             if queue_id not in bounds:
                 bounds[queue_id] = self._bounds_by_offsets(broker, topic, queue_id)
         return dict(sorted(bounds.items()))
 
     def stats(self, broker: str, topic: str) -> dict[int, tuple[int, int, int]]:
-        """Queue id -> (first offset, behind the last one, when the last message came, ms) of a topic on a broker.
+        """Return queue id -> (first offset, end offset, time of the last message, ms) of a topic on a broker.
 
-        Raises: NoRoute for a topic that the broker has not.
+        Raises: NoRoute for an unknown topic.
         """
         _, address = self.address(broker)
         fields = {"topic": self.wire(topic), "bname": broker}
@@ -342,7 +345,9 @@ class RemoteCluster:
         return low, max(low, high)
 
     def _bounds_by_pulls(self, broker: str, topic: str, count: int) -> dict[int, tuple[int, int]]:
-        """The same for whoever may read the topic and no more: every answer to a pull has the bounds of its queue."""
+        """Return the same for an account that may only read the topic: each response to a pull has the bounds of its
+        queue.
+        """
         _, address = self.address(broker)
         bounds = {}
         for queue_id in range(count):
@@ -351,13 +356,13 @@ class RemoteCluster:
             asked = raw_pull(address, self._group, queue, 0, wanted, max_count=1, post_subscription=True)
             try:
                 answer = self.pull(broker, topic, queue_id, asked)
-            except NotReadable:  # since the name server was asked
+            except NotReadable:  # the queue changed since the request to the name server
                 continue
             bounds[queue_id] = max(0, answer.min_offset), max(0, answer.max_offset)
         return bounds
 
     def pull(self, broker: str, topic: str, queue_id: int, steps: RequestSteps[RawAnswer]) -> RawAnswer:
-        """One pull. Raises: NotReadable for a queue that consumers may not read now; Refused, which names the topic."""
+        """Pull once. Raises: NotReadable for a queue that consumers may not read now; Refused, which names the topic."""
         try:
             return self.run(steps)
         except BrokerError as error:
@@ -380,7 +385,7 @@ class RemoteCluster:
             raise
 
     def earliest_time(self, broker: str, topic: str, queue_id: int) -> int:
-        """Store time of the first message of a queue, ms; -1 for none."""
+        """Return the store time of the first message of a queue, ms; -1 for none."""
         _, address = self.address(broker)
         fields = {"topic": self.wire(topic), "queueId": queue_id, "bname": broker}
         about = f"first time of {topic}/{queue_id}"
@@ -400,7 +405,9 @@ class RemoteCluster:
             ) from None  # fmt: skip
 
     def offset_at(self, broker: str, topic: str, queue_id: int, time_ms: int) -> int:
-        """The first message that was stored at a time or later; behind the last one where none was."""
+        """Return the offset of the first message that was stored at a time or later; the end offset where there is
+        none.
+        """
         _, address = self.address(broker)
         fields = {
             "topic": self.wire(topic), "queueId": queue_id, "timestamp": time_ms, "boundaryType": "LOWER",
@@ -410,7 +417,7 @@ class RemoteCluster:
         return max(0, self._number(address, code, fields, f"offset by time in {topic}/{queue_id}"))
 
     def group_offset(self, broker: str, group: str, topic: str, queue_id: int) -> int | None:
-        """Where a group goes on in a queue; None: it has no offset there."""
+        """Return the committed offset of a group in a queue; None: no offset."""
         _, address = self.address(broker)
         fields = {
             "consumerGroup": self.wire(group), "topic": self.wire(topic), "queueId": queue_id,
@@ -424,7 +431,9 @@ class RemoteCluster:
         return offset if offset >= 0 else None
 
     def commit(self, broker: str, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Tell the master how far a group is. Raises: BrokerAway where there is none: a slave would not keep it."""
+        """Commit the offset of a group at the master. Raises: BrokerAway without a master: a slave would not keep the
+        offset.
+        """
         broker_id, address = self.address(broker)
         if broker_id != MASTER_ID:
             raise BrokerAway(f"broker {broker}: the name servers know no master")
@@ -441,7 +450,7 @@ _BROKERS: Final = "brokers of the cluster"
 
 
 def _readable(datas: Iterable[QueueData], broker: str) -> int | None:
-    """How many queues consumers may read of a broker; None where it is not among them."""
+    """Return the number of a broker's queues that consumers may read; None where the broker is not in the list."""
     counts = [data.read_queue_nums if data.perm & READ else 0 for data in datas if data.broker_name == broker]
     return max(counts, default=None)
 
@@ -451,7 +460,7 @@ def _count_of(config: Mapping[str, Any]) -> int:
 
 
 def tls_context(options: Options) -> ssl.SSLContext | None:
-    """The TLS context of the options. Raises: ConfigError for files that are no certificates."""
+    """Return the TLS context of the options. Raises: ConfigError for invalid certificate files."""
     if not options.tls:
         return None
     try:
@@ -469,23 +478,22 @@ def tls_context(options: Options) -> ssl.SSLContext | None:
 
 
 def wanted_topics(cluster: RemoteCluster, options: Options, broker: str) -> list[str]:
-    """The topics of a broker that may have messages to read: those that are named, or all that fit."""
+    """Return the topics of a broker that may have messages to read: the named ones, or all that match."""
     if options.subscribe is not None:
         return list(options.subscribe)
     if options.assign is not None:
         return sorted({topic for topic, _ in options.assign})
     pattern = options.subscribe_pattern
-    if pattern is not None or options.view == "groups":  # system topics that fit are told; a group may read any topic
+    if pattern is not None or options.view == "groups":  # with system topics that match; a group may read any topic
         options = dataclasses.replace(options, include_system_topics=True)
     fitting = [topic for topic in cluster.topics_of(broker) if pattern is None or pattern.fullmatch(topic)]
     return [topic for topic in fitting if not is_left_out(options, topic)]
 
 
 def brokers_of(options: Options, *, begins: bool = False) -> list[str]:
-    """The names of the brokers that have something of what the options name: of those that are there now, but for
-    brokers that are named.
+    """Return the brokers with data for the options: of those that are registered now, and all that the options name.
 
-    Args: begins: a read begins here: what was known is asked for again, and a cluster without a broker is none.
+    Args: begins: a read begins here: metadata is fetched again, and a cluster without a broker is an error.
     Raises: BrokerAway where no name server answers.
     """
     cluster = RemoteCluster.shared(options)
@@ -496,7 +504,7 @@ def brokers_of(options: Options, *, begins: bool = False) -> list[str]:
 
 def _brokers_of(cluster: RemoteCluster, options: Options, begins: bool) -> list[str]:
     if options.brokers is not None:
-        return sorted(options.brokers)  # also one that is away: what it has is wanted
+        return sorted(options.brokers)  # with unavailable brokers, whose data is requested
     if options.subscribe is None and options.assign is None:
         there = {*cluster.brokers(), *(cluster.brokers_of_all() if begins else ())}
         if begins and not there:  # name servers that have just started do not know their brokers yet
