@@ -90,11 +90,11 @@ class InstanceClient(Protocol):
 class ClientInstance:
     """One client id of this process in one event loop; see ``net/request_steps.py`` for the steps of requests.
 
-        Attributes:
-                client_id: how brokers know it; routes, name_servers, driver, loop.
-            requests: who serves what brokers ask.
-                remoting: the connections of the loop.
-        Thread: that of the event loop, but for ``route``, ``sign``, ``routes``, ``heartbeat_soon``, ``route_failed``: any.
+    Attributes:
+        client_id: the id of this client at brokers; cluster, routes, name_servers, driver, loop.
+        requests: handlers of the requests of brokers.
+        remoting: the connections of the loop.
+    Thread: that of the event loop, but for ``route``, ``sign``, ``routes``, ``heartbeat_soon``, ``route_failed``: any.
     """
 
     def __init__(self, settings: InstanceSettings, loop: asyncio.AbstractEventLoop) -> None:

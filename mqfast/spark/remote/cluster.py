@@ -362,7 +362,7 @@ class RemoteCluster:
         return bounds
 
     def pull(self, broker: str, topic: str, queue_id: int, steps: RequestSteps[RawAnswer]) -> RawAnswer:
-        """Pull once. Raises: NotReadable for a queue that consumers may not read now; Refused, which names the topic."""
+        """Pull once. Raises: NotReadable for a queue that consumers may not read; Refused, which names the topic."""
         try:
             return self.run(steps)
         except BrokerError as error:
