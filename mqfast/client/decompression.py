@@ -1,7 +1,7 @@
-"""Bodies that a producer compressed: zlib, lz4 and zstd, each up to a number of bytes that holds while they grow.
+"""Decompression of bodies: zlib, lz4 and zstd, each with a limit of bytes that is checked during decompression.
 
-Room: client. A few bytes may stand for gigabytes, and the sizes in the heads of lz4 and zstd frames may lie. It must
-never take much more memory than the limit allows, whatever the body is. Source: CompressionType, Compressor.
+A few bytes may expand to gigabytes, and the sizes in the headers of lz4 and zstd frames may be wrong. The memory stays
+near the limit for every body. Source: CompressionType, Compressor.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from mqfast.message import SysFlag
 __all__ = ["BODY_BYTES_MAX", "MissingPackage", "decompressed"]
 
 BODY_BYTES_MAX: Final = 32 << 20
-"""Bytes of a decompressed body, where a client says nothing else; brokers take bodies of 4 MiB by default."""
+"""Default limit of a decompressed body, bytes; brokers accept bodies of 4 MiB by default."""
 _ZLIB_OR_GZIP: Final = 32 + zlib.MAX_WBITS  # clients of the gRPC proxy send gzip under the flag of zlib
 _LEAST_PIECE: Final = 64 << 10
-# Four bytes of zstd may stand for a block of 128 KiB, so a piece of input stands for at most so many times its size.
+# Four bytes of zstd may encode a block of 128 KiB, so a piece of input expands by at most this factor.
 _ZSTD_RATIO: Final = 32 << 10
 
 
 class MissingPackage(ConfigError):
-    """The package that decompresses a body is not installed here; the body itself may be whole."""
+    """The package for the compression of a body is not installed; the body may be valid."""
 
 
 class _TooLarge(Exception):
@@ -31,24 +31,24 @@ class _TooLarge(Exception):
 
 
 def decompressed(body: memoryview, sys_flag: int, bytes_max: int = BODY_BYTES_MAX) -> bytes:
-    """The body that the producer gave.
+    """Return the body of the producer.
 
-    Args: bytes_max: of a body that is compressed; any other has as many bytes as it came with.
-    Raises: FieldError for a body that is damaged or has more bytes; ConfigError where a package is missing.
+    Args: bytes_max: limit of a decompressed body; without compression there is no limit.
+    Raises: FieldError for a body that is damaged or has more bytes; ConfigError if a package is missing.
     """
     kind = SysFlag.compression(sys_flag)
     if kind is None:
         return bytes(body)
     try:
         if kind == "zlib":
-            found = _inflated(body, bytes_max)
+            result = _inflated(body, bytes_max)
         elif kind == "lz4":
-            found = _lz4(body, bytes_max)
+            result = _lz4(body, bytes_max)
         elif kind == "zstd":
-            found = _zstd(body, bytes_max)
+            result = _zstd(body, bytes_max)
         else:
             raise FieldError("sysFlag", "compression zlib, lz4 or zstd", "another type")
-    except ConfigError:  # a ValueError too, but not of the body
+    except ConfigError:  # also a ValueError, but not an error of the body
         raise
     except _TooLarge:
         raise FieldError(
@@ -59,17 +59,17 @@ def decompressed(body: memoryview, sys_flag: int, bytes_max: int = BODY_BYTES_MA
         raise
     except (zlib.error, RuntimeError, EOFError, ValueError) as error:  # RuntimeError: lz4's own
         raise FieldError("body", f"whole {kind} ({error})", f"{len(body)} bytes: {bytes(body[:16])!r}") from None
-    if found is None:
+    if result is None:
         raise FieldError("body", f"{kind}, to its end", f"{len(body)} bytes: {bytes(body[:16])!r}")
-    return found
+    return result
 
 
 def _inflated(body: memoryview, bytes_max: int) -> bytes | None:
     stream = zlib.decompressobj(_ZLIB_OR_GZIP)
-    found = stream.decompress(body, bytes_max + 1)
-    if len(found) > bytes_max:
+    result = stream.decompress(body, bytes_max + 1)
+    if len(result) > bytes_max:
         raise _TooLarge
-    return found if stream.eof else None
+    return result if stream.eof else None
 
 
 def _lz4(body: memoryview, bytes_max: int) -> bytes | None:
@@ -78,19 +78,19 @@ def _lz4(body: memoryview, bytes_max: int) -> bytes | None:
     except ImportError:
         raise _missing("lz4", "lz4") from None
     stream = LZ4FrameDecompressor()
-    left, piece = bytes_max + 1, min(bytes_max + 1, max(_LEAST_PIECE, 4 * len(body)))
-    found: list[bytes] = []
+    remaining_bytes, piece = bytes_max + 1, min(bytes_max + 1, max(_LEAST_PIECE, 4 * len(body)))
+    pieces: list[bytes] = []
     given: memoryview | bytes = body
     while not stream.eof:
         if stream.needs_input and given is not body:
             return None
-        found.append(stream.decompress(given, piece))  # memory for a whole piece is taken
+        pieces.append(stream.decompress(given, piece))  # allocates memory for a whole piece
         given = b""
-        left -= len(found[-1])
-        if left <= 0:
+        remaining_bytes -= len(pieces[-1])
+        if remaining_bytes <= 0:
             raise _TooLarge
-        piece = min(left, 2 * piece)
-    return found[0] if len(found) == 1 else b"".join(found)
+        piece = min(remaining_bytes, 2 * piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _zstd(body: memoryview, bytes_max: int) -> bytes | None:
@@ -99,22 +99,22 @@ def _zstd(body: memoryview, bytes_max: int) -> bytes | None:
     except ImportError:
         raise _missing("zstd", "zstandard") from None
     step = max(16, bytes_max // _ZSTD_RATIO)
-    found: list[bytes] = []
-    left = bytes_max
+    pieces: list[bytes] = []
+    remaining_bytes = bytes_max
     try:
         size = get_frame_parameters(body).content_size
         if 0 < size != CONTENTSIZE_UNKNOWN:
             if size > bytes_max:
                 raise _TooLarge
-            return ZstdDecompressor().decompress(body)  # into room for so many bytes: more are an error
+            return ZstdDecompressor().decompress(body)  # allocates exactly that size: more bytes are an error
         stream = ZstdDecompressor().decompressobj()
         for at in range(0, len(body), step):
-            found.append(stream.decompress(body[at : at + step]))
-            left -= len(found[-1])
-            if left < 0:
+            pieces.append(stream.decompress(body[at : at + step]))
+            remaining_bytes -= len(pieces[-1])
+            if remaining_bytes < 0:
                 raise _TooLarge
             if stream.eof:
-                return found[0] if len(found) == 1 else b"".join(found)
+                return pieces[0] if len(pieces) == 1 else b"".join(pieces)
     except ZstdError as error:
         raise ValueError(str(error)) from None
     return None

@@ -1,4 +1,4 @@
-"""Types of delivery_fields.pyx; what each part does is described there."""
+"""Types of delivery_fields.pyx."""
 
 from typing import TYPE_CHECKING
 

@@ -1,15 +1,11 @@
-"""What a delivery has when it comes: its record, where it is from, and three fields of the consumer that has it.
-
-Room: client. It must never do I/O; see ``delivery.py``, which has all the rest.
-"""
+"""The base of ``Delivery``: record, origin, and three fields of the consumer. No I/O; see ``delivery.py``."""
 
 
 cdef class Received:
     """The base of ``Delivery``.
 
-    Attributes: ``again``: how often it was tried again without the broker. ``arrived_s``: when it came, in seconds
-    since the epoch (0: there is no hook that asks for it). ``begun_s``: when it was handed out, by the consumer's clock
-    (0: it was not).
+    Attributes: ``again``: retries without the broker. ``arrived_s``: time of arrival, seconds since the epoch (0: no
+    hook is registered). ``begun_s``: time of the call of the handler, by the consumer's clock (0: not called).
     """
 
     cdef readonly object _record
@@ -24,10 +20,10 @@ cdef class Received:
 
     @property
     def queue_offset(self):
-        """Place in that queue."""
+        """Return the queue offset."""
         return self._record.queue_offset
 
     @property
     def store_size(self):
-        """Length of the record, bytes."""
+        """Return the size of the record, bytes."""
         return self._record.size

@@ -1,6 +1,6 @@
-"""What an application hears of every send and every consumption: hooks, and how they are called.
+"""Hooks before and after every send and every consumption.
 
-Room: client. It must never let a hook's exception out, and costs nothing where there is no hook. Source:
+Exceptions of hooks are logged. No overhead without hooks. Source:
 SendMessageHook, ConsumeMessageHook.
 """
 
@@ -23,7 +23,7 @@ _log = logging.getLogger("mqfast.client.hooks")
 
 
 class SendContext:
-    """One send. Attributes: queue, result, error and seconds are there after it; ``state`` is the hook's own;
+    """A send. Attributes: queue, result, error and seconds are set after the send; ``state`` is free for hooks;
     ``is_half``: the first message of a transaction.
     """
 
@@ -41,9 +41,9 @@ class SendContext:
 
 
 class ConsumeContext:
-    """One call of a handler. Attributes: error and seconds are there after it; ``state`` is the hook's own.
+    """A call of a handler. Attributes: error and seconds are set after the call; ``state`` is free for hooks.
 
-    ``operation`` is "process", or "receive" where a pull consumer hands out messages, whose end nobody says.
+    ``operation`` is "process", or "receive" for messages of a pull consumer, which have no end of processing.
     """
 
     __slots__ = ("error", "group", "messages", "operation", "seconds", "state", "status")
@@ -59,26 +59,26 @@ class ConsumeContext:
 
 
 class ClientHook:
-    """Subclass what you need; an exception in a hook is logged, never passed on.
+    """The base of hooks: override the needed methods; an exception of a hook is logged, never raised.
 
     Thread: the thread or loop of the send or the handler.
     """
 
     def before_send(self, context: SendContext) -> None:
-        """A message is about to be sent."""
+        """Process the begin of a send."""
 
     def after_send(self, context: SendContext) -> None:
-        """A send has ended, well or not."""
+        """Process the end of a send, with or without an error."""
 
     def before_consume(self, context: ConsumeContext) -> None:
-        """A handler is about to be called."""
+        """Process the begin of a handler."""
 
     def after_consume(self, context: ConsumeContext) -> None:
-        """A handler has ended, well or not."""
+        """Process the end of a handler, with or without an error."""
 
 
 def tell(hooks: Sequence[ClientHook], what: str, context: SendContext | ConsumeContext) -> None:
-    """Call one method of every hook."""
+    """Call a method of every hook."""
     for hook in hooks:
         try:
             getattr(hook, what)(context)

@@ -1,7 +1,7 @@
-"""Several messages in one record (an inner batch, of topics with ``queue.type=BatchCQ``), as single messages.
+"""Split a record of several messages (an inner batch, of topics with ``queue.type=BatchCQ``). No I/O.
 
-Room: client. It must never do I/O, and never leave out a message: a body that cannot be taken apart is an error, and
-the caller keeps the record whole. Source: MessageDecoder.decodeMessage, PullAPIWrapper.processPullResult.
+No message is left out: a body that cannot be split is an error, and the caller delivers the record whole.
+Source: MessageDecoder.decodeMessage, PullAPIWrapper.processPullResult.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 __all__ = ["INNER", "InnerRecord", "inner_records"]
 
 INNER: Final = SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH
-"""Both bits: the body is several messages."""
+"""Both bits: the body holds several messages."""
 _HEAD: Final = struct.Struct(">iiiii")  # size, magic, CRC, flag, bytes of the body; clients write 0 for magic and CRC
 _MESSAGES_MAX: Final = 100_000
-"""Messages of one record: each takes hundreds of bytes as an object, and as few as 22 in the record."""
+"""Limit of messages per record: an object takes hundreds of bytes, a message in the record as few as 22."""
 _NOT_OF_ONE: Final = ~(INNER | SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK)
 
 
 class InnerRecord:
-    """One message of such a record. What it has no value of its own for is that of the record around it."""
+    """A message of such a record. Other fields have the values of the record."""
 
     __slots__ = ("body", "flag", "outer", "properties", "queue_offset", "size")
 
@@ -68,13 +68,13 @@ def _copy(outer: StoredMessage, queue_offset: int, flag: int, body: bytes, prope
 
 
 def inner_records(outer: StoredMessage, body: bytes) -> list[InnerRecord]:
-    """The messages of a record. Args: body: its body, decompressed. Raises: FieldError where it is something else."""
-    found: list[InnerRecord] = []
+    """Decode the messages of a record. Args: body: decompressed. Raises: FieldError for an invalid body."""
+    records: list[InnerRecord] = []
     view = memoryview(body)
     at, end = 0, len(body)
     first = outer.queue_offset
     while at < end:
-        if len(found) >= _MESSAGES_MAX:
+        if len(records) >= _MESSAGES_MAX:
             raise FieldError("body", f"at most {_MESSAGES_MAX} messages of an inner batch", "more")
         try:
             _, _, _, flag, body_bytes = _HEAD.unpack_from(body, at)
@@ -87,5 +87,5 @@ def inner_records(outer: StoredMessage, body: bytes) -> list[InnerRecord]:
         if body_bytes < 0 or properties_bytes < 0 or at > end:
             raise FieldError("body", "a message within the record", f"one of {body_bytes} and {properties_bytes} bytes")
         pairs = names.decode(body[stop + 2 : at])
-        found.append(InnerRecord(outer, first + len(found), flag, view[begin:stop], pairs))
-    return found
+        records.append(InnerRecord(outer, first + len(records), flag, view[begin:stop], pairs))
+    return records

@@ -1,7 +1,7 @@
-"""The values that users of a client give and get: statuses, queues, credentials, results.
+"""The argument and result types of clients: statuses, queues, credentials, results.
 
-Room: client. It must never import a library beyond the standard one, and never do I/O. Source: the classes of the same
-names in RocketMQ's client and common.
+No imports beyond the standard library, and no I/O. Source: the classes of the same names in RocketMQ's client and
+common.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 
 
 class _NamedEnum(IntEnum):
-    """Numbers of RocketMQ that print as their names."""
+    """Numbers of RocketMQ, printed as names."""
 
     def __str__(self) -> str:
         return self.name
@@ -41,35 +41,35 @@ class _NamedEnum(IntEnum):
 
 
 class SendStatus(_NamedEnum):
-    """How a message was stored. All four mean that the master has it. Source: SendStatus."""
+    """The result of a send. With every status the master has stored the message. Source: SendStatus."""
 
     SEND_OK = 0
     FLUSH_DISK_TIMEOUT = 1
-    """The disk did not confirm it in time."""
+    """The flush to disk was not confirmed in time."""
     FLUSH_SLAVE_TIMEOUT = 2
-    """No slave confirmed it in time."""
+    """No slave confirmed the message in time."""
     SLAVE_NOT_AVAILABLE = 3
     """There is no slave."""
 
 
 class ConsumeStatus(_NamedEnum):
-    """What became of a message. Source: ConsumeConcurrentlyStatus."""
+    """The result of a handler. Source: ConsumeConcurrentlyStatus."""
 
     CONSUME_SUCCESS = 0
     RECONSUME_LATER = 1
 
 
 class TransactionStatus(_NamedEnum):
-    """What a producer says of its local transaction. Source: LocalTransactionState."""
+    """The state of a local transaction. Source: LocalTransactionState."""
 
     COMMIT = 0
     ROLLBACK = 1
     UNKNOWN = 2
-    """The broker asks again later."""
+    """The broker checks the transaction again later."""
 
 
 class PullStatus(_NamedEnum):
-    """What a pull found. Source: PullStatus."""
+    """The result of a pull. Source: PullStatus."""
 
     FOUND = 0
     NO_NEW_MSG = 1
@@ -78,7 +78,7 @@ class PullStatus(_NamedEnum):
 
 
 class MessageQueue(NamedTuple):
-    """One queue of a topic; queues compare by topic, broker and id, as Java's do. Source: MessageQueue."""
+    """A queue of a topic; queues compare by topic, broker and id, as in Java. Source: MessageQueue."""
 
     topic: str
     broker_name: str
@@ -86,7 +86,7 @@ class MessageQueue(NamedTuple):
 
 
 class Credentials(NamedTuple):
-    """Whom a client says that it is; ``repr`` shows no secret. Source: SessionCredentials."""
+    """The credentials of a client; ``repr`` shows no secret. Source: SessionCredentials."""
 
     access_key: str
     secret_key: str
@@ -98,16 +98,16 @@ class Credentials(NamedTuple):
 
 @final
 class SendResult(NamedTuple):
-    """What became of one send; see the attributes. Source: SendResult.
+    """The result of a send. Source: SendResult.
 
     Attributes:
-        status: SEND_OK, or what the broker could not confirm.
-        msg_id: the unique id that the client made; equal over all attempts of a send.
-        offset_msg_id: the broker's id, which holds its address and the physical offset.
-        message_queue: the queue that has the message.
-        queue_offset: the message's place in it.
-        transaction_id, recall_handle, region_id: None where the broker says none.
-        msg_ids: the unique ids of a batch; of a single message one.
+        status: SEND_OK, or the confirmation that is missing.
+        msg_id: the unique id of the client, equal for all attempts of a send.
+        offset_msg_id: the id of the broker: broker address and physical offset.
+        message_queue: the queue of the message.
+        queue_offset: the offset in that queue.
+        transaction_id, recall_handle, region_id: None if the broker returns none.
+        msg_ids: the unique ids of a batch; for a single message a sequence of length 1.
     """
 
     status: SendStatus
@@ -122,20 +122,20 @@ class SendResult(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Is the status SEND_OK?"""
+        """Return whether the status is SEND_OK."""
         return self.status == SendStatus.SEND_OK
 
     @property
     def offset(self) -> int:
-        """The queue offset, by the name that rocketmq-client-python has for it."""
+        """Return the queue offset, with the name of rocketmq-client-python."""
         return self.queue_offset
 
 
 class ResetPlan(NamedTuple):
-    """What a reset of an offset would do to one queue.
+    """The effect of an offset reset on a queue.
 
-    Attributes: ``now`` and ``to``: queue offsets; ``skipped``: messages that nobody will see; ``replayed``: messages
-    that come again.
+    Attributes: ``now`` and ``to``: queue offsets; ``skipped``: messages that the group will not consume; ``replayed``:
+    messages that are delivered again.
     """
 
     queue: MessageQueue
@@ -146,9 +146,9 @@ class ResetPlan(NamedTuple):
 
 
 class Retry(Exception):
-    """Raised in a handler: deliver the message again.
+    """Raise in a handler: deliver the message again.
 
-    Args: delay_level: RocketMQ's delay level, 0 for the broker's schedule, -1 for the dead letters at once.
+    Args: delay_level: RocketMQ's delay level, 0 for the broker's schedule, -1 for the dead-letter queue at once.
         reason: for the log.
     """
 
@@ -165,17 +165,17 @@ class Retry(Exception):
 
 
 Body: TypeAlias = bytes | bytearray | memoryview | str
-"""A body; text goes as UTF-8."""
+"""A body; text is encoded as UTF-8."""
 Address: TypeAlias = str | Sequence[str]
 """Name servers: ``"a:9876;b:9876"`` or a list."""
 When: TypeAlias = datetime | int
-"""A moment: a datetime (without zone: local time), or milliseconds since the epoch."""
+"""A time: a datetime (without zone: local time), or milliseconds since the epoch."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def milliseconds(when: When) -> int:
-    """A moment in milliseconds since the epoch. Raises: UsageError."""
+    """Convert a time to milliseconds since the epoch. Raises: UsageError."""
     if isinstance(when, datetime):
         return round((when.astimezone(UTC) - _EPOCH).total_seconds() * 1000)
     if not is_whole(when):

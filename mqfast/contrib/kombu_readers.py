@@ -38,13 +38,14 @@ class _Member(AsyncPushConsumer):
 
     def holds(self, message: Delivery) -> bool:
         """Is the message still this member's: nobody else has its queue, and it was not skipped? Thread: any."""
-        assigned = self._engine.assigned.get(message.queue) if self._engine is not None else None
+        assigned = self._engine.state.assigned.get(message.queue) if self._engine is not None else None
         return assigned is not None and assigned.pq.is_open(message)
 
     async def has_more(self) -> bool:
         """Have its queues messages that no handler has got? Raises: ClientError."""
         engine = self._running()
-        mine = [one for one in engine.assigned.values() if not engine.pulls.is_full(one)]
+        state = engine.state
+        mine = [one for one in state.assigned.values() if not state.is_full(one)]
         if any(not one.has_position or one.pq.waiting for one in mine):
             return True
         ends = await asyncio.gather(

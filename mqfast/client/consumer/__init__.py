@@ -1,1 +1,1 @@
-"""What receives messages."""
+"""Consumers: push and pull, and the requests, offsets and allocation strategies that both use."""

@@ -1,7 +1,7 @@
-"""Which queues of a topic a member of a group reads: RocketMQ's six strategies, each with Java's answers.
+"""Allocation of the queues of a topic to the members of a group: RocketMQ's six strategies, with the results of Java.
 
-All members of a group must use the same strategy and see the same sorted lists; then every queue has one reader. A
-strategy is a pure function. It must never ask a broker and never keep state between calls.
+All members of a group must use the same strategy and the same sorted lists; then every queue has one reader. A strategy
+is a pure function, without requests and without state between calls.
 Source: AllocateMessageQueueStrategy and its classes in org.apache.rocketmq.client.consumer.rebalance.
 """
 
@@ -33,9 +33,9 @@ __all__ = [
 
 
 class Allocation(Protocol):
-    """A strategy: the queues that ``me`` reads, of ``queues``, which the ``members`` of ``group`` share.
+    """A strategy: returns the part of ``queues`` that ``me`` reads, one of the ``members`` of ``group``.
 
-    Attributes: ``name``: what brokers and tools are told.
+    Attributes: ``name``: the name that brokers and tools show.
     """
 
     @property
@@ -47,22 +47,22 @@ class Allocation(Protocol):
 
 
 def java_order(text: str) -> bytes:
-    """A key that sorts texts as Java does: by UTF-16 code units."""
+    """Return a sort key for the order of Java: by UTF-16 code units."""
     return text.encode("utf-16-be", "surrogatepass")
 
 
 def sorted_queues(queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-    """Queues in the order that all members use: topic, broker name, queue id."""
+    """Return queues in the order that all members use: topic, broker name, queue id."""
     return sorted(set(queues), key=lambda queue: (java_order(queue[0]), java_order(queue[1]), queue[2]))
 
 
 def sorted_members(members: Iterable[str]) -> list[str]:
-    """Client ids in the order that all members use."""
+    """Return client ids in the order that all members use."""
     return sorted(members, key=java_order)
 
 
 def _is_member(me: str, queues: Sequence[MessageQueue], members: Sequence[str]) -> bool:
-    """May ``me`` read any queue? Raises: ValueError for what no group can look like."""
+    """Return whether ``me`` is a member. Raises: ValueError for an empty argument."""
     for what, given in (("me", me), ("queues", queues), ("members", members)):
         if not given:
             raise ValueError(f"{what}: expected at least one, found none")
@@ -70,7 +70,7 @@ def _is_member(me: str, queues: Sequence[MessageQueue], members: Sequence[str]) 
 
 
 class AverageAllocation:
-    """``AVG``, the default: consecutive queues, as many for each member, one more for the first members."""
+    """``AVG``, the default: consecutive queues, the same number for each member, and one more for the first members."""
 
     name: Final = "AVG"
 
@@ -86,7 +86,7 @@ class AverageAllocation:
 
 
 class CircleAllocation:
-    """``AVG_BY_CIRCLE``: queues are dealt out one by one."""
+    """``AVG_BY_CIRCLE``: queues are allocated to the members in turn."""
 
     name: Final = "AVG_BY_CIRCLE"
 
@@ -97,10 +97,10 @@ class CircleAllocation:
 
 
 class ConfigAllocation:
-    """``CONFIG``: the queues that this member is told to read, whoever else is there.
+    """``CONFIG``: the configured queues, independent of other members.
 
-    Args: queues: of one topic or several. Members with a queue in common read it twice; a queue that no member is
-        told to read is read by nobody.
+    Args: queues: of one topic or several. A queue that is configured for two members is read twice; a queue that is
+        configured for no member is not read.
     """
 
     name: Final = "CONFIG"
@@ -115,9 +115,9 @@ class ConfigAllocation:
 
 
 class MachineRoomAllocation:
-    """``MACHINE_ROOM``: only brokers with names ``room@name`` in these rooms are read, their queues shared evenly.
+    """``MACHINE_ROOM``: only queues of brokers with names ``room@name`` in these rooms, shared evenly.
 
-    Args: rooms: names of rooms. Queues of other brokers are read by nobody.
+    Args: rooms: names of rooms. Queues of other brokers are not read.
     """
 
     name: Final = "MACHINE_ROOM"
@@ -133,10 +133,10 @@ class MachineRoomAllocation:
         ours = [queue for queue in queues if self._is_ours(queue.broker_name)]
         index = members.index(me)
         each, rest = divmod(len(ours), len(members))
-        found = ours[index * each : (index + 1) * each]
+        allocated = ours[index * each : (index + 1) * each]
         if index < rest:
-            found.append(ours[index + each * len(members)])
-        return found
+            allocated.append(ours[index + each * len(members)])
+        return allocated
 
     def _is_ours(self, broker_name: str) -> bool:
         parts = broker_name.split("@")
@@ -146,11 +146,12 @@ class MachineRoomAllocation:
 
 
 class NearbyAllocation:
-    """``MACHINE_ROOM_NEARBY-<inner>``: members read the queues of their own room; rooms without a member are shared.
+    """``MACHINE_ROOM_NEARBY-<inner>``: members read the queues of their own room; all members share rooms without a
+    member.
 
     Args:
         inner: how the queues of a room are shared.
-        room_of_queue, room_of_member: the room of a broker's queue, and of a client id. Both must know every one.
+        room_of_queue, room_of_member: return the room of a queue and of a client id; without a room the call fails.
     """
 
     def __init__(
@@ -180,13 +181,13 @@ class NearbyAllocation:
         for member in members:
             members_of.setdefault(_room("member", member, self._room_of_member(member)), []).append(member)
         own = self._room_of_member(me)
-        found: list[MessageQueue] = []
+        allocated: list[MessageQueue] = []
         if own in queues_of:
-            found += self._inner(group, me, queues_of[own], members_of[own])
+            allocated += self._inner(group, me, queues_of[own], members_of[own])
         for room in sorted(queues_of, key=java_order):
             if room not in members_of:
-                found += self._inner(group, me, queues_of[room], members)
-        return found
+                allocated += self._inner(group, me, queues_of[room], members)
+        return allocated
 
 
 def _room(what: str, of: object, room: str | None) -> str:
@@ -196,7 +197,7 @@ def _room(what: str, of: object, room: str | None) -> str:
 
 
 class ConsistentHashAllocation:
-    """``CONSISTENT_HASH``: a member that comes or goes moves few queues; the shares are uneven.
+    """``CONSISTENT_HASH``: a member that joins or leaves moves few queues; the shares are uneven.
 
     Args:
         virtual_nodes: points of each member on the ring.
@@ -224,13 +225,13 @@ class ConsistentHashAllocation:
         points = sorted(ring)
         if not points:
             return []
-        found = []
+        allocated = []
         for queue in queues:
             text = f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
             at = bisect_left(points, self._hash_of(text))
             if ring[points[at % len(points)]] == me:
-                found.append(queue)
-        return found
+                allocated.append(queue)
+        return allocated
 
 
 def _md5_start(text: str) -> int:
@@ -251,9 +252,9 @@ _WITH_ARGUMENTS: Final = {
 
 
 def allocation_of(given: Allocation | str) -> Allocation:
-    """The strategy of a wire name, or the given strategy itself.
+    """Return the strategy of a name, or the given strategy.
 
-    Raises: ConfigError for an unknown name, or for a strategy that needs arguments; a strategy without a name.
+    Raises: ConfigError for an unknown name, a name whose strategy needs arguments, or a strategy without a name.
     """
     if isinstance(given, str):
         if given in _BY_NAME:

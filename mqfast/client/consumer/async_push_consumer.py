@@ -1,7 +1,4 @@
-"""AsyncPushConsumer: handlers as tasks of the running event loop, or ``async for``.
-
-Room: client. It must never start a thread.
-"""
+"""AsyncPushConsumer: handlers as tasks of the running event loop, or ``async for``. No threads."""
 
 from __future__ import annotations
 
@@ -15,10 +12,11 @@ import threading
 import warnings
 import weakref
 from types import TracebackType
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self, TypeVar
 
+from mqfast.client.consumer.call import AsyncCalls, Work
 from mqfast.client.consumer.iteration import AsyncLoop, AsyncLoopWorkers
-from mqfast.client.consumer.push.consume_service import Workers
+from mqfast.client.consumer.push.dispatcher import Dispatcher, Workers
 from mqfast.client.consumer.push.engine import PushEngine
 from mqfast.client.consumer.push.push_base import PushConsumerBase, close_quietly
 from mqfast.client.consumer.push.state import TopicSubscription
@@ -26,18 +24,19 @@ from mqfast.client.consumer.push.worker_pools import ExecutorWorkers, TaskWorker
 from mqfast.client.net.green import loop_of_caller
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.producer.async_producer import AsyncProducer
-from mqfast.client.values import MessageQueue, SendResult
+from mqfast.client.values import SendResult
 from mqfast.errors import ClientClosed, ClientError, ClientUsageError
 from mqfast.message import Message
 
 __all__ = ["AsyncPushConsumer"]
 
 _log = logging.getLogger("mqfast.client.consumer")
+T = TypeVar("T")
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
-class AsyncPushConsumer(PushConsumerBase):
-    """Receives messages of a group and hands them to coroutine functions, or to an ``async for``.
+class AsyncPushConsumer(PushConsumerBase, AsyncCalls):
+    """Delivers the messages of a group to coroutine functions, or to an ``async for``.
 
     The same as PushConsumer; ``threads`` counts tasks. A function that is no coroutine function runs in the event loop
     itself. See ``PushConsumerBase`` for the arguments.
@@ -63,7 +62,7 @@ class AsyncPushConsumer(PushConsumerBase):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._in_hand.failed(error)
+        self._in_hand.retry_abandoned(error)
         await self.close()
 
     async def start(self) -> Self:
@@ -72,7 +71,7 @@ class AsyncPushConsumer(PushConsumerBase):
         if self._engine is None:
             self._ended = asyncio.Event()
             self._pid = os.getpid()
-            answer, group = weakref.WeakMethod(self._answer), self.group  # the engine must not keep its face alive
+            answer, group = weakref.WeakMethod(self._answer), self.group  # the engine must not keep the consumer alive
 
             async def answer_async(message: Message) -> SendResult:
                 method = answer()
@@ -93,40 +92,39 @@ class AsyncPushConsumer(PushConsumerBase):
         self._engine.instance.check_here()
         return self
 
-    def _make_workers(self, engine: PushEngine) -> Workers:
-        most = self._settings.threads
+    def _make_workers(self, dispatcher: Dispatcher) -> Workers:
+        tasks = self._settings.threads
         if self._is_loop:
             self._loop_workers = AsyncLoopWorkers()
             return self._loop_workers
         if self._executor is not None:
-            return ExecutorWorkers(engine.handling, self._executor, most, self.group)
-        return TaskWorkers(engine.handling, engine.loop, most, self.group)
+            return ExecutorWorkers(dispatcher, self._executor, tasks, self.group)
+        return TaskWorkers(dispatcher, tasks, self.group)
 
     def _subscribe_now(self, engine: PushEngine, topic: str, wanted: TopicSubscription) -> None:
         async def subscribe() -> None:
             try:
-                await engine.subscribe(topic, wanted)
-                engine.refused.pop(wanted.plain_topic, None)
+                await engine.coordinator.subscribe(topic, wanted)
+                engine.state.refused.pop(wanted.plain_topic, None)
             except ClientError as error:
-                engine.refused[wanted.plain_topic] = str(error)
-                engine.handling.log_error(f"subscription of {wanted.plain_topic}: {error}")
+                engine.state.refused[wanted.plain_topic] = str(error)
+                engine.dispatcher.log_error(f"subscription of {wanted.plain_topic}: {error}")
 
         engine.instance.spawn(subscribe(), f"{self.group} subscribe")
 
-    async def unsubscribe(self, topic: str) -> None:
-        """Want a topic no more."""
-        self._check_usable()
-        found = [name for name, one in list(self._wanted.items()) if one.plain_topic == topic]
-        for name in found:
-            self._wanted.pop(name, None)
-            if self._engine is not None:
-                await self._engine.unsubscribe(name)
+    async def _run(self, work: Work[T]) -> T:
+        engine = self._engine
+        if engine is not None and not engine.instance.is_here:
+            work.coroutine.close()
+            engine.instance.check_here()
+        return await work.coroutine
 
     async def run(self) -> None:
         """Start, and handle messages until SIGINT, SIGTERM or ``close``; then close. A second signal ends at once.
 
         Messages of topics without a handler wait for a loop in another task; a warning names the topics.
-        Signals are watched in the main thread only; their handlers are given back in the end. Cancelled, it closes too.
+        Signals are watched in the main thread only; their handlers are restored at the end. A cancelled ``run`` closes
+        too.
         Raises: as ``start``.
         """
         self._warn_of_no_handler("on(), or `async for` in another task")
@@ -136,7 +134,7 @@ class AsyncPushConsumer(PushConsumerBase):
 
         def on_signal(number: int) -> None:
             if told.is_set():
-                _give_back(loop, before)
+                _restore_handlers(loop, before)
                 signal.raise_signal(number)
             told.set()
 
@@ -160,16 +158,16 @@ class AsyncPushConsumer(PushConsumerBase):
                     wait.cancel()
                 await self.close()
         finally:
-            _give_back(loop, before)
+            _restore_handlers(loop, before)
 
     def __del__(self) -> None:
         engine = getattr(self, "_engine", None)
         if engine is not None and not self._is_closed and self._pid == os.getpid() and not sys.is_finalizing():
             warnings.warn(f"consumer of group {self.group} was not closed", ResourceWarning, source=self, stacklevel=1)
-            engine.soon(lambda: engine.instance.spawn(close_quietly(engine), f"{self.group} close"))
+            engine.call_soon(lambda: engine.instance.spawn(close_quietly(engine), f"{self.group} close"))
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Leave the group; see PushConsumer.close. Called by a handler it does not wait for the end."""
+        """Leave the group; see PushConsumer.close. A call by a handler does not wait for the end."""
         engine = self._engine
         if self._is_closed or engine is None or self._pid != os.getpid():  # a child has nothing to close
             self._is_closed = True
@@ -178,9 +176,9 @@ class AsyncPushConsumer(PushConsumerBase):
         if not engine.instance.is_here:
             _log.warning("group %s: closed outside of its event loop: messages may come again", self.group)
             return
-        workers = engine.workers
+        workers = engine.dispatcher.workers
         if isinstance(workers, TaskWorkers) and workers.is_current:
-            self._closing = engine.loop.create_task(self._end(engine, timeout_s))
+            self._closing = engine.instance.loop.create_task(self._end(engine, timeout_s))
             return
         await self._end(engine, timeout_s)
 
@@ -195,7 +193,7 @@ class AsyncPushConsumer(PushConsumerBase):
             self._ended.set()
 
     def __aiter__(self) -> AsyncLoop:
-        """Messages of ``topics``; each is acknowledged when the next one is asked for.
+        """Iterate over messages of ``topics``; the request for the next message acknowledges a message.
 
         Raises: UsageError for a consumer with handlers, ClientClosed for one that was not started.
         """
@@ -205,14 +203,8 @@ class AsyncPushConsumer(PushConsumerBase):
         assert self._loop_workers is not None
         return AsyncLoop(self._loop_workers, self._in_hand)
 
-    async def lag(self) -> dict[MessageQueue, int]:
-        """Queue -> how many of its messages the group has not done, of this member's queues. Raises: ClientError."""
-        engine = self._running()
-        engine.instance.check_here()
-        return await engine.lag()
 
-
-def _give_back(loop: asyncio.AbstractEventLoop, handlers: dict[int, Any]) -> None:
+def _restore_handlers(loop: asyncio.AbstractEventLoop, handlers: dict[int, Any]) -> None:
     for number, handler in handlers.items():
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_DFL if handler is None else handler)

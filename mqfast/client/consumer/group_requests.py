@@ -1,6 +1,6 @@
-"""What a consumer asks of brokers for its group: locks of queues, messages given back, its SQL checked.
+"""Requests of a consumer for its group: locks of queues, messages sent back, checks of SQL expressions.
 
-Steps without I/O. They must never decide what a refusal means: errors go to the caller. Source: MQClientAPIImpl,
+Request steps without I/O; every error is raised to the caller. Source: MQClientAPIImpl,
 RebalanceImpl.lock, DefaultMQPushConsumerImpl.sendMessageBack.
 """
 
@@ -46,27 +46,27 @@ def _decoded(body: Any, kind: type[Any], address: str, what: str) -> Any:
 
 
 def _lock_body(instance: ClientInstance, group: str, queues: Iterable[MessageQueue]) -> bytes:
-    rows = [{"brokerName": one.broker_name, "queueId": one.queue_id, "topic": one.topic} for one in queues]
+    rows = [{"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic} for queue in queues]
     return encode_body({"clientId": instance.client_id, "consumerGroup": group, "mqSet": rows, "onlyThisBroker": False})
 
 
 def lock_queues(
     instance: ClientInstance, group: str, queues: Sequence[MessageQueue], *, timeout_s: float = TIMEOUT_S
 ) -> RequestSteps[set[MessageQueue]]:
-    """Lock queues of one broker for this client, or renew the locks (41). Returns: those that it has now."""
+    """Lock queues of a broker for this client, or renew the locks (41). Returns: the locked queues."""
     address = _master(instance, queues[0].broker_name, "lock")
     answer = yield Request(
         address, RequestCode.LOCK_BATCH_MQ, None, _lock_body(instance, group, queues), timeout_s=timeout_s
     )
     checked(answer, address, f"locks of group {group}")
-    found = _decoded(answer.body, _Locked, address, "lockOKMQSet").lockOKMQSet or []
-    return {MessageQueue(one.topic, one.broker_name, one.queue_id) for one in found} & set(queues)
+    locked = _decoded(answer.body, _Locked, address, "lockOKMQSet").lockOKMQSet or []
+    return {MessageQueue(row.topic, row.broker_name, row.queue_id) for row in locked} & set(queues)
 
 
 def unlock_queues(
     instance: ClientInstance, group: str, queues: Sequence[MessageQueue], *, timeout_s: float = TIMEOUT_S
 ) -> RequestSteps[None]:
-    """Give up the locks of queues of one broker (42), and wait for the answer."""
+    """Release the locks of queues of a broker (42), and wait for the answer."""
     address = _master(instance, queues[0].broker_name, "unlock")
     answer = yield Request(
         address, RequestCode.UNLOCK_BATCH_MQ, None, _lock_body(instance, group, queues), timeout_s=timeout_s
@@ -90,12 +90,12 @@ def send_message_back(
     max_reconsume_times: int = -1,
     timeout_s: float = TIMEOUT_S,
 ) -> RequestSteps[None]:
-    """The message comes again, or goes to the dead letters of the group (36).
+    """Send a message back for its next delivery, or to the dead-letter queue of the group (36).
 
     Args:
-        delay_level: 0: by the broker's schedule; -1: to the dead letters now.
-        max_reconsume_times: how often it may come again; -1: as the group's settings at the broker say, 16 by default.
-    Raises: BrokerError where the broker has not stored it; what a shell throws: it may have.
+        delay_level: 0: by the broker's schedule; -1: to the dead-letter queue now.
+        max_reconsume_times: limit of deliveries; -1: the setting of the group at the broker, 16 by default.
+    Raises: BrokerError if the broker has not stored the message; after an error of the driver the broker may have.
     """
     address = _master(instance, message.source.broker_name, "message given back")
     fields = {
@@ -116,7 +116,7 @@ def send_message_back(
 def check_sql(
     instance: ClientInstance, group: str, subscription: Subscription, *, timeout_s: float = TIMEOUT_S
 ) -> RequestSteps[None]:
-    """Ask a broker of the topic whether it takes the SQL (46). Raises: SubscriptionError."""
+    """Let a broker check the SQL expression (46). Raises: SubscriptionError."""
     queues = instance.routes.subscribe_queues(subscription.topic)
     if not queues:
         return

@@ -1,10 +1,8 @@
 """Consumption by a loop: ``for message in consumer`` and ``async for message in consumer``.
 
-A message is acknowledged when the loop asks for the next one. A loop that is left by ``break`` has said nothing of its
-last message, which comes again; an exception that leaves the ``with`` block sends that message back. The loop is the
-only worker of the push machine, so the order of a queue holds.
-
-Room: client. It must never acknowledge a message that no loop has asked past, and that nobody has acknowledged.
+A message is acknowledged by the request for the next message, or by ``ack()``. After ``break`` the last message is
+delivered again; an exception that leaves the ``with`` block sends the last message back. The loop is the only worker of
+the push engine, so the order of a queue holds.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from mqfast.client.consumer.push.consume_service import ConsumeService
+from mqfast.client.consumer.push.dispatcher import Dispatcher
 from mqfast.client.consumer.push.state import Assigned, Handler, Job
 from mqfast.client.consumer.push.wakeup_queue import WakeupQueue
 from mqfast.client.delivery import Delivery
@@ -27,38 +25,38 @@ from mqfast.message import Message
 
 __all__ = ["AsyncLoop", "AsyncLoopWorkers", "InHand", "Loop", "LoopWorkers"]
 
-LOOK_S: Final = 1.0
+CHECK_S: Final = 1.0
 
 
 class InHand:
-    """The messages that loops have now; what the application says about them.
+    """The current messages of loops, and their acknowledgement by the application.
 
     Thread: any; the operations of its dicts are atomic.
     """
 
     def __init__(self) -> None:
         self._jobs: dict[Delivery, Job] = {}
-        self._left: dict[int, Job] = {}  # by thread: the last message that a loop was left with
-        self.handling: ConsumeService | None = None
+        self._abandoned: dict[int, Job] = {}  # by thread: the last message of an abandoned loop
+        self.dispatcher: Dispatcher | None = None
         self.answer: Callable[[Message], Awaitable[SendResult]] | None = None
         self.answer_sync: Callable[[Message], SendResult] | None = None
 
     def add(self, job: Job) -> Delivery:
-        """A loop gets a message."""
+        """Add the next message of a loop."""
         message = job.messages[0]
         self._jobs[message] = job
         return message
 
     def ack(self, delivery: Delivery) -> None:
-        """The message is done. Raises: UsageError."""
+        """Acknowledge the message. Raises: UsageError."""
         self._end(delivery, None)
 
     def retry(self, delivery: Delivery, delay_level: int) -> None:
-        """The message comes again. Raises: UsageError."""
+        """Send the message back for another delivery. Raises: UsageError."""
         self._end(delivery, Retry(delay_level, "the loop asked for it"))
 
     async def reply(self, delivery: Delivery, body: Body) -> SendResult:
-        """Answer a request. Raises: UsageError for a message that asks for no answer; as a send."""
+        """Answer a request. Raises: UsageError for a message that is no request; as a send."""
         if self.answer is None:
             raise ClientUsageError("reply: expected a message of an AsyncPushConsumer; call reply_sync")
         return await self.answer(reply_message(delivery, body))
@@ -72,69 +70,69 @@ class InHand:
     def _end(self, delivery: Delivery, error: Exception | None) -> None:
         refuse_nested()
         job = self._jobs.pop(delivery, None)
-        if job is None or self.handling is None:
+        if job is None or self.dispatcher is None:
             raise ClientUsageError(
                 f"message {delivery.msg_id}: expected one that a loop has now, found one of a handler, whose end "
                 "decides, or one that was settled before"
             )
-        self.handling.end(job, None, error)
+        self.dispatcher.process_result(job, None, error)
 
-    def asked_past(self, delivery: Delivery | None) -> None:
-        """The loop asks for the next message: this one is done, unless it was settled before."""
-        if delivery is not None and (job := self._jobs.pop(delivery, None)) is not None and self.handling is not None:
-            self.handling.end(job, None, None)
+    def ack_previous(self, delivery: Delivery | None) -> None:
+        """Acknowledge the previous message of a loop, unless the application has acknowledged or retried it."""
+        if delivery is not None and (job := self._jobs.pop(delivery, None)) is not None and self.dispatcher is not None:
+            self.dispatcher.process_result(job, None, None)
 
-    def left(self, delivery: Delivery | None) -> None:
-        """The loop is gone: the message waits again."""
-        if delivery is not None and (job := self._jobs.pop(delivery, None)) is not None and self.handling is not None:
-            self._left[threading.get_ident()] = job
+    def abandon(self, delivery: Delivery | None) -> None:
+        """Put the last message of a loop that has ended back into the queue."""
+        if delivery is not None and (job := self._jobs.pop(delivery, None)) is not None and self.dispatcher is not None:
+            self._abandoned[threading.get_ident()] = job
             try:
-                self.handling.leave(job)
-            except ClientNested:  # the garbage collector ends the loop inside of another call
-                self.handling.leave_soon(job)
+                self.dispatcher.release(job)
+            except ClientNested:  # the garbage collector ends the loop within another call
+                self.dispatcher.release_soon(job)
 
-    def failed(self, error: BaseException | None) -> None:
-        """An exception left the ``with`` block: the last message of this thread's loop is sent back."""
-        job = self._left.pop(threading.get_ident(), None)
-        if job is None or not isinstance(error, Exception) or self.handling is None:
+    def retry_abandoned(self, error: BaseException | None) -> None:
+        """Send the last message of this thread's loop back, after an exception that left the ``with`` block."""
+        job = self._abandoned.pop(threading.get_ident(), None)
+        if job is None or not isinstance(error, Exception) or self.dispatcher is None:
             return
         if job.pq.withdraw(job.messages[0]):
-            self.handling.end(job, None, error)
+            self.dispatcher.process_result(job, None, error)
 
     def clear(self) -> None:
-        """The consumer is closed: nothing can be said any more."""
+        """Forget all messages of a closed consumer."""
         self._jobs.clear()
 
 
 class LoopWorkers(WakeupQueue[Assigned]):
-    """What loops of threads wait for."""
+    """The workers of a sync consumer without handlers: loops of threads wait for queues."""
 
     def offer(self, assigned: Assigned) -> None:
-        """A queue has a message."""
+        """Add a queue with a waiting message."""
         self.put(assigned)
 
     @property
     def busy(self) -> int:
-        """Nobody waits for a loop: its owner is the one who closes."""
+        """Return 0: a close does not wait for a loop."""
         return 0
 
     async def call(self, handler: Handler, argument: Any) -> Any:
-        """Raises: UsageError: there is no handler."""
+        """Raise UsageError: there is no handler."""
         raise ClientUsageError("a loop takes the messages of this consumer")
 
     def stop(self) -> None:
-        """Loops end."""
+        """End all loops."""
         self.clear()
         self.close()
 
-    async def end(self, *, cancel: bool) -> None:
-        """There is nothing to end."""
+    async def shutdown(self, *, cancel: bool) -> None:
+        """Return at once: the loops end on their own."""
 
 
 class Loop:
-    """The iterator of one ``for``; a consumer may have several, of one thread each.
+    """The iterator of a ``for``; a consumer may have several loops, each in its own thread.
 
-    Args: check: raises where the consumer cannot be used, in a forked child, say.
+    Args: check: raises if the consumer cannot be used, for example in a forked child.
     """
 
     def __init__(self, workers: LoopWorkers, in_hand: InHand, check: Callable[[], object]) -> None:
@@ -143,7 +141,7 @@ class Loop:
         self._check = check
         self._lock = threading.Lock()
         self._lock.acquire()
-        self._is_asked = False
+        self._is_waiting = False
         self._message: Delivery | None = None
 
     def __iter__(self) -> Loop:
@@ -151,37 +149,37 @@ class Loop:
 
     def __next__(self) -> Delivery:
         check_may_wait()
-        if self._is_asked:
+        if self._is_waiting:
             raise nested()
-        self._is_asked = True
+        self._is_waiting = True
         try:
             message, self._message = self._message, None
-            self._in_hand.asked_past(message)
+            self._in_hand.ack_previous(message)
             self._message = self._next()
             return self._message
         finally:
-            self._is_asked = False
+            self._is_waiting = False
 
     def _next(self) -> Delivery:
-        handling = self._in_hand.handling
-        assert handling is not None
+        dispatcher = self._in_hand.dispatcher
+        assert dispatcher is not None
         while True:
-            assigned = self._workers.get(self._lock, LOOK_S)
+            assigned = self._workers.get(self._lock, CHECK_S)
             if assigned is None:
                 if self._workers.closed:
                     raise StopIteration
                 self._check()
                 continue
-            job = handling.begin(assigned)
+            job = dispatcher.begin(assigned)
             if job is not None:
                 return self._in_hand.add(job)
 
     def __del__(self) -> None:
-        self._in_hand.left(self._message)
+        self._in_hand.abandon(self._message)
 
 
 class AsyncLoopWorkers:
-    """What loops of tasks wait for. Thread: that of the loop."""
+    """The workers of an asyncio consumer without handlers: loops of tasks wait. Thread: that of the event loop."""
 
     def __init__(self) -> None:
         self._items: deque[Assigned] = deque()
@@ -189,7 +187,7 @@ class AsyncLoopWorkers:
         self.closed = False
 
     def offer(self, assigned: Assigned) -> None:
-        """A queue has a message."""
+        """Add a queue with a waiting message."""
         self._items.append(assigned)
         self._wake()
 
@@ -201,7 +199,7 @@ class AsyncLoopWorkers:
                 return
 
     async def get(self) -> Assigned | None:
-        """The next queue; None after ``stop``."""
+        """Wait for the next queue; None after ``stop``."""
         while not self._items:
             if self.closed:
                 return None
@@ -211,25 +209,25 @@ class AsyncLoopWorkers:
                 await future
             except asyncio.CancelledError:
                 if future.done() and not future.cancelled():
-                    self._wake()  # it was this one's turn
+                    self._wake()  # wake another task in place of the cancelled one
                 raise
         return self._items.popleft()
 
     def next_now(self) -> Assigned | None:
-        """The next queue, None when there is none now."""
+        """Return the next queue; None: no queue has a message."""
         return self._items.popleft() if self._items else None
 
     @property
     def busy(self) -> int:
-        """Nobody waits for a loop."""
+        """Return 0: a close does not wait for a loop."""
         return 0
 
     async def call(self, handler: Handler, argument: Any) -> Any:
-        """Raises: UsageError: there is no handler."""
+        """Raise UsageError: there is no handler."""
         raise ClientUsageError("a loop takes the messages of this consumer")
 
     def stop(self) -> None:
-        """Loops end."""
+        """End all loops."""
         self.closed = True
         self._items.clear()
         for future in self._waiting:
@@ -237,12 +235,12 @@ class AsyncLoopWorkers:
                 future.set_result(None)
         self._waiting.clear()
 
-    async def end(self, *, cancel: bool) -> None:
-        """There is nothing to end."""
+    async def shutdown(self, *, cancel: bool) -> None:
+        """Return at once: the loops end on their own."""
 
 
 class AsyncLoop:
-    """The iterator of one ``async for``."""
+    """The iterator of an ``async for``."""
 
     def __init__(self, workers: AsyncLoopWorkers, in_hand: InHand) -> None:
         self._workers = workers
@@ -254,17 +252,17 @@ class AsyncLoop:
 
     async def __anext__(self) -> Delivery:
         message, self._message = self._message, None
-        self._in_hand.asked_past(message)
-        handling: Any = self._in_hand.handling
+        self._in_hand.ack_previous(message)
+        dispatcher: Any = self._in_hand.dispatcher
         workers = self._workers
         while True:
             assigned = workers.next_now() or await workers.get()
             if assigned is None:
                 raise StopAsyncIteration
-            job = handling.begin(assigned)
+            job = dispatcher.begin(assigned)
             if job is not None:
                 self._message = self._in_hand.add(job)
                 return self._message
 
     def __del__(self) -> None:
-        self._in_hand.left(self._message)
+        self._in_hand.abandon(self._message)

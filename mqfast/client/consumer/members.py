@@ -1,6 +1,6 @@
-"""Who belongs to a group, as a broker of the topic tells it.
+"""The members of a group, from a broker of the topic.
 
-Steps without I/O. Without an answer nobody is told to be alone: the caller keeps what it has. Source:
+Request steps without I/O. Without an answer the steps raise: the caller keeps its queues. Source:
 MQClientInstance.findConsumerIdList.
 """
 
@@ -30,26 +30,26 @@ class _Members(Struct, rename="camel"):
 def group_members(
     instance: ClientInstance, group: str, topic: str, *, timeout_s: float = 3.0
 ) -> RequestSteps[list[str]]:
-    """The client ids of a group (38), from one broker of the topic after the other until one knows any.
+    """Request the client ids of a group (38) from the brokers of the topic in turn, until a broker has members.
 
-    Returns: at least one id. Raises: the error of the last broker; NoRoute where the topic has none.
+    Returns: a list that is not empty. Raises: the error of the last broker; NoRoute for a topic without brokers.
     """
     route = instance.routes.get(topic)
-    places = [] if route is None else list(route.brokers.values())
-    random.shuffle(places)
+    brokers = [] if route is None else list(route.brokers.values())
+    random.shuffle(brokers)
     error: Exception = NoRoute(f"topic {topic}: no broker is known")
-    for place in places:
-        if not place.addresses:
+    for broker in brokers:
+        if not broker.addresses:
             continue
-        address = place.addresses.get(MASTER_ID) or next(iter(place.addresses.values()))
+        address = broker.addresses.get(MASTER_ID) or next(iter(broker.addresses.values()))
         try:
             answer = yield Request(
                 address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group}, b"", timeout_s
             )
             checked(answer, address, f"members of group {group}")
-            found = decode_body(bytes(answer.body), _Members, f"members of group {group}").consumer_id_list
-            if found:
-                return found
+            ids = decode_body(bytes(answer.body), _Members, f"members of group {group}").consumer_id_list
+            if ids:
+                return ids
             error = ClientError(f"group {group}: {address} knows no member")
         except (ClientError, ConnectionLost, CallTimeout, FieldError) as failure:
             error = failure

@@ -1,8 +1,8 @@
-"""The offsets of a broadcasting consumer in a file of its own, where the Java client keeps and finds them.
+"""The offset file of a broadcasting consumer, in the place and format of the Java client.
 
-``<root>/<client id>/<group>/offsets.json`` and the state before it beside it as ``offsets.json.bak``. Either file is
-always whole: a new state is written to a third file, synced and renamed. It must never begin anew because a file is
-damaged, and never overwrite a good backup with a damaged file. Source: LocalFileOffsetStore, OffsetSerializeWrapper.
+``<root>/<client id>/<group>/offsets.json``, with the previous state beside it as ``offsets.json.bak``. Both files are
+always whole: a new state is written to a third file, synced and renamed. A damaged file is an error, not an empty
+table, and never replaces a good backup. Source: LocalFileOffsetStore, OffsetSerializeWrapper.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OFFSET_MAX: Final = 2**63 - 1
 
 
 def root_directory() -> Path:
-    """``$rocketmq.client.localOffsetStoreDir`` (the Go client's variable, Java's property), else
+    """Return ``$rocketmq.client.localOffsetStoreDir`` (the Go client's variable, Java's property), else
     ``~/.rocketmq_offsets``.
     """
     given = os.environ.get(_ROOT_VARIABLE)
@@ -38,8 +38,8 @@ def root_directory() -> Path:
 class OffsetFile:
     """The file of one client id and group.
 
-    Args: root: the directory that Java calls localOffsetStoreDir.
-    Thread: one at a time. Durability: a saved state survives a power loss.
+    Args: root: the directory, localOffsetStoreDir in Java.
+    Thread: one thread at a time. Durability: a saved state survives a power loss.
     """
 
     def __init__(self, client_id: str, group: str, root: Path | None = None) -> None:
@@ -47,27 +47,27 @@ class OffsetFile:
         self._backup: Final = self.path.with_name("offsets.json.bak")
 
     def load(self) -> dict[MessageQueue, int]:
-        """All offsets; none where there is no file. A damaged file is passed over for its backup.
+        """Return all offsets, empty without a file. The backup is read in place of a damaged file.
 
-        Raises: CorruptFile where a file is damaged and no good one is beside it; OSError.
+        Raises: CorruptFile where a file is damaged and the other one is missing or damaged; OSError.
         """
         damage: CorruptFile | None = None
         for path in (self.path, self._backup):
             try:
-                found = _read(path)
+                offsets = _read(path)
             except CorruptFile as error:
                 damage = damage or error
                 continue
-            if found is not None:
-                return found
+            if offsets is not None:
+                return offsets
         if damage is not None:
             raise damage
         return {}
 
     def save(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Put these offsets into the file; queues that it has besides them stay.
+        """Merge these offsets into the file.
 
-        Raises: CorruptFile as ``load``, and then nothing is written; OSError.
+        Raises: CorruptFile as ``load``, before anything is written; OSError.
         """
         if not offsets:
             return
@@ -79,7 +79,7 @@ class OffsetFile:
 
 
 def encode(offsets: Mapping[MessageQueue, int]) -> bytes:
-    """The JSON of Java's client: each key is a queue as an object."""
+    """Encode offsets as the JSON of Java's client: each key is a queue as an object."""
     entries = []
     for topic, broker_name, queue_id in sorted(offsets):
         key = json.dumps(
@@ -90,13 +90,13 @@ def encode(offsets: Mapping[MessageQueue, int]) -> bytes:
 
 
 def decode(data: bytes, path: str = "") -> dict[MessageQueue, int]:
-    """What any release of the Java client, or ``encode``, has written. Raises: CorruptFile."""
+    """Decode a file of any release of the Java client, or of ``encode``. Raises: CorruptFile."""
     try:
         table = json.loads(standard(data)).get("offsetTable") or {}
-        found = {}
+        offsets = {}
         for text, offset in table.items():
             key = json.loads(text)
-            found[MessageQueue(str(key["topic"]), str(key["brokerName"]), index(key["queueId"]))] = index(offset)
+            offsets[MessageQueue(str(key["topic"]), str(key["brokerName"]), index(key["queueId"]))] = index(offset)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptFile(
             "offsets of a broadcasting consumer are damaged; remove the file to begin as a new consumer",
@@ -104,7 +104,7 @@ def decode(data: bytes, path: str = "") -> dict[MessageQueue, int]:
             expected='{"offsetTable":{{"brokerName":...,"queueId":...,"topic":...}:offset}}',
             found=f"{data[:60]!r} ({type(error).__name__}: {error})",
         ) from None
-    for queue, offset in found.items():
+    for queue, offset in offsets.items():
         if not -1 <= offset <= _OFFSET_MAX:
             raise CorruptFile(
                 "offsets of a broadcasting consumer are damaged",
@@ -112,11 +112,11 @@ def decode(data: bytes, path: str = "") -> dict[MessageQueue, int]:
                 expected=f"an offset of {queue}",
                 found=offset,
             )
-    return {queue: offset for queue, offset in found.items() if offset >= 0}
+    return {queue: offset for queue, offset in offsets.items() if offset >= 0}
 
 
 def _read(path: Path) -> dict[MessageQueue, int] | None:
-    """None: there is no such file, or, as in Java, an empty one."""
+    """Return the offsets of a file; None: no file, or, as in Java, an empty file."""
     try:
         with path.open("rb") as file:
             data = file.read(_FILE_BYTES_MAX + 1)

@@ -1,7 +1,7 @@
-"""How far a group is: in memory for every queue, and where that is kept, at brokers, in a file or by the user.
+"""The consumer offsets of a group: in memory for every queue, and stored by brokers, in a file or by the user.
 
-An offset in memory is where its owner put it; a store is told of changes only, so that an offset that somebody else
-has reset is not put back. It must never take "cannot be asked" for "there is none".
+Only changed offsets are stored, so that an offset that an admin has reset is not overwritten. A failed read is an
+error, not a missing offset.
 Source: OffsetStore, ControllableOffset, RemoteBrokerOffsetStore, LocalFileOffsetStore.
 """
 
@@ -38,20 +38,20 @@ _AT_ONCE: Final = 64
 
 @runtime_checkable
 class OffsetStore(Protocol):
-    """A store of the user's: a table of a database, say, in the same transaction as the results.
+    """An offset store of the user: for example a table of a database, in the same transaction as the results.
 
     Both methods may block and are called on a thread of the loop's default executor, one call at a time.
     """
 
     def load(self, queue: MessageQueue) -> int | None:
-        """The offset of the next message, None where there is none yet."""
+        """Return the offset of the next message; None: there is none yet."""
 
     def save(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Keep these."""
+        """Store these offsets."""
 
 
 def check_offset_store(given: OffsetStore | None) -> OffsetStore | None:
-    """The argument ``offset_store``. Raises: ConfigError."""
+    """Check the argument ``offset_store``. Raises: ConfigError."""
     if given is not None and not isinstance(given, OffsetStore):
         raise ClientConfigError(f"offset_store: expected an object with load and save, found {type(given).__name__}")
     if given is not None:
@@ -61,7 +61,7 @@ def check_offset_store(given: OffsetStore | None) -> OffsetStore | None:
 
 
 class GroupOffsets:
-    """The offsets of one consumer in memory; its subclasses keep them.
+    """The offsets of one consumer in memory; the subclasses store the offsets.
 
     Thread: that of the event loop.
     """
@@ -73,35 +73,35 @@ class GroupOffsets:
         self._one_save = asyncio.Lock()
 
     def get(self, queue: MessageQueue) -> int | None:
-        """The offset in memory."""
+        """Return the offset in memory."""
         return self._table.get(queue)
 
     def copy(self, topic: str | None = None) -> dict[MessageQueue, int]:
-        """All offsets in memory, or those of a topic."""
-        return {queue: at for queue, at in self._table.items() if topic is None or queue.topic == topic}
+        """Return all offsets in memory, or those of a topic."""
+        return {queue: offset for queue, offset in self._table.items() if topic is None or queue.topic == topic}
 
     def update(self, queue: MessageQueue, offset: int, *, increase_only: bool = False) -> None:
-        """Set an offset in memory; a frozen one stays. Args: increase_only: a smaller one is ignored."""
+        """Set an offset in memory, unless the offset is frozen. Args: increase_only: ignore a smaller offset."""
         if queue in self._frozen or (increase_only and offset <= self._table.get(queue, -1)):
             return
         self._table[queue] = offset
 
     def freeze(self, queue: MessageQueue, offset: int) -> None:
-        """Set an offset that no later update of this owner of the queue changes: the broker has moved it."""
+        """Set an offset that the broker has moved; later updates are ignored until ``remove``."""
         self._table[queue] = offset
         self._frozen.add(queue)
 
     def remove(self, queue: MessageQueue) -> None:
-        """The queue is given up: nothing in memory is known of it."""
+        """Discard the offset of a revoked queue in memory."""
         self._table.pop(queue, None)
         self._kept.pop(queue, None)
         self._frozen.discard(queue)
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """The kept offset, which is the one in memory from now on; None: there is none.
+        """Read the stored offset into memory and return the offset; None: there is none.
 
-        Raises: ClientError, CallTimeout, ConnectionLost, CorruptFile, or what a store of the user's raises: the offset
-            cannot be known, so the queue must wait.
+        Raises: ClientError, CallTimeout, ConnectionLost, CorruptFile, or an error of the user's store: the offset is
+            unknown, so the queue must wait.
         """
         offset = await self._load(queue)
         if offset is not None:
@@ -109,13 +109,13 @@ class GroupOffsets:
         return offset
 
     async def kept(self, queue: MessageQueue) -> int | None:
-        """The kept offset, None where there is none; what is in memory stays. Raises: as ``read``."""
+        """Return the stored offset; None: there is none. The offset in memory stays. Raises: as ``read``."""
         return await self._load(queue)
 
     async def persist(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Keep the offsets of these queues, or of all; of those only that changed since.
+        """Store the changed offsets of these queues, or of all queues.
 
-        Raises: the first error, after all queues were tried; what was not kept is kept by the next call.
+        Raises: the first error, after all queues were tried; the next call stores the rest.
         """
         async with self._one_save:
             wanted = self._table.keys() if queues is None else self._table.keys() & set(queues)
@@ -136,7 +136,9 @@ class GroupOffsets:
 
 
 class RemoteOffsets(GroupOffsets):
-    """At the brokers that have the queues, by requests 14 and 15: clustering. Durability: the broker's, some 5 s."""
+    """Offsets at the brokers of the queues, by requests 14 and 15: clustering.
+    Durability: that of the broker, some 5 s.
+    """
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
         super().__init__()
@@ -147,16 +149,18 @@ class RemoteOffsets(GroupOffsets):
         return await self._instance.driver.run(stored_offset(self._instance, self._group, queue))
 
     async def kept(self, queue: MessageQueue) -> int | None:
-        """The offset that the broker has; where it has none also no 0 for a small queue."""
+        """Return the offset at the broker; None, not 0, for a small queue without an offset."""
         return await self._instance.driver.run(stored_offset(self._instance, self._group, queue, zero_if_new=False))
 
     async def _save(self, changed: dict[MessageQueue, int]) -> None:
         error: BaseException | None = None
         queues = list(changed)
         for start in range(0, len(queues), _AT_ONCE):
-            some = queues[start : start + _AT_ONCE]
-            outcomes = await asyncio.gather(*(self._tell(one, changed[one]) for one in some), return_exceptions=True)
-            for queue, outcome in zip(some, outcomes, strict=True):
+            batch = queues[start : start + _AT_ONCE]
+            outcomes = await asyncio.gather(
+                *(self._store_at_broker(queue, changed[queue]) for queue in batch), return_exceptions=True
+            )
+            for queue, outcome in zip(batch, outcomes, strict=True):
                 if outcome is None:
                     self._was_kept({queue: changed[queue]})
                 else:
@@ -164,12 +168,12 @@ class RemoteOffsets(GroupOffsets):
         if error is not None:
             raise error
 
-    async def _tell(self, queue: MessageQueue, offset: int) -> None:
+    async def _store_at_broker(self, queue: MessageQueue, offset: int) -> None:
         await self._instance.driver.run(store_offset(self._instance, self._group, queue, offset))
 
 
 class FileOffsets(GroupOffsets):
-    """In Java's file for broadcasting consumers. Durability: every persist survives a power loss."""
+    """Offsets in Java's file for broadcasting consumers. Durability: every persist survives a power loss."""
 
     def __init__(self, file: OffsetFile) -> None:
         super().__init__()
@@ -184,7 +188,7 @@ class FileOffsets(GroupOffsets):
 
 
 class OwnOffsets(GroupOffsets):
-    """In a store of the user's, which sees topics without the namespace."""
+    """Offsets in a store of the user, with topics without the namespace."""
 
     def __init__(self, store: OffsetStore, namespace: str | None = None) -> None:
         super().__init__()
@@ -192,14 +196,14 @@ class OwnOffsets(GroupOffsets):
         self._namespace: Final = namespace
 
     async def _load(self, queue: MessageQueue) -> int | None:
-        found: Any = await asyncio.to_thread(
+        offset: Any = await asyncio.to_thread(
             shielded, "offset_store.load", self._store.load, plain_queue(self._namespace, queue)
         )
-        if found is None:
+        if offset is None:
             return None
-        if not is_whole(found, 0):
-            raise ClientError(f"offset_store.load({queue}): expected None or a number from 0 on, found {found!r}")
-        return found
+        if not is_whole(offset, 0):
+            raise ClientError(f"offset_store.load({queue}): expected None or a number from 0 on, found {offset!r}")
+        return offset
 
     async def _save(self, changed: dict[MessageQueue, int]) -> None:
         plain = {plain_queue(self._namespace, queue): offset for queue, offset in changed.items()}
@@ -210,7 +214,7 @@ class OwnOffsets(GroupOffsets):
 def offsets_of(
     instance: ClientInstance, group: str, *, broadcasting: bool = False, own: OffsetStore | None = None
 ) -> GroupOffsets:
-    """Where a consumer's offsets are kept. Args: group: as it goes over the wire. Raises: ConfigError."""
+    """Create the offsets of a consumer. Args: group: the name on the wire. Raises: ConfigError."""
     if own is not None:
         checked: object = own
         if not isinstance(checked, OffsetStore):

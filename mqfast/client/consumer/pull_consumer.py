@@ -1,7 +1,7 @@
-"""PullConsumer: the application asks for messages, on its own threads.
+"""PullConsumer: the application polls messages in its own threads.
 
-A face over ``pull/engine.py``, which runs on the thread "mqfast-io"; messages are handed out of the cache on the
-caller's thread. It must never hand out a message twice to one loop, or wait without a deadline.
+The engine runs in the thread "mqfast-io"; messages are handed out of the prefetch buffer in the thread of the caller.
+A loop gets no message twice, and no wait is without a deadline.
 Source: DefaultLitePullConsumer, DefaultMQPullConsumer.pull.
 """
 
@@ -9,252 +9,51 @@ from __future__ import annotations
 
 import logging
 import os
-import ssl
 import time
 import warnings
 import weakref
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
-from mqfast.client.consumer.allocation import Allocation
-from mqfast.client.consumer.offsets import OffsetStore
-from mqfast.client.consumer.pull.engine import PullEngine, wire
-from mqfast.client.consumer.pull.settings import (
-    OffsetReset,
-    new_subscription,
-    pull_arguments,
-    pull_settings,
-    subscriptions_of,
-)
-from mqfast.client.consumer.pull_request import PullAnswer
-from mqfast.client.consumer.subscription import checked_name
-from mqfast.client.decompression import BODY_BYTES_MAX
+from mqfast.client.consumer.call import SyncCalls, Work
+from mqfast.client.consumer.pull.pull_base import PullConsumerBase
+from mqfast.client.consumer.pull.settings import new_subscription
 from mqfast.client.delivery import Delivery
-from mqfast.client.hooks import ClientHook, ConsumeContext, tell
-from mqfast.client.net import fork, io_thread
+from mqfast.client.net import io_thread
 from mqfast.client.net.exit import close_at_exit
 from mqfast.client.net.guard import Guard, check_may_wait
-from mqfast.client.route.namespace import plain_queue, wrap
-from mqfast.client.values import Address, Credentials, MessageQueue, When, milliseconds
-from mqfast.errors import ClientClosed, ClientForked, ClientUsageError, MqfastError
-from mqfast.util.offset_words import end_word
-from mqfast.util.validate import is_number, is_whole
+from mqfast.client.values import MessageQueue
+from mqfast.errors import ClientClosed, MqfastError
 
-__all__ = ["PullArguments", "PullConsumer"]
+__all__ = ["PullConsumer"]
 
 T = TypeVar("T")
 START_S: Final = 30.0
-CALL_S: Final = 20.0
 _LOOK_AGAIN_S: Final = 5.0
-_POLL_S_MAX: Final = 31 * 86_400
 _log = logging.getLogger("mqfast.client.consumer")
 
 
-class PullArguments:
-    """What both pull consumers take.
-
-    Args:
-        group: consumer group: its members share the queues of its topics, and its offsets.
-        namesrv_addr: name servers; None: $NAMESRV_ADDR.
-        namespace, namespace_v2, address_map: as a producer's.
-        topics: a topic, or topic -> tag expression.
-        auto_commit_s: seconds between commits of what was acknowledged; None: only ``commit()`` commits.
-        pull_batch: messages of one pull.
-        model: ``"clustering"``: each message to one member; ``"broadcasting"``: all messages to every member, whose
-            offsets are in a file on this machine.
-        from_where: where a group begins that has no offset: behind the last message, at the first one, at a time.
-        allocation: a strategy by its name, or an object; all members need the same one.
-        offset_store: the user's own, in place of the brokers or the file.
-        offset_reset: what happens where messages were deleted before the group has read them: ``"error"`` raises
-            OffsetMoved until ``seek``; ``"earliest"`` and ``"latest"`` go on there, with a warning.
-        max_cached_messages, max_cached_bytes: pulled ahead of one queue; max_cached_total: of all queues.
-        max_body_bytes: of a body that is decompressed; reading a larger one is an error, as of a damaged one.
-        trace: write what is handed out into the trace topic, or into the topic of this name.
-        hooks: ``before_consume`` and ``after_consume`` are called when messages are handed out.
-        start_timeout_s: how long ``start`` tries to reach a name server; 0: once; None: without end.
-        close_timeout_s: bound of ``close()``.
-    Raises: ConfigError, UsageError.
-    """
-
-    def __init__(
-        self,
-        group: str,
-        namesrv_addr: Address | None = None,
-        *,
-        topics: str | Mapping[str, str] | None = None,
-        auto_commit_s: float | None = 5.0,
-        pull_batch: int = 10,
-        credentials: Credentials | None = None,
-        tls: bool | ssl.SSLContext = False,
-        namespace: str | None = None,
-        namespace_v2: str | None = None,
-        instance_name: str | None = None,
-        unit_name: str | None = None,
-        address_map: Mapping[str, str] | None = None,
-        model: Literal["clustering", "broadcasting"] = "clustering",
-        from_where: Literal["latest", "earliest", "last", "first"] | datetime = "latest",
-        allocation: Allocation | str = "AVG",
-        offset_store: OffsetStore | None = None,
-        offset_reset: OffsetReset = "error",
-        pull_interval_s: float = 0,
-        max_cached_messages: int = 1000,
-        max_cached_bytes: int = 100 << 20,
-        max_cached_total: int = 10_000,
-        max_body_bytes: int = BODY_BYTES_MAX,
-        trace: bool | str = False,
-        hooks: Sequence[ClientHook] = (),
-        start_timeout_s: float | None = 0.0,
-        close_timeout_s: float = 5.0,
-        **unknown: Any,
-    ) -> None:
-        self._settings = pull_settings(
-            group,
-            namesrv_addr,
-            from_where=from_where,
-            allocation=allocation,
-            offset_store=offset_store,
-            offset_reset=offset_reset,
-            hooks=hooks,
-            trace=trace,
-            shared={
-                "credentials": credentials,
-                "tls": tls,
-                "namespace": namespace,
-                "namespace_v2": namespace_v2,
-                "instance_name": instance_name,
-                "unit_name": unit_name,
-                "address_map": address_map,
-            },
-            numbers={
-                "model": model,
-                "auto_commit_s": auto_commit_s,
-                "pull_batch": pull_batch,
-                "pull_interval_s": pull_interval_s,
-                "max_cached_messages": max_cached_messages,
-                "max_cached_bytes": max_cached_bytes,
-                "max_cached_total": max_cached_total,
-                "max_body_bytes": max_body_bytes,
-                "start_timeout_s": start_timeout_s,
-                "close_timeout_s": close_timeout_s,
-            },
-            unknown=unknown,
-        )
-        self._engine = PullEngine(self._settings, subscriptions_of(topics, self._settings.namespace))
-        self._pid = os.getpid()
-        self._is_started = False
-        self._is_closed = False
-        self._set_up()
-        fork.watch(self)
-
-    def _set_up(self) -> None:
-        """What a face needs of its own."""
-
-    @classmethod
-    def from_java(cls, settings: Mapping[str, str | int | bool]) -> Self:
-        """A consumer from DefaultLitePullConsumer's settings: Java's names and milliseconds. Raises: ConfigError."""
-        return cls(**pull_arguments(settings))
-
-    def after_fork(self) -> None:
-        """In a child: a consumer that was not started may be started; a running one is the parent's."""
-        if not self._is_started:
-            self._pid = os.getpid()
-
-    def _told(self, messages: Sequence[Delivery]) -> Sequence[Delivery]:
-        """Let the hooks hear of messages that are handed out, as Java's poll does."""
-        if self._settings.hooks and messages:
-            context = ConsumeContext(messages, self.group, "receive")
-            tell(self._settings.hooks, "before_consume", context)
-            tell(self._settings.hooks, "after_consume", context)
-        return messages
-
-    @property
-    def group(self) -> str:
-        """The consumer group."""
-        return self._settings.group
-
-    def _check_open(self) -> None:
-        if self._pid != os.getpid():
-            raise ClientForked(f"group {self.group}: the consumer belongs to process {self._pid}; make one of your own")
-        if self._is_closed:
-            raise ClientClosed(f"group {self.group}: the pull consumer is closed")
-
-    def _wire(self, queue: MessageQueue) -> MessageQueue:
-        return wire(self._settings.namespace, queue)
-
-    def _wired(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        given: object = queues
-        if isinstance(given, (str, MessageQueue)) or not isinstance(given, Iterable):
-            raise ClientUsageError(f"queues: expected several MessageQueues, found {queues!r}")
-        return [self._wire(queue) for queue in queues]
-
-    def _checked_offsets(self, offsets: Mapping[MessageQueue, int] | None) -> dict[MessageQueue, int] | None:
-        given: object = offsets
-        if offsets is None:
-            return None
-        if not isinstance(given, Mapping):
-            raise ClientUsageError(f"commit: expected a mapping from MessageQueue to offset, found {given!r}")
-        for queue, offset in offsets.items():
-            if type(offset) is not int:
-                raise ClientUsageError(f"commit of {queue}: expected an offset, found {offset!r}")
-        return {self._wire(queue): at for queue, at in offsets.items()}
-
-    def _plain(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        return [plain_queue(self._settings.namespace, queue) for queue in queues]
-
-    def _topic(self, topic: str) -> str:
-        return wrap(self._settings.namespace, checked_name(topic))
-
-    @staticmethod
-    def _check_poll(timeout_s: Any, max_count: Any) -> None:
-        if not is_whole(max_count, 1):
-            raise ClientUsageError(f"max_count: expected a whole number from 1 on, found {max_count!r}")
-        if not is_number(timeout_s, 0):
-            raise ClientUsageError(f"timeout_s: expected seconds from 0 on, found {timeout_s!r}")
-        if timeout_s > _POLL_S_MAX:
-            raise ClientUsageError(f"timeout_s: expected at most {_POLL_S_MAX} seconds, found {timeout_s!r}")
-
-    @staticmethod
-    def _check_seek(to: object) -> None:
-        if isinstance(to, (datetime, int)) and not isinstance(to, bool):
-            return
-        if end_word(to) not in ("earliest", "latest"):
-            raise ClientUsageError(f"seek: expected an offset, 'earliest', 'latest' or a datetime, found {to!r}")
-
-    @staticmethod
-    def _check_pull(offset: Any, max_count: Any, wait_s: Any) -> None:
-        for what, given, least in (("offset", offset, 0), ("max_count", max_count, 1)):
-            if not is_whole(given, least):
-                raise ClientUsageError(f"{what}: expected a whole number from {least} on, found {given!r}")
-        if not is_number(wait_s, 0, 60):
-            raise ClientUsageError(f"wait_s: expected seconds from 0 to 60, found {wait_s!r}")
-
-    def __repr__(self) -> str:
-        state = "closed" if self._is_closed else "running" if self._is_started else "not started"
-        return f"<{type(self).__name__} of group {self.group!r}, {state}>"
-
-
-class PullConsumer(PullArguments):
-    """Messages on demand: ``poll`` or a loop; see ``PullArguments`` for what it takes.
+class PullConsumer(PullConsumerBase, SyncCalls):
+    """Messages on demand: ``poll`` or a loop; see ``PullConsumerBase`` for the arguments.
 
         with PullConsumer("report", topics="orders") as consumer:
             for message in consumer:
                 print(message.body)
 
-    Members of a group share the queues of the topics that they subscribe to; ``assign`` chooses queues by hand instead.
-    A ``poll`` says that the application is done with what earlier polls handed out; a loop says so of a message when
-    it asks for the next one. Auto commit and a rebalance commit that, and never more; ``close()``, and the end of a
-    ``with`` block without an exception, commit the last batch too. ``commit()`` commits all that was handed out.
+    Members of a group share the queues of subscribed topics; ``assign`` selects queues instead. A ``poll`` acknowledges
+    the messages of earlier polls; a loop acknowledges a message by the request for the next message. Auto commit and a
+    rebalance commit acknowledged messages only. ``close()``, and the end of a ``with`` block without an exception,
+    commit the last batch too. ``commit()`` commits all messages that were handed out.
 
-    Thread: any; with auto commit one thread polls. Durability: that of the broker's offsets, some 5 s.
+    Thread: any; with auto commit a single thread polls. Durability: that of the broker's offsets, some 5 s.
     """
 
     def _set_up(self) -> None:
         self._starting = Guard(brief=False)
 
     def after_fork(self) -> None:
-        """In a child: see ``PullArguments``."""
+        """In a child: see ``PullConsumerBase``."""
         super().after_fork()
         self._starting = Guard(brief=False)
 
@@ -267,7 +66,7 @@ class PullConsumer(PullArguments):
         self._close(None, all_handed_out=kind is None)
 
     def start(self) -> Self:
-        """Make the consumer known and give it its queues; the first other call does it by itself.
+        """Join the group and begin to pull; the first other call does the same.
 
         Raises: ConnectError, SubscriptionError, ClientClosed.
         """
@@ -280,7 +79,7 @@ class PullConsumer(PullArguments):
                 self._io = io_thread.shared()
                 limit_s = io_thread.start_limit(START_S, self._settings.start_timeout_s)
                 self._io.call(self._engine.start(lambda: self._is_closed), limit_s)
-                if self._is_closed:  # meanwhile, by a signal handler or another thread
+                if self._is_closed:  # by a signal handler or another thread
                     self._io.call(self._engine.close(all_handed_out=False), self._settings.close_timeout_s)
                     self._check_open()
                 self._is_started = True
@@ -289,9 +88,9 @@ class PullConsumer(PullArguments):
         return self
 
     def close(self, timeout_s: float | None = None) -> None:
-        """End: with auto commit everything that was handed out is committed; the group's other members take over.
+        """Leave the group; with auto commit, commit all messages that were handed out.
 
-        Args: timeout_s: bound of the wait, by default ``close_timeout_s``.
+        Args: timeout_s: limit of the wait, by default ``close_timeout_s``.
         """
         self._close(timeout_s, all_handed_out=True)
 
@@ -302,9 +101,9 @@ class PullConsumer(PullArguments):
         self._is_closed = True
         if not self._is_started or not self._io.is_alive:
             return
-        most = self._settings.close_timeout_s if timeout_s is None else timeout_s
+        limit_s = self._settings.close_timeout_s if timeout_s is None else timeout_s
         try:
-            self._io.call(self._engine.close(all_handed_out=all_handed_out), max(0.1, most))
+            self._io.call(self._engine.close(all_handed_out=all_handed_out), max(0.1, limit_s))
         except (MqfastError, RuntimeError) as error:
             _log.warning("group %s: the pull consumer did not end in order: %s", self.group, error)
 
@@ -317,18 +116,18 @@ class PullConsumer(PullArguments):
         if io.is_alive:
             io.soon(lambda: io.loop.create_task(engine.close(all_handed_out=False)))
 
-    def _call(self, work: Coroutine[Any, Any, T], timeout_s: float = CALL_S) -> T:
+    def _run(self, work: Work[T]) -> T:
         try:
             self.start()
         except BaseException:
-            work.close()
+            work.coroutine.close()
             raise
-        return self._io.call(work, timeout_s)
+        return self._io.call(work.coroutine, work.timeout_s)
 
     # --- which queues ---
 
     def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> None:
-        """Read a topic with the group, from now on; a topic that is read already gets a new expression.
+        """Add the subscription of a topic, or replace the expression of a subscribed topic.
 
         Raises: UsageError, SubscriptionError (the broker refuses the SQL), ConnectError.
         """
@@ -336,38 +135,23 @@ class PullConsumer(PullArguments):
         check_may_wait()
         wanted = new_subscription(topic, tags, sql, self._settings.namespace)
         if self._is_started:
-            self._call(self._engine.shares.subscribe(wanted))
+            self._run(Work(self._engine.subscribe(wanted)))
         else:
             self._engine.subscriptions[wanted.topic] = wanted
 
-    def unsubscribe(self, topic: str) -> None:
-        """Read a topic no more."""
-        self._call(self._engine.shares.unsubscribe(self._topic(topic)))
-
-    def assign(self, queues: Iterable[MessageQueue]) -> None:
-        """Read just these queues, whoever else is in the group; nothing is rebalanced.
-
-        Raises: UsageError where topics are subscribed; NoRoute, ConnectError.
-        """
-        self._call(self._engine.shares.assign(self._wired(queues)))
-
-    def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """All queues of a topic that can be read, of whichever member they are. Raises: NoRoute, ConnectError."""
-        return self._plain(self._call(self._engine.queues(self._topic(topic))))
-
     def assignment(self) -> Mapping[MessageQueue, int]:
-        """This member's queues -> the offset of the message that is handed out next; -1: not known yet."""
+        """Return queue of this member -> offset of the next message that is handed out; -1: not known yet."""
         self.start()
         return self._engine.positions()
 
     # --- messages ---
 
     def poll(self, timeout_s: float = 5.0, max_count: int = 32) -> Sequence[Delivery]:
-        """The next messages, as soon as there are any; what earlier polls handed out is acknowledged.
+        """Wait for the next messages; acknowledge the messages of earlier polls.
 
-        Args: timeout_s: how long to wait for the first message; 0: not at all. max_count: at most so many.
-        Returns: an empty list at the end of the time.
-        Raises: OffsetMoved, Refused, ClientClosed, ClientForked; UsageError where there is neither a topic nor a queue.
+        Args: timeout_s: how long to wait for the first message; 0: no wait. max_count: maximum of messages.
+        Returns: the messages; an empty list after the timeout.
+        Raises: OffsetMoved, Refused, ClientClosed, ClientForked; UsageError without a topic and an assigned queue.
         """
         self._check_poll(timeout_s, max_count)
         self.start()
@@ -376,20 +160,20 @@ class PullConsumer(PullArguments):
         with cache.arrival:
             cache.acknowledge()
             while True:
-                found = cache.take(max_count)
-                left = deadline - time.monotonic()
-                if found or left <= 0:
+                messages = cache.poll(max_count)
+                remaining_s = deadline - time.monotonic()
+                if messages or remaining_s <= 0:
                     break
-                cache.arrival.wait(left)
-        refusal = None if found else self._engine.refusal(has_waited=timeout_s > 0)
+                cache.arrival.wait(remaining_s)
+        refusal = None if messages else self._engine.refusal(has_waited=timeout_s > 0)
         if refusal is not None:
             raise refusal
-        return self._told(found)
+        return self._call_hooks(messages)
 
     def __iter__(self) -> Iterator[Delivery]:
-        """Messages until the consumer is closed. Each one is acknowledged when the loop asks for the next.
+        """Iterate over messages until the consumer is closed; the request for the next message acknowledges a message.
 
-        A new loop begins at what was not acknowledged, the message in hand of the loop before included.
+        A new loop begins after the last acknowledged message.
         Raises (while looping): OffsetMoved, Refused, ClientForked.
         """
         self.start()
@@ -403,109 +187,44 @@ class PullConsumer(PullArguments):
             self._check_fork()
             try:
                 with cache.arrival:
-                    found = cache.next(before)
-                    if found is None and not cache.arrival.wait(_LOOK_AGAIN_S):
+                    message = cache.next(before)
+                    if message is None and not cache.arrival.wait(_LOOK_AGAIN_S):
                         refusal = self._engine.refusal()
                         if refusal is not None:
                             raise refusal
             except ClientClosed:
                 return None
-            if found is not None:
-                self._told((found,))
-                return found
+            if message is not None:
+                self._call_hooks((message,))
+                return message
             before = None
 
     def _check_fork(self) -> None:
         if self._pid != os.getpid():
             self._check_open()
 
-    def pull(
-        self,
-        queue: MessageQueue,
-        offset: int,
-        *,
-        max_count: int = 32,
-        tags: str = "*",
-        sql: str | None = None,
-        wait_s: float = 0,
-    ) -> PullAnswer:
-        """Read any queue at any offset, once; no offset of the group changes, and nobody has to be assigned.
-
-        Args: wait_s: how long the broker may wait for a message, at most 60 s.
-        Returns: status, messages, next_offset, min_offset, max_offset.
-        Raises: BrokerError, NoRoute, ConnectError, CallTimeout, ConnectionLost, UsageError.
-        """
-        self._check_pull(offset, max_count, wait_s)
-        steps = self._engine.pull(
-            self._wire(queue), offset, max_count=max_count, tags=tags, sql=sql, wait_s=wait_s
-        )  # fmt: skip
-        return self._call(steps, wait_s + CALL_S)
-
-    # --- offsets ---
-
-    def seek(
-        self, queue: MessageQueue, offset: int | Literal["earliest", "latest", "first", "last"] | datetime
-    ) -> None:
-        """Go on at an offset, the first message, behind the last one, or at a time; what is cached is dropped.
-
-        Raises: UsageError: the queue is not assigned to this consumer, or has no such offset.
-        """
-        self._check_seek(offset)
-        self._call(self._engine.seek(self._wire(queue), offset))
-
-    def offset_at(self, queue: MessageQueue, when: When) -> int:
-        """The offset of the first message that was stored at a time or later; behind the last one where none was."""
-        milliseconds(when)
-        return self._call(self._engine.offset_at(self._wire(queue), when))
-
-    def committed(self, queue: MessageQueue) -> int | None:
-        """The offset that is kept for the group; None: there is none."""
-        return self._call(self._engine.committed(self._wire(queue)))
-
-    def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Keep these offsets, or those behind everything that was handed out; returns when they are kept.
-
-        Raises: UsageError: beyond what was handed out, or of a queue that is not assigned (any more); what the broker
-            or the offset store raises.
-        """
-        on_wire = self._checked_offsets(offsets)
-        self._call(self._engine.commit(on_wire))
-
-    # --- control ---
-
-    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Pull no more from these queues, or from all; what is cached is still handed out."""
-        self._paused(queues, True)
-
-    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Pull again."""
-        self._paused(queues, False)
-
-    def _paused(self, queues: Iterable[MessageQueue] | None, paused: bool) -> None:
-        self._call(self._engine.pause(None if queues is None else self._wired(queues), paused=paused))
-
     def stats(self) -> Mapping[str, Any]:
-        """What this consumer does: queues, offsets, what is cached, and why nothing comes."""
+        """Return queues, offsets, counts of cached messages, and errors."""
         self._check_fork()
         check_may_wait()
         return self._engine.stats() if self._is_started else {"group": self.group}
 
 
 class _AtExit:
-    """Closes a consumer that nobody closed: what was acknowledged is committed, not the last batch."""
+    """Closes an open consumer at exit: commits the acknowledged messages, not the last batch."""
 
     def __init__(self, consumer: PullConsumer) -> None:
         self._consumer: Final = weakref.ref(consumer)
 
     def close(self, timeout_s: float | None = None) -> None:
-        """As the end of the process asks."""
+        """Close the consumer at the end of the process."""
         consumer = self._consumer()
         if consumer is not None:
             consumer._close(timeout_s, all_handed_out=False)
 
 
 class _Loop:
-    """One loop over a consumer; a second one takes over from it."""
+    """A loop over a consumer; a second loop continues after the acknowledged messages."""
 
     __slots__ = ("_consumer", "_message")
 

@@ -1,6 +1,5 @@
-"""One pull of one queue, as steps: the request, and what its answer says.
-
-Room: client. It must never do I/O, keep a position or decide what to pull next. Source: PullAPIWrapper, PullSysFlag,
+"""A pull of a queue, as request steps without I/O: the request and the decoded answer.
+Source: PullAPIWrapper, PullSysFlag,
 MQClientAPIImpl.processPullResponse.
 """
 
@@ -21,7 +20,7 @@ from mqfast.remoting.codes import RequestCode, ResponseCode
 __all__ = ["PullAnswer", "RawAnswer", "pull", "raw_pull"]
 
 _COMMIT, _SUSPEND, _SUBSCRIPTION, _LITE = 1, 2, 4, 16
-_LONGER_S: Final = 15.0  # than the broker holds the pull: RocketMQ's 30 s for 15 s
+_LONGER_S: Final = 15.0  # longer than the broker holds the pull: in RocketMQ 30 s for 15 s
 _STATUS: Final = {
     ResponseCode.SUCCESS: PullStatus.FOUND,
     ResponseCode.PULL_NOT_FOUND: PullStatus.NO_NEW_MSG,
@@ -30,7 +29,7 @@ _STATUS: Final = {
 }
 
 
-# Words of brokers: an admin reset the offset; the messages from the offset on are deleted, or about to be.
+# Remarks of brokers: an admin reset the offset; the messages from the offset on are deleted, or will be soon.
 _RESET: Final = "OFFSET_RESET"
 _GONE: Final = ("MESSAGE_WAS_REMOVING", "OFFSET_FOUND_NULL")
 
@@ -43,11 +42,11 @@ class _Header(Struct, rename="camel"):
 
 
 class PullAnswer(NamedTuple):
-    """What one pull found.
+    """The result of a pull.
 
-    Attributes: ``messages``: those that the subscription wants; ``filtered``: how many the client itself left out;
-        ``next_offset``: where the next pull begins; ``broker_id``: which broker of the name to ask next; ``remark``:
-        the broker's own words; ``asked_offset``: where this pull began.
+    Attributes: ``messages``: those that match the subscription; ``filtered``: messages that the client has filtered;
+        ``next_offset``: the offset of the next pull; ``broker_id``: the id of the broker for the next pull;
+        ``remark``: of the broker; ``asked_offset``: the offset of this pull.
     """
 
     status: PullStatus
@@ -62,30 +61,30 @@ class PullAnswer(NamedTuple):
 
     @property
     def is_reset(self) -> bool:
-        """Did somebody reset the group's offset, so that the group goes on at ``next_offset``?"""
+        """Return whether an admin has reset the offset of the group to ``next_offset``."""
         if self.status is not PullStatus.OFFSET_ILLEGAL:
             return False
         return self.remark == _RESET or self.min_offset <= self.asked_offset <= self.max_offset
 
     @property
     def leads_nowhere(self) -> bool:
-        """Did the broker serve nothing, and sends to another one for the same offset, as a slave that is not read?"""
+        """Return whether the broker redirects the same offset to another broker, as a slave without reads does."""
         return self.status is PullStatus.NO_MATCHED_MSG and self.next_offset <= self.asked_offset
 
     @property
     def is_moved(self) -> bool:
-        """Is the offset no place in the queue: messages were deleted, or the queue ends before it?"""
+        """Return whether the offset is outside of the queue: messages were deleted, or the queue ends before."""
         if self.status is PullStatus.OFFSET_ILLEGAL:
             return not self.is_reset
         return self.remark in _GONE and self.next_offset > self.asked_offset
 
 
 class TopicGone(NoRoute):
-    """A broker does not have the topic any more; what it has under this name later is another one, from 0 on."""
+    """The topic was deleted at a broker; a later topic of this name has offsets from 0 again."""
 
 
 class RawAnswer(NamedTuple):
-    """What one pull found, its records as the broker sent them; otherwise as PullAnswer."""
+    """The result of a pull with the encoded records; otherwise as PullAnswer."""
 
     status: PullStatus
     records: bytes | bytearray | memoryview
@@ -111,36 +110,36 @@ def pull(
     is_lite: bool = False,
     timeout_s: float | None = None,
 ) -> RequestSteps[PullAnswer]:
-    """Ask a broker for messages from ``offset`` on.
+    """Request messages from ``offset`` on.
 
     Args:
-        suspend_s: how long the broker holds the request while there is no message, seconds; 0: it answers at once.
-        commit_offset: the group's offset, which the broker takes as committed; None: nothing is committed.
-        post_subscription: send the expression along, for a client whose heartbeat does not name the topic.
+        suspend_s: how long the broker holds the request while there is no message, seconds; 0: immediate answer.
+        commit_offset: the offset that the broker commits for the group; None: nothing is committed.
+        post_subscription: send the expression too, for a client whose heartbeat does not name the topic.
         timeout_s: for the answer; None: ``suspend_s`` and 15 s.
-    Raises: BrokerError and its kinds, NoRoute; ClientError for an answer that makes no sense; what a shell throws.
+    Raises: BrokerError and its subclasses, NoRoute; ClientError for an invalid answer; the errors of the driver.
     """
-    found = yield from raw_pull(
+    raw = yield from raw_pull(
         address, group, queue, offset, subscription, max_count=max_count, suspend_s=suspend_s,
         commit_offset=commit_offset, post_subscription=post_subscription, is_lite=is_lite, timeout_s=timeout_s,
     )  # fmt: skip
     try:
-        is_found = found.status is PullStatus.FOUND
-        messages, rest = decode_pulled(found.records, source) if is_found else ([], None)
+        is_found = raw.status is PullStatus.FOUND
+        messages, rest = decode_pulled(raw.records, source) if is_found else ([], None)
     except (FieldError, CorruptFile) as error:
         raise _nonsense(address, queue, offset, 0, error) from error
     if messages and messages[0].is_part:  # the pull began within a record of several messages
-        messages = [one for one in messages if one.queue_offset >= offset]
-    wanted = messages if subscription.is_all else [one for one in messages if subscription.wants(one)]
+        messages = [message for message in messages if message.queue_offset >= offset]
+    wanted = messages if subscription.is_all else [message for message in messages if subscription.wants(message)]
     return PullAnswer(
-        found.status,
+        raw.status,
         wanted,
-        found.next_offset if rest is None else rest,
-        found.min_offset,
-        found.max_offset,
-        found.broker_id,
+        raw.next_offset if rest is None else rest,
+        raw.min_offset,
+        raw.max_offset,
+        raw.broker_id,
         len(messages) - len(wanted),
-        found.remark,
+        raw.remark,
         offset,
     )
 
@@ -160,7 +159,7 @@ def raw_pull(
     is_lite: bool = False,
     timeout_s: float | None = None,
 ) -> RequestSteps[RawAnswer]:
-    """As ``pull``, without a look at the records. Args: max_bytes: of the answer; brokers of 4.x do not know that."""
+    """Pull without decoding the records, else as ``pull``. Args: max_bytes: of the answer; ignored by 4.x brokers."""
     flags = _LITE if is_lite else 0
     fields: dict[str, Any] = {
         "consumerGroup": group,

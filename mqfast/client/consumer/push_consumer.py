@@ -1,6 +1,6 @@
 """PushConsumer: handlers in threads, or a loop in the caller's thread; for programs without asyncio.
 
-Room: client. It must never run a handler in the thread of the event loop.
+No handler runs in the thread of the event loop.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import threading
 import warnings
 import weakref
 from types import TracebackType
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self, TypeVar
 
+from mqfast.client.consumer.call import SyncCalls, Work
 from mqfast.client.consumer.iteration import Loop, LoopWorkers
-from mqfast.client.consumer.push.consume_service import Workers
+from mqfast.client.consumer.push.dispatcher import Dispatcher, Workers
 from mqfast.client.consumer.push.engine import PushEngine
-from mqfast.client.consumer.push.push_base import PushConsumerBase, close_quietly
+from mqfast.client.consumer.push.push_base import PUSH_CALL_S, PushConsumerBase, close_quietly
 from mqfast.client.consumer.push.state import TopicSubscription
 from mqfast.client.consumer.push.worker_pools import ExecutorWorkers, ThreadWorkers
 from mqfast.client.net import io_thread
@@ -27,19 +28,19 @@ from mqfast.client.net.exit import close_at_exit
 from mqfast.client.net.guard import Guard, check_may_wait
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.producer.producer import Producer
-from mqfast.client.values import MessageQueue, SendResult
+from mqfast.client.values import SendResult
 from mqfast.errors import ClientClosed, ClientUsageError
 from mqfast.message import Message
 
 __all__ = ["PushConsumer"]
 
+T = TypeVar("T")
 START_S: Final = 30.0
-ASK_S: Final = 10.0
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
-class PushConsumer(PushConsumerBase):
-    """Receives messages of a group and hands them to functions, or to a loop.
+class PushConsumer(PushConsumerBase, SyncCalls):
+    """Delivers the messages of a group to functions, or to a loop.
 
         consumer = PushConsumer("billing", "127.0.0.1:9876")
 
@@ -49,7 +50,7 @@ class PushConsumer(PushConsumerBase):
 
         consumer.run()
 
-    A handler that returns None or True has done the message; False, or an exception, brings it again. See
+    A handler acknowledges a message by None or True; after False or an exception the message is delivered again. See
     ``PushConsumerBase`` for the arguments.
 
     Thread: any; handlers run in up to ``threads`` threads at once.
@@ -74,7 +75,7 @@ class PushConsumer(PushConsumerBase):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._in_hand.failed(error)
+        self._in_hand.retry_abandoned(error)
         self.close()
 
     def start(self) -> Self:
@@ -82,7 +83,7 @@ class PushConsumer(PushConsumerBase):
 
         Raises: ConnectError when no name server answers, SubscriptionError, ClientError; UsageError without a topic.
         """
-        with self._start_lock:  # a second thread waits until the consumer has started
+        with self._start_lock:  # a second thread waits for the end of the start
             self._check_usable()
             self._start_once()
         return self
@@ -92,7 +93,7 @@ class PushConsumer(PushConsumerBase):
             self._ended = threading.Event()
             self._pid = os.getpid()
             self._replier_lock = Guard(brief=False)
-            answer, group = weakref.WeakMethod(self._answer), self.group  # the engine must not keep its face alive
+            answer, group = weakref.WeakMethod(self._answer), self.group  # the engine must not keep the consumer alive
 
             def answer_sync(message: Message) -> SendResult:
                 method = answer()
@@ -106,7 +107,7 @@ class PushConsumer(PushConsumerBase):
             io_thread.shared().call(self._begin(), limit_s)
 
     async def _begin(self) -> None:
-        self._check_usable()  # it may be closed meanwhile, by a signal handler or another thread
+        self._check_usable()  # a signal handler or another thread may have closed the consumer
         loop = io_thread.shared().loop
         instance = ClientInstance.shared(self._instance_settings, loop, consumer_group=self._settings.group)
         engine = self._engine = self._make_engine(instance, self._make_workers)
@@ -116,33 +117,26 @@ class PushConsumer(PushConsumerBase):
             self._engine = None
             raise
 
-    def _make_workers(self, engine: PushEngine) -> Workers:
-        name, most = self.group, self._settings.threads
+    def _make_workers(self, dispatcher: Dispatcher) -> Workers:
+        name, threads = self.group, self._settings.threads
         if self._is_loop:
             self._loop_workers = LoopWorkers()
             return self._loop_workers
         if self._executor is not None:
-            return ExecutorWorkers(engine.handling, self._executor, most, name)
-        return ThreadWorkers(engine.handling, most, name)
+            return ExecutorWorkers(dispatcher, self._executor, threads, name)
+        return ThreadWorkers(dispatcher, threads, name)
 
     def _subscribe_now(self, engine: PushEngine, topic: str, wanted: TopicSubscription) -> None:
-        io_thread.shared().call(engine.subscribe(topic, wanted), ASK_S)
+        self._run(Work(engine.coordinator.subscribe(topic, wanted), PUSH_CALL_S))
 
-    def unsubscribe(self, topic: str) -> None:
-        """Want a topic no more; what is cached of it comes to other members."""
-        self._check_usable()
-        check_may_wait()
-        found = [name for name, one in list(self._wanted.items()) if one.plain_topic == topic]
-        for name in found:
-            self._wanted.pop(name, None)
-            if self._engine is not None:
-                io_thread.shared().call(self._engine.unsubscribe(name), ASK_S)
+    def _run(self, work: Work[T]) -> T:
+        return io_thread.shared().call(work.coroutine, work.timeout_s)
 
     def run(self) -> None:
         """Start, and handle messages until SIGINT, SIGTERM or ``close``; then close. A second signal ends at once.
 
         Messages of topics without a handler wait for a loop in another thread; a warning names the topics.
-        Signals are watched in the main thread only; their handlers are given back in the end.
+        Signals are watched in the main thread only; their handlers are restored at the end.
         Raises: as ``start``.
         """
         self._warn_of_no_handler("on(), or iterate over the consumer in another thread")
@@ -156,9 +150,9 @@ class PushConsumer(PushConsumerBase):
             nonlocal count
             count += 1
             if count > 1:
-                _give_back(before)
+                _restore_handlers(before)
                 signal.raise_signal(number)
-            told.put(number)  # the one queue whose put may interrupt its get
+            told.put(number)  # the only queue class whose put may interrupt its get
             if is_starting:
                 raise _Told
 
@@ -184,24 +178,24 @@ class PushConsumer(PushConsumerBase):
                 break
             self.close()
         finally:
-            _give_back(before)
+            _restore_handlers(before)
 
     def __del__(self) -> None:
         engine = getattr(self, "_engine", None)
         if engine is not None and not self._is_closed and self._pid == os.getpid() and not sys.is_finalizing():
             warnings.warn(f"consumer of group {self.group} was not closed", ResourceWarning, source=self, stacklevel=1)
-            engine.soon(lambda: engine.instance.spawn(close_quietly(engine), f"{self.group} close"))
+            engine.call_soon(lambda: engine.instance.spawn(close_quietly(engine), f"{self.group} close"))
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Leave the group: running handlers may end, offsets are kept, locks given up; all within ``timeout_s``.
+        """Leave the group within ``timeout_s``: wait for running handlers, commit the offsets, release the locks.
 
-        Called by a handler it does not wait for the end, of which that handler is a part. A second call does nothing.
+        A call by a handler does not wait for the end. A second call does nothing.
         """
         engine = self._engine
         if self._is_closed or engine is None or self._pid != os.getpid():  # a child has nothing to close
             self._is_closed = True
             return
-        workers = engine.workers
+        workers = engine.dispatcher.workers
         is_handler = isinstance(workers, ThreadWorkers) and workers.is_current
         if not is_handler:
             check_may_wait()
@@ -228,7 +222,7 @@ class PushConsumer(PushConsumerBase):
                 self._told.put(0)
 
     def __iter__(self) -> Loop:
-        """Messages of ``topics``; each is acknowledged when the next one is asked for.
+        """Iterate over messages of ``topics``; the request for the next message acknowledges a message.
 
         Raises: UsageError for a consumer with handlers, else as ``start``.
         """
@@ -238,16 +232,12 @@ class PushConsumer(PushConsumerBase):
         assert self._loop_workers is not None
         return Loop(self._loop_workers, self._in_hand, self._check_usable)
 
-    def lag(self) -> dict[MessageQueue, int]:
-        """Queue -> how many of its messages the group has not done, of this member's queues. Raises: ClientError."""
-        return io_thread.shared().call(self._running().lag(), ASK_S)
-
 
 class _Told(BaseException):
-    """A signal ends the start of ``run``."""
+    """A signal that ends the start of ``run``."""
 
 
-def _give_back(handlers: dict[int, Any]) -> None:
+def _restore_handlers(handlers: dict[int, Any]) -> None:
     for number, handler in handlers.items():
         signal.signal(number, signal.SIG_DFL if handler is None else handler)
     handlers.clear()

@@ -1,6 +1,6 @@
-"""What a consumer asks brokers about a queue: its bounds, the place of a time, and how far the group is.
+"""Requests about a queue: minimum and maximum offset, the offset of a time, the consumer offset of a group.
 
-Steps without I/O. They must never guess: an answer that cannot be read is an error. Source: MQAdminImpl,
+Request steps without I/O; an answer that cannot be decoded is an error. Source: MQAdminImpl,
 MQClientAPIImpl, RebalancePushImpl.computePullFromWhere.
 """
 
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 FromWhere = Literal["latest", "earliest"] | datetime
-"""Where a group begins that has no offset: behind the last message, at the first one, or at a time."""
+"""The start of a group without an offset: after the last message, at the first message, or at a time."""
 TIMEOUT_S: Final = 5.0
 
 
@@ -56,11 +56,11 @@ def check_from_where(given: object) -> FromWhere:
 
 
 def where_of_new(from_where: FromWhere, *, was_lost: bool, since_ms: int | None) -> FromWhere:
-    """Where a queue begins in which the group has no offset.
+    """Return the start of a group in a queue without a consumer offset.
 
-    Args: was_lost: its topic was deleted and made again: it begins at its first message, whatever a new group begins
-        with. since_ms: since when its topic is read, for a queue that was found later, and that nobody else reads for
-        this member: a message of that time or later is behind the last one.
+    Args: was_lost: the topic was deleted and created again: the start is the first message, whatever ``from_where``.
+        since_ms: broadcasting: time of the subscription, for a queue that was created later: messages of that time or
+        later count as new.
     """
     if was_lost:
         return "earliest"
@@ -72,7 +72,7 @@ def where_of_new(from_where: FromWhere, *, was_lost: bool, since_ms: int | None)
 def read_place(
     instance: ClientInstance, queue: MessageQueue, broker_id: int = 0, *, timeout_s: float = TIMEOUT_S
 ) -> RequestSteps[tuple[int, str]]:
-    """(broker id, address) to read a queue from; the route is asked for where no broker of that name is known.
+    """Return (broker id, address) to read a queue from; request the route if no broker of that name is known.
 
     Raises: NoRoute, ConnectError.
     """
@@ -87,7 +87,7 @@ def read_place(
 
 
 def number_field(answer: RemotingCommand, name: str, address: str) -> int:
-    """A whole number in the header of an answer. Raises: BrokerError."""
+    """Return a whole number from the header of an answer. Raises: BrokerError."""
     value = answer.ext_fields.get(name)
     try:
         return java_whole(str(value))
@@ -106,19 +106,19 @@ def _offset_of(
 
 
 def max_offset(instance: ClientInstance, queue: MessageQueue, *, timeout_s: float = TIMEOUT_S) -> RequestSteps[int]:
-    """The offset behind the last message (30)."""
+    """Request the offset after the last message (30)."""
     return (yield from _offset_of(instance, RequestCode.GET_MAX_OFFSET, queue, timeout_s))
 
 
 def min_offset(instance: ClientInstance, queue: MessageQueue, *, timeout_s: float = TIMEOUT_S) -> RequestSteps[int]:
-    """The offset of the first message that is there (31)."""
+    """Request the offset of the first message (31)."""
     return (yield from _offset_of(instance, RequestCode.GET_MIN_OFFSET, queue, timeout_s))
 
 
 def offset_at(
     instance: ClientInstance, queue: MessageQueue, time_ms: int, *, timeout_s: float = TIMEOUT_S
 ) -> RequestSteps[int]:
-    """The offset of the first message that was stored at a time or later; behind the last one where none was (29)."""
+    """Request the offset of the first message stored at a time or later, or the offset after the last message (29)."""
     code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
     return (yield from _offset_of(instance, code, queue, timeout_s, timestamp=str(time_ms), boundaryType="LOWER"))
 
@@ -131,13 +131,12 @@ def stored_offset(
     zero_if_new: bool = True,
     timeout_s: float = TIMEOUT_S,
 ) -> RequestSteps[int | None]:
-    """The group's offset at the broker (14); None: it has none.
+    """Request the consumer offset of a group at the broker (14); None: there is none.
 
-    A broker answers 0 for a new group where the whole queue is still in memory: that group begins at its first
-    message.
+    For a new group a broker answers 0 while the whole queue is in memory: the group begins at the first message.
 
-    Args: zero_if_new: False: not that 0 (brokers before 5.0 answer it all the same).
-    Raises: BrokerError, ConnectError, ConnectionLost, CallTimeout: where the group is cannot be known.
+    Args: zero_if_new: False: request None instead of that 0 (brokers before 5.0 answer 0 in any case).
+    Raises: BrokerError, ConnectError, ConnectionLost, CallTimeout: the offset is unknown.
     """
     _, address = yield from read_place(instance, queue, timeout_s=timeout_s)
     fields = {
@@ -155,7 +154,7 @@ def stored_offset(
 def store_offset(
     instance: ClientInstance, group: str, queue: MessageQueue, offset: int, *, timeout_s: float = TIMEOUT_S
 ) -> RequestSteps[None]:
-    """Tell the broker how far the group is (15), and wait for its answer. Raises: as ``stored_offset``."""
+    """Commit the offset of a group at the broker (15), and wait for the answer. Raises: as ``stored_offset``."""
     _, address = yield from read_place(instance, queue, timeout_s=timeout_s)
     fields = {
         "consumerGroup": group, "topic": queue.topic, "queueId": str(queue.queue_id), "commitOffset": str(offset),
@@ -168,10 +167,10 @@ def store_offset(
 def end_before(
     instance: ClientInstance, queue: MessageQueue, from_where: FromWhere, *, timeout_s: float = TIMEOUT_S
 ) -> RequestSteps[int | None]:
-    """The end of a queue, asked for before the group's offset: where a group begins at the end that has none.
+    """Request the end of a queue before the offset of the group, for a group that begins at the end.
 
-    Asked for behind it, the end passes over a message that came between both questions, and nobody reads that message.
-    Returns: None where a new group begins elsewhere.
+    In the other order a message that is stored between both requests would be skipped.
+    Returns: None if a new group begins elsewhere.
     """
     if from_where != "latest" or queue.topic.startswith(RETRY_PREFIX):
         return None
@@ -181,9 +180,9 @@ def end_before(
 def first_offset(
     instance: ClientInstance, queue: MessageQueue, from_where: FromWhere, *, timeout_s: float = TIMEOUT_S
 ) -> RequestSteps[int]:
-    """Where a group without an offset begins in a queue, by RocketMQ's rules.
+    """Request the start of a group without an offset, by RocketMQ's rules.
 
-    ``"latest"``: behind the last message, but at 0 in a retry topic; ``"earliest"``: at 0; a datetime: at the first
+    ``"latest"``: after the last message, but at 0 in a retry topic; ``"earliest"``: at 0; a datetime: at the first
     message of that time, but behind the last message in a retry topic.
     """
     is_retry = queue.topic.startswith(RETRY_PREFIX)

@@ -1,6 +1,5 @@
-"""Tables with queues as keys, in what brokers ask of consumers: from the bytes of Java and Go, and to those of Java.
-
-Room: client. It must never know a consumer. Source: ResetOffsetBody, GetConsumerStatusBody, ConsumerRunningInfo.
+"""Tables with queues as keys in requests to consumers: decoded from Java and Go, encoded as Java does.
+Source: ResetOffsetBody, GetConsumerStatusBody, ConsumerRunningInfo.
 """
 
 from __future__ import annotations
@@ -34,23 +33,23 @@ class _Table(Struct, rename="camel"):
 
 
 def offsets_of(body: bytes) -> dict[MessageQueue, int]:
-    """The table of a reset (220), with queues as keys or as a list. Raises: FieldError."""
-    found = decode_body(body, _Table, "body").offset_table or {}
-    if isinstance(found, list):
-        return {MessageQueue(one.topic, one.broker_name, one.queue_id): one.offset for one in found}
-    return {_queue(key): offset for key, offset in found.items()}
+    """Decode the table of a reset (220), with queues as keys or as a list. Raises: FieldError."""
+    table = decode_body(body, _Table, "body").offset_table or {}
+    if isinstance(table, list):
+        return {MessageQueue(row.topic, row.broker_name, row.queue_id): row.offset for row in table}
+    return {_queue(key): offset for key, offset in table.items()}
 
 
 def _queue(key: str) -> MessageQueue:
     try:
-        found = msgspec.json.decode(key, type=_Queue, strict=False)
+        queue = msgspec.json.decode(key, type=_Queue, strict=False)
     except msgspec.MsgspecError as error:
         raise FieldError("body.offsetTable", f"queues as keys ({str(error)[:80]})", key[:80]) from None
-    return MessageQueue(found.topic, found.broker_name, found.queue_id)
+    return MessageQueue(queue.topic, queue.broker_name, queue.queue_id)
 
 
 def by_queue(table: Mapping[MessageQueue, Any]) -> Raw:
-    """A table as JSON whose keys are whole queues, sorted."""
+    """Encode a table as JSON whose keys are queues as objects, sorted."""
     rows = (
         ({"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}, value)
         for queue, value in sorted(table.items())

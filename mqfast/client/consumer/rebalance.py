@@ -1,7 +1,7 @@
-"""What changes hands in one rebalance of a topic: from its queues, the group's members and what is owned now.
+"""The result of one rebalance of a topic: from the queues, the members of the group and the owned queues.
 
-Pure: it asks nobody. It must never change anything where the view is incomplete: without members or queues a consumer
-keeps what it has. Source: RebalanceImpl.rebalanceByTopic, updateProcessQueueTableInRebalance.
+Pure functions without requests. Without members or queues the assignment does not change.
+Source: RebalanceImpl.rebalanceByTopic, updateProcessQueueTableInRebalance.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ __all__ = ["NOTHING", "RebalanceResult", "rebalance", "rebalance_broadcast"]
 
 
 class RebalanceResult(NamedTuple):
-    """What one member does: ``give_up`` first, then ``take``; both sorted.
+    """The queues to revoke (``give_up``) first, and then to assign (``take``); both sorted.
 
-    ``unknown``: queues that the strategy named and that the topic does not have; they are not taken.
+    ``unknown``: queues of the strategy that the topic does not have; not assigned.
     """
 
     take: tuple[MessageQueue, ...] = ()
@@ -41,14 +41,14 @@ def rebalance(
     strategy: Allocation,
     owned: Iterable[MessageQueue],
 ) -> RebalanceResult:
-    """One rebalance of a topic in clustering mode.
+    """Rebalance a topic in clustering mode.
 
     Args:
-        queues: all readable queues of the topic, of a route just looked up; none: nothing changes.
-        members: the client ids of the group, as a broker told them; none: nothing changes. Without ``me`` among them
-            all queues are given up, since others read them.
-        owned: queues that this member has now, of any topic.
-    Raises: whatever the strategy raises; the caller then keeps what is owned.
+        queues: all readable queues of the topic, from a fresh route; none: nothing changes.
+        members: the client ids of the group, from a broker; none: nothing changes. Without ``me`` all queues are
+            revoked, since other members read the queues.
+        owned: queues that are assigned to this member, of any topic.
+    Raises: the errors of the strategy; the caller keeps the owned queues then.
     """
     all_queues, ids = sorted_queues(queues), sorted_members(members)
     if not all_queues or not ids:
@@ -58,7 +58,7 @@ def rebalance(
 
 
 def rebalance_broadcast(topic: str, queues: Iterable[MessageQueue], owned: Iterable[MessageQueue]) -> RebalanceResult:
-    """One rebalance in broadcasting mode: every member has all queues; no queues: nothing changes."""
+    """Rebalance in broadcasting mode: every member has all queues; no queues: nothing changes."""
     all_queues = sorted_queues(queues)
     return _change(topic, all_queues, all_queues, owned) if all_queues else NOTHING
 

@@ -1,7 +1,6 @@
-"""What a consumer wants of a topic: Subscription, with the client's own check of tags.
+"""The subscription of a topic, with the client's check of tags. No I/O; the clock is read for versions only.
 
-Room: client. It must never do I/O, and reads a clock for versions only. A broker filters by the hash of a tag, so the
-client compares the text once more. Source: SubscriptionData, FilterAPI.
+A broker filters by the hash of a tag, so the client compares the text too. Source: SubscriptionData, FilterAPI.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ __all__ = ["SQL92", "TAG", "Subscription", "checked_name", "new_version", "tags_
 
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
-_BLANK: Final = "".join(map(chr, range(0x21)))  # what Java's trim() takes off
+_BLANK: Final = "".join(map(chr, range(0x21)))  # the characters that Java's trim() removes
 
 
 _last_version = 0
 
 
 def new_version() -> int:
-    """The version of a subscription that is made now: ms since the epoch, and more than any before in this process.
+    """Return the version of a new subscription: ms since the epoch, above all earlier versions of this process.
 
-    A broker keeps the higher version: without that it would not take a change after the clock was set back.
+    A broker keeps the higher version: without this rule a change after a step back of the clock would be ignored.
     """
     global _last_version
     _last_version = max(_last_version + 1, time.time_ns() // 1_000_000)
@@ -36,19 +35,19 @@ def new_version() -> int:
 
 
 def checked_name(topic: object) -> str:
-    """The name of a topic that may exist. Raises: ConfigError."""
+    """Return a valid topic name. Raises: ConfigError."""
     if not isinstance(topic, str):
         raise ClientConfigError(f"topic: expected a name, found {topic!r}")
     if not broker_accepts_topic(topic):
-        most = 255 if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else 127
+        size = 255 if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else 127
         raise ClientConfigError(
-            f"topic: expected 1 to {most} of the characters a-z, A-Z, 0-9, % | - _, found {len(topic)}: {topic[:140]!r}"
+            f"topic: expected 1 to {size} of the characters a-z, A-Z, 0-9, % | - _, found {len(topic)}: {topic[:140]!r}"
         )
     return topic
 
 
 def tags_of(topics: object) -> Mapping[str, str]:
-    """The argument ``topics`` of a consumer, one name or a mapping, as name -> tags. Raises: ConfigError."""
+    """Convert the argument ``topics`` of a consumer, a name or a mapping, to name -> tags. Raises: ConfigError."""
     if topics is None or topics == {}:
         return {}
     if isinstance(topics, str):
@@ -59,7 +58,7 @@ def tags_of(topics: object) -> Mapping[str, str]:
 
 
 class Subscription:
-    """One topic of a group.
+    """The subscription of a group to one topic.
 
     Args:
         tags: ``"*"``, or tags joined by ``||``.
@@ -90,16 +89,16 @@ class Subscription:
             self._tags = tuple(dict.fromkeys(part for part in parts if part))
 
     def wants(self, message: Delivery) -> bool:
-        """Does the message have one of the tags? SQL is the broker's alone."""
+        """Return whether the message has a subscribed tag. Only the broker evaluates SQL."""
         return self._tags is None or message.tags in self._tags
 
     @property
     def is_all(self) -> bool:
-        """Does it want every message?"""
+        """Return whether the subscription matches every message."""
         return self.kind == TAG and self._tags is None
 
     def as_json(self) -> dict[str, Any]:
-        """Its form in a heartbeat: RocketMQ's SubscriptionData."""
+        """Return RocketMQ's SubscriptionData, for a heartbeat."""
         tags = self._tags or ()
         return {
             "classFilterMode": False,

@@ -81,7 +81,7 @@ def test_a_strategy_is_found_by_its_wire_name() -> None:
         (sorted, "attribute name"),
     ],
 )
-def test_what_is_no_strategy_is_refused_with_the_nearest_name(given: Any, words: str) -> None:
+def test_an_unknown_allocation_is_refused_with_the_nearest_name(given: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         allocation_of(given)
 

@@ -180,7 +180,7 @@ class Owner:
         return ("reply_sync", body)
 
 
-def test_what_the_application_says_goes_to_the_owner() -> None:
+def test_ack_retry_and_reply_go_to_the_owner() -> None:
     owner = Owner()
     (one,) = delivered(record(), owner=owner)
     one.ack()

@@ -113,7 +113,9 @@ def test_a_pull_consumer_gets_what_is_sent_right_after_its_queues_are_given(brok
         until(lambda: poll() or sorted(found) == sent)
 
 
-def test_a_start_does_not_wait_for_a_broker_that_tells_no_place(broker: Broker, producer: Producer) -> None:
+def test_a_broadcasting_start_does_not_wait_for_a_broker_that_answers_no_offset(
+    broker: Broker, producer: Producer
+) -> None:
     producer.send("no_place", b"before")
     found: list[bytes] = []
     consumer = PushConsumer("no_place_readers", broker.namesrv_addr, model="broadcasting")

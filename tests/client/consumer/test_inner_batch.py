@@ -76,7 +76,7 @@ def test_a_push_consumer_gets_each_message_with_its_own_fields(broker: Broker) -
     assert broker.offset("readers", TOPIC) == {QUEUE: 13}
 
 
-def test_one_that_fails_comes_again_and_not_the_others(broker: Broker) -> None:
+def test_only_the_failed_message_of_a_record_is_delivered_again(broker: Broker) -> None:
     bodies = fill(broker, 6)
     seen: list[Delivery] = []
     consumer = broker.consumer("readers")
@@ -95,7 +95,7 @@ def test_one_that_fails_comes_again_and_not_the_others(broker: Broker) -> None:
     assert again.msg_id == next(one.msg_id for one in seen if one.body == b"0003")
 
 
-def test_a_message_of_a_batch_that_fails_too_often_is_a_dead_letter(broker: Broker) -> None:
+def test_a_message_of_a_batch_above_max_reconsume_times_goes_to_the_dead_letter_queue(broker: Broker) -> None:
     fill(broker, 3)
     consumer = broker.consumer("readers", max_reconsume_times=1)
     consumer.subscribe(TOPIC, lambda message: message.body != b"0001")

@@ -39,7 +39,7 @@ def test_the_root_follows_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     assert root_directory() == Path("/home/somebody/.rocketmq_offsets")
 
 
-def test_what_is_saved_comes_back_beside_other_queues(file: OffsetFile) -> None:
+def test_saved_offsets_are_loaded_beside_other_queues(file: OffsetFile) -> None:
     file.save({ONE: 5})
     file.save({TWO: 2**63 - 1})
     file.save({ONE: 4})
@@ -67,7 +67,7 @@ def test_a_damaged_file_is_passed_over_for_its_backup(file: OffsetFile, damage: 
     assert decode(file.path.with_name("offsets.json.bak").read_bytes()) == {ONE: 5}, "damage never becomes the backup"
 
 
-def test_damage_without_a_backup_is_told_and_not_written_over(file: OffsetFile) -> None:
+def test_damage_without_a_backup_raises_and_is_not_overwritten(file: OffsetFile) -> None:
     file.save({ONE: 5})
     file.path.write_bytes(b'{"offsetTable":{{')
     for call in (file.load, lambda: file.save({ONE: 7})):
@@ -77,7 +77,7 @@ def test_damage_without_a_backup_is_told_and_not_written_over(file: OffsetFile) 
 
 
 @pytest.mark.parametrize("offset", ["1e3", "-2", "9223372036854775808", '"x"', "null"])
-def test_an_offset_that_is_none_is_damage(offset: str) -> None:
+def test_an_invalid_offset_in_the_file_is_damage(offset: str) -> None:
     with pytest.raises(CorruptFile):
         decode(b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"t"}:' + offset.encode() + b"}}")
 

@@ -43,7 +43,7 @@ def queue_of(topic: str, number: int = 0) -> MessageQueue:
     return MessageQueue(topic, BROKER_NAME, number)
 
 
-def test_an_offset_in_memory_goes_where_it_is_put_and_stays_once_frozen(tmp_path: Path) -> None:
+def test_an_offset_in_memory_may_move_back_unless_it_is_frozen(tmp_path: Path) -> None:
     async def flow() -> None:
         one, two = MessageQueue("t", "b", 0), MessageQueue("u", "b", 0)
         offsets = FileOffsets(OffsetFile("id", "g", tmp_path))
@@ -100,7 +100,7 @@ def test_a_new_group_begins_at_0_where_the_whole_queue_is_in_memory(hand: Hand) 
     in_loop(flow)
 
 
-def test_what_cannot_be_asked_is_an_error_and_not_the_beginning(hand: Hand) -> None:
+def test_an_offset_that_cannot_be_read_is_an_error_and_not_a_new_group(hand: Hand) -> None:
     hand.send("errors", b"1")
     hand.make_group("g")
 
@@ -148,7 +148,7 @@ def test_where_a_group_without_an_offset_begins(hand: Hand) -> None:
 
 
 @pytest.mark.parametrize("given", ["LAST", None, 7, "timestamp"])
-def test_a_beginning_that_there_is_not_is_refused(given: object) -> None:
+def test_an_invalid_from_where_is_refused(given: object) -> None:
     with pytest.raises(ConfigError, match="from_where: expected 'latest', 'earliest' or a datetime"):
         check_from_where(given)
 
@@ -159,7 +159,7 @@ def test_an_answer_without_a_number_is_an_error_with_the_address() -> None:
         number_field(answer, "offset", "a:1")
 
 
-def test_a_route_is_asked_for_where_the_broker_is_unknown(hand: Hand) -> None:
+def test_the_route_is_requested_if_the_broker_is_unknown(hand: Hand) -> None:
     """Without a shell: the steps are looked at."""
     hand.send("steps", b"1")
 

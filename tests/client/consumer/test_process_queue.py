@@ -22,12 +22,12 @@ def offsets(found: list[Delivery]) -> list[int]:
     return [one.queue_offset for one in found]
 
 
-def test_the_oldest_open_message_bounds_what_is_committed() -> None:
+def test_the_oldest_unacknowledged_message_bounds_the_committable_offset() -> None:
     queue = ProcessQueue(QUEUE, 10)
     assert (queue.committable, queue.span, queue.oldest()) == (10, 0, None)
     assert queue.put(messages(10, 11, 12), 15) == 3  # 13 and 14 did not match
     assert (queue.committable, queue.next_offset, queue.count, queue.span) == (10, 15, 3, 2)
-    first, second, third = queue.take(5)
+    first, second, third = queue.take_messages(5)
     assert queue.ack([second]) == 1
     assert queue.committable == 10
     assert queue.ack([first]) == 1
@@ -36,38 +36,38 @@ def test_the_oldest_open_message_bounds_what_is_committed() -> None:
     assert (queue.committable, queue.count, queue.bytes, queue.span) == (15, 0, 0, 0)
 
 
-def test_a_message_is_settled_once() -> None:
+def test_a_message_is_acknowledged_once() -> None:
     queue = ProcessQueue(QUEUE, 0)
     queue.put(messages(0, 1), 2)
-    taken = queue.take(1)
+    taken = queue.take_messages(1)
     assert queue.ack(taken) == 1
     assert queue.ack(taken) == 0
     assert queue.count == 1
 
 
-def test_what_was_pulled_before_is_left_out() -> None:
+def test_messages_of_an_earlier_pull_are_left_out() -> None:
     queue = ProcessQueue(QUEUE, 0)
     queue.put(messages(0, 1), 2)
     assert queue.put(messages(0, 1, 2), 3) == 1
-    assert offsets(queue.take(9)) == [0, 1, 2]
+    assert offsets(queue.take_messages(9)) == [0, 1, 2]
 
 
-def test_messages_that_were_put_back_come_first_and_in_order() -> None:
+def test_requeued_messages_come_first_and_in_order() -> None:
     queue = ProcessQueue(QUEUE, 0)
     queue.put(messages(*range(5)), 5)
-    taken = queue.take(3)
+    taken = queue.take_messages(3)
     queue.ack(taken[:1])
     queue.requeue(taken)
-    assert offsets(queue.take(9)) == [1, 2, 3, 4]
+    assert offsets(queue.take_messages(9)) == [1, 2, 3, 4]
 
 
 def test_a_dropped_queue_hands_out_nothing() -> None:
     queue = ProcessQueue(QUEUE, 0)
     queue.put(messages(0, 1, 2), 3)
-    queue.take(1)
+    queue.take_messages(1)
     assert offsets(queue.drop()) == [0, 1, 2]
     assert queue.dropped
-    assert queue.take(9) == []
+    assert queue.take_messages(9) == []
     assert queue.waiting == 0
 
 
@@ -79,7 +79,7 @@ def test_bytes_are_those_of_the_records() -> None:
 
 
 @given(st.data())
-def test_nothing_open_lies_below_the_committed_offset(data: st.DataObject) -> None:
+def test_no_unacknowledged_message_is_below_the_committable_offset(data: st.DataObject) -> None:
     queue = ProcessQueue(QUEUE, 0)
     open_, taken, waiting, settled = set[int](), list[Delivery](), list[int](), set[int]()
     end = 0
@@ -92,7 +92,7 @@ def test_nothing_open_lies_below_the_committed_offset(data: st.DataObject) -> No
             open_.update(found)
             waiting += found
         elif step == "take":
-            got = queue.take(data.draw(st.integers(0, 3)))
+            got = queue.take_messages(data.draw(st.integers(0, 3)))
             assert offsets(got) == waiting[: len(got)]
             del waiting[: len(got)]
             taken += got

@@ -96,7 +96,7 @@ def test_statuses_print_as_their_names(broker: Broker) -> None:
     assert status is SendStatus.SEND_OK
 
 
-def test_a_pause_holds_what_a_waiting_pull_brings(broker: Broker) -> None:
+def test_a_pause_holds_the_messages_of_a_held_pull(broker: Broker) -> None:
     seen: list[bytes] = []
     consumer = broker.consumer("g", from_where="first")
     consumer.subscribe("t", lambda message: seen.append(message.body))
@@ -136,7 +136,7 @@ def test_an_offset_of_an_assigned_queue_is_committed_before_anything_was_handed_
     assert broker.offset("g", "t")[queue] == 2
 
 
-def test_a_commit_ahead_of_what_was_handed_out_names_seek(broker: Broker) -> None:
+def test_a_commit_beyond_the_handed_out_messages_names_seek(broker: Broker) -> None:
     broker.send("t", b"0", b"1", b"2")
     with PullConsumer("g", broker.namesrv_addr, topics="t", from_where="first", auto_commit_s=None) as consumer:
         assert consumer.poll(LONG_S, 1)
@@ -146,7 +146,7 @@ def test_a_commit_ahead_of_what_was_handed_out_names_seek(broker: Broker) -> Non
 
 
 @pytest.mark.parametrize("kind", [PushConsumer, PullConsumer])
-def test_a_new_group_reads_a_message_that_comes_while_it_asks_for_its_place(kind: Any, broker: Broker) -> None:
+def test_a_new_group_reads_a_message_that_is_stored_while_the_position_is_requested(kind: Any, broker: Broker) -> None:
     """The end was asked for behind the group's offset: a message between both answers was passed over."""
     broker.send("t", b"an old one")
     consumer = kind("g", broker.namesrv_addr, topics="t")

@@ -176,7 +176,7 @@ def test_a_topic_may_be_subscribed_and_left_while_it_runs(hand: Hand) -> None:
             consumer.subscribe("later", "a", sql="x > 1")
 
 
-def test_sql_chooses_and_a_refused_one_is_told_at_the_start(hand: Hand) -> None:
+def test_sql_filters_and_a_refused_expression_is_an_error_at_the_start(hand: Hand) -> None:
     for price in range(5):
         hand.send("priced", b"%d" % price, properties=f"price\x01{price}\x02")
     with PullConsumer("sql", hand.namesrv, from_where="first") as consumer:
@@ -187,7 +187,7 @@ def test_sql_chooses_and_a_refused_one_is_told_at_the_start(hand: Hand) -> None:
         assert consumer.pull(hand.queue("priced"), 0, sql="price = 4").messages[0].body == b"4"
 
 
-def test_a_group_that_may_not_read_is_told_by_poll(hand: Hand) -> None:
+def test_poll_raises_for_a_group_without_read_permission(hand: Hand) -> None:
     hand.send("closed", b"x")
     body = b'{"groupName":"shut","consumeEnable":false}'
     assert hand.ask(200, body).code == 0
@@ -198,7 +198,7 @@ def test_a_group_that_may_not_read_is_told_by_poll(hand: Hand) -> None:
         assert "no permission" in next(iter(consumer.stats()["queues"].values()))["error"]
 
 
-def test_an_offset_that_is_no_place_any_more_is_told_until_a_seek(hand: Hand) -> None:
+def test_offset_moved_is_raised_until_a_seek(hand: Hand) -> None:
     hand.send("moved", b"0", b"1", b"2")
     hand.make_group("movers")
     queue = hand.queue("moved")
@@ -245,7 +245,7 @@ def test_admins_see_a_pull_consumer_and_move_it_through_the_broker(hand: Hand) -
         assert status.code == 0, status.remark
         assert f'"queueId":{queue.queue_id}'.encode() in bytes(status.body).replace(b"\\", b"")
         body = b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"seen"}:1}}'
-        requests = consumer._engine._requests
+        requests = consumer._engine.parts.requests
         request = RemotingCommand(220, {"topic": "seen", "group": "seeing"}, body)
         consumer._io.call(requests.reset(None, request), 10)  # type: ignore[arg-type]
         assert first(consumer, 2) == [b"1", b"2"]
@@ -253,7 +253,7 @@ def test_admins_see_a_pull_consumer_and_move_it_through_the_broker(hand: Hand) -
             consumer._io.call(requests.reset(None, RemotingCommand(220, {}, b"{]")), 10)  # type: ignore[arg-type]
 
 
-def test_a_broker_that_goes_and_comes_costs_nothing(tmp_path: Path) -> None:
+def test_a_broker_restart_loses_and_repeats_nothing(tmp_path: Path) -> None:
     with a_cluster(tmp_path) as cluster:
         hand = Hand(cluster)
         hand.send("kept", b"0", b"1")
@@ -316,7 +316,7 @@ def test_offsets_may_be_kept_by_the_user(hand: Hand) -> None:
     assert hand.offset("owners", queue) == -1
 
 
-def test_hooks_hear_of_what_is_handed_out(hand: Hand) -> None:
+def test_hooks_are_called_for_messages_that_are_handed_out(hand: Hand) -> None:
     heard: list[tuple[str, list[bytes]]] = []
 
     class Hook(ClientHook):
@@ -346,7 +346,7 @@ def test_pause_stops_the_pulls_and_resume_goes_on(hand: Hand) -> None:
         assert got + first(consumer, 2 - len(got)) == [b"1", b"2"]
 
 
-def test_auto_commit_covers_what_a_later_poll_says_is_done(hand: Hand) -> None:
+def test_auto_commit_commits_messages_acknowledged_by_a_later_poll(hand: Hand) -> None:
     hand.send("auto", b"0", b"1", b"2")
     queue = hand.queue("auto")
     with PullConsumer("automatic", hand.namesrv, topics="auto", from_where="first", auto_commit_s=0.1) as consumer:
@@ -358,7 +358,7 @@ def test_auto_commit_covers_what_a_later_poll_says_is_done(hand: Hand) -> None:
         assert consumer.stats()["queues"][queue]["acknowledged"] == 2
 
 
-def test_a_poll_that_waits_hears_that_the_consumer_is_closed(hand: Hand) -> None:
+def test_a_waiting_poll_raises_when_the_consumer_is_closed(hand: Hand) -> None:
     hand.send("ending", b"x")
     consumer = PullConsumer("ending", hand.namesrv, topics="ending", from_where="first").start()
     assert first(consumer) == [b"x"]
@@ -533,7 +533,7 @@ def test_a_poll_without_a_topic_or_a_queue_says_so(hand: Hand) -> None:
     in_loop(flow)
 
 
-def test_no_route_is_told_with_what_is_missing(hand: Hand) -> None:
+def test_no_route_names_the_missing_broker(hand: Hand) -> None:
     with PullConsumer("routes", hand.namesrv) as consumer:
         with pytest.raises(NoRoute, match="unheard"):
             consumer.queues("unheard")
@@ -543,9 +543,7 @@ def test_no_route_is_told_with_what_is_missing(hand: Hand) -> None:
 
 
 @pytest.mark.parametrize("number", range(2))
-def test_whatever_the_order_of_calls_no_message_is_passed_that_was_not_handed_out(
-    hand: Hand, number: int, seed: int
-) -> None:
+def test_no_order_of_calls_skips_a_message_that_was_not_handed_out(hand: Hand, number: int, seed: int) -> None:
     """Polls, loops, commits, ends with and without an error, against the set of what was seen."""
     dice = random.Random(seed)
     topic, group = f"any-{number}", f"any-{number}"

@@ -65,7 +65,7 @@ def test_at_rest_every_queue_has_exactly_one_owner(name: str, queues: int, steps
 
 
 @given(queues=st.integers(1, 12), owners=st.lists(st.integers(0, 2), min_size=12, max_size=12), steps=STEPS)
-def test_members_that_are_told_their_queues_keep_to_them(
+def test_config_allocation_gives_the_configured_queues(
     queues: int, owners: list[int], steps: list[tuple[str, int]]
 ) -> None:
     """CONFIG: member ``number`` has the queues of owner ``number % 3``, whoever else is there."""
@@ -97,20 +97,20 @@ def change(queues: list[MessageQueue], members: list[str], owned: list[MessageQu
     return rebalance("g", me, TOPIC, queues, members, AverageAllocation(), owned)
 
 
-def test_an_incomplete_view_changes_nothing() -> None:
+def test_rebalance_without_queues_or_members_changes_nothing() -> None:
     assert change([], ["me"], QUEUES) == NOTHING
     assert change(QUEUES, [], QUEUES[:2]) == NOTHING
     assert rebalance_broadcast(TOPIC, [], QUEUES) == NOTHING
     assert not NOTHING
 
 
-def test_a_member_that_the_broker_does_not_know_gives_up_everything() -> None:
+def test_rebalance_of_a_member_that_the_broker_does_not_know_revokes_all_queues() -> None:
     found = rebalance("g", "me", TOPIC, QUEUES, ["other"], AverageAllocation(), QUEUES[:2])
     assert found.give_up == tuple(QUEUES[:2])
     assert found.take == ()
 
 
-def test_only_queues_of_the_topic_change_hands() -> None:
+def test_rebalance_changes_only_queues_of_the_topic() -> None:
     other = MessageQueue("other", "b", 0)
     found = rebalance("g", "me", TOPIC, QUEUES, ["me", "you"], AverageAllocation(), [other, QUEUES[3]])
     assert found == (tuple(QUEUES[:2]), (QUEUES[3],), ())
@@ -123,7 +123,7 @@ def test_a_queue_that_the_topic_does_not_have_is_named_and_not_taken() -> None:
     assert found == ((QUEUES[1],), (), (gone,))
 
 
-def test_a_strategy_that_fails_is_heard_of() -> None:
+def test_an_error_of_an_allocation_strategy_is_reported() -> None:
     def broken(group: str, me: str, queues: object, members: object) -> list[MessageQueue]:
         raise RuntimeError("no idea")
 

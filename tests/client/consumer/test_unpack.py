@@ -90,7 +90,7 @@ def test_a_body_that_is_cut_short_is_an_error(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("pack", "flag"), [(_zstd_that_lies, ZSTD), (_lz4_that_lies, LZ4)])
-def test_the_size_in_a_head_is_not_believed(pack: Callable[[bytes], bytes], flag: int) -> None:
+def test_a_wrong_size_in_a_frame_header_does_not_exceed_the_limit(pack: Callable[[bytes], bytes], flag: int) -> None:
     with pytest.raises(FieldError):
         decompressed(memoryview(pack(bytes(5_000_000))), flag, 1_000_000)
 
@@ -133,7 +133,7 @@ def _send_all(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("reads", [True, False])
-def test_a_message_above_the_limit_becomes_a_dead_letter_and_the_others_are_handled(reads: bool) -> None:
+def test_a_message_above_max_body_bytes_goes_to_the_dead_letter_queue_and_the_others_are_handled(reads: bool) -> None:
     with Broker(
         topics={"orders": 1}, groups=["readers"], config={"messageDelayLevel": " ".join(["0s"] * 18)}
     ) as broker:

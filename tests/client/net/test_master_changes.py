@@ -16,7 +16,7 @@ from broker.two_brokers import as_slave, name_server, run, until
 from running import running_broker
 
 from mqfast import AsyncProducer, AsyncPullConsumer, AsyncPushConsumer
-from mqfast.client.consumer.push import pull_loop
+from mqfast.client.consumer.push import fetcher
 from mqfast.errors import ClientError
 
 pytestmark = pytest.mark.usefixtures("nobody_looks_at_all_routes")
@@ -78,7 +78,7 @@ def test_producer_and_consumer_find_the_new_master(tmp_path: Path, kind: Any) ->
 def test_a_slave_that_is_not_read_is_not_asked_without_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It sends to the master, which is away."""
     asked: list[str] = []
-    original = pull_loop.pull
+    original = fetcher.pull
 
     def pull(address: str, *more: Any, **named: Any) -> Any:
         asked.append(address)
@@ -96,8 +96,8 @@ def test_a_slave_that_is_not_read_is_not_asked_without_a_pause(tmp_path: Path, m
                         await until(lambda: asked.count(slave.address) > 10)
                         began, count = time.monotonic(), asked.count(slave.address)
                         await until(lambda: asked.count(slave.address) >= count + 100)
-                        assert time.monotonic() - began > 15 * pull_loop.FAILED_S, "of five queues, each 20 times"
+                        assert time.monotonic() - began > 15 * fetcher.FAILED_S, "of five queues, each 20 times"
 
-    monkeypatch.setattr(pull_loop, "pull", pull)
-    monkeypatch.setattr(pull_loop, "FAILED_S", 0.05)
+    monkeypatch.setattr(fetcher, "pull", pull)
+    monkeypatch.setattr(fetcher, "FAILED_S", 0.05)
     run(flow)

@@ -22,9 +22,9 @@ CLIENT = Path(mqfast.__file__).parent / "client"
 # Waits of threads without a time, each with the reason why it ends.
 ENDS = {
     ("consumer/iteration.py", "self._lock.acquire"): "a lock that was made in the line before",
-    ("consumer/push/ready.py", "lock.acquire"): "the thread that took it from the list lets go of it next",
-    ("consumer/push/workers.py", "lock.acquire"): "a lock that was made in the line before",
-    ("consumer/push/workers.py", "future.result"): "the future is done",
+    ("consumer/push/wakeup_queue.py", "lock.acquire"): "the thread that took it from the list lets go of it next",
+    ("consumer/push/worker_pools.py", "lock.acquire"): "a lock that was made in the line before",
+    ("consumer/push/worker_pools.py", "future.result"): "the future is done",
     ("consumer/async_push_consumer.py", "waits[1].result"): "the task is done",
     ("net/connect.py", "ended.acquire"): "a lock that was made in the line before",
     ("net/io_thread.py", "self.ended.acquire"): "a lock that was made in the line before",
@@ -63,7 +63,7 @@ def test_every_wait_of_a_thread_has_a_time() -> None:
 WITHOUT_FILES = """
 import os, resource, sys, time
 from mqfast import AdminClient, Producer, PullConsumer, PushConsumer
-from mqfast.client.net import io_thread, instance, lane  # what a first call would load
+from mqfast.client.net import io_thread, instance, connection_pool  # what a first call would load
 from mqfast.client.producer import transaction
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))

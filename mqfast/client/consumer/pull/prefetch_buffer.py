@@ -1,9 +1,9 @@
-"""What a pull consumer has pulled and not handed out, and how far the application is: one place for both faces.
+"""The prefetch buffer of a pull consumer: pulled messages, and the offsets of handed out and acknowledged messages.
 
-Each queue has two offsets: behind the last message that was *handed out*, and behind the last one that was
-*acknowledged*, which is what auto commit and the end of a consumer may store. A poll acknowledges what earlier polls
-handed out; a loop acknowledges a message when it asks for the next one. This module must never do I/O, acknowledge
-what was not handed out, or pass over messages that were deleted. Source: AssignedMessageQueue, ProcessQueue.
+Each queue has two offsets: after the last message that was *handed out*, and after the last message that was
+*acknowledged*. Auto commit and the end of a consumer commit the acknowledged offset. A poll acknowledges the messages
+of earlier polls; a loop acknowledges a message by the request for the next one. No I/O. Deleted messages are never
+skipped without an error or a warning. Source: AssignedMessageQueue, ProcessQueue.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["CacheLimits", "CachedQueue", "PrefetchBuffer"]
 
 
 class CacheLimits(NamedTuple):
-    """Nothing more is pulled while a queue has as many messages or bytes ahead, or all queues together ``total``."""
+    """The limits at which pulls stop: ``messages`` and ``bytes`` of a queue, ``total`` messages of all queues."""
 
     messages: int = 1000
     bytes: int = 100 << 20
@@ -31,17 +31,17 @@ class CacheLimits(NamedTuple):
 
 
 class CachedQueue:
-    """One queue that this consumer reads.
+    """A queue that this consumer reads.
 
     Attributes:
-        queue: as it goes over the wire; plain: as users see it.
-        handed_out, acknowledged: None until it is known where the group is.
+        queue: on the wire; plain: without namespace.
+        handed_out, acknowledged: None until the position is known.
         next_pull: the offset of the next pull.
-        is_new: the group has no place in the queue that could be lost: it begins at the first message there is.
-        moved: why nothing more is handed out, until a seek.
-        is_paused: nothing is pulled for the moment; waits: a pull waits for room.
-        error: why the last pull failed; None: it did not.
-        was_lost: its topic was deleted meanwhile.
+        is_new: the group has no offset in the queue that could be lost: the start is the first message.
+        moved: the error that keeps messages from being handed out, until a seek.
+        is_paused: the queue is not pulled; waits: a pull waits for room.
+        error: of the last pull; None: the pull succeeded.
+        was_lost: the topic was deleted meanwhile.
     """
 
     __slots__ = (
@@ -66,7 +66,7 @@ class CachedQueue:
         self.bytes = 0
 
     def begin(self, offset: int, *, is_new: bool) -> None:
-        """Everything before this offset is done, nothing is cached."""
+        """Set the position: all messages before are acknowledged, no message is cached."""
         self.handed_out = self.acknowledged = self.next_pull = offset
         self.is_new = is_new
         self.moved = None
@@ -74,7 +74,7 @@ class CachedQueue:
         self.bytes = 0
 
     def pop(self) -> Delivery:
-        """Hand out one message; behind the last one lies what nobody wants."""
+        """Hand out a message; after the last cached message only filtered messages follow."""
         message = self.ahead.popleft()
         self.bytes -= message.store_size
         self.handed_out = self.ahead[0].queue_offset if self.ahead else self.next_pull
@@ -82,15 +82,15 @@ class CachedQueue:
 
 
 class PrefetchBuffer:
-    """All queues of one consumer.
+    """All queues of a consumer.
 
     Args:
         group: for errors.
-        offset_reset: what becomes of a queue whose next offset is no place in it any more: ``"error"``, ``"earliest"``
-            or ``"latest"``.
-        limits: what is cached at most.
-        changed: called with a queue that has room for a pull again, or (True) whose next pull is another one.
-    Attributes: arrival: is notified when something can be handed out; asynchronous: called then as well, in the loop.
+        offset_reset: handling of a next offset that is outside of the queue: ``"error"``, ``"earliest"`` or
+            ``"latest"``.
+        limits: at which pulls stop.
+        changed: called with a queue that has room for a pull again, or (True) a new position.
+    Attributes: arrival: is notified when a message can be handed out; asynchronous: called then as well, in the loop.
     Thread: any.
     """
 
@@ -109,102 +109,104 @@ class PrefetchBuffer:
         self._in_hand: Delivery | None = None
         self._in_hand_end = 0
 
-    # --- which queues ---
+    # --- queues ---
 
     def add(self, queue: MessageQueue, plain: MessageQueue) -> CachedQueue:
-        """This consumer reads the queue from now on."""
+        """Add a queue of this consumer."""
         with self.arrival:
-            found = self._queues[queue] = CachedQueue(queue, plain)
-            return found
+            cached = self._queues[queue] = CachedQueue(queue, plain)
+            return cached
 
     def remove(self, queue: MessageQueue) -> CachedQueue | None:
-        """The queue is given up: what is cached of it is for its next owner."""
+        """Remove a queue and discard its cached messages, which the next owner pulls again."""
         with self.arrival:
-            found = self._queues.pop(queue, None)
-            if found is not None:
-                found.is_dropped = True
-                found.ahead.clear()
-                found.bytes = 0
-                if self._in_hand is not None and self._in_hand.source.queue == found.plain:
+            cached = self._queues.pop(queue, None)
+            if cached is not None:
+                cached.is_dropped = True
+                cached.ahead.clear()
+                cached.bytes = 0
+                if self._in_hand is not None and self._in_hand.source.queue == cached.plain:
                     self._in_hand = None
-            return found
+            return cached
 
     def get(self, queue: MessageQueue) -> CachedQueue | None:
-        """A queue of this consumer; None where it is somebody else's."""
+        """Return a queue of this consumer; None: the queue is not assigned."""
         return self._queues.get(queue)
 
     def all(self) -> list[CachedQueue]:
-        """All queues of this consumer."""
+        """Return all queues of this consumer."""
         with self.arrival:
             return list(self._queues.values())
 
     @property
     def count(self) -> int:
-        """How many messages wait to be handed out."""
+        """Return the number of cached messages."""
         with self.arrival:
-            return sum(len(one.ahead) for one in self._queues.values())
+            return sum(len(cached.ahead) for cached in self._queues.values())
 
-    # --- what comes in ---
+    # --- answers of pulls ---
 
-    def put(self, one: CachedQueue, answer: PullAnswer) -> str:
-        """Take the answer of a pull at ``one.next_pull``. Returns: what a log should say of it, or nothing."""
+    def put(self, cached: CachedQueue, answer: PullAnswer) -> str:
+        """Add the answer of a pull at ``cached.next_pull``. Returns: a warning for the log, or an empty text."""
         with self.arrival:
-            if one.is_dropped or answer.asked_offset != one.next_pull:
-                return ""  # of a queue that was given up, or of a place that was left
-            one.error = None
+            if cached.is_dropped or answer.asked_offset != cached.next_pull:
+                return ""  # of a revoked queue, or of an old position
+            cached.error = None
             if answer.is_reset:
-                one.begin(answer.next_offset, is_new=False)
-                return f"the offset of {one.plain} was reset to {answer.next_offset}"
+                cached.begin(answer.next_offset, is_new=False)
+                return f"the offset of {cached.plain} was reset to {answer.next_offset}"
             if answer.is_moved:
-                return self._move(one, answer)
+                return self._offset_moved(cached, answer)
             if answer.status is PullStatus.FOUND:
-                one.is_new = False
-                one.ahead.extend(answer.messages)
-                one.bytes += sum(message.store_size for message in answer.messages)
-            one.next_pull = max(one.next_pull, answer.next_offset)
-            if len(one.ahead) == len(answer.messages):  # nothing waited before: what nobody wants is passed at once
-                self._pass(one, answer.messages[0].queue_offset if answer.messages else one.next_pull)
-            if one.ahead:
+                cached.is_new = False
+                cached.ahead.extend(answer.messages)
+                cached.bytes += sum(message.store_size for message in answer.messages)
+            cached.next_pull = max(cached.next_pull, answer.next_offset)
+            if len(cached.ahead) == len(answer.messages):  # the cache was empty: skip filtered messages at once
+                self._skip_to(cached, answer.messages[0].queue_offset if answer.messages else cached.next_pull)
+            if cached.ahead:
                 self._wake()
             return ""
 
     @staticmethod
-    def _pass(one: CachedQueue, to: int) -> None:
-        # Messages without a wanted tag need no acknowledgement where none before them waits for one.
-        if one.acknowledged == one.handed_out:
-            one.acknowledged = to
-        one.handed_out = to
+    def _skip_to(cached: CachedQueue, to: int) -> None:
+        # Filtered messages need no acknowledgement if all messages before are acknowledged.
+        if cached.acknowledged == cached.handed_out:
+            cached.acknowledged = to
+        cached.handed_out = to
 
-    def _move(self, one: CachedQueue, answer: PullAnswer) -> str:
-        at, low = one.next_pull, answer.min_offset
-        if answer.next_offset > at:
-            low = max(low, answer.next_offset)
-        if one.is_new:
-            one.begin(low if at < low else answer.max_offset, is_new=True)
+    def _offset_moved(self, cached: CachedQueue, answer: PullAnswer) -> str:
+        offset, first = cached.next_pull, answer.min_offset
+        if answer.next_offset > offset:
+            first = max(first, answer.next_offset)
+        if cached.is_new:
+            cached.begin(first if offset < first else answer.max_offset, is_new=True)
             return ""
-        moved = OffsetMoved(self._group, one.plain.topic, one.plain.queue_id, at, low, answer.max_offset, one.plain)
+        moved = OffsetMoved(
+            self._group, cached.plain.topic, cached.plain.queue_id, offset, first, answer.max_offset, cached.plain
+        )
         if self._offset_reset == "error":
-            one.moved = moved
+            cached.moved = moved
             self._wake()
             return str(moved)
-        to = low if self._offset_reset == "earliest" else answer.max_offset
-        one.next_pull = to
-        if not one.ahead:
-            self._pass(one, to)
-        return f"{moved} (offset_reset={self._offset_reset!r}: it goes on at {to})"
+        target = first if self._offset_reset == "earliest" else answer.max_offset
+        cached.next_pull = target
+        if not cached.ahead:
+            self._skip_to(cached, target)
+        return f"{moved} (offset_reset={self._offset_reset!r}: it goes on at {target})"
 
-    def fail(self, one: CachedQueue, error: Exception) -> bool:
-        """A pull failed. Returns: is the failure another one than before?"""
-        before, one.error = one.error, error
+    def fail(self, cached: CachedQueue, error: Exception) -> bool:
+        """Note the error of a pull. Returns: whether the error differs from the previous error."""
+        before, cached.error = cached.error, error
         return str(before) != str(error)
 
-    def lose(self, one: CachedQueue) -> None:
-        """The topic of a queue was deleted: what is known of it is void."""
+    def reset_position(self, cached: CachedQueue) -> None:
+        """Discard the position of a queue whose topic was deleted."""
         with self.arrival:
-            one.begin(0, is_new=True)
-            one.handed_out = one.acknowledged = None
-            one.was_lost = True
-            if self._in_hand is not None and self._in_hand.source.queue == one.plain:
+            cached.begin(0, is_new=True)
+            cached.handed_out = cached.acknowledged = None
+            cached.was_lost = True
+            if self._in_hand is not None and self._in_hand.source.queue == cached.plain:
                 self._in_hand = None
 
     def _wake(self) -> None:
@@ -213,126 +215,135 @@ class PrefetchBuffer:
             self.asynchronous()
 
     def close(self, why: str) -> None:
-        """Nothing more is handed out; who waits is told why."""
+        """Hand out no further message; waiting callers get ClientClosed with this text."""
         with self.arrival:
             self._closed = why
             self._wake()
 
-    def is_full(self, one: CachedQueue) -> bool:
-        """Has the queue, or have all together, as many messages as the limits allow?"""
+    def is_full(self, cached: CachedQueue) -> bool:
+        """Return whether the queue, or all queues together, reach a limit."""
         limits = self._limits
-        return len(one.ahead) >= limits.messages or one.bytes >= limits.bytes or self.count >= limits.total
+        return len(cached.ahead) >= limits.messages or cached.bytes >= limits.bytes or self.count >= limits.total
 
-    # --- what goes out ---
+    # --- messages for the application ---
 
     def acknowledge(self) -> None:
-        """The application is done with all that was handed out."""
+        """Acknowledge all messages that were handed out."""
         with self.arrival:
             self._in_hand = None
-            for one in self._queues.values():
-                one.acknowledged = one.handed_out
+            for cached in self._queues.values():
+                cached.acknowledged = cached.handed_out
 
-    def take(self, most: int) -> list[Delivery]:
-        """Up to so many messages, of the queues in turn. Raises: OffsetMoved, ClientClosed."""
-        found: list[Delivery] = []
+    def poll(self, max_count: int) -> list[Delivery]:
+        """Hand out up to ``max_count`` messages, of the queues in turn. Raises: OffsetMoved, ClientClosed."""
+        messages: list[Delivery] = []
         with self.arrival:
             self._in_hand = None
-            for one in self._in_turn():
-                while one.ahead and len(found) < most:
-                    found.append(one.pop())
+            for cached in self._queues_in_turn():
+                while cached.ahead and len(messages) < max_count:
+                    messages.append(cached.pop())
             self._make_room()
-            return found
+            return messages
 
     def _make_room(self) -> None:
-        for one in self._queues.values():
-            if one.waits and not self.is_full(one):
-                one.waits = False
-                self._changed(one.queue, False)
+        for cached in self._queues.values():
+            if cached.waits and not self.is_full(cached):
+                cached.waits = False
+                self._changed(cached.queue, False)
 
     def next(self, before: Delivery | None) -> Delivery | None:
-        """Acknowledge the message that a loop has in hand, and hand out the next one; None: there is none yet.
+        """Acknowledge the current message of a loop, and hand out the next message; None: no message is cached.
 
         Raises: OffsetMoved, ClientClosed.
         """
         with self.arrival:
             if before is not None and before is self._in_hand:
-                one = next((one for one in self._queues.values() if one.plain == before.source.queue), None)
-                if one is not None:
-                    one.acknowledged = max(self._in_hand_end, one.acknowledged or 0)
-                    if not one.ahead and one.acknowledged < (one.handed_out or 0):
-                        one.acknowledged = one.handed_out
+                cached = next((cached for cached in self._queues.values() if cached.plain == before.source.queue), None)
+                if cached is not None:
+                    cached.acknowledged = max(self._in_hand_end, cached.acknowledged or 0)
+                    if not cached.ahead and cached.acknowledged < (cached.handed_out or 0):
+                        cached.acknowledged = cached.handed_out
                 self._in_hand = None
-            for one in self._in_turn():
-                if one.ahead:
-                    message = one.pop()
-                    self._in_hand, self._in_hand_end = message, one.handed_out or 0
+            for cached in self._queues_in_turn():
+                if cached.ahead:
+                    message = cached.pop()
+                    self._in_hand, self._in_hand_end = message, cached.handed_out or 0
                     self._make_room()
                     return message
             return None
 
     def rewind(self) -> None:
-        """A new loop begins at what was not acknowledged."""
+        """Continue after the acknowledged messages, for a new loop."""
         with self.arrival:
             self._in_hand = None
-            for one in self._queues.values():
-                if one.acknowledged is not None and one.acknowledged != one.handed_out:
-                    self._begin(one, one.acknowledged, one.is_new)
+            for cached in self._queues.values():
+                if cached.acknowledged is not None and cached.acknowledged != cached.handed_out:
+                    self._begin(cached, cached.acknowledged, cached.is_new)
 
     def seek(self, queue: MessageQueue, offset: int, *, is_new: bool) -> None:
-        """Go on at an offset. Args: is_new: no message before the first one there is counts as lost.
+        """Set the position of a queue. Args: is_new: messages before the first stored message do not count as lost.
 
-        Raises: UsageError for a queue of somebody else.
+        Raises: UsageError for a queue that is not assigned.
         """
         with self.arrival:
-            one = self._queues.get(queue)
-            if one is None:
+            cached = self._queues.get(queue)
+            if cached is None:
                 raise ClientUsageError(f"seek: {queue} is not assigned to this consumer")
-            if self._in_hand is not None and self._in_hand.source.queue == one.plain:
+            if self._in_hand is not None and self._in_hand.source.queue == cached.plain:
                 self._in_hand = None
-            self._begin(one, offset, is_new)
+            self._begin(cached, offset, is_new)
 
     def reread(self, topic: str) -> None:
-        """What is cached of a topic was chosen by an expression that is old: pull it again; the places stay."""
+        """Discard messages of a topic that an old expression has filtered, and pull again from the same positions."""
         with self.arrival:
-            for one in self._queues.values():
-                if one.queue.topic == topic and one.handed_out is not None:
-                    acknowledged, moved = one.acknowledged, one.moved
-                    self._begin(one, one.handed_out, one.is_new)
-                    one.acknowledged, one.moved = acknowledged, moved
+            for cached in self._queues.values():
+                if cached.queue.topic == topic and cached.handed_out is not None:
+                    acknowledged, moved = cached.acknowledged, cached.moved
+                    self._begin(cached, cached.handed_out, cached.is_new)
+                    cached.acknowledged, cached.moved = acknowledged, moved
 
-    def _begin(self, one: CachedQueue, offset: int, is_new: bool) -> None:
-        one.begin(offset, is_new=is_new)
-        one.waits = False
-        self._changed(one.queue, True)
+    def _begin(self, cached: CachedQueue, offset: int, is_new: bool) -> None:
+        cached.begin(offset, is_new=is_new)
+        cached.waits = False
+        self._changed(cached.queue, True)
 
-    def _in_turn(self) -> list[CachedQueue]:
+    def _queues_in_turn(self) -> list[CachedQueue]:
         if self._closed:
             raise ClientClosed(self._closed)
         queues = list(self._queues.values())
-        for one in queues:
-            if one.moved is not None and not one.ahead:
-                raise one.moved.again()
+        for cached in queues:
+            if cached.moved is not None and not cached.ahead:
+                raise cached.moved.again()
         if not queues:
             return queues
         self._turn = (self._turn + 1) % len(queues)
         return queues[self._turn :] + queues[: self._turn]
 
-    # --- where it is ---
+    # --- offsets ---
 
     def positions(self, *, handed_out: bool) -> dict[MessageQueue, int]:
-        """By queue on the wire: behind what was handed out, or acknowledged; only queues whose place is known."""
+        """Return queue on the wire -> offset after the handed out, or acknowledged, messages; without unknown
+        positions.
+        """
         with self.arrival:
-            found = {one: one.handed_out if handed_out else one.acknowledged for one in self._queues.values()}
-            return {one.queue: at for one, at in found.items() if at is not None}
+            offsets = {
+                cached: cached.handed_out if handed_out else cached.acknowledged for cached in self._queues.values()
+            }
+            return {cached.queue: offset for cached, offset in offsets.items() if offset is not None}
 
     def check(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """May these offsets be committed? Raises: UsageError: not behind what was handed out, or not of our queues."""
+        """Check offsets for a commit.
+
+        Raises: UsageError: beyond the messages that were handed out, or a queue that is not assigned.
+        """
         with self.arrival:
             for queue, offset in offsets.items():
-                one = self._queues.get(queue)
-                if one is None:
+                cached = self._queues.get(queue)
+                if cached is None:
                     raise ClientUsageError(f"commit: {queue} is not assigned to this consumer (any more)")
-                if offset < 0 or (one.handed_out is not None and offset > one.handed_out):
-                    most = "0 or more" if one.handed_out is None else f"0 to {one.handed_out}"
+                if offset < 0 or (cached.handed_out is not None and offset > cached.handed_out):
+                    allowed = "0 or more" if cached.handed_out is None else f"0 to {cached.handed_out}"
                     hint = "" if offset < 0 else ", where nothing was handed out yet: seek goes there"
-                    raise ClientUsageError(f"commit of {one.plain}: expected an offset of {most}, found {offset}{hint}")
+                    raise ClientUsageError(
+                        f"commit of {cached.plain}: expected an offset of {allowed}, found {offset}{hint}"
+                    )

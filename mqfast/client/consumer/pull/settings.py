@@ -1,7 +1,4 @@
-"""The arguments of pull consumers: checked before anything is sent, once for both faces.
-
-It must never do I/O. Defaults: DefaultLitePullConsumer's, docs/client.md.
-"""
+"""The checked arguments of pull consumers. No I/O. Defaults: those of DefaultLitePullConsumer, docs/client.md."""
 
 from __future__ import annotations
 
@@ -54,7 +51,7 @@ _JAVA: Final = ("autoCommit", "autoCommitIntervalMillis", "pullThresholdForAll")
 
 
 class PullSettings(NamedTuple):
-    """The checked arguments of one pull consumer; ``group`` is without its namespace."""
+    """The checked arguments of one pull consumer; ``group``: without namespace."""
 
     group: str
     instance: InstanceSettings
@@ -89,10 +86,10 @@ def pull_settings(
     numbers: Mapping[str, Any],
     unknown: Iterable[str],
 ) -> PullSettings:
-    """Check all of them.
+    """Check all arguments.
 
-    Args: shared: what ``instance_settings`` takes; numbers: those with a rule; unknown: names that are no argument.
-    Raises: ConfigError that names the argument, what is expected and what was found.
+    Args: shared: arguments of ``instance_settings``; numbers: arguments with a rule; unknown: unknown names.
+    Raises: ConfigError with the argument, the expected and the given value.
     """
     check_names("PullConsumer", unknown, (*shared, *numbers, *_OTHERS))
     name = check_group(group)
@@ -104,7 +101,7 @@ def pull_settings(
     is_broadcasting = numbers["model"] == "broadcasting"
     namespace = instance.namespace or namespace_of_address(instance.name_servers[0])
     instance = instance._replace(namespace=namespace)
-    # The file of a broadcasting consumer's offsets is found by the client id, so that must not be by chance.
+    # The client id is part of the path of a broadcasting consumer's offset file, so it must not be random.
     if instance.instance_name is None and is_broadcasting:
         instance = instance._replace(instance_name="DEFAULT")
     return PullSettings(
@@ -129,21 +126,21 @@ def pull_settings(
 
 
 def pull_arguments(settings: Mapping[str, str | int | bool]) -> dict[str, Any]:
-    """The arguments of a pull consumer from DefaultLitePullConsumer's settings. Raises: ConfigError."""
-    left: dict[str, Any] = dict(settings)
-    own = {name: left.pop(name) for name in _JAVA if name in left}
-    found = consumer_arguments(left)
-    check_names("PullConsumer from Java's settings", found, (*InstanceSettings._fields, *_RULES, *_OTHERS))
+    """Convert DefaultLitePullConsumer's settings to the arguments of a pull consumer. Raises: ConfigError."""
+    others: dict[str, Any] = dict(settings)
+    own = {name: others.pop(name) for name in _JAVA if name in others}
+    arguments = consumer_arguments(others)
+    check_names("PullConsumer from Java's settings", arguments, (*InstanceSettings._fields, *_RULES, *_OTHERS))
     if "pullThresholdForAll" in own:
-        found["max_cached_total"] = _whole("pullThresholdForAll", own["pullThresholdForAll"])
+        arguments["max_cached_total"] = _whole("pullThresholdForAll", own["pullThresholdForAll"])
     if "autoCommitIntervalMillis" in own:
-        found["auto_commit_s"] = _whole("autoCommitIntervalMillis", own["autoCommitIntervalMillis"]) / 1000
+        arguments["auto_commit_s"] = _whole("autoCommitIntervalMillis", own["autoCommitIntervalMillis"]) / 1000
     is_automatic = str(own.get("autoCommit", True)).strip().lower()
     if is_automatic not in ("true", "false"):
         raise ClientConfigError(f"autoCommit: expected true or false, found {own['autoCommit']!r}")
     if is_automatic == "false":
-        found["auto_commit_s"] = None
-    return found
+        arguments["auto_commit_s"] = None
+    return arguments
 
 
 def _whole(name: str, value: Any) -> int:
@@ -154,15 +151,18 @@ def _whole(name: str, value: Any) -> int:
 
 
 def subscriptions_of(topics: str | Mapping[str, str] | None, namespace: str | None) -> dict[str, Subscription]:
-    """Those of the argument ``topics`` (one name, or name -> tags), by name on the wire.
+    """Return the subscriptions of the argument ``topics`` (a name, or name -> tags), by name on the wire.
 
     Raises: ConfigError, UsageError.
     """
     given = tags_of(topics)
-    return {one.topic: one for one in (new_subscription(topic, tags, None, namespace) for topic, tags in given.items())}
+    return {
+        subscription.topic: subscription
+        for subscription in (new_subscription(topic, tags, None, namespace) for topic, tags in given.items())
+    }
 
 
 def new_subscription(topic: str, tags: str | None, sql: str | None, namespace: str | None) -> Subscription:
-    """One subscription of this moment. Raises: ConfigError, UsageError."""
+    """Create a subscription with a new version. Raises: ConfigError, UsageError."""
     name = wrap(namespace, checked_name(topic))
     return Subscription(name, tags, sql=sql, version=new_version())

@@ -1,35 +1,31 @@
-"""Why a consumer gets nothing, in words: for ``stats()`` and for one warning half a minute after the start.
-
-Room: client. It must never change anything.
-"""
+"""The reasons why a consumer gets no message: for ``stats()`` and for a warning half a minute after the start."""
 
 from __future__ import annotations
 
 import logging
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import Struct
 
-from mqfast.client.consumer.push.state import TopicSubscription
+from mqfast.client.consumer.push.dispatcher import Dispatcher
+from mqfast.client.consumer.push.state import Assigned, ConsumerState, TopicSubscription
 from mqfast.client.consumer.subscription import SQL92
+from mqfast.client.net.instance import ClientInstance
 from mqfast.client.net.request_steps import Request
 from mqfast.errors import FieldError, MqfastError
 from mqfast.remoting.bodies import build_tables, decode_body
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
-if TYPE_CHECKING:
-    from mqfast.client.consumer.push.engine import PushEngine
-
-__all__ = ["LOOK_S", "Diagnostics", "stats"]
+__all__ = ["LOOK_S", "Diagnostics"]
 
 _log = logging.getLogger("mqfast.client.consumer")
 LOOK_S: Final = 30.0
 STUCK_S: Final = 30.0
 _NAMES: Final = 5
 _OTHER_SIGNS: Final = re.compile(r"[\s,;|&]")
-"""What users write between tags, and brokers take as a part of one tag."""
+"""Separators between tags that brokers accept as part of a tag."""
 
 
 class _Subscription(Struct, rename="camel"):
@@ -41,111 +37,153 @@ class _Connections(Struct, rename="camel"):
 
 
 class Diagnostics:
-    """The reasons of one consumer. Thread: that of the loop, but for ``reasons``: any."""
+    """The state of a consumer in words and counts. Thread: that of the loop, except ``reasons`` and ``stats``."""
 
-    def __init__(self, engine: PushEngine) -> None:
-        self._engine = engine
+    def __init__(self, state: ConsumerState, instance: ClientInstance, dispatcher: Dispatcher) -> None:
+        self._state: Final = state
+        self._instance: Final = instance
+        self._dispatcher: Final = dispatcher
         self._disagreements: list[str] = []
-        self._told = False
+        self._has_warned = False
 
-    async def look(self) -> None:
-        """While no message has come: does the group want something else? One warning says what is the matter."""
-        engine = self._engine
-        if self._told or any(one.pulled for one in engine.assigned.values()):
+    async def warn_once(self) -> None:
+        """Write a single warning with the reasons, unless a message has arrived."""
+        state = self._state
+        if self._has_warned or any(assigned.pulled for assigned in state.assigned.values()):
             return
-        if engine.is_clustering:
-            await self._compare()
-        found = self.reasons()
-        self._told = True
+        if state.is_clustering:
+            await self._compare_subscriptions()
+        reasons = self.reasons()
+        self._has_warned = True
         _log.warning(
-            "group %s: no message in %g s: %s", engine.group, LOOK_S, "; ".join(found) or "the queues are empty"
+            "group %s: no message in %g s: %s", state.group, LOOK_S, "; ".join(reasons) or "the queues are empty"
         )
 
-    async def _compare(self) -> None:
-        """What the broker has as the group's subscriptions, beside this member's."""
-        engine, fields = self._engine, {"consumerGroup": self._engine.group}
-        found: list[str] = []
-        for place in list(engine.instance.routes.brokers.values())[:1]:
-            for address in list(place.addresses.values())[:1]:
+    async def _compare_subscriptions(self) -> None:
+        """Compare the group's subscriptions at a broker with those of this member."""
+        instance, fields = self._instance, {"consumerGroup": self._state.group}
+        differences: list[str] = []
+        for broker in list(instance.routes.brokers.values())[:1]:
+            for address in list(broker.addresses.values())[:1]:
                 try:
                     code = RequestCode.GET_CONSUMER_CONNECTION_LIST
-                    answer = await engine.instance.driver.request(Request(address, code, fields))
+                    answer = await instance.driver.request(Request(address, code, fields))
                     if answer is None or answer.code != ResponseCode.SUCCESS:
                         continue
                     table = decode_body(bytes(answer.body), _Connections, "body").subscription_table
                 except (MqfastError, FieldError):
                     continue
-                found += self._differences(table)
-        self._disagreements = found
+                differences += self._differences(table)
+        self._disagreements = differences
 
     def _differences(self, table: Mapping[str, _Subscription]) -> list[str]:
-        engine = self._engine
-        found = []
-        for topic, wanted in engine.wanted.items():
+        differences = []
+        for topic, wanted in self._state.wanted.items():
             theirs = table.get(topic)
             ours = wanted.subscription.expression
             if theirs is None:
-                found.append(f"topic {topic}: a member of the group does not subscribe to it; all must subscribe alike")
+                text = f"topic {topic}: a member of the group does not subscribe to it; all must subscribe alike"
+                differences.append(text)
             elif theirs.sub_string != ours:
                 text = f"topic {topic}: this member wants {ours!r}, another one {theirs.sub_string!r}"
-                found.append(f"{text}; all members of a group must subscribe alike")
-        found += [
+                differences.append(f"{text}; all members of a group must subscribe alike")
+        differences += [
             f"topic {topic}: another member of the group subscribes to it, this one does not; all must subscribe alike"
             for topic in table
-            if topic not in engine.wanted
+            if topic not in self._state.wanted
         ]
-        return found
+        return differences
 
     def reasons(self) -> list[str]:
-        """What keeps messages from coming, or more of them; empty when nothing is known to."""
-        engine = self._engine
-        if engine.is_closing:
+        """Return the known reasons why no message arrives. Thread: any."""
+        state, dispatcher = self._state, self._dispatcher
+        if state.is_closing:
             return ["the consumer is closed"]
-        found = [
-            f"topic {topic}: no name server knows it" for topic in list(engine.missing) if topic != engine.retry_topic
+        reasons = [
+            f"topic {topic}: no name server knows it" for topic in list(state.missing) if topic != state.retry_topic
         ]
-        found += [
-            f"topic {topic}: the last subscription was refused: {why}" for topic, why in list(engine.refused.items())
+        reasons += [
+            f"topic {topic}: the last subscription was refused: {why}" for topic, why in list(state.refused.items())
         ]
-        found += self._disagreements
-        if not engine.pulls.resumed.is_set():
-            found.append("the consumer is paused")
-        for topic, wanted in list(engine.wanted.items()):
-            if topic == engine.retry_topic or topic in engine.missing:
+        reasons += self._disagreements
+        if not state.resumed.is_set():
+            reasons.append("the consumer is paused")
+        for topic, wanted in list(state.wanted.items()):
+            if topic == state.retry_topic or topic in state.missing:
                 continue
-            mine = [one for queue, one in list(engine.assigned.items()) if queue.topic == topic]
+            mine = [assigned for queue, assigned in list(state.assigned.items()) if queue.topic == topic]
             if not mine:
-                found.append(self._without_queue(topic))
+                reasons.append(self._without_queue(topic))
                 continue
-            filtered = sum(one.filtered for one in mine)
-            if filtered and not any(one.pulled for one in mine):
+            filtered = sum(assigned.filtered for assigned in mine)
+            if filtered and not any(assigned.pulled for assigned in mine):
                 what = wanted.subscription.expression
-                found.append(f"topic {topic}: {filtered} messages did not match {what!r}, and none did{_hint(wanted)}")
-            for one in mine:
-                if one.state == "flow control" or one.state.startswith(("pull failed", "no place")):
-                    found.append(f"{one.queue.topic}/{one.queue.broker_name}/{one.queue.queue_id}: {one.state}")
-        if engine.handling.refusal:
-            found.append(engine.handling.refusal)
-        longest_s, message = engine.handling.longest_s()
+                text = f"topic {topic}: {filtered} messages did not match {what!r}, and none did{_hint(wanted)}"
+                reasons.append(text)
+            for assigned in mine:
+                if assigned.state == "flow control" or assigned.state.startswith(("pull failed", "no place")):
+                    queue = assigned.queue
+                    reasons.append(f"{queue.topic}/{queue.broker_name}/{queue.queue_id}: {assigned.state}")
+        if dispatcher.refusal:
+            reasons.append(dispatcher.refusal)
+        longest_s, message = dispatcher.longest_s()
         if message is not None and longest_s > STUCK_S:
-            found.append(f"a handler has message {message.msg_id} of {message.topic} for {longest_s:.0f} s")
-        return found
+            reasons.append(f"a handler has message {message.msg_id} of {message.topic} for {longest_s:.0f} s")
+        return reasons
 
     def _without_queue(self, topic: str) -> str:
-        engine = self._engine
-        if topic in engine.not_shared:
-            return f"topic {topic}: {engine.not_shared[topic]}"
-        queues = len(engine.instance.routes.subscribe_queues(topic))
-        members = engine.members.get(topic, [])
+        state = self._state
+        if topic in state.not_shared:
+            return f"topic {topic}: {state.not_shared[topic]}"
+        queues = len(self._instance.routes.subscribe_queues(topic))
+        members = state.members.get(topic, [])
         names = ", ".join(members[:_NAMES]) + (" ..." if len(members) > _NAMES else "")
         return (
             f"topic {topic}: this member has none of {queues} queues, which {len(members)} members share ({names}); "
             "a queue has one member at most"
         )
 
+    def stats(self, *, retry: bool = False) -> dict[str, Any]:
+        """Return counts and states of the consumer. Args: retry: with the retry topic. Thread: any."""
+        state, dispatcher = self._state, self._dispatcher
+        longest_s, _ = dispatcher.longest_s()
+        queues = list(state.assigned.values())
+        counts = list(dispatcher.counts.values())
+        return {
+            "why_nothing": self.reasons(),
+            "done": sum(count.done for count in counts),
+            "failed": sum(count.failed for count in counts),
+            "given_back": sum(count.given_back for count in counts),
+            "timed_out": sum(count.timed_out for count in counts),
+            "cached_messages": sum(assigned.pq.count for assigned in queues),
+            "cached_bytes": sum(assigned.pq.bytes for assigned in queues),
+            "running": dispatcher.workers.busy,
+            "longest_running_s": longest_s,
+            "members": {
+                state.plain(topic): list(ids)
+                for topic, ids in list(state.members.items())
+                if retry or topic != state.retry_topic
+            },
+            "queues": {assigned.queue: _queue_stats(assigned) for assigned in queues if retry or not assigned.is_retry},
+        }
+
+
+def _queue_stats(assigned: Assigned) -> dict[str, Any]:
+    pq, max_offset = assigned.pq, assigned.max_offset
+    return {
+        "state": assigned.state,
+        "offset": pq.committable if assigned.has_position else None,
+        "pull_offset": pq.next_offset if assigned.has_position else None,
+        "behind": max(0, max_offset - pq.committable) if max_offset >= 0 else None,
+        "cached": pq.count,
+        "cached_bytes": pq.bytes,
+        "pulled": assigned.pulled,
+        "filtered": assigned.filtered,
+    }
+
 
 def _hint(wanted: TopicSubscription) -> str:
-    """What may be wrong with an expression that matches nothing."""
+    """Return a hint for an expression that matches no message."""
     subscription = wanted.subscription
     if (
         subscription.kind == SQL92
@@ -154,43 +192,6 @@ def _hint(wanted: TopicSubscription) -> str:
     ):
         return ""
     return " (this is one tag; several are joined by ||)"
-
-
-def stats(engine: PushEngine, *, retry: bool = False) -> dict[str, Any]:
-    """Counts and states of a consumer. Args: retry: also of its retry topic. Thread: any."""
-    longest_s, _ = engine.handling.longest_s()
-    assigned = list(engine.assigned.values())
-    counts = list(engine.handling.counts.values())
-    return {
-        "why_nothing": engine.why.reasons(),
-        "done": sum(one.done for one in counts),
-        "failed": sum(one.failed for one in counts),
-        "given_back": sum(one.given_back for one in counts),
-        "timed_out": sum(one.timed_out for one in counts),
-        "cached_messages": sum(one.pq.count for one in assigned),
-        "cached_bytes": sum(one.pq.bytes for one in assigned),
-        "running": engine.workers.busy,
-        "longest_running_s": longest_s,
-        "members": {
-            engine.plain(topic): list(ids)
-            for topic, ids in list(engine.members.items())
-            if retry or topic != engine.retry_topic
-        },
-        "queues": {
-            one.queue: {
-                "state": one.state,
-                "offset": one.pq.committable if one.has_position else None,
-                "pull_offset": one.pq.next_offset if one.has_position else None,
-                "behind": max(0, one.max_offset - one.pq.committable) if one.max_offset >= 0 else None,
-                "cached": one.pq.count,
-                "cached_bytes": one.pq.bytes,
-                "pulled": one.pulled,
-                "filtered": one.filtered,
-            }
-            for one in assigned
-            if retry or not one.is_retry
-        },
-    }
 
 
 build_tables(__name__)

@@ -1,6 +1,6 @@
-"""Locks of queues at brokers, for orderly consumers: at most one member reads a queue.
+"""Locks of queues at brokers, for orderly consumers: at most a single member consumes a queue.
 
-Room: client. It must never count a lock as held beyond the time for which the broker was asked. Source: RebalanceImpl,
+The local end of a lock is always earlier than the end at the broker. Source: RebalanceImpl,
 ConsumeMessageOrderlyService.lockMQPeriodically.
 """
 
@@ -10,17 +10,15 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from mqfast.client.consumer.group_requests import lock_queues, unlock_queues
-from mqfast.client.consumer.push.state import Assigned
+from mqfast.client.consumer.push.state import Assigned, ConsumerState
+from mqfast.client.net.instance import ClientInstance
 from mqfast.client.values import MessageQueue
 from mqfast.errors import MqfastError
 from mqfast.util.log_limit import LogLimit
-
-if TYPE_CHECKING:
-    from mqfast.client.consumer.push.engine import PushEngine
 
 __all__ = ["LOCK_LIVES_S", "RENEW_S", "Locks"]
 
@@ -28,50 +26,63 @@ _log = logging.getLogger("mqfast.client.consumer")
 RENEW_S: Final = 20.0
 ASK_AGAIN_S: Final = 0.1
 ASK_AGAIN_AT_MOST_S: Final = 1.0
-"""How soon a broker is asked again that did not answer whose a lock is: twice as late each time."""
+"""First and longest pause before a repeated lock request to a broker that did not answer; the pause doubles."""
 LOCK_LIVES_S: Final = 30.0
-"""How long a client counts on a lock; the broker keeps it for 60 s."""
+"""How long a client relies on a lock; the broker keeps the lock for 60 s."""
 
 
 class Locks:
-    """The locks of one consumer.
+    """The locks of a consumer.
 
+    Args: lost: called with the queues whose locks another member has.
     Thread: that of the loop.
     """
 
-    def __init__(self, engine: PushEngine, clock: Callable[[], float] = time.monotonic) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        state: ConsumerState,
+        instance: ClientInstance,
+        lost: Callable[[Sequence[Assigned]], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._state: Final = state
+        self._instance: Final = instance
+        self._lost: Final = lost
         self._clock = clock
         self._doubted: set[MessageQueue] = set()
-        self._limited = LogLimit(_log)
-        self._is_asking = False
-        self._asked_at: dict[str, str | None] = {}  # broker name -> address of the master that was asked last
+        self._limited: Final = LogLimit(_log)
+        self._is_requesting = False
+        self._requested_at: dict[str, str | None] = {}  # broker name -> address of the master of the last request
         self._doubts: Counter[str] = Counter()  # by broker name
 
     async def lock(self, queues: Iterable[MessageQueue]) -> tuple[dict[MessageQueue, float], set[MessageQueue]]:
-        """Lock queues. Returns: until when each one is held, by the clock, and those that another member has; a queue
-        whose broker did not answer, or whose locks came into doubt since it was asked, is in neither.
+        """Lock queues.
+
+        Returns: the end of each granted lock, by the clock, and the queues that another member has locked. Neither
+        contains a queue whose broker did not answer, or whose locks came into doubt after the request.
         """
         held: dict[MessageQueue, float] = {}
         refused: set[MessageQueue] = set()
         doubts = self._doubts.copy()
+        instance = self._instance
         for some in _by_broker(queues):
-            self._asked_at[some[0].broker_name] = self._engine.instance.routes.address(some[0].broker_name)
+            name = some[0].broker_name
+            self._requested_at[name] = instance.routes.address(name)
             until = self._clock() + LOCK_LIVES_S
             try:
-                instance = self._engine.instance
-                granted = await instance.driver.run(lock_queues(instance, self._engine.group, some))
+                granted = await instance.driver.run(lock_queues(instance, self._state.group, some))
             except MqfastError as error:
-                name = some[0].broker_name
-                self._limited.warning(name, "group %s: locks at %s: %s", self._engine.group, name, error)
+                self._limited.warning(name, "group %s: locks at %s: %s", self._state.group, name, error)
                 continue
             held.update(dict.fromkeys(granted, until))
             refused.update(set(some) - granted)
-        return {one: held[one] for one in held if self._doubts[one.broker_name] == doubts[one.broker_name]}, refused
+        now = self._doubts
+        valid = {queue: held[queue] for queue in held if now[queue.broker_name] == doubts[queue.broker_name]}
+        return valid, refused
 
     async def renew(self) -> None:
-        """Renew all locks; a queue whose lock is lost is given up, since another member may read it now."""
-        mine = dict(self._engine.assigned)
+        """Renew all locks and report lost locks: another member may consume such a queue now."""
+        mine = dict(self._state.assigned)
         if not mine:
             return
         held, refused = await self.lock(mine)
@@ -83,37 +94,39 @@ class Locks:
                 assigned.locked_until_s = held[queue]
                 assigned.last_lock_ms = int(time.time() * 1000)
         if lost:
-            _log.warning("group %s: the locks of %d queues are lost", self._engine.group, len(lost))
-            self._engine.give_up(lost, is_lost=True)
-            self._engine.rebalance_soon()
+            _log.warning("group %s: the locks of %d queues are lost", self._state.group, len(lost))
+            self._lost(lost)
 
     def disconnected(self, address: str) -> None:
-        """A connection has ended, or its broker leaves: a broker that was started anew knows no locks."""
-        self._doubt({name for name, asked in self._asked_at.items() if asked == address})
+        """Doubt the locks of a broker whose connection has ended: a restarted broker has no locks."""
+        self._doubt({name for name, requested in self._requested_at.items() if requested == address})
 
     def route_changed(self) -> None:
-        """Another broker may be the master now: it knows no locks."""
-        address = self._engine.instance.routes.address
-        self._doubt({name for name, asked in self._asked_at.items() if asked != address(name)})
+        """Doubt the locks of a broker name with a new master: the new master has no locks."""
+        address = self._instance.routes.address
+        self._doubt({name for name, requested in self._requested_at.items() if requested != address(name)})
 
     def _doubt(self, brokers: set[str]) -> None:
-        """These brokers may give the locks to another member: nothing is handed out of their queues until they have
-        said whose they are.
+        """Stop the delivery from the queues of these brokers until the brokers confirm the locks.
+
+        Another member may get the locks meanwhile.
         """
         self._doubts.update(brokers)
-        for queue, assigned in self._engine.assigned.items():
+        for queue, assigned in self._state.assigned.items():
             if queue.broker_name in brokers:
                 assigned.locked_until_s = 0.0
                 self._doubted.add(queue)
-        if self._doubted and not self._is_asking:
-            self._is_asking = True
-            self._engine.instance.spawn(self._clear_doubts(), f"{self._engine.group} locks")
+        if self._doubted and not self._is_requesting:
+            self._is_requesting = True
+            self._instance.spawn(self._clear_doubts(), f"{self._state.group} locks")
 
     async def _clear_doubts(self) -> None:
-        engine, again_s = self._engine, ASK_AGAIN_S
+        state, pause_s = self._state, ASK_AGAIN_S
         try:
-            while not engine.is_closing:
-                mine = {queue: one for queue in self._doubted if (one := engine.assigned.get(queue)) is not None}
+            while not state.is_closing:
+                mine = {
+                    queue: assigned for queue in self._doubted if (assigned := state.assigned.get(queue)) is not None
+                }
                 self._doubted &= mine.keys()
                 if not mine:
                     return
@@ -122,18 +135,17 @@ class Locks:
                     mine[queue].locked_until_s = until
                     mine[queue].last_lock_ms = int(time.time() * 1000)
                 self._doubted -= {*held, *refused}
-                engine.give_up([mine[queue] for queue in refused], is_lost=True)
                 if refused:
-                    engine.rebalance_soon()
+                    self._lost([mine[queue] for queue in refused])
                 if self._doubted:
-                    await asyncio.sleep(again_s)
-                    again_s = min(2 * again_s, ASK_AGAIN_AT_MOST_S)
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, ASK_AGAIN_AT_MOST_S)
         finally:
-            self._is_asking = False
+            self._is_requesting = False
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
-        """Give locks up; a broker that does not answer forgets them after 60 s."""
-        instance, group = self._engine.instance, self._engine.group
+        """Release locks; a broker that does not answer releases them after 60 s."""
+        instance, group = self._instance, self._state.group
         work = [instance.driver.run(unlock_queues(instance, group, some)) for some in _by_broker(queues)]
         for outcome in await asyncio.gather(*work, return_exceptions=True):
             if isinstance(outcome, MqfastError):
@@ -143,7 +155,7 @@ class Locks:
 
 
 def _by_broker(queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]:
-    found: dict[str, list[MessageQueue]] = {}
+    groups: dict[str, list[MessageQueue]] = {}
     for queue in queues:
-        found.setdefault(queue.broker_name, []).append(queue)
-    return list(found.values())
+        groups.setdefault(queue.broker_name, []).append(queue)
+    return list(groups.values())

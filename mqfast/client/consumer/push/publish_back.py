@@ -1,8 +1,7 @@
-"""A message that its broker does not take back is published to the retry topic of its group, on any broker.
+"""Publication of a failed message to the retry topic of the group, on any broker, where sending back fails.
 
-So is each message of a record that holds several, since brokers refuse to give such a record back.
-Room: client. It must never end a message here: who calls it does, once the steps have returned. The message keeps its
-unique id, so that a copy that the broker took back after all is known by it.
+Messages of a record that holds several are always published: brokers refuse to take such a record back. The caller
+acknowledges the message after the steps. The copy has the unique id of the message, so duplicates can be detected.
 Source: DefaultMQPushConsumerImpl.sendMessageBackAsNormalMessage, DefaultMQProducerImpl.sendKernelImpl.
 """
 
@@ -30,22 +29,22 @@ GROUP: Final = "CLIENT_INNER_PRODUCER"
 FIRST_LEVEL: Final = 3
 LAST_LEVEL: Final = 18
 _BODY_BYTES_MAX: Final = (16 << 20) - 65_536
-# What the broker or the client put in for the delivery that failed.
+# Properties that broker or client added for the failed delivery.
 _OF_DELIVERY: Final = (names.TRAN_MSG, names.POP_CK, names.INNER_NUM, names.INNER_BASE, "MIN_OFFSET", "MAX_OFFSET")
 
 
 class _BackSender(Sender):
-    """A sender whose header says how often the message may come again; -1: as the group's settings say."""
+    """A sender with a limit of deliveries in the header; -1: the setting of the group."""
 
     def __init__(self, wire: Wire, max_reconsume_times: int) -> None:
         super().__init__(wire)
-        self._most = max_reconsume_times
+        self._max_reconsume_times = max_reconsume_times
 
     def _head(self, out: PreparedMessage, queue: MessageQueue) -> HeaderTemplate:
         head = super()._head(out, queue)
-        if self._most < 0:
+        if self._max_reconsume_times < 0:
             return head
-        limited = HeaderTemplate(head.code, {**head.fields, "l": self._most}, VERSION, LANGUAGE)
+        limited = HeaderTemplate(head.code, {**head.fields, "l": self._max_reconsume_times}, VERSION, LANGUAGE)
         limited.queue = head.queue
         return limited
 
@@ -59,16 +58,16 @@ def publish_back(
     max_reconsume_times: int = -1,
     timeout_s: float = 3.0,
 ) -> RequestSteps[None]:
-    """Publish it, for its next delivery or for the dead letters.
+    """Publish the message for the next delivery, or for the dead-letter queue.
 
-    Args: as ``send_message_back``. Raises: as a send; then it may be stored.
+    Args: as ``send_message_back``. Raises: as a send; the message may be stored then.
     """
     retry_topic = RETRY_PREFIX + group
     pairs = {name: value for name, value in message.properties.items() if name not in _OF_DELIVERY}
     first_topic = pairs.get(names.RETRY_TOPIC) if message.record_topic == retry_topic else None
     level = delay_level or FIRST_LEVEL + message.reconsume_times
     if delay_level < 0:
-        max_reconsume_times = 0  # it comes no more: the broker puts it with the dead letters
+        max_reconsume_times = 0  # the broker puts the message into the dead-letter queue
     pairs |= {
         names.UNIQ_KEY: message.msg_id,
         names.RETRY_TOPIC: first_topic or message.record_topic,
@@ -76,7 +75,7 @@ def publish_back(
         names.DELAY: str(max(1, min(level, LAST_LEVEL))),
     }
     if {queue.broker_name for queue in instance.routes.publish_queues(retry_topic)} <= {message.source.broker_name}:
-        with contextlib.suppress(ClientError):  # others may have the topic since
+        with contextlib.suppress(ClientError):  # other brokers may have the topic since
             yield from instance.route(retry_topic, timeout_s=timeout_s, refresh=True)
     again = Message(retry_topic, message.body, flag=message.flag, reconsume_times=message.reconsume_times + 1)
     wire = Wire(GROUP, Compressor(4096), _BODY_BYTES_MAX)

@@ -1,7 +1,4 @@
-"""What both faces of the push consumer share: arguments, handlers, and the making of the engine.
-
-Room: client. It must never wait: what waits is in the faces.
-"""
+"""The base of both push consumers: arguments, handlers, calls and the creation of the engine. No waits."""
 
 from __future__ import annotations
 
@@ -15,11 +12,12 @@ from datetime import datetime
 from typing import Any, ClassVar, Final, Literal, Self, TypeVar
 
 from mqfast.client.consumer.allocation import Allocation, allocation_of
+from mqfast.client.consumer.call import Work, call
 from mqfast.client.consumer.iteration import InHand
 from mqfast.client.consumer.offsets import OffsetStore, check_offset_store
-from mqfast.client.consumer.push.consume_service import Workers
-from mqfast.client.consumer.push.diagnostics import stats
-from mqfast.client.consumer.push.engine import PushEngine, PushSettings
+from mqfast.client.consumer.push.dispatcher import Dispatcher, Workers
+from mqfast.client.consumer.push.engine import PushEngine
+from mqfast.client.consumer.push.settings import PushSettings
 from mqfast.client.consumer.push.state import Handler, TopicSubscription
 from mqfast.client.consumer.queue_bounds import check_from_where
 from mqfast.client.consumer.subscription import Subscription, checked_name, new_version, tags_of
@@ -42,36 +40,38 @@ from mqfast.client.settings import (
 from mqfast.client.values import Credentials, MessageQueue
 from mqfast.errors import ClientClosed, ClientConfigError, ClientForked, ClientUsageError
 
-__all__ = ["PushConsumerBase", "close_quietly"]
+__all__ = ["PUSH_CALL_S", "PushConsumerBase", "close_quietly"]
 
 _log = logging.getLogger("mqfast.client")
 
 F = TypeVar("F", bound=Callable[..., Any])
 BATCH_MAX: Final = 1024
+PUSH_CALL_S: Final = 10.0
+"""The limit of a sync call."""
 
 
 class PushConsumerBase(NamedArguments):
     """Arguments and state of a push consumer.
 
     Args:
-        group: the consumer group; its members share the messages (clustering).
+        group: the consumer group; the members share the messages (clustering).
         namesrv_addr: ``"a:9876;b:9876"``, a list of addresses, or None for $NAMESRV_ADDR.
-        topics: topic, or topic -> tags: subscriptions whose messages a loop takes.
+        topics: topic, or topic -> tags: subscriptions whose messages a loop consumes.
         namespace, namespace_v2, address_map: as a producer's.
         model: ``"broadcasting"``: each member gets all messages, and offsets are kept in a file of this machine.
-        orderly: the messages of a queue one by one, in order; a failed one stops its queue for ``suspend_s``.
-        from_where: where a group begins that has no offset yet.
-        allocation: how members share queues; all members must use the same one.
-        threads: handlers at once: threads, tasks, or jobs of ``executor``.
-        max_cached_messages, max_cached_bytes, max_span: limits of each queue; pulls wait beyond.
-        max_body_bytes: of a body that is decompressed; reading a larger one is an error, as of a damaged one, so the
-            message comes again as any that its handler refused, and goes to the dead letters at last.
-        consume_timeout_s: a message whose handler takes longer comes again.
-        trace: write what is consumed into the trace topic, or into the topic of this name.
-        hooks: hear of every call of a handler.
-        max_reconsume_times: how often a message comes again before it goes to the dead letters; -1: the group's
-            setting at the broker (16), or without end for orderly consumers.
-        start_timeout_s: how long ``start`` tries to reach a name server; 0: once; None: without end.
+        orderly: deliver the messages of a queue in order; a failed message suspends the queue for ``suspend_s``.
+        from_where: the start of a group without an offset.
+        allocation: the strategy that shares queues; all members must use the same strategy.
+        threads: maximum of concurrent handlers: threads, tasks, or jobs of ``executor``.
+        max_cached_messages, max_cached_bytes, max_span: limits of each queue, at which pulls stop.
+        max_body_bytes: limit of a decompressed body. Reading a larger or damaged body is an error: the message is
+            delivered again like any failed message, and finally goes to the dead-letter queue.
+        consume_timeout_s: a message is delivered again if the handler takes longer.
+        trace: write a record of each consumption into the trace topic, or into the topic of this name.
+        hooks: are called before and after every handler.
+        max_reconsume_times: deliveries of a failed message before the dead-letter queue; -1: the setting of the group
+            at the broker (16), or no limit for orderly consumers.
+        start_timeout_s: how long ``start`` tries to reach a name server; 0: one attempt; None: no limit.
         close_timeout_s: for the whole of ``close``.
     Raises: ConfigError, UsageError.
     """
@@ -121,7 +121,7 @@ class PushConsumerBase(NamedArguments):
             )
         is_broadcasting = model == "broadcasting"
         if is_broadcasting and instance_name is None:
-            instance_name = "DEFAULT"  # as Java: the file of the offsets is found again
+            instance_name = "DEFAULT"  # as Java: the path of the offset file stays the same
         self.group = group
         self._start_lock = Guard(brief=False)
         self._namespace = namespace
@@ -153,19 +153,19 @@ class PushConsumerBase(NamedArguments):
 
     @classmethod
     def from_java(cls, settings: Mapping[str, str | int | bool]) -> Self:
-        """A consumer by Java's names and units: ``{"consumerGroup": "billing", "consumeThreadMax": 8}``.
+        """Create a consumer by Java's names and units: ``{"consumerGroup": "billing", "consumeThreadMax": 8}``.
 
-        Raises: ConfigError for a name or value that is none, with the nearest name.
+        Raises: ConfigError for an unknown name, with the nearest name, or a wrong value.
         """
         return cls(**consumer_arguments(settings))
 
     # --- handlers ---
 
     def on(self, topic: str, tags: str = "*", *, sql: str | None = None, batch: int = 1) -> Callable[[F], F]:
-        """Decorator: this function handles the messages of a topic.
+        """Return a decorator that registers a function as the handler of a topic.
 
-        Args: tags: tags joined by ``||``; sql: an SQL92 expression over the properties instead; batch: most messages
-            of one call; above 1 the function gets a list.
+        Args: tags: tags joined by ``||``; sql: an SQL92 expression over the properties instead; batch: maximum of
+            messages per call; above 1 the argument is a list.
         Raises: UsageError.
         """
 
@@ -180,7 +180,7 @@ class PushConsumerBase(NamedArguments):
     def subscribe(
         self, topic: str, handler: Callable[..., Any], tags: str = "*", *, sql: str | None = None, batch: int = 1
     ) -> None:
-        """``on`` without the decorator; also while the consumer runs. Raises: UsageError, SubscriptionError."""
+        """Register a handler as ``on`` does; also while the consumer runs. Raises: UsageError, SubscriptionError."""
         checked: object = handler
         if not callable(checked):
             raise ClientUsageError(f"topic {topic}: expected a function as handler, found {type(handler).__name__}")
@@ -201,8 +201,8 @@ class PushConsumerBase(NamedArguments):
         handler = None if function is None else Handler(function, batch)
         wanted = TopicSubscription(subscription, handler, topic)
         before = self._wanted.get(on_wire)
-        others = [one for name, one in list(self._wanted.items()) if name != on_wire]
-        if any((one.handler is None) != (handler is None) for one in others):
+        others = [other for name, other in list(self._wanted.items()) if name != on_wire]
+        if any((other.handler is None) != (handler is None) for other in others):
             raise ClientUsageError(f"topic {topic}: expected a handler for every topic, or a loop for all, found both")
         if before is not None and before.handler is not None and self._engine is None:
             raise ClientUsageError(f"topic {topic}: expected one handler, found {before.handler.name} and another one")
@@ -210,9 +210,21 @@ class PushConsumerBase(NamedArguments):
         if self._engine is not None:
             self._subscribe_now(self._engine, on_wire, wanted)
 
+    @call
+    def unsubscribe(self, topic: str) -> Work[None]:
+        """Remove the subscription of a topic; its cached messages are delivered to other members."""
+        self._check_usable()
+        return Work(self._unsubscribe(topic), PUSH_CALL_S)
+
+    async def _unsubscribe(self, topic: str) -> None:
+        for name in [name for name, wanted in list(self._wanted.items()) if wanted.plain_topic == topic]:
+            self._wanted.pop(name, None)
+            if self._engine is not None:
+                await self._engine.coordinator.unsubscribe(name)
+
     def _warn_of_no_handler(self, hint: str) -> None:
         if self._is_loop and self._wanted:
-            names = ", ".join(one.plain_topic for one in list(self._wanted.values()))
+            names = ", ".join(wanted.plain_topic for wanted in list(self._wanted.values()))
             text = "group %s: run: no handler for %s, so its messages wait for a loop: use %s"
             _log.warning(text, self.group, names, hint)
 
@@ -235,77 +247,83 @@ class PushConsumerBase(NamedArguments):
 
     @property
     def _is_loop(self) -> bool:
-        return all(one.handler is None for one in list(self._wanted.values()))
+        return all(wanted.handler is None for wanted in list(self._wanted.values()))
 
-    def _make_engine(self, instance: ClientInstance, workers: Callable[[PushEngine], Workers]) -> PushEngine:
+    def _make_engine(self, instance: ClientInstance, make_workers: Callable[[Dispatcher], Workers]) -> PushEngine:
         if not self._wanted:
             raise ClientUsageError(f"group {self.group}: expected a topic: topics=, on() or subscribe(), found none")
         if self._executor is not None:
             self._check_picklable(self._executor)
         engine = PushEngine(
-            self._settings, instance, self._wanted, self._allocation, workers,
-            own_offsets=self._offset_store, hooks=self._hooks, owner=self._in_hand,
+            self._settings, instance, self._wanted, self._allocation, make_workers,
+            own_offsets=self._offset_store, hooks=self._hooks, owner=self._in_hand, tracer=self._tracer,
         )  # fmt: skip
         if self._tracer is not None:
             self._tracer.begin(instance)
-            engine.tracer = self._tracer
-        self._in_hand.handling = engine.handling
+        self._in_hand.dispatcher = engine.dispatcher
         if self._is_paused:
-            engine.pulls.resumed.clear()
+            engine.state.resumed.clear()
         return engine
 
     def _check_picklable(self, executor: Executor) -> None:
         from concurrent.futures import ProcessPoolExecutor  # loads multiprocessing
 
-        for one in list(self._wanted.values()):
-            if one.handler is None or not isinstance(executor, ProcessPoolExecutor):
+        for item in list(self._wanted.values()):
+            if item.handler is None or not isinstance(executor, ProcessPoolExecutor):
                 continue
             try:
-                pickle.dumps(one.handler.function)
+                pickle.dumps(item.handler.function)
             except Exception as error:
                 raise ClientUsageError(
-                    f"topic {one.plain_topic}: expected a handler that another process can import, as a function of a "
-                    f"module; found {one.handler.name}: {error}"
+                    f"topic {item.plain_topic}: expected a handler that another process can import, as a function of a "
+                    f"module; found {item.handler.name}: {error}"
                 ) from None
 
     def _producer_arguments(self) -> dict[str, Any]:
-        """What makes a producer of the same cluster, for replies."""
-        one = self._instance_settings
+        """Return the arguments of a producer of the same cluster, for replies."""
+        settings = self._instance_settings
         return {
-            "namesrv_addr": list(one.name_servers), "credentials": one.credentials, "tls": one.tls,
-            "namespace": one.namespace, "unit_name": one.unit_name, "namespace_v2": one.namespace_v2,
-            "address_map": dict(one.address_map),
+            "namesrv_addr": list(settings.name_servers), "credentials": settings.credentials, "tls": settings.tls,
+            "namespace": settings.namespace, "unit_name": settings.unit_name, "namespace_v2": settings.namespace_v2,
+            "address_map": dict(settings.address_map),
         }  # fmt: skip
 
     def pause(self) -> None:
-        """Pull no more. Messages that are cached are still handled; what a pull that waits brings is held until
-        ``resume``. Thread: any.
+        """Stop pulling. Cached messages are still handled; the messages of a held pull wait until ``resume``.
+
+        Thread: any.
         """
         self._is_paused = True
         if (engine := self._engine) is not None:
-            engine.soon(engine.pulls.resumed.clear)
+            engine.call_soon(engine.state.resumed.clear)
 
     def resume(self) -> None:
-        """Pull again. Thread: any."""
+        """Resume pulling. Thread: any."""
         self._is_paused = False
         if (engine := self._engine) is not None:
-            engine.soon(engine.pulls.resumed.set)
+            engine.call_soon(engine.state.resumed.set)
 
     def assignment(self, *, retry: bool = False) -> Mapping[MessageQueue, int]:
-        """The queues of this member: queue -> offset of the next message that is not done.
+        """Return the queues of this member: queue -> committable offset.
 
-        Args: retry: also those of the group's retry topic.
+        Args: retry: also the queues of the group's retry topic.
         """
-        return self._running().copy_assignment(retry=retry)
+        return self._running().state.copy_assignment(retry=retry)
+
+    @call
+    def lag(self) -> Work[dict[MessageQueue, int]]:
+        """Return queue of this member -> messages that the group has not consumed yet. Raises: ClientError."""
+        return Work(self._running().fetcher.lag(), PUSH_CALL_S)
 
     def stats(self, *, retry: bool = False) -> Mapping[str, Any]:
-        """Counts, the state of every queue, and under ``why_nothing`` what keeps messages from coming. Thread: any.
+        """Return counts, the state of every queue, and in ``why_nothing`` the reasons for missing messages.
+        Thread: any.
 
         Args: retry: ``queues`` and ``members`` also of the group's retry topic.
         """
-        return stats(self._running(), retry=retry)
+        return self._running().diagnostics.stats(retry=retry)
 
 
 async def close_quietly(engine: PushEngine) -> None:
-    """The end of a consumer that nobody closed."""
+    """Close the engine of a consumer that was not closed."""
     await engine.close()

@@ -1,7 +1,7 @@
-"""What admins ask of a push consumer through its broker: offsets reset (220), how far it is (221), what it does (307),
-and that it handle one message now (309).
+"""Requests of admins to a push consumer, forwarded by the broker: reset of offsets (220), offsets (221), running info
+(307), direct consumption of a message (309).
 
-Room: client. It must never answer with what it does not know, and never hold the loop while a handler runs.
+A handler never runs in the loop of the sync consumer.
 Source: ClientRemotingProcessor, ConsumerRunningInfo, ConsumeMessageDirectlyResult.
 """
 
@@ -12,12 +12,16 @@ import sys
 import threading
 import time
 import traceback
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from mqfast.client.consumer.push.coordinator import Coordinator
+from mqfast.client.consumer.push.dispatcher import Dispatcher
+from mqfast.client.consumer.push.fetcher import Fetcher
 from mqfast.client.consumer.push.outcome import verdict
-from mqfast.client.consumer.push.state import Assigned, Handler
+from mqfast.client.consumer.push.state import Assigned, ConsumerState, Handler
 from mqfast.client.consumer.queue_tables import by_queue, offsets_of
 from mqfast.client.delivery import Source, decode_deliveries
+from mqfast.client.net.instance import ClientInstance
 from mqfast.client.net.requests import Handler as ServeHandler
 from mqfast.client.net.user_errors import is_passed_on
 from mqfast.errors import CallRefused, CorruptFile, FieldError
@@ -26,20 +30,28 @@ from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
 
-if TYPE_CHECKING:
-    from mqfast.client.consumer.push.engine import PushEngine
-
-__all__ = ["ServerRequests"]
+__all__ = ["RemoteRequests"]
 
 _log = logging.getLogger("mqfast.client.consumer")
 _MIB: Final = 1 << 20
 
 
-class ServerRequests:
-    """Serves one consumer. Thread: that of the loop."""
+class RemoteRequests:
+    """Serves the requests to a consumer. Thread: that of the loop."""
 
-    def __init__(self, engine: PushEngine) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        state: ConsumerState,
+        instance: ClientInstance,
+        coordinator: Coordinator,
+        fetcher: Fetcher,
+        dispatcher: Dispatcher,
+    ) -> None:
+        self._state: Final = state
+        self._instance: Final = instance
+        self._coordinator: Final = coordinator
+        self._fetcher: Final = fetcher
+        self._dispatcher: Final = dispatcher
         self._served: dict[int, ServeHandler] = {
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self.reset,
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self.status,
@@ -48,43 +60,43 @@ class ServerRequests:
         }
 
     def register(self) -> None:
-        """Serve from now on."""
-        self._engine.instance.requests.serve_all(self._engine.group, self._served)
+        """Begin to serve."""
+        self._instance.requests.serve_all(self._state.group, self._served)
 
     def unregister(self) -> None:
-        """Serve no more."""
-        self._engine.instance.requests.unserve_all(self._engine.group, self._served)
+        """Stop serving."""
+        self._instance.requests.unserve_all(self._state.group, self._served)
 
     async def reset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """220: go on at other offsets. Raises: FieldError."""
+        """Serve 220: set the offsets of queues. Raises: FieldError."""
         topic = request.ext_fields.get("topic", "")
         for queue, offset in offsets_of(bytes(request.body)).items():
-            assigned = self._engine.assigned.get(queue)
+            assigned = self._state.assigned.get(queue)
             if assigned is None or offset < 0 or (topic and queue.topic != topic):
                 continue
             _log.warning(
                 "group %s, queue %s: an admin sets offset %d in place of %d",
-                self._engine.group, queue, offset, assigned.pq.committable,
+                self._state.group, queue, offset, assigned.pq.committable,
             )  # fmt: skip
-            self._engine.restart_at(assigned, offset, restart_pull=True)
-        await self._engine.commit()
+            self._coordinator.seek(assigned, offset)
+        await self._coordinator.commit()
         return request.response()
 
     def status(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """221: queue -> offset of a topic."""
+        """Serve 221: return queue -> committable offset of a topic."""
         topic = request.ext_fields.get("topic", "")
         mine = {
-            queue: one.pq.committable
-            for queue, one in self._engine.assigned.items()
-            if one.has_position and (not topic or queue.topic == topic)
+            queue: assigned.pq.committable
+            for queue, assigned in self._state.assigned.items()
+            if assigned.has_position and (not topic or queue.topic == topic)
         }
         return request.response(body=encode_body({"messageQueueTable": by_queue(mine)}))
 
     def running_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """307: settings, subscriptions, queues and rates."""
-        engine = self._engine
-        settings = engine.settings
-        table = {queue: _queue_info(engine, one) for queue, one in engine.assigned.items()}
+        """Serve 307: return settings, subscriptions, queues and rates."""
+        state = self._state
+        settings = state.settings
+        table = {queue: _queue_info(assigned) for queue, assigned in state.assigned.items()}
         body: dict[str, Any] = {
             "jstack": _threads() if request.ext_fields.get("jstackEnable") == "true" else None,
             "mqPopTable": {},
@@ -92,17 +104,17 @@ class ServerRequests:
             "properties": {
                 "PROP_CLIENT_VERSION": f"mqfast {_version()}",
                 "PROP_CONSUMEORDERLY": str(settings.orderly).lower(),
-                "PROP_CONSUMER_START_TIMESTAMP": str(engine.begun_ms),
+                "PROP_CONSUMER_START_TIMESTAMP": str(state.begun_ms),
                 "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
-                "PROP_NAMESERVER_ADDR": ";".join(engine.instance.name_servers.addresses),
+                "PROP_NAMESERVER_ADDR": ";".join(self._instance.name_servers.addresses),
                 "PROP_THREADPOOL_CORE_SIZE": str(settings.threads),
                 "maxReconsumeTimes": str(settings.max_reconsume_times),
-                "messageModel": "CLUSTERING" if engine.is_clustering else "BROADCASTING",
+                "messageModel": "CLUSTERING" if state.is_clustering else "BROADCASTING",
                 "pullBatchSize": str(settings.pull_batch),
                 "pullThresholdForQueue": str(settings.max_cached_messages),
             },
-            "statusTable": {topic: self._rates(topic) for topic in engine.wanted},
-            "subscriptionSet": [one.subscription.as_json() for one in engine.wanted.values()],
+            "statusTable": {topic: self._rates(topic) for topic in state.wanted},
+            "subscriptionSet": [wanted.subscription.as_json() for wanted in state.wanted.values()],
             "userConsumerInfo": {},
         }
         if body["jstack"] is None:
@@ -110,10 +122,9 @@ class ServerRequests:
         return request.response(body=encode_body(body))
 
     def _rates(self, topic: str) -> dict[str, float]:
-        engine = self._engine
-        seconds = max(0.001, time.monotonic() - engine.begun_s)
-        pulls, pull_s, pulled = engine.pull_seconds.get(topic, (0, 0.0, 0))
-        counts = engine.handling.counts.get(engine.plain(topic))
+        seconds = max(0.001, time.monotonic() - self._state.begun_s)
+        pulls, pull_s, pulled = self._fetcher.pull_seconds.get(topic, (0, 0.0, 0))
+        counts = self._dispatcher.counts.get(self._state.plain(topic))
         done, failed, spent = (0, 0, 0.0) if counts is None else (counts.done, counts.failed, counts.seconds)
         return {
             "consumeFailedMsgs": failed,
@@ -125,15 +136,15 @@ class ServerRequests:
         }
 
     async def consume_directly(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """309: one message to its handler, whatever its offset; what becomes of it changes no offset.
+        """Serve 309: call the handler with a message of any offset; the result changes no offset.
 
         Raises: FieldError, CallRefused.
         """
-        engine = self._engine
+        state = self._state
         fields = request.ext_fields
         source = Source(
-            str(fields.get("brokerName", "")), retry_topic=engine.retry_topic, namespace=engine.namespace,
-            body_bytes_max=engine.settings.max_body_bytes,
+            str(fields.get("brokerName", "")), retry_topic=state.retry_topic, namespace=state.namespace,
+            body_bytes_max=state.settings.max_body_bytes,
         )  # fmt: skip
         try:
             messages = decode_deliveries(bytes(request.body), source)
@@ -141,45 +152,45 @@ class ServerRequests:
             raise FieldError("body", "one stored message", str(error)) from None
         if len(messages) != 1:
             raise FieldError("body", "one stored message", f"{len(messages)}")
-        handler = engine.handler_of(messages[0])
+        handler = state.handler_of(messages[0])
         if handler is None:
-            why = f"group {engine.group}: no handler for topic {messages[0].topic}"
+            why = f"group {state.group}: no handler for topic {messages[0].topic}"
             raise CallRefused(ResponseCode.SYSTEM_ERROR, why)
-        begun = time.monotonic()
+        started_s = time.monotonic()
         result, remark = await self._call(handler, messages)
         body = {
             "autoCommit": True,
             "consumeResult": result,
-            "order": engine.settings.orderly,
+            "order": state.settings.orderly,
             "remark": remark,
-            "spentTimeMills": int(1000 * (time.monotonic() - begun)),
+            "spentTimeMills": int(1000 * (time.monotonic() - started_s)),
         }
         return request.response(body=encode_body(body))
 
     async def _call(self, handler: Handler, messages: list[Any]) -> tuple[str, str | None]:
         try:
-            result = await self._engine.workers.call(handler, handler.argument(messages))
+            result = await self._dispatcher.workers.call(handler, handler.argument(messages))
         except BaseException as error:
             if is_passed_on(error):
                 raise
             return "CR_THROW_EXCEPTION", f"{type(error).__name__}: {error}"
-        found = verdict(messages, result, None, is_batch=handler.batch > 1)
-        return ("CR_LATER" if found.later else "CR_SUCCESS"), found.odd or None
+        judged = verdict(messages, result, None, is_batch=handler.batch > 1)
+        return ("CR_LATER" if judged.later else "CR_SUCCESS"), judged.odd or None
 
 
-def _queue_info(engine: PushEngine, one: Assigned) -> dict[str, Any]:
-    open_offsets = [message.queue_offset for message in one.pq.open_messages()]
+def _queue_info(assigned: Assigned) -> dict[str, Any]:
+    open_offsets = [message.queue_offset for message in assigned.pq.open_messages()]
     return {
-        "cachedMsgCount": one.pq.count,
+        "cachedMsgCount": assigned.pq.count,
         "cachedMsgMaxOffset": max(open_offsets, default=0),
         "cachedMsgMinOffset": min(open_offsets, default=0),
-        "cachedMsgSizeInMiB": one.pq.bytes // _MIB,
-        "commitOffset": one.pq.committable,
-        "droped": one.pq.dropped,  # so Java spells it
-        "lastConsumeTimestamp": _wall_ms(one.last_consumed_s),
-        "lastLockTimestamp": one.last_lock_ms,
-        "lastPullTimestamp": one.last_pull_ms,
-        "locked": one.locked_until_s > time.monotonic(),
+        "cachedMsgSizeInMiB": assigned.pq.bytes // _MIB,
+        "commitOffset": assigned.pq.committable,
+        "droped": assigned.pq.dropped,  # the spelling of Java
+        "lastConsumeTimestamp": _wall_ms(assigned.last_consumed_s),
+        "lastLockTimestamp": assigned.last_lock_ms,
+        "lastPullTimestamp": assigned.last_pull_ms,
+        "locked": assigned.locked_until_s > time.monotonic(),
         "transactionMsgCount": 0,
         "transactionMsgMaxOffset": 0,
         "transactionMsgMinOffset": 0,
@@ -188,13 +199,13 @@ def _queue_info(engine: PushEngine, one: Assigned) -> dict[str, Any]:
 
 
 def _wall_ms(moment_s: float) -> int:
-    """A moment of the monotonic clock, as ms since the epoch; 0: never."""
+    """Convert a time of the monotonic clock to ms since the epoch; 0: never."""
     return round(1000 * (time.time() - time.monotonic() + moment_s)) if moment_s else 0
 
 
 def _threads() -> str:
-    """What every thread of the process does now, as text."""
-    names = {one.ident: one.name for one in threading.enumerate()}
+    """Return the stacks of all threads of the process."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
     parts = []
     for ident, frame in sys._current_frames().items():
         stack = "".join(traceback.format_stack(frame))

@@ -1,7 +1,7 @@
-"""Queues that have a message for somebody, and the threads that wait for one.
+"""A queue of work items, and the threads that wait for items.
 
-Room: client. It must never call a handler. One thread at a time is on its way from sleep to work: it wakes the next one
-when more is there. So a short handler is served by the threads that are awake, and a slow one by all.
+At most one thread is being woken; the woken thread wakes the next thread if items remain. So the awake threads run
+short handlers, and all threads run slow handlers.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ class WakeupQueue(Generic[T]):
         return len(self._items)
 
     def put(self, item: T) -> None:
-        """Add an item; wake a thread for it unless one is on its way."""
+        """Add an item, and wake a thread unless a thread is being woken."""
         self._items.append(item)
         if not self._waking:
             self._wake()
 
     def close(self) -> None:
-        """Every ``get`` returns None from now on, once nothing is left."""
+        """Let every ``get`` return None once the queue is empty."""
         self.closed = True
         while self._idle:
             self._waking = False
             self._wake()
 
     def clear(self) -> None:
-        """Forget all items."""
+        """Remove all items."""
         self._items.clear()
 
     def _wake(self) -> None:
@@ -57,12 +57,12 @@ class WakeupQueue(Generic[T]):
         lock.release()
 
     def _lacks_threads(self) -> None:
-        """Items wait, and every thread is at work."""
+        """Handle the state that items wait and no thread is idle."""
 
     def get(self, lock: threading.Lock, timeout_s: float) -> T | None:
-        """The next item; None when none came in time, or after ``close``.
+        """Return the next item; None after the timeout, or after ``close``.
 
-        Args: lock: of the calling thread alone, held by it.
+        Args: lock: a lock of the calling thread only, held by that thread.
         """
         while True:
             try:
@@ -86,13 +86,15 @@ class WakeupQueue(Generic[T]):
     def _sleep(self, lock: threading.Lock, timeout_s: float) -> bool:
         try:
             return lock.acquire(timeout=timeout_s)
-        except BaseException:  # of a signal handler
+        except BaseException:  # raised by a signal handler
             if not self._withdraw(lock) and self._items:
-                self._wake()  # it was to wake the next one
+                self._wake()  # this thread had to wake the next one
             raise
 
     def _withdraw(self, lock: threading.Lock) -> bool:
-        """Not idle any more. Returns: False when somebody is waking the thread; the lock is then held again."""
+        """Remove the thread from the idle threads.
+        Returns: False if another thread is waking it; the lock is held again.
+        """
         try:
             self._idle.remove(lock)
         except (ValueError, IndexError):

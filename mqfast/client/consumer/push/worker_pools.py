@@ -1,6 +1,6 @@
-"""Who runs handlers: threads, an executor of the user's, or tasks of the event loop.
+"""The workers that run handlers: threads, an executor of the user, or tasks of the event loop.
 
-Room: client. Nothing that a handler raises may end a worker. A handler runs once for each job that it is given.
+No exception of a handler ends a worker. A handler runs once per job.
 Source: ConsumeMessageConcurrentlyService.
 """
 
@@ -13,47 +13,45 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from mqfast.client.consumer.push.dispatcher import Dispatcher
 from mqfast.client.consumer.push.state import Assigned, Handler, Job
 from mqfast.client.consumer.push.wakeup_queue import WakeupQueue
 from mqfast.client.net.guard import Guard
-
-if TYPE_CHECKING:
-    from mqfast.client.consumer.push.consume_service import ConsumeService
 
 __all__ = ["ExecutorWorkers", "TaskWorkers", "ThreadWorkers"]
 
 _log = logging.getLogger("mqfast.client.consumer")
 IDLE_S: Final = 60.0
-"""A thread without work ends after so long."""
+"""An idle thread ends after this time."""
 _NOTHING: BaseException | None = None
 REFUSED_S: Final = 1.0
-"""How long messages wait whose executor took no work."""
+"""Pause before messages are offered again to an executor that refused work."""
 BLOCKED_S: Final = 1.0
 WATCH_S: Final = 0.5
-_TURN: Final = 32  # jobs of a task until others of the loop have their turn
+_TURN: Final = 32  # jobs of a task until the task yields to the loop
 
 
 class ThreadWorkers(WakeupQueue[Assigned]):
-    """Up to ``most`` daemon threads, started when they are needed."""
+    """Up to ``threads`` daemon threads, started on demand."""
 
-    def __init__(self, handling: ConsumeService, most: int, name: str) -> None:
+    def __init__(self, dispatcher: Dispatcher, threads: int, name: str) -> None:
         super().__init__()
-        self._handling = handling
-        self._most = most
+        self._dispatcher = dispatcher
+        self._threads_max = threads
         self._name = name
         self._threads: set[threading.Thread] = set()
         self._grow = Guard()
         self._running: dict[threading.Thread, Job | None] = {}
 
     def offer(self, assigned: Assigned) -> None:
-        """A queue has a message."""
+        """Add a queue with a waiting message."""
         self.put(assigned)
 
     def _lacks_threads(self) -> None:
         with self._grow:
-            if self.closed or len(self._threads) >= self._most:
+            if self.closed or len(self._threads) >= self._threads_max:
                 return
             self._waking = True
             number = len(self._threads) + 1
@@ -72,7 +70,7 @@ class ThreadWorkers(WakeupQueue[Assigned]):
         lock = threading.Lock()
         lock.acquire()
         self._waking = False
-        handling, running = self._handling, self._running
+        dispatcher, running = self._dispatcher, self._running
         while True:
             assigned = self.get(lock, IDLE_S)
             if assigned is None:
@@ -85,7 +83,7 @@ class ThreadWorkers(WakeupQueue[Assigned]):
             if self.closed:
                 continue
             try:
-                job = handling.begin(assigned)
+                job = dispatcher.begin(assigned)
             except Exception:
                 _log.exception("group %s: a message could not be handed out", self._name)
                 continue
@@ -98,7 +96,7 @@ class ThreadWorkers(WakeupQueue[Assigned]):
             except BaseException as raised:
                 error = raised
             try:
-                handling.end(job, result, error)
+                dispatcher.process_result(job, result, error)
             except Exception:
                 _log.exception("group %s: the end of a handler could not be noted", self._name)
             running[thread] = job = result = error = None
@@ -106,42 +104,42 @@ class ThreadWorkers(WakeupQueue[Assigned]):
 
     @property
     def busy(self) -> int:
-        """Handlers that run now."""
+        """Return the number of running handlers."""
         return sum(job is not None for job in list(self._running.values()))
 
     @property
     def is_current(self) -> bool:
-        """Is the caller one of these threads?"""
+        """Return whether the caller is a thread of this pool."""
         return threading.current_thread() in self._threads
 
     async def call(self, handler: Handler, argument: Any) -> Any:
-        """Call a handler once, in a thread of its own. Raises: what it raises."""
+        """Call a handler once, in another thread. Raises: the exception of the handler."""
         return await asyncio.to_thread(handler.function, argument)
 
     def stop(self) -> None:
-        """Begin no handler any more."""
+        """Begin no further handler."""
         self.clear()
         self.close()
 
-    async def end(self, *, cancel: bool) -> None:
-        """Threads end by themselves; one whose handler does not return is a daemon."""
+    async def shutdown(self, *, cancel: bool) -> None:
+        """Return at once: idle threads end on their own, and running threads are daemons."""
 
 
 def _call(function: Callable[..., Any], argument: Any) -> Any:
-    """In the executor's thread or process."""
+    """Call the handler in a thread or process of the executor."""
     return function(argument)
 
 
 class ExecutorWorkers:
-    """An executor of the user's. At most ``most`` jobs are with it; messages travel as plain copies.
+    """An executor of the user, with at most ``jobs`` jobs at a time; messages are passed as plain copies.
 
     Thread: ``offer``: any.
     """
 
-    def __init__(self, handling: ConsumeService, executor: Executor, most: int, name: str) -> None:
-        self._handling = handling
+    def __init__(self, dispatcher: Dispatcher, executor: Executor, jobs: int, name: str) -> None:
+        self._dispatcher = dispatcher
         self._executor = executor
-        self._most = most
+        self._jobs_max = jobs
         self._name = name
         self._items: deque[Assigned] = deque()
         self._lock = Guard()
@@ -150,14 +148,14 @@ class ExecutorWorkers:
         self._closed = False
 
     def offer(self, assigned: Assigned) -> None:
-        """A queue has a message."""
+        """Add a queue with a waiting message."""
         self._items.append(assigned)
         self._submit()
 
     def _submit(self) -> None:
         while self._items:
             with self._lock:
-                if self._closed or self._reserved >= self._most:
+                if self._closed or self._reserved >= self._jobs_max:
                     return
                 self._reserved += 1
             job = self._next()
@@ -168,14 +166,16 @@ class ExecutorWorkers:
             assert job.handler is not None
             try:
                 future = self._executor.submit(_call, job.handler.function, job.handler.argument(job.messages))
-            except Exception as error:  # shut down, or its processes are gone: no message is to blame
+            except (
+                Exception
+            ) as error:  # the executor was shut down, or its processes have died: not an error of a message
                 with self._lock:
                     self._reserved -= 1
-                self._handling.refusal = f"the executor takes no work: {error!r}"
-                _log.error("group %s: %s; messages wait", self._name, self._handling.refusal)
-                self._handling.leave(job, after_s=REFUSED_S)
+                self._dispatcher.refusal = f"the executor takes no work: {error!r}"
+                _log.error("group %s: %s; messages wait", self._name, self._dispatcher.refusal)
+                self._dispatcher.release(job, after_s=REFUSED_S)
                 continue
-            self._handling.refusal = ""
+            self._dispatcher.refusal = ""
             self._out[future] = job
             future.add_done_callback(self._done)
 
@@ -185,7 +185,7 @@ class ExecutorWorkers:
         except IndexError:
             return None
         try:
-            job = self._handling.begin(assigned)
+            job = self._dispatcher.begin(assigned)
         except Exception:
             _log.exception("group %s: a message could not be handed out", self._name)
             return None
@@ -196,43 +196,43 @@ class ExecutorWorkers:
         with self._lock:
             self._reserved -= 1
         if future.cancelled():
-            self._handling.leave(job)
+            self._dispatcher.release(job)
         else:
             error = future.exception()
-            self._handling.end(job, None if error else future.result(), error)
+            self._dispatcher.process_result(job, None if error else future.result(), error)
         self._submit()
 
     @property
     def busy(self) -> int:
-        """Jobs that the executor has."""
+        """Return the number of jobs in the executor."""
         return len(self._out)
 
     async def call(self, handler: Handler, argument: Any) -> Any:
-        """Call a handler once, in the executor. Raises: what it raises."""
+        """Call a handler once, in the executor. Raises: the exception of the handler."""
         return await asyncio.wrap_future(self._executor.submit(_call, handler.function, argument))
 
     def stop(self) -> None:
-        """Begin no handler any more."""
+        """Begin no further handler."""
         self._closed = True
         self._items.clear()
 
-    async def end(self, *, cancel: bool) -> None:
-        """The executor is the user's and stays. Args: cancel: jobs that it has not begun."""
+    async def shutdown(self, *, cancel: bool) -> None:
+        """Keep the executor, which belongs to the user. Args: cancel: cancel jobs that have not begun."""
         if cancel:
             for future in list(self._out):
                 future.cancel()
 
 
 class TaskWorkers:
-    """Up to ``most`` tasks of the loop. A function that is no coroutine function runs in the loop itself.
+    """Up to ``tasks`` tasks of the loop. A function that is no coroutine function runs in the loop itself.
 
     Thread: that of the loop.
     """
 
-    def __init__(self, handling: ConsumeService, loop: asyncio.AbstractEventLoop, most: int, name: str) -> None:
-        self._handling = handling
-        self._loop = loop
-        self._most = most
+    def __init__(self, dispatcher: Dispatcher, tasks: int, name: str) -> None:
+        self._dispatcher = dispatcher
+        self._loop = dispatcher.loop
+        self._tasks_max = tasks
         self._name = name
         self._items: deque[Assigned] = deque()
         self._tasks: dict[asyncio.Task[None], Job | None] = {}
@@ -242,7 +242,7 @@ class TaskWorkers:
         self._watch()
 
     def _watch(self, due_s: float = 0.0) -> None:
-        """Name the handler after which the loop stood still: other tasks, heartbeats among them, had to wait."""
+        """Log the handler that blocked the loop: other tasks, also heartbeats, had to wait."""
         late_s = self._loop.time() - due_s if due_s else 0.0
         if late_s > BLOCKED_S and self._last is not None and self._last.handler is not None:
             _log.warning(
@@ -253,12 +253,12 @@ class TaskWorkers:
             self._loop.call_later(WATCH_S, self._watch, self._loop.time() + WATCH_S)
 
     def offer(self, assigned: Assigned) -> None:
-        """A queue has a message."""
+        """Add a queue with a waiting message."""
         self._items.append(assigned)
         self._spawn()
 
     def _spawn(self) -> None:
-        if self._has_spare or self._closed or len(self._tasks) >= self._most:
+        if self._has_spare or self._closed or len(self._tasks) >= self._tasks_max:
             return
         self._has_spare = True
         task = self._loop.create_task(self._main(), name=f"mqfast {self._name} handler")
@@ -274,7 +274,7 @@ class TaskWorkers:
         self._has_spare = False
         me = asyncio.current_task()
         assert me is not None
-        items, handling, turn = self._items, self._handling, 0
+        items, dispatcher, turn = self._items, self._dispatcher, 0
         while items and not self._closed:
             turn += 1
             if turn % _TURN == 0:
@@ -283,7 +283,7 @@ class TaskWorkers:
             assigned = items.popleft()
             if items and not self._has_spare:
                 self._spawn()
-            job = handling.begin(assigned)
+            job = dispatcher.begin(assigned)
             if job is None or job.handler is None:
                 continue
             self._tasks[me] = self._last = job
@@ -294,36 +294,36 @@ class TaskWorkers:
                     result = await result
             except (asyncio.CancelledError, KeyboardInterrupt) as raised:
                 if me.cancelling() or isinstance(raised, KeyboardInterrupt):
-                    handling.leave(job)
+                    dispatcher.release(job)
                     raise
                 error = raised
             except (Exception, SystemExit) as raised:
                 error = raised
             self._tasks[me] = None
-            handling.end(job, result, error)
+            dispatcher.process_result(job, result, error)
 
     @property
     def busy(self) -> int:
-        """Handlers that run now."""
+        """Return the number of running handlers."""
         return sum(job is not None for job in self._tasks.values())
 
     @property
     def is_current(self) -> bool:
-        """Is the caller one of these tasks?"""
+        """Return whether the caller is a task of this pool."""
         return asyncio.current_task() in self._tasks
 
     async def call(self, handler: Handler, argument: Any) -> Any:
-        """Call a handler once. Raises: what it raises."""
+        """Call a handler once. Raises: the exception of the handler."""
         result = handler.function(argument)
         return await result if inspect.isawaitable(result) else result
 
     def stop(self) -> None:
-        """Begin no handler any more."""
+        """Begin no further handler."""
         self._closed = True
         self._items.clear()
 
-    async def end(self, *, cancel: bool) -> None:
-        """Args: cancel: handlers that still run are cancelled; their messages come again."""
+    async def shutdown(self, *, cancel: bool) -> None:
+        """End the tasks. Args: cancel: cancel running handlers; their messages are delivered again."""
         me = asyncio.current_task()
         tasks = [task for task in self._tasks if task is not me]
         if cancel and tasks:

@@ -84,7 +84,7 @@ def test_while_members_join_and_leave_nothing_is_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_while_the_broker_goes_and_comes_back_nothing_is_lost(tmp_path: Path, how: int) -> None:
+def test_a_broker_restart_loses_nothing(tmp_path: Path, how: int) -> None:
     """Stated fault: the broker forgets offsets of the last five seconds when it is killed."""
     with a_cluster(tmp_path, **QUICK) as cluster:
         hand, seen = Hand(cluster), Seen()

@@ -50,7 +50,7 @@ def test_each_setting_arrives_in_its_own_unit() -> None:
     assert made(consumeThreadNumber=5)._settings.threads == 5
 
 
-def test_a_moment_to_begin_at_is_javas_text_or_half_an_hour_ago() -> None:
+def test_the_consume_timestamp_is_javas_text_or_half_an_hour_ago() -> None:
     found = made(consumeFromWhere="CONSUME_FROM_TIMESTAMP", consumeTimestamp="20131223171201")._settings.from_where
     assert isinstance(found, datetime)
     assert found == datetime(2013, 12, 23, 17, 12, 1).astimezone()
@@ -87,6 +87,6 @@ def test_traces_go_to_the_topic_that_is_named() -> None:
         ({"secretKey": "sk"}, "expected both"),
     ],
 )
-def test_what_is_none_is_refused(settings: dict[str, Any], match: str) -> None:
+def test_an_invalid_value_is_refused(settings: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         made(**settings)

@@ -62,7 +62,9 @@ def committed(hand: Hand, group: str, topic: str) -> int:
 # --- loops of threads ---
 
 
-def test_a_message_is_done_when_the_loop_asks_for_the_next_one(cluster: BrokerProcess, hand: Hand) -> None:
+def test_the_request_for_the_next_message_acknowledges_the_message_of_a_loop(
+    cluster: BrokerProcess, hand: Hand
+) -> None:
     hand.send("asked", *[b"%d" % i for i in range(10)])
     bodies = []
     with PushConsumer("asked-group", cluster.namesrv, topics="asked") as consumer:
@@ -82,7 +84,7 @@ def test_a_message_is_done_when_the_loop_asks_for_the_next_one(cluster: BrokerPr
     assert hand.offset("asked-group", queue_of("asked", 0)) == 10
 
 
-def test_after_a_break_another_loop_begins_with_the_same_message(cluster: BrokerProcess, hand: Hand) -> None:
+def test_after_a_break_the_next_loop_begins_with_the_same_message(cluster: BrokerProcess, hand: Hand) -> None:
     hand.send("broken", b"a", b"b")
     with PushConsumer("broken-group", cluster.namesrv, topics="broken") as consumer:
         for message in consumer:
@@ -107,7 +109,7 @@ def test_an_exception_that_leaves_the_block_sends_the_message_back(cluster: Brok
     assert sorted(found) == [(b"a", 2), (b"b", 1)]
 
 
-def test_a_loop_may_say_what_becomes_of_a_message_once(cluster: BrokerProcess, hand: Hand) -> None:
+def test_a_loop_may_acknowledge_or_retry_a_message_once(cluster: BrokerProcess, hand: Hand) -> None:
     hand.send("said", b"later", b"dead", b"done")
     found: list[tuple[bytes, int]] = []
     with PushConsumer("said-group", cluster.namesrv, topics="said") as consumer:
@@ -133,7 +135,7 @@ def test_a_loop_may_say_what_becomes_of_a_message_once(cluster: BrokerProcess, h
     assert letters.bodies == [b"dead"]
 
 
-def test_a_handler_has_nothing_to_say_about_its_message_but_its_end(cluster: BrokerProcess, hand: Hand) -> None:
+def test_ack_and_retry_of_a_message_of_a_handler_are_refused(cluster: BrokerProcess, hand: Hand) -> None:
     hand.send("quiet", b"a")
     errors: list[Exception] = []
 
@@ -369,7 +371,7 @@ def test_orderly_keeps_the_order_of_a_queue_also_when_a_message_fails(cluster: B
     assert committed(hand, "ordered-group", "ordered") == 80
 
 
-def test_orderly_dead_letters_let_the_queue_go_on(cluster: BrokerProcess, hand: Hand) -> None:
+def test_an_orderly_queue_continues_after_a_dead_letter(cluster: BrokerProcess, hand: Hand) -> None:
     hand.send("odead", b"poison", b"next")
     seen = Seen()
 
@@ -390,7 +392,7 @@ def test_orderly_dead_letters_let_the_queue_go_on(cluster: BrokerProcess, hand: 
     assert letters.bodies == [b"poison"]
 
 
-def test_orderly_members_hand_queues_over_without_two_at_once(cluster: BrokerProcess, hand: Hand) -> None:
+def test_rebalance_of_orderly_members_never_gives_a_queue_to_two(cluster: BrokerProcess, hand: Hand) -> None:
     fill(hand, "relay", 40)
     seen = Seen()
 
@@ -420,7 +422,7 @@ def _own(consumer: PushConsumer, topic: str) -> int:
 # --- broadcasting ---
 
 
-def test_broadcasting_gives_every_member_everything_and_keeps_its_place(
+def test_broadcasting_delivers_everything_to_every_member_and_keeps_the_offsets(
     cluster: BrokerProcess, hand: Hand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("rocketmq.client.localOffsetStoreDir", str(tmp_path))
@@ -469,7 +471,7 @@ def test_handlers_in_other_processes_get_plain_copies(cluster: BrokerProcess, ha
             until(lambda: not any(consumer.lag().values()), "no lag")
 
 
-def test_hooks_hear_of_every_call_and_their_errors_stay_inside(cluster: BrokerProcess, hand: Hand) -> None:
+def test_hooks_are_called_for_every_handler_and_their_errors_are_logged(cluster: BrokerProcess, hand: Hand) -> None:
     hand.send("hooked", b"good", b"bad")
     heard: list[Any] = []
 

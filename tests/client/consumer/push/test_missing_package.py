@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mqfast import Producer, PushConsumer
-from mqfast.client.consumer.push import consume_service as handling
+from mqfast.client.consumer.push import dispatcher
 from mqfast.client.delivery import Delivery
 from mqfast.testing import Broker
 
@@ -32,7 +32,7 @@ def test_messages_wait_for_the_package(kind: str, how: str, tmp_path: Path, monk
     package = PACKAGES[kind]
     pytest.importorskip(package)
     monkeypatch.setenv("rocketmq.client.localOffsetStoreDir", str(tmp_path))
-    monkeypatch.setattr(handling, "AGAIN_S", 0.05)
+    monkeypatch.setattr(dispatcher, "AGAIN_S", 0.05)
     body = b"compressed " * 1000
     found: list[tuple[bytes, int]] = []
     tries = threading.Semaphore(0)

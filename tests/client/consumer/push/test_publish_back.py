@@ -37,7 +37,7 @@ def failing(broker: Broker, group: str, times: int = 1, error: Exception | None 
     return consumer, seen
 
 
-def test_it_comes_again_with_all_that_it_was(broker: Broker) -> None:
+def test_a_published_retry_has_all_fields_of_the_message(broker: Broker) -> None:
     consumer, seen = failing(broker, "billing", times=2)
     with broker.faults.answer(ResponseCode.SYSTEM_ERROR, only=[BACK]), consumer:
         sent = broker.producer().send(
@@ -62,7 +62,7 @@ def test_it_comes_again_with_all_that_it_was(broker: Broker) -> None:
     assert broker.dead_letters("billing") == []
 
 
-def test_its_attempts_are_counted_and_it_dies_as_another(broker: Broker) -> None:
+def test_published_retries_are_counted_and_end_in_the_dead_letter_queue(broker: Broker) -> None:
     consumer, seen = failing(broker, "mortal", times=99, max_reconsume_times=2)
     with broker.faults.answer(ResponseCode.SYSTEM_ERROR, only=[BACK]), consumer:
         broker.send("orders", b"poison")
@@ -73,7 +73,7 @@ def test_its_attempts_are_counted_and_it_dies_as_another(broker: Broker) -> None
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-def test_it_goes_to_the_dead_letters_at_once_where_the_handler_says_so(broker: Broker, orderly: bool) -> None:
+def test_delay_level_minus_1_goes_to_the_dead_letter_queue_at_once(broker: Broker, orderly: bool) -> None:
     consumer, seen = failing(broker, "strict", times=99, error=Retry(delay_level=-1), orderly=orderly)
     with broker.faults.answer(ResponseCode.SYSTEM_ERROR, only=[BACK]), consumer:
         broker.send("orders", b"poison")
@@ -91,7 +91,7 @@ def test_the_delay_that_the_handler_chose_is_kept(broker: Broker) -> None:
     assert "DELAY\x015\x02" in published.fields["i"]
 
 
-def test_a_namespace_is_in_its_names_and_not_in_what_the_handler_sees() -> None:
+def test_the_namespace_is_in_names_on_the_wire_and_not_in_messages_of_handlers() -> None:
     with Broker(topics=["tenant%orders"]) as broker:
         consumer, seen = failing(broker, "billing", namespace="tenant")
         with broker.faults.answer(ResponseCode.SYSTEM_ERROR, only=[BACK]), consumer:
@@ -116,7 +116,7 @@ def test_the_message_of_a_transaction_is_no_half_message_again(broker: Broker) -
     assert [one.body for one in seen] == [b"paid", b"paid"]
 
 
-def test_where_its_broker_is_gone_another_one_has_it() -> None:
+def test_a_retry_is_published_to_another_broker_if_the_own_broker_is_down() -> None:
     with Broker(topics={"orders": 1}, brokers=2) as broker:
         has_it, may_fail = threading.Event(), threading.Event()
         seen: list[Delivery] = []
@@ -140,8 +140,10 @@ def test_where_its_broker_is_gone_another_one_has_it() -> None:
         assert [(one.body, one.queue.broker_name) for one in seen] == [(b"42", "broker-a"), (b"42", "broker-b")]
 
 
-def test_where_nobody_takes_it_the_consumer_keeps_it(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqfast.client.consumer.push.consume_service.AGAIN_S", 0.05)
+def test_a_message_that_no_broker_accepts_is_retried_in_the_consumer(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mqfast.client.consumer.push.dispatcher.AGAIN_S", 0.05)
     seen: list[tuple[int, str]] = []
     consumer = broker.consumer("keepers")
 
@@ -157,7 +159,7 @@ def test_where_nobody_takes_it_the_consumer_keeps_it(broker: Broker, monkeypatch
     assert seen == [(attempt, "orders") for attempt in (1, 2, 3, 4)]
 
 
-def test_one_that_nobody_took_before_the_end_comes_to_the_next_member(broker: Broker) -> None:
+def test_a_message_that_was_not_sent_back_before_close_comes_to_the_next_member(broker: Broker) -> None:
     consumer, seen = failing(broker, "heirs", times=99)
     broker.send("orders", b"left")
     with broker.faults.answer(ResponseCode.SYSTEM_ERROR, only=[BACK, SEND]), consumer:

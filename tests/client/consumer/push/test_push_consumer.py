@@ -59,7 +59,7 @@ def test_every_message_comes_once_and_its_offset_is_kept(cluster: BrokerProcess,
     assert {one.queue for one in seen.messages} == {queue_of("once", i) for i in range(4)}
 
 
-def test_a_new_member_of_the_group_goes_on_where_the_last_one_ended(cluster: BrokerProcess, hand: Hand) -> None:
+def test_a_new_member_continues_at_the_committed_offset_of_the_group(cluster: BrokerProcess, hand: Hand) -> None:
     sent = fill(hand, "on", 40)
     first, second = Seen(), Seen()
     for seen, count in ((first, 40), (second, 20)):
@@ -89,7 +89,7 @@ def raises_on(name: bytes, error: BaseException | None, until_attempt: int) -> A
 @pytest.mark.parametrize(
     "error", [None, ValueError("bad"), Retry(5), SystemExit(3), KeyboardInterrupt(), Retry(99)], ids=repr
 )
-def test_a_message_comes_again_until_its_handler_has_done_it(
+def test_a_failed_message_is_retried_until_its_handler_succeeds(
     cluster: BrokerProcess, hand: Hand, error: BaseException | None
 ) -> None:
     topic = f"again-{abs(hash(repr(error)))}"
@@ -106,7 +106,7 @@ def test_a_message_comes_again_until_its_handler_has_done_it(
     assert len({one.msg_id for one in tries}) == 1 or "UNIQ_KEY" not in tries[0].properties
 
 
-def test_a_message_that_fails_too_often_is_a_dead_letter(cluster: BrokerProcess, hand: Hand) -> None:
+def test_a_message_above_max_reconsume_times_goes_to_the_dead_letter_queue(cluster: BrokerProcess, hand: Hand) -> None:
     hand.send("dead", b"poison")
     hand.send("dead", b"now", queue_id=1)
     seen = Seen()
@@ -145,7 +145,7 @@ def test_a_message_that_fails_too_often_is_a_dead_letter(cluster: BrokerProcess,
     ],
     ids=repr,
 )
-def test_what_a_batch_handler_returns(cluster: BrokerProcess, hand: Hand, outcome: Any, again: set[int]) -> None:
+def test_results_of_a_batch_handler(cluster: BrokerProcess, hand: Hand, outcome: Any, again: set[int]) -> None:
     topic = f"batch-{abs(hash(repr(outcome)))}"
     bodies = [b"%d" % i for i in range(4)]
     hand.send(topic, *bodies)
@@ -479,7 +479,7 @@ def test_a_second_signal_ends_at_once(cluster: BrokerProcess, hand: Hand) -> Non
         (lambda: PushConsumer("g", "a:1").assignment(), ClientClosed, "start"),
     ],
 )
-def test_what_cannot_work_is_an_error_before_anything_is_sent(make: Any, error: type[Exception], text: str) -> None:
+def test_invalid_arguments_are_an_error_before_anything_is_sent(make: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         make()
 

@@ -38,7 +38,7 @@ def hand(cluster: BrokerProcess) -> Hand:
     "name, limit, cached_max",
     [("count", {"max_cached_messages": 8}, 8 + 3), ("bytes", {"max_cached_bytes": 8 * KIB}, 8 + 3)],
 )
-def test_a_consumer_has_no_more_of_a_queue_than_its_limit(
+def test_flow_control_limits_the_cached_messages_of_a_queue(
     cluster: BrokerProcess, hand: Hand, name: str, limit: dict[str, Any], cached_max: int
 ) -> None:
     topic = f"limit-{name}"
@@ -66,7 +66,7 @@ def test_a_consumer_has_no_more_of_a_queue_than_its_limit(
     assert most <= cached_max
 
 
-def test_one_slow_message_holds_the_pulls_once_others_are_too_far_ahead(cluster: BrokerProcess, hand: Hand) -> None:
+def test_flow_control_by_span_holds_the_pulls_behind_a_slow_message(cluster: BrokerProcess, hand: Hand) -> None:
     topic, span = "limit-span", 10
     hand.send(topic, *[b"%d" % number for number in range(COUNT)])
     go, done = threading.Event(), []

@@ -68,7 +68,7 @@ def running(cluster: BrokerProcess, hand: Hand) -> Iterator[tuple[PushConsumer, 
     consumer.close()
 
 
-def test_an_admin_sees_what_a_consumer_does(hand: Hand, running: Any) -> None:
+def test_an_admin_sees_the_running_info_of_a_consumer(hand: Hand, running: Any) -> None:
     consumer, _ = running
     until(lambda: not any(consumer.lag().values()), "no lag")
     answer = hand.ask(
@@ -90,7 +90,7 @@ def test_an_admin_sees_what_a_consumer_does(hand: Hand, running: Any) -> None:
     assert "mqTable" in info
 
 
-def test_an_admin_sees_how_far_a_consumer_is(hand: Hand, running: Any) -> None:
+def test_an_admin_sees_the_offsets_of_a_consumer(hand: Hand, running: Any) -> None:
     consumer, _ = running
     until(lambda: not any(consumer.lag().values()), "no lag")
     answer = hand.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic="asked", group=consumer.group)
@@ -100,7 +100,7 @@ def test_an_admin_sees_how_far_a_consumer_is(hand: Hand, running: Any) -> None:
     assert offsets[QueueBody("broker-a", 0, "asked")] == consumer.assignment()[queue_of("asked", 0)]
 
 
-def test_an_admin_lets_one_message_be_handled_now(cluster: BrokerProcess, hand: Hand, running: Any) -> None:
+def test_an_admin_can_consume_a_message_directly(cluster: BrokerProcess, hand: Hand, running: Any) -> None:
     consumer, seen = running
     until(lambda: not any(consumer.lag().values()), "no lag")
     for mood, expected in (("good", "CR_SUCCESS"), ("bad", "CR_THROW_EXCEPTION")):
@@ -148,7 +148,7 @@ def test_a_reset_of_a_group_that_is_not_here_is_refused(hand: Hand) -> None:
 # --- why nothing comes ---
 
 
-def test_what_keeps_messages_from_coming_is_said(cluster: BrokerProcess, hand: Hand) -> None:
+def test_why_nothing_names_the_reasons(cluster: BrokerProcess, hand: Hand) -> None:
     fill(hand, "whyless", 8, properties="TAGS\x01other\x02")
     consumer = PushConsumer("why-group", cluster.namesrv)
     consumer.subscribe("whyless", print, "mine")
@@ -171,7 +171,7 @@ class NoSharing:
         raise ZeroDivisionError("mine")
 
 
-def test_a_subscription_that_is_refused_while_it_runs_is_said(cluster: BrokerProcess) -> None:
+def test_why_nothing_names_a_subscription_that_was_refused_at_run_time(cluster: BrokerProcess) -> None:
     """The call cannot wait for the broker's answer: it is no coroutine."""
 
     async def flow() -> None:
@@ -191,9 +191,7 @@ def test_a_subscription_that_is_refused_while_it_runs_is_said(cluster: BrokerPro
 
 
 @pytest.mark.parametrize("tags", ["new && paid", "new,paid", "new|paid", "new paid"])
-def test_tags_that_are_joined_by_another_sign_are_said_to_be_one_tag(
-    cluster: BrokerProcess, hand: Hand, tags: str
-) -> None:
+def test_why_nothing_names_tags_that_are_joined_by_another_sign(cluster: BrokerProcess, hand: Hand, tags: str) -> None:
     topic = f"joined-{'-'.join(str(ord(sign)) for sign in tags if not sign.isalpha())}"
     fill(hand, topic, 4, properties="TAGS\x01new\x02")
     consumer = PushConsumer(f"{topic}-group", cluster.namesrv, from_where="first", topics={topic: tags})
@@ -202,7 +200,7 @@ def test_tags_that_are_joined_by_another_sign_are_said_to_be_one_tag(
         until(lambda: any(words in one for one in consumer.stats()["why_nothing"]), "the tags")
 
 
-def test_a_strategy_that_fails_is_said(cluster: BrokerProcess, hand: Hand) -> None:
+def test_why_nothing_names_an_error_of_the_allocation_strategy(cluster: BrokerProcess, hand: Hand) -> None:
     fill(hand, "unshared", 4)
     consumer = PushConsumer("unshared-group", cluster.namesrv, allocation=NoSharing())
     consumer.subscribe("unshared", print)
@@ -211,7 +209,7 @@ def test_a_strategy_that_fails_is_said(cluster: BrokerProcess, hand: Hand) -> No
         until(lambda: why_nothing in consumer.stats()["why_nothing"], "the strategy")
 
 
-def test_an_executor_that_takes_no_work_is_said(cluster: BrokerProcess, hand: Hand) -> None:
+def test_why_nothing_names_an_executor_that_refuses_work(cluster: BrokerProcess, hand: Hand) -> None:
     fill(hand, "shut", 4)
     executor = ThreadPoolExecutor(1)
     executor.shutdown()
@@ -221,7 +219,7 @@ def test_an_executor_that_takes_no_work_is_said(cluster: BrokerProcess, hand: Ha
         until(lambda: any("executor takes no work" in one for one in consumer.stats()["why_nothing"]), "the executor")
 
 
-def test_a_member_without_a_queue_is_told_why(cluster: BrokerProcess, hand: Hand) -> None:
+def test_why_nothing_of_a_member_without_a_queue_names_the_members(cluster: BrokerProcess, hand: Hand) -> None:
     fill(hand, "crowded", 4)
     members = [PushConsumer("crowd-group", cluster.namesrv) for _ in range(5)]
     for member in members:
@@ -240,7 +238,7 @@ def test_a_member_without_a_queue_is_told_why(cluster: BrokerProcess, hand: Hand
             member.close()
 
 
-def test_members_that_subscribe_differently_are_told(
+def test_why_nothing_names_members_with_another_subscription(
     cluster: BrokerProcess, hand: Hand, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("mqfast.client.consumer.push.engine.LOOK_S", 0.5)
@@ -255,7 +253,7 @@ def test_members_that_subscribe_differently_are_told(
     assert why.LOOK_S == 30
 
 
-def test_a_full_cache_and_a_stuck_handler_are_said(
+def test_why_nothing_names_flow_control_and_a_stuck_handler(
     cluster: BrokerProcess, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(why, "STUCK_S", 0.2)
@@ -271,7 +269,7 @@ def test_a_full_cache_and_a_stuck_handler_are_said(
         until(lambda: consumer.stats()["done"] == 40, "all messages")
 
 
-def test_a_handler_that_takes_too_long_loses_its_message(cluster: BrokerProcess, hand: Hand) -> None:
+def test_after_the_consume_timeout_the_message_is_delivered_again(cluster: BrokerProcess, hand: Hand) -> None:
     hand.send("too-long", b"slow")
     go, seen = threading.Event(), Seen()
     consumer = PushConsumer("long-group", cluster.namesrv, consume_timeout_s=0.4)

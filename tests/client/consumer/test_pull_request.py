@@ -63,7 +63,7 @@ def test_every_status_that_a_broker_answers(tmp_path: Path) -> None:
     on_broker(tmp_path, flow, enablePropertyFilter=True)
 
 
-def test_a_pull_commits_where_it_is_told(tmp_path: Path) -> None:
+def test_a_pull_commits_the_given_offset(tmp_path: Path) -> None:
     async def flow(one: Running, pulls: Pulls) -> None:
         await one.send("orders", b"x")
         await pulls(0)
@@ -104,7 +104,7 @@ def answered(answer: RemotingCommand, wanted: Subscription = ALL) -> PullAnswer:
 HEADER = {"nextBeginOffset": "5", "minOffset": "0", "maxOffset": "9", "suggestWhichBrokerId": "1"}
 
 
-def test_the_broker_that_is_suggested_is_known() -> None:
+def test_the_answer_of_a_pull_has_the_suggested_broker_id() -> None:
     assert answered(RemotingCommand(19, HEADER)) == PullAnswer(PullStatus.NO_NEW_MSG, [], 5, 0, 9, 1)
 
 
@@ -119,12 +119,12 @@ def test_the_broker_that_is_suggested_is_known() -> None:
         (RemotingCommand(4711, None, remark="what"), BrokerError, "code 4711 'what'"),
     ],
 )
-def test_answers_that_are_none(answer: RemotingCommand, error: type[Exception], text: str) -> None:
+def test_invalid_answers_of_a_pull_are_errors(answer: RemotingCommand, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         answered(answer)
 
 
-def test_what_is_said_of_a_subscription_to_brokers() -> None:
+def test_subscription_data_in_a_heartbeat() -> None:
     one = Subscription("orders", " TagA || || Aa||TagA", version=7)
     assert one.as_json() == {
         "classFilterMode": False, "codeSet": [2598919, 2112], "expressionType": "TAG",

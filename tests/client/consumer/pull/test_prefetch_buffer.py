@@ -63,37 +63,37 @@ def acknowledged(cache: PrefetchBuffer) -> dict[MessageQueue, int]:
     return cache.positions(handed_out=False)
 
 
-def test_a_poll_hands_out_in_order_and_acknowledges_what_came_before() -> None:
+def test_a_poll_hands_out_in_order_and_acknowledges_earlier_messages() -> None:
     cache, _, one = cache_of(ONE)
     cache.put(one, answer(one, 0, 1, 2, 3))
     assert handed(cache) == {ONE: 0}
-    assert offsets_of(cache.take(3)) == [0, 1, 2]
+    assert offsets_of(cache.poll(3)) == [0, 1, 2]
     assert handed(cache) == {ONE: 3}
     assert acknowledged(cache) == {ONE: 0}, "the application has not come back yet"
     cache.acknowledge()
-    assert offsets_of(cache.take(3)) == [3]
+    assert offsets_of(cache.poll(3)) == [3]
     assert acknowledged(cache) == {ONE: 3}
-    assert cache.take(3) == []
+    assert cache.poll(3) == []
 
 
 def test_queues_come_in_turn() -> None:
     cache, _, one, two = cache_of(ONE, TWO)
     cache.put(one, answer(one, *range(10)))
     cache.put(two, answer(two, *range(10)))
-    assert [{message.source.queue for message in cache.take(5)} for _ in range(4)] == [{TWO}, {ONE}, {TWO}, {ONE}]
+    assert [{message.source.queue for message in cache.poll(5)} for _ in range(4)] == [{TWO}, {ONE}, {TWO}, {ONE}]
 
 
-def test_messages_that_nobody_wants_are_passed_but_never_before_others() -> None:
+def test_filtered_messages_are_acknowledged_but_never_before_others() -> None:
     cache, _, one = cache_of(ONE)
     cache.put(one, answer(one, to=7))  # seven without the tag
     assert handed(cache) == acknowledged(cache) == {ONE: 7}
     cache.put(one, answer(one, 9, 12, to=20))
     assert handed(cache) == acknowledged(cache) == {ONE: 9}
-    cache.take(1)
+    cache.poll(1)
     assert handed(cache) == {ONE: 12}
     cache.put(one, answer(one, to=30))
     assert handed(cache) == {ONE: 12}, "12 is still here"
-    cache.take(1)
+    cache.poll(1)
     assert handed(cache) == {ONE: 30}
     assert acknowledged(cache) == {ONE: 9}
     cache.put(one, answer(one, to=40))
@@ -116,7 +116,7 @@ def test_a_loop_acknowledges_a_message_when_it_asks_for_the_next() -> None:
     assert not changes
 
 
-def test_a_new_loop_begins_at_the_message_in_hand_of_the_old_one() -> None:
+def test_a_new_loop_begins_at_the_current_message_of_the_old_loop() -> None:
     cache, changes, one = cache_of(ONE)
     cache.put(one, answer(one, 0, 1, 2))
     cache.next(cache.next(None))
@@ -128,20 +128,20 @@ def test_a_new_loop_begins_at_the_message_in_hand_of_the_old_one() -> None:
     assert cache.next(None).queue_offset == 1
 
 
-def test_an_answer_of_a_place_that_was_left_is_dropped() -> None:
+def test_the_answer_of_a_pull_at_an_old_position_is_dropped() -> None:
     cache, changes, one = cache_of(ONE)
     late = answer(one, 0, 1)
     cache.seek(ONE, 50, is_new=False)
     assert changes == [(ONE, True)]
     cache.put(one, late)
-    assert cache.take(9) == []
+    assert cache.poll(9) == []
     cache.put(one, answer(one, 50))
-    assert offsets_of(cache.take(9)) == [50]
+    assert offsets_of(cache.poll(9)) == [50]
     with pytest.raises(UsageError, match="not assigned"):
         cache.seek(TWO, 0, is_new=False)
 
 
-def test_what_is_given_up_is_not_handed_out_and_not_committed() -> None:
+def test_a_revoked_queue_is_not_handed_out_and_not_committed() -> None:
     cache, _, one, two = cache_of(ONE, TWO)
     cache.put(one, answer(one, 0, 1))
     cache.put(two, answer(two, 0, 1))
@@ -157,15 +157,15 @@ def test_what_is_given_up_is_not_handed_out_and_not_committed() -> None:
         cache.check({held.source.queue: 0})
 
 
-def test_deleted_messages_are_told_once_the_ones_before_are_read() -> None:
+def test_deleted_messages_raise_offset_moved_after_the_messages_before() -> None:
     cache, _, one = cache_of(ONE, at=5)
     cache.put(one, answer(one, 5))
     words = cache.put(one, illegal(one, 20, 30, 20))
     assert "14 messages from there on were deleted" in words
-    assert offsets_of(cache.take(9)) == [5]
+    assert offsets_of(cache.poll(9)) == [5]
     for _ in range(2):
         with pytest.raises(OffsetMoved) as moved:
-            cache.take(9)
+            cache.poll(9)
         error = moved.value
         assert (error.group, error.offset, error.min_offset, error.max_offset, error.queue) == ("g", 6, 20, 30, ONE)
         assert "seek(MessageQueue(topic='t', broker_name='b', queue_id=0), 20) goes on" in str(error)
@@ -173,41 +173,41 @@ def test_deleted_messages_are_told_once_the_ones_before_are_read() -> None:
         cache.next(None)
     cache.seek(ONE, 20, is_new=False)
     cache.put(one, answer(one, 20))
-    assert offsets_of(cache.take(9)) == [20]
+    assert offsets_of(cache.poll(9)) == [20]
 
 
-def test_messages_under_deletion_are_told_as_well() -> None:
+def test_messages_under_deletion_raise_offset_moved_as_well() -> None:
     cache, _, one = cache_of(ONE, at=5)
     gone = {"status": PullStatus.NO_MATCHED_MSG, "remark": "MESSAGE_WAS_REMOVING", "min_offset": 5}
     assert "deleted" in cache.put(one, answer(one, to=9, **gone))
     with pytest.raises(OffsetMoved) as moved:
-        cache.take(1)
+        cache.poll(1)
     assert (moved.value.offset, moved.value.min_offset) == (5, 9)
 
 
-def test_a_queue_that_ends_before_the_offset_is_told() -> None:
+def test_an_offset_beyond_the_end_of_the_queue_raises_offset_moved() -> None:
     cache, _, one = cache_of(ONE, at=50)
     cache.put(one, illegal(one, 0, 10, 10))
     with pytest.raises(OffsetMoved, match="the queue ends before it"):
-        cache.take(1)
+        cache.poll(1)
 
 
 @pytest.mark.parametrize(("reset", "to"), [("earliest", 20), ("latest", 30)])
-def test_a_reset_that_was_asked_for_goes_on_with_a_warning(reset: str, to: int) -> None:
+def test_offset_reset_latest_or_earliest_continues_with_a_warning(reset: str, to: int) -> None:
     cache, _, one = cache_of(ONE, at=5, reset=reset)
     assert f"it goes on at {to}" in cache.put(one, illegal(one, 20, 30, 20))
     assert (handed(cache), one.next_pull) == ({ONE: to}, to)
 
 
-def test_a_new_group_begins_at_the_first_message_there_is() -> None:
+def test_a_new_group_begins_at_the_first_stored_message() -> None:
     cache, _, one = cache_of(ONE, at=0, is_new=True)
     assert cache.put(one, illegal(one, 20, 30, 20)) == ""
     assert handed(cache) == {ONE: 20}
     cache.put(one, answer(one, 20))
     cache.put(one, illegal(one, 40, 50, 40))
-    cache.take(1)
+    cache.poll(1)
     with pytest.raises(OffsetMoved):
-        cache.take(1)
+        cache.poll(1)
 
 
 @pytest.mark.parametrize("words", ["OFFSET_RESET", ""])
@@ -220,22 +220,22 @@ def test_an_offset_that_an_admin_reset_is_followed(words: str) -> None:
 
 
 @pytest.mark.parametrize("limits", [{"messages": 4}, {"bytes": 400}, {"total": 4}])
-def test_a_full_cache_is_pulled_again_when_there_is_room(limits: dict[str, int]) -> None:
+def test_pulls_continue_when_the_prefetch_buffer_has_room(limits: dict[str, int]) -> None:
     cache, changes, one = cache_of(ONE, **limits)
     cache.put(one, answer(one, 0, 1, 2, 3))
     assert cache.is_full(one)
     one.waits = True
-    cache.take(1)
+    cache.poll(1)
     assert changes == [(ONE, False)]
     assert not cache.is_full(one)
-    cache.take(1)
+    cache.poll(1)
     assert changes == [(ONE, False)], "told once"
 
 
 def test_only_what_was_handed_out_may_be_committed() -> None:
     cache, _, one = cache_of(ONE)
     cache.put(one, answer(one, 0, 1, 2))
-    cache.take(2)
+    cache.poll(2)
     cache.check({ONE: 2})
     cache.check({ONE: 0})
     for wrong in (3, -1):
@@ -248,16 +248,16 @@ def test_only_what_was_handed_out_may_be_committed() -> None:
     assert fresh.queue not in handed(cache), "where the group is there is not known yet"
 
 
-def test_a_closed_cache_hands_nothing_out() -> None:
+def test_a_closed_prefetch_buffer_hands_nothing_out() -> None:
     cache, _, one = cache_of(ONE)
     cache.put(one, answer(one, 0))
     cache.close("it is closed")
-    for call in (lambda: cache.take(1), lambda: cache.next(None)):
+    for call in (lambda: cache.poll(1), lambda: cache.next(None)):
         with pytest.raises(ClientClosed, match="it is closed"):
             call()
 
 
-def test_a_failure_is_news_once() -> None:
+def test_a_repeated_pull_error_is_reported_once() -> None:
     cache, _, one = cache_of(ONE)
     assert cache.fail(one, OSError("no"))
     assert not cache.fail(one, OSError("no"))
@@ -266,13 +266,13 @@ def test_a_failure_is_news_once() -> None:
     assert one.error is None
 
 
-def test_a_new_expression_drops_what_is_cached_and_keeps_the_places() -> None:
+def test_a_new_expression_drops_cached_messages_and_keeps_the_offsets() -> None:
     cache, changes, one = cache_of(ONE)
     cache.put(one, answer(one, 0, 1, 2))
-    cache.take(1)
+    cache.poll(1)
     cache.reread("t")
     assert changes == [(ONE, True)]
     assert (handed(cache), acknowledged(cache), one.next_pull) == ({ONE: 1}, {ONE: 0}, 1)
-    assert cache.take(9) == []
+    assert cache.poll(9) == []
     cache.put(one, answer(one, 1))
-    assert offsets_of(cache.take(9)) == [1]
+    assert offsets_of(cache.poll(9)) == [1]
