@@ -30,9 +30,9 @@ from mqfast.errors import MessageIllegal, MessageTooLarge, PropertiesTooLong
 cdef int64_t MAX_PROPERTIES = 32767
 cdef int32_t INNER_BATCH = 0x80
 cdef enum:
-    STAMP_DIGITS = 21                   # of a row number, with the separator behind it
+    STAMP_DIGITS = 21                   # of a row number, with the separator
 
-# Columns of rows that are copied as they are, and what Arrow calls their types.
+# Columns of rows that are copies of messages, with Arrow's names of the types.
 cdef enum:
     TOPIC
     QUEUE_ID
@@ -46,20 +46,21 @@ cdef enum:
     PLACES
 
 PLAIN_COLUMNS = {
-    "topic": "u", "queueId": "i", "bornTimestamp": "l", "bornHost": "u", "flag": "i", "sysFlag": "i", "reconsumeTimes": "i", "properties": "z", "body": "z",
+    "topic": "u", "queueId": "i", "bornTimestamp": "l", "bornHost": "u", "flag": "i", "sysFlag": "i",
+    "reconsumeTimes": "i", "properties": "z", "body": "z",
 }
 cdef tuple _PLACES = tuple(PLAIN_COLUMNS)
 cdef tuple _NEEDED = ("topic", "queueId", "body")
 
-cdef uint8_t NOTHING = 0        # where a text of 0 bytes stands when its column has no memory
+cdef uint8_t NOTHING = 0        # the address of an empty text of a column without memory
 
-cdef struct Field:              # one column; values NULL: it is not there
+cdef struct Field:              # a column; values NULL: missing
     const uint8_t *valid        # NULL: no nulls
     const void *values          # numbers, or the offsets of texts
     const uint8_t *data
     int64_t offset
 
-cdef struct Rows:               # one batch
+cdef struct Rows:               # a batch
     Field fields[PLACES]
     int64_t count
 
@@ -82,7 +83,10 @@ cdef inline const uint8_t *text_of(const Field *f, int64_t i, int32_t *n) except
 
 
 cdef int open_rows(object batch, Rows *rows, list kept) except -1:
-    """Point at the columns of a batch, an Arrow struct array of PLAIN_COLUMNS; ``kept`` keeps them alive. Raises: MessageIllegal."""
+    """Set ``rows`` to the columns of a batch, an Arrow struct array of PLAIN_COLUMNS; ``kept`` keeps the memory alive.
+
+    Raises: MessageIllegal.
+    """
     cdef ArrowSchema *schema
     cdef ArrowSchema *kind
     cdef ArrowArray *array
@@ -104,7 +108,9 @@ cdef int open_rows(object batch, Rows *rows, list kept) except -1:
             continue
         expected = PLAIN_COLUMNS[name].encode("ascii")
         if kind.dictionary != NULL or strcmp(kind.format, expected) != 0:
-            raise MessageIllegal(f"column {name}: expected the Arrow type {PLAIN_COLUMNS[name]!r}, found {kind.format.decode('utf-8')!r}")
+            raise MessageIllegal(
+                f"column {name}: expected the Arrow type {PLAIN_COLUMNS[name]!r}, found {kind.format.decode('utf-8')!r}"
+            )
         place = _PLACES.index(name)
         column = array.children[i]
         field = &rows.fields[place]
@@ -122,30 +128,31 @@ cdef int open_rows(object batch, Rows *rows, list kept) except -1:
 
 @cython.final
 cdef class RowEncoder:
-    """Encodes rows of columns into records that lack only offsets and store time.
+    """The encoder of rows into records that lack only offsets and store time.
 
-    Args: hosts: encoded, 8 or 20 bytes; stamp: what every record's properties end with, as ``name U+0001 prefix``: the number of the row and U+0002
-    follow it (empty: none); max_body_bytes, max_record_bytes: what the store takes; dropped: names of properties that ``encode_plain`` leaves out.
+    Args: hosts: encoded, 8 or 20 bytes; stamp: end of every record's properties, as ``name U+0001 prefix``, followed by
+        the row number and U+0002 (empty: no stamp); max_body_bytes, max_record_bytes: limits of the store; dropped:
+        names of properties that ``encode_plain`` leaves out.
     Thread: one.
     """
     cdef bytes born_host
     cdef bytes store_host
     cdef bytes stamp
-    cdef const char *stamp_text         # its bytes
+    cdef const char *stamp_text         # the bytes of stamp
     cdef int64_t stamp_bytes
     cdef int64_t max_body
     cdef int64_t max_record
     cdef bytearray buffer
     cdef readonly int64_t rows
     cdef tuple dropped
-    cdef uint8_t *scratch               # properties without what is dropped
+    cdef uint8_t *scratch               # properties without the dropped names
     cdef int64_t scratch_bytes
 
     def __dealloc__(self):
         free(self.scratch)
 
-    def __init__(self, bytes born_host not None, bytes store_host not None, bytes stamp not None, int64_t max_body_bytes, int64_t max_record_bytes,
-                 tuple dropped not None=()):
+    def __init__(self, bytes born_host not None, bytes store_host not None, bytes stamp not None,
+                 int64_t max_body_bytes, int64_t max_record_bytes, tuple dropped not None=()):
         for name in dropped:
             if type(name) is not bytes or not name:
                 raise MessageIllegal(f"dropped: expected names as bytes, found {name!r}")
@@ -160,13 +167,14 @@ cdef class RowEncoder:
         self.buffer = bytearray(1 << 20)
         self.rows = 0
 
-    def encode(self, list topics not None, const int32_t[::1] topic_of, const int32_t[::1] queue_ids, const int32_t[::1] body_offsets, body_data,
-               list properties, const int32_t[::1] flags, const int32_t[::1] sys_flags, const int64_t[::1] born_timestamps,
-               const int32_t[::1] reconsume_times, list born_hosts) -> memoryview:
-        """The records of some rows, one behind the other; valid until the next call.
+    def encode(self, list topics not None, const int32_t[::1] topic_of, const int32_t[::1] queue_ids,
+               const int32_t[::1] body_offsets, body_data, list properties, const int32_t[::1] flags,
+               const int32_t[::1] sys_flags, const int64_t[::1] born_timestamps, const int32_t[::1] reconsume_times,
+               list born_hosts) -> memoryview:
+        """Return the records of some rows, one after the other; valid until the next call.
 
-        Args: topics: encoded names, with `topic_of` a row's index there; body_offsets: one more than rows, into body_data; properties: property texts,
-        or None; born_timestamps: ms; born_hosts: encoded, None for the usual one.
+        Args: topics: encoded names; topic_of: index into topics for each row; body_offsets: into body_data, rows + 1;
+            properties: property texts, or None; born_timestamps: ms; born_hosts: encoded, None for the default.
         Raises: MessageIllegal (MessageTooLarge, PropertiesTooLong) naming the row.
         """
         cdef Py_ssize_t n = topic_of.shape[0], i
@@ -175,61 +183,74 @@ cdef class RowEncoder:
         cdef uint8_t *to
         cdef Draft d
         if (queue_ids.shape[0] != n or flags.shape[0] != n or sys_flags.shape[0] != n or born_timestamps.shape[0] != n
-                or reconsume_times.shape[0] != n or body_offsets.shape[0] != n + 1 or (properties is not None and len(properties) != n)
+                or reconsume_times.shape[0] != n or body_offsets.shape[0] != n + 1
+                or (properties is not None and len(properties) != n)
                 or (born_hosts is not None and len(born_hosts) != n)):
             raise MessageIllegal("columns: expected the same number of rows in each")
         PyObject_GetBuffer(body_data, &view, PyBUF_SIMPLE)
         try:
             for i in range(n):
                 if not 0 <= body_offsets[i] <= body_offsets[i + 1] <= view.len or not 0 <= topic_of[i] < len(topics):
-                    raise MessageIllegal(f"row {self.rows + i}: expected a body inside its column, found {body_offsets[i]}..{body_offsets[i + 1]}")
-                self.draft(&d, i, topics, topic_of, queue_ids, body_offsets, <const uint8_t *> view.buf, properties, flags, sys_flags, born_timestamps,
-                           reconsume_times, born_hosts)
+                    raise MessageIllegal(
+                        f"row {self.rows + i}: expected a body inside its column, "
+                        f"found {body_offsets[i]}..{body_offsets[i + 1]}"
+                    )
+                self.draft(&d, i, topics, topic_of, queue_ids, body_offsets, <const uint8_t *> view.buf, properties,
+                           flags, sys_flags, born_timestamps, reconsume_times, born_hosts)
                 room = draft_bytes(&d)
                 if room > self.max_record:
-                    raise MessageTooLarge(f"row {self.rows + i}: expected a record of at most {self.max_record} bytes, found {room}")
+                    raise MessageTooLarge(
+                        f"row {self.rows + i}: expected a record of at most {self.max_record} bytes, found {room}"
+                    )
                 total += room
-            # A stamp's digits are few or many: there is room for the most.
+            # A stamp's number of digits varies: the room is for the maximum.
             if len(self.buffer) < total:
                 self.buffer = bytearray(2 * total)
             to = <uint8_t *> PyByteArray_AS_STRING(self.buffer)
             for i in range(n):
-                self.draft(&d, i, topics, topic_of, queue_ids, body_offsets, <const uint8_t *> view.buf, properties, flags, sys_flags, born_timestamps,
-                           reconsume_times, born_hosts)
+                self.draft(&d, i, topics, topic_of, queue_ids, body_offsets, <const uint8_t *> view.buf, properties,
+                           flags, sys_flags, born_timestamps, reconsume_times, born_hosts)
                 at += self.write(to + at, &d, self.rows + i)
         finally:
             PyBuffer_Release(&view)
         self.rows += n
         return memoryview(self.buffer)[:at]
 
-    def encode_plain(self, list batches not None, const int64_t[::1] order, int64_t born_timestamp, check_topic, parse_host) -> memoryview:
-        """The records of rows that are copies of messages: their properties are the text of a record; valid until the next call.
+    def encode_plain(self, list batches not None, const int64_t[::1] order, int64_t born_timestamp, check_topic,
+                     parse_host) -> memoryview:
+        """Return the records of rows that are copies of messages, with the stored property text; valid until the next
+        call.
 
-        Args: batches: Arrow struct arrays with PLAIN_COLUMNS, of which topic, queueId and body must be there; bornTimestamp in microseconds; order: which
-        rows in which order, number of the batch * 2^32 + number of the row, None: all of the first batch; born_timestamp: ms, of rows without;
-        check_topic, parse_host: the bytes of a topic or host from its text; raise MessageIllegal.
+        Args: batches: Arrow struct arrays with PLAIN_COLUMNS; topic, queueId and body are required; bornTimestamp in
+            microseconds; order: number of the batch * 2^32 + number of the row, for each row in turn; None: all rows of
+            the first batch; born_timestamp: ms, for rows without; check_topic, parse_host: return the bytes of a topic
+            or host text, or raise MessageIllegal.
         Raises: MessageIllegal (MessageTooLarge, PropertiesTooLong) naming the row.
         """
-        cdef Rows *found = <Rows *> calloc(max(len(batches), 1), sizeof(Rows))
+        cdef Rows *columns = <Rows *> calloc(max(len(batches), 1), sizeof(Rows))
         cdef list kept = []
         cdef Py_ssize_t k, n, number = 0
-        if found == NULL:
+        if columns == NULL:
             raise MemoryError()
         try:
             for k in range(len(batches)):
-                open_rows(batches[k], &found[k], kept)
+                open_rows(batches[k], &columns[k], kept)
             if order is not None:
                 n = order.shape[0]
                 for k in range(n):
-                    if not 0 <= order[k] >> 32 < len(batches) or (order[k] & 0xFFFFFFFF) >= found[order[k] >> 32].count:
-                        raise MessageIllegal(f"order: expected a row of a batch, found {order[k] & 0xFFFFFFFF} of {order[k] >> 32}")
+                    if (not 0 <= order[k] >> 32 < len(batches)
+                            or (order[k] & 0xFFFFFFFF) >= columns[order[k] >> 32].count):
+                        raise MessageIllegal(
+                            f"order: expected a row of a batch, found {order[k] & 0xFFFFFFFF} of {order[k] >> 32}"
+                        )
             else:
-                n = found[0].count
-            return self.copy_rows(found, order, n, born_timestamp, check_topic, parse_host)
+                n = columns[0].count
+            return self.copy_rows(columns, order, n, born_timestamp, check_topic, parse_host)
         finally:
-            free(found)
+            free(columns)
 
-    cdef object copy_rows(self, Rows *batches, const int64_t[::1] order, Py_ssize_t n, int64_t born_timestamp, check_topic, parse_host):
+    cdef object copy_rows(self, Rows *batches, const int64_t[::1] order, Py_ssize_t n, int64_t born_timestamp,
+                          check_topic, parse_host):
         cdef Py_ssize_t k, room = len(self.buffer), longest
         cdef int64_t i, at = 0, micros
         cdef bint ordered = order is not None
@@ -246,13 +267,15 @@ cdef class RowEncoder:
         for k in range(n):
             rows = &batches[order[k] >> 32] if ordered else batches
             i = order[k] & 0xFFFFFFFF if ordered else k
-            if not (is_there(&rows.fields[TOPIC], i) and is_there(&rows.fields[QUEUE_ID], i) and is_there(&rows.fields[BODY], i)):
+            if not (is_there(&rows.fields[TOPIC], i) and is_there(&rows.fields[QUEUE_ID], i)
+                    and is_there(&rows.fields[BODY], i)):
                 raise MessageIllegal(f"row {self.rows + k}: expected a topic, a queueId and a body, found null")
             text = text_of(&rows.fields[TOPIC], i, &text_bytes)
-            if topic is None or PyBytes_GET_SIZE(topic) != text_bytes or memcmp(PyBytes_AS_STRING(topic), text, text_bytes) != 0:
+            if (topic is None or PyBytes_GET_SIZE(topic) != text_bytes
+                    or memcmp(PyBytes_AS_STRING(topic), text, text_bytes) != 0):
                 topic = (<const char *> text)[:text_bytes]
                 if topic not in topics:
-                    topics[topic] = check_topic(topic.decode("utf-8"))      # the same bytes, or it raises
+                    topics[topic] = check_topic(topic.decode("utf-8"))      # raises, or returns the same bytes
             d.topic = <const uint8_t *> PyBytes_AS_STRING(topic)
             d.topic_bytes = text_bytes
             field = &rows.fields[BORN_HOST]
@@ -288,7 +311,9 @@ cdef class RowEncoder:
             self.finish(&d, k, host)
             longest = draft_bytes(&d)
             if longest > self.max_record:
-                raise MessageTooLarge(f"row {self.rows + k}: expected a record of at most {self.max_record} bytes, found {longest}")
+                raise MessageTooLarge(
+                    f"row {self.rows + k}: expected a record of at most {self.max_record} bytes, found {longest}"
+                )
             if longest > room - at:
                 room = 2 * (at + longest)
                 grown = bytearray(room)
@@ -300,7 +325,7 @@ cdef class RowEncoder:
         return memoryview(self.buffer)[:at]
 
     cdef int leave_out(self, Draft *d) except -1:
-        """The draft's properties without the dropped ones, and with a separator behind the last one: a 4.x broker leaves it out."""
+        """Remove the dropped properties of a draft, and add the last separator, which a 4.x broker omits."""
         cdef const uint8_t *p = d.properties
         cdef const uint8_t *end
         cdef const char *name
@@ -322,7 +347,8 @@ cdef class RowEncoder:
             for dropped in self.dropped:
                 name = PyBytes_AS_STRING(dropped)
                 bytes_of_name = PyBytes_GET_SIZE(dropped)
-                if stop - at > bytes_of_name and p[at + bytes_of_name] == 1 and memcmp(p + at, name, bytes_of_name) == 0:
+                if (stop - at > bytes_of_name and p[at + bytes_of_name] == 1
+                        and memcmp(p + at, name, bytes_of_name) == 0):
                     drop = True
                     break
             if drop and not copies:
@@ -349,7 +375,7 @@ cdef class RowEncoder:
                    const int32_t[::1] body_offsets, const uint8_t *body, list properties, const int32_t[::1] flags,
                    const int32_t[::1] sys_flags, const int64_t[::1] born_timestamps, const int32_t[::1] reconsume_times,
                    list born_hosts) except -1:
-        """The draft of one row; its properties are counted as long as the longest stamp makes them."""
+        """Fill the draft of a row; the length of the properties includes the longest stamp."""
         cdef bytes topic = topics[topic_of[i]]
         cdef bytes text = properties[i] if properties is not None else b""
         cdef bytes born = self.born_host
@@ -369,13 +395,15 @@ cdef class RowEncoder:
         return self.finish(d, i, born)
 
     cdef int finish(self, Draft *d, int64_t i, bytes born) except -1:
-        """Refuse what no record may hold, and set what follows from the rest; ``born`` is kept by the caller."""
+        """Refuse values that no record may have, and set the derived fields; the caller keeps ``born`` alive."""
         cdef int64_t stamp_bytes = self.stamp_bytes
         if d.queue_id < 0:
             raise MessageIllegal(f"row {self.rows + i}: expected a queue id from 0, found {d.queue_id}")
         d.sys_flag &= ~(BORN_HOST_V6 | STORE_HOST_V6 | TRANSACTION_MASK)
         if d.sys_flag & INNER_BATCH:
-            raise MessageIllegal(f"row {self.rows + i}: expected single messages, found an inner batch (bit 0x80 of sysFlag)")
+            raise MessageIllegal(
+                f"row {self.rows + i}: expected single messages, found an inner batch (bit 0x80 of sysFlag)"
+            )
         if PyBytes_GET_SIZE(born) == 20:
             d.sys_flag |= BORN_HOST_V6
         if PyBytes_GET_SIZE(self.store_host) == 20:
@@ -384,19 +412,23 @@ cdef class RowEncoder:
         d.born_host = <const uint8_t *> PyBytes_AS_STRING(born)
         d.store_host = <const uint8_t *> PyBytes_AS_STRING(self.store_host)
         if d.body_bytes < 0 or d.body_bytes > self.max_body:
-            raise MessageTooLarge(f"row {self.rows + i}: expected a body of at most {self.max_body} bytes, found {d.body_bytes}")
+            raise MessageTooLarge(
+                f"row {self.rows + i}: expected a body of at most {self.max_body} bytes, found {d.body_bytes}"
+            )
         d.version_2 = d.topic_bytes > 127
         d.crc_property = False
         d.separator = False
         if d.properties_bytes + (stamp_bytes + STAMP_DIGITS if stamp_bytes else 0) > MAX_PROPERTIES:
-            raise PropertiesTooLong(f"row {self.rows + i}: expected properties of at most {MAX_PROPERTIES} bytes, found {d.properties_bytes}"
-                                    f" and a stamp of {stamp_bytes}")
+            raise PropertiesTooLong(
+                f"row {self.rows + i}: expected properties of at most {MAX_PROPERTIES} bytes, found "
+                f"{d.properties_bytes} and a stamp of {stamp_bytes}"
+            )
         if stamp_bytes:
             d.properties_bytes += <int32_t> stamp_bytes + STAMP_DIGITS
         return 0
 
     cdef int64_t write(self, uint8_t *to, Draft *d, int64_t row) noexcept:
-        """The record with its size word, its CRC and its stamp; returns its length."""
+        """Write the record with size word, CRC and stamp; return the length."""
         cdef char digits[STAMP_DIGITS + 1]
         cdef int64_t stamp_bytes = self.stamp_bytes, end
         cdef int count
@@ -415,7 +447,10 @@ cdef class RowEncoder:
 
 
 def java_hashes(const int32_t[::1] ends, data, int64_t[::1] into):
-    """The amount of Java's hash code of each text of an Arrow column, ``ends`` and ``data``. Raises: MessageIllegal."""
+    """Write the absolute Java hash code of each text of an Arrow column, ``ends`` and ``data``.
+
+    Raises: MessageIllegal.
+    """
     cdef Py_buffer view
     cdef Py_ssize_t i
     cdef int64_t number
@@ -425,7 +460,9 @@ def java_hashes(const int32_t[::1] ends, data, int64_t[::1] into):
     try:
         for i in range(into.shape[0]):
             if not 0 <= ends[i] <= ends[i + 1] <= view.len:
-                raise MessageIllegal(f"row {i} of a batch: expected rising Arrow offsets, found {ends[i]} and {ends[i + 1]}")
+                raise MessageIllegal(
+                    f"row {i} of a batch: expected rising Arrow offsets, found {ends[i]} and {ends[i + 1]}"
+                )
             number = jhash(<const uint8_t *> view.buf + ends[i], ends[i + 1] - ends[i], 0)
             into[i] = number if number >= 0 else -number
     finally:
@@ -433,9 +470,10 @@ def java_hashes(const int32_t[::1] ends, data, int64_t[::1] into):
 
 
 def merge_properties(Py_ssize_t n, list names, list values, list ends, list extras, frozenset dropped) -> list:
-    """One dict a row: the pairs of a map column, but for some names; then what has a column of its own and is not empty.
+    """Return a dict for each row: the pairs of a map column without ``dropped``, then non-empty values of ``extras``.
 
-    Args: names, values, ends: of the map column, ends[i] to ends[i + 1] belong to row i, or None; extras: (property name, values by row).
+    Args: names, values, ends: of the map column, or None; the pairs ends[i] to ends[i + 1] belong to row i; extras:
+        (property name, values by row).
     """
     cdef Py_ssize_t i, k
     cdef dict row
@@ -445,7 +483,9 @@ def merge_properties(Py_ssize_t n, list names, list values, list ends, list extr
             raise MessageIllegal("properties: expected as many values as names, and an end for each row")
         for i in range(n):
             if not 0 <= <Py_ssize_t> ends[i] <= <Py_ssize_t> ends[i + 1] <= len(names):
-                raise MessageIllegal(f"properties: expected ends that grow to {len(names)}, found {ends[i]} and {ends[i + 1]}")
+                raise MessageIllegal(
+                    f"properties: expected ends that grow to {len(names)}, found {ends[i]} and {ends[i + 1]}"
+                )
     for name, column in extras:
         if type(column) is not list or len(<list> column) != n:
             raise MessageIllegal(f"column for {name}: expected {n} values")

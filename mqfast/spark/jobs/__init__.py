@@ -1,6 +1,6 @@
 """Jobs over stores: each module runs with ``python -m``, or as the file of ``spark-submit``.
 
-Room: the Spark adapter. Each job is one module with ``Settings``, ``run(spark, settings) -> Report`` and ``main``; what
-they share is in ``arguments.py``, ``report.py``, ``tasks.py`` and ``files.py``. A job must never change the store that
-it reads. See ``docs/spark/start.md``.
+Each job is a module with a class of settings, ``run(spark, settings) -> JobReport`` and ``main``. ``arguments.py``,
+``report.py``, ``tasks.py`` and ``files.py`` hold the shared parts.
+A job never changes the store that is read. See ``docs/spark/start.md``.
 """

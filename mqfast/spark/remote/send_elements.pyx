@@ -1,7 +1,8 @@
-"""Messages of requests out of encoded records: batches for one queue each, every message with the mark of its row.
+"""Messages of requests from encoded records: batches for a queue each, every message with the mark of the row.
 
-The checksum of a task's rows for a queue goes over what the rows say: body, flags, properties. It must never depend on where batches begin or end, or on
-a clock. Forms of marks: ``mqfast/remoting/once.py``; of batches: RocketMQ's MessageDecoder.encodeMessages.
+The checksum of a task's rows for a queue covers body, flags and properties of the rows. The checksum depends neither on
+the boundaries of batches nor on a clock. Forms of marks: ``mqfast/remoting/once.py``; of batches: RocketMQ's
+MessageDecoder.encodeMessages.
 """
 
 cimport cython
@@ -19,7 +20,7 @@ from mqfast.errors import InternalError, PropertiesTooLong
 cdef int64_t MAX_PROPERTIES = 32767
 cdef int64_t HEAD_BYTES = 20
 cdef enum:
-    TAIL_BYTES = 128        # of the mark's numbers and what stands between them
+    TAIL_BYTES = 128        # of the mark's numbers and separators
     UNIQUE_BYTES = 43       # UNIQ_KEY, U+0001, 32 digits, U+0002
 
 
@@ -37,7 +38,7 @@ cdef bint has_name(const uint8_t *at, int64_t n, const char *name, int64_t name_
 
 @cython.final
 cdef class _Queue:
-    """The messages for one queue that are not sent yet."""
+    """The unsent messages for a queue."""
     cdef bytes topic
     cdef int32_t queue
     cdef uint8_t *data
@@ -68,12 +69,12 @@ cdef class _Queue:
 
 @cython.final
 cdef class Elements:
-    """Makes requests of the records of one task.
+    """The encoder of a task's records into requests.
 
-    Args: stamp: ``name U+0001 key:batch:partition:``; unique: the first 20 of 32 characters of the messages' unique keys; division: called with a topic,
-    returns ``queues.brokers`` as bytes; keeps_ids: rows may have unique keys of their own; keeps_born: the born time of each row counts; most_bytes,
-    most_count: of one batch.
-    Attributes: ``rows``: how many were added; ``pending``: bytes that wait for more.
+    Args: stamp: ``name U+0001 key:batch:partition:``; unique: the first 20 of 32 characters of the messages' unique
+        keys; division: called with a topic, returns ``queues.brokers`` as bytes; keeps_ids: unique keys of the rows
+        are kept; keeps_born: born times of the rows are kept; most_bytes, most_count: limits of a batch.
+    Attributes: ``rows``: number of added rows; ``pending``: bytes in unfinished batches.
     Thread: one.
     """
     cdef bytes stamp
@@ -87,7 +88,8 @@ cdef class Elements:
     cdef readonly int64_t rows
     cdef readonly int64_t pending
 
-    def __init__(self, bytes stamp not None, bytes unique not None, division, bint keeps_ids, bint keeps_born, int64_t most_bytes, int64_t most_count):
+    def __init__(self, bytes stamp not None, bytes unique not None, division, bint keeps_ids, bint keeps_born,
+                 int64_t most_bytes, int64_t most_count):
         if PyBytes_GET_SIZE(unique) != 20:
             raise InternalError(f"unique: expected 20 characters, found {unique!r}")
         self.stamp = stamp
@@ -101,11 +103,11 @@ cdef class Elements:
         self.rows = self.pending = 0
 
     def add(self, block, bint delayed) -> list:
-        """The requests that are full, in order: (topic, queue, single, body, properties, count, previous, last, crc, sys_flag, born, reconsume_times,
-        flag).
+        """Add records, and return the full requests in order: (topic, queue, single, body, properties, count, previous,
+        last, crc, sys_flag, born, reconsume_times, flag).
 
-        Args: block: whole records, one behind the other, as RowEncoder made them; their queue ids are any numbers; delayed: a record with a delay among
-        its properties becomes a request of its own, with ``single``.
+        Args: block: whole records of RowEncoder; a queue id may be any number; delayed: a record with a delay property
+            becomes a separate request, with ``single``.
         Raises: PropertiesTooLong naming the row.
         """
         cdef Py_buffer view
@@ -128,10 +130,11 @@ cdef class Elements:
                     q = self.queue_of(&r)
                 sys_flag = r.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
                 born = r.born_timestamp if self.keeps_born else 0
-                element = HEAD_BYTES + r.body_bytes + 2 + r.properties_bytes + UNIQUE_BYTES + PyBytes_GET_SIZE(self.stamp) + TAIL_BYTES
+                element = (HEAD_BYTES + r.body_bytes + 2 + r.properties_bytes + UNIQUE_BYTES
+                           + PyBytes_GET_SIZE(self.stamp) + TAIL_BYTES)
                 single = delayed and self.is_delayed(&r)
-                if q.count and (single or q.used + element > self.most_bytes or q.count >= self.most_count or q.sys_flag != sys_flag
-                                or q.reconsume_times != r.reconsume_times or q.born != born):
+                if q.count and (single or q.used + element > self.most_bytes or q.count >= self.most_count
+                                or q.sys_flag != sys_flag or q.reconsume_times != r.reconsume_times or q.born != born):
                     ready.append(self.take(q))
                 q.need(element)
                 q.sys_flag = sys_flag
@@ -150,12 +153,14 @@ cdef class Elements:
         return ready
 
     def rest(self) -> list:
-        """The requests that are not full."""
+        """Return the requests that are not full."""
         return [self.take(q) for q in self.queues.values() if (<_Queue> q).count]
 
     def ends(self) -> list:
-        """What was added for each queue: (topic, queue, last row, crc)."""
-        return [((<_Queue> q).topic, (<_Queue> q).queue, (<_Queue> q).last, (<_Queue> q).crc) for q in self.queues.values()]
+        """Return the end of each queue: (topic, queue, last row, crc)."""
+        return [
+            ((<_Queue> q).topic, (<_Queue> q).queue, (<_Queue> q).last, (<_Queue> q).crc) for q in self.queues.values()
+        ]
 
     cdef _Queue queue_of(self, const Record *r):
         cdef bytes topic = (<const char *> r.topic)[:r.topic_bytes]
@@ -170,10 +175,11 @@ cdef class Elements:
         return q
 
     cdef bint is_delayed(self, const Record *r) noexcept:
-        return (has_name(r.properties, r.properties_bytes, b"DELAY", 5) or has_name(r.properties, r.properties_bytes, b"TIMER_DELAY_MS", 14))
+        return (has_name(r.properties, r.properties_bytes, b"DELAY", 5)
+                or has_name(r.properties, r.properties_bytes, b"TIMER_DELAY_MS", 14))
 
     cdef int64_t tail(self, _Queue q, uint8_t *to, const Record *r) except -1:
-        """The properties behind those of the row, at `to`; the row counts from now on. Returns: their bytes."""
+        """Write the properties after those of the row at `to`, and count the row. Returns: number of bytes."""
         cdef char numbers[TAIL_BYTES + 1]
         cdef uint8_t said[12]
         cdef int64_t n = 0, stamp_bytes = PyBytes_GET_SIZE(self.stamp)
@@ -188,17 +194,21 @@ cdef class Elements:
             to[0] = 2
             n = 1
         if not (self.keeps_ids and has_name(r.properties, r.properties_bytes, b"UNIQ_KEY", 8)):
-            count = snprintf(numbers, TAIL_BYTES, "UNIQ_KEY\x01%.20s%012llX\x02", PyBytes_AS_STRING(self.unique), <long long> self.rows)
+            count = snprintf(numbers, TAIL_BYTES, "UNIQ_KEY\x01%.20s%012llX\x02", PyBytes_AS_STRING(self.unique),
+                             <long long> self.rows)
             memcpy(to + n, numbers, count)
             n += count
         memcpy(to + n, PyBytes_AS_STRING(self.stamp), stamp_bytes)
         n += stamp_bytes
-        count = snprintf(numbers, TAIL_BYTES, "%lld:%08x:%.40s\x02", <long long> self.rows, <unsigned int> q.crc, PyBytes_AS_STRING(q.division))
+        count = snprintf(numbers, TAIL_BYTES, "%lld:%08x:%.40s\x02", <long long> self.rows, <unsigned int> q.crc,
+                         PyBytes_AS_STRING(q.division))
         memcpy(to + n, numbers, count)
         n += count
         if r.properties_bytes + n > MAX_PROPERTIES:
-            raise PropertiesTooLong(f"row {self.rows}: expected properties of at most {MAX_PROPERTIES - n} bytes beside the mark of the row, found"
-                                    f" {r.properties_bytes}")
+            raise PropertiesTooLong(
+                f"row {self.rows}: expected properties of at most {MAX_PROPERTIES - n} bytes beside the mark of the "
+                f"row, found {r.properties_bytes}"
+            )
         return n
 
     cdef int64_t write(self, _Queue q, uint8_t *to, const Record *r) except -1:
@@ -217,20 +227,24 @@ cdef class Elements:
         return n
 
     cdef tuple take(self, _Queue q):
-        """The batch of a queue; the next one is empty."""
+        """Return the batch of a queue, and begin an empty batch."""
         cdef bytes body = PyBytes_FromStringAndSize(<const char *> q.data, q.used)
-        cdef tuple made = (q.topic, q.queue, False, body, b"", q.count, q.previous, q.last, q.crc, q.sys_flag, q.born, q.reconsume_times, 0)
+        cdef tuple made = (q.topic, q.queue, False, body, b"", q.count, q.previous, q.last, q.crc, q.sys_flag, q.born,
+                           q.reconsume_times, 0)
         q.previous = q.last
         self.pending -= q.used
         q.used = q.count = 0
         return made
 
     cdef tuple alone(self, _Queue q, const Record *r):
-        """A request of one message."""
+        """Return a request of a single message."""
         cdef bytes body = (<const char *> r.body)[:r.body_bytes]
         cdef bytes properties
         memcpy(q.data, r.properties, r.properties_bytes)
-        properties = PyBytes_FromStringAndSize(<const char *> q.data, r.properties_bytes + self.tail(q, q.data + r.properties_bytes, r))
-        cdef tuple made = (q.topic, q.queue, True, body, properties, 1, q.previous, q.last, q.crc, q.sys_flag, q.born, q.reconsume_times, r.flag)
+        properties = PyBytes_FromStringAndSize(
+            <const char *> q.data, r.properties_bytes + self.tail(q, q.data + r.properties_bytes, r)
+        )
+        cdef tuple made = (q.topic, q.queue, True, body, properties, 1, q.previous, q.last, q.crc, q.sys_flag, q.born,
+                           q.reconsume_times, r.flag)
         q.previous = q.last
         return made
