@@ -88,7 +88,7 @@ def test_a_record_that_is_lost_while_the_brokers_run(tmp_path: Path) -> None:
     asyncio.run(flow())
 
 
-def test_an_older_record_is_not_gone_by(tmp_path: Path) -> None:
+def test_an_etcd_record_older_than_a_store_is_not_used(tmp_path: Path) -> None:
     """Broker 1 leads by a copy of etcd's data, until the broker comes that knows more."""
 
     async def flow() -> None:
@@ -157,7 +157,7 @@ def test_a_master_by_an_older_record_ends_when_the_newer_store_comes(tmp_path: P
     asyncio.run(flow())
 
 
-def test_an_operator_goes_on_without_the_only_broker_in_sync(
+def test_bootstrap_chooses_a_leader_without_the_only_in_sync_broker(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def flow() -> None:

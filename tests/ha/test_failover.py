@@ -96,7 +96,7 @@ def test_a_slave_that_lacks_messages_does_not_take_over(tmp_path: Path, caplog: 
 
 
 @NEEDS_ETCD
-def test_a_master_whose_store_failed_gives_its_lease_back(tmp_path: Path) -> None:
+def test_a_master_with_a_failed_store_revokes_its_lease(tmp_path: Path) -> None:
     async def flow() -> None:
         async with pair(tmp_path) as both:
             one, two = await both.start(1), await both.start(2)
@@ -115,7 +115,7 @@ def test_a_master_whose_store_failed_gives_its_lease_back(tmp_path: Path) -> Non
 
 
 @NEEDS_ETCD
-def test_a_change_of_role_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_change_of_role_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The port is taken for a while when the slave becomes master."""
 
     async def flow() -> None:
@@ -141,7 +141,7 @@ def test_a_change_of_role_that_fails_is_tried_again(tmp_path: Path, monkeypatch:
 
 
 @NEEDS_ETCD
-def test_a_broker_that_takes_over_can_be_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_can_be_stopped_during_a_take_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def flow() -> None:
         async with pair(tmp_path) as both:
             one, two = await both.start(1), await both.start(2)
@@ -164,7 +164,7 @@ def test_a_broker_that_takes_over_can_be_ended(tmp_path: Path, monkeypatch: pyte
 
 
 @NEEDS_ETCD
-def test_a_topic_that_its_master_had_no_time_to_tell_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreplicated_topic_exists_after_the_take_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def flow() -> None:
         async with pair(tmp_path) as both:
             one, two = await both.start(1), await both.start(2)
@@ -208,7 +208,7 @@ def test_a_topic_that_was_deleted_does_not_come_back_with_a_new_master(tmp_path:
 
 
 @NEEDS_ETCD
-def test_a_master_whose_lease_is_revoked_takes_messages_with_the_next_one(
+def test_a_master_with_a_revoked_lease_accepts_messages_after_the_next_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It gets that one before the watch has seen the end of the first."""
@@ -305,7 +305,7 @@ def test_an_empty_store_under_the_name_of_a_member_does_not_lead(
 
 
 @NEEDS_ETCD
-def test_broker_1_is_the_first_master_and_names_hear_of_a_master_only_when_it_takes_messages(tmp_path: Path) -> None:
+def test_broker_1_is_the_first_master_and_registers_only_when_it_accepts_messages(tmp_path: Path) -> None:
     async def flow() -> None:
         async with pair(tmp_path, brokerRole="ASYNC_MASTER") as both:
             two = await both.start(2)

@@ -59,7 +59,7 @@ def delivered(one: FailoverBroker) -> int:
 
 
 @NEEDS_ETCD
-def test_a_master_that_is_back_does_not_count_what_it_delivered_alone(tmp_path: Path) -> None:
+def test_a_returned_master_does_not_count_its_unreplicated_deliveries(tmp_path: Path) -> None:
     async def flow() -> None:
         settings = {"brokerRole": "ASYNC_MASTER", "messageDelayLevel": "3s 1h"}
         async with pair(tmp_path, haMaxTimeSlaveNotCatchup=600_000, **settings) as both:
@@ -94,7 +94,7 @@ def test_a_master_that_is_back_does_not_count_what_it_delivered_alone(tmp_path: 
 
 
 @NEEDS_ETCD
-def test_a_slave_hears_of_deliveries_between_two_copies_of_all_tables(
+def test_a_slave_copies_deliveries_between_two_copies_of_all_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a slave has not heard of comes twice behind a take-over."""

@@ -81,7 +81,7 @@ def test_the_lag_of_a_slave_that_is_at_the_end_mark_of_a_file(tmp_path: Path) ->
     asyncio.run(flow())
 
 
-def test_a_slave_says_when_it_heard_of_its_master_and_what_it_lacks(tmp_path: Path) -> None:
+def test_status_of_a_slave_has_last_contact_and_lag(tmp_path: Path) -> None:
     async def flow() -> None:
         with mqfast.open(tmp_path / "m", **SIZES) as ours, as_slave(tmp_path / "s") as theirs:
             async with serving(ours) as master:

@@ -248,7 +248,7 @@ def cluster(work: Path, seed: int) -> Iterator[Cluster]:
 
 @NEEDS_ETCD
 @pytest.mark.parametrize("first", range(0, ROUNDS, OF_ONE_CLUSTER))
-def test_what_was_answered_0_stands_where_the_answer_said(first: int, disk_path: Path) -> None:
+def test_acknowledged_messages_are_at_the_acknowledged_offsets(first: int, disk_path: Path) -> None:
     seed = seed_of_the_run() + first
     with cluster(disk_path, seed) as one:
         done = asyncio.run(one.run(min(OF_ONE_CLUSTER, ROUNDS - first)))

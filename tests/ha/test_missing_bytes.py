@@ -59,7 +59,7 @@ def test_a_slave_that_ends_little_above_its_masters_first_byte_follows(tmp_path:
     asyncio.run(flow())
 
 
-def test_what_differs_above_the_masters_first_byte_is_found(tmp_path: Path) -> None:
+def test_a_divergence_above_the_masters_min_offset_is_found(tmp_path: Path) -> None:
     async def flow() -> None:
         with master_of(tmp_path / "m") as ours, as_slave(tmp_path / "s") as theirs:
             put_up_to(ours, 2 * FILE)
@@ -97,7 +97,7 @@ def test_a_slave_that_ends_where_its_master_begins_follows(tmp_path: Path, caplo
 
 
 @pytest.mark.parametrize("truncates", [False, True])
-def test_a_slave_whose_whole_log_is_below_its_masters_first_byte_names_both(tmp_path: Path, truncates: bool) -> None:
+def test_the_error_of_a_slave_below_the_masters_min_offset_has_both_offsets(tmp_path: Path, truncates: bool) -> None:
     async def flow() -> None:
         with master_of(tmp_path / "m") as ours, as_slave(tmp_path / "s") as theirs:
             fill(ours, 10)
@@ -299,7 +299,7 @@ def test_a_java_masters_silence_below_the_slave(tmp_path: Path, bounds: Any, tol
     asyncio.run(flow())
 
 
-def test_a_master_that_pauses_within_what_is_compared_has_nothing_cut(tmp_path: Path) -> None:
+def test_a_pause_of_the_master_during_the_comparison_truncates_nothing(tmp_path: Path) -> None:
     """It sends heartbeats, as with a limit of bytes a second; its bounds say that there is more."""
 
     async def flow() -> None:
@@ -315,7 +315,7 @@ def test_a_master_that_pauses_within_what_is_compared_has_nothing_cut(tmp_path: 
                 assert log_of(theirs) == whole
 
 
-def test_nothing_is_cut_while_nobody_tells_where_the_masters_log_ends(tmp_path: Path) -> None:
+def test_nothing_is_truncated_while_the_masters_max_offset_is_unknown(tmp_path: Path) -> None:
     async def flow() -> None:
         with mqfast.open(tmp_path / "m", **SIZES) as ours, as_slave(tmp_path / "s") as theirs:
             put_up_to(ours, FILE)

@@ -104,7 +104,7 @@ def test_no_acknowledged_message_is_lost_whoever_is_killed(tmp_path: Path) -> No
         run(lambda: flow(both))
 
 
-def test_a_slave_that_stands_still_holds_up_nobody_in_async_mode(tmp_path: Path) -> None:
+def test_a_suspended_slave_delays_no_send_in_async_mode(tmp_path: Path) -> None:
     """And in sync mode the answers are 12: tests/broker/test_replicas.py."""
     seconds = 60 if WHOLE else 1.0
 
@@ -166,7 +166,7 @@ def filled(disk: Path) -> Path:
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
-def test_a_slave_whose_disk_is_full_says_so_and_goes_on_with_space(tmp_path: Path, mode: str) -> None:
+def test_a_slave_with_a_full_disk_reports_it_and_resumes_with_space(tmp_path: Path, mode: str) -> None:
     async def flow(both: Pair, disk: Path) -> None:
         async with Load(lambda: both.master.address, SEED, (5_000, 20_000), 256 << 10) as load:
             await load.goes_on()

@@ -132,7 +132,7 @@ def test_a_store_of_another_history_is_refused_unless_the_loss_is_accepted(tmp_p
     assert "divergedFromMaster" in plan_promotion(str(tmp_path), config).refusals[0]
 
 
-def test_a_slave_of_another_history_says_so_also_while_its_master_is_away(tmp_path: Path) -> None:
+def test_a_diverged_slave_reports_it_while_its_master_is_unreachable(tmp_path: Path) -> None:
     """And takes no table of the master whose log it does not follow; here an empty one."""
 
     async def flow() -> None:
@@ -186,7 +186,7 @@ def test_epochs_that_begin_behind_the_log_and_damaged_ones_are_refused(tmp_path:
     assert "damaged" in plan_promotion(str(tmp_path), config).refusals[0]
 
 
-def test_a_number_that_only_a_damaged_file_knows_is_not_given_again(tmp_path: Path) -> None:
+def test_an_epoch_of_a_damaged_file_is_not_assigned_again(tmp_path: Path) -> None:
     put(tmp_path, 10)
     epochs = EpochFile.load(OsApi(), str(tmp_path))
     epochs.begin(1, 0)
@@ -245,7 +245,7 @@ def test_the_old_master_is_fenced_and_comes_back_as_a_slave(tmp_path: Path) -> N
     asyncio.run(flow())
 
 
-def test_a_master_that_hears_of_its_replacement_while_it_runs_takes_no_more(tmp_path: Path) -> None:
+def test_a_replaced_master_is_fenced_while_it_runs(tmp_path: Path) -> None:
     async def flow() -> None:
         async with name_server(tmp_path) as namesrv, master(tmp_path / "a", namesrv) as old:
             await fill(old, "x", 4)
@@ -278,7 +278,7 @@ def test_a_slave_does_not_follow_a_master_with_an_older_epoch(tmp_path: Path) ->
     asyncio.run(flow())
 
 
-def test_epochs_are_told_by_1007(tmp_path: Path) -> None:
+def test_1007_returns_the_epochs(tmp_path: Path) -> None:
     put(tmp_path, 4)
     config = broker_config(tmp_path).store_config()
 
@@ -307,7 +307,7 @@ def settings_of(path: Path, *more: str) -> list[str]:
     return [f"storePathRootDir={path}", *given]
 
 
-def test_the_command_shows_its_plan_first_and_writes_only_when_told(tmp_path: Path) -> None:
+def test_the_promote_command_shows_its_plan_and_writes_only_on_request(tmp_path: Path) -> None:
     end = put(tmp_path, 30)
     done = run("--promote", "--dry-run", *settings_of(tmp_path))
     assert done.returncode == 0

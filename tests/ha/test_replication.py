@@ -79,7 +79,7 @@ def test_a_slave_outlives_an_address_that_is_none(tmp_path: Path) -> None:
     asyncio.run(flow())
 
 
-def test_a_slave_goes_on_where_it_was_after_each_end_of_the_connection(tmp_path: Path) -> None:
+def test_a_slave_resumes_at_its_end_after_each_disconnect(tmp_path: Path) -> None:
     async def flow() -> None:
         with mqfast.open(tmp_path / "m", **SIZES) as ours:
             for turn in range(5):
@@ -205,7 +205,7 @@ def test_damaged_bytes_never_land(tmp_path: Path) -> None:
     asyncio.run(flow())
 
 
-def test_puts_that_wait_for_a_slave_end_when_it_has_them(tmp_path: Path) -> None:
+def test_puts_complete_when_the_slave_has_acknowledged_them(tmp_path: Path) -> None:
     async def flow() -> None:
         with mqfast.open(tmp_path / "m", **SIZES) as ours, as_slave(tmp_path / "s") as theirs:
             async with serving(ours, needed=1) as master:
@@ -259,7 +259,7 @@ def test_a_slave_that_does_not_read_costs_no_memory_and_others_go_on(tmp_path: P
     asyncio.run(flow())
 
 
-def test_a_slave_that_says_nothing_is_left(tmp_path: Path) -> None:
+def test_a_silent_slave_is_disconnected(tmp_path: Path) -> None:
     async def flow() -> None:
         with mqfast.open(tmp_path / "m", **SIZES) as ours:
             fill(ours, 1)

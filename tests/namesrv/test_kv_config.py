@@ -37,7 +37,7 @@ def test_a_file_of_fastjson(tmp_path: Path) -> None:
     assert KvConfig(path).all_of("n") is None
 
 
-def test_where_the_file_is_gone_its_backup_counts(tmp_path: Path) -> None:
+def test_a_missing_kv_config_file_is_replaced_by_its_backup(tmp_path: Path) -> None:
     path = tmp_path / "kvConfig.json"
     values = KvConfig(path)
     values.put("n", "k", "v1")

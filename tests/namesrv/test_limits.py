@@ -117,7 +117,7 @@ def test_topics_of_all_brokers_have_a_limit_and_those_that_are_known_stay(tmp_pa
     play(tmp_path, flow, topicsMax=100)
 
 
-def test_brokers_have_a_limit_and_a_refused_one_leaves_nothing(tmp_path: Path) -> None:
+def test_a_registration_above_brokersMax_is_refused_and_stores_nothing(tmp_path: Path) -> None:
     async def flow(world: World) -> None:
         for name in names("lone", 10):
             assert (await world.register(name, ["t"])).code == 1  # a first registration has all topics
@@ -152,7 +152,7 @@ def test_a_broker_of_many_topics_registers_while_others_are_served(tmp_path: Pat
     play(tmp_path, flow)
 
 
-def test_what_a_broker_asks_behind_its_registration_is_done_behind_it(tmp_path: Path) -> None:
+def test_requests_after_a_registration_are_served_after_it(tmp_path: Path) -> None:
     async def flow(world: World) -> None:
         topics = names("t", 10_000)
         queues = msgspec.json.encode({"queueDatas": [{"brokerName": "a", "perm": 6}]})

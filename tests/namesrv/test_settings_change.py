@@ -48,7 +48,7 @@ def changed(config: NamesrvConfig, *bodies: bytes) -> list[RemotingCommand]:
     return asyncio.run(asyncio.wait_for(flow(), 60))
 
 
-def test_the_file_keeps_all_that_it_had(tmp_path: Path) -> None:
+def test_a_settings_change_keeps_the_other_lines_of_the_file(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     path = tmp_path / "namesrv.properties"
     assert [one.code for one in changed(config, b"orderMessageEnable=true\nnotifyMinBrokerIdChanged=true\n")] == [0]
@@ -74,7 +74,7 @@ def test_rocketmqs_black_list_has_its_text(tmp_path: Path, name: str) -> None:
     assert (answer.code, answer.remark) == (16, "Can not update config in black list.")
 
 
-def test_what_acts_at_the_next_start_only_is_refused(tmp_path: Path) -> None:
+def test_settings_without_live_effect_are_refused(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     names = [
         "bindAddress",

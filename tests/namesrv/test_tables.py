@@ -95,7 +95,7 @@ def test_a_silent_broker_expires_after_120_seconds_and_not_before() -> None:
     assert world.tables.groups() == {}
 
 
-def test_the_end_of_an_old_connection_does_not_take_a_broker_that_came_back() -> None:
+def test_the_close_of_an_old_connection_keeps_a_reconnected_broker() -> None:
     world = World()
     world.add("a", channel="old")
     world.add("a", channel="new")
@@ -123,7 +123,7 @@ def test_a_first_registration_with_one_topic_is_refused() -> None:
     assert world.tables.topics() == ["T1", "T2", "T3"]
 
 
-def test_a_table_is_taken_when_its_version_changed_or_its_topic_is_new() -> None:
+def test_a_topic_table_is_stored_if_its_version_changed_or_a_topic_is_new() -> None:
     world = World()
     world.add("a")
     world.add("a", topics=table("T1", "T3", perm=4))
@@ -186,7 +186,7 @@ def test_a_broker_changes_its_role() -> None:
     assert world.addresses() == {"a": {"1": "a0:1"}}
 
 
-def test_an_older_state_does_not_take_the_place_of_a_newer() -> None:
+def test_a_broker_with_an_older_state_version_does_not_replace_a_newer() -> None:
     world = World()
     world.add("a", topics=table("T1", "T2", state=5))
     other = RegisteredBroker("c", "a", 0, "other:1")
@@ -266,7 +266,7 @@ def test_zones_and_filter_servers_and_static_topics() -> None:
     assert world.route("T1", zone="z2")["filterServerTable"] == {}  # type: ignore[index]
 
 
-def test_two_brokers_that_announce_one_address_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_shared_announced_address_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     world.add("a")
     with caplog.at_level(logging.WARNING, "mqfast.namesrv"):

@@ -54,7 +54,7 @@ def test_a_level_above_the_last_is_the_last() -> None:
 
 @pytest.mark.parametrize("text", [b"", b"KEYS\x01DELAY\x02", b"DELAY\x010\x02", b"DELAY\x01-1\x02", b"XDELAY\x013\x02",
                                   b"TIMER_DELAY_SEC\x013\x02"])  # fmt: skip
-def test_what_is_not_delayed_is_left_alone(text: bytes) -> None:
+def test_a_message_without_delay_is_unchanged(text: bytes) -> None:
     assert LEVELS.park("T", 0, text) is None
 
 
@@ -85,5 +85,5 @@ def test_properties_that_become_too_long_are_refused() -> None:
 
 @pytest.mark.parametrize("pairs", [{}, {"REAL_TOPIC": "T"}, {"REAL_QID": "1"}, {"REAL_TOPIC": "T", "REAL_QID": "-1"},
                                    {"REAL_TOPIC": "T", "REAL_QID": "one"}])  # fmt: skip
-def test_a_message_that_does_not_say_where_it_belongs_has_no_place(pairs: dict[str, str]) -> None:
+def test_a_parked_message_without_real_topic_has_no_destination(pairs: dict[str, str]) -> None:
     assert real_place(pairs) is None

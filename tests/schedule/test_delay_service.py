@@ -184,7 +184,7 @@ def test_progress_is_never_noted_ahead_of_the_disk(run: Run) -> None:
     assert run.tables.delays.get(1) == 1
 
 
-def test_without_the_last_progress_messages_come_again_and_none_is_lost(run: Run) -> None:
+def test_without_the_last_offsets_messages_are_redelivered_and_none_is_lost(run: Run) -> None:
     for i in range(4):
         run.send(1, b"%d" % i)
     run.step(START_MS + 1000)
@@ -193,7 +193,7 @@ def test_without_the_last_progress_messages_come_again_and_none_is_lost(run: Run
     assert run.bodies() == [b"0", b"1", b"2", b"3"] * 2
 
 
-def test_an_offset_below_the_queue_goes_on_at_its_first_message(tmp_path: Path) -> None:
+def test_an_offset_below_min_offset_is_moved_to_min_offset(tmp_path: Path) -> None:
     run = Run(tmp_path / "s", mapped_file_bytes_commit_log=4096, mapped_file_bytes_consume_queue=200)
     for i in range(60):
         run.send(1, b"x" * 400, KEYS=i)
@@ -219,7 +219,7 @@ def test_an_offset_behind_the_queue_goes_back_to_its_end(run: Run, caplog: pytes
     assert run.bodies() == [b"b"]
 
 
-def test_the_store_of_a_java_broker_goes_on_where_that_broker_stopped(tmp_path: Path) -> None:
+def test_the_store_of_a_java_broker_is_resumed_at_its_delay_offsets(tmp_path: Path) -> None:
     (case,) = golden_cases("5.5.0", ("normal-clean",))
     path = copy_of(case, tmp_path)
     config = StoreConfig.from_kwargs(**case.settings)
@@ -239,7 +239,7 @@ def test_the_store_of_a_java_broker_goes_on_where_that_broker_stopped(tmp_path: 
 
 
 @pytest.mark.parametrize("back_ms", [1, 500, 1000, 3000, 4999, 5000, 5001, 60_000, 86_400_000])
-def test_a_clock_set_back_delivers_nothing_early_and_lets_nothing_stall(run: Run, back_ms: int) -> None:
+def test_a_clock_set_back_neither_delivers_early_nor_stalls(run: Run, back_ms: int) -> None:
     run.send(2, b"before")  # 5 s
     run.step(START_MS)
     now = START_MS + 1500 - back_ms  # 1.5 s have passed
@@ -277,9 +277,7 @@ def test_a_unit_without_a_time_counts_from_its_store_time(tmp_path: Path) -> Non
 # --- what goes wrong --------------------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_delivered_is_named_and_does_not_stop_the_level(
-    run: Run, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_undeliverable_message_is_logged_and_skipped(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     engine = run.store.engine
     for text in (b"DELAY\x011\x02", names.encode({"DELAY": 1, "REAL_TOPIC": "RMQ_SYS_TRANS_HALF_TOPIC", "REAL_QID": 0}),
                  names.encode({"DELAY": 1, "REAL_TOPIC": "T", "REAL_QID": 2**40})):  # fmt: skip
@@ -291,7 +289,7 @@ def test_what_cannot_be_delivered_is_named_and_does_not_stop_the_level(
     assert "offset 0 (physical offset 0)" in caplog.text
 
 
-def test_a_put_that_fails_is_repeated_until_it_succeeds(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_put_is_retried_until_success(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run.send(1, b"a")
     run.send(1, b"b")
     engine = run.store.engine

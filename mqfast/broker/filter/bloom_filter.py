@@ -1,7 +1,7 @@
 """The bits of a consumer's filter in RocketMQ's Bloom filter, which ``consumerFilter.json`` contains.
 
 This broker writes no bit maps, and evaluates no Bloom filter. A Java broker that opens the store drops all filters of
-the file if these bits are missing or of another size, so the bits are written as by Java. Source: BloomFilter;
+the file if these bits are missing or of another size. So the bits are written as by Java. Source: BloomFilter;
 MurmurHash3, x64, 128 bits (public domain, Austin Appleby).
 """
 

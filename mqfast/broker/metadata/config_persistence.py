@@ -126,7 +126,7 @@ class Changes:
         finally:
             del self._writing[table]
 
-    # --- answers ---
+    # --- responses ---
 
     def then(self, outcome: _Outcome | Awaitable[_Outcome]) -> _Outcome | Awaitable[_Outcome]:
         """Return the outcome of a request, after its changes are safe."""

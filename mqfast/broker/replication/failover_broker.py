@@ -258,7 +258,7 @@ class FailoverBroker:
         self.broker.context.replicas.no_master = why
         self._limit.warning("wait", "%s", why)
 
-    # -- what this store knows -----------------------------------------------------------------------------------------
+    # -- state of this store -------------------------------------------------------------------------------------------
 
     def _copy(self) -> Copy:
         context, own = self.broker.context, self._config["brokerId"]

@@ -258,7 +258,7 @@ class TimerService:
             placed.append((step, position, -1 if magic & DELETE else 1))
         return placed
 
-    # --- into the wheel ---
+    # --- enqueue ---
 
     def _enqueue(self, now_ms: int, max_messages: int) -> bool:
         """Park messages of the queue. Returns: True if more messages wait."""
@@ -337,7 +337,7 @@ class TimerService:
         if self._next_used is not None and (self._next_used < 0 or step < self._next_used):
             self._next_used = step
 
-    # --- out of the wheel ---
+    # --- dequeue ---
 
     def _dequeue(self, now_ms: int, max_messages: int) -> bool:
         """Deliver due slots. Returns: True if more messages are due."""
@@ -414,7 +414,7 @@ class TimerService:
         self.wheel.close()
         self.log.close()
 
-    # --- questions ---
+    # --- queries ---
 
     @property
     def delivered_until_ms(self) -> int:

@@ -112,7 +112,7 @@ def test_users_outlive_the_broker_and_settings_make_the_first(tmp_path: Path) ->
     run(second())
 
 
-def test_the_broker_signs_what_it_asks_of_name_servers(tmp_path: Path) -> None:
+def test_the_broker_signs_its_requests_to_name_servers(tmp_path: Path) -> None:
     async def flow() -> None:
         seen: list[dict[str, str]] = []
         processors = Processors()

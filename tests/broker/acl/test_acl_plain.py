@@ -180,7 +180,7 @@ def test_a_white_address_needs_no_signature(tmp_path: Path, where: str) -> None:
 
 
 @pytest.mark.parametrize("trusts_proxy", [False, True])
-def test_a_preamble_names_a_white_address_only_where_it_is_trusted(tmp_path: Path, trusts_proxy: bool) -> None:
+def test_a_proxy_header_gives_a_white_address_only_if_trusted(tmp_path: Path, trusts_proxy: bool) -> None:
     content = {"globalWhiteRemoteAddresses": ["10.1.2.3"], "accounts": CONTENT["accounts"]}
     guard = AclFilter(PlainFiles(write(tmp_path / "plain_acl.yml", content)), trusts_proxy=trusts_proxy)
     answer = raw_answer(guard, b"PROXY TCP4 10.1.2.3 10.9.9.9 4000 10911\r\n" + encode(RemotingCommand(17, {})))
@@ -224,7 +224,7 @@ def test_files_beside_each_other(tmp_path: Path) -> None:
     assert found == [PASSED, PASSED]
 
 
-def test_a_fault_of_the_guard_lets_nothing_pass_and_ends_no_connection(
+def test_an_exception_of_the_acl_filter_refuses_the_request_and_keeps_the_connection(
     files: PlainFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mqfast.broker.acl.plain.is_signed_with", lambda *_: 1 // 0)
@@ -257,7 +257,7 @@ def test_numbers_are_text_as_in_java(tmp_path: Path) -> None:
         ({"accounts": [{"accessKey": "RocketMQ", "secretKey": "12345678", "whiteRemoteAddress": 10.1}]}, "white list"),
     ],
 )
-def test_what_java_would_not_start_with_is_an_error(tmp_path: Path, content: object, says: str) -> None:
+def test_a_plain_acl_file_that_prevents_a_start_of_java_is_an_error(tmp_path: Path, content: object, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         PlainFiles(write(tmp_path / "plain_acl.yml", content))
     with pytest.raises(ConfigError, match="found no such file"):

@@ -63,7 +63,7 @@ def denied(resource: str) -> tuple[int, str, bytes]:
     return no_rule(resource, "the decision is deny.")
 
 
-def test_only_users_who_sign_get_in(auth: Setup) -> None:
+def test_only_signed_requests_of_users_are_served(auth: Setup) -> None:
     auth.users.create(User("bob", "bob-password", "Normal", "disable"))
     found = auth.ask(
         send("t", ROOT), send("t", None), send("t", ("eve", "x")), send("t", ("bob", "bob-password")),
@@ -245,7 +245,7 @@ def test_admins_keep_rules(auth: Setup) -> None:
     assert found[10][2] == b""
 
 
-def test_the_rules_of_a_user_who_is_gone_are_gone(auth: Setup) -> None:
+def test_the_rules_of_a_deleted_user_are_deleted(auth: Setup) -> None:
     auth.policies.put("User:alice", acl("Topic:*", "All"))
     auth.ask(Ask(3003, {"username": "alice"}, b"", ROOT))
     auth.users.create(User(*ALICE))
@@ -263,7 +263,7 @@ def test_files_that_cannot_be_read_are_an_error(auth: Setup) -> None:
         Policies(auth.work / "config" / "authAcls.json", "c")
 
 
-def test_where_nobody_signs_anybody_may_make_a_super_user(tmp_path: Path) -> None:
+def test_without_authentication_a_super_user_can_be_created(tmp_path: Path) -> None:
     """As in Java: how the first user comes into a broker that does not check yet."""
     setup = Setup(tmp_path)
     processor = AuthProcessor(setup.users, setup.policies, is_checked=False)

@@ -186,7 +186,7 @@ PULL = {
 @KINDS
 @pytest.mark.parametrize("code", [310, 320, 325, 10, 324, 11, 361, 33, 15])
 @pytest.mark.parametrize("how", ["null", "escaped", "twice"])
-def test_a_field_that_is_there_twice_has_one_value_for_guard_and_handler(
+def test_a_repeated_field_has_the_same_value_for_acl_filter_and_handler(
     tmp_path: Path, kind: Kind, code: int, how: str
 ) -> None:
     long = {
@@ -303,7 +303,7 @@ def test_a_forged_message_ends_no_transaction_at_the_next_start(tmp_path: Path, 
 
 
 @KINDS
-def test_a_producer_is_asked_only_about_what_its_account_may_publish(tmp_path: Path, kind: Kind) -> None:
+def test_a_transaction_check_needs_the_pub_right_of_the_producer(tmp_path: Path, kind: Kind) -> None:
     async def main() -> None:
         async with guarded_broker(tmp_path, kind, transactionTimeOut=1) as one:
             async with client(one, "nobody", "n", "pg") as stranger, client(one, "other", "o", "pg") as other:
@@ -341,7 +341,7 @@ def test_the_answer_to_a_check_ends_the_transaction(tmp_path: Path, kind: Kind) 
 
 
 @KINDS
-def test_a_delete_of_another_topic_takes_no_message(tmp_path: Path, kind: Kind) -> None:
+def test_a_timer_delete_of_another_topic_removes_no_message(tmp_path: Path, kind: Kind) -> None:
     async def main() -> None:
         async with guarded_broker(tmp_path, kind, recallMessageEnable=True) as one:
             due = (one.context.now_ms() // 1000 + 3) * 1000
@@ -372,7 +372,7 @@ async def take_away(one: Signing, kind: Kind) -> None:
 
 
 @KINDS
-def test_a_pull_that_waits_gets_nothing_once_the_right_is_gone(tmp_path: Path, kind: Kind) -> None:
+def test_a_held_pull_gets_nothing_after_the_right_was_removed(tmp_path: Path, kind: Kind) -> None:
     async def main() -> None:
         async with guarded_broker(tmp_path, kind) as one:
             fields = {
@@ -414,7 +414,7 @@ def test_a_reply_goes_to_the_account_that_asked(tmp_path: Path, kind: Kind) -> N
 
 
 @KINDS
-def test_what_is_passed_on_to_a_client_has_no_signature(tmp_path: Path, kind: Kind) -> None:
+def test_a_forwarded_request_has_no_signature(tmp_path: Path, kind: Kind) -> None:
     """A signature is good for every code: the client could send it back with another one."""
 
     async def main() -> None:

@@ -114,7 +114,7 @@ def test_a_reset_that_may_not_be_changes_nothing(
     serve(tmp_path, flow)
 
 
-def test_clients_are_told_where_the_reset_is_theirs(tmp_path: Path) -> None:
+def test_clients_are_notified_of_a_client_side_reset(tmp_path: Path) -> None:
     async def flow(one: Running) -> None:
         await send_five(one)
         fields = {"topic": "T", "group": "g", "timestamp": 0, "isForce": "false"}
@@ -141,7 +141,7 @@ def test_clients_are_told_where_the_reset_is_theirs(tmp_path: Path) -> None:
     serve(tmp_path, flow, useServerSideResetOffset=False)
 
 
-def test_what_clients_say_of_their_offsets(tmp_path: Path) -> None:
+def test_consumer_status_is_requested_from_clients(tmp_path: Path) -> None:
     def says(offset: int) -> Answer:
         body = f'{{"messageQueueTable":{{{QUEUE}:{offset}}}}}'
         return lambda request: request.response(body=body.encode())
@@ -164,7 +164,7 @@ def test_what_clients_say_of_their_offsets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("serialize", [0, ROCKETMQ])
-def test_a_client_says_what_it_has_and_the_admin_gets_its_answer(tmp_path: Path, serialize: int) -> None:
+def test_the_running_info_of_a_client_is_forwarded_to_the_admin(tmp_path: Path, serialize: int) -> None:
     table = f'{{"mqTable":{{{QUEUE}:{{"locked":true}}}}}}'.encode()
 
     def running(request: RemotingCommand) -> RemotingCommand:
@@ -182,7 +182,7 @@ def test_a_client_says_what_it_has_and_the_admin_gets_its_answer(tmp_path: Path,
     serve(tmp_path, flow)
 
 
-def test_a_client_that_is_silent_or_gone_does_not_hold_the_admin(
+def test_a_silent_or_disconnected_client_does_not_block_the_admin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_requests, "_CALL_MS", 300)

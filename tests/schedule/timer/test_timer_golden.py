@@ -72,7 +72,7 @@ def test_the_same_messages_make_the_same_wheel_and_timer_log(case: Case, tmp_pat
 
 
 @CASES
-def test_what_java_parked_is_delivered_when_it_is_due(case: Case, tmp_path: Path) -> None:
+def test_messages_parked_by_java_are_delivered_when_due(case: Case, tmp_path: Path) -> None:
     golden = Golden(case, tmp_path)
     now_ms = golden.checkpoint.read_ms
     with golden.open() as store:

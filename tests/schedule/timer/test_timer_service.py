@@ -66,7 +66,7 @@ def test_a_turn_does_a_bounded_part_of_the_work(timed: Timed) -> None:
     assert timed.bodies() == numbered(0, 50)
 
 
-def test_what_a_delivered_message_has(timed: Timed) -> None:
+def test_properties_of_a_delivered_message(timed: Timed) -> None:
     fields = {"TIMER_DELAY_SEC": 5, "KEYS": "k", "TAGS": "t", "UNIQ_KEY": "u"}
     timed.send(b"body", topic="Real", queue_id=3, **fields)
     (parked,) = timed.store.get(TIMER_TOPIC, 0, 0)
@@ -108,7 +108,7 @@ def test_a_message_beyond_the_window_rolls(timed: Timed) -> None:
     assert timed.timer.metrics.counts() == {"T": 0}
 
 
-def test_a_delete_takes_the_message_of_its_slot_and_no_other(timed: Timed) -> None:
+def test_a_delete_removes_only_the_message_of_its_slot(timed: Timed) -> None:
     for body in numbered(0, 4):
         timed.send(body, UNIQ_KEY=f"k{body.decode()}", TIMER_DELIVER_MS=START_MS + 10_000)
     timed.send(b"elsewhen", UNIQ_KEY="k9", TIMER_DELIVER_MS=START_MS + 20_000)
@@ -121,7 +121,7 @@ def test_a_delete_takes_the_message_of_its_slot_and_no_other(timed: Timed) -> No
     assert timed.timer.metrics.counts() == {"T": 0}
 
 
-def test_with_topics_in_the_key_a_delete_of_another_topic_takes_nothing(tmp_path: Path) -> None:
+def test_with_topics_in_the_key_a_delete_of_another_topic_has_no_effect(tmp_path: Path) -> None:
     timed = Timed(tmp_path / "store", TimerSettings(append_topic_for_delete_key=True))
     timed.send(b"a", UNIQ_KEY="k", TIMER_DELAY_SEC=10)
     timed.send(b"b", topic="U", UNIQ_KEY="k", TIMER_DELAY_SEC=10)
@@ -133,7 +133,7 @@ def test_with_topics_in_the_key_a_delete_of_another_topic_takes_nothing(tmp_path
 
 
 @pytest.mark.parametrize("key", ["k", "U+k"])
-def test_a_delete_that_was_sent_to_another_topic_takes_nothing(timed: Timed, key: str) -> None:
+def test_a_delete_sent_to_another_topic_has_no_effect(timed: Timed, key: str) -> None:
     timed.send(b"b", topic="U", UNIQ_KEY="k", TIMER_DELAY_SEC=10)
     timed.send(b"0", topic="T", TIMER_DEL_UNIQKEY=key, TIMER_DELAY_SEC=10)
     timed.run_until(START_MS + 10_000)
@@ -219,7 +219,7 @@ def test_a_fall_of_the_clock_during_a_retry_stops_nothing(timed: Timed, monkeypa
     assert timed.bodies() == [b"x"]
 
 
-def test_only_where_it_is_asked_for_a_message_is_dropped_after_three_tries(
+def test_a_message_is_dropped_after_three_tries_only_by_setting(
     timed: Timed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     timed.timer.configure(replace(timed.timer.settings, retry_until_success=False))
@@ -276,7 +276,7 @@ def test_after_a_fall_of_the_clock_nothing_is_early_and_nothing_comes_twice(time
     assert timed.bodies() == [b"5", b"10", b"new", b"15"]
 
 
-def test_a_slot_that_was_half_delivered_when_the_clock_fell_goes_on_when_it_is_due_again(timed: Timed) -> None:
+def test_a_partly_delivered_slot_resumes_after_the_clock_was_set_back(timed: Timed) -> None:
     for body in numbered(0, 10):
         timed.send(body, TIMER_DELAY_SEC=5)
     timed.run_until(START_MS)
@@ -467,7 +467,7 @@ def test_files_that_are_missing_are_rebuilt(timed: Timed, remove: tuple[str, ...
     all_came(timed)
 
 
-def test_what_was_delivered_does_not_come_again_when_the_timer_log_is_rebuilt(timed: Timed) -> None:
+def test_a_rebuild_of_the_timer_log_redelivers_nothing(timed: Timed) -> None:
     parked(timed)
     timed.run_until(START_MS + 10_000)
     timed.timer.flush(timed.now_ms)
@@ -585,7 +585,7 @@ def fail(*_: object) -> None:
     raise DiskFull(28, "no space")
 
 
-def test_the_checkpoint_says_what_is_durable(timed: Timed) -> None:
+def test_the_checkpoint_contains_only_durable_progress(timed: Timed) -> None:
     parked(timed)
     timed.run_until(START_MS + 11_000)
     timed.timer.flush(timed.now_ms)
@@ -601,7 +601,7 @@ def test_the_checkpoint_says_what_is_durable(timed: Timed) -> None:
     assert again.counter == before
 
 
-def test_a_flush_that_fails_is_tried_again(timed: Timed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_timer_flush_is_retried(timed: Timed, monkeypatch: pytest.MonkeyPatch) -> None:
     parked(timed)
 
     monkeypatch.setattr("mqfast.schedule.timer.flush.write_checkpoint", fail)
@@ -638,7 +638,7 @@ def test_a_kill_leaves_the_counts_right(timed: Timed) -> None:
     assert timed.timer.metrics.counts() == {"T": 0}
 
 
-def test_metrics_begin_anew_where_their_file_is_damaged(timed: Timed) -> None:
+def test_timer_metrics_restart_at_zero_after_a_damaged_file(timed: Timed) -> None:
     parked(timed)
     timed.timer.flush(START_MS)
     assert timed.timer.metrics.count("T") == 30

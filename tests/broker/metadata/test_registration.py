@@ -39,7 +39,7 @@ def run(flow: Callable[[], Any]) -> None:
     asyncio.run(whole())
 
 
-def test_a_new_topic_leaves_the_others_where_a_name_server_deletes_what_is_not_named(tmp_path: Path) -> None:
+def test_a_single_topic_registration_keeps_the_others_with_deleteTopicWithBrokerRegistration(tmp_path: Path) -> None:
     async def flow() -> None:
         async with name_server(tmp_path, deleteTopicWithBrokerRegistration="true") as server:
             namesrv = "{}:{}".format(*server.address)
@@ -54,7 +54,7 @@ def test_a_new_topic_leaves_the_others_where_a_name_server_deletes_what_is_not_n
     run(flow)
 
 
-def test_a_name_server_that_does_not_know_the_request_is_told_everything(tmp_path: Path) -> None:
+def test_a_name_server_without_217_gets_a_full_registration(tmp_path: Path) -> None:
     async def flow() -> None:
         async with name_server(tmp_path) as server:
             namesrv = "{}:{}".format(*server.address)
@@ -76,7 +76,7 @@ def test_a_name_server_that_does_not_know_the_request_is_told_everything(tmp_pat
 
 
 @pytest.mark.parametrize("has_a_new_topic", [False, True])
-def test_a_name_server_that_was_started_anew_is_told_everything_soon(tmp_path: Path, has_a_new_topic: bool) -> None:
+def test_a_restarted_name_server_gets_a_full_registration_soon(tmp_path: Path, has_a_new_topic: bool) -> None:
     """Not only with the next registration by the clock, a minute later here."""
 
     async def flow() -> None:

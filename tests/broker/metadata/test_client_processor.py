@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "remoting"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "remoting"))
 
 from captures import captures
 
@@ -101,7 +101,7 @@ async def eventually(done: Callable[[], bool], what: str) -> None:
         await asyncio.sleep(0.005)
 
 
-def test_members_are_listed_and_told_of_each_other() -> None:
+def test_members_are_listed_and_notified_of_changes() -> None:
     async def main(world: World) -> None:
         one, two = world.client("one"), world.client("two")
         answer = await one.heartbeat("g")
@@ -153,7 +153,7 @@ def test_silent_clients_are_closed_and_their_locks_forgotten() -> None:
     play(main)
 
 
-def test_admins_see_who_is_there() -> None:
+def test_admins_see_connected_clients() -> None:
     async def main(world: World) -> None:
         one = world.client("one")
         await one.heartbeat("g")
@@ -233,7 +233,7 @@ def test_a_client_of_5_x_leaves_its_subscriptions_out_while_they_are_the_same() 
     play(main)
 
 
-def test_a_client_of_5_x_is_asked_for_subscriptions_that_nobody_knows() -> None:
+def test_a_client_of_5_x_must_send_subscriptions_that_the_broker_lost() -> None:
     def heartbeat(name: str, *topics: str) -> dict[str, Any]:
         data = {"groupName": "g", "subscriptionDataSet": [{"topic": topic, "subString": "*"} for topic in topics]}
         return {

@@ -34,7 +34,7 @@ def load(path: Path) -> EpochFile:
         ([Term(0, 0)], 600, [Term(0, 0)], 900, None),  # nobody knows whether the two are one
     ],
 )
-def test_two_logs_are_one_up_to_the_smaller_end_of_their_newest_common_term(
+def test_two_logs_are_equal_up_to_the_smaller_end_of_their_newest_common_term(
     mine: list[Term], my_end: int, theirs: list[Term], their_end: int, common: int | None
 ) -> None:
     assert common_end(mine, my_end, theirs, their_end) == common
@@ -63,7 +63,7 @@ def test_terms_below_the_first_byte_of_the_log_are_forgotten(tmp_path: Path) -> 
     assert [term.start for term in load(tmp_path).terms] == [100, 200, 300]
 
 
-def test_no_number_is_given_again_after_a_cut(tmp_path: Path) -> None:
+def test_no_epoch_is_assigned_again_after_a_truncation(tmp_path: Path) -> None:
     file = load(tmp_path)
     file.begin(5, 100)
     file.cut(100)
@@ -94,7 +94,7 @@ def test_damaged_terms_leave_the_epochs(tmp_path: Path, damaged: bytes) -> None:
     assert load(tmp_path).terms == (Term(0, 0),)
 
 
-def test_what_follows_a_master_without_epochs_is_of_nobody(tmp_path: Path) -> None:
+def test_a_term_after_a_master_without_epochs_has_no_leader(tmp_path: Path) -> None:
     file = load(tmp_path)
     file.begin_unknown(0)
     assert file.terms == (), "a store without epochs stays one"

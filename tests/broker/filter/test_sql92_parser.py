@@ -73,7 +73,7 @@ def test_what_is_refused(expression: str) -> None:
 
 
 @pytest.mark.parametrize("expression", ["a LIKE 'x%'x #", "a + 1 = #", "a b #"])
-def test_what_follows_the_expression_is_not_read(expression: str) -> None:
+def test_text_after_the_expression_is_ignored(expression: str) -> None:
     assert compile_sql(expression).evaluate({"a": "x"}) is False  # a property alone
 
 
@@ -86,7 +86,7 @@ def test_a_property_string_is_asked() -> None:
     assert not wanted.wants(b"\xff\x01\x02\x01\x02\x02")
 
 
-def test_long_chains_are_taken_and_depth_is_bounded() -> None:
+def test_long_chains_are_accepted_and_depth_is_bounded() -> None:
     chain = " OR ".join(f"a = {i}" for i in range(2000))
     assert compile_sql(chain).evaluate({"a": "1999"}) is True
     nested = "(" * 3000 + "a = 1" + ")" * 3000

@@ -84,7 +84,7 @@ def test_how_far_a_group_is(tmp_path: Path) -> None:
     serve(tmp_path, flow)
 
 
-def test_a_group_that_is_online_is_asked_for_what_it_subscribes_to(tmp_path: Path) -> None:
+def test_the_progress_of_an_online_group_covers_its_subscriptions(tmp_path: Path) -> None:
     async def flow(one: Running) -> None:
         await send_three(one)
         one.context.offsets.commit("g", "T", 0, 1)

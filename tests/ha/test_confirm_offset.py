@@ -53,7 +53,7 @@ async def one_missing(both: Pair, **more: Any) -> tuple[FailoverBroker, Failover
 
 
 @NEEDS_ETCD
-def test_no_request_shows_what_a_broker_in_sync_lacks_and_readers_are_woken_once_it_has_it(tmp_path: Path) -> None:
+def test_readers_see_a_message_only_after_all_in_sync_brokers_have_it(tmp_path: Path) -> None:
     async def flow() -> None:
         async with pair(tmp_path, **MISSES_THE_SLAVE) as both:
             one, _ = await one_missing(both)
@@ -85,7 +85,7 @@ def test_no_request_shows_what_a_broker_in_sync_lacks_and_readers_are_woken_once
 
 
 @NEEDS_ETCD
-def test_a_master_alone_in_sync_shows_what_it_stores_at_once(tmp_path: Path) -> None:
+def test_a_master_alone_in_sync_confirms_messages_at_once(tmp_path: Path) -> None:
     async def flow() -> None:
         async with pair(tmp_path) as both:
             one = await both.start(1)
@@ -105,7 +105,7 @@ def test_a_master_alone_in_sync_shows_what_it_stores_at_once(tmp_path: Path) -> 
 
 
 @NEEDS_ETCD
-def test_after_a_take_over_readers_have_seen_nothing_that_is_gone(tmp_path: Path) -> None:
+def test_a_take_over_loses_no_message_that_readers_have_seen(tmp_path: Path) -> None:
     """What the old master had alone is cut there, and nobody has read it."""
 
     async def flow() -> None:

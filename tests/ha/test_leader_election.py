@@ -39,7 +39,7 @@ def test_the_newest_epoch_leads_then_the_longest_log() -> None:
     assert chosen(copy_of(1), copy_of(2, FIRST))[0] == 2, "an empty store does not lead"
 
 
-def test_without_a_majority_of_the_brokers_that_stores_or_settings_name_nobody_leads() -> None:
+def test_without_a_majority_of_the_known_brokers_there_is_no_leader() -> None:
     leader, waits_for, why = chosen(copy_of(1, FIRST))
     assert (leader, waits_for) == (None, {2})
     assert "waits for broker 2" in why
@@ -89,15 +89,13 @@ def test_two_histories_are_for_an_operator() -> None:
         (state(1, 1, "1"), copy_of(2), None),
     ],
 )
-def test_a_record_that_is_older_than_what_a_store_knows_is_not_in_force(
-    record: State, copy: Copy, named: str | None
-) -> None:
+def test_a_record_older_than_a_store_is_not_in_force(record: State, copy: Copy, named: str | None) -> None:
     found = contradiction(record, copy)
     assert (found is None) == (named is None), found
     assert named is None or named in str(found)
 
 
-def test_what_etcd_and_the_store_keep_is_read_back(tmp_path: Path) -> None:
+def test_copies_and_known_records_are_decoded_as_encoded(tmp_path: Path) -> None:
     one = copy_of(2, FIRST, SECOND, known=dataclasses.replace(state(2, 2, "12", since=2), released=True))
     read = Copy.decoded(Value(one.encoded(), 1, 7, 1))
     assert (read, read.revision) == (one, 7)

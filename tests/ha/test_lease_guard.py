@@ -110,7 +110,7 @@ def leader_of(members: dict[str, EtcdMember]) -> str:
 
 
 @NEEDS_ETCD
-def test_a_leader_of_etcd_that_stands_still_makes_no_second_master(tmp_path: Path) -> None:
+def test_a_suspended_etcd_leader_leads_to_no_second_master(tmp_path: Path) -> None:
     """The member that stood still is a leader for itself when it wakes up, and may end or renew leases."""
 
     async def flow(members: dict[str, EtcdMember]) -> None:
@@ -152,7 +152,7 @@ def test_a_leader_of_etcd_that_stands_still_makes_no_second_master(tmp_path: Pat
 
 
 @NEEDS_ETCD
-def test_a_lease_that_etcd_ends_too_early_lets_nobody_in_before_the_right_is_over(tmp_path: Path) -> None:
+def test_a_lease_ended_early_by_etcd_gives_no_new_master_before_the_deadline(tmp_path: Path) -> None:
     """As a former leader of etcd does, whose clock did not see the renewals."""
 
     async def flow() -> None:

@@ -13,7 +13,7 @@ from mqfast.config import FIELD_OF_PROPERTY
 from mqfast.errors import ConfigError
 from mqfast.retention_rules import RetentionRules
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 CONF = b"""# distribution/conf/broker.conf
 brokerClusterName = DefaultCluster
 brokerName = broker-a

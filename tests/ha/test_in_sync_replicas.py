@@ -44,11 +44,11 @@ class Setup:
         return self
 
 
-def test_alone_a_master_waits_for_nobody() -> None:
+def test_a_master_alone_in_sync_waits_for_no_ack() -> None:
     assert Setup().acks.acked == 1000
 
 
-def test_a_slave_joins_when_it_has_all_that_was_there_when_it_was_first_waited_for() -> None:
+def test_a_slave_enters_the_in_sync_set_after_it_reached_the_end_at_its_first_required_ack() -> None:
     one = Setup()
     one.acks.report(one.slave, 400)
     assert one.set.evaluate() is None
@@ -74,7 +74,7 @@ def test_a_slave_of_another_epoch_or_without_a_name_counts_for_nothing() -> None
     assert one.acks.acked == 1000
 
 
-def test_what_a_member_lacks_is_not_acknowledged_and_an_absent_one_leaves_by_etcd_only() -> None:
+def test_a_lagging_member_delays_acks_and_is_removed_only_through_etcd() -> None:
     one = Setup().joined()
     one.acks.remove(one.slave)
     one.end = 3000
@@ -131,14 +131,14 @@ def test_the_right_ends_by_its_own_clock() -> None:
     assert not right.is_valid()
 
 
-def test_identities_stand_between_reports() -> None:
+def test_identity_reports_are_parsed_between_offset_reports() -> None:
     data = identity_report(2, 7) + report(100) + identity_report(3, 2**31 - 1)
     reports = Reports()
     assert [reports.feed(data[:3]), reports.feed(data[3:20]), reports.feed(data[20:])] == [None, 100, None]
     assert reports.identity == (3, 2**31 - 1)
 
 
-def test_what_etcd_keeps_is_read_back() -> None:
+def test_etcd_values_are_decoded_as_encoded() -> None:
     leader = Leader(BrokerReplicaInfo(1, "h:1", "h:2"), 9)
     assert Leader.decoded(Value(leader.encoded(), 4, 5, 6)) == Leader(leader.member, 9, 4, 6)
     state = State(9, 1, frozenset({1, 2}), 8)

@@ -49,7 +49,7 @@ async def put(one: Running, user: tuple[str, str] | None = ("root", "root-secret
 
 
 @pytest.mark.parametrize("more", [{}, {"haListenPort": 0}, {"haBindAddress": "127.0.0.1"}, SYNC])
-def test_with_access_control_nobody_follows_unless_a_setting_says_who(tmp_path: Path, more: dict[str, Any]) -> None:
+def test_with_access_control_no_slave_is_admitted_without_a_setting(tmp_path: Path, more: dict[str, Any]) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path, **GUARDED, **more) as one:
             assert await put(one) == (11 if more is SYNC else 0)
@@ -119,7 +119,7 @@ def test_a_port_that_was_asked_for_is_open_without_access_control(tmp_path: Path
         ("::1", False),
     ],
 )
-def test_addresses_and_networks_say_who_follows(tmp_path: Path, allowed: str, gets: bool) -> None:
+def test_haAllowedAddresses_admits_addresses_and_networks(tmp_path: Path, allowed: str, gets: bool) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path, haAllowedAddresses=allowed, **GUARDED) as one:
             assert await put(one) == 0
@@ -129,7 +129,7 @@ def test_addresses_and_networks_say_who_follows(tmp_path: Path, allowed: str, ge
 
 
 @pytest.mark.parametrize("text", ["localhost", "10.0.0.0/33", "10.0.0.1,broker-b", "10.0.*.*"])
-def test_an_address_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+def test_an_invalid_allowed_address_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigError, match="haAllowedAddresses: expected addresses"):
         run(lambda: Broker(broker_config(tmp_path, haAllowedAddresses=text)).start())
 
@@ -174,7 +174,7 @@ def test_tls_needs_all_three_files(tmp_path: Path) -> None:
         run(lambda: Broker(broker_config(tmp_path, haTlsCertFile="/nowhere")).start())
 
 
-def test_a_certificate_that_was_renewed_is_taken(tmp_path: Path) -> None:
+def test_a_renewed_certificate_is_loaded(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "ca")
     certificate, key = authority.sign("a")
     names = {"haTlsCaFile": str(authority.ca), "haTlsCertFile": str(certificate), "haTlsKeyFile": str(key)}
@@ -241,7 +241,7 @@ def test_a_pair_with_access_control_and_etcd_needs_to_know_its_brokers(tmp_path:
     broker_config(tmp_path, haAllowedAddresses="10.0.0.2", **settings).check_failover()
 
 
-def test_a_flood_of_strangers_asks_the_name_servers_one_question_at_a_time(tmp_path: Path) -> None:
+def test_a_flood_of_peers_sends_no_concurrent_requests_to_name_servers(tmp_path: Path) -> None:
     async def flow() -> None:
         admission = Admission(broker_config(tmp_path), has_tls=False)
         asked, running = [], []

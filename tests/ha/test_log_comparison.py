@@ -102,7 +102,7 @@ def test_a_large_message_that_was_sent_to_both_hides_nothing(tmp_path: Path, ask
     assert mqfast.verify(old.path).ok
 
 
-def test_a_mark_is_shown_before_the_master_is_there_again(tmp_path: Path) -> None:
+def test_a_divergence_mark_is_shown_while_the_master_is_unreachable(tmp_path: Path) -> None:
     old, new, common = parted(tmp_path)
     asyncio.run(follow(old, new, FollowState.DIVERGED))
     with old.opened("SLAVE") as (store, epochs):
@@ -111,7 +111,7 @@ def test_a_mark_is_shown_before_the_master_is_there_again(tmp_path: Path) -> Non
         assert f"from physical offset {common} on" in str(status.error)
 
 
-def test_what_an_old_master_lost_in_a_power_cut_is_not_what_came_in_its_place(tmp_path: Path) -> None:
+def test_messages_lost_in_a_power_cut_differ_from_later_ones_at_the_same_offsets(tmp_path: Path) -> None:
     """The master's log ends earlier after the cut, and goes on: its slave has bytes that no longer are the master's."""
     master, slave = Side(tmp_path / "m"), Side(tmp_path / "s")
     master.writes(b"common")
@@ -255,7 +255,7 @@ def test_a_java_master_is_compared_record_by_record_as_far_as_needed(tmp_path: P
     asyncio.run(flow())
 
 
-def test_bytes_of_a_master_without_epochs_are_of_nobody(tmp_path: Path) -> None:
+def test_bytes_of_a_master_without_epochs_get_a_term_without_leader(tmp_path: Path) -> None:
     """A slave that followed a master of RocketMQ in between claims nothing of what it got there."""
     master, slave = Side(tmp_path / "m"), Side(tmp_path / "s")
     master.writes(b"common")

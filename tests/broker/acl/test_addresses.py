@@ -28,7 +28,7 @@ from mqfast.errors import ConfigError
         ("5::1-3", ("5::1", "5::3"), ("5::4",)),
     ],
 )
-def test_what_a_white_list_matches(rule: str | None, matches: tuple[str, ...], others: tuple[str, ...]) -> None:
+def test_white_list_patterns(rule: str | None, matches: tuple[str, ...], others: tuple[str, ...]) -> None:
     is_white = pattern(rule)
     assert [one for one in matches if not is_white(one)] == []
     assert [one for one in others if is_white(one)] == []
@@ -49,7 +49,7 @@ def test_what_a_white_list_matches(rule: str | None, matches: tuple[str, ...], o
         "1:2-3",
     ],
 )
-def test_what_is_no_address_is_an_error(rule: str) -> None:
+def test_an_invalid_white_list_pattern_is_an_error(rule: str) -> None:
     with pytest.raises(ConfigError, match="white list: expected an IP address"):
         pattern(rule)
 
@@ -72,6 +72,6 @@ def test_networks(address: str, network: str, inside: bool) -> None:
     assert is_in_network(address, network) is inside
 
 
-def test_what_is_a_network() -> None:
+def test_networks_are_recognised() -> None:
     assert all(map(is_network, ["10.0.0.0/8", "10.1.2.3", "::1", "2001:db8::/32"]))
     assert not any(map(is_network, ["", "10.0.0.0/33", "10.0.0", "10.*.*.*", "host"]))

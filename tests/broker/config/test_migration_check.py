@@ -14,7 +14,7 @@ from mqfast.broker.config.broker_config import BrokerConfig
 from mqfast.broker.config.migration_check import check_store
 from mqfast.broker.server import Broker
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 
 
 def texts(path: Path, **settings: str) -> list[str]:

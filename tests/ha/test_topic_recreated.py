@@ -34,7 +34,7 @@ def queues_of(store: mqfast.MessageStore) -> list[list[tuple[int, bytes]]]:
 
 @pytest.mark.parametrize("how", ["follows", "was away", "is new"])
 @pytest.mark.parametrize("count", [1, 2, 7])
-def test_the_slave_of_a_master_that_made_a_topic_anew(tmp_path: Path, how: str, count: int) -> None:
+def test_a_slave_has_the_queue_offsets_of_a_recreated_topic(tmp_path: Path, how: str, count: int) -> None:
     async def level(master: mqfast.MessageStore, slave: mqfast.MessageStore) -> None:
         await until(lambda: slave.engine.raw.end == master.engine.raw.end)
 

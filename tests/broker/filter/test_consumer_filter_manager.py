@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from running import Running, running_broker
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "pull"))
 
 from pulling import SUBSCRIPTION, bodies, heartbeat, offsets, pull, run, subscription, until
 
@@ -103,7 +103,7 @@ def test_the_expression_of_the_heartbeat(tmp_path: Path) -> None:
     run(flow())
 
 
-def test_a_group_that_comes_back_by_a_clock_that_is_behind_gets_what_it_asks_for(tmp_path: Path) -> None:
+def test_a_returning_group_with_a_slower_clock_gets_its_expression(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path, enablePropertyFilter=True) as one:
             await fill(one)
@@ -126,7 +126,7 @@ async def check(one: Running, text: str, kind: str | None = "SQL92") -> tuple[in
     return answer.code, answer.remark
 
 
-def test_a_client_asks_whether_its_expression_is_taken(tmp_path: Path) -> None:
+def test_check_client_config_validates_an_expression(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
             assert await check(one, "*", "TAG") == (0, None)
@@ -187,7 +187,7 @@ def test_filters_are_kept_over_a_restart_and_forgotten_a_day_later(tmp_path: Pat
     assert list(raw["groupFilterData"]) == ["g"]
 
 
-def test_a_file_with_what_is_no_filter_loses_that_alone(tmp_path: Path) -> None:
+def test_an_invalid_entry_of_the_filter_file_is_skipped(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     good = {"topic": "T", "consumerGroup": "g", "expression": "n > 3", "expressionType": "SQL92", "bornTime": 5}
     table = {"T": {"groupFilterData": {"g": good, "bad": 7, "worse": {**good, "expression": "n >"}}}, "U": {}}

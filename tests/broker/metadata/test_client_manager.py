@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "remoting"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "remoting"))
 
 from captures import SETS, captures
 
@@ -67,7 +67,7 @@ def test_heartbeats_of_other_clients() -> None:
             decode_heartbeat(body)
 
 
-def test_a_newcomer_is_told_to_all_and_to_itself() -> None:
+def test_a_new_member_is_notified_to_all_members_and_itself() -> None:
     consumers = ConsumerManager(Clock())
     assert consumers.register("c1", "one", data()) == Notice("g", ("c1",))
     assert consumers.register("c1", "one", data()) is None
@@ -239,7 +239,7 @@ class Counted(str):
 
 
 @pytest.mark.parametrize("kind", [ConsumerManager, ProducerManager])
-def test_the_end_of_a_connection_looks_at_its_own_groups_alone(
+def test_the_close_of_a_connection_visits_only_its_groups(
     kind: type[ConsumerManager] | type[ProducerManager],
 ) -> None:
     manager = kind(Clock())
@@ -256,7 +256,7 @@ def test_the_end_of_a_connection_looks_at_its_own_groups_alone(
     assert len(manager.groups()) == 999
 
 
-def test_of_two_producers_with_one_id_the_one_that_is_left_is_found() -> None:
+def test_of_two_producers_with_the_same_id_the_connected_one_is_found() -> None:
     """Else no reply reaches it until its next heartbeat (RocketMQ issue 6810)."""
     producers = ProducerManager(Clock())
     for channel in ("first", "second"):

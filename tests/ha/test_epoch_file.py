@@ -55,7 +55,7 @@ def test_a_slave_has_the_epochs_of_its_master_as_far_as_its_log_goes(tmp_path: P
         b"1\n0\n7\n", b"\xff\xfe", b"2\n0\n7-7000\n8-7000\n",
     ],
 )  # fmt: skip
-def test_a_damaged_file_falls_back_to_the_one_before_it(tmp_path: Path, damaged: bytes) -> None:
+def test_a_damaged_epoch_file_is_replaced_by_its_backup(tmp_path: Path, damaged: bytes) -> None:
     path = tmp_path / "epochFileCheckpoint"
     file = load(tmp_path)
     file.begin(7, 7000)
