@@ -38,7 +38,7 @@ def damaged(one: Request, rng: random.Random) -> list[Request]:
     return found + [one._replace(body=body) for body in BODIES]
 
 
-def test_required_permissions_has_a_first_input(broker: FuzzedBroker) -> None:
+def test_every_code_has_a_first_input(broker: FuzzedBroker) -> None:
     try:
         assert {one.code for one in SEEDS} == set(broker.served)
     finally:
