@@ -1,7 +1,7 @@
 """asyncio support: a wait for the disk becomes an awaitable. The engine itself does not use asyncio.
 
-This module must never block the event loop and never finish a future from a thread other than the loop's. One sync
-costs one call into the loop, for any number of waiting futures.
+No call blocks the event loop, and only the thread of the loop finishes a future. One sync costs one call into the loop,
+for any number of waiting futures.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ class DurableFutures:
 
     @classmethod
     def of(cls, engine: Core) -> DurableFutures:
-        """Those of the running loop."""
+        """Return the futures of the running loop."""
         loop = asyncio.get_running_loop()
         known = engine.waiters.futures
-        found = known.get(loop)
-        if found is None:
+        adapter = known.get(loop)
+        if adapter is None:
             for other in [other for other in known if other.is_closed()]:
                 known.pop(other).close()
-            found = known[loop] = cls(engine, loop)
-        return found
+            adapter = known[loop] = cls(engine, loop)
+        return adapter
 
     async def wait(self, end_offset: int, timeout_s: float | None = None) -> bool:
         """Await until the log is durable up to ``end_offset``. Returns: False at the timeout. Raises: FlushError,
@@ -56,7 +56,7 @@ class DurableFutures:
         future: asyncio.Future[bool] = self._loop.create_future()
         heapq.heappush(self._waiting, (end_offset, next(self._numbers), future))
         self._most = max(self._most, end_offset)
-        if not self._is_asked:  # behind whatever else this turn of the loop puts: one sync covers all of it
+        if not self._is_asked:  # after all other puts of this iteration of the loop: one sync covers all puts
             self._is_asked = True
             self._loop.call_soon(self._ask)
         timer = None if timeout_s is None else self._loop.call_later(timeout_s, _finish, future, False)
@@ -67,7 +67,7 @@ class DurableFutures:
                 timer.cancel()
 
     def close(self) -> None:
-        """The loop was closed: nothing calls it any more."""
+        """Remove the futures of a closed loop, which gets no more calls."""
         self._watch.close()
 
     def _ask(self) -> None:
@@ -78,7 +78,7 @@ class DurableFutures:
             self._fail(error)
 
     def _tell(self, flushed: int, error: MqfastError | None) -> None:
-        # A loop that was closed meanwhile has nobody who waits.
+        # A loop that was closed meanwhile has no waiting future.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._settle, flushed, error)
 

@@ -1,8 +1,8 @@
 """Settings of a store: one typed, documented table for RocketMQ's property names and for ours.
 
-Every setting is one field of ``StoreConfig``; its metadata holds RocketMQ's name, the unit and the allowed range.
-Nothing else in the project maps one name to the other. This module must never touch a file on its own: a
-``broker.conf`` is read through the table of OS calls that the caller gives.
+Every setting is one field of ``StoreConfig``, declared with RocketMQ's name, the unit and the allowed range. Nothing
+else in the project maps one name to the other. A ``broker.conf`` is read through the table of OS calls that the caller
+gives.
 """
 
 from __future__ import annotations
@@ -454,18 +454,18 @@ class StoreConfig:
 
         Raises: ConfigError.
         """
-        least = 2 * self.mapped_file_bytes_commit_log
+        min_bytes = 2 * self.mapped_file_bytes_commit_log
         budget = self.retention_rules.log_bytes
-        if budget is not None and budget < least:
+        if budget is not None and budget < min_bytes:
             name = "retention_bytes" if self.retention_bytes is not None else "retention"
             raise ConfigError(
-                f"{name}: expected at least two log files ({least} bytes), since the last is never deleted, "
+                f"{name}: expected at least two log files ({min_bytes} bytes), since the last is never deleted, "
                 f"found {budget}; a new store may have shorter files (mapped_file_bytes_commit_log)"
             )
 
     @property
     def retention_rules(self) -> RetentionRules:
-        """The retention rules that follow from all settings.
+        """Return the retention rules that follow from all settings.
 
         Raises: ConfigError for an invalid text of ``retention``.
         """
@@ -476,11 +476,11 @@ class StoreConfig:
 
     @property
     def names_retention(self) -> bool:
-        """Does any setting say what is deleted, in plain words or by RocketMQ's names?"""
+        """Return whether any setting selects what is deleted, in plain words or by RocketMQ's names."""
         return self.retention is not None or self.retention_bytes is not None or bool(self._asked_for_rocketmq())
 
     def _asked_for_rocketmq(self) -> list[str]:
-        """The settings that select RocketMQ's retention rules without ``retention="rocketmq"``."""
+        """Return the settings that select RocketMQ's retention rules without ``retention="rocketmq"``."""
         named = [
             name for name in _ROCKETMQ_RETENTION if name in self.explicit or getattr(self, name) != _SPECS[name].default
         ]
@@ -489,7 +489,7 @@ class StoreConfig:
         return named
 
     def _check_words_of_retention(self) -> None:
-        """Raises: ConfigError if two settings select contradictory retention rules."""
+        """Check that ``retention`` and other settings select the same rules. Raises: ConfigError."""
         if self.retention is None:
             return
         rules = parse_retention(self.retention)
@@ -504,7 +504,7 @@ class StoreConfig:
 
     @classmethod
     def from_kwargs(cls, **settings: Unpack[StoreSettings]) -> StoreConfig:
-        """A config from keywords, with our names or RocketMQ's.
+        """Return a config from keywords, with our names or RocketMQ's.
 
         Raises: ConfigError for an unknown name (the text names the nearest one), a setting given twice, a RocketMQ
             setting that this engine does not use, a wrong type or range, or a contradiction.
@@ -537,7 +537,7 @@ class StoreConfig:
     def from_broker_conf(
         cls, source: str, *, os_api: _Door | None = None, **overrides: Unpack[StoreSettings]
     ) -> StoreConfig:
-        """A config from a broker's property file. Keywords in ``overrides`` replace values of the file.
+        """Return a config from a broker's property file. Keywords in ``overrides`` replace values of the file.
 
         Every value means what it means to a Java broker. If Java cannot read a value, Java keeps its default silently;
         mqfast does the same with a warning. A value that Java accepts and this engine cannot use is an error. The file
@@ -575,7 +575,7 @@ class StoreConfig:
 
     @classmethod
     def tiny(cls, **overrides: Unpack[StoreSettings]) -> StoreConfig:
-        """A config for tests: files are so small that rolling and growth happen every few messages.
+        """Return a config for tests: files are so small that rolling and growth happen every few messages.
 
         Only the overrides count as explicit.
         """
@@ -595,41 +595,41 @@ class StoreConfig:
         return replace(small, **{name: getattr(given, name) for name in given.explicit}, explicit=given.explicit)
 
     def describe(self) -> list[Setting]:
-        """Every setting with its value, unit, RocketMQ name and meaning, in the order of the class."""
+        """Return every setting with its value, unit, RocketMQ name and meaning, in the order of the class."""
         return [
             Setting(name, getattr(self, name), spec.unit, spec.rocketmq_name, spec.doc) for name, spec in _SPECS.items()
         ]
 
     def broker_conf_sizes(self) -> dict[str, int]:
-        """The file sizes that differ from RocketMQ's defaults, by RocketMQ's names. A Java broker that opens the store
-        needs them in its broker.conf.
+        """Return the file sizes that differ from RocketMQ's defaults, by RocketMQ's names. A Java broker that opens the
+        store needs these sizes in its broker.conf.
         """
         sizes = (name for name in _SPECS if name in _SIZES and getattr(self, name) != _SPECS[name].broker_default)
         return {PROPERTY_OF_FIELD[name]: getattr(self, name) for name in sizes}
 
     @property
     def sync_flush(self) -> bool:
-        """True if a put waits for the disk."""
+        """Return True if a put waits for the disk."""
         return self.flush_disk_type == "SYNC_FLUSH"
 
     @property
     def delay_levels_ms(self) -> tuple[int, ...]:
-        """The delays of the levels 1, 2, ... in ms; level n has index n - 1."""
+        """Return the delays of the levels 1, 2, ... in ms; level n has index n - 1."""
         return _delay_levels(self.message_delay_level)
 
     @property
     def delete_hours(self) -> frozenset[int]:
-        """The local hours (0 to 23) in which old files are deleted."""
+        """Return the local hours (0 to 23) in which old files are deleted."""
         return frozenset(hour for hour in _hours(self.delete_when) if 0 <= hour <= 23)
 
     @property
     def commit_log_dirs(self) -> tuple[str, ...]:
-        """The configured writable log directories; empty means the default one."""
+        """Return the configured writable log directories; empty means the default directory."""
         return _directories(self.store_path_commit_log)
 
     @property
     def read_only_commit_log_dirs(self) -> tuple[str, ...]:
-        """The configured log directories that get no new files."""
+        """Return the configured log directories that get no new files."""
         return _directories(self.read_only_commit_log_store_paths)
 
 
@@ -644,7 +644,7 @@ FIELD_OF_PROPERTY: Final[dict[str, str]] = {
     "mapedFileSizeCommitLog": "mapped_file_bytes_commit_log",
     "mapedFileSizeConsumeQueue": "mapped_file_bytes_consume_queue",
 }
-# What a broker must be told about the files of a store.
+# File sizes that a broker needs in its broker.conf.
 _SIZES: Final = frozenset(
     {
         "mapped_file_bytes_commit_log",
@@ -666,7 +666,7 @@ _ROCKETMQ_RETENTION: Final = (
     "disk_space_clean_forcibly_percent",
     "disk_space_warning_level_percent",
 )
-_PACE: Final = frozenset({"delete_file_batch_max", "delete_files_interval_ms_commit_log"})  # goes with plain words too
+_PACE: Final = frozenset({"delete_file_batch_max", "delete_files_interval_ms_commit_log"})  # with plain words too
 # Two properties of RocketMQ are one setting here.
 _HOST_PARTS: Final = {"brokerIP1": "127.0.0.1", "listenPort": "10911"}
 
@@ -678,7 +678,7 @@ def _host(parts: Mapping[str, Any]) -> str:
 
 
 def _resolved(parts: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Address and port for records, and warnings. RocketMQ resolves a name as well."""
+    """Return address and port for records, and warnings. RocketMQ resolves a name as well."""
     address = str(parts.get("brokerIP1", _HOST_PARTS["brokerIP1"])).strip().removeprefix("[").removesuffix("]")
     try:
         return _known_host(parts, address), []
@@ -687,8 +687,8 @@ def _resolved(parts: Mapping[str, Any]) -> tuple[str, list[str]]:
     import socket  # only where a file names its host
 
     try:
-        found = str(socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4][0])
-        return _known_host(parts, found), []
+        resolved = str(socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4][0])
+        return _known_host(parts, resolved), []
     except (OSError, ValueError, UnicodeError) as error:
         instead = _HOST_PARTS["brokerIP1"]
         said = f"brokerIP1: expected an address or a name with one, found {address!r}: {error}; {instead} counts"
@@ -696,13 +696,13 @@ def _resolved(parts: Mapping[str, Any]) -> tuple[str, list[str]]:
 
 
 def _known_host(parts: Mapping[str, Any], address: str) -> str:
-    found = _host({**parts, "brokerIP1": address})
-    parse_host(found)
-    return found
+    host = _host({**parts, "brokerIP1": address})
+    parse_host(host)
+    return host
 
 
 def _directories(text: str | None) -> tuple[str, ...]:
-    # As Java splits it: blanks are part of a name, and what is empty at the end is nothing.
+    # As in Java: blanks are part of a name, and empty parts at the end are dropped.
     parts = java_trim(text or "").split(",")
     while parts and not parts[-1]:
         parts.pop()
@@ -730,16 +730,16 @@ def _delay_levels(text: str) -> tuple[int, ...]:
 
 
 def _hours(text: str) -> list[int]:
-    """Numbers beyond 23 are taken, as in Java: they never come."""
+    """Return the hours of ``deleteWhen``. Numbers beyond 23 are accepted, as in Java, and have no effect."""
     text = java_trim(text)
     parts = text.split(";")
     while text and parts and not parts[-1]:
         parts.pop()
     hours = [java_number(part) for part in parts]
-    found = [hour for hour in hours if hour is not None]
-    if len(found) < len(hours):
+    numbers = [hour for hour in hours if hour is not None]
+    if len(numbers) < len(hours):
         raise ConfigError(
             f"delete_when: expected hours 00 to 23 separated by semicolons alone, found {text!r}: RocketMQ fails at "
             "each clean-up and deletes nothing"
         )
-    return found
+    return numbers

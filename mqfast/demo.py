@@ -1,10 +1,10 @@
 """``python -m mqfast.demo``: the main job on real input, start to end, in under a minute.
 
-A store that a real RocketMQ broker wrote and that was killed is copied, recovered and read. Then a child process puts
-a million messages into a new store and is killed with SIGKILL; the store is recovered and every message that the child
-had acknowledged is read and compared. Then clients of RocketMQ's protocol send to a broker and pull from it
-(``demo_network.py``). It must never open the broker's store in place, and never leave anything behind
-unless asked to.
+A store that a real RocketMQ broker wrote before a kill is copied, recovered and read. Then a child process puts a
+million messages into a new store and gets a SIGKILL. The store is recovered, and every message that the child had
+acknowledged is read and compared. Then clients of RocketMQ's protocol send to a broker and pull from the broker
+(``demo_network.py``). The broker's store is never opened in place, and all files are removed at the end unless the user
+keeps them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ QUEUES: Final = 4
 CHUNK: Final = 1000
 FILE_BYTES: Final = 256 << 20
 LEAST_MESSAGES: Final = 10_000
-# Log files that are made ahead, the queues, and the copy of the broker's store.
+# Preallocated log files, the queues, and the copy of the broker's store.
 SPARE_BYTES: Final = 3 * FILE_BYTES + (64 << 20)
 KILL_AT: Final = 0.98
 GOLDEN: Final = Path("tests", "golden", "golden-5.3.3", "killed", "store")
@@ -45,7 +45,7 @@ _ACK: Final = struct.Struct("<qq")
 
 
 class DemoFailed(Exception):
-    """The demo cannot go on, or found what must not be; the text says what."""
+    """Failure of the demo, with the reason as text."""
 
 
 # --- what is printed ---
@@ -61,18 +61,18 @@ def step(text: str) -> None:
 
 
 def say(text: str) -> None:
-    """One line of a step."""
+    """Print one line of a step."""
     print(f"   {text}", flush=True)
 
 
 def good(text: str) -> None:
-    """One line that says that something was proven."""
+    """Print one line with a proven fact."""
     print(f"   {_paint('32', 'ok')} {text}", flush=True)
 
 
 @contextmanager
 def bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar: redrawn in place on a terminal, a line at each quarter otherwise."""
+    """Show a progress bar: redrawn in place on a terminal, a line at each quarter otherwise."""
     terminal = sys.stdout.isatty()
     shown = [-1]
 
@@ -103,15 +103,15 @@ def _tails() -> list[bytes]:
 
 
 def bodies(tails: Sequence[bytes], first: int, count: int) -> list[bytes]:
-    """The bodies of the messages ``first`` and following."""
+    """Return the bodies of the messages ``first`` and following."""
     n = len(tails)
     return [number.to_bytes(8, "big") + tails[number % n] for number in range(first, first + count)]
 
 
 def write(path: str, count: int, acknowledge: BinaryIO) -> None:
-    """The writer process: put messages, and tell after every chunk where they are and how long the puts took.
+    """Put messages in the writer process; after every chunk, report offsets and duration.
 
-    It goes on for ever behind ``count``, so that the kill hits it at work.
+    The writer continues after ``count`` until the kill.
     """
     import mqfast
 
@@ -122,9 +122,9 @@ def write(path: str, count: int, acknowledge: BinaryIO) -> None:
     while number < 2 * count:
         put = producers[number // CHUNK % QUEUES].put
         chunk = bodies(tails, number, CHUNK)
-        began = time.perf_counter_ns()
+        started_ns = time.perf_counter_ns()
         results = [put(body) for body in chunk]
-        spent = time.perf_counter_ns() - began
+        spent = time.perf_counter_ns() - started_ns
         places = array("q", [result.physical_offset for result in results])
         acknowledge.write(_ACK.pack(number, spent) + places.tobytes())
         acknowledge.flush()
@@ -133,7 +133,7 @@ def write(path: str, count: int, acknowledge: BinaryIO) -> None:
 
 
 def _acknowledged(stream: BinaryIO) -> Iterator[tuple[int, int, array[int]]]:
-    """(first number, ns spent, physical offsets) of every chunk that arrived whole."""
+    """Return (first number, ns of the puts, physical offsets) of every chunk that arrived whole."""
     size = _ACK.size + CHUNK * 8
     while len(data := stream.read(size)) == size:
         number, spent = _ACK.unpack_from(data)
@@ -143,11 +143,11 @@ def _acknowledged(stream: BinaryIO) -> Iterator[tuple[int, int, array[int]]]:
 
 
 def kill_a_writer(path: Path, count: int) -> tuple[array[int], list[float]]:
-    """Let a child write and kill it near the end.
+    """Start a child that writes, and kill the child near the end.
 
     Returns: the acknowledged physical offsets by message number, and the ns of a put in each chunk.
     """
-    # The child must find this very package, however it was found here.
+    # The child must import this very package, from any place.
     root = str(Path(__file__).resolve().parents[1])
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH")))))
     child = subprocess.Popen(
@@ -188,7 +188,9 @@ def kill_a_writer(path: Path, count: int) -> tuple[array[int], list[float]]:
 
 
 def golden_store(given: str | None) -> Path:
-    """The broker's store: the one given, or that of the source checkout around this file or the working directory."""
+    """Return the broker's store: the given directory, or that of the source checkout around this file or the working
+    directory.
+    """
     if given is not None:
         roots = [Path(given)]
     else:
@@ -231,16 +233,16 @@ def real_store(source: Path, work: Path) -> None:
         keyed: tuple[str, str] | None = None
         for topic, queue_id, offset, last in rows:
             while offset < last:
-                found = store.get(topic, queue_id, offset)
-                for message in found:
+                answer = store.get(topic, queue_id, offset)
+                for message in answer:
                     read += 1
                     if keyed is None and message.keys and not topic.startswith(("SCHEDULE_TOPIC", "RMQ_SYS", "%")):
                         keyed = topic, message.keys[0]
-                if found.next_offset <= offset:
+                if answer.next_offset <= offset:
                     raise DemoFailed(
-                        f"{topic}/{queue_id}: get at {offset} found {found.status.name}, expected to come forward"
+                        f"{topic}/{queue_id}: get at {offset} found {answer.status.name}, expected to come forward"
                     )
-                offset = found.next_offset
+                offset = answer.next_offset
         good(f"read {read} messages of {len(rows)} queues")
         first = next(iter(store.get(rows[0][0], rows[0][1], rows[0][2])))
         say(
@@ -262,7 +264,7 @@ def real_store(source: Path, work: Path) -> None:
 
 
 def big_store(work: Path, count: int) -> None:
-    """Append, kill, recover, compare, and say how fast it was."""
+    """Append, kill, recover and compare; print the times."""
     import mqfast
     from mqfast.bench.floor import memory_floor
 
@@ -285,20 +287,20 @@ def big_store(work: Path, count: int) -> None:
             raise DemoFailed(f"the log ends at {report.end}, expected at least {places[-1] + RECORD_BYTES}")
 
         step("every acknowledged message is read and compared")
-        began = time.perf_counter()
+        started_s = time.perf_counter()
         tails = _tails()
         with bar("comparing") as update:
             for number in range(0, acknowledged, CHUNK):
                 queue_id, offset = number // CHUNK % QUEUES, number // CHUNK // QUEUES * CHUNK
-                found = store.get(TOPIC, queue_id, offset, CHUNK, 16 << 20)
-                where = [message.physical_offset for message in found]
-                if found.bodies() != bodies(tails, number, CHUNK) or where != list(places[number : number + CHUNK]):
+                result = store.get(TOPIC, queue_id, offset, CHUNK, 16 << 20)
+                where = [message.physical_offset for message in result]
+                if result.bodies() != bodies(tails, number, CHUNK) or where != list(places[number : number + CHUNK]):
                     raise DemoFailed(
                         f"messages {number} to {number + CHUNK}: "
                         f"{TOPIC}/{queue_id}@{offset} does not hold what was acknowledged"
                     )
                 update(number + CHUNK, acknowledged)
-        reading = time.perf_counter() - began
+        reading = time.perf_counter() - started_s
         survived = sum(store.max_offset(TOPIC, queue_id) for queue_id in range(QUEUES))
         good(
             f"all {acknowledged:,} are there, byte for byte, where the writer was told "
@@ -331,9 +333,9 @@ def big_store(work: Path, count: int) -> None:
 
 
 def affordable(count: int, directory: Path) -> int:
-    """How many messages the free disk space allows, at most ``count``, in whole chunks."""
+    """Return the number of messages that the free disk space allows, at most ``count``, in whole chunks."""
     free = shutil.disk_usage(directory).free
-    # The writer may run on for a moment behind the last acknowledged message.
+    # The writer may continue for a moment after the last acknowledged message.
     room = int((free * 0.9 - SPARE_BYTES) / (RECORD_BYTES + 20) / 1.05)
     possible = min(count, room) // CHUNK * CHUNK
     if possible < min(LEAST_MESSAGES, count):
@@ -369,7 +371,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.writer is not None:
         write(arguments.writer, arguments.messages, sys.stdout.buffer)
         return 0
-    began = time.monotonic()
+    started_s = time.monotonic()
     work: Path | None = None
     try:
         source = golden_store(arguments.store)
@@ -378,7 +380,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         real_store(source, work)
         big_store(work, count)
         network(work, step, say, good)
-        print(f"\ndone in {time.monotonic() - began:.1f} s")
+        print(f"\ndone in {time.monotonic() - started_s:.1f} s")
         return 0
     except (DemoFailed, NetworkFailed) as failure:
         print(f"demo: {failure}", file=sys.stderr)

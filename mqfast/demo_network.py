@@ -1,8 +1,7 @@
-"""The network part of ``python -m mqfast.demo``: a name server and a broker in one process, clients
-beside it (the Python client, a stock Java client), and what they stored seen in the store.
+"""The network part of ``python -m mqfast.demo``: a name server and a broker in one process, and clients.
 
-It must never need more than the extra mqfast[broker]: without it the part says so and is left out. Nor does it need
-Java: without it one line says so.
+The Python client and a stock Java client send messages, which are then read from the store. Without the extra
+mqfast[broker] the part is skipped with a line, and without Java the Java part as well.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ JAVA_TOPIC: Final = "DemoJava"
 JAVA_MESSAGES: Final = 200
 JAVA_CLIENT: Final = Path(__file__).resolve().parents[1] / "tests" / "interop" / "java_client.py"
 _PATIENCE_S: Final = 120.0  # of one send
-_DEADLINE_S: Final = 600.0  # a machine may be busy; only a fault takes so long
+_DEADLINE_S: Final = 600.0  # a machine may be busy; only a fault takes this long
 _NOT_THERE: Final = 3  # exit code: Java or the network is missing
 _BODY: Final = b"an order that a client sent by RocketMQ's own protocol".ljust(256, b".")
 
@@ -34,7 +33,7 @@ Say = Callable[[str], None]
 
 
 class NetworkFailed(Exception):
-    """The round trip found what must not be; the text says what."""
+    """Failure of the round trip, with the reason as text."""
 
 
 def network(work: Path, step: Say, say: Say, good: Say) -> None:
@@ -66,14 +65,14 @@ def network(work: Path, step: Say, say: Say, good: Say) -> None:
 
 
 def _environment() -> dict[str, str]:
-    # The processes must find this very package, however it was found here.
+    # The processes must import this very package, from any place.
     root = str(Path(__file__).resolve().parents[1])
     return dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH")))))
 
 
 @contextmanager
 def _up(store: Path) -> Iterator[tuple[str, float]]:
-    began = time.perf_counter()
+    started_s = time.perf_counter()
     log = store.with_suffix(".log")
     command = ["up", "--namesrv-port", "0", "--broker-port", "0", "--store", str(store)]
     with log.open("w") as errors:
@@ -87,7 +86,7 @@ def _up(store: Path) -> Iterator[tuple[str, float]]:
     assert process.stdout is not None
     try:
         banner = process.stdout.readline()
-        ready_ms = (time.perf_counter() - began) * 1000
+        ready_ms = (time.perf_counter() - started_s) * 1000
         if not banner.startswith("NAMESRV_ADDR="):
             raise NetworkFailed(f"mqfast up said {banner!r}, expected its address:\n{log.read_text()}")
         yield banner.removeprefix("NAMESRV_ADDR=").strip(), ready_ms
@@ -102,7 +101,7 @@ def _up(store: Path) -> Iterator[tuple[str, float]]:
 
 
 def _java_client(namesrv: str, say: Say, good: Say) -> list[str]:
-    """Let a stock Java client send and receive. Returns: its topic; where there is no such client, nothing."""
+    """Send and receive with a stock Java client. Returns: the topic; empty without such a client."""
     if not JAVA_CLIENT.exists():
         say(f"left out: a stock Java client; {JAVA_CLIENT} is part of the source checkout")
         return []
@@ -123,10 +122,10 @@ def _java_client(namesrv: str, say: Say, good: Say) -> list[str]:
 
 
 def _round_trip(namesrv: str, good: Say) -> None:
-    """Send with a Producer, receive with a PushConsumer: every message once, as it was sent."""
+    """Send with a Producer, receive with a PushConsumer: every message once and unchanged."""
     from mqfast.client import Message, Producer, PushConsumer, SendResult
 
-    began = time.perf_counter()
+    started_s = time.perf_counter()
     with Producer("demo", namesrv, send_timeout_s=_PATIENCE_S) as producer:
         messages = (Message(TOPIC, _BODY, keys=f"order-{number}", tags="demo") for number in range(MESSAGES))
         sent: set[str] = set()
@@ -134,17 +133,17 @@ def _round_trip(namesrv: str, good: Say) -> None:
             if not isinstance(result, SendResult):
                 raise NetworkFailed(f"a message was refused: {result}")
             sent.update(result.msg_ids)
-    took = time.perf_counter() - began
+    took = time.perf_counter() - started_s
     good(f"{len(sent):,} messages sent and acknowledged, {MESSAGES / took:,.0f} a second from a Producer")
     received: set[str] = set()
-    began = time.perf_counter()
+    started_s = time.perf_counter()
     with PushConsumer(GROUP, namesrv, topics={TOPIC: "demo"}, from_where="earliest") as consumer:
         for message in consumer:
             if message.msg_id in sent and message.body == _BODY:
                 received.add(message.msg_id)
             if len(received) == MESSAGES:
                 break
-            if time.perf_counter() - began > _DEADLINE_S:
+            if time.perf_counter() - started_s > _DEADLINE_S:
                 raise NetworkFailed(f"{MESSAGES} messages were acknowledged, {len(received)} came: {consumer.stats()}")
-    took = time.perf_counter() - began
+    took = time.perf_counter() - started_s
     good(f"all of them received by a PushConsumer of group {GROUP}, {MESSAGES / took:,.0f} a second")

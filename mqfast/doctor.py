@@ -1,6 +1,7 @@
-"""What on this machine endangers the store's promises or its latency, each with one line of advice.
+"""Checks of this machine: what endangers the store's promises or latency, each with a line of advice.
 
-It must never change a setting, and never need more rights than the store itself: what cannot be read is said so.
+No setting is changed, and the checks need no more rights than the store. A value that cannot be read is reported as
+such.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ __all__ = ["MachineFinding", "examine"]
 Verdict = Literal["ok", "advice", "danger", "unknown"]
 
 _MIB: Final = 1 << 20
-# Filesystems whose fsync is known to reach the disk and whose mappings work as the store needs them.
+# Filesystems whose fsync is known to reach the disk, and whose mappings work as the store needs.
 _GOOD_FILESYSTEMS: Final = frozenset({"ext4", "xfs"})
 _NETWORK_FILESYSTEMS: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "virtiofs"})
 
 
 @dataclass(frozen=True)
 class MachineFinding:
-    """One thing that was looked at."""
+    """A finding about the machine."""
 
     name: str
     found: str
@@ -36,7 +37,7 @@ class MachineFinding:
     advice: str
 
     def to_json(self) -> dict[str, Any]:
-        """The finding as plain data."""
+        """Return the finding as plain data."""
         return asdict(self)
 
 
@@ -55,9 +56,9 @@ def _number(os_api: OsApi, path: str) -> int | None:
 def examine(
     path: str | os.PathLike[str], *, os_api: OsApi | None = None, sync_rounds: int = 64
 ) -> list[MachineFinding]:
-    """Look at the machine as a store at ``path`` (which need not exist yet) would meet it.
+    """Check the machine for a store at ``path``, which need not exist yet.
 
-    Writes a small file there for the sync latency and removes it. Returns: findings, dangers first.
+    Writes a small file there for the sync latency, and removes the file. Returns: findings, dangers first.
     Raises: StorageError when nothing can be written there.
     """
     real = os_api or OsApi()
@@ -85,50 +86,50 @@ def _filesystem(os_api: OsApi, place: str) -> MachineFinding:
     if mount is None:
         return MachineFinding("filesystem", "not known", "unknown", "put the store on ext4 or xfs")
     device, kind, options = mount
-    found = f"{kind} on {device}"
+    description = f"{kind} on {device}"
     if kind in ("tmpfs", "ramfs"):
         return MachineFinding(
-            "filesystem", found, "danger", "nothing here survives a power cut: put the store on a disk"
+            "filesystem", description, "danger", "nothing here survives a power cut: put the store on a disk"
         )
     if kind in _NETWORK_FILESYSTEMS:
         return MachineFinding(
-            "filesystem", found, "danger", "locks, mappings and syncs over a network are not reliable"
+            "filesystem", description, "danger", "locks, mappings and syncs over a network are not reliable"
         )
     if "nobarrier" in options or "barrier=0" in options:
         return MachineFinding(
-            "filesystem", f"{found} ({options})", "danger", "mount with barriers: syncs do not reach the disk"
+            "filesystem", f"{description} ({options})", "danger", "mount with barriers: syncs do not reach the disk"
         )
     if kind not in _GOOD_FILESYSTEMS:
-        return MachineFinding("filesystem", found, "advice", "ext4 and xfs are what the store is tested on")
-    return MachineFinding("filesystem", found, "ok", "")
+        return MachineFinding("filesystem", description, "advice", "ext4 and xfs are what the store is tested on")
+    return MachineFinding("filesystem", description, "ok", "")
 
 
 def _space(os_api: OsApi, place: str) -> MachineFinding:
     total, available = os_api.statvfs(place)
     used = -(-(total - available) * 100 // total) if total else 0
-    found = f"{available // _MIB:,} MiB free, {used} % used"
+    usage = f"{available // _MIB:,} MiB free, {used} % used"
     if used > 90:
         return MachineFinding(
-            "free space", found, "danger", "puts are refused above 90 %: free space or set retention_bytes"
+            "free space", usage, "danger", "puts are refused above 90 %: free space or set retention_bytes"
         )
     if used > 75 or available < 3 << 30:
         return MachineFinding(
-            "free space", found, "advice", "above 75 % expired files go at once; a log file takes 1 GiB"
+            "free space", usage, "advice", "above 75 % expired files go at once; a log file takes 1 GiB"
         )
-    return MachineFinding("free space", found, "ok", "")
+    return MachineFinding("free space", usage, "ok", "")
 
 
 def _sync(os_api: OsApi, place: str, rounds: int) -> MachineFinding:
     took = sorted(os_api.sync_latencies_ns(os.path.join(place, f".mqfast-doctor-{os.getpid()}"), rounds))
     median, worst = statistics.median(took) / 1000, took[-1] / 1000
-    found = f"fdatasync of 1 KiB: median {median:,.0f} us, worst of {rounds} {worst:,.0f} us"
+    times = f"fdatasync of 1 KiB: median {median:,.0f} us, worst of {rounds} {worst:,.0f} us"
     if median < 20:
-        return MachineFinding("sync latency", found, "danger", "no real flush: a power cut may lose synced messages")
+        return MachineFinding("sync latency", times, "danger", "no real flush: a power cut may lose synced messages")
     if median > 5000:
         return MachineFinding(
-            "sync latency", found, "advice", "a slow disk: batch puts or let several threads share a sync"
+            "sync latency", times, "advice", "a slow disk: batch puts or let several threads share a sync"
         )
-    return MachineFinding("sync latency", found, "ok", "")
+    return MachineFinding("sync latency", times, "ok", "")
 
 
 def _write_cache(os_api: OsApi, place: str) -> MachineFinding:
@@ -148,9 +149,9 @@ def _memlock() -> MachineFinding:
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if soft == resource.RLIM_INFINITY:
         return MachineFinding("memlock limit", "unlimited", "ok", "")
-    found = f"{soft // 1024:,} KiB"
+    limit = f"{soft // 1024:,} KiB"
     return MachineFinding(
-        "memlock limit", found, "advice", "raise it (ulimit -l) to use warmed files or the transient pool"
+        "memlock limit", limit, "advice", "raise it (ulimit -l) to use warmed files or the transient pool"
     )
 
 
@@ -181,11 +182,11 @@ def _dirty(os_api: OsApi) -> MachineFinding:
     background = _number(os_api, "/proc/sys/vm/dirty_background_ratio")
     if ratio is None or background is None:
         return MachineFinding("dirty page ratios", "not known", "unknown", "")
-    found = f"background {background} %, limit {ratio} %"
+    limits = f"background {background} %, limit {ratio} %"
     if background >= ratio > 0 or ratio < 5:
         advice = "writers are stopped before the kernel writes back: lower dirty_background_ratio, raise dirty_ratio"
-        return MachineFinding("dirty page ratios", found, "advice", advice)
-    return MachineFinding("dirty page ratios", found, "ok", "")
+        return MachineFinding("dirty page ratios", limits, "advice", advice)
+    return MachineFinding("dirty page ratios", limits, "ok", "")
 
 
 def _huge_pages(os_api: OsApi) -> MachineFinding:

@@ -1,12 +1,12 @@
 """The one exception tree of mqfast.
 
-Every class tells one cause: wrong use by the caller, a failed or full disk, a damaged file, the peer of a connection,
-a broker that did not do what a client asked, or an internal error. Each class also derives from the builtin class that
-ordinary handlers expect (``ValueError``, ``OSError``, ``TimeoutError``).
+Every class has one cause: wrong use by the caller, a failed or full disk, a damaged file, the peer of a connection, a
+broker that failed a request, or an internal error. Each class also derives from the builtin class that ordinary
+handlers expect (``ValueError``, ``OSError``, ``TimeoutError``).
 Outcomes of a healthy system (no new message, end of file, a torn tail after a crash) are enum values in
-``mqfast.store.base.results``, never exceptions.
+``mqfast.store.base.results``, not exceptions.
 
-This module must never import another module of mqfast.
+This module imports no other module of mqfast.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class MqfastError(Exception):
 
 
 class ClientError(MqfastError):
-    """A client could not do what it was asked to do.
+    """A request of a client that failed.
 
     Attributes: ``msg_id``: the unique id of the message that it was about, None where there is none.
     """
@@ -313,7 +313,7 @@ class OffsetMoved(ClientError, DataLoss):
         self.queue = queue
 
     def again(self) -> OffsetMoved:
-        """The same error anew, for another raise of it."""
+        """Return an equal new error, for another raise."""
         return OffsetMoved(*self.__reduce__()[1])
 
     def __reduce__(
@@ -456,7 +456,7 @@ class BrokerBusy(BrokerError, BlockingIOError):
 
 
 class Refused(BrokerError, PermissionError):
-    """The broker does not allow the request to this client, or to anybody (codes 16 and 3001)."""
+    """The broker does not allow the request to this client, or to any client (codes 16 and 3001)."""
 
 
 class Backlog(ClientError, BlockingIOError):

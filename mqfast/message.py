@@ -1,7 +1,7 @@
-"""Input of users: the message, its hosts, its system flags, the rules for topics, and message ids.
+"""Input of users: the message, hosts, system flags, the rules for topics, and message ids.
 
-This module must never touch a file, a clock or the store. It only checks and converts; the bytes of a record are
-written in ``mqfast/store/record/record.pyx``. Format: ``mqfast/store/FORMAT.md``.
+The functions check and convert; the bytes of a record are written in ``mqfast/store/record/record.pyx``. No file, clock
+or store is used. Format: ``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ Properties: TypeAlias = Mapping[str, str | int | bool | None] | bytes
 
 
 class PutOptions(TypedDict, total=False):
-    """The rare fields of a message, as ``put``, ``put_nowait`` and ``aput`` take them by keyword; see Message."""
+    """The rare fields of a message, the keywords of ``put``, ``put_nowait`` and ``aput``; see Message."""
 
     flag: int
     sys_flag: int
@@ -114,22 +114,22 @@ class SysFlag:
 
     @staticmethod
     def transaction(sys_flag: int) -> int:
-        """The transaction bits alone: one of the TRANSACTION constants."""
+        """Return the transaction bits alone: one of the TRANSACTION constants."""
         return sys_flag & SysFlag.TRANSACTION_MASK
 
     @staticmethod
     def with_transaction(sys_flag: int, transaction: int) -> int:
-        """``sys_flag`` with its transaction bits replaced."""
+        """Return ``sys_flag`` with its transaction bits replaced."""
         return (sys_flag & ~SysFlag.TRANSACTION_MASK) | (transaction & SysFlag.TRANSACTION_MASK)
 
     @staticmethod
     def is_queued(sys_flag: int) -> bool:
-        """True if a record with these bits gets a ConsumeQueue unit (no transaction, or a committed one)."""
+        """Return True if a record with these bits gets a ConsumeQueue unit (no transaction, or a committed one)."""
         return sys_flag & SysFlag.TRANSACTION_MASK in (SysFlag.TRANSACTION_NONE, SysFlag.TRANSACTION_COMMIT)
 
     @staticmethod
     def compression(sys_flag: int) -> str | None:
-        """``"zlib"``, ``"lz4"``, ``"zstd"``, ``"unknown"``, or None for a plain body."""
+        """Return ``"zlib"``, ``"lz4"``, ``"zstd"``, ``"unknown"``, or None for a plain body."""
         if not sys_flag & SysFlag.COMPRESSED:
             return None
         # Clients wrote 0 before other compressions existed.
@@ -138,7 +138,7 @@ class SysFlag:
 
     @staticmethod
     def with_hosts(sys_flag: int, born_host: bytes, store_host: bytes) -> int:
-        """``sys_flag`` with both address bits set to match the encoded hosts (20 bytes = IPv6)."""
+        """Return ``sys_flag`` with both address bits set to match the encoded hosts (20 bytes = IPv6)."""
         sys_flag &= ~(SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6)
         if len(born_host) == 20:
             sys_flag |= SysFlag.BORN_HOST_V6
@@ -158,8 +158,8 @@ def _ipv4(text: str) -> bytes | None:
 
 
 def parse_host(host: str | bytes) -> bytes:
-    """The 8 or 20 bytes that a record holds for ``"1.2.3.4:port"`` or ``"[v6]:port"``. Encoded bytes are returned
-    unchanged.
+    """Return the 8 or 20 bytes that a record holds for ``"1.2.3.4:port"`` or ``"[v6]:port"``. Encoded bytes are
+    returned unchanged.
 
     Host names are not resolved, so that the result does not depend on a network.
 
@@ -190,8 +190,8 @@ def parse_host(host: str | bytes) -> bytes:
 
 
 def format_host(data: bytes | memoryview) -> str:
-    """The text of an encoded host: ``"1.2.3.4:port"`` or ``"[v6]:port"``. The port is printed as the signed i32 it
-    is on disk.
+    """Return the text of an encoded host: ``"1.2.3.4:port"`` or ``"[v6]:port"``. The port is printed as the signed i32
+    on disk.
 
     Raises: MessageIllegal unless there are 8 or 20 bytes.
     """
@@ -206,14 +206,14 @@ def format_host(data: bytes | memoryview) -> str:
 
 
 class MessageId(NamedTuple):
-    """What an offset message id says."""
+    """The parts of an offset message id."""
 
     store_host: str
     physical_offset: int
 
 
 def encode_message_id(store_host: str | bytes, physical_offset: int) -> str:
-    """The offset message id: upper-case hex of store host and physical offset; 32 digits for IPv4, 56 for IPv6.
+    """Return the offset message id: upper-case hex of store host and physical offset; 32 digits for IPv4, 56 for IPv6.
 
     Raises: MessageIllegal for a bad host, OffsetError for an offset that is not in [0, 2^63).
     Source: MessageDecoder.createMessageId.
@@ -224,9 +224,9 @@ def encode_message_id(store_host: str | bytes, physical_offset: int) -> str:
 
 
 def decode_message_id(message_id: str) -> MessageId:
-    """Store host and physical offset of an offset message id (hex digits of either case).
+    """Return store host and physical offset of an offset message id (hex digits of either case).
 
-    A client's unique key is 32 hex digits as well and cannot be told apart by its form.
+    A client's unique key is 32 hex digits as well and has the same form.
 
     Raises: OffsetError when the text is no such id.
     Source: MessageDecoder.decodeMessageId.
@@ -248,7 +248,7 @@ def decode_message_id(message_id: str) -> MessageId:
 
 
 def _wrong_name(topic: object) -> str:
-    """What keeps this from being the name of a topic, apart from its length; "" when nothing does."""
+    """Return what is wrong with a name of a topic, apart from the length; "" for a good name."""
     if not isinstance(topic, str):
         return f"topic: expected str, found {type(topic).__name__}"
     if not topic or topic in (".", "..") or "/" in topic or "\0" in topic:
@@ -261,12 +261,12 @@ def _wrong_name(topic: object) -> str:
 
 
 def is_topic_name(topic: object) -> bool:
-    """Can a store have a topic of this name, whatever its length?"""
+    """Return whether a store can have a topic of this name, of any length."""
     return not _wrong_name(topic)
 
 
 def check_topic_name(topic: object) -> str:
-    """The topic, when a store may have it; of any length, as other writers may have made it.
+    """Return the topic if a store may have the name; of any length, as other writers may have created the topic.
 
     Raises: UsageError.
     """
@@ -277,7 +277,7 @@ def check_topic_name(topic: object) -> str:
 
 
 def not_a_message_id(text: str) -> str:
-    """The error text for a well-formed message id that no message of the store has."""
+    """Return the error text for a well-formed message id that no message of the store has."""
     return (
         f"message id {text}: expected the offset message id of a message of this store, found none; "
         "a client's unique key has the same form and is found by query(topic, key)"
@@ -305,14 +305,14 @@ def check_topic(topic: str) -> bytes:
 
 
 def needs_version_2(topic: str) -> bool:
-    """True if the record needs the two-byte topic length (more than 127 UTF-16 code units)."""
+    """Return True if the record needs the two-byte topic length (more than 127 UTF-16 code units)."""
     return len(topic) > 63 and len(topic.encode("utf-16-le", "surrogatepass")) // 2 > MAX_TOPIC_BYTES
 
 
 def broker_accepts_topic(topic: str) -> bool:
-    """True if a RocketMQ broker would create this topic.
+    """Return True if a RocketMQ broker would create this topic.
 
-    A broker accepts letters, digits and ``% | - _``, at most 127 of them, or 255 for retry and dead letter topics.
+    A broker accepts letters, digits and ``% | - _``, at most 127 characters, or 255 for retry and dead letter topics.
 
     Source: TopicValidator.
     """
@@ -321,9 +321,9 @@ def broker_accepts_topic(topic: str) -> bool:
 
 
 def join_keys(keys: str | Iterable[str]) -> str:
-    """The KEYS text: a string unchanged, several keys joined by a blank.
+    """Return the KEYS text: a string unchanged, several keys joined by a blank.
 
-    Raises: MessageIllegal for a key of a list that is empty, not a str, or contains a blank (which would split it).
+    Raises: MessageIllegal for a key of a list that is empty, not a str, or contains a blank, which separates keys.
     """
     if isinstance(keys, str):
         return keys
@@ -357,7 +357,7 @@ def _moment_ms(when: When) -> int:
 
 
 class Delivered(Protocol):
-    """A message that a consumer received, as ``Message.from_delivery`` needs it."""
+    """A message that a consumer received, as ``Message.from_delivery`` needs the message."""
 
     @property
     def topic(self) -> str: ...
@@ -377,15 +377,16 @@ class Delivered(Protocol):
 
 @dataclass(slots=True)
 class Message:
-    """One message to put or to send.
+    """A message to put or to send.
 
     Args: body: bytes-like, or a text that is stored as UTF-8. properties: a mapping, or the encoded property string as
-    bytes. Bytes are stored unchanged; tags, keys and ``wait_store_ok=False`` must then be part of them. born_timestamp:
-    ms since the epoch, None for the time of the put. born_host, store_host: ``"ip:port"``, ``"[v6]:port"`` or encoded
-    bytes, None for the configured hosts. wait_store_ok: False skips the wait for a sync flush and is stored as
-    WAIT=false. sharding_key: messages with equal keys go to one queue. At most one of the following; a broker delays
-    the message by it, the store only stores it. delay_level: RocketMQ's level, from 1. delay_s: seconds from now on.
-    deliver_at: a datetime (without a zone: local time) or milliseconds since the epoch.
+    bytes. Bytes are stored unchanged; tags, keys and ``wait_store_ok=False`` must then be part of these bytes.
+    born_timestamp: ms since the epoch, None for the time of the put. born_host, store_host: ``"ip:port"``,
+    ``"[v6]:port"`` or encoded bytes, None for the configured hosts. wait_store_ok: False skips the wait for a sync
+    flush and is stored as WAIT=false. sharding_key: messages with equal keys go to one queue. At most one of the
+    following, by which a broker delays the message; the store only stores the value. delay_level: RocketMQ's level,
+    from 1. delay_s: seconds from now on. deliver_at: a datetime (without a zone: local time) or milliseconds since the
+    epoch.
     """
 
     topic: str
@@ -409,10 +410,11 @@ class Message:
 
     @classmethod
     def from_delivery(cls, delivery: Delivered, topic: str | None = None) -> Message:
-        """A new message of what an application gave a received one: body, tags, keys, sharding key, flag, properties.
+        """Return a new message with the application's part of a received message: body, tags, keys, sharding key, flag
+        and properties.
 
-        What clients and brokers put on it stays behind: a delay, a transaction, retries, its ids.
-        Args: topic: to forward it to; None: that of the received one.
+        Properties of clients and brokers are not copied: delay, transaction, retries and ids.
+        Args: topic: of the new message; None for the topic of the received message.
         """
         return cls(
             delivery.topic if topic is None else topic,
@@ -425,7 +427,7 @@ class Message:
         )
 
     def encoded_body(self) -> Body:
-        """The body as bytes: a text as UTF-8, anything else as it is. Raises: MessageIllegal."""
+        """Return the body as bytes: a text as UTF-8, anything else unchanged. Raises: MessageIllegal."""
         if not isinstance(self.body, str):
             return self.body
         try:
@@ -435,7 +437,7 @@ class Message:
             raise MessageIllegal(f"body: expected text that has a UTF-8 form, found {bad!r}") from None
 
     def encoded_properties(self) -> bytes:
-        """The property string that is stored.
+        """Return the property string that is stored.
 
         Raises: MessageIllegal (also if tags or keys contradict the properties), PropertiesTooLong.
         """
@@ -458,7 +460,7 @@ class Message:
         return _properties.encode(self.merged_properties(given))
 
     def merged_properties(self, given: Mapping[str, str | int | bool | None]) -> dict[str, str | int | bool | None]:
-        """The properties of a mapping, and those that the other fields mean.
+        """Return the properties of a mapping, and those that the other fields mean.
 
         Raises: MessageIllegal, also where a field contradicts the mapping.
         """

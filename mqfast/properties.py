@@ -1,10 +1,10 @@
 """The property string of a message: names, values, their order on disk, and the hashes made from them.
 
-A record carries its properties as text: ``name`` U+0001 ``value`` U+0002 for each pair, in UTF-8. Their order is
-that of a Java ``HashMap`` with 128 buckets, which a broker iterates. This module reproduces the order, so that equal
-messages have equal bytes.
+A record carries its properties as text: ``name`` U+0001 ``value`` U+0002 for each pair, in UTF-8. The order is that of
+a Java ``HashMap`` with 128 buckets, which a broker iterates. This module reproduces the order, so that equal messages
+have equal bytes.
 
-This module must never touch a file, a clock or the store. Format: ``mqfast/store/FORMAT.md``.
+No file, clock or store is used. Format: ``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations
@@ -91,10 +91,11 @@ DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
 
 DLQ_ATTEMPTS: Final = "DLQ_ATTEMPTS"
-"""Property of ours: how often a dead letter was sent back. A consumer that fails again keeps it on the message."""
+"""Property of mqfast: count of resends of a dead letter. A consumer that fails again keeps the property on the message.
+"""
 ORIGINS: Final = (RETRY_TOPIC, DLQ_ORIGIN_TOPIC)
-"""Properties that name the topic that a dead letter was first read from, the better one first."""
-# What brokers and clients put on a message on its way to the dead letters; a new message would go the same way.
+"""Properties that name the topic that a dead letter was first read from, in the order of preference."""
+# Properties that brokers and clients add on the way to the dead letters; a new message must not repeat the way.
 OF_THE_WAY: Final = frozenset(
     (
         WAIT, DELAY, RETRY_TOPIC, REAL_TOPIC, REAL_QID, MAX_RECONSUME_TIMES, TIMER_DELAY_SEC, TIMER_DELAY_MS,
@@ -129,8 +130,8 @@ _FIRST_BUCKETS: Final = 128
 
 
 def refuse_reserved(given: Iterable[object], allowed: Iterable[str] = ()) -> None:
-    """Raises: MessageIllegal where an application gives a property a name that steers a broker or a client, such as
-    TRAN_MSG, with which a message is acknowledged and never delivered.
+    """Refuse a property name that steers a broker or a client, such as TRAN_MSG, with which a message is acknowledged
+    and never delivered. Raises: MessageIllegal.
     """
     for name in given:
         if isinstance(name, str) and (name in RESERVED or name.startswith(TRANSIENT_PREFIX)) and name not in allowed:
@@ -143,7 +144,7 @@ def refuse_reserved(given: Iterable[object], allowed: Iterable[str] = ()) -> Non
 
 
 def of_user(properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties of a stored message that its application gave it, without those of clients and brokers."""
+    """Return the properties that the application gave a stored message, without those of clients and brokers."""
     return {
         name: value
         for name, value in properties.items()
@@ -152,7 +153,8 @@ def of_user(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def jhash(text: str) -> int:
-    """Java's ``String.hashCode``: signed 32 bit, over UTF-16 code units (a character above U+FFFF counts as two).
+    """Return Java's ``String.hashCode``: signed 32 bit, over UTF-16 code units (a character above U+FFFF counts as
+    two).
 
     Source: java.lang.String.
     """
@@ -169,7 +171,7 @@ def jhash(text: str) -> int:
 
 @lru_cache(maxsize=1024)
 def _spread(name: str) -> int:
-    # HashMap folds the upper half into the lower because a bucket number only looks at the low bits.
+    # HashMap folds the upper half into the lower because a bucket number uses only the low bits.
     h = jhash(name) & 0xFFFFFFFF
     return h ^ (h >> 16)
 
@@ -194,7 +196,7 @@ def _text(name: str, value: object) -> str:
 
 
 def encode(mapping: Mapping[str, str | int | bool | None], *, buckets: int = _FIRST_BUCKETS) -> bytes:
-    """The property string of ``mapping`` in RocketMQ's order; a value of None leaves the property out.
+    """Return the property string of ``mapping`` in RocketMQ's order; a value of None leaves the property out.
 
     ``buckets`` (a power of two) is the first size of the Java table: 128 where a 5.x broker parsed a request, 16 in
     4.x brokers, clients and messages that a broker makes itself. 4.x brokers also leave the last separator out.
@@ -230,7 +232,7 @@ def encode(mapping: Mapping[str, str | int | bool | None], *, buckets: int = _FI
 
 
 def decode(data: bytes | bytearray | memoryview) -> dict[str, str]:
-    """The pairs of a property string. A later duplicate wins; pairs with an empty name or value are dropped.
+    """Return the pairs of a property string. A later duplicate wins; pairs with an empty name or value are dropped.
 
     All bytes are accepted. Bytes that are not UTF-8 become U+FFFD, as in Java; the last separator may be missing.
 
@@ -245,12 +247,12 @@ def decode(data: bytes | bytearray | memoryview) -> dict[str, str]:
 
 
 def tags_code(tags: str | None) -> int:
-    """The tags code of a ConsumeQueue unit (i64): 0 without tags, else the signed 32-bit hash of the whole text."""
+    """Return the tags code of a ConsumeQueue unit (i64): 0 without tags, else the signed 32-bit hash of the text."""
     return jhash(tags) if tags else 0
 
 
 def tag_codes(expression: str | None) -> frozenset[int] | None:
-    """The hashes that a tag expression such as ``"A || B"`` accepts; None for all tags (None, empty or ``*``).
+    """Return the hashes that a tag expression such as ``"A || B"`` accepts; None for all tags (None, empty or ``*``).
 
     The filter compares them with the low 32 bits of a unit's tags code, as signed i32. Different tags with equal hashes
     pass; the caller compares the texts.
@@ -262,7 +264,7 @@ def tag_codes(expression: str | None) -> frozenset[int] | None:
         return None
     if not isinstance(expression, str):
         raise UsageError(f"tag expression: expected str, found {type(expression).__name__}")
-    # Java's trim() takes off everything up to the blank, not Unicode white space.
+    # Java's trim() removes all characters up to the blank, not Unicode white space.
     blank = "".join(map(chr, range(0x21)))
     tags = [tag for tag in (part.strip(blank) for part in expression.split("||")) if tag]
     if not tags:
@@ -271,7 +273,7 @@ def tag_codes(expression: str | None) -> frozenset[int] | None:
 
 
 def queue_pairs(properties: Mapping[str, str], queue_id: int) -> Iterator[tuple[str, int, str]]:
-    """The queues beside its own that a record is in: topic, queue id, and the text of the queue offset there.
+    """Return the further queues of a record: topic, queue id, and the text of the queue offset there.
 
     Args: queue_id: of the record; a light queue has id 0.
     """
@@ -285,35 +287,37 @@ def queue_pairs(properties: Mapping[str, str], queue_id: int) -> Iterator[tuple[
 def light_queues(properties: bytes) -> list[str]:
     """Return all topics that a property string names besides the message's own, by any INNER_MULTI_DISPATCH."""
     head = f"{INNER_MULTI_DISPATCH}{NAME_VALUE_SEPARATOR}".encode()
-    found = [pair.removeprefix(head) for pair in properties.split(PROPERTY_SEPARATOR.encode()) if pair.startswith(head)]
-    return [name for text in found for name in text.decode("utf-8", "replace").split(",") if name]
+    values = [
+        pair.removeprefix(head) for pair in properties.split(PROPERTY_SEPARATOR.encode()) if pair.startswith(head)
+    ]
+    return [name for text in values for name in text.decode("utf-8", "replace").split(",") if name]
 
 
 def split_keys(keys: str | None) -> list[str]:
-    """The single keys of a KEYS property: separated by blanks, empty ones dropped, duplicates kept."""
+    """Return the single keys of a KEYS property: separated by blanks, empty keys dropped, duplicates kept."""
     return [key for key in keys.split(" ") if key] if keys else []
 
 
 def index_keys(properties: Mapping[str, str]) -> list[str]:
-    """All keys by which a message is indexed, in the order of its index entries: UNIQ_KEY, then KEYS."""
+    """Return all keys by which a message is indexed, in the order of its index entries: UNIQ_KEY, then KEYS."""
     unique = properties.get(UNIQ_KEY)
     keys = split_keys(properties.get(KEYS))
     return [unique, *keys] if unique else keys
 
 
 def index_entries(properties: Mapping[str, str]) -> list[str]:
-    """All index entries of a message in release 5.5: the keys, then the tags as ``T#TAGS``."""
+    """Return all index entries of a message in release 5.5: the keys, then the tags as ``T#TAGS``."""
     tags = properties.get(TAGS)
     return [*index_keys(properties), *([TAG_KEY + tags] if tags else [])]
 
 
 def index_key(topic: str, key: str) -> str:
-    """The text that the index hashes for ``key`` of a message stored under ``topic``."""
+    """Return the text that the index hashes for ``key`` of a message stored under ``topic``."""
     return f"{topic}#{key}"
 
 
 def index_hash(text: str) -> int:
-    """The non-negative hash of an index entry; -2^31, which has no positive counterpart, becomes 0."""
+    """Return the non-negative hash of an index entry; -2^31, which has no positive counterpart, becomes 0."""
     h = jhash(text)
     return 0 if h == -0x80000000 else abs(h)
 
@@ -333,7 +337,7 @@ def delete_key(topic: str | None, unique_key: str) -> str:
 
 
 def origin_of(properties: Mapping[str, str]) -> str | None:
-    """The topic that a dead letter was first read from; None where it does not tell."""
+    """Return the topic that a dead letter was first read from; None without such a property."""
     for name in ORIGINS:
         topic = properties.get(name)
         if topic and not topic.startswith(("%RETRY%", "%DLQ%")):
@@ -342,16 +346,16 @@ def origin_of(properties: Mapping[str, str]) -> str | None:
 
 
 def attempts_of(properties: Mapping[str, str]) -> int:
-    """How often a dead letter was sent back before."""
+    """Return the count of earlier resends of a dead letter."""
     text = properties.get(DLQ_ATTEMPTS, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
 def revived(properties: Mapping[str, str], topic: str) -> dict[str, str]:
-    """The properties of a dead letter that is sent to ``topic`` as a new message.
+    """Return the properties of a dead letter that is sent to ``topic`` as a new message.
 
-    It keeps keys, tags, unique key and the application's properties. Attempts are counted on; the consumer's own count
-    begins again.
+    Keys, tags, unique key and the application's properties stay. The count of attempts increases; the consumer's own
+    count begins at zero.
     """
     kept = {name: value for name, value in properties.items() if name not in OF_THE_WAY}
     kept[DLQ_ATTEMPTS] = str(attempts_of(properties) + 1)

@@ -1,7 +1,6 @@
-"""What a store deletes by itself, in plain words: ``"never"``, ``"72h"``, ``"20GB"``, ``"72h, 20GB"``, ``"rocketmq"``.
+"""Retention rules in plain words: ``"never"``, ``"72h"``, ``"20GB"``, ``"72h, 20GB"``, ``"rocketmq"``.
 
-Room: settings. Only the words are read here; ``mqfast/store/log/retention.py`` carries them out. It must never turn
-silence into a rule that deletes.
+Parses the words only; ``mqfast/store/log/retention.py`` deletes files. Without words there is no rule that deletes.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _MS_OF_UNIT: Final = {
     "d": 86_400 * _SECOND_MS,
     "w": 7 * 86_400 * _SECOND_MS,
 }
-# Written out, in the singular; one "s" behind each is taken as well.
+# Written out, in the singular; a final "s" is accepted as well.
 _WORDS: Final = {
     "sec": "s",
     "second": "s",
@@ -43,10 +42,10 @@ _PART: Final = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,9})?)\s*([A-Za-z]{1,8})", r
 
 
 class RetentionRules(NamedTuple):
-    """Which log files go. A file goes when one of the rules says so; without any rule nothing goes.
+    """Retention rules of log files. A file is deleted if any rule says so; without a rule no file is deleted.
 
-    ``age_ms``: when its youngest message is this old. ``log_bytes``: when the files behind it hold this much.
-    ``rocketmq``: by a broker's rules, with its hours and its levels of disk use; ``age_ms`` is None then.
+    ``age_ms``: age of the youngest message of a file. ``log_bytes``: bytes of log behind a file. ``rocketmq``: a
+    broker's rules, with its hours and its levels of disk use; ``age_ms`` is None then.
     """
 
     age_ms: int | None = None
@@ -62,7 +61,7 @@ def _expected(text: object) -> ConfigError:
 
 
 def _unit(word: str) -> tuple[str, int] | None:
-    """("age", ms) or ("size", bytes) of one unit."""
+    """Return ("age", ms) or ("size", bytes) of one unit."""
     if word in _MS_OF_UNIT:
         return "age", _MS_OF_UNIT[word]
     if word in _BYTES_OF_UNIT:
@@ -74,7 +73,7 @@ def _unit(word: str) -> tuple[str, int] | None:
 
 
 def parse_retention(text: str) -> RetentionRules:
-    """The rules that the words of ``retention=`` stand for.
+    """Return the rules for the words of ``retention=``.
 
     Args: text: parts are separated by a comma or ``and``; units of age are s, m (minutes), h, d and w, units of size
     B, kB, MB, ... (powers of 1000) and KiB, MiB, ... (powers of 1024). Capital letters do not matter.
@@ -87,7 +86,7 @@ def parse_retention(text: str) -> RetentionRules:
         return RetentionRules()
     if plain == "rocketmq":
         return RetentionRules(rocketmq=True)
-    found: dict[str, int] = {}
+    limits: dict[str, int] = {}
     for part in re.split(r"\s*,\s*|\s+and\s+", plain):
         match = _PART.fullmatch(part)
         unit = _unit(match[2]) if match else None
@@ -98,7 +97,7 @@ def parse_retention(text: str) -> RetentionRules:
         amount = int(whole) * factor + (int(fraction) * factor // 10 ** len(fraction) if fraction else 0)
         if not 0 < amount <= _I64_MAX:
             raise ConfigError(f"retention: expected more than nothing and less than 2^63, found {part!r} in {text!r}")
-        if kind in found:
+        if kind in limits:
             raise ConfigError(f"retention: expected one {kind}, found two in {text!r}")
-        found[kind] = amount
-    return RetentionRules(found.get("age"), found.get("size"))
+        limits[kind] = amount
+    return RetentionRules(limits.get("age"), limits.get("size"))

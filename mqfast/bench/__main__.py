@@ -148,7 +148,7 @@ def _compared(arguments: argparse.Namespace, place: str) -> list[str]:
     names = arguments.compare
     base = side_of(names[0], arguments.function)
     new = side_of(names[1] if len(names) > 1 else None, arguments.function)
-    found = compare(
+    comparison = compare(
         base,
         new,
         only=arguments.only,
@@ -160,11 +160,11 @@ def _compared(arguments: argparse.Namespace, place: str) -> list[str]:
         place=arguments.path,
     )
     if arguments.json:
-        print(json.dumps({**found.to_json(), "machine": _machine(place)}), flush=True)
+        print(json.dumps({**comparison.to_json(), "machine": _machine(place)}), flush=True)
     else:
-        for line in lines_of(found):
+        for line in lines_of(comparison):
             print(line)
-    return found.alarms
+    return comparison.alarms
 
 
 def _is_earlier_run(names: Sequence[str] | None) -> bool:

@@ -175,7 +175,7 @@ def measure_pairs(
     Args: cases: name -> pieces of work in a round, 0: as many as take some 20 ms.
     Raises: UsageError when a side does not measure.
     """
-    found: Times = {case: [] for case in cases}
+    times_by_case: Times = {case: [] for case in cases}
     sizes = dict(cases)
     about: list[dict[str, str]] = []
     for pair in range(pairs):
@@ -187,7 +187,7 @@ def measure_pairs(
                 sides.append(process)
             about = [process.about for process in sides]
             for case in cases:
-                found[case].append([])
+                times_by_case[case].append([])
                 if sizes[case] == 0:
                     sizes[case] = max(1, round(_ROUND_S * 1e9 / max(sides[0].run(case, 1), sides[0].run(case, 10))))
             for number in range(-1, rounds):
@@ -195,10 +195,10 @@ def measure_pairs(
                     order = (0, 1) if (number + pair) % 2 else (1, 0)
                     took = {which: sides[which].run(case, size) for which in order}
                     if number >= 0:  # the round before the first one warms up
-                        found[case][-1].append((took[0], took[1]))
+                        times_by_case[case][-1].append((took[0], took[1]))
         if progress is not None:
             progress(pair + 1, pairs)
-    return found, about
+    return times_by_case, about
 
 
 def count_case(side: Side, case: str, about: Mapping[str, str], place: str | None = None) -> callgrind.Count:
@@ -322,7 +322,7 @@ def compare(
         )
     if count and not callgrind.is_there():
         raise UsageError(f"--counts yes: {callgrind.INSTALL}")
-    found, about = measure_pairs(base, new, cases, pairs, rounds, place, progress)
+    times_by_case, about = measure_pairs(base, new, cases, pairs, rounds, place, progress)
     for side, said in zip((base, new), about, strict=True):
         tree = side.environment["PYTHONPATH"].split(os.pathsep)[0]
         if tree and os.path.realpath(said["package"]) != os.path.realpath(os.path.join(tree, "mqfast")):
@@ -330,7 +330,7 @@ def compare(
     counting = callgrind.is_there() if count is None else count
     same_python = about[0]["python"] == about[1]["python"]
     results = []
-    for case, times in found.items():
+    for case, times in times_by_case.items():
         instructions = None
         if counting:
             before, after = (count_case(side, case, said, place) for side, said in zip((base, new), about, strict=True))

@@ -33,14 +33,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UsageError(INSTALL)
         own = arguments.what not in CASES
         side = side_of(None, arguments.what if own else None)
-        found = count_case(side, FUNCTION if own else arguments.what, about())
+        cost = count_case(side, FUNCTION if own else arguments.what, about())
     except MqfastError as error:
         print(f"mqfast.bench.counts: {error}", file=sys.stderr)
         return 2
     if arguments.json:
-        print(json.dumps({"name": arguments.what, "instructions": found.whole, "of_mqfast": found.ours, **about()}))
+        print(json.dumps({"name": arguments.what, "instructions": cost.whole, "of_mqfast": cost.ours, **about()}))
     else:
-        print(f"{arguments.what}: {found.whole:,.1f} instructions, of them {found.ours:,.1f} in mqfast's extensions")
+        print(f"{arguments.what}: {cost.whole:,.1f} instructions, of them {cost.ours:,.1f} in mqfast's extensions")
     return 0
 
 

@@ -47,9 +47,9 @@ class Load:
     max_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("threads", 1), ("size", 0), ("queues", 1)):
-            if getattr(self, name) < least:
-                raise UsageError(f"{name}: expected at least {least}, found {getattr(self, name)}")
+        for name, low in (("threads", 1), ("size", 0), ("queues", 1)):
+            if getattr(self, name) < low:
+                raise UsageError(f"{name}: expected at least {low}, found {getattr(self, name)}")
         if self.flush not in ("async", "sync"):
             raise UsageError(f"flush: expected async or sync, found {self.flush}")
         if not 0 < self.seconds <= 86_400:
@@ -114,9 +114,9 @@ class _Phase:
             while not self.stop:
                 if timed:
                     for put in islice(puts, chunk):
-                        began = clock()
+                        started_s = clock()
                         put(body)
-                        samples.append(clock() - began)
+                        samples.append(clock() - started_s)
                 else:
                     for put in islice(puts, chunk):
                         put(body)
@@ -140,15 +140,15 @@ class _Phase:
         ]
         for thread in threads:
             thread.start()
-        began = time.perf_counter()
+        started_s = time.perf_counter()
         try:
-            self.deadline = began + self.seconds
+            self.deadline = started_s + self.seconds
             self.barrier.wait()
             for thread in threads:
                 while thread.is_alive():
                     thread.join(_WAIT_S)
                     if progress is not None:
-                        progress(min(1.0, (time.perf_counter() - began) / self.seconds))
+                        progress(min(1.0, (time.perf_counter() - started_s) / self.seconds))
         except threading.BrokenBarrierError:
             pass
         finally:
@@ -157,7 +157,7 @@ class _Phase:
                 thread.join()
         if self.error is not None:
             raise self.error
-        return time.perf_counter() - began
+        return time.perf_counter() - started_s
 
 
 def _percentiles(samples: list[array[int]]) -> dict[str, int]:
@@ -165,9 +165,9 @@ def _percentiles(samples: list[array[int]]) -> dict[str, int]:
 
     every = numpy.concatenate([numpy.frombuffer(part, dtype=numpy.uint64) for part in samples if len(part)])
     # The value that so many per cent of the puts did not exceed: one that was measured, never one between two.
-    found = numpy.percentile(every, PERCENTILES, method="higher")
+    values = numpy.percentile(every, PERCENTILES, method="higher")
     return {
-        **{f"p{percent:g}": int(value) for percent, value in zip(PERCENTILES, found, strict=True)},
+        **{f"p{percent:g}": int(value) for percent, value in zip(PERCENTILES, values, strict=True)},
         "max": int(every.max()),
     }
 
@@ -191,13 +191,13 @@ def _chunk(load: Load, budget: int) -> tuple[int, int]:
     """
     record = load.size + _RECORD_BYTES
     # With sync flush each put is a disk access, so the clock may be asked after each.
-    most = 1 if load.flush == "sync" else _CHUNK
-    chunk = max(1, min(most, _CHUNK_BYTES // record, budget // (8 * load.threads * record)))
+    max_count = 1 if load.flush == "sync" else _CHUNK
+    chunk = max(1, min(max_count, _CHUNK_BYTES // record, budget // (8 * load.threads * record)))
     step = load.threads * (chunk + 1) * record
-    least = load.queues * _RECORD_BYTES + 2 * step  # a first message makes each queue
-    if least > budget:
+    min_bytes = load.queues * _RECORD_BYTES + 2 * step  # a first message makes each queue
+    if min_bytes > budget:
         raise UsageError(
-            f"max_bytes: expected at least {least:,} bytes of log for {load.threads} threads that put"
+            f"max_bytes: expected at least {min_bytes:,} bytes of log for {load.threads} threads that put"
             f" {load.size:,} bytes each, and {load.queues} queues; found {budget:,},"
             " the least of max_bytes and of what the disk has room for"
         )

@@ -54,12 +54,12 @@ class Row:
 
 def _rounds(seconds: float, work: Callable[[], tuple[float, float]]) -> tuple[float, float]:
     """Medians of (work, floor) over rounds that take ``seconds`` together, at least _ROUNDS."""
-    began = time.perf_counter()
+    started_s = time.perf_counter()
     work()  # its figures are dropped here and by the rows
-    found: list[tuple[float, float]] = []
-    while len(found) < _ROUNDS or (time.perf_counter() - began < seconds and len(found) < _MOST_ROUNDS):
-        found.append(work())
-    return median(ours for ours, _ in found), median(floor for _, floor in found)
+    rounds: list[tuple[float, float]] = []
+    while len(rounds) < _ROUNDS or (time.perf_counter() - started_s < seconds and len(rounds) < _MOST_ROUNDS):
+        rounds.append(work())
+    return median(ours for ours, _ in rounds), median(floor for _, floor in rounds)
 
 
 def _copy_floor(size: int, count: int) -> float:
@@ -72,10 +72,10 @@ def _copy_floor(size: int, count: int) -> float:
 def _call_floor(count: int) -> float:
     """ns of one call of a method without work, loop included: what Python takes for any call."""
     work = bytearray(b"x").isascii
-    began = time.perf_counter_ns()
+    started_ns = time.perf_counter_ns()
     for _ in repeat(None, count):
         work()
-    return (time.perf_counter_ns() - began) / count
+    return (time.perf_counter_ns() - started_ns) / count
 
 
 @contextlib.contextmanager
@@ -99,7 +99,7 @@ def _puts(place: str, seconds: float, name: str, size: int, count: int, many: bo
 
         def work() -> tuple[float, float]:
             floor = _copy_floor(size, count)
-            began = time.perf_counter_ns()
+            started_ns = time.perf_counter_ns()
             if many:
                 for _ in repeat(None, count // 1000):
                     producer.put_many(bodies)
@@ -110,9 +110,9 @@ def _puts(place: str, seconds: float, name: str, size: int, count: int, many: bo
                 put = producer.put
                 for _ in repeat(None, count):
                     put(body)
-            took = time.perf_counter_ns() - began
+            took = time.perf_counter_ns() - started_ns
             store.flush()
-            durable.append((time.perf_counter_ns() - began) / count)
+            durable.append((time.perf_counter_ns() - started_ns) / count)
             return took / count, floor
 
         ours, floor = _rounds(seconds, work)
@@ -127,17 +127,17 @@ def _gets(place: str, seconds: float, name: str, how: str) -> Row:
 
         def work() -> tuple[float, float]:
             floor = _call_floor(20_000)
-            began = time.perf_counter_ns()
+            started_ns = time.perf_counter_ns()
             for offset in range(0, count, 32):
-                found = store.get("Bench", 0, offset, 32)
+                result = store.get("Bench", 0, offset, 32)
                 if how == "messages":
-                    for _ in found:
+                    for _ in result:
                         pass
                 elif how == "bytes":
-                    found.bodies()
+                    result.bodies()
                 else:
-                    found.to_numpy()
-            return (time.perf_counter_ns() - began) / count, floor
+                    result.to_numpy()
+            return (time.perf_counter_ns() - started_ns) / count, floor
 
         ours, floor = _rounds(seconds, work)
     return Row(name, ours, None, floor, "one empty method call", 256)
@@ -152,14 +152,14 @@ def _iovec(place: str, seconds: float, name: str, for_broker: bool) -> Row:
 
         def work() -> tuple[float, float]:
             floor = _call_floor(20_000)
-            began = time.perf_counter_ns()
+            started_ns = time.perf_counter_ns()
             for offset in range(0, count, 32):
                 if for_broker:
-                    with engine.get_records("Bench", 0, offset, 32) as found:
-                        b"".join(found.buffers)
+                    with engine.get_records("Bench", 0, offset, 32) as result:
+                        b"".join(result.buffers)
                 else:
                     b"".join([message.to_bytes() for message in store.get("Bench", 0, offset, 32)])
-            return (time.perf_counter_ns() - began) / count, floor
+            return (time.perf_counter_ns() - started_ns) / count, floor
 
         ours, floor = _rounds(seconds, work)
     return Row(name, ours, None, floor, "one empty method call", 1024)
@@ -175,10 +175,10 @@ def _query(place: str, seconds: float, name: str) -> Row:
 
         def work() -> tuple[float, float]:
             floor = _call_floor(20_000)
-            began = time.perf_counter_ns()
+            started_ns = time.perf_counter_ns()
             for key in keys:
                 store.query("Bench", key)
-            return (time.perf_counter_ns() - began) / len(keys), floor
+            return (time.perf_counter_ns() - started_ns) / len(keys), floor
 
         ours, floor = _rounds(seconds, work)
     return Row(name, ours, None, floor, "one empty method call", 256)
@@ -202,9 +202,9 @@ def _scans(place: str, seconds: float, name: str, recover: bool) -> Row:
         def work() -> tuple[float, float]:
             floor = _scan_floor(size + _HEADER_BYTES, count)
             if not recover:
-                began = time.perf_counter_ns()
+                started_ns = time.perf_counter_ns()
                 report = mqfast.verify(os.path.join(directory, "live"))
-                took = time.perf_counter_ns() - began
+                took = time.perf_counter_ns() - started_ns
                 if not report.ok:
                     raise UsageError(f"verify: expected no damage, found {report}")
                 return took / count, floor
@@ -249,12 +249,12 @@ def _syncs(place: str, seconds: float, name: str, threads: int) -> Row:
                     put(body)
 
             workers = [threading.Thread(target=puts, args=(number,)) for number in range(threads)]
-            began = time.perf_counter_ns()
+            started_ns = time.perf_counter_ns()
             for worker in workers:
                 worker.start()
             for worker in workers:
                 worker.join()
-            return (time.perf_counter_ns() - began) / (count * threads), floor
+            return (time.perf_counter_ns() - started_ns) / (count * threads), floor
 
         ours, floor = _rounds(seconds, work)
     return Row(name, None, ours, floor, "one append + fdatasync", 1024)

@@ -189,9 +189,9 @@ def _serve(place: str, function: str | None) -> None:
             known[case](max(1, count // 20))
             gc.collect()
             gc.disable()
-        began = time.perf_counter()
+        started_s = time.perf_counter()
         known[case](count)
-        print(time.perf_counter() - began, flush=True)
+        print(time.perf_counter() - started_s, flush=True)
 
 
 def _count(case: str, count: int, place: str, function: str | None) -> None:

@@ -128,15 +128,15 @@ def topic_create(admin: AdminClient, arguments: argparse.Namespace, out: Output)
         allow_shrink=arguments.allow_shrink,
     )
     rows = [
-        (broker, one.get("readQueueNums"), one.get("writeQueueNums"), one.get("perm"))
-        for broker, one in admin.topic_config(arguments.topic).items()
+        (broker, config.get("readQueueNums"), config.get("writeQueueNums"), config.get("perm"))
+        for broker, config in admin.topic_config(arguments.topic).items()
     ]
     return print_table(out, ("broker", "read queues", "write queues", "perm"), rows)
 
 
 def topic_delete(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> ExitCode:
     """Delete a topic, or say what would go."""
-    held = sum(one.max_offset - one.min_offset for one in admin.topic_stats(arguments.topic).values())
+    held = sum(stats.max_offset - stats.min_offset for stats in admin.topic_stats(arguments.topic).values())
     readers = admin.topic_groups(arguments.topic)
     out.note(f"topic {arguments.topic}: {held} messages; groups: {', '.join(readers) or 'none'}")
     if not arguments.yes:
@@ -150,8 +150,8 @@ def topic_delete(admin: AdminClient, arguments: argparse.Namespace, out: Output)
 def topic_stats(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> ExitCode:
     """Show queues."""
     rows = [
-        (queue.broker_name, queue.queue_id, one.min_offset, one.max_offset, _time(out, one.last_update))
-        for queue, one in admin.topic_stats(arguments.topic).items()
+        (queue.broker_name, queue.queue_id, stats.min_offset, stats.max_offset, _time(out, stats.last_update))
+        for queue, stats in admin.topic_stats(arguments.topic).items()
     ]
     code = print_table(out, ("broker", "queue", "min", "max", "last message"), rows)
     if not out.as_json:
@@ -169,17 +169,23 @@ def groups(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> Ex
 
 def lag(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> ExitCode:
     """Show lag, then the members on stderr."""
-    found = admin.lag(arguments.group, arguments.topic)
+    lags = admin.lag(arguments.group, arguments.topic)
     rows = [
-        (*queue, one.committed, one.behind, one.age.total_seconds() if out.as_json else _age(one.age), one.beyond)
-        for queue, one in found.items()
+        (
+            *queue,
+            state.committed,
+            state.behind,
+            state.age.total_seconds() if out.as_json else _age(state.age),
+            state.beyond,
+        )
+        for queue, state in lags.items()
     ]
     code = print_table(out, ("topic", "broker", "queue", "committed", "behind", "age", "beyond"), rows)
-    if any(one.beyond for one in found.values()):
+    if any(state.beyond for state in lags.values()):
         out.note("beyond: the offset is behind the end of the queue; messages up to the offset are not read")
     if not out.as_json:
         members = admin.connections(arguments.group)
-        out.note(f"{sum(one.behind for one in found.values())} behind; members: {len(members)}")
+        out.note(f"{sum(state.behind for state in lags.values())} behind; members: {len(members)}")
         for member in members:
             out.note(f"member {member['client_id']} at {member['address']}, {member['language']}")
     return code
@@ -196,7 +202,7 @@ def reset(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> Exi
             raise ConfigError("--to-offset: expected with --queue, because each queue has its own offsets")
         to = arguments.to_offset
     plan = admin.reset_offset(arguments.group, arguments.topic, to, queue=queue, dry_run=not arguments.yes)
-    rows = [(one.queue.broker_name, one.queue.queue_id, *one[1:]) for one in plan]
+    rows = [(step.queue.broker_name, step.queue.queue_id, *step[1:]) for step in plan]
     code = print_table(out, ("broker", "queue", "now", "to", "skipped", "replayed"), rows)
     out.note("done" if arguments.yes else _YES)
     return code

@@ -71,7 +71,7 @@ def _moment(timestamp_ms: int | None) -> datetime | None:
 
 def find(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> ExitCode:
     """Print what has an id or a key."""
-    found = admin.find(
+    messages = admin.find(
         arguments.topic,
         msg_id=arguments.id,
         key=arguments.key,
@@ -79,30 +79,30 @@ def find(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> Exit
         end=_moment(arguments.end),
         max_count=_checked_max(arguments),
     )
-    return _show(arguments, out, found)
+    return _show(arguments, out, messages)
 
 
 def browse(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> ExitCode:
     """Print a topic."""
-    begin, end, most = _moment(arguments.begin), _moment(arguments.end), _checked_max(arguments)
-    found = admin.browse(arguments.topic, begin=begin, end=end, tags=arguments.tags, max_count=None)
-    return _show(arguments, out, found, most)
+    begin, end, max_count = _moment(arguments.begin), _moment(arguments.end), _checked_max(arguments)
+    messages = admin.browse(arguments.topic, begin=begin, end=end, tags=arguments.tags, max_count=None)
+    return _show(arguments, out, messages, max_count)
 
 
 def dlq_list(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> ExitCode:
     """Print dead letters."""
-    found = admin.dead_letters(arguments.group, begin=_moment(arguments.begin), end=_moment(arguments.end))
-    return _show(arguments, out, found, _checked_max(arguments))
+    letters = admin.dead_letters(arguments.group, begin=_moment(arguments.begin), end=_moment(arguments.end))
+    return _show(arguments, out, letters, _checked_max(arguments))
 
 
 def dlq_resend(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> ExitCode:
     """Send letters, or say which would be sent."""
     from mqfast.properties import origin_of
 
-    found = admin.dead_letters(arguments.group, begin=_moment(arguments.begin), end=_moment(arguments.end))
+    letters = admin.dead_letters(arguments.group, begin=_moment(arguments.begin), end=_moment(arguments.end))
     wanted = set(arguments.id or ())
     missing, count = set(wanted), 0
-    for letter in found:
+    for letter in letters:
         ids = {letter.msg_id, letter.offset_msg_id}
         if wanted and not wanted & ids:
             continue
@@ -118,8 +118,8 @@ def dlq_resend(admin: AdminClient, arguments: argparse.Namespace, out: Output) -
         else:
             place = f"/{row['queueId']}@{row['queueOffset']}" if arguments.yes else ""
             out.line(f"{letter.msg_id} -> {to}{place}")
-    for one in sorted(missing):
-        out.note(f"{one}: no dead letter of group {arguments.group} has this id")
+    for msg_id in sorted(missing):
+        out.note(f"{msg_id}: no dead letter of group {arguments.group} has this id")
     out.note(f"{count} sent" if arguments.yes else f"{count} letters; nothing was sent; --yes does it")
     return ExitCode.OK if count else ExitCode.NOTHING_FOUND
 
@@ -144,16 +144,18 @@ def _checked_max(arguments: argparse.Namespace) -> int:
     return int(arguments.max)
 
 
-def _show(arguments: argparse.Namespace, out: Output, found: Iterable[Delivery], most: int | None = None) -> ExitCode:
+def _show(
+    arguments: argparse.Namespace, out: Output, messages: Iterable[Delivery], max_count: int | None = None
+) -> ExitCode:
     """Print messages as they come; where there are more than ``most``, say so."""
     from mqfast.store.record.record import decode_record
 
     printer = Printer(out, style=arguments.body)
-    rest = iter(found)
-    for message in islice(rest, most):
+    rest = iter(messages)
+    for message in islice(rest, max_count):
         printer.show(columns_of([decode_record(message.record_bytes())]))
     if printer.count == 0:
         out.note("nothing was found")
-    elif printer.count == most and next(rest, None) is not None:
-        out.note(f"there are more than {most}; --max shows more")
+    elif printer.count == max_count and next(rest, None) is not None:
+        out.note(f"there are more than {max_count}; --max shows more")
     return ExitCode.OK if printer.count else ExitCode.NOTHING_FOUND

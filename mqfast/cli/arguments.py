@@ -121,8 +121,8 @@ class Parser(argparse.ArgumentParser):
 
     def _begins_with_path(self, places: list[str]) -> bool:
         others = [action for action in self._actions if not action.option_strings][1:]
-        least = sum(action.nargs not in ("?", "*") for action in others)
-        if len(places) <= least:
+        min_values = sum(action.nargs not in ("?", "*") for action in others)
+        if len(places) <= min_values:
             return False
         if all(action.nargs is None for action in others):
             return True
@@ -137,11 +137,11 @@ class Parser(argparse.ArgumentParser):
 
 def subcommands(parser: argparse.ArgumentParser) -> dict[str, Parser]:
     """Name -> parser of the commands of a parser; empty when it has none."""
-    found: dict[str, Parser] = {}
+    parsers: dict[str, Parser] = {}
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            found.update(action.choices)
-    return found
+            parsers.update(action.choices)
+    return parsers
 
 
 def add_confirmation(parser: argparse.ArgumentParser, *others: str) -> None:
@@ -218,12 +218,12 @@ _ESCAPES: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"0": b"\0", b"\\": b"
 def separator(text: str) -> bytes:
     r"""Bytes of a text with the escapes ``\n``, ``\r``, ``\t``, ``\0``, ``\\`` and ``\xNN``."""
 
-    def escape(found: re.Match[bytes]) -> bytes:
-        if found[1]:
-            return bytes.fromhex(found[1].decode())
-        if found[2] not in _ESCAPES:
+    def escape(match: re.Match[bytes]) -> bytes:
+        if match[1]:
+            return bytes.fromhex(match[1].decode())
+        if match[2] not in _ESCAPES:
             raise argparse.ArgumentTypeError(rf"expected \n, \r, \t, \0, \\ or \xNN as escapes, found {text!r}")
-        return _ESCAPES[found[2]]
+        return _ESCAPES[match[2]]
 
     return re.sub(rb"\\(?:x([0-9a-fA-F]{2})|(.|$))", escape, argument_bytes(text), flags=re.DOTALL)
 

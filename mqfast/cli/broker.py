@@ -77,9 +77,9 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         from mqfast.broker.config.migration_check import check_store
 
         findings = check_store(arguments.check_store, config)
-        for one in findings:
-            print(one)
-        return ExitCode.DAMAGE if any(one.refuses for one in findings) else ExitCode.OK
+        for finding in findings:
+            print(finding)
+        return ExitCode.DAMAGE if any(finding.refuses for finding in findings) else ExitCode.OK
     if not config.name_servers:
         config.warnings.append(
             "no name server: clients and other brokers find this broker by none; -n or namesrvAddr names one"
@@ -149,7 +149,7 @@ def broker_banner(broker: Broker) -> str:
     else:
         reach = "every interface" if host in ("0.0.0.0", "::") else "that interface"
     registered = context.registration.registered
-    servers = [f"{one}{'' if registered.get(one) else ' (not registered)'}" for one in config.name_servers]
+    servers = [f"{server}{'' if registered.get(server) else ' (not registered)'}" for server in config.name_servers]
     store = context.store.config
     if store.retention_rules.rocketmq:
         kept = (

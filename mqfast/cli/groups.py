@@ -69,14 +69,14 @@ def _lags(reader: StoreReader, group: str) -> list[_Lag]:
     """Every queue of every topic of which a group has an offset."""
     offsets = reader.consumer_offsets(group)
     queues = {(queue.topic, queue.queue_id): queue for queue in reader.queues()}
-    found = []
+    lags = []
     for topic in sorted(offsets):
         ids = {queue_id for name, queue_id in queues if name == topic} | set(offsets[topic])
         for queue_id in sorted(ids):
             queue = queues.get((topic, queue_id))
             first, end = (queue.min_offset, queue.max_offset) if queue else (0, 0)
-            found.append(_Lag(group, topic, queue_id, offsets[topic].get(queue_id), first, end))
-    return found
+            lags.append(_Lag(group, topic, queue_id, offsets[topic].get(queue_id), first, end))
+    return lags
 
 
 def groups(arguments: argparse.Namespace) -> ExitCode:

@@ -63,13 +63,13 @@ def status(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> Ex
     code = ExitCode.OK
     for name, address in list(_wanted(admin, arguments.broker)):
         try:
-            found = admin.ha_status(address)
+            master = admin.ha_status(address)
         except (BrokerError, CallTimeout, ConnectionLost) as error:
             out.note(f"broker {name}, {address}: {error}")
             code = ExitCode.NO_ANSWER
             continue
-        rows += [_row(out, name, found, one) for one in found.slaves]
-        if found.is_master and not found.slaves:
+        rows += [_row(out, name, master, slave) for slave in master.slaves]
+        if master.is_master and not master.slaves:
             out.note(f"broker {name}, {address}: no slave is connected")
     shown = print_table(out, _HEADS, rows) if rows else ExitCode.NOTHING_FOUND
     return code if code is not ExitCode.OK else shown
@@ -90,18 +90,18 @@ def _wanted(admin: AdminClient, broker: str | None) -> Iterator[tuple[str, str]]
     yield from wanted
 
 
-def _row(out: Output, name: str, found: HaStatus, one: SlaveStatus) -> tuple[Any, ...]:
-    told_by = "master" if found.is_master else "slave"
+def _row(out: Output, name: str, master: HaStatus, slave: SlaveStatus) -> tuple[Any, ...]:
+    told_by = "master" if master.is_master else "slave"
     if out.as_json:
-        times = (_seconds(one.behind), _seconds(one.last_contact))
-        return (name, told_by, one.address, one.state, one.offset, one.behind_bytes, *times, one.error)
-    contact = "never" if one.last_contact is None and not found.is_master else f"{_age(one.last_contact)} ago"
-    state = _WORDS.get(one.state, one.state)
-    if one.state == "IN_SYNC" and one.behind_bytes:
+        times = (_seconds(slave.behind), _seconds(slave.last_contact))
+        return (name, told_by, slave.address, slave.state, slave.offset, slave.behind_bytes, *times, slave.error)
+    contact = "never" if slave.last_contact is None and not master.is_master else f"{_age(slave.last_contact)} ago"
+    state = _WORDS.get(slave.state, slave.state)
+    if slave.state == "IN_SYNC" and slave.behind_bytes:
         state = "near"
     return (
-        name, told_by, one.address, state, one.offset, _size(one.behind_bytes), _age(one.behind), contact,
-        one.error or "-",
+        name, told_by, slave.address, state, slave.offset, _size(slave.behind_bytes), _age(slave.behind), contact,
+        slave.error or "-",
     )  # fmt: skip
 
 

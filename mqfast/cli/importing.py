@@ -264,8 +264,8 @@ def _host_text(host: str) -> str:
 def json_message(line: bytes, where: str) -> dict[str, Any]:
     """The arguments of the put that a JSON line stands for. Raises: UsageError that says what is wrong with it."""
 
-    def wrong(expected: str, found: object) -> UsageError:
-        return UsageError(f"{where}: expected {expected}, found {found!r:.200}")
+    def wrong(expected: str, value: object) -> UsageError:
+        return UsageError(f"{where}: expected {expected}, found {value!r:.200}")
 
     try:
         row = json.loads(line)

@@ -90,8 +90,8 @@ def add_commands(commands: Commands) -> None:
     )
     follow.add_argument("--seconds", type=float, metavar="S", help="stop when nothing was written for so long")
 
-    one = commands.add(get, "print one message", commands.body)
-    one.add_argument(
+    message_command = commands.add(get, "print one message", commands.body)
+    message_command.add_argument(
         "where",
         metavar="WHERE",
         help="physical offset, offset message id, TOPIC/QUEUE/OFFSET, or the unique key of a message of any topic",
@@ -185,12 +185,12 @@ def _tree_size(path: str) -> tuple[int, int, int]:
     for directory, _, names in os.walk(encode_path(path)):
         for name in names:
             try:
-                found = os.lstat(os.path.join(directory, name))
+                status = os.lstat(os.path.join(directory, name))
             except FileNotFoundError:
                 continue
             files += 1
-            length += found.st_size
-            used += found.st_blocks * 512
+            length += status.st_size
+            used += status.st_blocks * 512
     return files, length, used
 
 
@@ -303,15 +303,15 @@ def cat(arguments: argparse.Namespace) -> ExitCode:
             start = _first_offset(arguments.offset, queue, out)
             if start < queue.max_offset and not reader.has_plain_units(queue.topic, queue.queue_id):
                 start = reader.unit_at(queue.topic, queue.queue_id, start).queue_offset  # the batch that holds it
-            left = arguments.count or queue.max_offset
-            gather = gather_of(printer.columns, arguments, batch_rows=min(left, 1 << 14), tags=tags)
+            remaining = arguments.count or queue.max_offset
+            gather = gather_of(printer.columns, arguments, batch_rows=min(remaining, 1 << 14), tags=tags)
             run = reader.queue_run(
                 queue.topic, queue.queue_id, min(start, queue.max_offset), queue.max_offset, gather,
                 check_crc=True, mark=False, skip_damage=False, skip_lost=False,
             )  # fmt: skip
             for columns in lists_of(run, gather, printer.json_maps):
-                left -= printer.show(columns, left)
-                if left <= 0:
+                remaining -= printer.show(columns, remaining)
+                if remaining <= 0:
                     break
     return _ended(out, printer.count)
 
@@ -349,15 +349,15 @@ def tail(arguments: argparse.Namespace) -> ExitCode:
             if missing:
                 out.note(f"{missing} It may still be written: waiting for it" if missing.endswith("?") else
                          f"{missing}; waiting for it")  # fmt: skip
-        left = arguments.count or sys.maxsize
-        while left > 0:
-            found = log.poll(min(left, 256), arguments.seconds)
-            if not found:
+        remaining = arguments.count or sys.maxsize
+        while remaining > 0:
+            messages = log.poll(min(remaining, 256), arguments.seconds)
+            if not messages:
                 break
             if not only:
-                found = [m for m in found if not topics or m.topic in topics]
-                found = [m for m in found if arguments.queue in (None, m.queue_id)]
-            left -= printer.show(columns_of(found), left)
+                messages = [m for m in messages if not topics or m.topic in topics]
+                messages = [m for m in messages if arguments.queue in (None, m.queue_id)]
+            remaining -= printer.show(columns_of(messages), remaining)
             sys.stdout.flush()  # who reads it through a pipe wants it now
     return _ended(out, printer.count)
 
@@ -418,15 +418,15 @@ def query(arguments: argparse.Namespace) -> ExitCode:
         if arguments.key is not None:
             raise UsageError("query: expected KEY or --key KEY, found both")
         arguments.key = arguments.named_key
-    given = [one for one in (arguments.key, arguments.tag, arguments.id) if one is not None]
+    given = [value for value in (arguments.key, arguments.tag, arguments.id) if value is not None]
     if len(given) != 1:
         raise UsageError(f"query: expected KEY, --id ID or --tag TAG, found {'several' if given else 'neither'}")
     with reader_of(arguments) as reader:
         if arguments.id is not None:
-            found = [one for one in [_by_id(reader, arguments.id)] if one.topic == arguments.topic]
+            messages = [message for message in [_by_id(reader, arguments.id)] if message.topic == arguments.topic]
         else:
-            found = reader.query(arguments.topic, arguments.key, arguments.max, begin, end, tag=arguments.tag)
-        printer.show(columns_of(found))
+            messages = reader.query(arguments.topic, arguments.key, arguments.max, begin, end, tag=arguments.tag)
+        printer.show(columns_of(messages))
         missing = None if printer.count else missing_topic(reader, arguments.topic)
         index = encode_path(reader.paths.index)
         indexed = os.path.isdir(index) and bool(os.listdir(index))
@@ -452,8 +452,8 @@ def dump(arguments: argparse.Namespace) -> ExitCode:
 
         def show(columns: dict[str, list[Any]]) -> None:
             if topics:
-                found = [topic in topics for topic in columns["topic"]]
-                columns = {name: list(compress(values, found)) for name, values in columns.items()}
+                matches = [topic in topics for topic in columns["topic"]]
+                columns = {name: list(compress(values, matches)) for name, values in columns.items()}
             printer.show(columns)
 
         first, end = reader.readable_range()

@@ -139,8 +139,8 @@ def _shown_body(body: bytes, sys_flag: int) -> tuple[bytes, str]:
 def matching(columns: Mapping[str, list[Any]], grep: re.Pattern[bytes]) -> dict[str, list[Any]]:
     """The rows in whose body, as it is shown, the expression is found."""
     bodies = zip(columns["body"], columns["sys_flag"], strict=True)
-    found = [grep.search(_shown_body(body, flag)[0]) is not None for body, flag in bodies]
-    return {name: list(compress(values, found)) for name, values in columns.items()}
+    matches = [grep.search(_shown_body(body, flag)[0]) is not None for body, flag in bodies]
+    return {name: list(compress(values, matches)) for name, values in columns.items()}
 
 
 class Printer:

@@ -80,7 +80,7 @@ def known_queues(reader: StoreReader, topics: Sequence[str], queue_id: int | Non
     Raises: OffsetError when there is no such topic or queue.
     """
     queues = reader.queues()
-    found = []
+    queue_ids = []
     for topic in dict.fromkeys(topics):
         mine = [queue for queue in queues if queue.topic == topic]
         if not mine:
@@ -89,8 +89,8 @@ def known_queues(reader: StoreReader, topics: Sequence[str], queue_id: int | Non
         if not chosen:
             ids = [queue.queue_id for queue in mine]
             raise OffsetError(f"topic {topic}: expected a queue of {ranges(ids)}, found {queue_id}")
-        found += chosen
-    return found
+        queue_ids += chosen
+    return queue_ids
 
 
 def ranges(numbers: Sequence[int]) -> str:

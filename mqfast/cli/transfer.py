@@ -40,18 +40,18 @@ _NEW: Final = (
 
 def add_commands(commands: Commands) -> None:
     """``put``, ``export`` and ``import``."""
-    one = commands.add(
+    export_command = commands.add(
         put,
         "store one message",
         more="Opens the store for writing, and recovers it first when its last writer did not close it.",
     )
-    one.add_argument("topic", metavar="TOPIC")
-    one.add_argument(
+    export_command.add_argument("topic", metavar="TOPIC")
+    export_command.add_argument(
         "body", metavar="BODY", nargs="?", help="text of the message (default: all of standard input, as it is)"
     )
-    one.add_argument("--queue", type=whole, default=0, metavar="N", help="queue of the topic (default: 0)")
-    one.add_argument("--empty", action="store_true", help="store a message without a body")
-    _message_arguments(one)
+    export_command.add_argument("--queue", type=whole, default=0, metavar="N", help="queue of the topic (default: 0)")
+    export_command.add_argument("--empty", action="store_true", help="store a message without a body")
+    _message_arguments(export_command)
 
     give = commands.add(
         export,
@@ -211,10 +211,10 @@ class _Writer:
 
     def add(self, columns: dict[str, list[Any]]) -> int:
         """Write those of a batch that match. Returns: how many."""
-        found = columns if self._grep is None else matching(columns, self._grep)
-        if found["topic"]:
-            self.write(found)
-        return len(found["topic"])
+        matches = columns if self._grep is None else matching(columns, self._grep)
+        if matches["topic"]:
+            self.write(matches)
+        return len(matches["topic"])
 
     def end(self) -> None:
         """What comes behind the last message."""

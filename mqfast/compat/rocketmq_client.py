@@ -490,13 +490,13 @@ class PushConsumer(_Client):
     def _handler(self, topic: str) -> Callable[[Delivery], bool]:
         def handle(message: Delivery) -> bool:
             try:
-                found = self._wanted[topic][0](ReceivedMessage(message))
-                if found not in (ConsumeStatus.CONSUME_SUCCESS, ConsumeStatus.RECONSUME_LATER):
-                    raise ValueError(f"callback: expected a ConsumeStatus, found {found!r}")
+                status = self._wanted[topic][0](ReceivedMessage(message))
+                if status not in (ConsumeStatus.CONSUME_SUCCESS, ConsumeStatus.RECONSUME_LATER):
+                    raise ValueError(f"callback: expected a ConsumeStatus, found {status!r}")
             except BaseException:
                 _log.exception("group %s, topic %s: the callback failed: the message comes again", self._group, topic)
                 return False
-            return bool(found == ConsumeStatus.CONSUME_SUCCESS)
+            return bool(status == ConsumeStatus.CONSUME_SUCCESS)
 
         return handle
 
@@ -528,10 +528,10 @@ def _result(result: values.SendResult) -> SendResult:
 
 def _outcome(what: str, call: Callable[[], Any]) -> values.TransactionStatus:
     try:
-        found = call()
-        if found not in tuple(TransactionStatus):
-            raise ValueError(f"{what}: expected a TransactionStatus, found {found!r}")
-        return values.TransactionStatus(found)
+        status = call()
+        if status not in tuple(TransactionStatus):
+            raise ValueError(f"{what}: expected a TransactionStatus, found {status!r}")
+        return values.TransactionStatus(status)
     except BaseException:
         _log.exception("%s: the callback failed: the outcome is unknown, and the broker asks for it", what)
         return values.TransactionStatus.UNKNOWN

@@ -48,7 +48,7 @@ TRANSPORT_ALIASES["mqfast"] = "mqfast.contrib.kombu:Transport"
 
 def name_of(name: str, prefix: str = "kombu-") -> str:
     """The topic or group for a name of AMQP: other characters than RocketMQ's are written as ``%2E``; one to one."""
-    return prefix + "".join(chr(one) if one in _PLAIN else f"%{one:02X}" for one in name.encode())
+    return prefix + "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in name.encode())
 
 
 class Channel(virtual.Channel):
@@ -126,7 +126,7 @@ class Channel(virtual.Channel):
             return
         lasting: list[str] = []
         if self.typeof(exchange).type != "fanout":
-            lasting = [one for one in self._lookup(exchange, routing_key) if one not in self._transport.passing]
+            lasting = [name for name in self._lookup(exchange, routing_key) if name not in self._transport.passing]
         for queue in lasting:
             self._put(queue, message)
         if not lasting:
@@ -152,30 +152,30 @@ class Channel(virtual.Channel):
     def basic_cancel(self, consumer_tag: str) -> Any:
         """End a consumer; messages that it has may still be acknowledged."""
         queue = self._tag_to_queue.get(consumer_tag)
-        found = super().basic_cancel(consumer_tag)
+        result = super().basic_cancel(consumer_tag)
         if queue is not None and queue not in self._active_queues and self._is_mine:
             self._no_ack.discard(queue)
             if queue in self._transport.passing:
                 self.queue_delete(queue)
             else:
                 self._transport.drop_reader(queue)
-        return found
+        return result
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
         """One message, or None where the queue has none for this connection."""
         reader = self._transport.reader(queue)
         if isinstance(reader, SharedReader):
             reader.check_soon()
-        found = super().basic_get(queue, no_ack=no_ack, **kwargs)
-        if found is not None and no_ack:
-            self._settle(found.delivery_tag, None)
-        return found
+        message = super().basic_get(queue, no_ack=no_ack, **kwargs)
+        if message is not None and no_ack:
+            self._settle(message.delivery_tag, None)
+        return message
 
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
-        found = self._transport.reader(queue).next()
-        if isinstance(found, Delivery):
-            return self._with_tag(_payload(found))
-        reader, delivery, outcome = found
+        item = self._transport.reader(queue).next()
+        if isinstance(item, Delivery):
+            return self._with_tag(_payload(item))
+        reader, delivery, outcome = item
         payload = self._with_tag(_payload(delivery))
         if delivery.attempt > 1:
             payload["properties"]["delivery_info"]["redelivered"] = True
@@ -204,9 +204,9 @@ class Channel(virtual.Channel):
         self._settle(message.delivery_tag, self._transport.requeue_level)
 
     def _settle(self, delivery_tag: str, level: int | None) -> None:
-        found = self._open.pop(delivery_tag, None)
-        if found is not None and self._is_mine:
-            reader, outcome = found
+        entry = self._open.pop(delivery_tag, None)
+        if entry is not None and self._is_mine:
+            reader, outcome = entry
             reader.settle(outcome, level)
         self._transport.arrived.set()  # there may be room for the next one
 
@@ -355,9 +355,9 @@ class Transport(virtual.Transport):
         except NoRoute:
             return 0
         try:
-            return sum(one.behind for one in self.admin.lag(name, name).values())
+            return sum(lag.behind for lag in self.admin.lag(name, name).values())
         except ClientError:  # the group has never consumed
-            return sum(one.max_offset - one.min_offset for one in ends.values())
+            return sum(lag.max_offset - lag.min_offset for lag in ends.values())
 
     def skip(self, name: str) -> int:
         """Move the group behind all messages. Returns: how many are skipped."""
@@ -372,19 +372,19 @@ class Transport(virtual.Transport):
 
     def reader(self, queue: str) -> SharedReader | TailReader:
         """What reads a queue."""
-        found = self.readers.get(queue)
-        if found is None:
+        reader = self.readers.get(queue)
+        if reader is None:
             topic = name_of(queue)
             self.ensure(topic, self.topic_queues)
-            found = self.readers[queue] = SharedReader(topic, self.arguments, self.consuming, self.arrived.set)
-        return found
+            reader = self.readers[queue] = SharedReader(topic, self.arguments, self.consuming, self.arrived.set)
+        return reader
 
     def tail(self, queue: str) -> TailReader:
         """What reads the exchanges of a queue."""
-        found = self.readers.get(queue)
-        if not isinstance(found, TailReader):
-            found = self.readers[queue] = TailReader(self.arguments, self.arrived.set)
-        return found
+        reader = self.readers.get(queue)
+        if not isinstance(reader, TailReader):
+            reader = self.readers[queue] = TailReader(self.arguments, self.arrived.set)
+        return reader
 
     def drop_reader(self, queue: str) -> None:
         """Read a queue no more."""
@@ -406,12 +406,12 @@ class Transport(virtual.Transport):
                 self.cycle.get(self._deliver, timeout=0)
                 return
             except Empty:
-                left = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())
-                if left <= 0:
+                remaining_s = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())
+                if remaining_s <= 0:
                     raise TimeoutError("no message in time") from None
                 if is_turn or not any(channel.is_full for channel in self.channels):
-                    self.arrived.wait(left)
-                elif not self.arrived.wait(min(left, _FULL_S)):
+                    self.arrived.wait(remaining_s)
+                elif not self.arrived.wait(min(remaining_s, _FULL_S)):
                     raise TimeoutError("no room for a message: the prefetch count is reached") from None
 
     def close_connection(self, connection: Any) -> None:
@@ -430,9 +430,9 @@ class Transport(virtual.Transport):
 def _payload(delivery: Delivery) -> dict[str, Any]:
     """The message as kombu wrote it; one of another client becomes one of plain bytes."""
     try:
-        found = loads(delivery.body)
-        if isinstance(found["properties"]["delivery_info"], dict):
-            return dict(found)
+        payload = loads(delivery.body)
+        if isinstance(payload["properties"]["delivery_info"], dict):
+            return dict(payload)
     except (ValueError, TypeError, KeyError):
         pass
     return {

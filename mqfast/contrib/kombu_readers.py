@@ -45,13 +45,13 @@ class _Member(AsyncPushConsumer):
         """Have its queues messages that no handler has got? Raises: ClientError."""
         engine = self._running()
         state = engine.state
-        mine = [one for one in state.assigned.values() if not state.is_full(one)]
-        if any(not one.has_position or one.pq.waiting for one in mine):
+        mine = [queue for queue in state.assigned.values() if not state.is_full(queue)]
+        if any(not queue.has_position or queue.pq.waiting for queue in mine):
             return True
         ends = await asyncio.gather(
-            *(engine.instance.driver.run(max_offset(engine.instance, one.queue)) for one in mine)
+            *(engine.instance.driver.run(max_offset(engine.instance, queue.queue)) for queue in mine)
         )
-        return any(end > one.pq.next_offset or one.pq.waiting for one, end in zip(mine, ends, strict=True))
+        return any(end > queue.pq.next_offset or queue.pq.waiting for queue, end in zip(mine, ends, strict=True))
 
 
 class SharedReader:

@@ -117,16 +117,16 @@ class _Gauges(Collector):
 
         for client in list(self._clients):
             try:
-                found = client.stats()
+                stats = client.stats()
             except Exception:  # closed, or not started yet: nothing to show
                 continue
-            if "in_flight" in found:
-                add(3, found["in_flight"], client.group)
-                add(4, found["retried"], client.group)
-            for queue, one in found.get("queues", {}).items():
-                add(0, one["cached"], queue.topic, client.group)
-                add(1, one["cached_bytes"], queue.topic, client.group)
-                add(2, one["behind"] or 0, queue.topic, client.group)
+            if "in_flight" in stats:
+                add(3, stats["in_flight"], client.group)
+                add(4, stats["retried"], client.group)
+            for queue, counts in stats.get("queues", {}).items():
+                add(0, counts["cached"], queue.topic, client.group)
+                add(1, counts["cached_bytes"], queue.topic, client.group)
+                add(2, counts["behind"] or 0, queue.topic, client.group)
         for (family, first, second), value in sums.items():
             families[family].add_metric([first, second] if second else [first], value)
         return families

@@ -105,7 +105,7 @@ class OtelHook(ClientHook):
             self._name(operation, "poll" if operation == "receive" else operation, topic),
             context=origins[0] if len(messages) == 1 else _EMPTY,
             kind=SpanKind.CLIENT if operation == "receive" and not self._old else SpanKind.CONSUMER,
-            links=[Link(one) for one in spans if one.is_valid] if len(messages) > 1 else (),
+            links=[Link(span_context) for span_context in spans if span_context.is_valid] if len(messages) > 1 else (),
             attributes={
                 **self._operation(operation, operation, "poll" if operation == "receive" else operation),
                 **self._common(topic, context.group, is_consumer=True),
@@ -117,10 +117,10 @@ class OtelHook(ClientHook):
 
     def after_consume(self, context: ConsumeContext) -> None:
         """End the span."""
-        found = context.state.pop(_SPAN, None)
-        if found is None:
+        entry = context.state.pop(_SPAN, None)
+        if entry is None:
             return
-        span, held, mark = found
+        span, held, mark = entry
         if _is_here(mark):
             contexts.detach(held)
         if context.status is not ConsumeStatus.CONSUME_SUCCESS and context.error is None:
@@ -133,55 +133,55 @@ class OtelHook(ClientHook):
         return f"{topic} {old}" if self._old else f"{new} {topic}"
 
     def _operation(self, old: str, kind: str, name: str) -> dict[str, str]:
-        found = {"messaging.operation": old} if self._old else {}
+        attributes = {"messaging.operation": old} if self._old else {}
         if self._new:
-            found |= {"messaging.operation.type": kind, "messaging.operation.name": name}
-        return found
+            attributes |= {"messaging.operation.type": kind, "messaging.operation.name": name}
+        return attributes
 
     def _common(self, topic: str, group: str, *, is_consumer: bool) -> dict[str, str]:
-        found = {"messaging.system": "rocketmq", "messaging.destination.name": topic}
+        attributes = {"messaging.system": "rocketmq", "messaging.destination.name": topic}
         if self._old:
-            found["messaging.rocketmq.client_group"] = group
+            attributes["messaging.rocketmq.client_group"] = group
         if self._new and is_consumer:
-            found["messaging.consumer.group.name"] = group
-        return found
+            attributes["messaging.consumer.group.name"] = group
+        return attributes
 
 
 def _sent(message: Message) -> dict[str, Any]:
     body: Any = message.encoded_body()
-    found: dict[str, Any] = {"messaging.message.body.size": memoryview(body).nbytes}
+    attributes: dict[str, Any] = {"messaging.message.body.size": memoryview(body).nbytes}
     properties: Mapping[str, Any] = message.properties if isinstance(message.properties, Mapping) else {}
     if message.tags:
-        found["messaging.rocketmq.message.tag"] = message.tags
+        attributes["messaging.rocketmq.message.tag"] = message.tags
     if message.keys:
-        found["messaging.rocketmq.message.keys"] = join_keys(message.keys).split(" ")
+        attributes["messaging.rocketmq.message.keys"] = join_keys(message.keys).split(" ")
     if message.sharding_key:
-        found["messaging.rocketmq.message.group"] = message.sharding_key
+        attributes["messaging.rocketmq.message.group"] = message.sharding_key
     if message.delay_level:
-        found["messaging.rocketmq.message.delay_time_level"] = message.delay_level
-    found["messaging.rocketmq.message.type"] = (
+        attributes["messaging.rocketmq.message.delay_time_level"] = message.delay_level
+    attributes["messaging.rocketmq.message.type"] = (
         "transaction" if properties.get(names.TRAN_MSG) == "true"
         else "delay" if message.delay_level or message.delay_s or message.deliver_at is not None
         else "fifo" if message.sharding_key
         else "normal"
     )  # fmt: skip
-    return found
+    return attributes
 
 
 def _received(messages: Sequence[Delivery]) -> dict[str, Any]:
     if len(messages) > 1:
         return {"messaging.batch.message_count": len(messages)}
     message = messages[0]
-    found: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         "messaging.message.id": message.msg_id,
         "messaging.message.body.size": len(message.view),
         "messaging.destination.partition.id": str(message.queue_id),
     }
     if message.tags:
-        found["messaging.rocketmq.message.tag"] = message.tags
+        attributes["messaging.rocketmq.message.tag"] = message.tags
     if message.keys:
-        found["messaging.rocketmq.message.keys"] = list(message.keys)
-    return found
+        attributes["messaging.rocketmq.message.keys"] = list(message.keys)
+    return attributes
 
 
 def _is_here(mark: Token[object]) -> bool:

@@ -17,9 +17,9 @@ from mqfast.util.property_file import parse_properties
 
 __all__ = ["BrokerConf", "read_conf"]
 
-# Its log is another format in another place.
+# The log of this store has another format and place.
 _OTHER_STORES: Final = ("enableDLegerCommitLog",)
-# RocketMQ up to 4.4 knew these; later releases ignore them, and many published files still have them.
+# Settings of RocketMQ up to 4.4; later releases ignore them, and many published files still have them.
 _FORMER: Final = {
     "mapedFileSizeCommitLog": "mappedFileSizeCommitLog",
     "mapedFileSizeConsumeQueue": "mappedFileSizeConsumeQueue",
@@ -27,7 +27,9 @@ _FORMER: Final = {
 
 
 class BrokerConf(NamedTuple):
-    """What a file says: ``values`` by field and ``hosts`` by property; the names of the rest; what to tell the user."""
+    """The content of a file: ``values`` by field, ``hosts`` by property, the names of the rest, and warnings for the
+    user.
+    """
 
     values: dict[str, Any]
     hosts: dict[str, Any]
@@ -37,8 +39,8 @@ class BrokerConf(NamedTuple):
 
 
 def _value(key: str, text: str, spec: SettingSpec, warn: Callable[[str], None]) -> Any:
-    """The value that Java's setter gets; None where the default stays."""
-    kind, found = spec.kind, java_trim(text)
+    """Return the value that Java's setter gets; None where the default stays."""
+    kind, value = spec.kind, java_trim(text)
     if kind == "bool":
         if text.lower() not in ("true", "false"):
             warn(f"{key}: expected true or false, found {text!r}; it counts as false, as in Java")
@@ -59,24 +61,24 @@ def _value(key: str, text: str, spec: SettingSpec, warn: Callable[[str], None]) 
                 warn(f"{key}: {number} is outside {low} to {high} and counts as {moved}")
                 return moved
         return number
-    if any("\x80" <= c <= "\xff" for c in found):
-        warn(f"{key}: found {found!r}, since Java reads the file as ISO-8859-1; write other characters as \\uXXXX")
+    if any("\x80" <= c <= "\xff" for c in value):
+        warn(f"{key}: found {value!r}, since Java reads the file as ISO-8859-1; write other characters as \\uXXXX")
     if key == "storeType":
-        return _store_type(key, found, warn)
-    if spec.choices and found not in spec.choices:
-        warn(f"{key}: expected {' or '.join(spec.choices)}, found {found!r}; the default counts, as in Java")
+        return _store_type(key, value, warn)
+    if spec.choices and value not in spec.choices:
+        warn(f"{key}: expected {' or '.join(spec.choices)}, found {value!r}; the default counts, as in Java")
         return None
-    if not found and spec.optional:
+    if not value and spec.optional:
         warn(f"{key}: expected a value, found none; it counts as not given")
         return None
-    return found
+    return value
 
 
-def _store_type(key: str, found: str, warn: Callable[[str], None]) -> str:
-    if found.lower() == "defaultrocksdb":
-        raise ConfigError(f"{key}: expected default, found {found!r}: its queues are another format")
-    if found != "default":
-        warn(f"{key}: expected default, found {found!r}; it counts as default, as in Java")
+def _store_type(key: str, value: str, warn: Callable[[str], None]) -> str:
+    if value.lower() == "defaultrocksdb":
+        raise ConfigError(f"{key}: expected default, found {value!r}: its queues are another format")
+    if value != "default":
+        warn(f"{key}: expected default, found {value!r}; it counts as default, as in Java")
     return "default"
 
 
@@ -119,7 +121,7 @@ def read_conf(
             if value is None:
                 continue
             if field in values and values[field] != value:
-                # Java knows the newer spelling only, which is the one that the table names.
+                # Java knows only the newer spelling, which the table names.
                 newer = settings[field].rocketmq_name
                 warn(f"{spelled[field]} and {key} are one setting with two values; that of {newer} counts")
                 if key != newer:

@@ -1,6 +1,6 @@
 """The declaration of a setting: default, unit, range, RocketMQ's name, effect and text; and the checks that follow.
 
-Stores, brokers, name servers, clients and replication declare their settings with ``SettingSpec``: in a table by name,
+Stores, brokers, name servers, clients and replication declare settings with ``SettingSpec``: in a table by name,
 or as fields of a dataclass by ``setting``.
 """
 
@@ -22,7 +22,7 @@ _FIELD_KEY: Final = "mqfast.setting"
 
 
 class SettingSpec(NamedTuple):
-    """One setting.
+    """The declaration of a setting.
 
     Attributes:
         kind: bool, int, number, str or function.
@@ -56,7 +56,7 @@ class SettingSpec(NamedTuple):
 
     @classmethod
     def of(cls, default: bool | int | float | str | None, **more: Any) -> SettingSpec:
-        """Return a declaration whose kind is that of its default; a number is from 0 to 2^31 - 1 unless told."""
+        """Return a declaration with the kind of the default; a number is from 0 to 2^31 - 1 unless given."""
         kind = _KINDS.get(type(default), "str")
         limits = {"low": 0, "high": I32_MAX} if kind in ("int", "number") else {}
         return cls(**{"kind": kind, "default": default, "broker_default": default, **limits, **more})
@@ -81,14 +81,14 @@ class SettingSpec(NamedTuple):
 
     @property
     def limits(self) -> tuple[float, float]:
-        """The lowest and highest number of a keyword."""
+        """Return the lowest and highest number of a keyword."""
         return self.clamp or (self.low, self.high)
 
 
 def check_setting(
     name: str, value: Any, spec: SettingSpec, *, error: type[Exception] = ConfigError, hints: bool = True
 ) -> None:
-    """Check one value.
+    """Check a value.
 
     Args: hints: the error names the unit and the nearest choice; else the type of the value.
     Raises: ``error``: ``NAME: expected ..., found ...``.
@@ -112,7 +112,7 @@ def check_setting(
 def setting(default: Any, rocketmq_name: str | None, unit: str, doc: str, **more: Any) -> Any:
     """Return a dataclass field that declares a setting; ``broker_default`` in ``more``: that of the broker profile.
 
-    A field with another default in the broker profile is None until the class knows its profile.
+    A field with another default in the broker profile is None until the class knows the profile.
     """
     if default is None:
         more |= {"kind": "int" if unit == "bytes" else "str", "optional": True}
@@ -122,7 +122,7 @@ def setting(default: Any, rocketmq_name: str | None, unit: str, doc: str, **more
 
 
 def specs_of(declared: Any) -> dict[str, SettingSpec]:
-    """Return the declarations of a dataclass by field, in its order."""
+    """Return the declarations of a dataclass by field, in the order of the fields."""
     return {
         field.name: field.metadata[_FIELD_KEY] for field in dataclasses.fields(declared) if _FIELD_KEY in field.metadata
     }

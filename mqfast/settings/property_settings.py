@@ -1,7 +1,7 @@
-"""Settings by RocketMQ's names, as its servers read them: from a property file, the command line and admins.
+"""Settings of a server by RocketMQ's names: from a property file, the command line and administrators.
 
-It must never guess: a value of the wrong kind is an error, a name that nobody knows a warning with the near ones.
-Source: MixAll.properties2Object, Configuration.
+A value of the wrong kind is an error; an unknown name is a warning with the nearest names. Source:
+MixAll.properties2Object, Configuration.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ __all__ = ["PropertySettings", "as_text"]
 class PropertySettings:
     """All settings of one server with their values.
 
-    Args: known: name -> setting; what: whose settings these are, for messages; hidden: names that no text may show;
-        also: names that others take, for near names.
-    Attributes: ``warnings``: what to tell the user once; ``unknown``: names that are no settings; ``listeners``: called
-        after each change.
+    Args: known: name -> declaration; what: the server, for messages; hidden: names that ``text`` omits; also: further
+        names for hints.
+    Attributes: ``warnings``: texts for the user; ``unknown``: unknown names; ``listeners``: called after each change.
     """
 
     def __init__(
@@ -45,13 +44,13 @@ class PropertySettings:
         return self._values[name]
 
     def read_file(self, path: str | Path) -> None:
-        """Take the settings of a property file. Raises: ConfigError, OSError."""
+        """Read the settings of a property file. Raises: ConfigError, OSError."""
         text, warnings = decode_conf(Path(path).read_bytes())
         self.warnings += [f"{path}: {line}" for line in warnings]
         self.take(parse_properties(text), str(path))
 
     def take(self, pairs: Mapping[str, str], where: str) -> None:
-        """Take settings. Raises: ConfigError for a value of the wrong kind; nothing is taken then."""
+        """Set values. Raises: ConfigError for a value of the wrong kind; no value changes then."""
         taken = {name: self._parsed(name, text, where) for name, text in pairs.items() if name in self._known}
         without_effect = sorted(name for name in taken if not self._known[name].has_effect)
         if without_effect:
@@ -71,15 +70,15 @@ class PropertySettings:
         return sorted(self._known)
 
     def is_live(self, name: str) -> bool:
-        """Return whether an administrator may change this setting over the network: the change acts at once then."""
+        """Return whether an administrator may change this setting over the network: the change takes effect at once."""
         return name in self._known and self._known[name].is_live
 
     def acts(self, name: str) -> bool:
-        """Return whether this key does anything here."""
+        """Return whether this key has an effect here."""
         return name in self._known and self._known[name].has_effect
 
     def check_values(self, pairs: Mapping[str, str], where: str) -> None:
-        """Raise what ``take`` would raise for these settings, and take nothing. Raises: ConfigError."""
+        """Check values as ``take`` does, without a change. Raises: ConfigError."""
         for name, text in pairs.items():
             if name in self._known:
                 self._parsed(name, text, where)
@@ -101,15 +100,15 @@ class PropertySettings:
         return value
 
     def given(self) -> dict[str, str]:
-        """Name -> text of what was taken, secrets as well."""
+        """Return name -> text of the given settings, secrets included."""
         return {name: as_text(self._values[name]) for name in self._given}
 
     def text(self) -> str:
-        """All settings as a property file, sorted; no secrets."""
+        """Return all settings as a property file, sorted; no secrets."""
         lines = sorted(f"{name}={as_text(value)}" for name, value in self._values.items() if name not in self._hidden)
         return "".join(line + "\n" for line in lines)
 
 
 def as_text(value: bool | int | str) -> str:
-    """How a property file says it."""
+    """Return a value in the form of a property file."""
     return str(value).lower() if isinstance(value, bool) else str(value)

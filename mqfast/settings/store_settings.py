@@ -1,7 +1,6 @@
 """The types of the settings that ``mqfast.open`` takes as keywords: our names and RocketMQ's.
 
-Room: settings. For type checkers and completion only; ``config.py`` alone defines meaning and range of a setting. The
-engine must never import this module at run time.
+For type checkers and completion; ``config.py`` alone defines meaning and range of a setting.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ __all__ = ["StoreSettings"]
 
 
 class StoreSettings(TypedDict, total=False):
-    """Every keyword of ``mqfast.open`` that is a setting of the store; all may be left out."""
+    """Every keyword of ``mqfast.open`` that is a setting of the store; all are optional."""
 
     # Written by docs/settings_table.py.
     profile: Literal["embedded", "broker"]

@@ -124,7 +124,7 @@ class BrokerBase:
             self._cluster.take_state(state)
             self._host.run(self._cluster.start())
             self._namesrv_addr = self._cluster.namesrv_addr
-            self._addresses = {one.name: f"127.0.0.1:{one.port}" for one in self._cluster.members.values()}
+            self._addresses = {member.name: f"127.0.0.1:{member.port}" for member in self._cluster.members.values()}
         except BaseException:
             self._host.end()
             raise
@@ -331,7 +331,7 @@ class BrokerBase:
     def requests(self, *codes: int) -> Sequence[Asked]:
         """What clients asked of brokers and name servers, the last 10,000 in order. Args: codes: only these."""
         wanted = {int(code) for code in codes}
-        return self._call(lambda: [one for one in self._cluster.gate.asked if not wanted or one.code in wanted])
+        return self._call(lambda: [asked for asked in self._cluster.gate.asked if not wanted or asked.code in wanted])
 
     def describe(self) -> str:
         """The cluster as text, as failures show it."""
@@ -356,8 +356,8 @@ class BrokerBase:
             return seen if len(seen) >= count else None
 
         self._call(lambda: None)
-        found = self._host.run(self._waits.until(look_for, timeout_s), timeout_s + 60)
-        if found is None:
+        messages = self._host.run(self._waits.until(look_for, timeout_s), timeout_s + 60)
+        if messages is None:
             self._fail(f"wait_for: expected {count} messages {wanted} within {timeout_s:g} s, found {len(seen)}")
         return list(seen)
 
@@ -370,7 +370,7 @@ class BrokerBase:
         def look_for() -> bool | None:
             topics = look.topics_of(self._cluster, group) if topic is None else [topic, f"%RETRY%{group}"]
             is_known = topic is not None or topics
-            done = is_known and all(lag.behind <= 0 for one in topics for lag in look.lags(self._cluster, group, one))
+            done = is_known and all(lag.behind <= 0 for name in topics for lag in look.lags(self._cluster, group, name))
             return True if done and not look.is_delivering(self._cluster, topics) else None
 
         checks.seconds("timeout_s", timeout_s, WAIT_S_MAX)
@@ -411,17 +411,17 @@ class BrokerBase:
     ) -> Sequence[Delivery]:
         """A topic has such a message; with times: exactly so many. Returns: them. Raises: AssertionError."""
         wanted = BrokerArguments(topic, {"body": body, "tags": tags, "key": key})
-        found: list[Delivery] = wanted.among(self.messages)
-        if len(found) != times if times is not None else not found:
+        messages: list[Delivery] = wanted.among(self.messages)
+        if len(messages) != times if times is not None else not messages:
             expected = "a message" if times is None else f"{times} messages"
-            self._fail(f"assert_sent: expected {expected} {wanted}, found {len(found)}")
-        return found
+            self._fail(f"assert_sent: expected {expected} {wanted}, found {len(messages)}")
+        return messages
 
     def assert_nothing_sent(self, topic: str) -> None:
         """A topic has no message. Raises: AssertionError."""
-        found = self.messages(topic)
-        if found:
-            self._fail(f"assert_nothing_sent: expected no message in {topic}, found {len(found)}")
+        messages = self.messages(topic)
+        if messages:
+            self._fail(f"assert_nothing_sent: expected no message in {topic}, found {len(messages)}")
 
     def assert_consumed_once(self, group: str, topic: str) -> None:
         """A group got every message of a topic, none twice, and sent none back. Raises: AssertionError."""
@@ -459,8 +459,8 @@ class BrokerArguments:
 
     def among(self, messages: Callable[..., Sequence[Delivery]]) -> list[Delivery]:
         """Those that match. Args: messages: as ``Broker.messages``."""
-        found = list(messages(self._topic, **self._fields))
-        return found if self._body is None else [one for one in found if one.body == self._body]
+        sent = list(messages(self._topic, **self._fields))
+        return sent if self._body is None else [message for message in sent if message.body == self._body]
 
     def __str__(self) -> str:
         fields = {**({"body": self._body} if self._body is not None else {}), **self._fields}
@@ -485,12 +485,12 @@ def named_topics(topics: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
 
 def named_groups(groups: Iterable[str]) -> list[str]:
     """The names. Raises: UsageError."""
-    found = [groups] if isinstance(groups, str) else list(groups)
-    for one in found:
-        name: object = one
+    names = [groups] if isinstance(groups, str) else list(groups)
+    for given in names:
+        name: object = given
         if not isinstance(name, str) or not broker_accepts_topic(name):
-            raise UsageError(f"groups: expected 1 to 127 of the characters a-z, A-Z, 0-9, % | - _, found {one!r}")
-    return found
+            raise UsageError(f"groups: expected 1 to 127 of the characters a-z, A-Z, 0-9, % | - _, found {given!r}")
+    return names
 
 
 _running: weakref.WeakSet[BrokerBase] = weakref.WeakSet()

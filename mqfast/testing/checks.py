@@ -8,10 +8,10 @@ from mqfast.util.validate import checked_flag, is_number, is_whole
 __all__ = ["flag", "seconds", "whole"]
 
 
-def whole(name: str, value: object, least: int, most: int) -> int:
+def whole(name: str, value: object, low: int, high: int) -> int:
     """A whole number within bounds. Raises: UsageError."""
-    if not is_whole(value, least, most):
-        raise UsageError(f"{name}: expected a whole number from {least} to {most}, found {value!r}")
+    if not is_whole(value, low, high):
+        raise UsageError(f"{name}: expected a whole number from {low} to {high}, found {value!r}")
     return value
 
 
@@ -20,8 +20,8 @@ def flag(name: str, value: object) -> bool:
     return checked_flag(name, value, error=UsageError)
 
 
-def seconds(name: str, value: object, most: float) -> float:
+def seconds(name: str, value: object, high: float) -> float:
     """Seconds from 0 on. Raises: UsageError."""
-    if not is_number(value, 0, most):
-        raise UsageError(f"{name}: expected 0 to {most:g} seconds, found {value!r}")
+    if not is_number(value, 0, high):
+        raise UsageError(f"{name}: expected 0 to {high:g} seconds, found {value!r}")
     return float(value)

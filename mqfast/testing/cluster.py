@@ -253,7 +253,7 @@ class RunningCluster:
         """Ports and stores, for ``take_state``."""
         return {
             "ports": dict(self._ports),
-            "members": {one.name: (one.port, one.generation) for one in self.members.values()},
+            "members": {member.name: (member.port, member.generation) for member in self.members.values()},
         }
 
     def take_state(self, state: Mapping[str, Any]) -> None:
@@ -264,7 +264,7 @@ class RunningCluster:
 
     def flushed(self) -> dict[str, int]:
         """The directory of each open store, and the physical offset up to which syncs came."""
-        return {one.store_path: one.context.engine.log.flushed for one in self.running()}
+        return {member.store_path: member.context.engine.log.flushed for member in self.running()}
 
     def leave(self, *, keeps_stores: bool) -> None:
         """Close all stores, whatever the loop does; for the end of the interpreter, from its thread."""
@@ -290,8 +290,8 @@ class RunningCluster:
 
     async def stop(self, name: str) -> None:
         """End servers in order."""
-        for one in self.named(name):
-            await (self.stop_member(self.members[one]) if one in self.members else self.stop_name_server(one))
+        for server in self.named(name):
+            await (self.stop_member(self.members[server]) if server in self.members else self.stop_name_server(server))
 
     async def stop_member(self, member: RunningServer) -> None:
         """End a broker as SIGTERM does."""
@@ -312,14 +312,14 @@ class RunningCluster:
 
     async def kill(self, name: str, *, power_loss: bool) -> None:
         """End servers as SIGKILL does; power_loss: what no sync covered is gone as well."""
-        ends = [one for one in self.named(name) if name or self.members[one].is_running]
+        ends = [server for server in self.named(name) if name or self.members[server].is_running]
         if power_loss and not ends:
             raise UsageError("kill: expected a running broker for power_loss, found none")
-        for one in ends:
-            if one in self.members:
-                await self._kill_member(self.members[one], power_loss=power_loss)
+        for server in ends:
+            if server in self.members:
+                await self._kill_member(self.members[server], power_loss=power_loss)
             else:
-                await self.stop_name_server(one)
+                await self.stop_name_server(server)
 
     async def _kill_member(self, member: RunningServer, *, power_loss: bool) -> None:
         if not member.is_running:
@@ -339,13 +339,13 @@ class RunningCluster:
 
     async def restart(self, name: str) -> None:
         """Let servers serve again; those that run are stopped first."""
-        for one in self.named(name):
-            if one in self.members:
-                await self.stop_member(self.members[one])
-                await self.start_member(self.members[one])
+        for server in self.named(name):
+            if server in self.members:
+                await self.stop_member(self.members[server])
+                await self.start_member(self.members[server])
             else:
-                await self.stop_name_server(one)
-                await self._start_name_server(one)
+                await self.stop_name_server(server)
+                await self._start_name_server(server)
                 for member in self.running():  # else a broker would do it within half a minute
                     member.context.registration.register_soon()
                     await member.context.registration.wait_registered(1.0)
@@ -357,7 +357,9 @@ class RunningCluster:
         self.gate.forget()
         self.disk.heal()
         self.time.reset()
-        ending = {one.name for one in self.members.values() if not (one.is_running and one.broker.is_renewable)}
+        ending = {
+            member.name for member in self.members.values() if not (member.is_running and member.broker.is_renewable)
+        }
         with self.gate.restart(ending):
             for name, server in self.name_servers.items():
                 if server is None:
@@ -459,10 +461,10 @@ class RunningCluster:
         """Tell push consumers that are still there that their queues begin at 0 again (220)."""
         for group in member.context.consumers.groups():
             for topic in group.subscriptions:
-                found = member.context.topics.get(topic)
-                if found is None or not group.members or group.consume_type != PASSIVELY:
+                config = member.context.topics.get(topic)
+                if config is None or not group.members or group.consume_type != PASSIVELY:
                     continue
-                queues = [QueueBody(member.name, queue_id, topic) for queue_id in range(found.read_queue_nums)]
+                queues = [QueueBody(member.name, queue_id, topic) for queue_id in range(config.read_queue_nums)]
                 body = encode_body(OffsetsBody(by_queue((queue, 0) for queue in queues)))
                 fields = {"topic": topic, "group": group.name, "timestamp": "-1", "isForce": "true"}
                 for channel in group.members:

@@ -123,10 +123,10 @@ class Acts:
             raise UsageError("send: expected a broker that runs, found none")
         if name is None:
             return running[turn % len(running)]
-        found = next((one for one in running if one.name == name), None)
-        if found is None:
-            raise UsageError(f"broker: expected {' or '.join(one.name for one in running)}, found {name!r}")
-        return found
+        member = next((candidate for candidate in running if candidate.name == name), None)
+        if member is None:
+            raise UsageError(f"broker: expected {' or '.join(candidate.name for candidate in running)}, found {name!r}")
+        return member
 
     def _result(self, member: RunningServer, record: MessageRecord, unique: str, done: Stored) -> SendResult:
         if done.result is None or done.code not in _STORED:
@@ -161,7 +161,7 @@ class Acts:
                             f"offsets {begin} to {min(seen, end) - 1} of queue {place.queue_id} delivered twice"
                         )
                     seen = max(seen, end)
-        back = [one for one in look.messages(self._cluster, retry_topic(group)) if _origin(one) == topic]
+        back = [message for message in look.messages(self._cluster, retry_topic(group)) if _origin(message) == topic]
         if back:
             wrong.append(f"{len(back)} sent back")
         return "; ".join(wrong)
@@ -169,16 +169,19 @@ class Acts:
     def out_of_order(self, topic: str, by: str) -> str:
         """What is not in order, in words; empty: all is."""
         last: dict[str, tuple[MessageQueue, int]] = {}
-        for one in sorted(look.messages(self._cluster, topic), key=lambda one: (one.queue, one.queue_offset)):
-            value = one.properties.get(by)
+        for delivery in sorted(
+            look.messages(self._cluster, topic), key=lambda delivery: (delivery.queue, delivery.queue_offset)
+        ):
+            value = delivery.properties.get(by)
             if value is None:
                 continue
             before = last.get(value)
-            if before is not None and before[0] != one.queue:
-                return f"{by} {value!r} in queues {before[0].queue_id} and {one.queue.queue_id}"
-            if before is not None and before[1] > one.born_timestamp:
-                return f"{by} {value!r}: offset {one.queue_offset} of queue {one.queue.queue_id} born before the last"
-            last[value] = one.queue, one.born_timestamp
+            if before is not None and before[0] != delivery.queue:
+                return f"{by} {value!r} in queues {before[0].queue_id} and {delivery.queue.queue_id}"
+            if before is not None and before[1] > delivery.born_timestamp:
+                place = f"offset {delivery.queue_offset} of queue {delivery.queue.queue_id}"
+                return f"{by} {value!r}: {place} born before the last"
+            last[value] = delivery.queue, delivery.born_timestamp
         return ""
 
 

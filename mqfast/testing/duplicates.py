@@ -60,8 +60,8 @@ class Reader(NamedTuple):
             return cls(is_member=group is not None)
         if group.message_model == CLUSTERING:
             return cls(grace_s=_PATIENCE_S, is_member=True)
-        found = group.members.get(channel)
-        return cls(found.client_id if found is not None else "", _MOMENT_S, is_member=True)
+        owner = group.members.get(channel)
+        return cls(owner.client_id if owner is not None else "", _MOMENT_S, is_member=True)
 
 
 class _Range:
@@ -95,16 +95,16 @@ class Duplicates:
     def instead(self, server: str, request: RemotingCommand, channel: Channel) -> RemotingCommand | None:
         """The answer to a pull that is not served, because messages before it come again first; None: serve it."""
         place, offset = place_of(server, request)
-        found = self._ranges.get((place, self._reader(place, channel).client))
-        if found is None or not found.waits or offset != found.end or not self._every():
+        given = self._ranges.get((place, self._reader(place, channel).client))
+        if given is None or not given.waits or offset != given.end or not self._every():
             return None
         header = pull_header(request)
-        told = header.sys_flag & _COMMITS and header.commit_offset >= found.end
-        if told or time.monotonic() > found.until_s:
-            found.waits = False
-        after = found.end if found.waits else found.begin
+        told = header.sys_flag & _COMMITS and header.commit_offset >= given.end
+        if told or time.monotonic() > given.until_s:
+            given.waits = False
+        after = given.end if given.waits else given.begin
         fields = {
-            "suggestWhichBrokerId": "0", "nextBeginOffset": str(after), "minOffset": "0", "maxOffset": str(found.end),
+            "suggestWhichBrokerId": "0", "nextBeginOffset": str(after), "minOffset": "0", "maxOffset": str(given.end),
         }  # fmt: skip
         return request.response(ResponseCode.PULL_NOT_FOUND, fields, remark="messages come again")
 
@@ -116,12 +116,12 @@ class Duplicates:
         place, offset = place_of(server, request)
         reader, behind = self._reader(place, channel), int(answer.ext_fields["nextBeginOffset"])
         key = place, reader.client
-        found = self._ranges.get(key)
-        if found is not None and offset < found.end:
-            if not found.waits and behind >= found.end:
+        owner = self._ranges.get(key)
+        if owner is not None and offset < owner.end:
+            if not owner.waits and behind >= owner.end:
                 del self._ranges[key]
-                self._done[key] = found.end
-            return _cut(request, answer, found.end)
+                self._done[key] = owner.end
+            return _cut(request, answer, owner.end)
         if offset < self._done.get(key, 0):
             return _cut(request, answer, self._done[key])
         self._pulls += 1

@@ -167,7 +167,7 @@ class FaultInjection:
             self.is_restarting = False
 
     def _every(self) -> int:
-        return next((int(one.seconds) for one in self.faults if one.kind == "duplicate deliveries"), 0)
+        return next((int(fault.seconds) for fault in self.faults if fault.kind == "duplicate deliveries"), 0)
 
     def note(self, channel: GatedChannel, request: RemotingCommand) -> Asked:
         """A request has come."""
@@ -178,11 +178,11 @@ class FaultInjection:
 
     def fault_for(self, code: int, kind: str) -> Fault | None:
         """The first fault of this kind that is for this request."""
-        return next((one for one in self.faults if one.kind == kind and one.takes(code)), None)
+        return next((fault for fault in self.faults if fault.kind == kind and fault.takes(code)), None)
 
     def late_s(self, code: int) -> float:
         """How much later a request is served: by all faults of this kind together."""
-        return sum(one.seconds for one in self.faults if one.kind == "slow" and one.takes(code))
+        return sum(fault.seconds for fault in self.faults if fault.kind == "slow" and fault.takes(code))
 
     def pulled(self, channel: GatedChannel, request: RemotingCommand) -> None:
         """A group asks for messages."""

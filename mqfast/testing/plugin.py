@@ -45,8 +45,8 @@ def _marked(request: pytest.FixtureRequest) -> dict[str, Any]:
         return {}
     unknown = marker.kwargs.keys() - {"topics", "groups", "config"}
     if marker.args or unknown:
-        found = [*map(repr, marker.args), *sorted(unknown)]
-        raise pytest.UsageError(f"marker rocketmq: expected topics=, groups= or config=, found {', '.join(found)}")
+        given = [*map(repr, marker.args), *sorted(unknown)]
+        raise pytest.UsageError(f"marker rocketmq: expected topics=, groups= or config=, found {', '.join(given)}")
     return dict(marker.kwargs)
 
 

@@ -230,8 +230,8 @@ class _Clock:
 
     def now(self) -> datetime:
         """As ``Clock.now``."""
-        found: datetime = self._ask("clock", "now")
-        return found
+        moment: datetime = self._ask("clock", "now")
+        return moment
 
     def now_ms(self) -> int:
         """As ``Clock.now_ms``."""
@@ -247,8 +247,8 @@ class _Clock:
 
     def advance_to_next(self) -> timedelta | None:
         """As ``Clock.advance_to_next``."""
-        found: timedelta | None = self._ask("clock", "advance_to_next")
-        return found
+        step: timedelta | None = self._ask("clock", "advance_to_next")
+        return step
 
 
 class _Calls:
@@ -265,11 +265,11 @@ class _Calls:
 
     def fault(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Make a fault. Returns: its number, or what one without an end returns."""
-        found = getattr(self._broker.faults, name)(*args, **kwargs)
+        fault_context = getattr(self._broker.faults, name)(*args, **kwargs)
         if name in _AT_ONCE:
-            return found
-        self._faults[id(found)] = found
-        return id(found)
+            return fault_context
+        self._faults[id(fault_context)] = fault_context
+        return id(fault_context)
 
     def begin_fault(self, number: int) -> None:
         """Switch it on."""
@@ -277,17 +277,17 @@ class _Calls:
 
     def end_fault(self, number: int) -> None:
         """Switch it off."""
-        found = self._faults.pop(number, None)
-        if found is not None:
-            found.__exit__(None, None, None)
+        fault_context = self._faults.pop(number, None)
+        if fault_context is not None:
+            fault_context.__exit__(None, None, None)
 
     def clock(self, name: str, *args: Any) -> Any:
         """A call of the clock."""
         return getattr(self._broker.clock, name)(*args)
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._broker, name)
-        return found if callable(found) else lambda: found
+        attribute = getattr(self._broker, name)
+        return attribute if callable(attribute) else lambda: attribute
 
 
 def serve_calls(line: Connection) -> None:

@@ -130,28 +130,28 @@ class RemoteBroker:
         self, topic: str, *, queue_id: int | None = None, tags: str | None = None, key: str | None = None
     ) -> Sequence[Delivery]:
         """As ``Broker.messages``, of those that came since the test began."""
-        wanted = None if tags in (None, "", "*") else {one.strip() for one in str(tags).split("||")}
+        wanted = None if tags in (None, "", "*") else {tag.strip() for tag in str(tags).split("||")}
         try:
             queues = self._reader.queues(topic)
         except NoRoute:
             return []
-        found = [
+        matching = [
             message
             for queue in queues
             if queue_id in (None, queue.queue_id)
             for message in self._in_queue(queue)
             if (wanted is None or message.tags in wanted) and (key is None or key in message.keys)
         ]
-        return sorted(found, key=lambda one: (one.store_timestamp, one.queue, one.queue_offset))
+        return sorted(matching, key=lambda message: (message.store_timestamp, message.queue, message.queue_offset))
 
     def _in_queue(self, queue: MessageQueue) -> list[Delivery]:
-        found: list[Delivery] = []
+        deliveries: list[Delivery] = []
         at = self._begins.get(queue, 0)
         while True:
             answer = self._reader.pull(queue, at, max_count=_PULLED)
-            found += answer.messages
+            deliveries += answer.messages
             if answer.status not in (PullStatus.FOUND, PullStatus.NO_MATCHED_MSG) or answer.next_offset <= at:
-                return found
+                return deliveries
             at = answer.next_offset
 
     def dead_letters(self, group: str) -> Sequence[Delivery]:
@@ -172,15 +172,15 @@ class RemoteBroker:
     def wait_for(self, topic: str, count: int = 1, *, timeout_s: float = 5.0, **match: Any) -> Sequence[Delivery]:
         """As ``Broker.wait_for``."""
         wanted = BrokerArguments(topic, match)
-        found: list[Delivery] = []
+        messages: list[Delivery] = []
 
         def is_there() -> bool:
-            found[:] = wanted.among(self.messages)
-            return len(found) >= count
+            messages[:] = wanted.among(self.messages)
+            return len(messages) >= count
 
         if not until_true(is_there, timeout_s):
-            self._fail(f"wait_for: expected {count} messages {wanted} within {timeout_s:g} s, found {len(found)}")
-        return found
+            self._fail(f"wait_for: expected {count} messages {wanted} within {timeout_s:g} s, found {len(messages)}")
+        return messages
 
     def wait_consumed(self, group: str, topic: str | None = None, *, timeout_s: float = 5.0) -> None:
         """As ``Broker.wait_consumed``; consumers tell brokers of their progress every five seconds."""
@@ -223,17 +223,17 @@ class RemoteBroker:
     ) -> Sequence[Delivery]:
         """As ``Broker.assert_sent``."""
         wanted = BrokerArguments(topic, {"body": body, "tags": tags, "key": key})
-        found = wanted.among(self.messages)
-        if len(found) != times if times is not None else not found:
+        messages = wanted.among(self.messages)
+        if len(messages) != times if times is not None else not messages:
             expected = "a message" if times is None else f"{times} messages"
-            self._fail(f"assert_sent: expected {expected} {wanted}, found {len(found)}")
-        return found
+            self._fail(f"assert_sent: expected {expected} {wanted}, found {len(messages)}")
+        return messages
 
     def assert_nothing_sent(self, topic: str) -> None:
         """As ``Broker.assert_nothing_sent``."""
-        found = self.messages(topic)
-        if found:
-            self._fail(f"assert_nothing_sent: expected no message in {topic}, found {len(found)}")
+        messages = self.messages(topic)
+        if messages:
+            self._fail(f"assert_nothing_sent: expected no message in {topic}, found {len(messages)}")
 
     def _fail(self, text: str) -> NoReturn:
         raise AssertionError(f"{text}\n{self.describe()}")

@@ -140,13 +140,13 @@ class TimeSteps:
 
     def _groups(self) -> list[str]:
         """The groups whose progress the brokers hear of."""
-        found = {
+        names = {
             group.name: None
             for member in self._cluster.running()
             for group in member.context.consumers.groups()
             if group.consume_type == _PASSIVELY and group.message_model == _CLUSTERING
         }
-        return list(found)
+        return list(names)
 
     async def _check(self, names: set[str]) -> None:
         """Ask producers about transactions that are still open, and let them answer."""

@@ -39,11 +39,11 @@ def _in_queue(context: BrokerContext, topic: str, queue_id: int) -> Iterator[Sto
     store = context.store
     at = store.min_offset(topic, queue_id)
     while at < store.max_offset(topic, queue_id):
-        found = store.get(topic, queue_id, at, _AT_ONCE)
-        yield from found
-        if found.next_offset <= at:
+        result = store.get(topic, queue_id, at, _AT_ONCE)
+        yield from result
+        if result.next_offset <= at:
             return
-        at = found.next_offset
+        at = result.next_offset
 
 
 def _copy(member: RunningServer, message: StoredMessage) -> Delivery:
@@ -55,29 +55,31 @@ def messages(
     cluster: RunningCluster, topic: str, *, queue_id: int | None = None, tags: str | None = None, key: str | None = None
 ) -> list[Delivery]:
     """The messages of a topic, in the order in which they were stored."""
-    wanted = None if tags in (None, "", "*") else {one.strip() for one in str(tags).split("||")}
-    found = []
+    wanted = None if tags in (None, "", "*") else {tag.strip() for tag in str(tags).split("||")}
+    deliveries = []
     for member in cluster.running():
-        for one in member.context.store.queue_ids(topic):
-            if queue_id is not None and one != queue_id:
+        for stored_id in member.context.store.queue_ids(topic):
+            if queue_id is not None and stored_id != queue_id:
                 continue
-            for message in _in_queue(member.context, topic, one):
+            for message in _in_queue(member.context, topic, stored_id):
                 if wanted is not None and message.tags not in wanted:
                     continue
                 if key is not None and key not in message.keys:
                     continue
-                found.append(((message.store_timestamp, member.name, message.physical_offset), _copy(member, message)))
-    return [delivery for _, delivery in sorted(found, key=lambda one: one[0])]
+                deliveries.append(
+                    ((message.store_timestamp, member.name, message.physical_offset), _copy(member, message))
+                )
+    return [delivery for _, delivery in sorted(deliveries, key=lambda entry: entry[0])]
 
 
 def scheduled(cluster: RunningCluster) -> list[tuple[datetime, Delivery]]:
     """What waits for its time, by delay level or by the timer, the next one first."""
-    found = []
+    entries = []
     for member in cluster.running():
         for due_ms, message in [*_by_level(member), *_by_timer(member.context)]:
-            found.append((due_ms, message.physical_offset, _copy(member, message)))
-    found.sort(key=lambda one: one[:2])
-    return [(datetime.fromtimestamp(due_ms / 1000).astimezone(), delivery) for due_ms, _, delivery in found]
+            entries.append((due_ms, message.physical_offset, _copy(member, message)))
+    entries.sort(key=lambda entry: entry[:2])
+    return [(datetime.fromtimestamp(due_ms / 1000).astimezone(), delivery) for due_ms, _, delivery in entries]
 
 
 def _by_level(member: RunningServer) -> Iterator[tuple[int, StoredMessage]]:
@@ -117,39 +119,39 @@ def _by_timer(context: BrokerContext) -> Iterator[tuple[int, StoredMessage]]:
 
 def committed(cluster: RunningCluster, group: str, topic: str) -> dict[MessageQueue, int]:
     """The offsets that a group has committed."""
-    found = {}
+    offsets = {}
     for member in cluster.running():
         for queue_id, offset in member.context.offsets.offsets(group).get(topic, {}).items():
-            found[MessageQueue(topic, member.name, queue_id)] = offset
-    return dict(sorted(found.items()))
+            offsets[MessageQueue(topic, member.name, queue_id)] = offset
+    return dict(sorted(offsets.items()))
 
 
 def topics_of(cluster: RunningCluster, group: str) -> list[str]:
     """The topics that a group reads, or has read; its retry topic, too."""
-    found: dict[str, None] = {}
+    topics: dict[str, None] = {}
     for member in cluster.running():
         members = member.context.consumers.group(group)
-        found.update(dict.fromkeys(members.subscriptions if members is not None else ()))
-        found.update(dict.fromkeys(member.context.offsets.offsets(group)))
-    if found:
-        found[retry_topic(group)] = None
-    return list(found)
+        topics.update(dict.fromkeys(members.subscriptions if members is not None else ()))
+        topics.update(dict.fromkeys(member.context.offsets.offsets(group)))
+    if topics:
+        topics[retry_topic(group)] = None
+    return list(topics)
 
 
 def lags(cluster: RunningCluster, group: str, topic: str) -> list[QueueLag]:
     """How far a group is in each queue of a topic that has or had messages."""
-    found = []
+    lag_list = []
     for member in cluster.running():
         context = member.context
         for queue_id in context.store.queue_ids(topic):
             end = context.store.max_offset(topic, queue_id)
             at = context.offsets.get(group, topic, queue_id)
             # A group that began behind the last message has none to do, and commits nothing.
-            began = cluster.gate.first_pulls.get(QueueOffset(member.name, group, topic, queue_id))
-            done = at if at >= 0 else began if began is not None and began >= end else -1
-            least = context.store.min_offset(topic, queue_id)
-            found.append(QueueLag(MessageQueue(topic, member.name, queue_id), at, end, end - max(done, least)))
-    return found
+            first_offset = cluster.gate.first_pulls.get(QueueOffset(member.name, group, topic, queue_id))
+            done = at if at >= 0 else first_offset if first_offset is not None and first_offset >= end else -1
+            min_offset = context.store.min_offset(topic, queue_id)
+            lag_list.append(QueueLag(MessageQueue(topic, member.name, queue_id), at, end, end - max(done, min_offset)))
+    return lag_list
 
 
 def is_delivering(cluster: RunningCluster, topics: Container[str]) -> bool:
@@ -167,8 +169,8 @@ def is_delivering(cluster: RunningCluster, topics: Container[str]) -> bool:
 
 def members_of(cluster: RunningCluster, group: str) -> list[str]:
     """The clients of a consumer group, each once."""
-    found: dict[str, None] = {}
+    client_ids: dict[str, None] = {}
     for member in cluster.running():
         members = member.context.consumers.group(group)
-        found.update(dict.fromkeys(members.client_ids() if members is not None else ()))
-    return list(found)
+        client_ids.update(dict.fromkeys(members.client_ids() if members is not None else ()))
+    return list(client_ids)

@@ -41,14 +41,14 @@ class Waits:
             if not future.done():
                 future.set_result(None)
 
-    async def until(self, found: Callable[[], _T | None], timeout_s: float, *, nudge: str = "") -> _T | None:
+    async def until(self, poll: Callable[[], _T | None], timeout_s: float, *, nudge: str = "") -> _T | None:
         """What a look finds, once it finds anything; None: the time is over.
 
         Args: nudge: a consumer group whose pulls are to end meanwhile, so that it says how far it is.
         """
         loop = asyncio.get_running_loop()
         deadline_s, nudge_s = loop.time() + timeout_s, loop.time() + _NUDGE_S
-        while (result := found()) is None:
+        while (result := poll()) is None:
             now_s = loop.time()
             if now_s >= deadline_s:
                 return None
@@ -67,8 +67,8 @@ class Waits:
         """End the pulls of a group that wait: with its next ones it says what it has done."""
         for topic in look.topics_of(self._cluster, group):
             for member in self._cluster.running():
-                found = member.context.topics.get(topic)
-                for queue_id in range(found.read_queue_nums if found is not None else 0):
+                config = member.context.topics.get(topic)
+                for queue_id in range(config.read_queue_nums if config is not None else 0):
                     member.context.long_polling.end((topic, queue_id))
 
 
@@ -112,7 +112,7 @@ def describe(cluster: RunningCluster) -> str:
     faults += [f"clocks jumped by {ms / 1000:+g} s" for ms in cluster.time.jumps]
     lines.append(f"faults: {'; '.join(faults) or 'none'}")
     lines.append(f"the last requests, of {len(gate.asked)}:")
-    lines += [f"  {_time(one.at_ms)[11:]}  {one!r}" for one in list(gate.asked)[-_REQUESTS:]]
+    lines += [f"  {_time(request.at_ms)[11:]}  {request!r}" for request in list(gate.asked)[-_REQUESTS:]]
     return "\n".join(lines)
 
 
@@ -131,12 +131,12 @@ def _topics(cluster: RunningCluster) -> list[str]:
 
 
 def _groups(cluster: RunningCluster) -> list[str]:
-    found: dict[str, None] = {}
+    groups: dict[str, None] = {}
     for member in cluster.running():
-        found.update(dict.fromkeys(group.name for group in member.context.consumers.groups()))
-        found.update(dict.fromkeys(member.context.offsets.groups()))
+        groups.update(dict.fromkeys(group.name for group in member.context.consumers.groups()))
+        groups.update(dict.fromkeys(member.context.offsets.groups()))
     lines = []
-    for group in found:
+    for group in groups:
         members = look.members_of(cluster, group)
         lines.append(f"  {group}: {len(members)} members {', '.join(members)}")
         for topic in look.topics_of(cluster, group):

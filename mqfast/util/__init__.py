@@ -1,1 +1,3 @@
-"""Small parts that any folder uses: atomic files, property files, limits of log lines, words for offsets."""
+"""Small parts for any folder: atomic files, property files, fastjson, checks of arguments, near names, limits of log
+lines.
+"""

@@ -1,10 +1,12 @@
-"""The JSON dialect of Java's fastjson: what RocketMQ writes into the files under ``config/`` and into bodies.
+"""The JSON dialect of Java's fastjson, in which RocketMQ writes the files under ``config/`` and bodies of requests.
 
-It is JSON with keys without quotes: numbers ``{0:"a"}``, and whole objects ``{{"brokerName":"b","queueId":0}:5}``. In
-its pretty mode fastjson 2 (RocketMQ 5.5) writes each entry on a line of its own; fastjson 1 wrote a map with such keys
-on one line. ``loads``, ``dumps`` and ``entry`` are for files: keys that are numbers become int, and damage is an error
-with its byte offset. ``standard`` is for bodies: it quotes such keys for a JSON parser, and leaves what is no JSON for
-that parser to refuse. Source: SerializerFeature of fastjson 1.2 and 2. Format of the files: ``mqfast/store/FORMAT.md``.
+The dialect has keys without quotes: numbers ``{0:"a"}``, and whole objects ``{{"brokerName":"b","queueId":0}:5}``. In
+pretty mode fastjson 2 (RocketMQ 5.5) writes each entry on a line of its own; fastjson 1 wrote a map with such keys on
+one line.
+
+``loads``, ``dumps`` and ``entry`` are for files: keys that are numbers become int, and damage is an error with its byte
+offset. ``standard`` is for bodies: bare keys get quotes, and invalid text stays for the JSON parser to refuse. Source:
+SerializerFeature of fastjson 1.2 and 2. Format of the files: ``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ DEPTH_MAX: Final = 64
 # A million topics make some 250 MB; a larger file is damage.
 MAX_FILE_BYTES: Final = 1 << 29
 
-# Whatever can hold a brace or a colon that is none: strings first.
+# Strings come first: a string may contain braces and colons.
 _TOKEN: Final = re.compile(
     r'"(?:[^"\\]|\\.)*"'
     r"|(?P<open>[\[{])"
@@ -51,7 +53,7 @@ def _no_constant(text: str) -> None:
 
 
 def _unused_mark(text: str, path: str) -> str:
-    # A character that stands in front of every key that was not quoted: any that no key can begin with, escaped or not.
+    # A character in front of every bare key: one that no key can begin with, escaped or not.
     for code in range(0xE000, 0xF900):
         if chr(code) not in text and not re.search(rf"\\u{code:04x}", text, re.IGNORECASE):
             return chr(code)
@@ -73,8 +75,8 @@ def _object_reader(mark: str) -> Callable[[list[tuple[str, Any]]], dict[str | in
 
 
 def loads(data: bytes, path: str = "") -> dict[str | int, Any]:
-    """The object in a file: keys in quotes are str, bare numbers are int; bare names and a comma too many are taken
-    as well.
+    """Return the object in a file: keys in quotes are str, bare numbers are int; bare names and a surplus comma are
+    accepted.
 
     Raises: CorruptFile with the byte offset: not UTF-8, not an object, nested deeper than 64, numbers beyond 64
         bits, text behind the end.
@@ -82,19 +84,19 @@ def loads(data: bytes, path: str = "") -> dict[str | int, Any]:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        found = hex(data[error.start])
-        raise CorruptFile("JSON is damaged", path=path, offset=error.start, expected="UTF-8", found=found) from None
+        byte = hex(data[error.start])
+        raise CorruptFile("JSON is damaged", path=path, offset=error.start, expected="UTF-8", found=byte) from None
     if text.count("{") + text.count("[") <= DEPTH_MAX:  # cannot be nested deeper
         try:
             plain = json.loads(text, parse_int=_integer, parse_constant=_no_constant, strict=False)
         except ValueError:
-            pass  # what else is taken, or which error it is, is found out below
+            pass  # the code below accepts the dialect, or determines the error
         else:
             if isinstance(plain, dict):
                 return plain
     mark = _unused_mark(text, path)
     depth = 0
-    # Where the standard form is longer than the file: (place in it, characters put in before that place).
+    # Where the standard form is longer than the file: (position in it, characters inserted before that position).
     shifts: list[tuple[int, int]] = []
     grown = 0
 
@@ -136,13 +138,13 @@ def loads(data: bytes, path: str = "") -> dict[str | int, Any]:
     return value
 
 
-def _damaged(text: str, at: int, path: str, expected: str, found: str | None) -> CorruptFile:
+def _damaged(text: str, at: int, path: str, expected: str, actual: str | None) -> CorruptFile:
     offset = len(text[:at].encode("utf-8", "surrogatepass"))
-    found = found or repr(text[at : at + 16])
-    return CorruptFile("JSON is damaged", path=path, offset=offset, expected=expected, found=found)
+    actual = actual or repr(text[at : at + 16])
+    return CorruptFile("JSON is damaged", path=path, offset=offset, expected=expected, found=actual)
 
 
-@lru_cache(1024)  # names come again and again
+@lru_cache(1024)  # names repeat
 def _string(text: str) -> str:
     return '"' + _ESCAPE.sub(lambda m: _SHORT.get(m.group()) or f"\\u{ord(m.group()):04X}", text) + '"'
 
@@ -161,7 +163,7 @@ def _write(value: object, depth: int, out: list[str]) -> None:
     elif isinstance(value, bool):
         out.append("true" if value else "false")
     elif isinstance(value, int):
-        out.append(int.__repr__(value))  # an enum is its number
+        out.append(int.__repr__(value))  # an enum is written as its number
     elif isinstance(value, float):
         out.append(float.__repr__(value))
     elif isinstance(value, dict):
@@ -184,9 +186,9 @@ def _write(value: object, depth: int, out: list[str]) -> None:
 
 
 def dumps(value: dict[str, Any] | dict[str | int, Any]) -> bytes:
-    """The UTF-8 text that RocketMQ 5.5 writes for ``value``, without a line end behind it.
+    """Return the UTF-8 text that RocketMQ 5.5 writes for ``value``, without a final line end.
 
-    Keys of type int are written bare. Maps keep the order they have.
+    Keys of type int are written bare. Maps keep their order.
 
     Raises: InternalError for a value that has no JSON form.
     """
@@ -196,7 +198,7 @@ def dumps(value: dict[str, Any] | dict[str | int, Any]) -> bytes:
 
 
 def entry(key: str | int, value: object, depth: int) -> bytes:
-    """One entry of a map that is ``depth`` levels deep, as ``dumps`` writes it, with the line end before it.
+    """Return an entry of a map that is ``depth`` levels deep, as ``dumps`` writes the entry, with the line end before.
 
     Raises: InternalError for a value that has no JSON form.
     """
@@ -207,34 +209,34 @@ def entry(key: str | int, value: object, depth: int) -> bytes:
 
 # --- bodies ---
 
-_KEYS_IN_KEYS_MAX: Final = 2  # each level doubles the escapes of the one in it
+_KEYS_IN_KEYS_MAX: Final = 2  # each level doubles the escapes of the level within
 _QUOTED: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _BARE: Final = re.compile(rb"[-\w.$]+")
 _BLANK: Final = b" \t\r\n"
 
 
 def standard(text: bytes) -> bytes:
-    """Quote every key that has no quotes: a number or name as it is, an object as the text of its JSON."""
+    """Quote every bare key: a number or name unchanged, an object as JSON text."""
     out = bytearray()
     end = _quote_value(text, 0, out, 0)
     return bytes(out) + text[end:]
 
 
 def bare_keys(table: Mapping[int, str]) -> bytes:
-    """An object with whole numbers as bare keys, in their order."""
+    """Return an object with whole numbers as bare keys, in ascending order."""
     return b"{" + b",".join(b"%d:%s" % (key, quoted(table[key])) for key in sorted(table)) + b"}"
 
 
 def object_keys(table: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """An object whose keys are whole objects. Args: table: the JSON of each key and of its value."""
+    """Return an object whose keys are whole objects. Args: table: the JSON of each key and value."""
     return b"{" + b",".join(key + b":" + value for key, value in table) + b"}"
 
 
 def quoted(text: str) -> bytes:
-    """A JSON string in UTF-8; a lone surrogate becomes a question mark, as in Java."""
+    """Return a JSON string in UTF-8; a lone surrogate becomes a question mark, as in Java."""
     out = text.replace("\\", "\\\\").replace('"', '\\"')
     if not out.isprintable():
-        out = re.sub("[\0-\x1f]", lambda found: f"\\u{ord(found[0]):04x}", out)
+        out = re.sub("[\0-\x1f]", lambda match: f"\\u{ord(match[0]):04x}", out)
     return b'"' + out.encode("utf-8", "replace") + b'"'
 
 
@@ -245,7 +247,7 @@ def _blanks(text: bytes, at: int) -> int:
 
 
 def _quote_value(text: bytes, at: int, out: bytearray, depth: int, in_keys: int = 0) -> int:
-    """Copy one value, its keys quoted. Returns: where it ends, or where it stops to be JSON."""
+    """Copy a value with quoted keys. Returns: the end of the value, or the position of the first invalid byte."""
     at = _blanks(text, at)
     first = text[at : at + 1]
     if first == b'"':
@@ -285,8 +287,8 @@ def _quote_key(text: bytes, at: int, out: bytearray, depth: int, in_keys: int) -
 
 
 def _copy_match(text: bytes, at: int, what: re.Pattern[bytes], out: bytearray) -> int:
-    found = what.match(text, at)
-    if found is None:
+    match = what.match(text, at)
+    if match is None:
         return at
-    out += found[0]
-    return found.end()
+    out += match[0]
+    return match.end()

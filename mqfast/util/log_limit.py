@@ -1,6 +1,6 @@
-"""Log lines that a peer can cause: a few of a kind in a while, and how many were left out.
+"""A limit for log lines that a peer can cause: a few of a kind in an interval, and the count of omitted lines.
 
-Foundation: any room may use it. It must never keep what it logs.
+Messages are not stored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["LogLimit"]
 
 
 class LogLimit:
-    """A logger that says the same kind of thing at most ``burst`` times every ``interval_s`` seconds."""
+    """A logger that writes lines of the same kind at most ``burst`` times every ``interval_s`` seconds."""
 
     def __init__(
         self,
@@ -30,11 +30,11 @@ class LogLimit:
         self._kinds: dict[str, tuple[float, int, int]] = {}
 
     def warning(self, kind: str, message: str, *args: object, exc_info: bool | BaseException = False) -> None:
-        """Log, unless a line of this kind was logged a moment ago. Args: kind: one of a few fixed texts."""
+        """Log, unless the limit of this kind is reached. Args: kind: one of a few fixed texts."""
         self._say(logging.WARNING, kind, message, args, exc_info)
 
     def info(self, kind: str, message: str, *args: object) -> None:
-        """The same for what needs nobody's attention."""
+        """Log at level INFO, with the same limit."""
         self._say(logging.INFO, kind, message, args, False)
 
     def _say(

@@ -1,7 +1,4 @@
-"""The two words for the ends of a queue: ``earliest`` and ``latest``; ``first`` and ``last`` mean the same.
-
-Room: settings. It must never know where a word is used.
-"""
+"""The two words for the ends of a queue: ``earliest`` and ``latest``; ``first`` and ``last`` are synonyms."""
 
 from __future__ import annotations
 

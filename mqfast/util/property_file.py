@@ -1,6 +1,6 @@
 """Java property files: their pairs, and their text with some values changed.
 
-A change keeps every other line, byte for byte, and Java reads each new line as it is meant. Source:
+A change keeps every other line, byte for byte, and Java reads each new line with the given value. Source:
 java.util.Properties.load.
 """
 
@@ -103,8 +103,8 @@ def with_settings(text: str, pairs: Mapping[str, str]) -> str:
     """
     kept: list[str] = []
     places: dict[str, int] = {}
-    found = _END.search(text)
-    end_of_line = found[0] if found else "\n"
+    line_end = _END.search(text)
+    end_of_line = line_end[0] if line_end else "\n"
     for lines in _logical_lines(text):
         name = next(iter(parse_properties(lines)), None)
         if name is not None and name in pairs:
@@ -123,16 +123,16 @@ def with_settings(text: str, pairs: Mapping[str, str]) -> str:
 
 
 def _logical_lines(text: str) -> list[str]:
-    """Natural lines, each with those that continue it."""
-    found: list[str] = []
+    """Return natural lines, each with its continuation lines."""
+    logical: list[str] = []
     continues = False
     for line in _LINE.findall(text):
         if continues:
-            found[-1] += line
+            logical[-1] += line
         else:
-            found.append(line)
+            logical.append(line)
         continues = _continues(line, is_first=not continues)
-    return found
+    return logical
 
 
 def _continues(line: str, *, is_first: bool) -> bool:
@@ -143,7 +143,7 @@ def _continues(line: str, *, is_first: bool) -> bool:
 
 
 def _is_open(lines: str) -> bool:
-    """Does the next line of the file continue this one?"""
+    """Return whether the next line of the file would continue this line."""
     continues = False
     for line in _LINE.findall(lines):
         continues = _continues(line, is_first=not continues)
@@ -155,7 +155,7 @@ def _line(name: str, value: str, end_of_line: str) -> str:
 
 
 def escaped(text: str, *, is_name: bool = False) -> str:
-    """Return a name or a value as a property file in ISO-8859-1 has it, so that Java reads the same text."""
+    """Return a name or a value in the form of a property file in ISO-8859-1, so that Java reads the same text."""
     text = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
     if is_name:
         text = re.sub(r"([=: #!])", r"\\\1", text)
@@ -163,4 +163,4 @@ def escaped(text: str, *, is_name: bool = False) -> str:
         text = "\\" + text
     units = text.encode("utf-16-be", "surrogatepass")
     numbers = [units[at] << 8 | units[at + 1] for at in range(0, len(units), 2)]
-    return "".join(chr(one) if 32 <= one < 127 else f"\\u{one:04x}" for one in numbers)
+    return "".join(chr(unit) if 32 <= unit < 127 else f"\\u{unit:04x}" for unit in numbers)
