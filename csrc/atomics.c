@@ -1,4 +1,4 @@
-/* The sleeping half of atomics.h: futex on Linux, short naps elsewhere; the name of a thread. */
+/* The part of atomics.h that sleeps: futex on Linux, short naps elsewhere; the name of a thread. */
 #define _GNU_SOURCE
 #include "atomics.h"
 
@@ -46,7 +46,7 @@ void mq_name_thread(const char *name) { (void)name; }
 
 void mq_yield(void) { sched_yield(); }
 
-/* Some 64 pauses are about a microsecond on the machines at hand: longer than one append, shorter than a context switch. */
+/* 64 pauses take about a microsecond on current machines: longer than one append, shorter than a context switch. */
 enum { LOCK_SPINS = 64 };
 
 void mq_lock_wait(uint32_t *word) {
@@ -65,7 +65,7 @@ int mq_lock_wait_for(uint32_t *word, int64_t timeout_ns) {
     }
     clock_gettime(CLOCK_MONOTONIC, &t);
     int64_t now = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec, deadline = now + timeout_ns;
-    /* who leaves at the deadline leaves the 2 behind: the holder then wakes nobody, or one who waits, as it should */
+    /* a waiter that gives up leaves the word at 2: the unlock then makes one wake call, with a waiter or without */
     while (__atomic_exchange_n(word, 2, __ATOMIC_ACQUIRE) != 0) {
         if (now >= deadline) return 0;
         mq_futex_wait(word, 2, deadline - now);

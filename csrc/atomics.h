@@ -1,8 +1,9 @@
 /* Atomic loads and stores, a futex lock and a futex event. No allocation; never includes Python.h.
  *
- * The lock word: 0 free, 1 held, 2 held and somebody may sleep on it. An uncontended lock and unlock are one exchange each.
- * A caller that holds the interpreter's GIL must only use mq_lock_try, and let go of the GIL before mq_lock_wait.
- * The holder of a lock never takes the GIL, so that the two cannot wait for each other. */
+ * The lock word: 0 free, 1 held, 2 held and a thread may sleep on it. An uncontended lock and unlock are one
+ * exchange each.
+ * A caller that holds the GIL may only use mq_lock_try; it releases the GIL before mq_lock_wait.
+ * The holder of a lock never takes the GIL, so that GIL and lock cannot wait for each other. */
 #ifndef MQ_ATOMICS_H
 #define MQ_ATOMICS_H
 
@@ -21,8 +22,9 @@
 #define mq_prefetchw(p) __builtin_prefetch((p), 1, 3)
 #define mq_prefetchr(p) __builtin_prefetch((p), 0, 3)
 
-/* Ask for the lines of n bytes, at most MQ_FETCH_MOST: the processor sees those behind them coming by itself. Any address will do. Four at once,
- * some for nothing: a look at each would take three times the instructions. The builtin wants a constant, so each way has its function. */
+/* Prefetch the cache lines of n bytes, at most MQ_FETCH_MOST: the hardware prefetcher loads the lines after them.
+ * Any address is allowed. The loop prefetches four lines at once, some without need: a test per line would take
+ * three times the instructions. The builtin needs a constant argument, so reading and writing have a function each. */
 enum { MQ_FETCH_MOST = 2048 };
 #define MQ_FETCH_LINES(name, prefetch)                                                                                 \
     static inline void name(const uint8_t *p, int64_t n) {                                                             \
@@ -55,12 +57,13 @@ static inline int mq_cas64(int64_t *p, int64_t expect, int64_t v) {
 
 static inline void mq_fence(void) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
-/* Sleep while *word == expected, at most timeout_ns (negative: for ever). Returns at any time; the caller checks again. */
+/* Sleep while *word == expected, at most timeout_ns (negative: no limit). May return at any time; the caller checks
+ * again. */
 void mq_futex_wait(uint32_t *word, uint32_t expected, int64_t timeout_ns);
 void mq_futex_wake_all(uint32_t *word);
 void mq_futex_wake_one(uint32_t *word);
 
-/* Let another thread have this processor, if one wants it. */
+/* Yield this processor to another runnable thread. */
 void mq_yield(void);
 
 /* Name the calling thread for top, perf and debuggers; the system keeps the first 15 bytes. */
@@ -71,17 +74,17 @@ static inline int mq_lock_try(uint32_t *word) {
     return __atomic_compare_exchange_n(word, &free_word, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
 }
 
-/* Take the lock: spin about a microsecond, then sleep. Never with the GIL held. */
+/* Take the lock: spin about a microsecond, then sleep. Call without the GIL. */
 void mq_lock_wait(uint32_t *word);
 
-/* The same for at most so long: whether it was taken. */
+/* The same for at most timeout_ns. Returns 1 if the lock was taken, else 0. */
 int mq_lock_wait_for(uint32_t *word, int64_t timeout_ns);
 
 static inline void mq_lock(uint32_t *word) {
     if (!mq_lock_try(word)) mq_lock_wait(word);
 }
 
-/* Let go of it; whether one who sleeps on it is to be woken. */
+/* Unlock without waking; returns nonzero if a waiter must be woken. */
 static inline int mq_let_go(uint32_t *word) {
     uint32_t was = __atomic_exchange_n(word, 0, __ATOMIC_RELEASE);
     mq_assert(was == 1 || was == 2, was, 1);

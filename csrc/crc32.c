@@ -1,7 +1,7 @@
 /* CRC-32: theory, the portable variant, and the choice of variant at run time. The fast variants are in crc32_x86.c
  * and crc32_arm.c. This file never includes Python.h, allocates or blocks.
  *
- * What is computed. Read the message as a polynomial M over GF(2), the first bit as its highest coefficient. The CRC
+* The polynomial. Read the message as a polynomial M over GF(2), the first bit as its highest coefficient. The CRC
  * is M * x^32 mod P for P = 0x104C11DB7, with the first 32 bits and the result inverted. zip takes the lowest bit of
  * each byte as the first ("reflected"), so in a little-endian word of w bits bit j is the coefficient of x^(w-1-j):
  * the first byte of memory stands for the highest powers, and shifting a word right multiplies it.
@@ -22,14 +22,14 @@
  *
  * Reduction of A to A * x^32 mod P. One multiplication, L * (x^96 mod P) + H * x^32, leaves F of degree 95. Barrett:
  * the quotient q = floor(F / P) depends on T = floor(F / x^32) only and is floor(T * floor(x^96 / P) / x^64). The extra
- * power of the reflected product serves for the 65th bit: with nu = floor(floor(x^96 / P) / x), q is the low half of
+* power of the reflected product provides the 65th bit: with nu = floor(floor(x^96 / P) / x), q is the low half of
  * T times nu. The remainder is the last 32 coefficients of F + q * P, and q * P = (q * rho) * x + q for rho = (P-1)/x.
  *
- * Where the constants come from: crc32_consts.py computes crc32_tables.h from P; a test compares the two.
+* Constants: crc32_consts.py computes crc32_tables.h from P; a test compares the two.
  *
- * Copy and CRC. Record and CRC must agree although the body may lie in memory that somebody else is changing. So each
- * source word is read into a register once, and both stored and summed from there; odd bytes at the end are copied
- * first and then summed from the copy. MQ_READ_ONCE keeps the compiler from reading the source again.
+ * Copy and CRC. Record and CRC must agree although another thread may change the body during the call. So each source
+ * word is read into a register once, and both stored and summed from there; odd bytes at the end are copied first and
+ * then summed from the copy. MQ_READ_ONCE keeps the compiler from reading the source again.
  */
 #include "crc32.h"
 #include "crc32_impl.h"
@@ -98,12 +98,12 @@ static const char *const names[] = {
 
 enum { VARIANTS = sizeof variants / sizeof variants[0] };
 
-/* The choice. Two threads that meet here on first use come to the same answer, so no lock is needed. */
+/* The chosen variant. Two threads that choose at the same time get the same result, so no lock is needed. */
 static const mq_crc32_variant_t *chosen;
 
 static __attribute__((noinline, cold)) const mq_crc32_variant_t *choose(void) {
     int i = 0;
-    while (!variants[i]->can()) i++; /* the last one can always run; coverage: other processors */
+    while (!variants[i]->can()) i++; /* the last variant runs on every machine; coverage: other processors */
     __atomic_store_n(&chosen, variants[i], __ATOMIC_RELEASE);
     return variants[i];
 }

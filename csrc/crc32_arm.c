@@ -1,7 +1,7 @@
 /* CRC-32 on 64-bit ARM: the CRC instructions of ARMv8, and folding with PMULL for long inputs. Theory: crc32.c.
  *
- * The CRC instructions do a whole step of 1, 2, 4 or 8 bytes, but each waits for the one before. PMULL folds four
- * registers side by side; its end needs no reduction of its own, because two CRC instructions reduce 128 bits. The
+* The CRC instructions do a step of 1, 2, 4 or 8 bytes, but each waits for the result of the previous. PMULL folds four
+* registers side by side and needs no reduction at the end, because two CRC instructions reduce 128 bits. The
  * file holds no state. Little-endian only (crc32_impl.h). */
 #include "crc32_impl.h"
 

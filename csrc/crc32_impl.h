@@ -1,4 +1,4 @@
-/* What the files of the CRC share and nobody else may include: the shape of a variant. */
+/* The declaration of a CRC variant, shared by crc32.c, crc32_x86.c and crc32_arm.c; no other file includes it. */
 #ifndef MQ_CRC32_IMPL_H
 #define MQ_CRC32_IMPL_H
 
@@ -26,7 +26,7 @@ extern const mq_crc32_variant_t mq_crc32_arm_crc, mq_crc32_arm_pmull;
 
 #define MQ_INLINE static inline __attribute__((always_inline))
 
-/* After this the compiler may neither use again what it read before nor read a source in place of its copy. */
+/* The compiler may neither reuse a value that was read before this point nor read the source in place of its copy. */
 #define MQ_READ_ONCE() __asm__ __volatile__("" ::: "memory")
 
 MQ_INLINE uint64_t mq_crc32_load64(const uint8_t *p) {

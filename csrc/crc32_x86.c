@@ -1,7 +1,7 @@
 /* CRC-32 by carry-less multiplication on x86-64: 128-, 256- and 512-bit registers. Theory: crc32.c.
  *
- * Each function is compiled for the instructions it needs and runs only where cpuid (and the OS's saving of wide
- * registers, which __builtin_cpu_supports looks at too) says that they exist. The file holds no state. */
+* Each function is compiled for its own instruction set and runs only where cpuid (and the OS's saving of wide
+* registers, which __builtin_cpu_supports checks too) reports that set. The file holds no state. */
 #include "crc32_impl.h"
 
 #ifdef MQ_CRC32_X86
@@ -67,8 +67,8 @@ MQ_INLINE void store_few(uint8_t *dst, uint64_t lo, uint64_t hi, size_t n) {
     if (n & 1) *dst = (uint8_t)lo;
 }
 
-/* Fewer than 16 bytes: they go to the end of a register, and the zeros before them change nothing. Two loads may
- * overlap; of the second only the bytes are used that the first has not got. */
+/* Fewer than 16 bytes: they go to the end of a register; the zeros before them do not change the CRC. Two loads may
+ * overlap; of the second only the bytes that the first did not load are used. */
 FOR_128 MQ_INLINE uint32_t run_few(uint32_t state, uint8_t *dst, const uint8_t *src, size_t n, int copy) {
     if (n >= 8) {
         uint64_t first = mq_crc32_load64(src);
@@ -110,8 +110,9 @@ FOR_128 MQ_INLINE uint32_t finish(__m128i x, uint8_t *dst, const uint8_t *src, s
     for (; n - at >= 16; at += 16) x = fold(x, k, take(dst, src, at, copy));
     size_t odd = n - at;
     if (odd) {
-        /* Cut the string of 16 + odd bytes so that the last 16 are together: x loses its first `odd` bytes to the left
-         * and takes the new ones in from the right. The load reaches back over bytes that are done; `keep` hides them. */
+        /* Cut the string of 16 + odd bytes so that the last 16 are together: x loses its first `odd` bytes to the
+         * left and takes the new bytes from the right. The load also covers bytes that were already folded; `keep`
+         * masks them. */
         __m128i last = _mm_loadu_si128((const __m128i *)(src + n - 16));
         if (copy) {
             LOADED_ONCE(last);

@@ -1,4 +1,5 @@
-/* Big-endian loads and stores at any alignment, as every file of the store has them. Header only; no state; never includes Python.h. */
+/* Big-endian loads and stores at any alignment, the byte order of all store files. Header only; no state; never
+ * includes Python.h. */
 #ifndef MQ_ENDIAN_H
 #define MQ_ENDIAN_H
 
@@ -48,8 +49,8 @@ static inline void mq_put64(void *p, int64_t x) {
     memcpy(p, &v, sizeof v);
 }
 
-/* Fields of a mapped file that another thread reads while they change: at their natural alignment, never torn. A release
- * publishes whatever was written before it to who acquires it. */
+/* Fields of a mapped file that another thread reads during a change: naturally aligned, never torn. A release
+ * publishes all earlier writes to the thread that acquires the field. */
 static inline int32_t mq_acquire32(const void *p) {
     return (int32_t)MQ_BE32(__atomic_load_n((const uint32_t *)p, __ATOMIC_ACQUIRE));
 }
@@ -66,9 +67,9 @@ static inline void mq_release64(void *p, int64_t x) {
     __atomic_store_n((uint64_t *)p, MQ_BE64((uint64_t)x), __ATOMIC_RELEASE);
 }
 
-/* Publish the size word of a record: every other byte of the record is visible before it.
- * Unaligned: x86-64 may tear it over a cache line (readers check magic and bounds, then read again); on other machines a
- * release fence and a plain store, since an unaligned atomic store may trap there. */
+/* Publish the size word of a record: every other byte of the record is visible before the size word.
+ * The address is unaligned. On x86-64 a store across a cache line may be torn; readers check magic and bounds, then
+ * read again. Other machines get a release fence and a plain store, since an unaligned atomic store may trap there. */
 static inline void mq_publish32(void *p, int32_t x) {
     uint32_t v = MQ_BE32((uint32_t)x);
     __atomic_thread_fence(__ATOMIC_RELEASE);

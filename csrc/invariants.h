@@ -1,10 +1,11 @@
-/* The rules of our own code, checked in builds with MQ_DEBUG (MQFAST_DEBUG=1, and the builds with sanitizers); nothing in other builds.
+/* Invariants of this code, checked in builds with MQ_DEBUG (MQFAST_DEBUG=1, and the builds with sanitizers); no code
+ * in other builds.
  *
- * Bytes that come from a disk or a socket are never asserted: they are checked, and what is wrong with them is an error of the call. A rule that
- * is broken here is a fault of the program: it prints file, line, condition and two values, and aborts before anything more is written.
+ * Bytes from a disk or a socket are never asserted: they are checked, and a wrong byte is an error of the call. A
+ * violation of an invariant is a fault of the program. It prints file, line, condition and two values, and aborts
+ * before anything more is written.
  *
- * The name is not assert.h: this folder stands before the C library's in the search for headers.
- */
+ * The name is not assert.h: this folder precedes the C library's in the include search path. */
 #ifndef MQ_INVARIANTS_H
 #define MQ_INVARIANTS_H
 
@@ -30,11 +31,12 @@ static inline void mq_broken(const char *file, int line, const char *condition, 
     abort();
 }
 
-/* `condition` holds, or the process ends; a and b are the two numbers that it compares. */
+/* Abort the process unless `condition` holds; a and b are the two numbers that the condition compares. */
 #define mq_assert(condition, a, b)                                                                                     \
     ((condition) ? (void)0 : mq_broken(__FILE__, __LINE__, #condition, #a ", " #b, (int64_t)(a), (int64_t)(b)))
 
-/* For tests: is this rule to be broken now? MQFAST_PLANT=name breaks it the first time that the program comes there, name:n the n-th time. */
+/* For tests: true if this invariant must be violated now. MQFAST_PLANT=name violates it at the first visit, name:n
+ * at the n-th. */
 static inline int mq_planted(const char *name) {
     static uint32_t visits;
     const char *wanted = getenv("MQFAST_PLANT");

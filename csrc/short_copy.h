@@ -1,14 +1,15 @@
-/* A copy and a comparison of a few dozen bytes without a call: what stands behind the body of a record. Header only; no state; never
- * includes Python.h. */
+/* Copy and comparison of a few dozen bytes without a call, for the bytes behind the body of a record. Header only;
+ * no state; never includes Python.h. */
 #ifndef MQ_SHORT_COPY_H
 #define MQ_SHORT_COPY_H
 
 #include <stdint.h>
 #include <string.h>
 
-enum { MQ_SHORT_COPY_MOST = 64 }; /* longer ones are a call of memcpy */
+enum { MQ_SHORT_COPY_MOST = 64 }; /* longer copies call memcpy */
 
-/* Two pieces of a fixed size, one from the front and one up to the end, which may overlap, cover any length between them. */
+/* Two pieces of a fixed size, one from the start and one up to the end. They may overlap, so they cover any length
+ * from one to two pieces. */
 #define MQ_BOTH_ENDS(piece)                                                                                            \
     do {                                                                                                               \
         uint8_t front[piece], back[piece];                                                                             \
@@ -18,7 +19,7 @@ enum { MQ_SHORT_COPY_MOST = 64 }; /* longer ones are a call of memcpy */
         memcpy(to + n - piece, back, piece);                                                                           \
     } while (0)
 
-/* As memcpy; whatever n is, nothing beyond the n bytes is read or written. */
+/* As memcpy; for any n, no byte beyond the n bytes is read or written. */
 static inline void mq_short_copy(uint8_t *to, const uint8_t *from, size_t n) {
     if (n < 8 || n > MQ_SHORT_COPY_MOST)
         memcpy(to, from, n);
@@ -37,8 +38,8 @@ static inline uint64_t mq_differ64(const uint8_t *a, const uint8_t *b) {
     return x ^ y;
 }
 
-/* As memcmp(a, b, n) == 0; from 4 to 32 bytes, as most topics and hosts are, without a call: pieces from the front and up to the end, which may
- * overlap. */
+/* As memcmp(a, b, n) == 0. From 4 to 32 bytes, the length of most topics and hosts, without a call: pieces from the
+ * start and up to the end, which may overlap. */
 static inline int mq_short_equal(const uint8_t *a, const uint8_t *b, size_t n) {
     uint64_t differ;
     if (n >= 8 && n <= 32) {

@@ -1,37 +1,41 @@
-/* Theory: why there is a SIGBUS handler, and what it may promise.
+/* Theory: the purpose of the SIGBUS handler, and its guarantees.
  *
- * The store writes and reads its files through shared mappings. The system does not promise that a mapped page stays there: when
- * another process cuts the file short, or the disk cannot read the page, or memory fails, the next touch raises SIGBUS, whose
- * default is the end of the process. Asking before every touch costs a system call and is a race all the same. So the touch is
- * allowed to fail:
+ * The store writes and reads its files through shared mappings. The system does not guarantee that a mapped page
+ * stays available: when another process truncates the file, the disk cannot read the page, or memory fails, the next
+ * access raises SIGBUS, which by default ends the process. A check before every access costs a system call and is a
+ * race anyway. So the access is allowed to fail:
  *
- *   1. Every mapping is entered in a table: its range, a damage word of its owner, and, while somebody writes through it, a
- *      latch, which is the flag word that every put looks at anyway.
- *   2. A fault inside a range sets damage and latch first, then puts an anonymous page of zeros over the lost one and returns.
- *      The instruction is repeated: a load reads zeros, a store goes into a page that nobody will ever see.
- *   3. Nobody believes what came of it. A put looks at the latch after its store and before it answers; a flush looks at it after
- *      the sync and before it calls anything durable; a reader looks at the damage word after it read. Marks are set before the
- *      page is put there, so that a thread that meets the zeros without a fault of its own finds the mark too.
+ *   1. Every mapping is entered in a table: its range, a damage word of its owner, and, while the mapping is written
+ *      through, a latch: the flag word that every put checks anyway.
+ *   2. A fault inside a range sets damage and latch first, then maps an anonymous page of zeros over the lost page and
+ *      returns. The instruction is repeated: a load reads zeros, a store writes to a page that no reader sees.
+ *   3. Results of such an access are discarded. A put checks the latch after its store and before its answer. A flush
+ *      checks the latch after the sync and before it reports durability. A reader checks the damage word after its
+ *      read. Both words are set before the page of zeros is mapped, so that a thread that reads the zeros without a
+ *      fault of its own sees the words too.
  *
- * What this cannot see: bytes that were zeroed or rewritten in place, and a file cut short and brought to its old length between
- * two touches. Those are wrong contents, which CRCs find, not missing pages. A view that a caller already holds stays readable
- * and shows zeros where the page is gone.
+ * Not detected: bytes that were zeroed or rewritten in place, and a file truncated and extended to its old length
+ * between two accesses. Those are wrong contents, found by CRCs, not missing pages. A view that a caller already
+ * holds stays readable and shows zeros in place of the lost page.
  *
- * The table is read by the handler, which may interrupt any instruction of any thread, so it is read without a lock: blocks of
- * slots in a list that only ever grows, a slot valid while its start is not 0. The search is linear: it is done only when a page
- * has been lost, and a store of 10,000 mapped files is looked through in some 10 microseconds. There is no fixed capacity; without
- * memory for another block the caller fails to map the file, it never maps it unguarded. A slot is reused, and what it points to freed,
- * only once no handler is inside (`inside` is 0). Handlers are short, so the remover spins, then naps; after a second (the thread in the handler was
- * stopped, by a debugger or a suspended process) it goes on, and that slot is never used again.
+ * The handler reads the table, and may interrupt any instruction of any thread, so the table is read without a lock:
+ * blocks of slots in a list that only grows; a slot is valid while its start is not 0. The search is linear: it runs
+ * only after a page was lost, and takes some 10 microseconds in a store of 10,000 mapped files. The table has no
+ * fixed capacity; without memory for another block the mapping of the file fails, a file is never mapped unguarded.
+ * A slot is reused, and its structs are freed, only once no handler runs (`inside` is 0). Handlers are short, so the
+ * remover spins, then naps. After a second (the thread in the handler was stopped, by a debugger or a suspended
+ * process) the remover continues, and that slot is never reused.
  *
- * Other people's faults. The handler that was there before ours is called for them. Ours is put in with the first mapping and taken out again
- * with the last one, if it is still the one that the process has; a handler that somebody put over ours stays there, and is never covered again.
- * Python's faulthandler, the usual one, prints, puts back the handler that *it* found, and raises the signal again. Enabled before the first
- * mapping, it is below ours: a fault of ours is remapped, any other goes to it. Enabled later, it is above ours: a lost page then is printed and
- * ends the process, as its second signal, which is no fault of a page, goes on to what we had found.
+ * Faults outside the table. The previous handler of the process is called for them. The guard's handler is installed
+ * with the first mapping and removed with the last, if it is still the handler of the process. A handler that was
+ * installed over it stays, and is never covered again. Python's faulthandler, the usual case, prints, restores the
+ * handler that *it* replaced, and raises the signal again. Enabled before the first mapping, faulthandler is below
+ * the guard: a fault in the table is remapped, any other is passed to faulthandler. Enabled later, it is above the
+ * guard: a lost page is printed and ends the process, because the second signal, which is no page fault, is passed
+ * to the handler before the guard's.
  *
- * fork: the child keeps table, mappings and handler; a handler that ran in another thread of the parent does not exist in it.
- */
+ * fork: the child keeps table, mappings and handler; a handler that ran in another thread of the parent does not
+ * exist in the child. */
 #define _GNU_SOURCE
 #define _DARWIN_C_SOURCE
 #include "sigbus_guard.h"
@@ -72,23 +76,23 @@ static uint32_t table_lock;
 static block *first_block;
 static mq_guarded *free_slots;
 static int64_t guarded_count;
-static uint32_t inside; /* handlers at work */
+static uint32_t inside; /* handlers that run now */
 static uint32_t all_hits;
 static uintptr_t page_bytes;
 
-static struct sigaction found; /* what stood in our place */
-static int placed;             /* ours is the process's handler, or below one that was put over it */
+static struct sigaction previous; /* previous handler */
+static int placed;                /* the guard's handler is installed, perhaps below another one */
 static int handlers_of_fork;
 
 #define LOAD(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
 #define STORE(p, v) __atomic_store_n((p), (v), __ATOMIC_RELEASE)
 
-/* --- in the handler: only what is async-signal-safe ------------------------------------------------------------------- */
+/* --- in the handler: async-signal-safe calls only --- */
 
 static int put_zeros(uintptr_t at, uintptr_t bytes) {
     int protection = PROT_READ | PROT_WRITE, flags = MAP_FIXED | MAP_PRIVATE | MAP_ANON;
 #if defined(__linux__) && defined(SYS_mmap)
-    /* not through the C library, where a sanitizer may stand */
+    /* not through the C library, which a sanitizer may intercept */
     return syscall(SYS_mmap, at, bytes, protection, flags, -1, 0L) == -1 ? -1 : 0;
 #else
     return mmap((void *)at, bytes, protection, flags, -1, 0) == MAP_FAILED ? -1 : 0;
@@ -125,7 +129,7 @@ static int remap_zero(uintptr_t address) {
             mq_latch *latch = __atomic_load_n(&g->latch, __ATOMIC_SEQ_CST);
             if (latch != NULL) trip(latch, g->path, position);
             uintptr_t page = address & ~(page_bytes - 1);
-            /* out of map entries: one for all the rest of the file */
+            /* out of map entries: one mapping for all the rest of the file */
             remapped = put_zeros(page, page_bytes) == 0 || put_zeros(page, start + g->bytes - page) == 0;
             break;
         }
@@ -136,7 +140,7 @@ static int remap_zero(uintptr_t address) {
 
 static void hand_on(int number, siginfo_t *info, void *context) {
     int raised = info->si_code <= 0;
-    const struct sigaction *other = &found;
+    const struct sigaction *other = &previous;
     if (other->sa_flags & SA_SIGINFO) {
         other->sa_sigaction(number, info, context);
         return;
@@ -146,7 +150,7 @@ static void hand_on(int number, siginfo_t *info, void *context) {
         other->sa_handler(number);
         return;
     }
-    /* the default: the instruction that failed fails again; a raised signal is raised again, and comes when we return */
+    /* default action: the failed instruction fails again; a raised signal is raised again, and delivered on return */
     struct sigaction standard;
     memset(&standard, 0, sizeof standard);
     standard.sa_handler = SIG_DFL;
@@ -161,7 +165,7 @@ static void on_bus_error(int number, siginfo_t *info, void *context) {
     errno = kept;
 }
 
-/* --- outside of it ------------------------------------------------------------------------------------------------------ */
+/* --- outside the handler --- */
 
 static void forked(void) {
     STORE(&inside, 0u);
@@ -183,26 +187,26 @@ static void install(void) { /* under the lock */
     ours.sa_sigaction = on_bus_error;
     ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
     sigemptyset(&ours.sa_mask);
-    if (sigaction(SIGBUS, NULL, &found) < 0) return; /* before ours, which needs it */
+    if (sigaction(SIGBUS, NULL, &previous) < 0) return; /* read first: the handler needs it */
     placed = sigaction(SIGBUS, &ours, NULL) == 0;
 }
 
 static void uninstall(void) { /* under the lock; no mapping is left */
     struct sigaction now;
     if (!placed || sigaction(SIGBUS, NULL, &now) < 0 || !is_ours(&now)) return;
-    placed = sigaction(SIGBUS, &found, NULL) != 0;
+    placed = sigaction(SIGBUS, &previous, NULL) != 0;
 }
 
-/* Sleeping on the lock word is not worth it: what is done under it takes less than a microsecond. */
-static void take(void) {
+/* Spin instead of sleeping: the lock is held for less than a microsecond. */
+static void lock_table(void) {
     while (!mq_lock_try(&table_lock)) sched_yield();
 }
 
-static void let_go(void) { STORE(&table_lock, 0u); }
+static void unlock_table(void) { STORE(&table_lock, 0u); }
 
 static int is_inside(void) { return __atomic_load_n(&inside, __ATOMIC_SEQ_CST) != 0; }
 
-/* Whether no handler is at work; else it was waited for as long as it may take. */
+/* Wait until no handler runs, for about a second at most. Returns 1 if none runs, else 0. */
 static int wait_for_handlers(void) {
     struct timespec nap = {0, WAIT_NAP_NS};
     for (int i = 0; i < WAIT_SPINS && is_inside(); i++) sched_yield();
@@ -211,13 +215,13 @@ static int wait_for_handlers(void) {
 }
 
 mq_guarded *mq_guard_add(void *address, int64_t bytes, const char *path, mq_damage *damage, mq_latch *latch) {
-    take();
+    lock_table();
     install();
     if (free_slots == NULL) {
         block *b = calloc(1, sizeof *b);
         if (b == NULL) {
             if (guarded_count == 0) uninstall();
-            let_go();
+            unlock_table();
             return NULL;
         }
         for (int i = BLOCK_SLOTS - 1; i >= 0; i--) {
@@ -232,7 +236,7 @@ mq_guarded *mq_guard_add(void *address, int64_t bytes, const char *path, mq_dama
     mq_assert(address != NULL && bytes > 0, bytes, 0);
     free_slots = g->next_free;
     guarded_count++;
-    let_go();
+    unlock_table();
     g->bytes = (uintptr_t)bytes;
     g->path = path;
     g->damage = damage;
@@ -251,15 +255,15 @@ void mq_guard_remove(mq_guarded *guarded) {
     if (guarded == &mq_guard_refused) return;
     mq_assert(guarded->start != 0, guarded->start, guarded->bytes);
     __atomic_store_n(&guarded->start, (uintptr_t)0, __ATOMIC_SEQ_CST);
-    int gone = wait_for_handlers();
-    take();
-    if (gone) {
+    int is_idle = wait_for_handlers();
+    lock_table();
+    if (is_idle) {
         guarded->next_free = free_slots;
         free_slots = guarded;
     }
     mq_assert(guarded_count > 0, guarded_count, 0);
     if (--guarded_count == 0) uninstall();
-    let_go();
+    unlock_table();
 }
 
 void mq_latch_cut(mq_latch *latch) {
@@ -270,8 +274,8 @@ void mq_latch_cut(mq_latch *latch) {
 uint32_t mq_guard_hits(void) { return mq_load32(&all_hits); }
 
 int64_t mq_guard_count(void) {
-    take();
+    lock_table();
     int64_t count = guarded_count;
-    let_go();
+    unlock_table();
     return count;
 }

@@ -10,7 +10,7 @@ import os
 
 from mqfast.store.base.os_api import OsApi
 
-_STATVFS = 22  # its place in struct mq_os (csrc/os_door.h)
+_STATVFS = 22  # its place in struct mq_os (csrc/os_api.h)
 _CALL = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int64)
 )

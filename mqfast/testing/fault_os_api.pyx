@@ -1,7 +1,7 @@
 """A store's door to the operating system with a clock that can be moved, faults of the disk, and an end without a word.
 
 Room: testing. It must never fail a call that no fault was asked for, and never write anything once it is dead.
-csrc/os_door.h has the table of calls.
+csrc/os_api.h has the table of calls.
 
 A dead door says yes to everything that would write, rename or remove, and does nothing. A store that is closed behind it leaves its files
 as a process that was killed about then: what goes on by mappings, which the page cache has anyway, and new files without content may be

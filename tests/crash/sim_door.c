@@ -1,7 +1,7 @@
 /* A simulated operating system behind the store's door: every file has a live image (the real directory) and a durable one (here).
  *
  * Room: tests. It must never sync anything for real, and never let a page, a length or a name count as durable unless the call that the
- * store made promises it. Compiled at test time together with csrc/os_door.c, whose real calls do the work on the live image.
+ * store made promises it. Compiled at test time together with csrc/os_api.c, whose real calls do the work on the live image.
  *
  * What is durable, as Linux and POSIX promise it: fsync and fdatasync make the contents and the length of a file durable, stores through
  * mappings included; msync the pages of its range and the length; a name (created, renamed, removed, directories too) only
@@ -12,7 +12,7 @@
  * Faults: the n-th call of one kind fails once or for ever. A full disk: from the n-th call on that asks for space none gets any. One lock orders all calls.
  */
 #define _GNU_SOURCE
-#include "os_door.h"
+#include "os_api.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -26,7 +26,7 @@ __all__ = ["KINDS", "SHORT_COUNT", "Image", "Sim", "in_real_time", "scratch_root
 _HERE: Final = Path(__file__).resolve().parent
 _CSRC: Final = _HERE.parents[1] / "csrc"
 
-# The order of the table in csrc/os_door.h.
+# The order of the table in csrc/os_api.h.
 KINDS: Final = {
     name: number
     for number, name in enumerate(
@@ -70,9 +70,9 @@ def library() -> ctypes.CDLL:
     """The compiled simulation; compiled once for each state of its sources."""
     path = shared_library(
         "sim",
-        [_HERE / "sim_door.c", _CSRC / "os_door.c"],
+        [_HERE / "sim_door.c", _CSRC / "os_api.c"],
         ["-O2", "-g", f"-I{_CSRC}", "-lpthread"],
-        headers=[_CSRC / "os_door.h"],
+        headers=[_CSRC / "os_api.h"],
     )
     lib = ctypes.CDLL(str(path))
     p, i, i64, u32, u64, s = (

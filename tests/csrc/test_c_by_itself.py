@@ -2,7 +2,7 @@
 lock, and copies that go no byte too far.
 
 Room: tests. It must never stand in for the tests of the store over a failing door (``tests/crash``) or over files that
-are cut (``tests/truncation``): here is only what ``csrc/os_door.c``, ``csrc/sigbus_guard.c``, ``csrc/atomics.h``
+are cut (``tests/truncation``): here is only what ``csrc/os_api.c``, ``csrc/sigbus_guard.c``, ``csrc/atomics.h``
 and ``csrc/short_copy.h`` promise by themselves. The checks are in the C files beside this one.
 """
 
@@ -19,7 +19,7 @@ import pytest
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 # Program, sources, and the calls that it scripts: the C library would not fail on demand.
 PROGRAMS = [
-    ("os_door_check", ("os_door.c",), ("open", "fallocate", "fsync", "fcntl", "uname", "lseek")),
+    ("os_api_check", ("os_api.c",), ("open", "fallocate", "fsync", "fcntl", "uname", "lseek")),
     ("sigbus_guard_check", ("sigbus_guard.c", "atomics.c"), ("sigaction", "syscall", "calloc", "raise", "sched_yield")),
     ("lock_check", ("atomics.c",), ()),
     ("short_copy_check", (), ()),

@@ -13,7 +13,7 @@ from pathlib import Path
 import mqfast
 from mqfast.store.base.os_api import OsApi
 
-MSYNC = 11  # its place in struct mq_os (csrc/os_door.h)
+MSYNC = 11  # its place in struct mq_os (csrc/os_api.h)
 CALL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 
 

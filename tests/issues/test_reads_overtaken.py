@@ -74,7 +74,7 @@ def test_a_batch_queue_that_grows_while_retention_takes_its_first_file(tmp_path:
     # The file that went came back into the list, and every look at it failed.
     os_api = OsApi()
     table = (ctypes.c_void_p * 27).from_address(os_api.table_address)
-    kept, kind = table[21], ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)  # in csrc/os_door.h
+    kept, kind = table[21], ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)  # in csrc/os_api.h
     removed: list[int] = []
 
     def sync_directory(os_: int, path: bytes) -> int:

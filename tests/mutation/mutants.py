@@ -105,7 +105,7 @@ _STORE: Final = "mqfast/store/message_store.py"
 _OPENING: Final = "mqfast/store/opening.py"
 _CRC: Final = "csrc/crc32.c"
 _CRC_X86: Final = "csrc/crc32_x86.c"
-_DOOR: Final = "csrc/os_door.c"
+_OS_API: Final = "csrc/os_api.c"
 _IDLE: Final = "mqfast/store/log/idle.pyx"
 _LOOPS: Final = "mqfast/store/log/service_loops.pyx"
 
@@ -291,7 +291,7 @@ MUTANTS: Final = (
     Mutant(
         "keys-before-tags",
         _APPEND_ONE,
-        "        at += t.tail_bytes          # TAGS come before KEYS in the order of Java's map\n",
+        "        at += t.tail_bytes          # TAGS precede KEYS in the order of Java's map\n",
         "        memcpy(at + t.topic_bytes + 8 + key_bytes, at + t.topic_bytes + 2, t.properties_bytes)\n"
         "        at += t.topic_bytes + 2\n",
         "equal messages must give the bytes that Java gives",
@@ -326,8 +326,8 @@ MUTANTS: Final = (
     Mutant(
         "page-left-for-those-who-wait",
         _GROUP,
-        "            failed = _lead_and_let_go(s, target, False)\n",
-        "            failed = _lead_and_let_go(s, target, True)\n",
+        "            failed = _lead_and_release(s, target, False)\n",
+        "            failed = _lead_and_release(s, target, True)\n",
         "whoever waits would wait for two syncs",
         ("test_whoever_waits_for_the_disk_waits_for_the_page_that_puts_are_in_too",),
         seconds=60,
@@ -343,8 +343,8 @@ MUTANTS: Final = (
     Mutant(
         "page-left-for-ever",
         _LOOPS,
-        "or mq_load64(&s.flushed) < mq_load64(&s.led_end):\n",
-        "or mq_load64(&s.flushed) < 0:\n",
+        "or mq_load64(&s.flushed) < mq_load64(&s.led_end)):\n",
+        "or mq_load64(&s.flushed) < 0):\n",
         "what was left goes with the next flush, however little it is",
         ("test_an_interval_leaves_the_page_that_puts_are_in_while_the_log_is_busy",),
     ),
@@ -431,8 +431,8 @@ MUTANTS: Final = (
     Mutant(
         "failure-ahead-ignored",
         _APPEND,
-        "            latch(s, rc)        # the page that failed",
-        "            pass        # the page that failed",
+        "            latch(s, rc)        # the failed page",
+        "            pass        # the failed page",
         "a failed write is told once: it may have been that of a record",
         ("test_a_failure_ahead_of_the_records_latches_the_store",),
     ),
@@ -782,8 +782,8 @@ MUTANTS: Final = (
     Mutant(
         "delay-remembered",
         _DISPATCH,
-        "f.keys == NULL and f.delay == NULL and f.multi_dispatch == NULL:",
-        "f.keys == NULL and f.multi_dispatch == NULL:",
+        "f.keys == NULL and f.delay == NULL\n                        and f.multi_dispatch == NULL):",
+        "f.keys == NULL and f.multi_dispatch == NULL):",
         "a delayed message would be due when the one before it is",
         ("test_a_walk_over_many_gives_what_a_walk_over_each_gives",),
     ),
@@ -815,8 +815,8 @@ MUTANTS: Final = (
     Mutant(
         "pool-waits-for-the-commit",
         _GROUP,
-        "mq_load64(&s.walked) < limit) or (mq_load32(&s.needs_dispatch) != 0 and not sync)",
-        "mq_load64(&s.walked) < limit)",
+        "mq_load64(&s.walked) < limit)\n            or (mq_load32(&s.needs_dispatch) != 0 and not sync))",
+        "mq_load64(&s.walked) < limit))",
         "puts would leave their units to the dispatcher for a whole commit interval",
         ("test_a_put_without_room_for_its_unit_wakes_the_dispatcher_before_the_commit",),
     ),
@@ -919,8 +919,8 @@ MUTANTS: Final = (
     Mutant(
         "units-that-were-left-claimed",
         _LOOPS,
-        "synced = self.covered_timestamp if left else timestamp,",
-        "synced = timestamp,",
+        "synced = self.covered_timestamp if left else timestamp\n",
+        "synced = timestamp\n",
         "the checkpoint claims only what a sync has covered",
         ("test_the_checkpoint_knows_nothing_of_units_that_were_left",),
     ),
@@ -935,7 +935,7 @@ MUTANTS: Final = (
     Mutant(
         "queues-synced-by-the-clock-after-a-failure",
         _LOOPS,
-        "            return 1                # nothing is synced any more\n",
+        "            return 1                # after a failed sync nothing is synced\n",
         "            pass\n",
         "a store whose sync failed promises nothing any more, and must not go on as if it could",
         ("test_behind_a_log_that_is_latched_nothing_is_synced",),
@@ -1007,8 +1007,8 @@ MUTANTS: Final = (
     Mutant(
         "known-topic-without-its-queue-number",
         _DISPATCH,
-        "r.topic_bytes != w.known_bytes or r.queue_id != w.known_id or memcmp",
-        "r.topic_bytes != w.known_bytes or memcmp",
+        "or r.queue_id != w.known_id\n                        or memcmp",
+        "or memcmp",
         "units would go to the queue of the record before, of the same topic",
         ("test_keys_and_queues_of_records_whose_topics_take_turns",),
     ),
@@ -1106,7 +1106,7 @@ MUTANTS: Final = (
     Mutant(
         "descriptor-closed-behind-the-unmapping",
         _MAPPED,
-        "            self.close_fd()         # first: during the unmapping another thread may map and open it again\n"
+        "            self.close_fd()         # first: another thread may map and open the file again during the unmap\n"
         "            self.unmap()\n",
         "            self.unmap()\n            self.close_fd()\n",
         "blocks would be allocated in whatever file has the number by then",
@@ -1268,7 +1268,7 @@ MUTANTS: Final = (
     Mutant(
         "removal-not-synced",
         _RETENTION,
-        "            self._door.fsync_dir(log.path)  # one by one: a power cut in between must not leave a gap\n",
+        "            self._os_api.fsync_dir(log.path)  # each synced: a power cut in between must not leave a gap\n",
         "",
         "a power cut may bring back a later name and not an earlier one",
         ("test_a_removed_log_file_stays_removed",),
@@ -1461,7 +1461,7 @@ MUTANTS: Final = (
     Mutant(
         "damaged-end-kept",
         _QUEUES,
-        "                    if _is_sound(log, least, topic, queue.queue_id, at - 1, plain, exact=at < end):\n",
+        "                    if _is_sound(log, min_physical, topic, queue.queue_id, at - 1, plain, exact=at < end):\n",
         "                    if plain[1] > 0:\n",
         "a wrong end of a queue keeps out everything that comes after",
         (
@@ -1472,7 +1472,7 @@ MUTANTS: Final = (
     # --- who writes
     Mutant(
         "lock-not-taken",
-        _DOOR,
+        _OS_API,
         "    rc = fcntl(fd, F_OFD_SETLK, &range);\n",
         "    rc = fcntl(fd, F_OFD_GETLK, &range);\n",
         "two processes that write one store destroy it",
@@ -1508,7 +1508,7 @@ MUTANTS: Final = (
     # --- the system
     Mutant(
         "sync-not-awaited",
-        _DOOR,
+        _OS_API,
         "    return RESULT(msync(address, (size_t)bytes, MS_SYNC));\n",
         "    return RESULT(msync(address, (size_t)bytes, MS_ASYNC));\n",
         "MS_ASYNC only says that somebody would like it",
@@ -1516,7 +1516,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "file-sync-skipped",
-        _DOOR,
+        _OS_API,
         "#else\n    return RESULT(fsync(fd));\n",
         "#else\n    return RESULT(fcntl(fd, F_GETFD));\n",
         "files that are written must be on the disk before they get their name",
@@ -1524,7 +1524,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "directory-sync-skipped",
-        _DOOR,
+        _OS_API,
         "    int rc = RESULT(fsync(fd));\n    close(fd);\n",
         "    int rc = 0;\n    close(fd);\n",
         "a name is durable with its directory only",
@@ -1532,7 +1532,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "short-write-from-the-start",
-        _DOOR,
+        _OS_API,
         "        at += n, offset += n, bytes -= n;\n",
         "        offset += n, bytes -= n;\n",
         "the kernel may write less than was asked",

@@ -387,7 +387,7 @@ def test_a_flush_that_somebody_else_is_at_is_not_waited_for_longer_than_asked(tm
     signature = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
     under_way, go_on = threading.Event(), threading.Event()
     table = (ctypes.c_void_p * 27).from_address(os_api.table_address)
-    real = signature(table[11])  # msync, in csrc/os_door.h
+    real = signature(table[11])  # msync, in csrc/os_api.h
 
     def slow(os_: int, address: int, count: int) -> int:
         under_way.set()

@@ -25,7 +25,7 @@ from mqfast.store.base.os_api import OsApi
 from mqfast.store.message_store import MessageStore
 
 PIECE = 128 << 10
-_PWRITE = 14  # place in struct mq_os (csrc/os_door.h)
+_PWRITE = 14  # place in struct mq_os (csrc/os_api.h)
 _WRITE_CALL = ctypes.CFUNCTYPE(
     ctypes.c_int64, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64
 )

@@ -89,7 +89,7 @@ def test_pages_that_cannot_be_had(tmp_path: Path) -> None:
     assert file.preheat() == 9 << 20
     table = (ctypes.c_void_p * 27).from_address(os_api.table_address)
     kept = table[8], table[9]
-    table[8] = ctypes.cast(failing, ctypes.c_void_p).value  # madvise, in csrc/os_door.h
+    table[8] = ctypes.cast(failing, ctypes.c_void_p).value  # madvise, in csrc/os_api.h
     with pytest.raises(DiskFull, match="populate"):
         file.preheat()
     table[9] = ctypes.cast(failing, ctypes.c_void_p).value  # mlock

@@ -53,7 +53,6 @@ def test_golden_units_are_those_that_the_queues_point_at(tmp_path: Path) -> None
             seen += 1
         assert [address for address, _ in ext.units()] == addresses
         ext.truncate(addresses[-1])
-        ext.truncate_by_min_address(addresses[0])
         assert ext.max_address == addresses[-1] + 20
         ext.close()
     assert seen > 50
@@ -141,19 +140,12 @@ def test_truncate_and_follow_the_queue(tmp_path: Path) -> None:
     assert len(list(ext.units())) == 18
     ext.truncate(LEAST + 121)  # no unit there: nothing happens
     ext.truncate(5)
-    ext.truncate_by_min_address(5)
     assert len(ext.file_list) == 3
     ext.truncate(LEAST + 128 + 20)
     assert ext.max_address == LEAST + 128 + 40
     assert [address - LEAST for address, _ in ext.units()] == [0, 20, 40, 60, 80, 100, 128, 148]
     assert ext.get(LEAST + 168) is None
     assert sorted(path.name for path in Path(ext.path).iterdir()) == [f"{0:020}", f"{128:020}"]
-    ext.truncate_by_min_address(LEAST + 128)  # ends there, not below: stays, as in RocketMQ
-    assert len(ext.file_list) == 2
-    ext.truncate_by_min_address(LEAST + 148)
-    assert [address - LEAST for address, _ in ext.units()] == [128, 148]
-    assert ext.get(LEAST) is None
-    assert ext.get(LEAST + 148) == ExtUnit(1, 1, b"")
 
 
 def test_the_file_behind_a_full_one_stays(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """What the real door asks of the real system: the calls of a process, noted by a library that is loaded before libc.
 
-Room: tests/store. The simulated system of ``tests/crash`` stands in the place of the calls in ``csrc/os_door.c``, so it
+Room: tests/store. The simulated system of ``tests/crash`` stands in the place of the calls in ``csrc/os_api.c``, so it
 cannot see what those pass on. Written for lines that could be broken without any test failing (``tests/mutation``).
 """
 

@@ -283,7 +283,7 @@ class Failing:
         self._table = (ctypes.c_void_p * 27).from_address(self.os_api.table_address)
 
     def fail(self) -> None:
-        self._table[13] = ctypes.cast(self._function, ctypes.c_void_p).value  # pread, in csrc/os_door.h
+        self._table[13] = ctypes.cast(self._function, ctypes.c_void_p).value  # pread, in csrc/os_api.h
 
 
 @pytest.mark.parametrize("answer", [-errno.EIO, 0])

@@ -18,7 +18,7 @@ from mqfast.errors import UsageError
 from mqfast.store.base.os_api import OsApi
 from mqfast.store.base.results import PutMessageStatus
 
-# Its place in the table of csrc/os_door.h.
+# Its place in the table of csrc/os_api.h.
 MSYNC = 11
 SIGNATURE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 FAR_S = 30.0  # nothing here may take so long: the disk does not answer before it is told to

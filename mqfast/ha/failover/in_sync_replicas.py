@@ -64,10 +64,10 @@ class SyncAcks(AckTable):
         with self._lock:
             self._required = frozenset(ids)
             self._acked = 0
-            self._see()
-        self._tell(self.acked)
+            self._update()
+        self._notify(self.acked)
 
-    def _see(self) -> bool:
+    def _update(self) -> bool:
         if not self._required:
             return False
         positions = self._positions()

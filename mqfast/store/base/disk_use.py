@@ -1,7 +1,4 @@
-"""How full the filesystems of a store are.
-
-It must never decide what that means: retention and the engine do.
-"""
+"""Disk use of the filesystems that hold a store. Retention and the engine decide the consequences."""
 
 from __future__ import annotations
 
@@ -18,14 +15,14 @@ __all__ = ["DiskUse", "disk_use"]
 
 @dataclass(frozen=True)
 class DiskUse:
-    """The fullest filesystem below the store's files: percent in use (rounded up as df does), and whose it is."""
+    """The fullest filesystem below the store's files: percent in use (rounded up as df does), and a path on it."""
 
     percent: int
     path: str
 
 
 def disk_use(os_api: OsApi, paths: StorePaths) -> DiskUse:
-    """How full the fullest filesystem is on which log, queue or index files are (links resolved).
+    """Return the use of the fullest filesystem that holds log, queue or index files (links resolved).
 
     Raises: StorageError.
     """

@@ -1,4 +1,4 @@
-"""Types of event.pyx; what each part does is described there."""
+"""Types of event.pyx; the docstrings are there."""
 
 class Event:
     def set(self) -> None: ...

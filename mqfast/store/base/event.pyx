@@ -1,6 +1,7 @@
-"""Event: what one service thread sleeps on.
+"""Event: the object that a service thread sleeps on.
 
-It must never need the GIL to sleep or to see that it was set. A loop in C reads ``word`` when it begins and ends when the word has changed.
+A thread needs no GIL to sleep or to see that the event was set. A loop in C reads ``word`` first and ends when
+the word has changed.
 """
 
 from libc.stdint cimport int64_t, uint32_t
@@ -8,13 +9,13 @@ from mqfast.store.base.os_api cimport futex_wait, futex_wake_all, mq_add32, mq_f
 
 
 cdef class Event:
-    """Wakes one sleeping service thread. Thread: ``set`` from any, ``wait`` from one."""
+    """Wakes a sleeping service thread. Thread: ``set`` from any, ``wait`` from a single thread."""
 
     def set(self) -> None:
-        """End the current sleep, or the next one."""
+        """End the current sleep, or the next sleep."""
         cdef uint32_t *elsewhere
         mq_add32(&self.word, 1)
-        mq_fence()      # before the look: the sleeper says where it sleeps, then looks at `word`
+        mq_fence()      # order: the sleeper publishes `elsewhere`, then reads `word`
         futex_wake_all(&self.word)
         elsewhere = <uint32_t *> <size_t> mq_load64(&self.elsewhere)
         if elsewhere != NULL:

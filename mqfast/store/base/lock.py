@@ -1,12 +1,13 @@
-"""Who may write a store: the ``lock`` file, and the ``abort`` file that says whether the last writer left in order.
+"""The writer's lock of a store: the ``lock`` file, and the ``abort`` file that marks a store without a clean close.
 
-The lock is one of an open file description on byte 0, which excludes Java brokers, other processes and other opens of
-this one, whatever path they come by; reading, copying or closing the ``lock`` file elsewhere does not end it. Where the
-kernel has only record locks, which belong to a process, the registry here keeps the process from locking twice; then no
-other room may open the file. The directories of the log are locked as well, with ``flock``: so a removed ``lock`` file
-or another root with the same ``store_path_commit_log`` lets no second writer in. Format: ``mqfast/store/FORMAT.md``.
+The lock is an open file description lock on byte 0. The lock excludes Java brokers, other processes and other opens of
+this process by any path. Reading, copying or closing the ``lock`` file elsewhere does not release the lock. Kernels
+without such locks have record locks, which belong to a process: the registry here keeps the process from locking twice,
+and no other module may open the file. The directories of the log are locked as well, with ``flock``: a removed ``lock``
+file, or another root with the same ``store_path_commit_log``, admits no second writer. Format:
+``mqfast/store/FORMAT.md``.
 
-A forked child closes its copy of the descriptors at once, so that the lock ends with the parent.
+A forked child closes the inherited descriptors at once, so that the lock ends with the parent.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class _Registry:
         self.held: WeakValueDictionary[tuple[int, int], StoreLock] = WeakValueDictionary()
 
     def before_fork(self) -> None:
-        self.mutex.__enter__()  # so that no lock is being taken, which the child would not know of
+        self.mutex.__enter__()  # no lock is being taken at the fork: the child would not know of it
 
     def in_parent(self) -> None:
         self.mutex.__exit__(None, None, None)
@@ -73,7 +74,7 @@ def _refusal(os_api: Door, path: str, store: str) -> StoreLocked:
 
 
 class StoreLock:
-    """The right to write one store; a context manager.
+    """The writer's lock of a store; a context manager.
 
     Thread: any.
     """
@@ -81,20 +82,20 @@ class StoreLock:
     def __init__(self, path: str, key: tuple[int, int], directory: DirectoryHandle, handle: ByteLockHandle) -> None:
         self._path: Final = path
         self._keys: Final = [key]
-        # Kept open, so that its number cannot become another store's while this one lasts, should somebody remove it.
+        # Kept open, so that the inode number is not reused while this lock is held, even if the directory is removed.
         self._directories: Final = [directory]
         self._handle: ByteLockHandle | None = handle
         self._held: Final = _registry.held
 
     @classmethod
     def acquire(cls, os_api: Door, path: str) -> StoreLock:
-        """Lock the store whose lock file is ``path``, without waiting; its directory must exist.
+        """Lock the store of the lock file ``path``, without waiting; the directory must exist.
 
-        Raises: StoreLocked, which names who has the store open where the system tells; StorageError.
+        Raises: StoreLocked, with the process that has the store open, if the system reports the process; StorageError.
         """
         with _registry.mutex:
-            # The directory stands for the store, so that neither another spelling of its path nor a deleted lock
-            # file lets a second writer in; and it is looked up before the file is opened, for the sake of record locks.
+            # The directory identifies the store, so that neither another spelling of its path nor a deleted lock file
+            # admits a second writer. It is looked up before the file is opened, as record locks need it.
             key = os_api.file_id(_parent(path))
             if key in _registry.held:
                 raise StoreLocked(EAGAIN, f"the store is already open in this process: {_ADVICE_HERE}", _parent(path))
@@ -107,7 +108,7 @@ class StoreLock:
             return lock
 
     def cover(self, os_api: Door, directories: Sequence[str]) -> None:
-        """Lock these log directories as well; those that do not exist yet are made.
+        """Lock these log directories as well, and create missing directories.
 
         Raises: StoreLocked, StorageError.
         """
@@ -130,8 +131,8 @@ class StoreLock:
                 self._held[key] = self
 
     def release(self) -> None:
-        """Let go of the store. Safe to call twice, and without effect in a forked child: the lock is the parent's."""
-        # Without memory and without the mutex: whoever wants the store sees it held until the lock is gone.
+        """Release the lock. Safe to call twice; no effect in a forked child: the lock is the parent's."""
+        # No allocation and no mutex: other openers see the store held until the lock is released.
         handle = self._handle
         if handle is not None and self._held is _registry.held:
             handle.release()
@@ -143,7 +144,7 @@ class StoreLock:
             self._handle = None
 
     def _abandon(self) -> None:
-        """In a forked child."""
+        """Close the descriptors in a forked child."""
         if self._handle is not None:
             self._handle.abandon()
             self._handle = None
@@ -160,14 +161,14 @@ class StoreLock:
 
 
 def abort_exists(os_api: Door, path: str) -> bool:
-    """Did the last writer leave without closing? The content of the file does not matter."""
+    """Return true if the last writer ended without closing the store. The content of the file does not matter."""
     return os_api.exists(path)
 
 
 def create_abort(os_api: Door, path: str, pid: int) -> None:
-    """Note that a writer is at work: the file holds its decimal process id, and is durable on return.
+    """Create the abort file with the writer's decimal process id; the file is durable on return.
 
-    Raises: DiskFull where not even the name has room; the content, which nobody needs, may be missing.
+    Raises: DiskFull where not even the name has room; the content, which is not needed, may be missing.
     """
     try:
         os_api.write_file(path, str(pid).encode("ascii"))
@@ -178,6 +179,6 @@ def create_abort(os_api: Door, path: str, pid: int) -> None:
 
 
 def remove_abort(os_api: Door, path: str) -> None:
-    """Note that the store was closed in order; only to be called after everything else was flushed."""
+    """Remove the abort file at a clean close; call after everything else was flushed."""
     os_api.unlink(path, missing_ok=True)
     os_api.fsync_dir(_parent(path))

@@ -1,6 +1,6 @@
-"""Who has the lock of a store: read from ``/proc``, only after the lock was refused.
+"""The process that holds the lock of a store: read from ``/proc``, only after the lock was refused.
 
-It must never open the ``lock`` file itself, never wait, and never fail: what cannot be read is left out.
+Does not open the ``lock`` file, wait or fail: unreadable entries are skipped.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from mqfast.store.base.paths import Door
 __all__ = ["Holder", "find_holder"]
 
 _UNREADABLE: Final = (StorageError, StoreNotFound)
-_MOST_CPU_S: Final = 0.5  # of a look through the open files of all processes
+_MOST_CPU_S: Final = 0.5  # of a scan of the open files of all processes
 _MOST_COMMAND: Final = 200
 
 
 class Holder(NamedTuple):
-    """A process: its id, and its command line where that can be read."""
+    """A process: id, and command line where readable."""
 
     pid: int
     command: str
@@ -31,11 +31,11 @@ class Holder(NamedTuple):
 
 
 def find_holder(os_api: Door, lock_path: str, abort_path: str) -> Holder | None:
-    """The process that holds the lock on ``lock_path``; else the one that ``abort`` names, unless what that one has
-    open can be seen; else None.
+    """Return the process that holds the lock on ``lock_path``, else the process that ``abort`` names, else None.
 
-    The kernel names the owner of a record lock (a Java broker) in ``/proc/locks``. A lock of an open file has no owner
-    there, but it shows in ``/proc/<pid>/fdinfo`` of each process that has the file open.
+    The process of ``abort`` is not returned if /proc shows the open files, since the lock is not among those. The
+    kernel names the owner of a record lock (a Java broker) in ``/proc/locks``. An open file description lock has no
+    owner there, but is listed in ``/proc/<pid>/fdinfo`` of each process that has the file open.
     """
     with suppress(*_UNREADABLE):
         inode = os_api.file_id(lock_path)[1]
@@ -89,11 +89,11 @@ def _processes(os_api: Door, first: int | None) -> Iterator[int]:
 
 
 def _of_open_file(os_api: Door, inode: int, first: int | None) -> int | None:
-    most = time.thread_time() + _MOST_CPU_S  # not of the clock: a busy machine finds the holder as well
+    cpu_limit_s = time.thread_time() + _MOST_CPU_S  # CPU time, not wall time: a busy machine finds the holder as well
     for pid in _processes(os_api, first):
-        if time.thread_time() > most:
+        if time.thread_time() > cpu_limit_s:
             break
-        with suppress(*_UNREADABLE):  # it has ended meanwhile, or is another user's
+        with suppress(*_UNREADABLE):  # the process has ended, or belongs to another user
             for descriptor in os_api.listdir(f"/proc/{pid}/fd"):
                 with suppress(*_UNREADABLE):
                     opened = os_api.file_id(f"/proc/{pid}/fd/{descriptor}")

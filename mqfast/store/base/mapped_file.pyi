@@ -1,4 +1,4 @@
-"""Types of mapped_file.pyx; what each part does is described there."""
+"""Types of mapped_file.pyx; the docstrings are there."""
 
 from os import PathLike
 

@@ -1,12 +1,13 @@
-"""MappedFile: create, map, preheat, lock, hold and release one file of the store (RocketMQ: DefaultMappedFile, ReferenceResource).
+"""MappedFile: create, map, preheat, lock, hold and release one file of the store (RocketMQ: DefaultMappedFile,
+ReferenceResource).
 
-It must never unmap under a hold, never write through the mapping beyond the bytes that have real blocks (that is how a full disk becomes an
-error instead of a SIGBUS), and never be recycled as another file. Positions (written, committed, flushed) belong to the stream that
-the file is a piece of, so they are kept there, once.
+Never unmapped under a hold. Never written through the mapping beyond the bytes that have real blocks, so that a full
+disk is an error instead of a SIGBUS. Never recycled as another file. Positions (written, committed, flushed) belong to
+the stream that the file is a part of, so they are kept there, once.
 
-A page of the mapping may be lost while it is mapped (another process cuts the file short, the disk cannot read it). csrc/sigbus_guard.c turns the signal
-into zeros and a mark; whoever read through the mapping calls `check_damage` before the result is believed, and whoever writes through it has
-its latch set by the lost page itself (`watch`).
+A page of the mapping may be lost while mapped (another process truncates the file, the disk cannot read the page).
+csrc/sigbus_guard.c turns the signal into zeros and a mark. A reader of the mapping calls `check_damage` before the
+result is used; for a writer the lost page itself sets its latch (`watch`).
 """
 
 cimport cython
@@ -50,34 +51,36 @@ from mqfast.errors import CorruptFile, StoreClosed
 
 cdef int64_t UNMAP_STEP = 2 << 20       # a large munmap holds the lock that page faults of every thread need
 cdef enum:
-    ZERO_BYTES = 64 << 10               # read at once for what is to be cleared
+    ZERO_BYTES = 64 << 10               # read at once while clearing
 cdef int64_t POPULATE_STEP = 4 << 20
 cdef int NO_FILE = 2, NO_PAGE = 14, NO_SPACE = 28   # ENOENT, EIO, EFAULT, ENOSPC of Linux
-cdef uint8_t[4096] ZEROS                 # static, so they are
+cdef uint8_t[4096] ZEROS                 # static, so zero
 cdef int64_t live_mappings = 0
 cdef int64_t live_locked_bytes = 0
 
 
 def mapping_count() -> int:
-    """How many files of all stores of this process are mapped now."""
+    """Return the number of files of all stores of this process that are mapped now."""
     return live_mappings
 
 
 cdef int64_t mapped_now() noexcept nogil:
-    """The same without the GIL; it may be a moment old."""
+    """Return the same without the GIL; the value may be outdated by a moment."""
     return mq_load64(&live_mappings)
 
 
 def locked_byte_count() -> int:
-    """How many bytes of all stores of this process are locked in memory now."""
+    """Return the number of bytes of all stores of this process that are locked in memory now."""
     return live_locked_bytes
 
 
 cdef class Latch:
-    """The flag word that a lost page sets (see csrc/sigbus_guard.c). Whoever owns the words fills it in, and cuts it before they go."""
+    """The flag word that a lost page sets (see csrc/sigbus_guard.c). The owner of the words sets the pointers, and
+    detaches the latch before the words are freed.
+    """
 
 
-cdef enum Step:             # of making a file
+cdef enum Step:             # of the creation of a file
     OPEN
     ALLOCATE
     TRUNCATE
@@ -87,9 +90,11 @@ cdef enum Step:             # of making a file
 _STEPS = ("open", "allocate", "truncate", "fsync", "fsync of directory")
 
 
-cdef int _make(mq_os *os, const char *name, const char *directory, int64_t file_bytes, bint whole, bint durable, int *fd,
-               Step *step) noexcept nogil:
-    """A new file of so many zeros. 0, or -errno of the last step; it is open then, unless that was the first one."""
+cdef int _make(mq_os *os, const char *name, const char *directory, int64_t file_bytes, bint whole, bint durable,
+               int *fd, Step *step) noexcept nogil:
+    """Create a file of ``file_bytes`` zeros. Returns 0, or -errno of the last step; the file is open then, unless that
+    step was the first.
+    """
     cdef int rc
     fd[0] = os.open(os, name, MQ_OPEN_WRITE | MQ_OPEN_CREATE | MQ_OPEN_EXCLUSIVE)
     if fd[0] < 0:
@@ -125,7 +130,7 @@ cdef bint _is_zero(const uint8_t *p, int64_t n) noexcept nogil:
 
 
 cdef int64_t _expect_appends(mq_os *os, void *base, int64_t file_bytes, bint small_syncs, int64_t ready) noexcept nogil:
-    """As `MappedFile.expect_appends` does. Returns: how many bytes are ready."""
+    """As `MappedFile.expect_appends`. Returns the number of bytes that are ready."""
     ready = min(ready, file_bytes)
     os.madvise(os, base, file_bytes, MQ_ADVISE_RANDOM if small_syncs else MQ_ADVISE_HUGE)
     return ready if ready > 0 and populate(os, base, ready) >= 0 else 0
@@ -135,7 +140,8 @@ cdef int64_t _expect_appends(mq_os *os, void *base, int64_t file_bytes, bint sma
 cdef class MappedFile:
     """One file of fixed length, mapped when first needed.
 
-    Thread: hold and release need the GIL (or the free-threaded build's per-object lock); the memory itself may be read without it.
+    Thread: hold and release need the GIL (or the free-threaded build's per-object lock); the memory itself may be read
+    without the GIL.
     """
 
     def __cinit__(self):
@@ -147,15 +153,17 @@ cdef class MappedFile:
 
     @staticmethod
     def create(OsApi os_api, path, int64_t start_offset, int64_t file_bytes, bint whole=True, bint durable=True,
-               int64_t room=0, str setting=None, bint appends=False, bint small_syncs=False, int64_t ready=0) -> MappedFile:
-        """Make a new zero-filled file of full length and map it for writing.
+               int64_t room=0, str setting=None, bint appends=False, bint small_syncs=False,
+               int64_t ready=0) -> MappedFile:
+        """Create a zero-filled file of full length and map it for writing.
 
-        Args: whole: allocate blocks for all of it now (the log); otherwise it stays sparse and ``grow`` allocates (queues);
-        room: as if ``grow`` had been called up to there, but none where the disk has not so much; setting: which one asks for less of
-        the disk, for DiskFull; appends, small_syncs, ready: also what ``expect_appends`` does.
+        Args: whole: allocate blocks for all of it now (the log); otherwise the file stays sparse and ``grow`` allocates
+        (queues); room: allocate up to there as ``grow`` does, but nothing where the disk lacks the space; setting: the
+        setting that reduces the disk use, for DiskFull; appends, small_syncs, ready: also call ``expect_appends``.
         Raises: DiskFull, StorageError; no half file is left behind.
-        Durability: the file and its directory entry are synced before this returns; not without ``durable``: the caller does that later.
-        GIL: released, once for everything: a thread that computes lets it wait 5 ms each time that it wants it back.
+        Durability: the file and its directory entry are synced before this returns; without ``durable`` the caller does
+        that later.
+        GIL: released, once for all steps: each re-acquisition beside a computing thread may wait 5 ms.
         """
         cdef MappedFile file = MappedFile.__new__(MappedFile)
         cdef bytes encoded = encode_path(path), parent = _os.path.dirname(encoded)
@@ -177,7 +185,8 @@ cdef class MappedFile:
                 allocated = min(room, file_bytes)
                 if allocated > 0 and allocate(os, fd, 0, allocated) < 0:
                     allocated = 0
-            if rc >= 0:     # a new mapping waits for whoever makes pages ready, who may wait for the journal of the filesystem
+            # a new mapping waits for the thread that makes pages ready, which may wait for the filesystem's journal
+            if rc >= 0:
                 rc_map = os.mmap(os, fd, file_bytes, MQ_READ_WRITE, &address)
                 if rc_map >= 0:
                     guarded = file.guard(address, kept_name, NULL)
@@ -189,8 +198,10 @@ cdef class MappedFile:
             check_room(os_api, rc, _STEPS[step], path, file_bytes if whole else 4096, setting)
         file.fd = fd
         try:
-            if rc < 0:      # asked here: the arguments take memory, and without that the mapping below would have no owner
-                check_room(os_api, rc, _STEPS[step], path if step != SYNC_NAME else decode_path(parent), file_bytes if whole else 4096, setting)
+            # checked here: the arguments allocate, and without memory the mapping below would have no owner
+            if rc < 0:
+                check_room(os_api, rc, _STEPS[step], path if step != SYNC_NAME else decode_path(parent),
+                           file_bytes if whole else 4096, setting)
             check(rc_map, "mmap", path)
             file.allocated = allocated
             file.ready = ready if appends else 0
@@ -203,15 +214,17 @@ cdef class MappedFile:
         return file
 
     @staticmethod
-    def load(OsApi os_api, path, int64_t start_offset, int64_t file_bytes, bint writable=True, bint exact=True) -> MappedFile:
-        """Take an existing file; nothing is mapped yet.
+    def load(OsApi os_api, path, int64_t start_offset, int64_t file_bytes, bint writable=True,
+             bint exact=True) -> MappedFile:
+        """Return an existing file; not mapped yet.
 
         Raises: CorruptFile when its length is not ``file_bytes`` (``exact``): sizes are part of the format.
         """
         cdef MappedFile file = MappedFile.__new__(MappedFile)
         cdef int64_t found = os_api.file_size(path)
         if exact and found != file_bytes:
-            raise CorruptFile("wrong file length", path=str(path), expected=f"{file_bytes} bytes", found=f"{found} bytes")
+            raise CorruptFile("wrong file length", path=str(path), expected=f"{file_bytes} bytes",
+                              found=f"{found} bytes")
         file._init(os_api, path, start_offset, file_bytes, writable)
         return file
 
@@ -230,7 +243,8 @@ cdef class MappedFile:
     cdef int open_fd(self) except -1:
         cdef int fd
         if self.fd < 0:
-            fd = self.os.open(self.os, <const char *> self.native_path, MQ_OPEN_WRITE if self.writable else MQ_OPEN_READ)
+            fd = self.os.open(self.os, <const char *> self.native_path,
+                              MQ_OPEN_WRITE if self.writable else MQ_OPEN_READ)
             check(fd, "open", self.path)
             self.fd = fd
         return 0
@@ -248,21 +262,24 @@ cdef class MappedFile:
         if self.base != NULL:
             return 0
         self.open_fd()
-        # a file that shrank since it was listed would be a SIGBUS later
+        # a file that shrank since the listing would be a SIGBUS later
         rc = self.os.fstat(self.os, self.fd, &st)
         if rc >= 0 and st.bytes < self.file_bytes:
             self.close_fd()
-            raise CorruptFile("file is shorter than its format asks for", path=self.path, expected=f"{self.file_bytes} bytes",
-                              found=f"{st.bytes} bytes")
+            raise CorruptFile("file is shorter than its format asks for", path=self.path,
+                              expected=f"{self.file_bytes} bytes", found=f"{st.bytes} bytes")
         if rc >= 0:
             rc = self.os.mmap(self.os, self.fd, self.file_bytes, MQ_READ_WRITE if self.writable else MQ_READ, &address)
         if opened:
             self.close_fd()
         check(rc, "mmap", self.path)
-        return self.mapped_at(address, self.guard(address, <const char *> self.native_path, NULL if self.latch is None else &self.latch.c))
+        return self.mapped_at(address, self.guard(address, <const char *> self.native_path,
+                                                  NULL if self.latch is None else &self.latch.c))
 
     cdef mq_guarded *guard(self, void *address, const char *kept_name, mq_latch *kept_latch) noexcept nogil:
-        """Before a page of the mapping is touched. Returns: for ``mapped_at``; NULL without memory."""
+        """Register the mapping before a page of it is touched. Returns the entry for ``mapped_at``; NULL without
+        memory.
+        """
         self.damage.hits = 0
         return guard_add(self.os, address, self.file_bytes, kept_name, &self.damage, kept_latch)
 
@@ -314,14 +331,16 @@ cdef class MappedFile:
             self.unmap()
 
     cdef int check_damage(self) except -1:
-        """Raises: CorruptFile when a page of the mapping was lost since it was mapped: what was read from it may be zeros."""
+        """Raise CorruptFile if a page of the mapping was lost since it was mapped: bytes that were read may be zeros.
+        """
         if mq_load32(&self.damage.hits):
-            raise CorruptFile("a mapped page is gone: the file was cut short, or the disk could not read it", path=self.path,
+            raise CorruptFile("a mapped page is gone: the file was cut short, or the disk could not read it",
+                              path=self.path,
                               offset=self.damage.position, expected="a page of the file", found="SIGBUS")
         return 0
 
     cdef void watch(self, Latch latch) noexcept:
-        """From now on a lost page sets this latch (None: nothing but the file's own mark)."""
+        """Let a lost page set this latch (None: only the file's own mark) from now on."""
         cdef Latch kept = self.latch
         if latch is kept:
             return
@@ -330,9 +349,11 @@ cdef class MappedFile:
             guard_watch(self.guarded, NULL if latch is None else &latch.c)
 
     def zero_tail(self, int64_t position) -> int:
-        """Clear what a crash left behind ``position``, so that no later scan takes it for data; returns the bytes cleared.
+        """Clear the bytes that a crash left behind ``position``, so that no later scan takes them for data; returns the
+        bytes cleared.
 
-        Only blocks that hold data are looked at, and not through the mapping: next to a hole of a full disk that may need blocks.
+        Only blocks that hold data are read, and not through the mapping: next to a hole of a full disk the mapping may
+        need blocks.
         Durability: not synced; the next flush of the file covers it.
         """
         cdef mq_os *os = self.os
@@ -364,36 +385,38 @@ cdef class MappedFile:
                 at += n
         self.close_fd()
         if shrunk:
-            raise CorruptFile("file is shorter than its format asks for", path=self.path, expected=f"{self.file_bytes} bytes", found="less")
+            raise CorruptFile("file is shorter than its format asks for", path=self.path,
+                              expected=f"{self.file_bytes} bytes", found="less")
         check(rc, "clear", self.path)
         self.check_damage()
         return cleared
 
     def drop(self) -> None:
-        """Give up the owner's reference: no new holds; the mapping goes with the last hold."""
+        """Drop the owner's reference: no new holds; unmapped with the last hold."""
         if self.owned:
             self.owned = False
             self.release()
 
     def unmap_idle(self) -> None:
-        """Unmap if nobody holds it; the next use maps it again."""
+        """Unmap the file if it has no hold; the next use maps it again."""
         if self.references == 1 and self.owned:
-            self.close_fd()         # first: during the unmapping another thread may map and open it again
+            self.close_fd()         # first: another thread may map and open the file again during the unmap
             self.unmap()
 
     def destroy(self) -> None:
-        """Remove the file's name; readers that hold it keep the bytes. Safe when it is gone already. GIL: released."""
+        """Remove the file's name; readers with a hold keep the bytes. No error if the name is missing. GIL: released.
+        """
         cdef const char *name = <const char *> self.native_path
         cdef mq_os *os = self.os
         cdef int rc
         with nogil:
-            rc = os.unlink(os, name)        # first, and without memory: no name stays
+            rc = os.unlink(os, name)        # first, and without allocation: no name stays
         self.drop()
         if rc != -NO_FILE:
             check(rc, "unlink", self.path)
 
     def grow(self, int64_t end) -> None:
-        """Give blocks to a sparse file up to byte ``end``, so that writes through the mapping there cannot fail.
+        """Allocate blocks of a sparse file up to byte ``end``, so that writes through the mapping there cannot fail.
 
         Raises: DiskFull. GIL: released.
         """
@@ -404,14 +427,14 @@ cdef class MappedFile:
         end = min(end, self.file_bytes)
         if end <= start:
             return
-        base = self.hold()          # else `rest` might unmap it, and close its descriptor, meanwhile
+        base = self.hold()          # else `unmap_idle` could unmap the file and close its descriptor
         try:
             self.open_fd()
             fd = self.fd
             with nogil:
                 rc = allocate(os, fd, start, end - start)
                 if rc >= 0:
-                    # the page cache may keep more than these bytes as one, the rest of which has no blocks
+                    # the page cache may keep a larger folio, whose other bytes have no blocks
                     if populate(os, base + (start & ~<int64_t> 4095), end - (start & ~<int64_t> 4095)) == -NO_PAGE:
                         rc = -NO_SPACE
             self.close_fd()
@@ -422,12 +445,13 @@ cdef class MappedFile:
         self.allocated = end
 
     def expect_appends(self, bint small_syncs, int64_t ready=0) -> None:
-        """Choose the size of the page-cache units (folios) before the first write, and make the first pages writable, so that the put that
-        comes here first does not wait for them; advice only, so it cannot fail. GIL: released.
+        """Choose the size of the page-cache units (folios) before the first write, and make the first pages writable,
+        so that the first put does not wait for them. Advice only, so it cannot fail. GIL: released.
 
-        Args: small_syncs: a sync follows every few records. A store through a mapping dirties the whole folio, so small ones are written
-        faster then. Otherwise huge ones: the kernel makes and maps 2 MiB at once, which halves the cost of new log pages, and after a
-        sync one fault makes all of it writable again. ready: so many bytes from the start.
+        Args: small_syncs: a sync follows every few records. A store through a mapping dirties the whole folio, so small
+        folios are written faster then. Otherwise huge folios: the kernel allocates and maps 2 MiB at once, which halves
+        the cost of new log pages, and after a sync one fault makes the whole folio writable again. ready: number of
+        bytes from the start.
         """
         self.map()
         with nogil:
@@ -435,7 +459,9 @@ cdef class MappedFile:
         self.ready = ready
 
     def preheat(self) -> int:
-        """Make every page resident and writable ahead of use; returns the bytes done. Raises: DiskFull, StorageError."""
+        """Make every page resident and writable ahead of use; returns the number of bytes. Raises: DiskFull,
+        StorageError.
+        """
         cdef mq_os *os = self.os
         cdef uint8_t *base
         cdef int64_t at = 0, n, total = self.file_bytes
@@ -453,9 +479,10 @@ cdef class MappedFile:
         return total
 
     def lock_memory(self, int64_t budget_bytes) -> int:
-        """mlock the file if the process-wide budget allows.
+        """Lock the file in memory if the process-wide budget allows.
 
-        Returns: bytes locked now; 0 when it exceeds the budget. Raises: StorageError when the system refuses (the caller warns and goes on).
+        Returns: bytes locked now; 0 when the file exceeds the budget. Raises: StorageError when the system refuses (the
+        caller warns and continues).
         """
         global live_locked_bytes
         cdef int rc
@@ -475,12 +502,12 @@ cdef class MappedFile:
 
     @property
     def is_mapped(self) -> bool:
-        """Is it mapped now?"""
+        """True if the file is mapped now."""
         return self.base != NULL
 
     @property
     def holds(self) -> int:
-        """How many readers hold it."""
+        """Number of readers with a hold."""
         return self.references - (1 if self.owned else 0)
 
     def __dealloc__(self):

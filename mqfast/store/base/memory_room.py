@@ -1,8 +1,8 @@
-"""How much memory the files of a file system in memory (tmpfs) may still take, before the kernel ends the process.
+"""Free memory for the files of a file system in memory (tmpfs), before the kernel kills the process.
 
-Room: the store. A tmpfs says how much room it has, not how much memory: a control group or a machine that has less ends
-whoever asks for it, with SIGKILL. So a new log file there asks first. It must never refuse where it does not know: what
-cannot be read, and a machine that swaps, has no limit here.
+A tmpfs reports the free space of the tmpfs, not the free memory: a control group or a machine with less memory kills
+the process with SIGKILL. So the memory is checked before a new log file there is created. Limits that cannot be read,
+and machines that swap, refuse nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _GROUPS: Final = "/sys/fs/cgroup"
 
 
 class _Limit(NamedTuple):
-    """Files of one control group, newer or older kind: its limit, its use, and its numbers by name."""
+    """Files of a control group, version 2 or 1: limit, use, and numbers by name."""
 
     limit: str
     used: str
@@ -49,7 +49,7 @@ def _read(os_api: OsApi, path: str) -> str | None:
 
 
 def mount_of(os_api: OsApi, place: str) -> tuple[str, str, str] | None:
-    """(device, kind, options) of the filesystem that holds ``place``, an absolute path; None where nobody says."""
+    """Return (device, kind, options) of the filesystem that holds ``place``, an absolute path; None if unknown."""
     text = _read(os_api, "/proc/self/mounts")
     best: tuple[str, tuple[str, str, str]] | None = None
     for line in (text or "").splitlines():
@@ -64,31 +64,31 @@ def mount_of(os_api: OsApi, place: str) -> tuple[str, str, str] | None:
 
 
 def _numbers(text: str | None) -> dict[str, int]:
-    """Name -> number of lines like ``name 12`` or ``Name: 12 kB``, the latter in bytes."""
-    found: dict[str, int] = {}
+    """Return name -> number of lines like ``name 12`` or ``Name: 12 kB``, the latter in bytes."""
+    numbers: dict[str, int] = {}
     for line in (text or "").splitlines():
         fields = line.split()
         if len(fields) >= 2 and fields[1].isdigit():
-            found[fields[0].rstrip(":")] = int(fields[1]) * (1024 if fields[-1] == "kB" else 1)
-    return found
+            numbers[fields[0].rstrip(":")] = int(fields[1]) * (1024 if fields[-1] == "kB" else 1)
+    return numbers
 
 
 class MemoryRoom:
-    """Asks before a file takes memory. Thread: any."""
+    """Check of the free memory before a file is created. Thread: any."""
 
     def __init__(self, os_api: OsApi, directory: str) -> None:
-        self._door = os_api
+        self._os_api = os_api
         mount = mount_of(os_api, directory)
         self._is_memory = mount is not None and mount[1] in ("tmpfs", "ramfs")
 
     def check(self, wanted: int, path: str, setting: str) -> None:
-        """May a file of so many bytes be made?
+        """Check that a file of ``wanted`` bytes fits.
 
-        Raises: DiskFull, with what is free and whose limit that is.
+        Raises: DiskFull, with the free bytes and the name of the limit.
         """
         if not self._is_memory:
             return
-        machine = _numbers(_read(self._door, "/proc/meminfo"))
+        machine = _numbers(_read(self._os_api, "/proc/meminfo"))
         if machine.get("SwapTotal", 1):
             return
         rooms = [(machine.get("MemAvailable", _UNLIMITED), "this machine"), *self._groups()]
@@ -106,26 +106,26 @@ class MemoryRoom:
         raise error
 
     def _groups(self) -> Iterator[tuple[int, str]]:
-        """(free bytes, name) of the control groups with a limit that this process is in, outermost last."""
-        for line in (_read(self._door, "/proc/self/cgroup") or "").splitlines():
+        """Yield (free bytes, name) of this process's control groups with a limit, outermost last."""
+        for line in (_read(self._os_api, "/proc/self/cgroup") or "").splitlines():
             _, kinds, place = [*line.split(":", 2), "", ""][:3]
             if kinds and "memory" not in kinds.split(","):
                 continue
             tree = f"{_GROUPS}/memory" if kinds else _GROUPS
-            while True:  # in a container the outer groups may not be seen
+            while True:  # in a container the outer groups may be invisible
                 directory = tree + place.rstrip("/")
-                found = self._room_of(directory, _OLDER if kinds else _NEWER)
-                if found is not None:
-                    yield found, f"the control group {directory}"
+                free = self._room_of(directory, _OLDER if kinds else _NEWER)
+                if free is not None:
+                    yield free, f"the control group {directory}"
                 if place in ("", "/"):
                     break
                 place = os.path.dirname(place)
 
     def _room_of(self, directory: str, kind: _Limit) -> int | None:
-        limit, used = (_read(self._door, f"{directory}/{name}") for name in (kind.limit, kind.used))
+        limit, used = (_read(self._os_api, f"{directory}/{name}") for name in (kind.limit, kind.used))
         if limit is None or used is None or not limit.strip().isdigit():  # "max": none
             return None
         if int(limit) >= _UNLIMITED:
             return None
-        numbers = _numbers(_read(self._door, f"{directory}/{kind.stat}"))
+        numbers = _numbers(_read(self._os_api, f"{directory}/{kind.stat}"))
         return int(limit) - int(used) + sum(numbers.get(name, 0) for name in kind.reclaimable)

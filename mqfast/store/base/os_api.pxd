@@ -1,10 +1,12 @@
-# The one door to the operating system, and the C of csrc/, which is linked into this extension only: the others reach it by cimport.
+# The calls of the operating system, and the C of csrc/. csrc/ is linked into this extension only; others reach it by
+# cimport.
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 cdef extern from *:
     """
     /* Without memory for a traceback, the C that Cython makes of `except` and `with` increments and decrements the
-     * reference count of NULL, which ends the process. tests/memory meets that at open; no flag of Cython prevents it. */
+     * reference count of NULL, which ends the process. tests/memory covers that at open; no flag of Cython prevents
+     * it. */
     #undef Py_INCREF
     #undef Py_DECREF
     #define Py_INCREF(object) Py_XINCREF((PyObject *) (object))
@@ -41,7 +43,7 @@ cdef extern from "short_copy.h" nogil:
     void mq_short_copy(uint8_t *to, const uint8_t *source, size_t n)
     bint mq_short_equal(const uint8_t *a, const uint8_t *b, size_t n)
 
-# Rules of our own, checked in debug builds; macros: in others their arguments are not evaluated.
+# Invariants of this code, checked in debug builds; macros: other builds do not evaluate the arguments.
 cdef extern from "invariants.h" nogil:
     enum:
         MQ_IS_DEBUG
@@ -82,7 +84,7 @@ cdef extern from "atomics.h" nogil:
     int mq_lock_try(uint32_t *word)
     int mq_let_go(uint32_t *word)
 
-cdef extern from "os_door.h" nogil:
+cdef extern from "os_api.h" nogil:
     ctypedef struct mq_stat:
         int64_t bytes
         int64_t mtime_ms
@@ -166,7 +168,7 @@ cdef class OsApi:
     cdef int _stat(self, object path, mq_stat *st) except 1
 
 
-# The functions of csrc/, exported once. Other extensions must call these, never the C names, which are not linked there.
+# The functions of csrc/, exported once. Other extensions call these, not the C names, which are not linked there.
 cdef uint32_t crc32(uint32_t seed, const uint8_t *p, size_t n) noexcept nogil
 cdef uint32_t crc31(const uint8_t *p, size_t n) noexcept nogil
 cdef uint32_t crc32_more(uint32_t crc, const uint8_t *p, size_t n) noexcept nogil
@@ -187,20 +189,21 @@ cdef void unmap_written(mq_os *os, void *address, int64_t n) noexcept nogil
 cdef int allocate(mq_os *os, int fd, int64_t offset, int64_t n) noexcept nogil
 cdef int allocate_empty(mq_os *os, int fd, int64_t offset, int64_t n) noexcept nogil
 
-# The page cache keeps up to 2 MiB of a file as one unit, a folio, which starts at a multiple of its length. A write through a mapping makes all
-# of it dirty, so that all of it needs blocks.
+# The page cache keeps up to 2 MiB of a file as one unit, a folio, which starts at a multiple of its length. A write
+# through a mapping dirties the whole folio, so the whole folio needs blocks.
 cdef enum:
     FOLIO = 2 << 20
 cdef inline int64_t in_folios(int64_t position) noexcept nogil:
-    """The end of the folio that ends at or behind this position."""
+    """Return the end of the folio that ends at or behind this position."""
     return (position + FOLIO - 1) & ~<int64_t> (FOLIO - 1)
 
-cdef mq_guarded *guard_add(mq_os *os, void *address, int64_t n, const char *path, mq_damage *damage, mq_latch *latch) noexcept nogil
+cdef mq_guarded *guard_add(mq_os *os, void *address, int64_t n, const char *path, mq_damage *damage,
+                           mq_latch *latch) noexcept nogil
 cdef void guard_watch(mq_guarded *guarded, mq_latch *latch) noexcept nogil
 cdef void guard_remove(mq_guarded *guarded) noexcept nogil
 cdef void latch_cut(mq_latch *latch) noexcept nogil
 
-# errno (negative, as the door returns it) -> exception of mqfast.errors
+# errno (negative, as the table returns it) -> exception of mqfast.errors
 cpdef bytes encode_path(object path)
 cpdef str decode_path(object path)
 cdef object os_error(int64_t rc, str what, object path)
@@ -210,16 +213,16 @@ cdef int check_room(OsApi os_api, int64_t rc, str what, object path, int64_t wan
 cdef class Mutex:
     cdef uint32_t word
     cdef readonly uint32_t waiting      # threads
-    cdef int64_t owner                  # ident of the thread that has it, or 0
-    cdef int depth                      # of that thread
+    cdef int64_t owner                  # ident of the thread that holds the lock, or 0
+    cdef int depth                      # nesting depth of that thread
     cdef bint nests
 
 
 cdef int acquire(Mutex mutex) except -1
-cdef void acquire_without_gil(Mutex mutex) noexcept nogil     # not in the thread in which Python runs signal handlers
+cdef void acquire_without_gil(Mutex mutex) noexcept nogil     # not in the main thread, which runs signal handlers
 cdef void release(Mutex mutex) noexcept nogil
 cdef void handoff(Mutex mutex) noexcept nogil
 cdef int refuse_nested() except -1
 cdef bint gets_signals() noexcept
 cdef enum:
-    LONGEST_WAIT_NS = 100000000         # without a look at signals, which only a thread with the GIL can handle
+    LONGEST_WAIT_NS = 100000000         # longest wait between two checks for signals, which need the GIL

@@ -1,4 +1,4 @@
-"""Types of os_api.pyx; what each part does is described there."""
+"""Types of os_api.pyx; the docstrings are there."""
 
 from collections.abc import Callable
 from os import PathLike

@@ -1,7 +1,7 @@
-"""OsDoor: the store's only way to files, mappings and clocks, and the one place where an errno becomes an exception.
+"""OsApi: the store's only access to files, mappings and clocks, and the one place where an errno becomes an exception.
 
-It must never hold the GIL over a call that may wait for the disk. csrc/os_door.h has the table of calls; this extension is the only one
-that links csrc/, so that its statics (CPU choice, OS table) exist once.
+The GIL is released over every call that may wait for the disk. csrc/os_api.h has the table of calls. Only this
+extension links csrc/, so that its static variables (CPU choice, OS table) exist once.
 """
 
 import errno as _errno
@@ -42,7 +42,7 @@ cdef extern from "atomics.h" nogil:
     void mq_yield()
     void mq_name_thread(const char *name)
 
-cdef extern from "os_door.h" nogil:
+cdef extern from "os_api.h" nogil:
     int64_t mq_os_spared(int64_t n)
     int mq_os_write_all(mq_os *os, int fd, const void *p, int64_t n, int64_t offset)
     int64_t mq_os_read_all(mq_os *os, int fd, void *p, int64_t n, int64_t offset)
@@ -63,8 +63,8 @@ cdef extern from "sigbus_guard.h" nogil:
     int64_t mq_guard_count()
 
 
-cdef int HANDOFF_TIMES = 20            # looks for whether another thread has the lock by now,
-cdef int64_t HANDOFF_NS = 50000        # so far apart
+cdef int HANDOFF_TIMES = 20            # checks whether another thread has the lock by now
+cdef int64_t HANDOFF_NS = 50000        # interval of these checks
 
 
 cdef uint32_t crc32(uint32_t seed, const uint8_t *p, size_t n) noexcept nogil:
@@ -124,7 +124,8 @@ cdef int allocate(mq_os *os, int fd, int64_t offset, int64_t n) noexcept nogil:
 cdef int allocate_empty(mq_os *os, int fd, int64_t offset, int64_t n) noexcept nogil:
     return mq_os_allocate_empty(os, fd, offset, n)
 
-cdef mq_guarded *guard_add(mq_os *os, void *address, int64_t n, const char *path, mq_damage *damage, mq_latch *latch) noexcept nogil:
+cdef mq_guarded *guard_add(mq_os *os, void *address, int64_t n, const char *path, mq_damage *damage,
+                           mq_latch *latch) noexcept nogil:
     if os.unguarded:
         return &mq_guard_refused
     return mq_guard_add(address, n, path, damage, latch)
@@ -140,26 +141,30 @@ cdef void latch_cut(mq_latch *latch) noexcept nogil:
 
 
 cpdef bytes encode_path(object path):
-    """The bytes of a path for the system: always UTF-8, whatever the locale says, since topics are names of directories and RocketMQ's are
-    UTF-8; bytes that are none stand in the text as os.fsdecode leaves them.
+    """Return the bytes of a path for the system: UTF-8 for any locale.
+
+    Topics are names of directories, and RocketMQ's are UTF-8. Bytes that are not UTF-8 are represented in the text as
+    os.fsdecode does.
     """
     path = _os.fspath(path)
     return path if isinstance(path, bytes) else (<str> path).encode("utf-8", "surrogateescape")
 
 
 cpdef str decode_path(object path):
-    """The text of a path or name: what encode_path makes the same bytes of."""
+    """Return the text of a path or name; the inverse of encode_path."""
     path = _os.fspath(path)
     return path if isinstance(path, str) else (<bytes> path).decode("utf-8", "surrogateescape")
 
 
 def lost_page_count() -> int:
-    """How often this process touched a mapped page that was gone (a file cut short, a disk that cannot read), and went on."""
+    """Return how often this process touched a mapped page that was lost (a truncated file, a disk that cannot read) and
+    continued.
+    """
     return mq_guard_hits()
 
 
 def guarded_count() -> int:
-    """How many mappings of this process are guarded now."""
+    """Return the number of mappings of this process that are guarded now."""
     return mq_guard_count()
 
 
@@ -174,31 +179,35 @@ cdef extern from *:
     bint MQ_COUNTS_GIL
 
 cdef enum:
-    MOST_PATHS = 8      # of one call of OsDoor.devices
+    MOST_PATHS = 8      # of one call of OsApi.devices
 
 cdef int64_t gil_takes = 0
 _gil_takes = PyCapsule_New(&gil_takes, "mqfast.store.base.os_api._gil_takes", NULL)
 
 
 def service_gil_takes() -> int | None:
-    """How often the threads of the services of all stores took the GIL again after C code of the store; None unless it is a debug build on Linux."""
+    """Return how often the service threads of all stores took the GIL again after C code of the store.
+
+    None unless this is a debug build on Linux.
+    """
     return mq_load64(&gil_takes) if MQ_COUNTS_GIL and _sys.platform.startswith("linux") else None
 
 
 def name_thread(str name) -> None:
-    """Name the calling thread for top, perf and debuggers, which show 15 bytes of it; on Linux only."""
+    """Name the calling thread for top, perf and debuggers, which show 15 bytes; on Linux only."""
     text = name.encode()
     cdef const char *given = text
     mq_name_thread(given)
 
 
 def crc32_variant() -> str:
-    """The CRC implementation chosen for this CPU."""
+    """Return the name of the CRC implementation chosen for this CPU."""
     return mq_crc32_variant().decode()
 
 
 def body_crc(data) -> int:
-    """CRC-32 of a bytes-like object with the sign bit cleared, as records store it. Source: UtilAll.crc32."""
+    """Return the CRC-32 of a bytes-like object with the sign bit cleared, as records store it. Source: UtilAll.crc32.
+    """
     cdef const uint8_t[::1] view = data
     return mq_crc31(&view[0], view.shape[0]) if view.shape[0] else 0
 
@@ -229,7 +238,7 @@ cdef int check(int64_t rc, str what, object path) except -1:
 
 
 def _mount_of(str directory) -> str:
-    """The mount point of the file system that a directory is on."""
+    """Return the mount point of the file system of a directory."""
     cdef bytes place = _os.path.realpath(encode_path(directory))
     while not _os.path.ismount(place):
         place = _os.path.dirname(place)
@@ -237,9 +246,10 @@ def _mount_of(str directory) -> str:
 
 
 cdef int check_room(OsApi os_api, int64_t rc, str what, object path, int64_t wanted, str setting) except -1:
-    """As check, of a call that asked for ``wanted`` bytes of the disk. ``setting``: which ones ask for less, as text, or None.
+    """Raise as check, for a call that needs ``wanted`` bytes of the disk.
 
-    Raises: DiskFull with all that somebody needs who has to make room.
+    setting: the settings that reduce the need, as text, or None.
+    Raises: DiskFull with the details needed to make room.
     """
     cdef int64_t total = 0, available = -1
     cdef bytes encoded
@@ -273,7 +283,7 @@ cdef int check_room(OsApi os_api, int64_t rc, str what, object path, int64_t wan
 
 cdef extern from *:
     """
-    /* How many Mutexes the calling thread has. */
+    /* Number of Mutexes that the calling thread holds. */
     #if defined(__GLIBC__)
     static __thread int mq_mutexes_held __attribute__((tls_model("initial-exec")));
     #else
@@ -284,7 +294,7 @@ cdef extern from *:
     int mq_mutexes_held
     void mq_hold(int more) noexcept nogil
 
-cdef unsigned long main_thread = 0     # the one in which Python runs signal handlers
+cdef unsigned long main_thread = 0     # the thread in which Python runs signal handlers
 
 
 def _note_main_thread() -> None:
@@ -298,15 +308,16 @@ _os.register_at_fork(after_in_child=_note_main_thread)
 
 @cython.final
 cdef class Mutex:
-    """A lock that knows which thread has it: ``with mutex:``.
+    """A lock that knows its owner thread: ``with mutex:``.
 
-    A signal handler runs in the middle of whatever the main thread does, also of a call that has a lock. It cannot wait for that call, and what the
-    lock guards may be half done: to take a lock that the thread has already raises NestedCall, unless the lock ``nests``, as some do for calls of
-    one method from another. What may be called from a handler therefore begins with ``refuse_nested`` where such locks are taken.
+    A signal handler runs in the middle of any call of the main thread, also of a call that holds a lock. The handler
+    cannot wait for that call, and the data that the lock guards may be inconsistent. So a second acquire by the owner
+    raises NestedCall, unless the lock ``nests``, for calls of one method from another. A function that handlers may
+    call therefore begins with ``refuse_nested`` where such locks are taken.
 
-    threading's locks make a tuple when a block ends with an exception; where there is no memory for it, they stay locked for ever.
-    Cython's ``with`` makes that tuple too: in a .pyx it is acquire, try, finally, release.
-    Thread: any. GIL: released while waiting. Raises, before it is taken: what a signal handler raises meanwhile.
+    threading's locks allocate a tuple when a block ends with an exception; without memory for the tuple they stay
+    locked. Cython's ``with`` allocates that tuple too: in a .pyx the form is acquire, try, finally, release.
+    Thread: any. GIL: released while waiting. Raises, before the lock is taken: exceptions of signal handlers.
     """
 
     def __cinit__(self, bint nests=False):
@@ -314,7 +325,7 @@ cdef class Mutex:
 
     @property
     def is_mine(self) -> bool:
-        """Does the calling thread have it?"""
+        """True if the calling thread holds the lock."""
         return mq_load64(&self.owner) == <int64_t> PyThread_get_thread_ident()
 
     def __enter__(self):
@@ -372,39 +383,46 @@ cdef void release(Mutex mutex) noexcept nogil:
 
 
 cdef object _nested():
-    return NestedCall("called while the same thread is inside another call that has a lock of a store, from a signal handler, a finalizer or a callback"
+    return NestedCall("called while the same thread is inside another call that has a lock of a store, "
+                      "from a signal handler, a finalizer or a callback"
                       ": nothing was done; set a flag there and call when that call has returned")
 
 
 cdef int refuse_nested() except -1:
-    """Raises NestedCall in a signal handler that interrupted a call which has a lock."""
+    """Raise NestedCall in a signal handler that interrupted a call which holds a lock."""
     if mq_mutexes_held > 0 and PyThread_get_thread_ident() == main_thread:
         raise _nested()
     return 0
 
 
 cdef bint gets_signals() noexcept:
-    """Is it the thread in which Python runs signal handlers? It must not wait longer than LONGEST_WAIT_NS without PyErr_CheckSignals."""
+    """Return true in the thread in which Python runs signal handlers.
+
+    That thread must call PyErr_CheckSignals at least every LONGEST_WAIT_NS of a wait.
+    """
     return PyThread_get_thread_ident() == main_thread
 
 
 def current_ident() -> int:
-    """The calling thread of the system, whatever stands in the place of threading's function."""
+    """Return the ident of the calling system thread, also where threading's function is replaced."""
     return PyThread_get_thread_ident()
 
 
 def check_not_nested() -> None:
-    """Raise NestedCall in a signal handler that interrupted a call of the main thread which has a lock of a store."""
+    """Raise NestedCall in a signal handler that interrupted a call of the main thread which holds a lock of a store."""
     refuse_nested()
 
 
 def is_nested() -> bool:
-    """Does the calling thread have a lock of a store?"""
+    """Return true if the calling thread holds a lock of a store."""
     return mq_mutexes_held > 0
 
 
 cdef void handoff(Mutex mutex) noexcept nogil:
-    """Give, and let one that waits have it: whoever takes a lock again at once has it before the other one is awake, time after time."""
+    """Release the mutex and wait until a waiter owns it.
+
+    Otherwise this thread would re-acquire the mutex first, each time, and starve the waiter.
+    """
     cdef uint32_t waited, now
     cdef int i
     cdef bint nested = mutex.depth > 1
@@ -421,14 +439,15 @@ cdef void handoff(Mutex mutex) noexcept nogil:
 
 @cython.final
 cdef class SystemThread:
-    """A thread of the system, also where something else stands in the place of threading's (gevent and eventlet: a loop that sleeps in C would stop
-    all that runs beside it). It ends with the interpreter, as a daemon does.
+    """A thread of the system, also where threading's threads are replaced, and daemonic.
+
+    Under gevent and eventlet a loop that sleeps in C would stop all greenlets of its thread.
     """
     cdef object target
     cdef uint32_t ended
 
     def __init__(self, target):
-        """Start it. Raises: RuntimeError where the system has no thread."""
+        """Start the thread. Raises: RuntimeError where the system has no thread."""
         self.target = target
         Py_INCREF(self)
         if PyThread_start_new_thread(_run_thread, <void *> self) == <unsigned long> -1:
@@ -436,7 +455,7 @@ cdef class SystemThread:
             raise RuntimeError("can't start new thread")
 
     def join(self) -> None:
-        """Wait for its end. GIL: released. Raises: what a signal handler raises."""
+        """Wait until the thread has ended. GIL: released. Raises: exceptions of signal handlers."""
         while not mq_load32(&self.ended):
             with nogil:
                 mq_futex_wait(&self.ended, 0, LONGEST_WAIT_NS)
@@ -456,10 +475,11 @@ cdef void _run_thread(void *given) noexcept with gil:
 
 @cython.no_gc_clear
 cdef class ByteLock:
-    """A held lock on byte 0 of a file; nobody else, mqfast or Java, in whatever process, can take it meanwhile.
+    """A held lock on byte 0 of a file. No other holder, mqfast or Java, in any process, can take the lock meanwhile.
 
-    It belongs to this open file: other descriptors of the same file may be opened and closed. A forked child has the descriptor too, and must
-    abandon it, else the lock outlives a parent that is killed. Where the kernel only has record locks, no other room may open the file.
+    The lock belongs to this open file description: other descriptors of the same file may be opened and closed. A
+    forked child has the descriptor too, and must abandon it, else the lock outlives a parent that is killed. Where the
+    kernel only has record locks, no other module may open the file.
     """
     cdef OsApi os_api
     cdef int fd
@@ -469,7 +489,7 @@ cdef class ByteLock:
         self.fd = -1
 
     def release(self) -> None:
-        """Let go of the lock. Safe to call twice."""
+        """Release the lock. Safe to call twice."""
         if self.fd >= 0:
             self.os_api.os.unlock_byte(self.os_api.os, self.fd)
             self.abandon()
@@ -492,7 +512,7 @@ def _name_of(entry) -> str:
 def _is_directory(entry) -> bool:
     try:
         return entry.is_dir()
-    except OSError:         # a link that leads nowhere we may look
+    except OSError:         # a link to an unreadable target
         return False
 
 
@@ -509,7 +529,7 @@ cdef enum:
 
 
 cdef int _check_step(OsApi os_api, int rc, int step, object path, int64_t n) except -1:
-    """Raise what a step of writing a file ended with."""
+    """Raise the error of a failed step of writing a file."""
     if step <= WRITE:
         check_room(os_api, rc, _STEPS[step], path, n, None)
     else:
@@ -518,9 +538,10 @@ cdef int _check_step(OsApi os_api, int rc, int step, object path, int64_t n) exc
 
 
 cdef int _write_whole(mq_os *os, const char *name, const char *data, int64_t n, int *step) noexcept nogil:
-    """Create or overwrite a file and fsync it. 0, or -errno of ``step``.
+    """Create or overwrite a file and fsync it. Returns 0, or -errno of ``step``.
 
-    A write that fails halfway would take the last blocks of a full disk: more than one block is asked for before.
+    A write that fails halfway would take the last blocks of a full disk: more than one block is allocated before the
+    write.
     """
     cdef int rc, fd
     step[0] = OPEN
@@ -538,9 +559,13 @@ cdef int _write_whole(mq_os *os, const char *name, const char *data, int64_t n, 
     return min(rc, 0)
 
 
-cdef int _replace(mq_os *os, const char *target, const char *temporary, const char *directory, const char *kept, const char *data, int64_t n,
-                  int *step) noexcept nogil:
-    """Write ``temporary``, rename what is at ``target`` to ``kept`` unless that is empty, rename ``temporary`` to ``target``. 0, or -errno of ``step``."""
+cdef int _replace(mq_os *os, const char *target, const char *temporary, const char *directory, const char *kept,
+                  const char *data, int64_t n, int *step) noexcept nogil:
+    """Write ``temporary``, rename the file ``target`` to ``kept`` unless that is empty, rename ``temporary`` to
+    ``target``.
+
+    Returns 0, or -errno of ``step``.
+    """
     cdef mq_stat st
     cdef int rc = _write_whole(os, temporary, data, n, step)
     if rc >= 0 and kept[0] != 0:
@@ -556,17 +581,18 @@ cdef int _replace(mq_os *os, const char *target, const char *temporary, const ch
         rc = os.rename(os, temporary, target)
     if rc < 0:
         if step[0] != OPEN:
-            os.unlink(os, temporary)    # a part of it would keep blocks of a full disk
+            os.unlink(os, temporary)    # a partial file would keep blocks of a full disk
         return rc
     step[0] = FSYNC_DIRECTORY
     return min(os.sync_directory(os, directory), 0)
 
 
 cdef class OsApi:
-    """The operating system as the store sees it.
+    """The operating system as the store uses it.
 
-    A fresh door is the real system. ``fixed_clock_ms`` (tests, byte-exact replays) replaces the wall clock. Every method raises a
-    ``StorageError`` (``DiskFull``, ``MapFailed``, ``StoreNotFound``, ``StoreLocked``) that carries errno and file name.
+    A new instance uses the real system. ``fix_clock`` (tests, byte-exact replays) replaces the wall clock. Every method
+    raises a ``StorageError`` (``DiskFull``, ``MapFailed``, ``StoreNotFound``, ``StoreLocked``) with errno and file
+    name.
 
     Thread: any. GIL: released over every call that may wait.
     """
@@ -583,15 +609,21 @@ cdef class OsApi:
 
     @property
     def table_address(self) -> int:
-        """Address of this door's own table of calls (struct mq_os): a test may put other functions there before the store is opened."""
+        """Address of this instance's own table of calls (struct mq_os): a test may replace functions there before the
+        store is opened.
+        """
         return <size_t> self.os
 
     def guard_mappings(self, bint guarded) -> None:
-        """Shall a page that a mapped file loses be an error (the default), or the SIGBUS of the process? For what is mapped from now on."""
+        """Choose the effect of a lost page of a mapped file: an error (guarded, the default), or SIGBUS for the
+        process.
+
+        Applies to files that are mapped from now on.
+        """
         self.table.unguarded = not guarded
 
     def fix_clock(self, now_ms) -> None:
-        """Let the wall clock stand at ``now_ms`` (int, ms), or run again (None)."""
+        """Fix the wall clock at ``now_ms`` (int, ms), or let it run again (None)."""
         if now_ms is None:
             self.table.clock_ms = mq_os_real().clock_ms
             return
@@ -599,7 +631,7 @@ cdef class OsApi:
         self.table.clock_ms = _fixed_clock_ms
 
     def read_file(self, path, max_bytes=64 << 20) -> bytes:
-        """The whole file; refuses one longer than ``max_bytes``."""
+        """Return the whole file; refuse a file longer than ``max_bytes``."""
         cdef bytes p = encode_path(path)
         cdef const char *c = p
         cdef mq_os *os = self.os
@@ -617,7 +649,7 @@ cdef class OsApi:
                 raise StorageError(_errno.EISDIR, "is a directory", path)
             if st.bytes > max_bytes:
                 raise StorageError(_errno.EFBIG, f"expected at most {max_bytes} bytes, found {st.bytes}", path)
-            # the kernel's own tables (/proc, /sys) say 0 bytes and have some
+            # the kernel's own tables (/proc, /sys) report 0 bytes and have some
             room = st.bytes if st.bytes else min(<int64_t> max_bytes, 65536)
             data = PyBytes_FromStringAndSize(NULL, room)
             to = PyBytes_AS_STRING(data)
@@ -629,7 +661,9 @@ cdef class OsApi:
             os.close(os, fd)
 
     def write_file(self, path, bytes data) -> None:
-        """Create or overwrite the file and fsync it. A crash may leave a part: use replace_file where that matters."""
+        """Create or overwrite the file and fsync it. A crash may leave a partial file: use replace_file where that
+        matters.
+        """
         cdef bytes p = encode_path(path)
         cdef const char *c = p
         cdef const char *from_ = data
@@ -640,7 +674,10 @@ cdef class OsApi:
         _check_step(self, rc, step, path, n)
 
     def overwrite(self, path, bytes data, int64_t offset=0, bint create=True) -> None:
-        """Write ``data`` in place at ``offset`` (the file is never shortened; created if missing, with ``create``) and fsync."""
+        """Write ``data`` in place at ``offset`` and fsync.
+
+        The file is never shortened; a missing file is created (``create``).
+        """
         cdef bytes p = encode_path(path)
         cdef const char *c = p
         cdef const char *from_ = data
@@ -659,14 +696,16 @@ cdef class OsApi:
         check(rc_sync, "fsync", path)
 
     def replace_file(self, path, bytes data, keep=None) -> None:
-        """Put ``data`` at ``path`` so that a crash leaves the old or the new file, whole: temp, fsync, rename, fsync of the directory.
+        """Replace the file ``path`` by ``data`` atomically: temporary file, fsync, rename, fsync of the directory.
 
-        keep: another name of the same directory, which the present file, if there is one, gets first; a crash may then leave it only under that
-        name. GIL: released once for all steps, since each way back to it can take 5 ms beside a thread that computes.
+        A crash leaves the old or the new file, whole. keep: another name in the same directory, to which an existing
+        file is renamed first; a crash may then leave the file only under that name. GIL: released once for all steps,
+        since each re-acquisition can take 5 ms beside a computing thread.
         """
         path = _os.fspath(path)
         cdef bytes target_ = encode_path(path), temporary_ = encode_path(path + ".tmp")
-        cdef bytes directory_ = encode_path(_os.path.dirname(path) or "."), keep_ = b"" if keep is None else encode_path(keep)
+        cdef bytes directory_ = encode_path(_os.path.dirname(path)
+                                            or "."), keep_ = b"" if keep is None else encode_path(keep)
         cdef const char *target = target_
         cdef const char *temporary = temporary_
         cdef const char *directory = directory_
@@ -679,7 +718,8 @@ cdef class OsApi:
         _check_step(self, rc, step, path, n)
 
     def sync_latencies_ns(self, path, int rounds=32) -> list:
-        """Append 1 KiB and fdatasync, ``rounds`` times, to a file of this name that is removed again; ns of each round."""
+        """Append 1 KiB and fdatasync, ``rounds`` times, to a temporary file of this name; return the ns of each round.
+        """
         cdef bytes p = encode_path(path)
         cdef const char *c = p
         cdef mq_os *os = self.os
@@ -708,7 +748,9 @@ cdef class OsApi:
         return took
 
     def rename(self, source, target) -> None:
-        """Rename within one filesystem; replaces ``target``. GIL: released: on a busy journal it takes tens of milliseconds."""
+        """Rename within one filesystem; replaces ``target``. GIL: released, since a busy journal takes tens of
+        milliseconds.
+        """
         cdef bytes from_ = encode_path(source), to = encode_path(target)
         cdef const char *old = from_
         cdef const char *new = to
@@ -726,7 +768,7 @@ cdef class OsApi:
         check(rc, "unlink", path)
 
     def makedirs(self, path, bint durable=True) -> None:
-        """Create the directory and its missing parents; each new entry is made durable, unless the caller does that later."""
+        """Create the directory and its missing parents; each new entry is made durable here, or by the caller later."""
         cdef bytes encoded = encode_path(path)
         cdef const char *name = encoded
         cdef mq_os *os = self.os
@@ -745,7 +787,8 @@ cdef class OsApi:
         try:
             self.fsync_dir(parent)
         except BaseException:
-            # else the next attempt would find it there and take it for durable; without memory, which may be what failed
+            # else the next attempt would take the entry for durable. No allocation: memory may be the reason of the
+            # failure
             with nogil:
                 os.rmdir(os, name)
             raise
@@ -759,9 +802,9 @@ cdef class OsApi:
         check(self._call(self.os.rmdir, path), "rmdir", path)
 
     def listdir(self, path) -> list:
-        """Names in a directory, sorted; an empty list when there is no such directory."""
+        """Return the names in a directory, sorted; an empty list for a missing directory."""
         try:
-            # no comprehension: Cython 3.3 gives up an element of one twice where the list cannot grow
+            # no comprehension: Cython 3.3 releases an element of a comprehension twice where the list cannot grow
             names = list(map(decode_path, _os.listdir(encode_path(path))))
         except FileNotFoundError:
             return []
@@ -771,9 +814,9 @@ cdef class OsApi:
         return names
 
     def subdirectories(self, path) -> list:
-        """Names of the directories in a directory, sorted; an empty list when there is no such directory."""
+        """Return the names of the directories in a directory, sorted; an empty list for a missing directory."""
         try:
-            # the listing tells what is a directory: no stat for each
+            # the listing has the type of each entry: no stat
             with _os.scandir(encode_path(path)) as entries:
                 names = list(map(_name_of, filter(_is_directory, entries)))
         except FileNotFoundError:
@@ -784,7 +827,7 @@ cdef class OsApi:
         return names
 
     cdef int _call(self, PathCall call, object path) except 1:
-        """One call on a name, without the GIL: 0, or -errno."""
+        """Make one call on a name, without the GIL. Returns 0, or -errno."""
         cdef bytes encoded = encode_path(path)
         cdef const char *name = encoded
         cdef mq_os *os = self.os
@@ -794,7 +837,7 @@ cdef class OsApi:
         return min(rc, 0)
 
     cdef int _stat(self, object path, mq_stat *st) except 1:
-        """The same for stat."""
+        """Make a stat call on a name, without the GIL. Returns 0, or -errno."""
         cdef bytes encoded = encode_path(path)
         cdef const char *name = encoded
         cdef mq_os *os = self.os
@@ -804,7 +847,7 @@ cdef class OsApi:
         return min(rc, 0)
 
     def exists(self, path) -> bool:
-        """Is there a file or directory of that name?"""
+        """Return true if a file or directory of that name exists."""
         cdef mq_stat st
         cdef int rc = self._stat(path, &st)
         if rc in (-_errno.ENOENT, -_errno.ENOTDIR):
@@ -813,7 +856,7 @@ cdef class OsApi:
         return True
 
     def is_dir(self, path) -> bool:
-        """Is there a directory of that name? Raises: StorageError when the disk cannot tell."""
+        """Return true if a directory of that name exists. Raises: StorageError when the disk cannot be read."""
         cdef mq_stat st
         cdef int rc = self._stat(path, &st)
         if rc in (-_errno.ENOENT, -_errno.ENOTDIR, -_errno.EACCES, -_errno.ELOOP):
@@ -822,25 +865,28 @@ cdef class OsApi:
         return st.is_directory != 0
 
     def file_size(self, path) -> int:
-        """Length in bytes."""
+        """Return the length in bytes."""
         cdef mq_stat st
         check(self._stat(path, &st), "stat", path)
         return st.bytes
 
     def mtime_ms(self, path) -> int:
-        """Time of the last modification, ms since the epoch."""
+        """Return the time of the last modification, ms since the epoch."""
         cdef mq_stat st
         check(self._stat(path, &st), "stat", path)
         return st.mtime_ms
 
     def file_id(self, path) -> tuple:
-        """(device, inode): equal for two names of one file."""
+        """Return (device, inode): equal for two names of the same file."""
         cdef mq_stat st
         check(self._stat(path, &st), "stat", path)
         return st.device, st.inode
 
     def devices(self, list paths not None) -> list:
-        """The device of each path, -1 where nothing is of that name. GIL: released once for all: a service asks for them every few seconds."""
+        """Return the device of each path, -1 for a missing path.
+
+        GIL: released once for all paths: a service makes this call every few seconds.
+        """
         cdef list native = [encode_path(path) for path in paths]
         cdef const char *names[MOST_PATHS]
         cdef mq_stat found[MOST_PATHS]
@@ -863,7 +909,10 @@ cdef class OsApi:
         check(self._call(self.os.sync_directory, path), "fsync of directory", path)
 
     def statvfs(self, path) -> tuple:
-        """(total, available) bytes of the filesystem that holds ``path``, as df reckons them. GIL: released: it sums up what each processor has."""
+        """Return (total, available) bytes of the filesystem that holds ``path``, as df computes them.
+
+        GIL: released: the system sums up counters of each processor.
+        """
         cdef int64_t total = 0, available = 0
         cdef bytes name = encode_path(path)
         cdef const char *c = name
@@ -875,11 +924,11 @@ cdef class OsApi:
         return total, available
 
     def lock_byte(self, path) -> ByteLock:
-        """Lock byte 0 of ``path`` (created if missing) without waiting, and write ``lock`` into it.
+        """Lock byte 0 of ``path`` (created if missing) without waiting, and write ``lock`` into the file.
 
-        Raises: StoreLocked when another process, or another descriptor of this one, holds it.
+        Raises: StoreLocked when another process, or another descriptor of this process, holds the lock.
         """
-        cdef ByteLock held = ByteLock.__new__(ByteLock)     # closes the descriptor, whatever fails
+        cdef ByteLock held = ByteLock.__new__(ByteLock)     # closes the descriptor on any failure
         held.os_api = self
         held.path = _os.fspath(path)
         held.fd = self.os.open(self.os, encode_path(path), MQ_OPEN_WRITE | MQ_OPEN_CREATE)
@@ -887,7 +936,7 @@ cdef class OsApi:
         check(fd, "open", path)
         check(self.os.lock_byte(self.os, fd), "lock", path)
         written = mq_os_write_all(self.os, fd, <const char *> b"lock", 4, 0)
-        if written not in (-_errno.ENOSPC, -_errno.EDQUOT):     # what the file holds does not matter: it is locked
+        if written not in (-_errno.ENOSPC, -_errno.EDQUOT):  # the content of the file does not matter: the lock is held
             check(written, "write", path)
         return held
 
@@ -895,14 +944,16 @@ cdef class OsApi:
 @cython.no_gc_clear
 @cython.final
 cdef class OpenDirectory:
-    """A directory that is kept open: its number is not given to another one meanwhile, and its filesystem can be synced as a whole.
+    """A directory that is kept open: its inode number is not reused meanwhile, and its filesystem can be synced as a
+    whole.
 
-    A sync tells of what could not be written since this was made. Raises: StorageError. Thread: any, but close when nobody syncs.
+    A sync reports write errors since this object was made. Raises: StorageError. Thread: any, but close while no sync
+    runs.
     """
     cdef OsApi os_api
     cdef int fd
     cdef str path
-    cdef readonly int64_t device        # number of its filesystem, as stat gives it
+    cdef readonly int64_t device        # number of the filesystem, as stat reports it
 
     def __cinit__(self, OsApi os_api not None, path):
         cdef mq_stat st
@@ -919,7 +970,10 @@ cdef class OpenDirectory:
             self.os_api.os.close(self.os_api.os, self.fd)
 
     def sync_filesystem(self) -> bool:
-        """Make everything in its filesystem durable; False where the system cannot, or does not tell of failures. Raises: StorageError. GIL: released."""
+        """Make everything in the filesystem durable; False where the system cannot, or does not report failures.
+
+        Raises: StorageError. GIL: released.
+        """
         cdef mq_os *os = self.os_api.os
         cdef int rc
         with nogil:
@@ -930,19 +984,19 @@ cdef class OpenDirectory:
         return True
 
     def lock(self) -> bool:
-        """Lock it as a whole; False when it is locked through another descriptor, of whatever process.
+        """Lock the whole directory; False when another descriptor, of any process, holds the lock.
 
         True as well where the filesystem has no such locks.
         """
         return self.os_api.os.lock_directory(self.os_api.os, self.fd, 1) != -_errno.EAGAIN
 
     def unlock(self) -> None:
-        """Let go of the lock, also where a forked child still has the descriptor."""
+        """Release the lock, also while a forked child still has the descriptor."""
         if self.fd >= 0:
             self.os_api.os.lock_directory(self.os_api.os, self.fd, 0)
 
     def close(self) -> None:
-        """Let go of it. Safe to call twice."""
+        """Close the directory. Safe to call twice."""
         if self.fd >= 0:
             self.os_api.os.close(self.os_api.os, self.fd)
             self.fd = -1
@@ -953,4 +1007,4 @@ cdef int64_t _fixed_clock_ms(mq_os *os) noexcept nogil:
 
 
 REAL = OsApi()
-IS_DEBUG = bool(MQ_IS_DEBUG)     # a build that checks its own rules (csrc/invariants.h)
+IS_DEBUG = bool(MQ_IS_DEBUG)     # a build that checks invariants (csrc/invariants.h)

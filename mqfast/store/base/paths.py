@@ -1,7 +1,7 @@
-"""Every name in the directory of a store, and what the rooms that keep small files ask of the operating system.
+"""The names in the directory of a store, and the interface of the operating system for modules that keep small files.
 
-Nothing here touches a file by itself: listings go through the door they are given, and only the links of a path are
-resolved. Tree and names: ``mqfast/store/FORMAT.md``.
+This module opens no file: listings use the OsApi that a caller passes, and only the links of a path are resolved. Tree
+and names: ``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _I64_MAX: Final = 2**63 - 1
 
 
 class ByteLockHandle(Protocol):
-    """A held lock; release is safe to call twice, abandon is what a forked child does with its copy."""
+    """A held lock; release is safe to call twice; a forked child abandons the copy that it has."""
 
     def release(self) -> None: ...
     def abandon(self) -> None: ...
@@ -60,7 +60,9 @@ class DirectoryHandle(Protocol):
 
 
 class Door(Protocol):
-    """The part of ``mqfast.store.base.os_api.OsApi`` that the metadata rooms use; every method raises StorageError."""
+    """The part of ``mqfast.store.base.os_api.OsApi`` for modules that keep small files; every method raises
+    StorageError.
+    """
 
     def read_file(self, path: str, max_bytes: int = ...) -> bytes: ...
     def write_file(self, path: str, data: bytes) -> None: ...
@@ -83,24 +85,24 @@ class Door(Protocol):
 
 
 class OffsetFile(NamedTuple):
-    """A file whose name is its start offset."""
+    """A file whose name is the start offset."""
 
     start_offset: int
     path: str
 
 
 def absolute(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], what: str = "path") -> str:
-    """The path from the root of the file system, links resolved: no later chdir and no link that is set anew moves it.
+    """Return the absolute path, links resolved, so that no later chdir or change of a link moves the store.
 
-    Args: what: its name in errors.
-    Raises: UsageError for what is no path; StoreNotFound where the working directory was removed.
+    Args: what: name of the path in errors.
+    Raises: UsageError for an invalid path; StoreNotFound where the working directory was removed.
     """
     try:
         given = os.fspath(path)
         if isinstance(given, bytes):
             native = given
         elif codecs.lookup(sys.getfilesystemencoding()).name in ("utf-8", "ascii"):
-            native = given.encode("utf-8", "surrogateescape")  # the C locale has no other names than UTF-8 ones either
+            native = given.encode("utf-8", "surrogateescape")  # the C locale has only UTF-8 names as well
         else:
             native = os.fsencode(given)
         text = native.decode("utf-8", "surrogateescape")
@@ -113,15 +115,15 @@ def absolute(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], what: st
     if "\0" in text:
         raise UsageError(f"{what}: expected a path without NUL characters, found {text!r}")
     try:
-        return os.path.realpath(native).decode("utf-8", "surrogateescape")  # as the door spells it
+        return os.path.realpath(native).decode("utf-8", "surrogateescape")  # spelled as OsApi does
     except FileNotFoundError:
         raise StoreNotFound(ENOENT, f"{what}: relative, and the working directory was removed", text) from None
 
 
 def root_of(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], os_api: Door) -> str:
-    """The path of a store that a user named, from the root of the file system.
+    """Return the absolute path of a store that a user named.
 
-    Raises: as absolute; StoreNotFound when a file lies there, or on the way.
+    Raises: as absolute; StoreNotFound when the path, or a parent, is a file.
     """
     root = absolute(path)
     there = root
@@ -133,10 +135,10 @@ def root_of(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], os_api: D
 
 
 class StorePaths:
-    """The places of one store below its root.
+    """The paths of a store below the root.
 
-    ``commit_logs`` are the writable log directories, ``read_only_commit_logs`` those that get no new files. Every one
-    is made absolute here, once.
+    ``commit_logs`` are the writable log directories; ``read_only_commit_logs`` get no new files. All paths are made
+    absolute here, once.
     Raises: UsageError.
     """
 
@@ -197,12 +199,12 @@ class StorePaths:
         self.consumer_filter: Final = join(self.config, "consumerFilter.json")
 
     def offsets_file(self, enable_lmq: bool) -> str:
-        """The file of the consumer offsets: light queues have their own name for it."""
+        """Return the file of the consumer offsets: light message queues have a file name of their own."""
         return self.lmq_consumer_offset if enable_lmq else self.consumer_offset
 
 
 def offset_name(start_offset: int) -> str:
-    """The 20-digit name of the file that starts at this byte of its stream."""
+    """Return the 20-digit name of the file that starts at this byte of the stream."""
     if not 0 <= start_offset <= _I64_MAX:
         raise ValueError(f"start offset: expected 0 to 2^63-1, found {start_offset}")
     return f"{start_offset:020d}"
@@ -213,9 +215,9 @@ def _digits(name: str, count: int) -> bool:
 
 
 def parse_offset_name(name: str, directory: str = "") -> int:
-    """The start offset that a file name says.
+    """Return the start offset in a file name.
 
-    Raises: CorruptFile unless it is 20 ASCII digits of at most 2^63-1.
+    Raises: CorruptFile unless the name is 20 ASCII digits of at most 2^63-1.
     """
     if _digits(name, _OFFSET_DIGITS) and int(name) <= _I64_MAX:
         return int(name)
@@ -256,19 +258,19 @@ def _index_text(fields: Sequence[int]) -> str:
 
 
 def index_name(now_ms: int, after: str | None = None) -> str:
-    """The name of an index file made now: local time, ``yyyyMMddHHmmssSSS``.
+    """Return the name of an index file created now: local time, ``yyyyMMddHHmmssSSS``.
 
-    Index files are read in the order of their names, so with ``after``, the name of the newest one, the result is at
-    least a millisecond later even where the clock stood still or was set back.
+    Index files are read in the order of their names. With ``after``, the name of the newest index file, the result is
+    at least a millisecond later even if the clock stood still or was set back.
     """
     seconds, ms = divmod(now_ms, 1000)
     local = time.localtime(seconds)
-    # A leap second would be no valid name.
+    # A leap second is no valid name.
     name = _index_text((*local[:5], min(local.tm_sec, 59), ms))
     fields = _index_fields(after) if after is not None and name <= after else None
     if fields is None:
         return name
-    # One millisecond on, digit by digit: no hour is missing or repeated in this reckoning.
+    # One millisecond later, digit by digit: no hour is missing or repeated in this calculation.
     limits = (9999, 12, _days(fields[0], fields[1]), 23, 59, 59, 999)
     for place in range(6, -1, -1):
         if fields[place] < limits[place]:
@@ -279,7 +281,7 @@ def index_name(now_ms: int, after: str | None = None) -> str:
 
 
 def parse_index_name(name: str, directory: str = "") -> int:
-    """When an index file was made, ms since the epoch; ambiguous for one hour a year, as local time is.
+    """Return the creation time of an index file, ms since the epoch; ambiguous for an hour a year, as local time is.
 
     Raises: CorruptFile unless the name is a time of 17 digits.
     """
@@ -296,7 +298,9 @@ def parse_index_name(name: str, directory: str = "") -> int:
 
 
 def list_offset_files(os_api: Door, directory: str) -> tuple[list[OffsetFile], list[str]]:
-    """The offset-named files of a directory in order, and the names of everything else; both empty if it is missing."""
+    """Return the offset-named files of a directory in order, and the other names; both empty for a missing
+    directory.
+    """
     files: list[OffsetFile] = []
     others: list[str] = []
     for name in os_api.listdir(directory):
@@ -310,7 +314,7 @@ def list_offset_files(os_api: Door, directory: str) -> tuple[list[OffsetFile], l
 
 
 def list_index_files(os_api: Door, directory: str) -> tuple[list[str], list[str]]:
-    """The names of the index files, oldest first, and the names of everything else in the directory."""
+    """Return the names of the index files, oldest first, and the other names in the directory."""
     names: list[str] = []
     others: list[str] = []
     for name in os_api.listdir(directory):
@@ -320,15 +324,14 @@ def list_index_files(os_api: Door, directory: str) -> tuple[list[str], list[str]
 
 
 def queue_dir(base: str, topic: str, queue_id: int) -> str:
-    """The directory of one queue below ``consumequeue`` or one of its siblings."""
+    """Return the directory of a queue below ``consumequeue`` or a sibling directory."""
     return f"{base}/{topic}/{queue_id}"
 
 
 def queue_ids(os_api: Door, base: str, topic: str) -> list[int]:
-    """Queue ids that have a directory below that of a topic; whatever is none is left out.
+    """Return the queue ids that have a directory below the topic's; other names are skipped.
 
-    Raises: StorageError for a directory that cannot be read, unless its name is one that no broker gives a topic, as
-    ``lost+found`` is.
+    Raises: StorageError for an unreadable directory, unless no broker accepts the name as a topic, as ``lost+found``.
     """
     try:
         names = os_api.subdirectories(os.path.join(base, topic))
@@ -336,7 +339,7 @@ def queue_ids(os_api: Door, base: str, topic: str) -> list[int]:
         if error.errno not in (EACCES, EPERM) or broker_accepts_topic(topic):
             raise
         return []
-    # Only the form that we write back: "007" would be another directory than 7.
+    # Only the form that the store writes: "007" would be another directory than 7.
     return sorted(
         int(name)
         for name in names
@@ -345,12 +348,12 @@ def queue_ids(os_api: Door, base: str, topic: str) -> list[int]:
 
 
 def list_queues(os_api: Door, base: str) -> dict[str, list[int]]:
-    """Topic -> queue ids that have a directory below ``base``. Raises: as queue_ids."""
+    """Return topic -> queue ids that have a directory below ``base``. Raises: as queue_ids."""
     return {topic: queue_ids(os_api, base, topic) for topic in os_api.subdirectories(base)}
 
 
 def _first_files(os_api: Door, base: str) -> Iterator[tuple[str, int]]:
-    """Path and length of the first file of each queue."""
+    """Yield path and length of the first file of each queue."""
     for topic in os_api.subdirectories(base):
         for queue_id in queue_ids(os_api, base, topic):
             for file in list_offset_files(os_api, queue_dir(base, topic, queue_id))[0][:1]:
@@ -360,10 +363,10 @@ def _first_files(os_api: Door, base: str) -> Iterator[tuple[str, int]]:
 
 
 def usual_queue_bytes(os_api: Door, base: str, configured: int) -> tuple[int, str]:
-    """How long the files of the queues below ``base`` are, and one that is; 0 where there is none.
+    """Return the length of the queue files below ``base``, and a file of that length; 0 without files.
 
-    One that was cut short or grew must not speak for the others: the length that most of the first queues have. Where
-    two are as frequent it is the configured one.
+    A truncated or extended file must not decide for the others: the result is the most frequent length of the first
+    queues. Of two equally frequent lengths the configured length wins.
     """
     sizes = dict(islice(_first_files(os_api, base), _QUEUES_ASKED))
     if not sizes:

@@ -1,7 +1,6 @@
 """Outcomes of a healthy store, as enums with RocketMQ's names and ordinals.
 
-None of these is an error: an error is an exception of ``mqfast.errors``. This module imports nothing of ours and
-must never do so.
+No outcome is an error: errors are exceptions of ``mqfast.errors``. This module imports no module of the package.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class PutMessageStatus(IntEnum):
 
     @property
     def is_stored(self) -> bool:
-        """True if the message is in the log, also for the three statuses of a wait that timed out behind the append."""
+        """Return true if the message is in the log, also for the three statuses of a timeout after the append."""
         return self <= PutMessageStatus.SLAVE_NOT_AVAILABLE
 
 
@@ -59,7 +58,7 @@ class GetMessageStatus(IntEnum):
 
 
 class BoundaryType(IntEnum):
-    """Which one of several messages with equal store times a search by time returns: the first or the last.
+    """The message that a search by time returns if several have the same store time: the first or the last.
 
     Source: BoundaryType.
     """
@@ -69,7 +68,7 @@ class BoundaryType(IntEnum):
 
 
 class LogFlag(IntFlag):
-    """Why a log takes no append. The numbers are those of ``LogFlag`` in store/log/log_state.pxd."""
+    """Reasons why a log takes no append. The numbers are those of ``LogFlag`` in store/log/log_state.pxd."""
 
     CLOSED = 1
     FAILED = 2

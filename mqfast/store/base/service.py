@@ -1,8 +1,8 @@
 """Service: starts, stops and joins one background loop (RocketMQ: ServiceThread).
 
-A turn is a loop in C that sleeps and works without the GIL, and returns to Python for what only Python does. Threads
-are daemons, so that an interpreter that exits does not hang on an open store: the store's exit handler stops them
-first. A failed turn is logged once and kept in ``error``; it never ends the loop.
+A turn is a loop in C that sleeps and works without the GIL, and returns to Python for work that needs Python. Threads
+are daemons, so that an interpreter that exits does not hang on an open store: the store's exit handler stops the
+threads first. A failed turn is logged once and kept in ``error``; it does not end the loop.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Joinable(Protocol):
 
 
 def start_thread(target: Callable[[], object], name: str, *, daemon: bool = True) -> Joinable:
-    """Run ``target`` in a thread of the system: under gevent or eventlet, too, whose threads are none."""
+    """Run ``target`` in a system thread, also under gevent or eventlet, which replace threading's threads."""
     if not isinstance(_thread.start_new_thread, BuiltinFunctionType):
         return SystemThread(target)
     thread = threading.Thread(target=target, name=name, daemon=daemon)
@@ -78,17 +78,17 @@ class Service:
         if self._end_turn is not None:
             self._end_turn()
         if self._thread is not None and self._ident != current_ident():
-            self._thread.join()  # a signal handler may end it: then the next stop goes on
+            self._thread.join()  # a signal handler may interrupt the join: the next stop continues
         self._thread = None
 
     @property
     def is_running(self) -> bool:
-        """Was the loop started, and not stopped?"""
+        """True if the loop was started and not stopped."""
         return self._thread is not None
 
     @property
     def is_stopping(self) -> bool:
-        """Was stop asked for?"""
+        """True if stop was called."""
         return self._stopping
 
     def _run(self) -> None:
@@ -102,13 +102,13 @@ class Service:
                 self._turn(self._event)
             except Exception as error:
                 try:
-                    self._tell(error)
+                    self._report(error)
                 except Exception:
-                    pass  # there may be no memory for the words; the loop goes on
+                    pass  # there may be no memory for the text; the loop continues
             else:
                 self.error = None
 
-    def _tell(self, error: Exception) -> None:
+    def _report(self, error: Exception) -> None:
         before, self.error = self.error, error
         if type(error) is not type(before) or str(error) != str(before):
             _log.error("%s: %s", self.name, error)

@@ -1,7 +1,7 @@
-"""Space: what waits for room on a full disk, and how the user hears of it.
+"""Space: the work that waits for space on a full disk, and the log messages.
 
-It must never decide anything: whoever cannot go on says so here, and says when that is over. The state of the store and
-``stats()`` show what waits; the log gets one line a minute at most.
+Decides nothing: a part that waits for space reports begin and end of the wait here. The state of the store
+and ``stats()`` show what waits; the log gets at most a line a minute.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WHAT: Final = {
 
 
 class Space:
-    """What of one store waits, each with the DiskFull that stopped it.
+    """The work of a store that waits for space, with the DiskFull of each.
 
     Thread: any.
     """
@@ -44,10 +44,10 @@ class Space:
         self._lock = Mutex()
         self._waiting: dict[str, DiskFull] = {}
         self._told_at: float | None = None
-        self.wake: Callable[[], object] | None = None  # called when something waits that the dispatcher tries again
+        self.wake: Callable[[], object] | None = None  # called when work waits that the dispatcher retries
 
     def see(self, what: str, error: DiskFull | None) -> None:
-        """Note that something (a name in ``WHAT``) waits because of this error, or (None) waits no more."""
+        """Record that work (a name in ``WHAT``) waits because of this error, or (None) that the wait has ended."""
         if error is None and what not in self._waiting:
             return
         with self._lock:
@@ -66,10 +66,10 @@ class Space:
 
     @property
     def waits(self) -> bool:
-        """Does anything wait?"""
+        """True if any work waits for space."""
         return bool(self._waiting)
 
     def texts(self) -> list[str]:
-        """What waits, one line each."""
+        """Return a line for each work that waits."""
         with self._lock:
             return [f"{what}: {WHAT[what]}: {error}" for what, error in self._waiting.items()]

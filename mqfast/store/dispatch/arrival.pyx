@@ -1,12 +1,24 @@
-"""Arrivals: which queues got a message that somebody waits for (RocketMQ: MessageArrivingListener, PullRequestHoldService).
+"""Arrivals: the queues that got a message for a waiting consumer (RocketMQ: MessageArrivingListener,
+PullRequestHoldService).
 
-It must never make a put wait, and never miss a message: see log/_watch.pyx for the order of the steps. A queue without a watch costs a put nothing;
-10,000 watched queues cost one signal a batch of arrivals, and work for those queues only that got a message.
+No put waits, and no message is missed: log/log_watch.pyx has the order of the steps. A queue without a watch costs a
+put nothing; 10,000 watched queues cost one signal a batch of arrivals, and work for the queues with a message only.
 """
 
 cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from mqfast.store.base.os_api cimport Mutex, acquire, mq_and32, mq_cas32, mq_fence, mq_load32, mq_load64, mq_or32, mq_store32, release
+from mqfast.store.base.os_api cimport (
+    Mutex,
+    acquire,
+    mq_and32,
+    mq_cas32,
+    mq_fence,
+    mq_load32,
+    mq_load64,
+    mq_or32,
+    mq_store32,
+    release,
+)
 from mqfast.store.dispatch.dispatch cimport Dispatcher
 from mqfast.store.log.commit_log cimport CommitLog
 from mqfast.store.log.group_commit cimport readable
@@ -26,7 +38,7 @@ cdef extern from "<unistd.h>" nogil:
 
 
 cdef class ArrivalWatch:
-    """One queue in which somebody waits for a message at or above an offset."""
+    """A queue with a waiter for a message at or above an offset."""
 
     cdef tuple key
     cdef object queue
@@ -40,11 +52,11 @@ cdef class ArrivalWatch:
 
 @cython.no_gc_clear
 cdef class Arrivals:
-    """Tells in which queues a message came that somebody waits for; one of a store.
+    """Reports the watched queues that got a message; one of a store.
 
-    ``fileno`` is a descriptor that becomes readable, once until ``take`` is called: an event loop watches it, or ``wait`` sleeps on it. A
-    watch ends with the ``take`` that reports it. Messages count once they can be read: with sync flush behind the sync, and never above a confirm
-    offset. Units that the put wrote itself and those of the dispatcher count alike.
+    ``fileno`` is a descriptor that becomes readable, once until ``take`` is called: an event loop watches it, or
+    ``wait`` sleeps on it. A watch ends with the ``take`` that reports it. Messages count once readable: with sync flush
+    after the sync, and never above a confirm offset. Units written by a put and by the dispatcher count alike.
     Thread: any.
     """
 
@@ -55,11 +67,11 @@ cdef class Arrivals:
     cdef Mutex mutex
     cdef int fd
     cdef readonly bint closed
-    cdef dict watches               # (topic, queue id) -> Watch
-    cdef dict at                    # address of a QueueState -> Watch
-    cdef list hidden                # watches whose message is there, and may not be read yet
+    cdef dict watches               # (topic, queue id) -> ArrivalWatch
+    cdef dict at                    # address of a QueueState -> ArrivalWatch
+    cdef list hidden                # watches whose message exists, and is not readable yet
     cdef list by_hand               # watches whose queue got a unit from Python
-    cdef list kept                  # queues that may stand in the list of the log, without a watch
+    cdef list kept                  # queues that may be in the list of the log, without a watch
 
     def __cinit__(self):
         self.fd = -1
@@ -78,7 +90,7 @@ cdef class Arrivals:
         if mq_load32(&self.state.watched) & WATCH_ARRIVALS:
             raise UsageError(f"store of {log.path}: expected one Arrivals, found a second one")
         self.fd = _os.eventfd(0, _os.EFD_NONBLOCK | _os.EFD_CLOEXEC)
-        acquire(dispatcher.mutex)          # a walk under way does not look at the queues
+        acquire(dispatcher.mutex)          # a running walk does not check the queues
         try:
             log.take_put_lock()
             self.state.arrivals_fd = self.fd
@@ -90,16 +102,17 @@ cdef class Arrivals:
             release(dispatcher.mutex)
 
     def fileno(self) -> int:
-        """Descriptor that is readable while there may be something to take."""
+        """Return the descriptor that is readable while there may be arrivals to take."""
         return self.fd
 
     def __len__(self):
         return len(self.watches)
 
     def watch(self, topic, queue_id, int64_t offset) -> bool:
-        """Wait for a message at this queue offset or above; a second watch of the queue replaces the first.
+        """Watch for a message at this queue offset or above; a second watch of the queue replaces the first.
 
-        Returns: True when there is one already; nothing is watched then. Raises: MessageIllegal for what is no topic, UsageError, StoreClosed.
+        Returns: True when such a message exists; nothing is watched then. Raises: MessageIllegal for an invalid topic,
+        UsageError, StoreClosed.
         """
         cdef ArrivalWatch watch
         check_topic(topic)
@@ -124,7 +137,7 @@ cdef class Arrivals:
             release(self.mutex)
 
     def unwatch(self, topic, queue_id) -> None:
-        """Wait no more for messages of the queue. Does nothing when nobody waits."""
+        """Remove the watch of the queue. No effect without a watch."""
         acquire(self.mutex)
         try:
             self._leave(self.watches.get((topic, queue_id)))
@@ -132,8 +145,9 @@ cdef class Arrivals:
             release(self.mutex)
 
     def take(self) -> list:
-        """Queues, as (topic, queue id), that have the message that was waited for; their watches end. A queue whose topic was deleted is reported
-        too. Raises: StoreClosed.
+        """Return the queues, as (topic, queue id), that have the awaited message; their watches end.
+
+        A queue whose topic was deleted is reported too. Raises: StoreClosed.
         """
         cdef LogState *s = self.state
         cdef QueueState *q
@@ -146,7 +160,7 @@ cdef class Arrivals:
             self._check_open()
             read(self.fd, &count, sizeof(count))
             q = take_arrived(s)
-            with nogil:         # a put that is in the list has not shown its record before it lets go of the lock
+            with nogil:         # a put in the list publishes its record before it releases the lock
                 lock_puts(s)
                 unlock_puts(s)
             while q != NULL:
@@ -172,8 +186,10 @@ cdef class Arrivals:
             release(self.mutex)
 
     def wait(self, timeout=None) -> list:
-        """The same, for a thread: sleep until there is something to take. Args: timeout: seconds, None for ever. Returns: an empty list at the
-        timeout. GIL: released. Raises: StoreClosed.
+        """Sleep until there are arrivals, and return them as ``take`` does, for a thread.
+
+        Args: timeout: seconds, None for no limit. Returns: an empty list at the timeout. GIL: released. Raises:
+        StoreClosed.
         """
         poll = _select.poll()
         poll.register(self.fd, _select.POLLIN)
@@ -188,7 +204,7 @@ cdef class Arrivals:
             poll.poll(None if left is None else left * 1000)
 
     def end(self) -> None:
-        """Watch no more, and make the descriptor readable, so that whoever waits hears that the store is closed."""
+        """End all watches, and make the descriptor readable, so that waiting threads see that the store is closed."""
         cdef LogState *s = self.state
         acquire(self.dispatcher.mutex)
         try:
@@ -214,7 +230,7 @@ cdef class Arrivals:
             release(self.dispatcher.mutex)
 
     def close(self) -> None:
-        """Watch no more, and close the descriptor. Safe to call twice."""
+        """End all watches, and close the descriptor. Safe to call twice."""
         self.end()
         acquire(self.mutex)
         try:
@@ -252,7 +268,7 @@ cdef class Arrivals:
         return 0
 
     cdef bint _is_over(self, ArrivalWatch watch) except -1:
-        """Is the message there, or the queue deleted?"""
+        """Return true if the message is readable, or the queue was deleted."""
         cdef LogState *s = self.state
         cdef CommitLog log = self.log
         cdef ConsumeQueue queue
@@ -268,7 +284,7 @@ cdef class Arrivals:
         return queue.readable_offset(readable(s, log.hide_unflushed)) > watch.offset
 
     cdef bint _arm(self, ArrivalWatch watch) except -1:
-        """Let the next unit of the queue put it in the list. Returns: is the message there already?"""
+        """Let the next unit of the queue add it to the list. Returns true if the message exists already."""
         cdef LogState *s = self.state
         cdef ConsumeQueue queue
         if isinstance(watch.queue, ConsumeQueue):
@@ -284,14 +300,14 @@ cdef class Arrivals:
         return self._is_over(watch)
 
     cdef int _hide(self, ArrivalWatch watch) except -1:
-        """The message is there, and the next sync shows it, or a confirm offset."""
+        """Note a message that exists, and that the next sync or confirm offset makes readable."""
         self.hidden.append(watch)
         mq_or32(&self.state.watched, WATCH_FLUSHED)
         mq_fence()
         return 0
 
     def _arrived_by_hand(self, queue) -> None:
-        """The dispatcher put a unit by way of Python. The dispatch lock is held."""
+        """Note a unit that the dispatcher put through Python. The dispatch lock is held."""
         cdef ConsumeQueue plain
         if isinstance(queue, ConsumeQueue):
             plain = queue

@@ -1,14 +1,15 @@
-"""Dispatch: walk the log forward and put queue units and index entries (RocketMQ: ReputMessageService, CommitLogDispatcher*).
+"""Dispatch: walk the log forward and put queue units and index entries (RocketMQ: ReputMessageService,
+CommitLogDispatcher*).
 
-It must never hold the GIL while it walks, never go beyond the position it was given, and never skip a record silently. One loop
-serves the running store and recovery; recovery also checks CRCs. It leaves C to make a queue, to give a queue or the index more room, for
-records that need more than one unit, and at the end of a file.
+The walk holds no GIL, stops at its limit, and skips no record silently. A single loop serves the running store and
+recovery; recovery also checks CRCs. It returns from C to create a queue, to allocate room for a queue or the index, for
+records with several units, and at the end of a file.
 
-A full disk stops nothing but what needs more of it: a queue that cannot have blocks gets no unit, an index that cannot have any gets no key,
-and all else goes on. `dispatched` then stays at the first record that lacks something, so that checkpoint, retention and the next recovery
-know; `walked` says how far the rest is. Once there is room, the log is walked again from `dispatched`.
+A full disk stops only the work that needs space: a queue without blocks gets no unit, an index without blocks gets no
+key, and all else continues. `dispatched` then stays at the first incomplete record, for checkpoint, retention and the
+next recovery; `walked` is the position of the rest. Once there is room, the log is walked again from `dispatched`.
 
-Repeats do no harm: a queue skips records whose end it already has, the index those below its end offset.
+Repeats are harmless: a queue skips records up to its end, the index skips records below its end offset.
 """
 
 
@@ -17,15 +18,49 @@ from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp
 from mqfast.store.log.commit_log cimport CommitLog
-from mqfast.store.queues.consume_queue cimport PUT_DONE, UNIT_BYTES, ConsumeQueue, QueueState, QueueTable, grow_tail, queue_put
+from mqfast.store.queues.consume_queue cimport (
+    PUT_DONE,
+    UNIT_BYTES,
+    ConsumeQueue,
+    QueueState,
+    QueueTable,
+    grow_tail,
+    queue_put,
+)
 from mqfast.store.log.group_commit cimport commit_up_to, is_behind, readable
 from mqfast.store.log.idle cimport sleep_until_put
 from mqfast.store.index.index_file cimport IndexFile, IndexState, index_put, key_slot_hash
-from mqfast.store.log.log_state cimport LOG_FAILED, LOG_SLAVE, WATCH_ARRIVALS, LogState, check_owner, lock_puts, unlock_puts
+from mqfast.store.log.log_state cimport (
+    LOG_FAILED,
+    LOG_SLAVE,
+    WATCH_ARRIVALS,
+    LogState,
+    check_owner,
+    lock_puts,
+    unlock_puts,
+)
 from mqfast.store.log.log_watch cimport unit_put
 from mqfast.store.base.mapped_file cimport FilePin, MappedFile, pin_file
 from mqfast.store.base.event cimport Event
-from mqfast.store.base.os_api cimport Mutex, acquire, acquire_without_gil, futex_wait, handoff, mq_add64, mq_assert, mq_cas64, mq_fetch_to_read, mq_load32, mq_load64, mq_prefetchr, mq_store32, mq_store64, refuse_nested, release, unlock
+from mqfast.store.base.os_api cimport (
+    Mutex,
+    acquire,
+    acquire_without_gil,
+    futex_wait,
+    handoff,
+    mq_add64,
+    mq_assert,
+    mq_cas64,
+    mq_fetch_to_read,
+    mq_load32,
+    mq_load64,
+    mq_prefetchr,
+    mq_store32,
+    mq_store64,
+    refuse_nested,
+    release,
+    unlock,
+)
 from mqfast.store.record.record cimport (
     REC_BLANK,
     REC_MISMATCH,
@@ -51,34 +86,36 @@ from mqfast.store.base.space import Space
 ODD_BLANK = "a blank that does not reach the end of its file"     # a reason of Dispatcher.recover
 
 cdef enum DispatchStop:
-    AT_LIMIT = 1        # everything asked for is done
-    AT_BLANK = 2        # go on in the next file
+    AT_LIMIT = 1        # the limit was reached
+    AT_BLANK = 2        # continue in the next file
     AT_BAD = 3          # no record here
-    NO_QUEUE = 4        # no such queue yet, or one that is not made of 20-byte units
+    NO_QUEUE = 4        # no such queue yet, or a queue without 20-byte units
     NO_ROOM = 5         # the queue needs blocks
-    NO_INDEX = 6        # no index file, or it is full
+    NO_INDEX = 6        # no index file, or a full one
     NEEDS_PYTHON = 7         # a record with several units
     AT_MISMATCH = 8
-    AT_PLACE = 9        # a record that says it stands elsewhere
-    UNCOMMITTED = 10    # a record that needs more than its unit stands in the pool's buffer alone
+    AT_PLACE = 9        # a record that states another offset
+    UNCOMMITTED = 10    # a record that needs more than its unit is in the pool's buffer only
     AT_ODD_BLANK = 11   # a blank that does not reach the end of its file: perhaps a damaged record
     QUEUE_RESTARTED = 12      # the first offset of a queue that has units of older records
 
 cdef uint32_t NOTHING_LOST = 0
-cdef int64_t NAP_NS = 1000000           # of a thread that looks whether there is something to dispatch; a few in vain, and the next are longer
+cdef int64_t NAP_NS = 1000000  # sleep between two checks for records; longer after DISPATCH_LOOKS unsuccessful checks
 cdef int64_t DISPATCH_LOOKS = 30
-cdef int64_t STILL_LOOKS = 4            # of 20 ms, in vain: the log rests
-cdef int64_t TRY_NS = 1000000000         # between two looks at a full disk
-cdef int64_t MAX_FOLLOW = 16 << 20       # a walk behind a busy log ends: a close may wait for the thread
-cdef int64_t SHOW_BYTES = 16 << 10       # the dispatched position stands in the put's line of memory: it is moved this often only
-cdef int64_t CHECK_AHEAD = 1 << 10       # a walk that takes CRCs fetches so many bytes behind the next record
-cdef int64_t HEADS_AHEAD = 8             # where the eighth record from here has its head, if all are as long as this one: another walk fetches it
-cdef int64_t HAND_OVER = 4 << 10         # so near to the end the walk takes the put lock: at most a microsecond or two of work
+cdef int64_t STILL_LOOKS = 4            # unsuccessful checks of 20 ms: the log is idle
+cdef int64_t TRY_NS = 1000000000         # between two attempts on a full disk
+cdef int64_t MAX_FOLLOW = 16 << 20       # limit of a walk behind a busy log: a close may wait for the thread
+cdef int64_t SHOW_BYTES = 16 << 10  # the dispatched position is in the put's cache line: updated only at this distance
+cdef int64_t CHECK_AHEAD = 1 << 10       # a walk that checks CRCs prefetches so many bytes behind the next record
+# another walk prefetches the expected head of the eighth record from here, assuming equal lengths
+cdef int64_t HEADS_AHEAD = 8
+cdef int64_t HAND_OVER = 4 << 10  # so near to the end the walk takes the put lock: at most a microsecond or two of work
 cdef int64_t MAX_QUEUE_OFFSET = (<int64_t> 1 << 62) // UNIT_BYTES       # its byte in the queue still fits 63 bits
 
 cdef inline int _index_key(IndexState *x, int32_t topic_hash, const uint8_t *key, int64_t n, Record *r) noexcept nogil:
-    # the key text is topic#key, hashed in one go
-    return index_put(x, key_slot_hash(jhash(key, n, <int32_t> (<uint32_t> topic_hash * 31 + 35))), r.physical_offset, r.store_timestamp)
+    # the key text is topic#key, hashed in one pass
+    return index_put(x, key_slot_hash(jhash(key, n, <int32_t> (<uint32_t> topic_hash * 31 + 35))), r.physical_offset,
+                     r.store_timestamp)
 
 
 cdef inline bint _has_entries(const PropertyRefs *f) noexcept nogil:
@@ -86,7 +123,9 @@ cdef inline bint _has_entries(const PropertyRefs *f) noexcept nogil:
 
 
 cdef int _index(DispatchCursor *w, IndexState *x) noexcept nogil:
-    """Put all keys of the record, then its tags, as 5.5 does; 0 when the index file is full (key_done says where to go on)."""
+    """Put all keys of the record, then the tags, as 5.5 does. Returns 0 when the index file is full (key_done: where to
+    continue).
+    """
     cdef Record *r = &w.record
     cdef PropertyRefs *f = &w.found
     cdef const uint8_t *at
@@ -129,7 +168,7 @@ cdef int _index(DispatchCursor *w, IndexState *x) noexcept nogil:
 
 
 cdef int64_t tags_code_of(DispatchCursor *w) noexcept nogil:
-    """Hash of TAGS; for a parked delayed message its delivery time."""
+    """Return the hash of TAGS; for a parked delayed message the delivery time."""
     cdef PropertyRefs *f = &w.found
     cdef int64_t level, code = 0
     if f.tags != NULL:
@@ -142,10 +181,10 @@ cdef int64_t tags_code_of(DispatchCursor *w) noexcept nogil:
 
 
 cdef bint _has_more(DispatchCursor *w) noexcept nogil:
-    """The limit was reached: has the log grown meanwhile? Then it is the new limit.
+    """Return true if the log has grown when the limit was reached, and set the new limit.
 
-    Coming back to Python for it would need the GIL, for which a thread that computes makes the dispatcher wait 5 ms each time; it would
-    fall behind that thread's puts for ever, and they would leave their units to it for ever.
+    A return to Python for it would need the GIL, and each wait beside a computing thread takes 5 ms. The dispatcher
+    would stay behind that thread's puts, which would leave all units to it.
     """
     cdef LogState *s = w.follow
     cdef int64_t limit
@@ -153,15 +192,15 @@ cdef bint _has_more(DispatchCursor *w) noexcept nogil:
     if s == NULL or w.holding or w.at >= w.last_limit or mq_load32(w.waiting):
         return False
     plain = plain and mq_load64(&s.confirm) == INT64_MAX
-    # With a pool what is not committed counts as well, unless it would have to be committed for each key.
+    # With a pool, uncommitted records count as well, unless they would have to be committed for each key.
     pooled = s.pooled and plain and not w.keyed
-    # in this order: what a put dispatched itself it showed as dispatched before it showed it as written
+    # in this order: a put publishes `dispatched` before `written`
     limit = mq_load64(&s.written) if pooled else readable(s, w.hide_unflushed)
     if limit <= w.at or mq_load64(&s.dispatched) != w.at:
         return False
     if limit - w.at <= HAND_OVER and plain and (pooled or not s.pooled):
-        # one record behind a thread that puts without a rest is where it would stay: with the lock it comes to the end, and the puts
-        # from then on find nothing that waits, and put their units themselves
+        # Behind a thread that puts without a pause the walk would stay a record behind. With the lock it reaches the
+        # end; later puts find no waiting record, and put their units themselves.
         lock_puts(s)
         w.limit = mq_load64(&s.written)
         if w.limit - w.at <= 2 * HAND_OVER and (not pooled or (s.file_bytes != 0 and s.file_start == w.file_start)):
@@ -187,10 +226,11 @@ cdef inline void _look_into(DispatchCursor *w, const uint8_t *buffer) noexcept n
 
 
 cdef bint _borrow(DispatchCursor *w) noexcept nogil:
-    """Read on in the pool's buffer, up to what is written now. False: it is not this file's any more, or nothing came since.
+    """Continue in the pool's buffer, up to the written position. Returns false if the buffer is no longer this file's,
+    or nothing was put.
 
-    A commit of all that a fast thread puts in an interval takes so long that another interval's has come by then: the dispatcher would be
-    hundreds of milliseconds behind, in which no put puts its unit itself.
+    A commit of all that a fast thread puts in an interval takes another interval. The dispatcher would be hundreds of
+    milliseconds behind, during which no put puts its unit itself.
     """
     cdef LogState *s = w.follow
     cdef bint there
@@ -208,7 +248,7 @@ cdef inline void _release(DispatchCursor *w) noexcept nogil:
     if w.mapping != NULL:
         w.base = w.mapping
         w.mapping = NULL
-        w.same_bytes = w.known_bytes = -1       # they stood in the buffer, which may now be given back
+        w.same_bytes = w.known_bytes = -1       # they are in the buffer, which may be given back now
         mq_store64(&w.follow.borrowed, -1)
     if w.holding:
         check_owner(w.follow)
@@ -217,7 +257,7 @@ cdef inline void _release(DispatchCursor *w) noexcept nogil:
 
 
 cdef inline void _show(DispatchCursor *w) noexcept nogil:
-    """Move the dispatched position. Only forward: once it is at the end of the log puts move it on. Never past what waits for space."""
+    """Move the dispatched position forward, never past a record that waits for space. At the log's end puts move it."""
     if w.published != NULL and w.shown < w.at and w.waits_units < 0 and w.waits_keys < 0:
         mq_assert(mq_load64(w.published) <= w.at, mq_load64(w.published), w.at)
         mq_assert(w.follow == NULL or w.at <= mq_load64(&w.follow.written), w.at, w.limit)
@@ -226,7 +266,7 @@ cdef inline void _show(DispatchCursor *w) noexcept nogil:
 
 
 cdef void _note_wait(DispatchCursor *w, int64_t *first) noexcept nogil:
-    """The record lacks something for want of space on the disk."""
+    """Note that the record lacks a unit or a key for lack of space on the disk."""
     cdef int64_t at = w.record.physical_offset
     mq_assert(at == w.at, at, w.at)
     _show(w)
@@ -250,7 +290,7 @@ cdef inline void _keys_wait(DispatchCursor *w) noexcept nogil:
 
 
 cdef void _begin_round(DispatchCursor *w, int64_t limit) noexcept nogil:
-    """A step, or a part of it behind a rest, begins. limit: where it ends; -1: what readers may see, and what they may see by then."""
+    """Begin a step, or its part after a sleep. limit: the end; -1: the readable position, also as it moves."""
     cdef LogState *s = w.follow
     w.round_at = w.shown = mq_load64(&s.dispatched)
     w.round_needs_dispatch = limit < 0 and not w.hide_unflushed and mq_load32(&s.needs_dispatch)
@@ -267,25 +307,28 @@ cdef void _begin_round(DispatchCursor *w, int64_t limit) noexcept nogil:
 
 
 cdef void _end_round(DispatchCursor *w) noexcept nogil:
-    """It is over, and nothing waits for space."""
+    """End a step after which no record waits for space."""
     cdef LogState *s = w.follow
     mq_store64(&s.walked, w.at)
-    if w.at > w.round_at:       # the end of a file may be all that there was; an append may have gone on meanwhile
+    if w.at > w.round_at:       # a roll alone may have moved the position; an append may have moved it on meanwhile
         mq_cas64(&s.dispatched, w.round_at, w.at)
     if w.round_needs_dispatch and w.records and not w.keyed and mq_load64(&s.dispatched) < mq_load64(&s.written):
         mq_store32(&s.needs_dispatch, 1)      # not caught up yet: puts still put no unit
 
 
 cdef bint _rest(DispatchCursor *w, Dispatcher d, Event event) noexcept nogil:
-    """All is dispatched: let others dispatch, and sleep until there is more. True: go on in this walk; False: something needs the GIL, or the
-    event was set, or the log went on in another file. The dispatch lock is held before and after.
+    """Sleep until there are more records, after all are dispatched. The dispatch lock is held before and after, and
+    released for the sleep.
+
+    Returns true: continue this walk; false: work needs the GIL, the event was set, or the log rolled.
     """
     cdef LogState *s = w.follow
     cdef int64_t changes = d.changes
     cdef bint wanted
     if d.waits_units >= 0 or d.waits_keys >= 0:
-        return False            # nothing waits any more, or less: the step that ends says so
-    while not (w.waits_units >= 0 or w.waits_keys >= 0 or w.keys_wait or w.key_done or mq_load32(w.lost) or mq_load32(w.index_lost)
+        return False            # fewer records wait now: the end of the step reports it
+    while not (w.waits_units >= 0 or w.waits_keys >= 0 or w.keys_wait or w.key_done or mq_load32(w.lost)
+               or mq_load32(w.index_lost)
                or mq_load32(&s.flags) & LOG_FAILED):
         _end_round(w)
         mq_add64(&d.dispatched_records, w.records)
@@ -298,7 +341,7 @@ cdef bint _rest(DispatchCursor *w, Dispatcher d, Event event) noexcept nogil:
         w.watching = s if mq_load32(&s.watched) & WATCH_ARRIVALS else NULL
         w.same_bytes = w.known_bytes = -1       # their queues may have been deleted
         if d.changes != changes:
-            # of another step: it stays as that step left it
+            # state of another step: keep it
             w.waits_units = d.waits_units
             w.waits_keys = d.waits_keys
             w.waits_timestamp = d.waits_timestamp
@@ -317,12 +360,14 @@ cdef bint _rest(DispatchCursor *w, Dispatcher d, Event event) noexcept nogil:
     return False
 
 
-cdef bint _wait_for_records(LogState *s, Event event, uint32_t seen, bint sync, int64_t of_file, int64_t until) noexcept nogil:
-    """Sleep until there is something to dispatch; False: the event was set, the log rolled on from `of_file` (-1: does not matter), or monotonic
-    time `until` (-1: none) has come.
+cdef bint _wait_for_records(LogState *s, Event event, uint32_t seen, bint sync, int64_t of_file,
+                            int64_t until) noexcept nogil:
+    """Sleep until there are records to dispatch.
 
-    Looks every millisecond at first; when 30 of them brought nothing to dispatch, every 10 ms while the log moves (puts dispatch themselves
-    then, and each look takes time from them), every 20 ms while it does not, and after some of those not any more until something is put.
+    Returns false: the event was set, the log rolled from `of_file` (-1: ignored), or monotonic time `until` (-1: none)
+    has come. Checks every millisecond at first. After 30 unsuccessful checks: every 10 ms while the log grows (puts
+    dispatch themselves then, and each check costs them time), every 20 ms while it does not, and after some of those
+    not before the next put.
     """
     cdef int64_t looks = 0, still = 0, last = -1, written, left = NAP_NS * 1000
     while mq_load32(&event.word) == seen and (of_file < 0 or mq_load64(&s.file_start) == of_file):
@@ -346,8 +391,9 @@ cdef bint _wait_for_records(LogState *s, Event event, uint32_t seen, bint sync, 
     return False
 
 
-cdef int _walk(DispatchCursor *w, Dispatcher d, QueueTable table, IndexState *x, bint indexing, Event event) noexcept nogil:
-    """Go on from w.at until something needs the GIL; with an event, the end of the log does not."""
+cdef int _walk(DispatchCursor *w, Dispatcher d, QueueTable table, IndexState *x, bint indexing,
+               Event event) noexcept nogil:
+    """Continue from w.at until work needs the GIL; with an event, the end of the log does not."""
     cdef int stop
     while True:
         stop = _walk_on(w, table, x, indexing)
@@ -359,16 +405,16 @@ cdef int _walk(DispatchCursor *w, Dispatcher d, QueueTable table, IndexState *x,
 
 cdef int _walk_on(DispatchCursor *w, QueueTable table, IndexState *x, bint indexing) noexcept nogil:
     cdef int stop
-    w.same_bytes = w.known_bytes = -1       # they stood in another mapping
+    w.same_bytes = w.known_bytes = -1       # they are in another mapping
     if w.follow != NULL and readable(w.follow, w.hide_unflushed) < w.limit and not _borrow(w):
         commit_up_to(w.follow, w.limit)
         w.limit = readable(w.follow, w.hide_unflushed)
     while True:
         stop = _records(w, table, x, indexing)
         _show(w)
-        if w.mapping == NULL or stop == AT_LIMIT or stop == NO_ROOM:        # room is made for a queue, whatever its record says
+        if w.mapping == NULL or stop == AT_LIMIT or stop == NO_ROOM:        # room for a queue needs no record
             break
-        # whatever this record needs, it is read where it can be read without the put lock
+        # read this record from the mapping, without the put lock
         _release(w)
         commit_up_to(w.follow, w.limit)
         if readable(w.follow, False) < w.limit:     # latched
@@ -401,7 +447,7 @@ cdef int _records(DispatchCursor *w, QueueTable table, IndexState *x, bint index
         if outcome == REC_MISMATCH:
             return AT_MISMATCH
         if outcome != REC_OK:
-            # a blank that reaches beyond the limit is not there yet; a file may also end in fewer than 8 bytes
+            # a blank beyond the limit is not complete yet; a file may also end in fewer than 8 bytes
             if w.file_end - w.at < 8:
                 return AT_BLANK
             return AT_BAD
@@ -423,7 +469,8 @@ cdef int _records(DispatchCursor *w, QueueTable table, IndexState *x, bint index
                 w.same_bytes = -1
                 find_properties(r.properties, r.properties_bytes, f)
                 w.tags_hashed = False
-                if r.topic_bytes != w.known_bytes or r.queue_id != w.known_id or memcmp(r.topic, w.known, r.topic_bytes) != 0:
+                if (r.topic_bytes != w.known_bytes or r.queue_id != w.known_id
+                        or memcmp(r.topic, w.known, r.topic_bytes) != 0):
                     w.known = r.topic
                     w.known_bytes = r.topic_bytes
                     w.known_id = r.queue_id
@@ -443,7 +490,8 @@ cdef int _records(DispatchCursor *w, QueueTable table, IndexState *x, bint index
                         w.queue = table.find(r.topic, r.topic_bytes, r.queue_id)
                     if w.queue == NULL:
                         return NO_QUEUE
-                if w.follows and r.queue_offset == 0 and w.queue.end > 0 and r.physical_offset >= w.queue.max_physical and not w.queue.waits:
+                if (w.follows and r.queue_offset == 0 and w.queue.end > 0
+                        and r.physical_offset >= w.queue.max_physical and not w.queue.waits):
                     return QUEUE_RESTARTED
                 outcome = queue_put(w.queue, r.physical_offset, r.total, w.tags_code, r.queue_offset)
                 if outcome == PUT_DONE:
@@ -454,7 +502,8 @@ cdef int _records(DispatchCursor *w, QueueTable table, IndexState *x, bint index
                     _unit_waits(w)
                 else:
                     return NO_ROOM
-                if w.same_bytes < 0 and f.uniq_key == NULL and f.keys == NULL and f.delay == NULL and f.multi_dispatch == NULL:
+                if (w.same_bytes < 0 and f.uniq_key == NULL and f.keys == NULL and f.delay == NULL
+                        and f.multi_dispatch == NULL):
                     w.same = r.topic
                     w.same_bytes = n
                     w.same_id = r.queue_id
@@ -463,7 +512,7 @@ cdef int _records(DispatchCursor *w, QueueTable table, IndexState *x, bint index
                 w.keyed = True
                 if w.mapping != NULL:
                     return UNCOMMITTED
-                _release(w)      # a page of the index may have to be made first
+                _release(w)      # a page of the index may have to be allocated first
                 if w.keys_wait:
                     _keys_wait(w)
                 elif x == NULL:
@@ -488,7 +537,9 @@ cdef int _records(DispatchCursor *w, QueueTable table, IndexState *x, bint index
 
 
 cdef object _copied(const DispatchCursor *w):
-    """The record in hand as a message that does not hold the file: CPython may keep the arguments of a call that finds no memory."""
+    """Return the current record as a message that does not hold the file: CPython may keep the arguments of a call that
+    runs out of memory.
+    """
     cdef const char *p = <const char *> w.base + (w.at - w.file_start)
     cdef bytes record = p[:w.record.total]
     return make_message(record, <const uint8_t *> PyBytes_AS_STRING(record), -1)
@@ -496,9 +547,9 @@ cdef object _copied(const DispatchCursor *w):
 
 @cython.no_gc_clear
 cdef class Dispatcher:
-    """Keeps queues and index in step with the log.
+    """Keeps queues and index up to date with the log.
 
-    Thread: ``step`` and ``catch_up`` exclude each other through the dispatch lock; any thread may call them.
+    Thread: the dispatch lock serializes ``step`` and ``catch_up``; any thread may call them.
     """
 
     def __init__(self, CommitLog log, QueueTable table, queues, index, delay_levels_ms):
@@ -515,7 +566,9 @@ cdef class Dispatcher:
             self.delays[level] = delay_levels_ms[level - 1]
 
     cdef int catch_up(self) except -1:
-        """Dispatch everything that readers may see (read your own writes). Raises: NestedCall, as from a handler that interrupted a step."""
+        """Dispatch all readable records (read your own writes). Raises: NestedCall, as from a handler that interrupted
+        a step.
+        """
         if mq_load64(&self.log.state.dispatched) < self._visible():
             refuse_nested()
             self.step_if_needed()
@@ -527,20 +580,20 @@ cdef class Dispatcher:
         return readable(&self.log.state, self.log.hide_unflushed)
 
     def step_if_needed(self) -> None:
-        """Dispatch everything that readers may see, but what waits for space on the disk."""
+        """Dispatch all readable records, except work that waits for space on the disk."""
         cdef int64_t limit = self._visible()
         if mq_load64(&self.log.state.dispatched) < limit:
             self.step(limit)
 
     def step(self, int64_t limit=-1, bint again=False) -> int:
-        """Dispatch up to ``limit`` (default: what readers may see, and what they may see by then); returns the records done. GIL: released
-        while walking.
+        """Dispatch up to ``limit`` (default: the readable position, as it moves); return the number of records. GIL:
+        released while walking.
 
-        What needs more of a full disk than there is waits, ``space`` knows of it, and the rest goes on; the disk is asked again by the first
-        step that comes a while later, and by one with ``again``.
+        Work that needs space on a full disk waits, ``space`` is notified, and the rest continues. The first step after
+        a pause retries the disk, and so does a step with ``again``.
 
-        Raises: CorruptFile when the log cannot be read on (kept in ``error``), StorageError when a queue or the index cannot be written;
-        the next call goes on where this one stopped.
+        Raises: CorruptFile when the log cannot be read further (kept in ``error``), StorageError when a queue or the
+        index cannot be written; the next call continues at that record.
         """
         cdef bint follow = limit < 0
         acquire(self.mutex)
@@ -548,13 +601,14 @@ cdef class Dispatcher:
             return self._step(limit, again, None)
         finally:
             if follow:
-                handoff(self.mutex)        # the thread that follows is here again at once
+                handoff(self.mutex)        # the following thread takes the lock again at once
             else:
                 release(self.mutex)
 
     def follow(self, Event event not None) -> None:
-        """As ``step``, and go on with what is put, until the event is set or something needs Python. GIL: released meanwhile, and the dispatch
-        lock where there is nothing to dispatch.
+        """Dispatch as ``step`` does, and continue with new records until the event is set or work needs Python.
+
+        GIL: released meanwhile, and the dispatch lock while there is nothing to dispatch.
         """
         acquire(self.mutex)
         try:
@@ -563,7 +617,9 @@ cdef class Dispatcher:
             handoff(self.mutex)
 
     def wait_for_records(self, Event event not None, double seconds=-1.0) -> bool:
-        """Sleep until there is something to dispatch, the event is set, or the time is over (negative: no limit). GIL: released."""
+        """Sleep until there are records to dispatch, the event is set, or the time is over (negative: no limit). GIL:
+        released.
+        """
         cdef LogState *s = &self.log.state
         cdef uint32_t seen = event.seen
         cdef bint sync = self.log.hide_unflushed, wanted
@@ -596,7 +652,7 @@ cdef class Dispatcher:
         self._begin(&w)
         w.at = w.round_at
         w.dispatch_from = w.units_from = w.index_from = 0
-        if room:        # once more over what waited; what has its units or its keys is not given them again
+        if room:        # again over the waiting records; existing units and keys are not put again
             w.units_from = s.walked if w.waits_units < 0 else w.waits_units
             w.index_from = s.walked if w.waits_keys < 0 else w.waits_keys
             w.waits_units = w.waits_keys = -1
@@ -627,8 +683,9 @@ cdef class Dispatcher:
         if stop == AT_BAD or stop == AT_MISMATCH or stop == AT_PLACE:
             file = log.file_at(w.at)
             self.changes += 1
-            self.error = CorruptFile("the log cannot be dispatched on", path=file.path if file else log.path, offset=w.at,
-                                     expected="a record", found=f"size {w.record.total}, magic {w.record.magic & 0xFFFFFFFF:#x}")
+            self.error = CorruptFile("the log cannot be dispatched on", path=file.path if file else log.path,
+                                     offset=w.at, expected="a record",
+                                     found=f"size {w.record.total}, magic {w.record.magic & 0xFFFFFFFF:#x}")
             raise self.error
         if self.waits_units >= 0 or self.waits_keys >= 0:
             return w.records
@@ -637,7 +694,7 @@ cdef class Dispatcher:
         return w.records
 
     cdef int _begin(self, DispatchCursor *w) except -1:
-        """What all walks begin with."""
+        """Set the fields common to all walks."""
         w.dispatch = True
         w.odd_blanks_stop = False
         w.follows = mq_load32(&self.log.state.flags) & LOG_SLAVE != 0
@@ -660,34 +717,34 @@ cdef class Dispatcher:
 
     @property
     def waits(self) -> bool:
-        """Does a unit or a key wait for space on the disk?"""
+        """True while a unit or a key waits for space on the disk."""
         return self.waits_units >= 0 or self.waits_keys >= 0
 
     @property
     def units_wait(self) -> bool:
-        """Does a unit?"""
+        """True while a unit waits for space on the disk."""
         return self.waits_units >= 0
 
     cdef int _remember(self, DispatchCursor *w) except -1:
-        """What the walk left to wait."""
-        cdef bint tell = self.waits_units >= 0 or self.waits_keys >= 0 or w.waits_units >= 0 or w.waits_keys >= 0
+        """Keep the walk's waiting records."""
+        cdef bint has_waits = self.waits_units >= 0 or self.waits_keys >= 0 or w.waits_units >= 0 or w.waits_keys >= 0
         self.waits_units = w.waits_units
         self.waits_keys = w.waits_keys
         self.waits_timestamp = w.waits_timestamp
         self.key_at = w.key_at
         self.key_had = w.key_had
-        if tell:
+        if has_waits:
             self.changes += 1
-            self._tell()
+            self._report_waits()
         return 0
 
-    cdef int _tell(self) except -1:
+    cdef int _report_waits(self) except -1:
         self.space.see("queues", self.queues.full if self.waits_units >= 0 else None)
         self.space.see("index", self.index_full if self.waits_keys >= 0 else None)
         return 0
 
     cdef bint _is_room_again(self, bint again) except -1:
-        """Ask the disk for what waits first: has it room?"""
+        """Retry the disk for the waiting records; return true if any has room."""
         cdef bint found = False
         if not again and self.log.os_api.monotonic_ns() < self.next_try:
             return False
@@ -697,7 +754,7 @@ cdef class Dispatcher:
             found |= self._make_index_room()
         self.next_try = self.log.os_api.monotonic_ns() + TRY_NS
         if not found:
-            self._tell()
+            self._report_waits()
         return found
 
     cdef bint _make_index_room(self) except -1:
@@ -705,18 +762,19 @@ cdef class Dispatcher:
         try:
             self.index.roll()
         except DiskFull as error:
-            self.index_full = _copy.copy(error)     # without its traceback, which would keep files open
+            self.index_full = _copy.copy(error)     # without the traceback, which would keep files open
             return False
         self.index_full = None
         return True
 
     def hold_back(self, int64_t end) -> bool:
-        """After a recovery up to ``end``: keep the dispatched position before what waits for space. Returns: do units of queues wait, so
-        that the end of a queue does not say its next offset?
+        """Keep the dispatched position before the waiting records after a recovery up to ``end``.
+
+        Returns true if units of queues wait, so that the end of a queue is not its next offset.
         """
         cdef LogState *s = &self.log.state
         self.changes += 1
-        if self.waits_units >= end:         # the log was cut before it
+        if self.waits_units >= end:         # the log was truncated before it
             self.waits_units = -1
         if self.waits_keys >= end:
             self.waits_keys = -1
@@ -724,24 +782,28 @@ cdef class Dispatcher:
             self.queues.wait_no_more()
         if self.waits_units >= 0 or self.waits_keys >= 0:
             s.walked = end
-            s.dispatched = min(self.waits_units if self.waits_units >= 0 else end, self.waits_keys if self.waits_keys >= 0 else end)
+            s.dispatched = min(self.waits_units if self.waits_units >= 0 else end,
+                               self.waits_keys if self.waits_keys >= 0 else end)
             s.dispatched_timestamp = min(s.dispatched_timestamp, self.waits_timestamp)
         return self.waits_units >= 0
 
-    def recover(self, int64_t start, int64_t end, *, bint checked, bint property_crc, int64_t dispatch_from, int64_t index_from=0,
+    def recover(self, int64_t start, int64_t end, *, bint checked, bint property_crc, int64_t dispatch_from,
+                int64_t index_from=0,
                 bint keys=True, int64_t flushed_time=0, bint odd_blanks_stop=False, progress=None) -> tuple:
-        """Walk the log from ``start``, dispatching records at or above ``dispatch_from``, until no further record is found;
-        without ``keys`` to the queues only.
+        """Walk the log from ``start`` until no further record is found; dispatch records at or above ``dispatch_from``.
 
-        Args: index_from: records below it are not indexed again; flushed_time: records stored before that time (ms) are known durable;
-            odd_blanks_stop: stop at a blank that does not reach the end of its file, else the walk goes on in the next file.
+        Without ``keys`` to the queues only.
 
-        Returns: (end of the last good record, its start or -1, its store time, records, reason in words, the first record that is not
-        known durable or -1). Only at open.
+        Args: index_from: records below are not indexed again; flushed_time: records stored before that time (ms) are
+        known durable; odd_blanks_stop: stop at a blank that does not reach the end of its file, else continue in the
+        next file.
+
+        Returns: (end of the last good record, its start or -1, its store time, records, reason in words, the first
+        record that is not known durable or -1). Only at open.
         """
         cdef DispatchCursor w
         cdef int stop = AT_LIMIT
-        self.key_at = -1        # the index file that has some of its keys may have gone meanwhile
+        self.key_at = -1        # the index file with a part of its keys may have been removed meanwhile
         self._begin(&w)
         w.at = start
         w.limit = end
@@ -770,12 +832,12 @@ cdef class Dispatcher:
         finally:
             release(self.mutex)
         reason = {AT_LIMIT: "end of the log", AT_BLANK: "end of the last file", AT_BAD: "no whole record",
-                  AT_MISMATCH: "record length does not agree with its parts", AT_PLACE: "a record that belongs elsewhere",
-                  AT_ODD_BLANK: ODD_BLANK}[stop]
+                  AT_MISMATCH: "record length does not agree with its parts",
+                  AT_PLACE: "a record that belongs elsewhere", AT_ODD_BLANK: ODD_BLANK}[stop]
         return w.at, w.last_start, w.last_timestamp, w.records, reason, w.unflushed_from
 
     cdef int _run(self, DispatchCursor *w, progress, Event event) except -1:
-        """Walk file after file; come back for what needs the GIL."""
+        """Walk file after file; return for work that needs the GIL."""
         cdef CommitLog log = self.log
         cdef MappedFile file
         cdef FilePin held
@@ -802,7 +864,7 @@ cdef class Dispatcher:
                 w.index_lost = &index_file.lost.hits if index_file is not None else &NOTHING_LOST
                 with nogil:
                     stop = _walk(w, self, table, x, indexing, event)
-                # nothing that was read or written where a page is gone may be believed
+                # results from a lost page are not valid
                 file.check_damage()
                 if index_file is not None:
                     index_file.check_damage()
@@ -816,7 +878,7 @@ cdef class Dispatcher:
                 elif stop == NEEDS_PYTHON:
                     self._by_hand(w, x, indexing)
                 elif stop == QUEUE_RESTARTED:
-                    self._begin_anew(w)
+                    self._restart_queue(w)
                 else:
                     break
             if progress is not None:
@@ -841,12 +903,15 @@ cdef class Dispatcher:
             self.queues.wait(queue, w.record.queue_offset, error)
         return 0
 
-    cdef int _begin_anew(self, DispatchCursor *w) except -1:
-        """The master deleted the topic, and made it anew: the units that are there are of what it deleted."""
-        self.queues.begin_anew(bytes(w.queue.topic[:w.queue.topic_bytes]).decode("utf-8", "replace"), w.queue.queue_id, w.at)
+    cdef int _restart_queue(self, DispatchCursor *w) except -1:
+        """Restart the queue after the master deleted and re-created the topic: the existing units belong to the deleted
+        topic.
+        """
+        self.queues.restart_queue(bytes(w.queue.topic[:w.queue.topic_bytes]).decode("utf-8", "replace"),
+                                  w.queue.queue_id, w.at)
         w.queue.deleted = True
         if w.watching != NULL:
-            unit_put(w.watching, w.queue)       # who waits for a message there looks again
+            unit_put(w.watching, w.queue)       # waiting consumers check again
         return 0
 
     cdef int _roll_index(self, DispatchCursor *w) except -1:
@@ -854,12 +919,12 @@ cdef class Dispatcher:
         try:
             self.index.roll(w.limit - w.at)
         except DiskFull as error:
-            self.index_full = _copy.copy(error)     # without its traceback, which would keep files open
+            self.index_full = _copy.copy(error)     # without the traceback, which would keep files open
             w.keys_wait = True
         return 0
 
     cdef int _without_queue(self, DispatchCursor *w) except -1:
-        """The queue does not exist: make it, or put a unit of another kind by hand and step over the queue part."""
+        """Create the missing queue, or put a unit of another kind in Python and skip the queue part."""
         message = _copied(w)
         held_back = self.queues.held_back
         if self.queues.put_lmq_or_batch(message, w.tags_code):
@@ -879,14 +944,15 @@ cdef class Dispatcher:
         return 0
 
     cdef int _finish_by_hand(self, DispatchCursor *w) except -1:
-        """The units of the record are put: do its keys and step over it."""
+        """Put the keys of a record whose units are put, and go to the next record."""
         cdef IndexFile index_file
         cdef Record *r = &w.record
         if self.index is not None and _has_entries(&w.found):
             while not w.keys_wait:
                 index_file = self.index.current()
                 if index_file is not None:
-                    if (r.physical_offset < index_file.state.end_offset or r.physical_offset < w.index_from) and w.key_done == 0:
+                    if ((r.physical_offset < index_file.state.end_offset or r.physical_offset < w.index_from)
+                            and w.key_done == 0):
                         break
                     if w.key_done == 0 and r.physical_offset == w.key_at:
                         w.key_done = w.key_had
@@ -907,9 +973,9 @@ cdef class Dispatcher:
 
     @property
     def records(self) -> int:
-        """How many records were dispatched since the open, by whoever found them."""
+        """Number of records dispatched since the open, by any thread."""
         return mq_load64(&self.dispatched_records)
 
     def locked(self):
-        """Context manager: nothing is dispatched meanwhile."""
+        """Return a context manager: nothing is dispatched meanwhile."""
         return self.mutex

@@ -1,7 +1,7 @@
-"""ReputMessageService: follows the log and keeps queues and index in step with it (RocketMQ: ReputMessageService).
+"""ReputMessageService: dispatches new records to queues and index (RocketMQ: ReputMessageService).
 
-It must never run ahead of what readers may see, and never be what a reader waits for: a get that needs more dispatches
-it itself. The loop sleeps and walks without the GIL; both are in dispatch.pyx.
+Dispatches only readable records, and delays no reader: a get that needs more records dispatches them itself. The loop
+sleeps and walks without the GIL; both are in dispatch.pyx.
 """
 
 from __future__ import annotations
@@ -22,38 +22,39 @@ if TYPE_CHECKING:
 __all__ = ["PrefaultService", "ReputMessageService"]
 
 _NO_LIMIT: Final = -1.0
-_RETRY_S: Final = 1.0  # while something waits for space on the disk
+_RETRY_S: Final = 1.0  # while work waits for space on the disk
 
 
 class ReputMessageService:
-    """Dispatches whenever there is something to dispatch. Thread: its own."""
+    """Dispatches new records. Thread: own."""
 
     def __init__(self, log: CommitLog, dispatcher: Dispatcher) -> None:
         self._log = log
         self._dispatcher = dispatcher
         self.service = Service("reput", self._turn)
-        # A get that dispatches may be what finds no space, while the thread sleeps.
+        # A get that dispatches may find no space while the thread sleeps.
         dispatcher.space.wake = self.service.wake
 
     def _turn(self, event: Event) -> None:
         log, dispatcher = self._log, self._dispatcher
         waits = dispatcher.waits or log.flags & LogFlag.WAITING
         wanted = dispatcher.wait_for_records(event, _RETRY_S if waits else _NO_LIMIT) or dispatcher.waits
-        if wanted and not self.service.is_stopping:  # that wait may have taken the event of a stop: no second one then
+        # that wait may have consumed the event of a stop: no second wait then
+        if wanted and not self.service.is_stopping:
             dispatcher.follow(event)
         if log.flags & LogFlag.WAITING:
             with contextlib.suppress(DiskFull):
                 log.get_ready()
 
     def close(self) -> None:
-        """Stop, then dispatch what is left; what has no room on the disk is left to the next open."""
+        """Stop, then dispatch the rest; work without space on the disk is left to the next open."""
         self.service.stop()
         self._dispatcher.step(-1, True)
 
 
 class PrefaultService:
-    """Keeps the pages ahead of the written position writable, those of a pool's buffer in memory, so that no put waits
-    for them. Thread: its own.
+    """Keeps the pages ahead of the written position writable, and those of a pool's buffer in memory, so that no put
+    waits for them. Thread: own.
     """
 
     def __init__(self, log: CommitLog) -> None:
@@ -64,5 +65,5 @@ class PrefaultService:
         keep_prefaulted(self._log, event)
 
     def close(self) -> None:
-        """Stop."""
+        """Stop the loop."""
         self.service.stop()

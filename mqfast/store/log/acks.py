@@ -1,8 +1,8 @@
-"""AckTable: how far the slaves of a master have its log, and who waits for that (RocketMQ: GroupTransferService,
+"""AckTable: the offsets that slaves acknowledged, and the puts that wait for them (RocketMQ: GroupTransferService,
 CommitLog.handleHA).
 
-It must never count a slave that is gone, and knows nothing of connections: replication reports for them. One report
-wakes only those whom it covers.
+Disconnected slaves do not count. Replication reports the acknowledgements; this module knows no connections. A report
+wakes only the waiters that it covers.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ __all__ = ["AckTable"]
 
 _log = logging.getLogger("mqfast.store")
 
-_LOOK_S: Final = 0.1  # longest sleep without a look at signals
-_EVERYTHING: Final = 2**63 - 1  # acked, where nobody is waited for
+_POLL_S: Final = 0.1  # longest sleep between two checks for signals
+_EVERYTHING: Final = 2**63 - 1  # acked, where no put waits for slaves
 
 
 class AckTable:
-    """Acknowledged offsets of the connected slaves of one master.
+    """Acknowledged offsets of the connected slaves of a master.
 
-    Args: needed: slaves that must have a message before its put ends (RocketMQ's inSyncReplicas less the master).
-    timeout_s: longest wait of a put (slaveTimeout). fail_fast: a put ends at once with SLAVE_NOT_AVAILABLE while
-    fewer slaves are connected than needed, as brokers of 4.9 do; otherwise it waits, and ends with FLUSH_SLAVE_TIMEOUT,
-    as brokers of 5.x do.
+    Args: needed: slaves that must have a message before the put returns (RocketMQ's inSyncReplicas less the master).
+    timeout_s: longest wait of a put (slaveTimeout). fail_fast: a put returns SLAVE_NOT_AVAILABLE at once while fewer
+    slaves are connected than needed, as in brokers of 4.9; otherwise the put waits, and returns FLUSH_SLAVE_TIMEOUT, as
+    in brokers of 5.x.
     Thread: any.
     Source: GroupTransferService.
     """
@@ -53,63 +53,72 @@ class AckTable:
 
     @property
     def slaves(self) -> dict[Hashable, int]:
-        """Connected slaves and what each acknowledged last (physical offset behind the last byte that it has)."""
+        """Connected slaves and the last acknowledgement of each (physical offset behind the slave's last byte)."""
         with self._lock:
             return dict(self._slaves)
 
     @property
     def acked(self) -> int:
-        """Physical offset that as many slaves as needed have reached; it never falls."""
+        """Physical offset that as many slaves as needed have reached; monotonic."""
         return self._acked
 
     def in_sync(self, end_offset: int, max_gap_bytes: int = 256 << 20) -> int:
-        """How many slaves are less than ``max_gap_bytes`` (haMaxGapNotInSync) behind ``end_offset``."""
+        """Return the number of slaves that are less than ``max_gap_bytes`` (haMaxGapNotInSync) behind
+        ``end_offset``.
+        """
         with self._lock:
             return sum(end_offset - acked < max_gap_bytes for acked in self._slaves.values())
 
     def report(self, slave: Hashable, offset: int) -> None:
-        """A slave has the log up to this physical offset. The first report of a slave connects it."""
+        """Record that a slave has the log up to this physical offset. The first report of a slave connects the
+        slave.
+        """
         if offset < 0:
             raise UsageError(f"offset: expected at least 0, found {offset}")
         with self._lock:
             self._slaves[slave] = offset
-            moved = self._see()
+            moved = self._update()
         if moved:
-            self._tell(self.acked)
+            self._notify(self.acked)
 
     def change(self, needed: int, timeout_s: float) -> None:
-        """So many slaves are needed from now on, also for what waits already. Args: as of the table."""
+        """Change the number of needed slaves and the timeout, also for puts that wait already. Args: as of the
+        table.
+        """
         if needed < 0:
             raise UsageError(f"needed: expected at least 0 slaves, found {needed}")
         with self._lock:
             self.needed, self.timeout_s = needed, timeout_s
-            moved = self._see()
+            moved = self._update()
             if needed == 0:
                 while self._waiting:
                     heapq.heappop(self._waiting)[2].set()
         if needed == 0:
-            self._tell(_EVERYTHING)
+            self._notify(_EVERYTHING)
         elif moved:
-            self._tell(self.acked)
+            self._notify(self.acked)
 
     def remove(self, slave: Hashable) -> None:
-        """The connection of a slave ended: its acknowledgements count no more. What was acked stays so."""
+        """Remove a slave whose connection ended: later acknowledgements need the other slaves. ``acked`` stays."""
         with self._lock:
             self._slaves.pop(slave, None)
 
     def watch(self, callback: Callable[[int], object]) -> None:
-        """Call ``callback(acked)`` whenever ``acked`` grows, in the thread that reports; it must not block."""
+        """Call ``callback(acked)`` whenever ``acked`` grows, in the thread that reports; the callback must not
+        block.
+        """
         self._watches = [*self._watches, callback]
 
     def unwatch(self, callback: Callable[[int], object]) -> None:
-        """Call it no more."""
+        """Remove the callback."""
         self._watches = [other for other in self._watches if other is not callback]
 
     def wait_for(self, end_offset: int, timeout_s: float | None = None) -> PutMessageStatus:
         """Wait until enough slaves have everything before ``end_offset``.
 
-        Args: timeout_s: seconds, None for that of the table.
-        Returns: PUT_OK; FLUSH_SLAVE_TIMEOUT; SLAVE_NOT_AVAILABLE (``fail_fast`` only). The message is stored anyway.
+        Args: timeout_s: seconds, None for the table's timeout.
+        Returns: PUT_OK; FLUSH_SLAVE_TIMEOUT; SLAVE_NOT_AVAILABLE (``fail_fast`` only). The message is stored in each
+        case.
         GIL: released while waiting; signal handlers run.
         """
         if self.needed == 0 or self._acked >= end_offset:
@@ -123,10 +132,10 @@ class AckTable:
             heapq.heappush(self._waiting, entry)
         try:
             while self.needed > 0 and self._acked < end_offset:
-                left = deadline - time.monotonic()
-                if left <= 0:
+                remaining_s = deadline - time.monotonic()
+                if remaining_s <= 0:
                     return PutMessageStatus.FLUSH_SLAVE_TIMEOUT
-                event.wait(min(left, _LOOK_S))
+                event.wait(min(remaining_s, _POLL_S))
             return PutMessageStatus.PUT_OK
         finally:
             with self._lock:
@@ -134,8 +143,10 @@ class AckTable:
                     self._waiting.remove(entry)
                     heapq.heapify(self._waiting)
 
-    def _see(self) -> bool:
-        """Has ``acked`` grown? Wakes those whom it covers. The lock is held."""
+    def _update(self) -> bool:
+        """Update ``acked`` and wake the waiters that it covers; return true if ``acked`` has grown. The lock is
+        held.
+        """
         if self.needed == 0 or len(self._slaves) < self.needed:
             return False
         reached = sorted(self._slaves.values(), reverse=True)[self.needed - 1]
@@ -146,7 +157,7 @@ class AckTable:
             heapq.heappop(self._waiting)[2].set()
         return True
 
-    def _tell(self, acked: int) -> None:
+    def _notify(self, acked: int) -> None:
         for callback in self._watches:
             try:
                 callback(acked)

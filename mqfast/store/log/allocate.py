@@ -1,8 +1,8 @@
-"""AllocateMappedFileService: makes log files ahead of need, so that a roll is a pointer swap (RocketMQ:
+"""AllocateMappedFileService: creates log files ahead of need, so that a roll is a pointer swap (RocketMQ:
 AllocateMappedFileService).
 
-It must never leave a half file behind, never ask a full disk more than once a second, and never give out a file of
-another offset than asked for. A full disk shows here, as DiskFull, before a byte of a message is written.
+Leaves no half file behind, retries a full disk at most once a second, and returns only the file of the requested
+offset. A full disk is reported here, as DiskFull, before a byte of a message is written.
 """
 
 from __future__ import annotations
@@ -39,34 +39,35 @@ _log = logging.getLogger("mqfast.store")
 _TAKE_TIMEOUT_S: Final = 5.0
 _LONGEST_NAP_S: Final = 0.1
 _RETRY_S: Final = 1.0
-_LOOK_S: Final = 0.05  # while something waits for space on the disk
+_POLL_S: Final = 0.05  # while work waits for space on the disk
 _LONGEST_WAIT_S: Final = 60.0
-# Files up to this size are all made at once; of larger ones the next is made when the current is half full and the one
-# after at three quarters, so that a store of a few messages does not take three files of 64 MiB or 1 GiB.
+# Files up to this size are all created at once. Of larger files the next is created when the current is half full and
+# the second next at three quarters, so that a store of a few messages does not take three files of 64 MiB or 1 GiB.
 _EAGER_BYTES: Final = 4 << 20
 
 
 class AllocateMappedFileService:
-    """Files of the log, made in a background thread.
+    """Files of the log, created in a background thread.
 
-    Thread: ``take`` from the putting thread (one at a time: the roll lock), the rest from the service's own thread.
+    Thread: ``take`` from the putting thread (a single thread at a time: the roll lock), the rest from the service's own
+    thread.
     """
 
     def __init__(self, os_api: OsApi, log: CommitLog, config: StoreConfig, space: Space | None = None) -> None:
-        self._door = os_api
+        self._os_api = os_api
         self._log = log
         self._config = config
         self._space = space or Space()
         self._guard = Mutex()
-        self._steps = Mutex()  # held while a file is made
-        self._made = Event()  # set when a file is ready, or cannot be made
+        self._steps = Mutex()  # held while a file is created
+        self._made = Event()  # set when a file is ready, or its creation failed
         self._ready: dict[int, MappedFile] = {}
         self._failed: dict[int, MqfastError] = {}
         self._urgent: int | None = None
         self._retry_at = 0.0
         self._blocks_at = 0.0
-        self._blocks_wanted = 0  # bytes of a put that was refused for want of them
-        self._blocks_error: DiskFull | None = None  # what the put heard
+        self._blocks_wanted = 0  # bytes of a put that was refused for lack of them
+        self._blocks_error: DiskFull | None = None  # the error of that put
         self._closed = False
         self._memory: MemoryRoom | None = None
         self.pool: TransientStorePool | None = None
@@ -77,25 +78,25 @@ class AllocateMappedFileService:
         self.service = Service("allocate", self._turn)
 
     def take(self, start: int) -> MappedFile:
-        """The file that begins at ``start``, made now if it is not ready.
+        """Return the file that begins at ``start``; create the file if needed.
 
-        Raises: DiskFull, StorageError of its creation; PoolExhausted; StoreBusy when it takes more than five seconds;
+        Raises: DiskFull, StorageError of the creation; PoolExhausted; StoreBusy after more than five seconds;
         StoreClosed.
         """
         deadline = time.monotonic() + _TAKE_TIMEOUT_S
         while not self._is_ready(start):
             if not self.service.is_running:
-                self.step()  # a store without services: nobody else makes it
+                self.step()  # a store without services: no other thread creates the file
                 continue
             self.service.wake()
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
                 raise StoreBusy(
                     11,
                     f"log file {_paths.offset_name(start)} was not ready in {_TAKE_TIMEOUT_S:.0f} s",
                     self._log.path,
                 )
-            self._made.wait(min(left, _LONGEST_NAP_S))  # a signal handler runs in between
+            self._made.wait(min(remaining_s, _LONGEST_NAP_S))  # signal handlers run between the waits
         with self._guard:
             if self._closed:
                 raise StoreClosed("the store is closing")
@@ -107,7 +108,7 @@ class AllocateMappedFileService:
         return file
 
     def _is_ready(self, start: int) -> bool:
-        """Is the file there? Else it is wanted. Raises: why it could not be made; StoreClosed."""
+        """Return true if the file is ready; else request it. Raises: the error of a failed creation; StoreClosed."""
         with self._guard:
             if self._closed:
                 raise StoreClosed("the store is closing")
@@ -122,67 +123,69 @@ class AllocateMappedFileService:
             return False
 
     def taken(self, file: MappedFile) -> None:
-        """The file that ``take`` gave is among the log's now; until then it is given again."""
-        del self._ready[file.start_offset]  # in one step: a lock could be taken, and then not be given back
+        """Note that the log has the file that ``take`` returned; until then ``take`` returns the same file again."""
+        del self._ready[file.start_offset]  # in one step: after a lock was taken, an interrupt could keep the entry
 
     def rolled(self, file: MappedFile) -> None:
-        """The log goes on in ``file``: think about those behind it, unless the service waits for a position there."""
+        """Plan the next files after a roll to ``file``, unless the service waits for a position in that file."""
         if file.start_offset + file.file_bytes not in self._ready:
             self.service.wake()
 
     def _next(self, current: MappedFile) -> tuple[int, int] | None:
-        """The first file that is not there: its start, and from which position of the log on it is wanted.
+        """Return the start of the first missing file, and the log position from which on the file is wanted.
 
-        None: no file is made ahead.
+        None: no file is created ahead.
         """
-        most, size, number = self._config.preallocate_files, current.file_bytes, 1
-        if most == 0:
+        ahead_files, size, number = self._config.preallocate_files, current.file_bytes, 1
+        if ahead_files == 0:
             return None
         while (start := current.start_offset + number * size) in self._ready or self._log.find_file(start) is not None:
             number += 1
         if size <= _EAGER_BYTES:
-            quarters = 4 * (number - most)
+            quarters = 4 * (number - ahead_files)
         else:
-            quarters = 4 * number - (2 if number == 1 or most == 1 else 5)
+            quarters = 4 * number - (2 if number == 1 or ahead_files == 1 else 5)
         return start, current.start_offset + quarters * size // 4
 
     def _next_start(self) -> int | None:
-        """Start of the next file to make, or None when there are enough."""
+        """Return the start of the next file to create, or None when there are enough."""
         current = self._log.current_file
         if self._urgent is not None:
             return self._urgent if self._urgent not in self._ready else None
         if current is None or time.monotonic() < self._retry_at:
             return None
-        found = self._next(current)
-        return found[0] if found is not None and self._log.written >= found[1] else None
+        planned = self._next(current)
+        return planned[0] if planned is not None and self._log.written >= planned[1] else None
 
     def _turn(self, event: Event) -> None:
         if not self.step():
             current, end = self._log.current_file, 0
             if current is not None:
-                found = self._next(current)
-                end = found[1] if found is not None else current.start_offset + current.file_bytes
+                planned = self._next(current)
+                end = planned[1] if planned is not None else current.start_offset + current.file_bytes
             blocks = self._log.blocks_end()
             if blocks >= 0:
                 end = min(end, blocks)
             if self._blocks_wanted or self.last_error is not None or time.monotonic() < self._retry_at:
-                event.wait(_LOOK_S)
+                event.wait(_POLL_S)
             elif current is None or self._log.written >= end:
-                event.wait(_LONGEST_WAIT_S)  # a put wakes the thread, or the roll
+                event.wait(_LONGEST_WAIT_S)  # a put or the roll wakes the thread
             else:
                 wait_until_written(self._log, event, end, _LONGEST_WAIT_S)
 
     @contextlib.contextmanager
     def without_spares(self) -> Iterator[None]:
-        """Make no file meanwhile, and remove those made ahead: behind a cut log they would leave a gap."""
+        """Create no file meanwhile, and remove the files created ahead: behind a truncated log they would leave a
+        gap.
+        """
         with self._steps:
             for start in sorted(self._ready, reverse=True):
                 self._ready.pop(start).destroy()
-                self._door.fsync_dir(self._log.path)
+                self._os_api.fsync_dir(self._log.path)
             yield
 
     def step(self) -> bool:
-        """Make one file if one is wanted; failures are kept for ``take``. Returns: was one wanted?"""
+        """Create a file if one is wanted; failures are kept for ``take``. Returns true if a file was wanted."""
         with self._steps:
             return self._step()
 
@@ -192,7 +195,7 @@ class AllocateMappedFileService:
         if self._blocks_wanted or 0 <= self._log.blocks_end() <= self._log.written:
             self._give_blocks()
         if start is None:
-            self._see_room()
+            self._check_room()
             return False
         urgent = start == self._urgent
         try:
@@ -211,41 +214,43 @@ class AllocateMappedFileService:
             self._offer(file)
         except MemoryError:
             if start not in self._ready:
-                file.destroy()  # its name would be in the way of the next attempt
+                file.destroy()  # the name would block the next attempt
             raise
         return True
 
     def _give_blocks(self) -> None:
-        """The present file, which was there at open, may have holes in front of the puts."""
+        """Allocate blocks of the current file, which existed at open and may have holes ahead of the puts."""
         if time.monotonic() < self._blocks_at:
             return
         try:
             self._log.give_blocks_ahead(self._blocks_wanted)
         except MqfastError as error:
             self._blocks_error = error if isinstance(error, DiskFull) else None
-            self._blocks_at = time.monotonic() + _RETRY_S  # a put that needs them asks again, and hears why
+            self._blocks_at = time.monotonic() + _RETRY_S  # a put that needs blocks tries again, and raises the error
         else:
             self._blocks_wanted = 0
             self._blocks_error = None
             self._space.see("blocks", None)
 
     def check_blocks(self, needed: int) -> None:
-        """Refuse a put of so many bytes that needs blocks, where the disk was asked for some less than a second ago."""
+        """Raise DiskFull for a put that needs blocks if the disk refused some less than a second ago."""
         if self._blocks_error is not None and time.monotonic() < self._blocks_at:
             self._blocks_wanted = max(self._blocks_wanted, needed)
             self._space.see("blocks", self._blocks_error)
             raise copy.copy(self._blocks_error)
 
     def wait_for_blocks(self, needed: int, error: DiskFull) -> None:
-        """A put of so many bytes was refused: the present file has holes, and the disk no blocks for them."""
+        """Note that a put of ``needed`` bytes was refused: the current file has holes, and the disk no blocks for
+        them.
+        """
         self._blocks_wanted = needed
-        self._blocks_error = copy.copy(error)  # without its traceback, which would keep files open
+        self._blocks_error = copy.copy(error)  # without the traceback, which would keep files open
         self._blocks_at = time.monotonic() + _RETRY_S
         self._space.see("blocks", error)
         self.service.wake()
 
     def retry_now(self) -> None:
-        """Space was made: ask the disk now."""
+        """Retry the disk now: space was freed."""
         self._retry_at = self._blocks_at = 0.0
         self.service.wake()
 
@@ -253,13 +258,13 @@ class AllocateMappedFileService:
         self.last_error = error
         self._space.see("log", error if isinstance(error, DiskFull) else None)
 
-    def _see_room(self) -> None:
-        """No file is wanted: is the disk still too full for one?"""
+    def _check_room(self) -> None:
+        """Clear the error of a full disk once the disk has room for a file."""
         error = self.last_error
         if isinstance(error, DiskFull) and time.monotonic() >= self._retry_at:
             self._retry_at = time.monotonic() + _RETRY_S
-            with contextlib.suppress(StorageError):  # the directory may be what has no room
-                if self._door.statvfs(self._log.path)[1] >= self._log.file_bytes:
+            with contextlib.suppress(StorageError):  # the directory itself may have no room
+                if self._os_api.statvfs(self._log.path)[1] >= self._log.file_bytes:
                     self._note(None)
 
     def _offer(self, file: MappedFile) -> None:
@@ -276,18 +281,19 @@ class AllocateMappedFileService:
 
     def _make(self, start: int, urgent: bool) -> MappedFile:
         if not self._log.files:
-            self._door.makedirs(self._log.path)
+            self._os_api.makedirs(self._log.path)
         path = os.path.join(self._log.path, _paths.offset_name(start))
         if self._memory is None:
             place = os.path.realpath(encode_path(self._log.path))
-            self._memory = MemoryRoom(self._door, decode_path(place))
+            self._memory = MemoryRoom(self._os_api, decode_path(place))
         setting = "mapped_file_bytes_commit_log"
         self._memory.check(self._log.file_bytes, path, setting)
-        # With sync flush blocks go to the disk before they are made writable; buffers of a pool have their pages; and
-        # whoever waits for a file should not wait for its pages as well.
+        # No pages are made ready here in three cases: with sync flush, blocks go to the disk before they are made
+        # writable; buffers of a pool have their pages; and a put that waits for a file should not wait for its pages as
+        # well.
         others = self._log.zeros_ahead > 0 or self.pool is not None or urgent
         file = MappedFile.create(
-            self._door,
+            self._os_api,
             path,
             start,
             self._log.file_bytes,
@@ -316,16 +322,16 @@ class AllocateMappedFileService:
 
     @property
     def ready_count(self) -> int:
-        """Files made and not yet taken."""
+        """Number of files created and not taken yet."""
         return len(self._ready)
 
     def close(self) -> None:
-        """Stop, and remove the files that were made for nothing (RocketMQ does so at a clean stop)."""
+        """Stop, and remove the files that were not used (as RocketMQ does at a clean stop)."""
         with self._guard:
             self._closed = True
             self._made.set()
         self.service.stop()
-        # From the last one on, and one by one: a crash in between must not leave a gap.
+        # From the last file on, each synced: a crash in between must not leave a gap.
         for start in sorted(self._ready, reverse=True):
             self._ready.pop(start).destroy()
-            self._door.fsync_dir(self._log.path)
+            self._os_api.fsync_dir(self._log.path)

@@ -1,15 +1,24 @@
-"""CommitLog: the files of the log, its positions, roll over, and find a record by its physical offset (RocketMQ: CommitLog,
-MappedFileQueue). How bytes come to its end: append.pyx; how they come to the disk: group_commit.pyx.
+"""CommitLog: the files of the log, their positions, roll over, and reads by physical offset (RocketMQ: CommitLog,
+MappedFileQueue).
 
-It must never let the holder of the put lock wait for the GIL, allocate or sync. Positions are physical offsets: flushed <= committed <=
-written. Formats: FORMAT.md.
+Appends: append.pyx. Commit and flush: group_commit.pyx. The holder of the put lock never waits for the GIL, allocates
+or syncs. Positions are physical offsets: flushed <= committed <= written. Formats: FORMAT.md.
 """
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 from mqfast.store.queues.consume_queue cimport ConsumeQueue
-from mqfast.store.log.group_commit cimport call_waiters, commit_up_to, end_syncs, flush_up_to, is_behind, latch, readable, serve_syncs
+from mqfast.store.log.group_commit cimport (
+    call_waiters,
+    commit_up_to,
+    end_syncs,
+    flush_up_to,
+    is_behind,
+    latch,
+    readable,
+    serve_syncs,
+)
 from mqfast.store.log.log_state cimport (
     LOG_ASLEEP,
     LOG_CLOSED,
@@ -91,7 +100,8 @@ from mqfast.store.base import paths as _paths
 
 cdef int64_t PAGE = 4096
 cdef int NO_SPACE = 28, OVER_QUOTA = 122, NO_PAGE = 14      # ENOSPC, EDQUOT, EFAULT of Linux
-cdef int64_t BLOCKS_STEP = 16 << 20      # blocks for the rest of a file that was there at open come in such steps; of a nearly full disk, less
+# step of the allocation for the rest of a file that existed at open; less on a nearly full disk
+cdef int64_t BLOCKS_STEP = 16 << 20
 cdef int64_t NAP_NS = 1000000
 
 
@@ -99,7 +109,7 @@ cdef double LONGEST_TIMEOUT_S = 1e9
 
 
 cdef int64_t deadline_after(int64_t now_ns, object timeout) except? -2:
-    """Monotonic ns at which a wait of so many seconds ends; -1: never. Raises: UsageError."""
+    """Return the monotonic ns at which a wait of ``timeout`` seconds ends; -1: never. Raises: UsageError."""
     cdef double seconds
     if timeout is None:
         return -1
@@ -118,13 +128,13 @@ cdef int64_t deadline_after(int64_t now_ns, object timeout) except? -2:
     return now_ns + <int64_t> (max(seconds, 0.0) * 1e9)
 
 
-# --- the log -----------------------------------------------------------------------------------------------------------------
+# --- the log ---
 
 @cython.no_gc_clear      # __dealloc__ needs the latch
 cdef class CommitLog:
-    """The files of the log and its append position.
+    """The files of the log and the append position.
 
-    Thread: append paths take the put lock; reads and flushes may run at any time beside them.
+    Thread: append paths take the put lock; reads and flushes may run concurrently.
     """
 
     def __cinit__(self):
@@ -158,12 +168,14 @@ cdef class CommitLog:
     # --- load and recovery ---
 
     def load(self) -> None:
-        """Take the files of the directory; positions stand at the end of the last until recovery. Raises: CorruptFile."""
+        """Load the files of the directory; until recovery the positions are at the end of the last file. Raises:
+        CorruptFile.
+        """
         segments = _paths.list_offset_files(self.os_api, self.path)[0]
         expected = None
         for number, (start, path) in enumerate(segments, 1):
             if number == len(segments) and self.os_api.file_size(path) == 0:
-                self.os_api.unlink(path)          # made, but never given its length
+                self.os_api.unlink(path)          # created, but without its length
                 continue
             if start % self.file_bytes or (expected is not None and start != expected):
                 raise CorruptFile("log file out of place", path=path, expected=expected if expected is not None
@@ -174,7 +186,9 @@ cdef class CommitLog:
             self._set_positions(expected, 0)
 
     cdef int _set_positions(self, int64_t end, int64_t store_timestamp) except -1:
-        """The log ends at `end`, behind a record of that store time. While no sync and no commit is under way: what these read must agree."""
+        """Set all positions to `end`, behind a record of that store time. Not during a sync or commit: their positions
+        must agree.
+        """
         cdef LogState *s = &self.state
         with nogil:
             lock(&s.flush_lock)
@@ -186,11 +200,13 @@ cdef class CommitLog:
         return 0
 
     def truncate(self, int64_t end, int64_t store_timestamp, int64_t sync_from=-1, take=None) -> list:
-        """End the log at physical offset ``end``: files above are removed, the rest of its file is cleared; returns the removed names.
+        """Truncate the log at physical offset ``end``: later files are removed, the rest of the last file is cleared.
 
-        Args: take: called with the path of each file before it is removed; it may move the file away.
-        At open, or behind ``rewind``. Durability: the cleared bytes are synced, so a stale record cannot come back after a power cut; with ``sync_from``,
-        everything from there on, since a killed writer may have left it in the page cache only.
+        Args: take: called with the path of each file before its removal; may move the file away.
+        Returns: the names of the removed files. At open, or after ``rewind``.
+        Durability: the cleared bytes are synced, so that a stale record cannot reappear after a power cut; with
+        ``sync_from``, everything from there on is synced, since a killed writer may have left it in the page cache
+        only.
         """
         cdef MappedFile file
         cdef mq_os *os = self.os_api.os
@@ -207,7 +223,7 @@ cdef class CommitLog:
             if take is not None:
                 take(file.path)
             file.destroy()
-            self.os_api.fsync_dir(self.path)      # one by one: a power cut in between must not leave a gap
+            self.os_api.fsync_dir(self.path)      # each synced: a power cut in between must not leave a gap
         self._set_positions(end, store_timestamp)
         if self.files:
             file = self.files[len(self.files) - 1]
@@ -230,13 +246,15 @@ cdef class CommitLog:
                 try:
                     self._give_blocks(0, BLOCKS_STEP)
                 except StorageError:
-                    pass        # a put asks again, and hears why
+                    pass        # a put tries again, and raises the error
         return removed
 
     cdef int _give_blocks(self, int64_t needed, int64_t ahead) except -1:
-        """Give blocks to the current file up to so many bytes behind the written position, and some ahead: it may have holes (RocketMQ never
-        allocates, and copies may be sparse), and a write into a hole of a full disk would be a lost page. What has blocks keeps its bytes.
-        The page cache may keep up to 2 MiB as one unit, all of which a write to one byte makes dirty: they get their blocks together.
+        """Allocate blocks of the current file up to ``needed`` bytes behind the written position, and ``ahead`` more.
+
+        The file may have holes (RocketMQ never allocates, and copies may be sparse), and a write into a hole of a full
+        disk would be a lost page. Allocated blocks keep their bytes. The page cache may keep up to 2 MiB as a unit,
+        which a write to any byte makes dirty: those bytes get their blocks together.
 
         Before the first put, or under the roll lock. Raises: DiskFull, StorageError; nothing changed then.
         """
@@ -251,7 +269,7 @@ cdef class CommitLog:
             return 0
         while True:
             with nogil:
-                rc = allocate(os, fd, start - before, before) if before else 0      # what is there stays
+                rc = allocate(os, fd, start - before, before) if before else 0      # existing bytes are kept
                 if rc >= 0:
                     rc = allocate_empty(os, fd, start, stop - start)
             if rc >= 0 or stop <= least:
@@ -263,12 +281,15 @@ cdef class CommitLog:
         return 0
 
     def blocks_end(self) -> int:
-        """Physical offset at which the current file wants its next blocks; -1: it has them all."""
+        """Return the physical offset at which the current file needs the next blocks; -1: it has all blocks."""
         cdef LogState *s = &self.state
-        return max(s.file_start, s.file_start + s.file_bytes - BLOCKS_STEP // 2) if 0 < s.file_bytes < s.whole_bytes else -1
+        return (max(s.file_start, s.file_start + s.file_bytes - BLOCKS_STEP // 2)
+                if 0 < s.file_bytes < s.whole_bytes else -1)
 
     def give_blocks_ahead(self, int64_t needed) -> None:
-        """Give the current file its next blocks, for so many bytes and more, so that no put waits for them. Raises: DiskFull, StorageError."""
+        """Allocate the next blocks of the current file, at least ``needed`` bytes, so that no put waits. Raises:
+        DiskFull, StorageError.
+        """
         acquire(self.roll_lock)
         try:
             if self.blocks_end() >= 0:
@@ -279,7 +300,7 @@ cdef class CommitLog:
     cdef int _sync_range(self, int64_t first, int64_t end) except -1:
         """Sync everything from physical offset first up to end.
 
-        The pages are made dirty before: after a sync that failed the kernel takes them for clean, and would not write them.
+        The pages are made dirty before: after a failed sync the kernel takes them for clean, and would not write them.
         """
         cdef MappedFile file
         cdef mq_os *os = self.os_api.os
@@ -301,7 +322,7 @@ cdef class CommitLog:
         return 0
 
     cdef int _dirty(self, MappedFile file, int64_t at, int64_t end) except -1:
-        """Make the pages of a mapped file dirty that hold data. A hole holds none, and a full disk may have no block for it."""
+        """Make the data pages of a mapped file dirty, but no holes, for which a full disk may have no block."""
         cdef mq_os *os = self.os_api.os
         cdef int64_t data
         cdef int rc, fd
@@ -313,13 +334,13 @@ cdef class CommitLog:
                 rc = populate(os, file.base + at, end - at)
             else:
                 rc = 0
-                while rc >= 0:      # page by page: the next one that holds data
+                while rc >= 0:      # page by page: the next page that holds data
                     data = os.seek_data(os, fd, at)
                     if data < 0 or data >= end:
                         break
                     at = max(at, data & ~(PAGE - 1))
                     rc = populate(os, file.base + at, min(PAGE, end - at))
-                    if rc == -NO_PAGE:      # its unit of the page cache reaches into a hole
+                    if rc == -NO_PAGE:      # its folio extends into a hole
                         rc = 0
                     at += PAGE
         file.close_fd()
@@ -330,7 +351,7 @@ cdef class CommitLog:
 
     @property
     def min_offset(self) -> int:
-        """First physical offset of the log; -1 when it has no file."""
+        """First physical offset of the log; -1 without a file."""
         return (<MappedFile> self.files[0]).start_offset if self.files else -1
 
     @property
@@ -340,39 +361,39 @@ cdef class CommitLog:
 
     @property
     def committed(self) -> int:
-        """Physical offset up to which the page cache has the log."""
+        """Physical offset up to which the log is in the page cache."""
         return mq_load64(&self.state.committed) if self.state.pooled else mq_load64(&self.state.written)
 
     @property
     def flushed(self) -> int:
-        """Physical offset up to which the disk has the log; after a flush by the clock it may lie inside a record."""
+        """Physical offset up to which the log is on the disk; after an interval flush it may be inside a record."""
         return mq_load64(&self.state.flushed)
 
     @property
     def flushed_timestamp(self) -> int:
-        """Store time of the newest record known durable, ms; 0 when there is none."""
+        """Store time of the newest record known durable, ms; 0 for none."""
         return mq_load64(&self.state.flushed_timestamp)
 
     @property
     def readable(self) -> int:
-        """Physical offset up to which readers may look."""
+        """Physical offset up to which readers may read."""
         return readable(&self.state, self.hide_unflushed)
 
     @property
     def dispatched(self) -> int:
-        """Physical offset up to which the queues agree with the log."""
+        """Physical offset up to which the queues match the log."""
         return mq_load64(&self.state.dispatched)
 
     @property
     def dispatched_timestamp(self) -> int:
-        """A store time, ms, up to which queues agree with the log."""
+        """A store time, ms, up to which queues match the log."""
         cdef int64_t timestamp = mq_load64(&self.state.last_store_timestamp)
         if mq_load64(&self.state.dispatched) >= mq_load64(&self.state.written):
             self.state.dispatched_timestamp = timestamp
         return self.state.dispatched_timestamp
 
     def take_clock_fall(self) -> tuple | None:
-        """(from, to) when the clock fell by more than 3 s since this was last asked: store times, ms. Else None."""
+        """Return and clear (from, to), store times in ms, if the clock fell by more than 3 s; else None."""
         cdef LogState *s = &self.state
         if mq_load64(&s.clock_fall_from) == 0:
             return None
@@ -393,10 +414,10 @@ cdef class CommitLog:
         return mq_load32(&self.state.flags) & ~<uint32_t> LOG_ASLEEP
 
     def set_flag(self, uint32_t flag, bint on=True) -> None:
-        """Set or clear one LogFlag bit."""
+        """Set or clear a LogFlag bit."""
         if on:
             mq_or32(&self.state.flags, flag)
-            if flag & LOG_CLOSED:           # an append that saw the old flags is over when this returns
+            if flag & LOG_CLOSED:           # an append that read the old flags has ended when this returns
                 self.take_put_lock()
                 unlock_puts(&self.state)
         else:
@@ -409,17 +430,17 @@ cdef class CommitLog:
 
     @property
     def sync_calls(self) -> int:
-        """How many syncs were made."""
+        """Number of syncs."""
         return mq_load64(&self.state.sync_calls)
 
     @property
     def synced_bytes(self) -> int:
-        """How many bytes they covered."""
+        """Number of bytes that the syncs covered."""
         return mq_load64(&self.state.synced_bytes)
 
     @property
     def lock_held_ms(self) -> int:
-        """How long the put lock has been held by one append, ms; 0 when it is free."""
+        """Duration of the current hold of the put lock by an append, ms; 0 when it is free."""
         since = mq_load64(&self.state.lock_since_ms)
         return max(0, self.os_api.now_ms() - since) if since else 0
 
@@ -440,17 +461,18 @@ cdef class CommitLog:
         return self.current
 
     def find_file(self, int64_t physical_offset) -> MappedFile | None:
-        """The file that holds this byte, or None."""
+        """Return the file that holds this byte, or None."""
         return self.file_at(physical_offset)
 
     cdef int raise_state(self) except -1:
-        """May something be put?"""
+        """Raise if the state of the log forbids puts."""
         cdef uint32_t flags = mq_load32(&self.state.flags) & ~<uint32_t> LOG_ASLEEP
         if flags == 0:
             return 0
         self.check_state()
         if flags & LOG_SLAVE:
-            raise NotMaster(f"store of {self.path}: expected broker_role ASYNC_MASTER or SYNC_MASTER for a put, found SLAVE")
+            raise NotMaster(f"store of {self.path}: expected broker_role ASYNC_MASTER or SYNC_MASTER for a put, "
+                            "found SLAVE")
         if flags & LOG_WAITING:
             self.get_ready()
         if flags & LOG_REFUSING:
@@ -458,15 +480,17 @@ cdef class CommitLog:
         return 0
 
     cdef int raise_lost(self) except -1:
-        """Raises: StoreFailed, naming the file, when a page was lost that somebody wrote through; also of a store that is closing."""
+        """Raise StoreFailed with the file name if a page was lost that was written through; also for a closing store.
+        """
         if mq_load32(&self.latch.c.published):
             raise StoreFailed(-self.state.error, "the store was latched: a mapped page is gone at position"
-                              f" {self.latch.c.position} (the file was cut short, or the disk could not read it); reopen it to recover",
+                              f" {self.latch.c.position} (the file was cut short, or the disk could not read it);"
+                              " reopen it to recover",
                               decode_path(<bytes> self.latch.c.path))
         return 0
 
     def check_state(self) -> None:
-        """Raise if this log is of no more use: StoreClosed, StoreForked, StoreFailed. That it takes no puts is no reason."""
+        """Raise if this log is unusable: StoreClosed, StoreForked, StoreFailed. Refused puts alone are no reason."""
         cdef uint32_t flags = mq_load32(&self.state.flags)
         if flags & LOG_FORKED:
             raise StoreForked("this store was opened by the parent process; open it again in this one")
@@ -474,10 +498,13 @@ cdef class CommitLog:
             raise StoreClosed(f"store of {self.path} is closed")
         if flags & LOG_FAILED:
             self.raise_lost()
-            raise StoreFailed(-self.state.error, "the store was latched by a failed flush or write; reopen it to recover", self.path)
+            raise StoreFailed(-self.state.error,
+                              "the store was latched by a failed flush or write; reopen it to recover", self.path)
 
     cdef int take_put_lock(self) except -1:
-        """Take the put lock with the GIL held: never sleep on it so, and never hold it while waiting for the GIL."""
+        """Take the put lock with the GIL held: no sleep on the lock with the GIL, and no wait for the GIL with the
+        lock.
+        """
         cdef LogState *s = &self.state
         while not try_to_lock_puts(s):
             with nogil:
@@ -486,7 +513,7 @@ cdef class CommitLog:
         return 0
 
     cdef int _retain(self, MappedFile file) except -1:
-        """Hold a file until its bytes are durable. Before the put lock is taken."""
+        """Hold a file until its bytes are durable. Call before the put lock is taken."""
         file.hold()
         try:
             file.open_fd()
@@ -498,7 +525,7 @@ cdef class CommitLog:
         return 0
 
     cdef void _switch_to(self, MappedFile file) noexcept:
-        """Make a retained file the one that takes appends. The put lock is held, or nobody else is there yet."""
+        """Make a retained file the append target. The put lock is held, or no other thread exists yet."""
         cdef LogState *s = &self.state
         cdef PendingFile *f = &s.pending[s.pending_tail % RING]
         mq_assert(s.pending_tail - mq_load64(&s.pending_head) < RING, s.pending_tail, s.pending_head)
@@ -518,10 +545,12 @@ cdef class CommitLog:
             mq_store64(&s.prefaulted, file.start_offset + file.ready)
 
     cdef int roll(self, int64_t needed) except -1:
-        """Go on in the next file if this one has no room for so many bytes: somebody else may have gone on meanwhile, or what refused an
-        append may be over. The put lock is not held.
+        """Roll to the next file if the current file has no room for ``needed`` bytes.
 
-        Raises: DiskFull, StorageError, PoolExhausted from making the file; StoreBusy when it is not ready in time.
+        Another thread may have rolled meanwhile, or the reason of a refused append may be over. The put lock is not
+        held.
+
+        Raises: DiskFull, StorageError, PoolExhausted from the creation; StoreBusy when the file is not ready in time.
         """
         cdef LogState *s = &self.state
         acquire(self.roll_lock)
@@ -556,7 +585,8 @@ cdef class CommitLog:
             if rc < 0:
                 self.raise_state()
             self.reap()
-        file = self.allocator.take(s.file_start + s.whole_bytes if s.file_bytes else s.written - s.written % self.file_bytes)
+        file = self.allocator.take(s.file_start + s.whole_bytes if s.file_bytes
+                                   else s.written - s.written % self.file_bytes)
         self.files.append(file)
         try:
             self._retain(file)
@@ -591,15 +621,15 @@ cdef class CommitLog:
         return 0
 
     def reap(self) -> None:
-        """Let go of files whose bytes are all durable: return pool buffers, close descriptors."""
+        """Release files whose bytes are all durable: return pool buffers, close descriptors."""
         cdef MappedFile file
         cdef LogState *s = &self.state
         mq_store64(&self.reap_head, mq_load64(&s.pending_head))
-        # not by the length of `retained`: a roll under way has put its file there and may still wait for the put lock
+        # not by the length of `retained`: a concurrent roll has added its file and may still wait for the put lock
         while len(self.retained) > 1 and self.reaped < mq_load64(&self.reap_head):
             file = self.retained[0]
             if file.buffer != NULL and mq_load64(&s.borrowed) == file.start_offset:
-                break                   # the dispatcher reads in it, for some milliseconds
+                break                   # the dispatcher reads it, for some milliseconds
             mq_assert(file.start_offset + file.file_bytes <= mq_load64(&s.flushed), file.start_offset, s.flushed)
             mq_assert(file.references > 0, file.references, 0)
             self.retained.pop(0)
@@ -615,8 +645,8 @@ cdef class CommitLog:
     def flush(self, timeout=None) -> bool:
         """Make everything written so far durable.
 
-        Args: timeout: seconds, None for ever. Returns: False at the timeout. Raises: FlushError when a sync fails; the store is latched then.
-        GIL: released while waiting.
+        Args: timeout: seconds, None for no limit. Returns: False at the timeout. Raises: FlushError when a sync fails;
+        the store is latched then. GIL: released while waiting.
         """
         cdef LogState *s = &self.state
         return self.wait_flushed(mq_load64(&s.written), timeout)
@@ -639,18 +669,20 @@ cdef class CommitLog:
                 break
             PyErr_CheckSignals()
         if rc < 0:
-            # that the store is closing is not why
+            # a closing store is not the cause
             self.raise_lost()
             raise FlushError(-rc, "flush failed; the store is latched", self.path)
         return rc == 1
 
     def serve_syncs(self) -> None:
-        """Lead syncs for those who have a deadline, which a slow disk must not hold up, until end_syncs. GIL: released. Thread: one."""
+        """Lead syncs for waiters with a deadline, which a slow disk must not delay, until end_syncs. GIL: released.
+        Thread: one.
+        """
         with nogil:
             serve_syncs(&self.state)
 
     def end_syncs(self) -> None:
-        """Let serve_syncs return, behind the sync under way. Safe to call twice."""
+        """Let serve_syncs return after the current sync. Safe to call twice."""
         cdef LogState *s = &self.state
         cdef uint32_t word = 0
         while not mq_lock_try(&s.flush_lock):
@@ -661,18 +693,20 @@ cdef class CommitLog:
             end_syncs(s)
 
     def flush_pages(self, int64_t least_pages) -> None:
-        """Flush when at least so many pages of 4 KiB are not durable. GIL: released while it syncs. Raises: FlushError."""
+        """Flush when at least ``least_pages`` pages of 4 KiB are not durable. GIL: released during the sync. Raises:
+        FlushError.
+        """
         cdef LogState *s = &self.state
         if mq_load64(&s.written) // PAGE - mq_load64(&s.flushed) // PAGE >= least_pages:
             self.wait_flushed(mq_load64(&s.written))
 
     def fail(self, int error_number) -> None:
-        """Latch the log: a sync of something else that belongs to the store failed, so nothing may be promised any more."""
+        """Latch the log after a failed sync of another file of the store: nothing may be reported durable any more."""
         if not mq_load32(&self.state.flags) & LOG_FAILED:
             latch(&self.state, -error_number)
 
     def commit(self) -> int:
-        """Copy pool buffers to the page cache up to the written position; returns it. GIL: released."""
+        """Copy pool buffers to the page cache up to the written position; return it. GIL: released."""
         cdef LogState *s = &self.state
         cdef int64_t target = mq_load64(&s.written)
         cdef int rc
@@ -687,28 +721,30 @@ cdef class CommitLog:
         raise StoreFailed(-rc, "commit failed; the store is latched: reopen it to recover", self.path)
 
     def enable_pool(self, pool) -> None:
-        """Take appends into buffers of this pool from the next file on."""
+        """Write appends into buffers of this pool from the next file on."""
         self.pool = pool
         self.state.pooled = True
         self.state.committed = self.state.written
 
     def is_behind(self) -> bool:
-        """Is there something to dispatch: records that readers may see, or, with a pool, some whose put found no room for a unit? Those would
-        grow to a whole commit interval's before they are committed, and puts put no unit themselves until the dispatcher has caught up.
+        """Return true if readable records wait for dispatch, or, with a pool, a put found no room for a unit.
+
+        The latter would grow to a whole commit interval's records before the commit, and puts put no unit themselves
+        until the dispatcher has caught up.
         """
         return is_behind(&self.state, self.hide_unflushed)
 
     @property
     def ready_bytes(self) -> int:
-        """How far ahead of the written position pages are kept writable; 0: nobody does."""
+        """Distance ahead of the written position up to which pages are kept writable; 0: not kept."""
         return self.zeros_ahead or self.prefault_window
 
     # --- read ---
 
     def message(self, int64_t physical_offset, bint verify=False) -> StoredMessage:
-        """The record that starts at this physical offset.
+        """Return the record that starts at this physical offset.
 
-        Raises: OffsetError when it is outside the readable log; CorruptFile when no whole record stands there.
+        Raises: OffsetError outside the readable log; CorruptFile when no whole record starts there.
         """
         cdef MappedFile file = self.file_at(physical_offset)
         cdef int64_t limit = readable(&self.state, self.hide_unflushed)
@@ -717,14 +753,15 @@ cdef class CommitLog:
         cdef const uint8_t *p
         cdef int outcome
         if file is None or physical_offset < 0 or physical_offset >= limit:
-            raise OffsetError(f"physical offset {physical_offset} is outside the log: expected {self.min_offset} to {limit - 1}"
-                              " (of the log, not of a queue)")
+            raise OffsetError(f"physical offset {physical_offset} is outside the log: expected {self.min_offset} to"
+                              f" {limit - 1} (of the log, not of a queue)")
         held = pin_file(file)
         p = held.base + (physical_offset - file.start_offset)
         outcome = parse_record(p, min(limit, file.start_offset + file.file_bytes) - physical_offset, &r)
         file.check_damage()
         if outcome != REC_OK or r.physical_offset != physical_offset:
-            raise CorruptFile("no record starts here (a physical offset, of the log, is not a queue offset)", path=file.path, offset=physical_offset, expected="a whole record",
+            raise CorruptFile("no record starts here (a physical offset, of the log, is not a queue offset)",
+                              path=file.path, offset=physical_offset, expected="a whole record",
                               found=f"size {r.total}, magic {r.magic & 0xFFFFFFFF:#x}")
         if verify and not check_crc(p, &r, False):
             file.check_damage()
@@ -733,7 +770,7 @@ cdef class CommitLog:
         return make_message(held, p, -1)
 
     def vouches_for(self, ConsumeQueue queue not None) -> bool:
-        """Does the last unit that a recovery saw in a queue point at a record of just this place? False: look closer."""
+        """Return true if the last unit that a recovery saw in a queue points to a record of that queue offset."""
         cdef int64_t place = queue.seen_last, at = queue.scan.last_physical
         cdef MappedFile file
         cdef const uint8_t *base
@@ -756,7 +793,7 @@ cdef class CommitLog:
             file.release()
 
     def store_timestamp(self, int64_t physical_offset, int64_t size) -> int:
-        """Store time of that record, -1 when it is outside the log (RocketMQ: pickupStoreTimestamp)."""
+        """Return the store time of that record, -1 outside the log (RocketMQ: pickupStoreTimestamp)."""
         cdef MappedFile file = self.file_at(physical_offset)
         cdef int64_t limit = readable(&self.state, self.hide_unflushed)
         cdef uint8_t *base
@@ -773,7 +810,7 @@ cdef class CommitLog:
             file.release()
 
     def read(self, int64_t physical_offset, int64_t size) -> bytes:
-        """Copy raw log bytes of one file, cut at the readable end."""
+        """Return a copy of raw log bytes of a file, cut at the readable end."""
         cdef MappedFile file = self.file_at(physical_offset)
         cdef int64_t limit = readable(&self.state, self.hide_unflushed)
         cdef uint8_t *base
@@ -789,12 +826,12 @@ cdef class CommitLog:
             file.release()
 
     def file_start_of(self, int64_t physical_offset) -> int:
-        """Start offset of the file that holds this byte, or of the first file."""
+        """Return the start offset of the file that holds this byte, or of the first file."""
         cdef MappedFile file = self.file_at(physical_offset)
         return self.min_offset if file is None else file.start_offset
 
     def first_store_timestamp(self, int64_t start_offset) -> int:
-        """Store time of the first record of the file that begins there; 0 when none stands there."""
+        """Return the store time of the first record of the file that starts there; 0 without a record."""
         cdef MappedFile file = self.file_at(start_offset)
         cdef Record r
         cdef uint8_t *base
@@ -811,7 +848,7 @@ cdef class CommitLog:
     # --- delete and close ---
 
     def remove_first(self) -> str:
-        """Remove the oldest file (never the last one); readers that hold it keep it. Returns its path."""
+        """Remove the oldest file (never the last); readers with a hold keep the bytes. Returns its path."""
         cdef MappedFile file
         if len(self.files) < 2:
             raise InternalError("the last log file is never removed")
@@ -823,15 +860,15 @@ cdef class CommitLog:
         return file.path
 
     def first_is_flushed(self) -> bool:
-        """May the oldest file be removed: is it fully durable and dispatched, and not the last one?"""
+        """Return true if the oldest file may be removed: fully durable and dispatched, and not the last."""
         if len(self.files) < 2:
             return False
         file = self.files[0]
-        # queue offsets of records that were never dispatched would be missing in their queues for ever
+        # queue offsets of records that were never dispatched would be missing in their queues
         return file not in self.retained and file.start_offset + self.file_bytes <= min(self.flushed, self.dispatched)
 
     def close(self) -> None:
-        """Stop appends and unmap what nobody holds. Flush first: this does not."""
+        """Stop appends and unmap files without holds. Does not flush: flush first."""
         cdef MappedFile file
         cdef LogState *s = &self.state
         self.take_put_lock()
@@ -841,7 +878,7 @@ cdef class CommitLog:
         self.current = None
         unlock_puts(s)
         with nogil:
-            lock(&s.flush_lock)     # nobody is inside a sync or a commit any more
+            lock(&s.flush_lock)     # no thread is inside a sync or a commit any more
             lock(&s.commit_lock)
             s.pending_head = s.pending_tail
             unlock(&s.commit_lock)

@@ -1,9 +1,9 @@
 """The flush and commit threads (RocketMQ: FlushRealTimeService, GroupCommitService, CommitRealTimeService,
 FlushConsumeQueueService).
 
-They must never flush again after a flush failed: the log is latched, every waiting ticket fails, and the store must be
-reopened. Group commit itself has no thread: who waits leads (see group_commit.pyx); here is what runs by the clock,
-and the tickets that wait by callback.
+After a failed flush nothing is flushed again: the log is latched, every waiting ticket fails, and the store must be
+reopened. Group commit itself has no thread: a waiter leads (see group_commit.pyx). Here are the interval flushes, and
+the tickets that wait by callback.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def _utc(ms: int) -> str:
 
 
 class FlushService:
-    """Flushes the log by interval and page count, and the queues behind it; moves the checkpoint to what is durable.
+    """Flushes the log by interval and page count, then the queues; advances the checkpoint to the durable positions.
 
-    ``waiters`` has who waits for the disk by callback. Thread: its own; ``waiters`` from any.
+    ``waiters`` has the tickets and watches that wait for the disk by callback. Thread: its own; ``waiters`` from any.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class FlushService:
         self._log.reap()
 
     def step(self) -> None:
-        """What the clock does once the queues are due. Raises: as ``flush_queues``."""
+        """Run the interval flush of the queues once. Raises: as ``flush_queues``."""
         self.see_clock()
         if self.loop.flush_queues():
             self.flush_queues(by_clock=True)
@@ -106,7 +106,7 @@ class FlushService:
         checkpoint.physic_msg_timestamp = self._log.flushed_timestamp
 
     def see_clock(self) -> None:
-        """When the clock fell: the checkpoint vouches for no later time, and the user hears of it."""
+        """Handle a clock that fell: the checkpoint keeps no later time, and the user gets a warning."""
         fall = self._log.take_clock_fall()
         if fall is None:
             return
@@ -117,16 +117,16 @@ class FlushService:
         )
 
     def flush_log(self, *, thorough: bool) -> None:
-        """One interval flush: whole, or only when enough pages are dirty. Raises: FlushError."""
+        """Flush the log: whole, or only when enough pages are dirty. Raises: FlushError."""
         self._log.flush_pages(0 if thorough else self._least_pages())
         self._see_flushed()
 
     def flush_queues(self, *, by_clock: bool = False) -> None:
-        """Make queue units durable, then say so in the checkpoint: it never claims more than a sync covered.
+        """Make queue units durable, then advance the checkpoint, which never claims more than a sync covered.
 
-        By the clock the page that a busy queue puts units in is left to the next flush.
+        ``by_clock``: the page that a busy queue writes to is left to the next flush.
 
-        Does nothing once the log is latched: after a failed sync this store syncs nothing any more.
+        No effect once the log is latched: after a failed sync this store syncs nothing any more.
 
         Raises: StorageError; where a sync failed, the log is latched.
         """
@@ -137,7 +137,7 @@ class FlushService:
             try:
                 self._queues.flush(by_clock)
             except StorageError as error:
-                # The kernel may have dropped the pages: a second sync would say that they are durable.
+                # The kernel may have dropped the pages: a second sync would report them durable.
                 self._log.fail(error.errno or EIO)
                 raise
             self.loop.see_synced(covered, self._queues.left_page)
@@ -146,11 +146,11 @@ class FlushService:
         self.keep_few_mapped()
 
     def paused(self) -> Mutex:
-        """Context manager: no flush of the queues is under way, and none begins but the caller's own."""
+        """Return a context manager: only the caller's own flushes of the queues run meanwhile."""
         return self.loop.flushing
 
     def _flush_checkpoint(self) -> None:
-        """Nothing needs what it says but the speed of a recovery: on a full disk it waits for the next flush."""
+        """Write the checkpoint; on a full disk it waits for the next flush, since it only speeds up a recovery."""
         try:
             self._checkpoint.flush()
         except DiskFull as error:
@@ -161,15 +161,16 @@ class FlushService:
             self.loop.by_hand = False
 
     def keep_few_mapped(self) -> None:
-        """Unmap what nobody reads or writes, where too much is mapped."""
+        """Unmap unused files when too many are mapped."""
         if mapping_count() > self._config.maps_max:
             self._queues.unmap_idle()
             for file in list(self._log.files):
                 file.unmap_idle()
 
     def close(self) -> None:
-        """Stop; flush log, queues, index and checkpoint one last time; fail or finish every ticket. Raises:
-        FlushError.
+        """Stop; flush log, queues, index and checkpoint one last time; fail or finish every ticket.
+
+        Raises: FlushError.
         """
         self.service.stop()
         error: MqfastError | None = None
@@ -188,7 +189,7 @@ class FlushService:
 
 
 class SyncService:
-    """Leads the syncs of those who wait with a deadline: nobody can leave a sync before the disk is done with it.
+    """Leads the syncs for waiters with a deadline, since fsync cannot be cancelled.
 
     Thread: its own.
     """
@@ -201,7 +202,7 @@ class SyncService:
         self._log.serve_syncs()
 
     def close(self) -> None:
-        """Stop, behind the sync under way."""
+        """Stop after the current sync."""
         self.service.stop()
 
 
@@ -223,7 +224,7 @@ class CommitService:
         )
 
     def close(self) -> None:
-        """Stop and commit what is left. Raises: StoreFailed."""
+        """Stop and commit the rest. Raises: StoreFailed."""
         self.service.stop()
         if not self._log.error_number:
             self._log.commit()

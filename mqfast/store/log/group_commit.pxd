@@ -1,4 +1,4 @@
-# How far the log is committed and flushed, and waiting for it.
+# Commit and flush of the log, and waits for them.
 from libc.stdint cimport int64_t, uint32_t
 from mqfast.store.log.log_state cimport LogState
 

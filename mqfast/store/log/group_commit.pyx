@@ -1,20 +1,21 @@
-"""From the log in memory to the disk: pool buffer -> page cache (commit), page cache -> disk (flush), and who waits for it (RocketMQ:
-CommitRealTimeService, GroupCommitService).
+"""Commit and flush of the log: pool buffer -> page cache (commit), page cache -> disk (flush), and the threads that
+wait (RocketMQ: CommitRealTimeService, GroupCommitService).
 
-It must never sync again after a sync failed: the log is latched and everybody who waits hears of it. Nobody may sleep where no sync will
-wake it. Positions are physical offsets: flushed <= committed <= written.
+After a failed sync nothing is synced again: the log is latched and all waiters get the error. No thread sleeps where no
+sync will wake it. Positions are physical offsets: flushed <= committed <= written.
 
-Group commit: a ticket is an end offset; there is no queue, no tick and no thread. Who finds the flush lock free leads: it syncs everything
-that is written, publishes `flushed`, wakes those whom that covers, and one of those who came too late, to lead the next sync while the
-covered ones go on. The covered and the late sleep in two futexes (group_done) that change roles with each sync, so that nobody is woken
-for nothing; on a machine with few processors that is half of the cost.
+Group commit: a ticket is an end offset; there is no queue, no timer and no thread. The thread that takes the flush lock
+is the leader. It syncs the log, publishes `flushed` and wakes the waiters that the sync covers. It also wakes another
+waiter, which leads the next sync. Covered waiters and later waiters sleep on two futexes (group_done) that swap roles
+with each sync, so that no thread is woken without need; on a machine with few processors that is half of the cost.
 
-A sync cannot be left before its end, however long the disk takes. So who has a deadline does not lead one itself: it takes the flush lock and hands
-it over to a thread that does nothing else (serve_syncs), and sleeps with the others. Why nobody is forgotten:
-  - a sync says what it covers (group_end) before it says that it has begun (group), and it moves both futexes when it is over;
-  - a waiter reads the futex that it will sleep on, then sees that `group` has not changed, that it is not covered yet, and that somebody
-    holds the flush lock. That holder has not moved the futex yet, so it will wake the waiter, or one beside it that leads a sync covering both;
-  - who was woken to lead and leaves at its deadline passes the call on.
+fsync cannot be cancelled. A waiter with a deadline hands the flush lock to the sync thread (serve_syncs), and sleeps
+with the other waiters. No waiter is missed:
+  - a sync publishes its end (group_end) before its begin (group), and changes both futexes at its end;
+  - a waiter reads the futex for its sleep, then checks that `group` has not changed, that `flushed` does not cover the
+    target yet, and that the flush lock is held. That holder has not changed the futex yet, so it will wake the waiter,
+    or another waiter that leads a sync covering both;
+  - a waiter that was woken to lead and returns at its deadline passes the wake-up on.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
@@ -45,15 +46,15 @@ from mqfast.store.base.os_api cimport (
 
 cdef int64_t PAGE = 4096
 cdef int64_t HUGE_PAGE = 2 << 20
-cdef int64_t BUSY_BYTES = 1 << 20        # a flush by the clock of so much was not the last one: more comes
-cdef int LEFT_PART = 5                   # and may leave a fifth of it to the next
-cdef int NO_PAGE = 14                    # EFAULT: populate's answer where a touch would be a SIGBUS
-cdef int LOST = 5                        # EIO: a page or a whole file is gone
-cdef int64_t COMMIT_PIECE = 128 << 10    # of one write: some 30 us
-cdef int64_t LONG_YIELD_NS = 1000000     # so long none of the store's threads has a processor that it was given for a moment: others want it
-cdef int64_t GATHER_NS = 100000          # 16 threads that were woken need some 150 us on two processors until all are back
-cdef int GATHER_TURNS = 1000             # the same for a clock that stands still
-cdef int JOB_LOOKS = 256                 # some 10 us, before the thread of the syncs sleeps
+cdef int64_t BUSY_BYTES = 1 << 20        # an interval flush of so many bytes was not the last: more follow
+cdef int LEFT_PART = 5                   # and may leave a fifth of the bytes to the next flush
+cdef int NO_PAGE = 14                    # EFAULT: populate's error where an access would be a SIGBUS
+cdef int LOST = 5                        # EIO: a page or a whole file is lost
+cdef int64_t COMMIT_PIECE = 128 << 10    # size of a write: some 30 us
+cdef int64_t LONG_YIELD_NS = 1000000     # a yield of this duration shows that other processes need the processors
+cdef int64_t GATHER_NS = 100000          # 16 woken threads need some 150 us on two processors until all wait again
+cdef int GATHER_TURNS = 1000             # the same for a clock that does not advance
+cdef int JOB_LOOKS = 256                 # some 10 us of polls before the sync thread sleeps
 cdef enum:
     JOB_NONE = 0
     JOB_LEAD = 1
@@ -63,17 +64,20 @@ cdef uint32_t BACKOFF_MAX = 64
 
 
 cdef int64_t readable(LogState *s, bint sync) noexcept nogil:
-    """Physical offset up to which readers may look: flushed with sync flush, committed with a pool, else written; never above the confirm
-    offset, where one is set."""
+    """Return the physical offset up to which readers may read.
+
+    Flushed with sync flush, committed with a pool, else written; never above the confirm offset, if set.
+    """
     cdef int64_t end = mq_load64(&s.flushed) if sync else mq_load64(&s.committed) if s.pooled else mq_load64(&s.written)
     return min(end, mq_load64(&s.confirm))
 
 
 cdef bint is_behind(LogState *s, bint sync) noexcept nogil:
-    """Is there something to dispatch?"""
-    # in this order: a put that dispatches itself moves `dispatched` first, and is not to be taken for one that does not
+    """Return true if records wait for dispatch."""
+    # read in this order: a put that dispatches moves `dispatched` first, and must not be taken for a put that does not
     cdef int64_t limit = readable(s, sync)
-    return (mq_load64(&s.dispatched) < limit and mq_load64(&s.walked) < limit) or (mq_load32(&s.needs_dispatch) != 0 and not sync)
+    return ((mq_load64(&s.dispatched) < limit and mq_load64(&s.walked) < limit)
+            or (mq_load32(&s.needs_dispatch) != 0 and not sync))
 
 
 cdef void latch(LogState *s, int rc) noexcept nogil:
@@ -83,10 +87,10 @@ cdef void latch(LogState *s, int rc) noexcept nogil:
 
 
 cdef int _write_out(LogState *s, PendingFile *f, int64_t at, int64_t end) noexcept nogil:
-    """Write the buffer's bytes [at, end) to the file, and let go of the processor after each piece.
+    """Write the buffer's bytes [at, end) to the file, and yield the processor after each piece.
 
-    Who stands behind this write may have been woken to have the GIL, and a thread that puts waits until it has had it. On a machine where
-    others want every processor a yield may cost milliseconds: after one of those there are no more in this write.
+    A thread that waits for this processor may be about to get the GIL, and a putting thread waits for that thread. On a
+    busy machine a yield may cost milliseconds: after such a yield there are no more in this write.
     """
     cdef int64_t n, began
     cdef bint yields = True
@@ -107,7 +111,7 @@ cdef int _write_out(LogState *s, PendingFile *f, int64_t at, int64_t end) noexce
 
 
 cdef int commit_up_to(LogState *s, int64_t target) noexcept nogil:
-    """Copy pool buffers to the page cache up to target. Only one thread at a time: takes the commit lock."""
+    """Copy pool buffers to the page cache up to target. Takes the commit lock."""
     cdef int64_t i, from_, to
     cdef PendingFile *f
     cdef int rc = 0
@@ -126,7 +130,7 @@ cdef int commit_up_to(LogState *s, int64_t target) noexcept nogil:
             mq_assert(mq_load32(&s.commit_lock) != 0, s.commit_lock, 1)
             mq_assert(to <= mq_load64(&s.written), to, s.written)
             if f.buffer != NULL:
-                # behind the end mark the buffer may hold what an older file left there: the file keeps its zeros
+                # behind the end mark the buffer may hold bytes of an older file: the file keeps its zeros
                 rc = _write_out(s, f, from_ - f.start, min(to - f.start, mq_load64(&f.used)))
                 if rc < 0:
                     latch(s, rc)
@@ -138,10 +142,10 @@ cdef int commit_up_to(LogState *s, int64_t target) noexcept nogil:
 
 
 cdef int _whole(LogState *s, PendingFile *f) noexcept nogil:
-    """After a sync and before it is believed: no page was lost that was written to, and nobody cut short or removed the file.
+    """Verify the file after a sync: no written page was lost, and the file was not truncated or removed.
 
-    The kernel tells of a failed write once for each open file: the sync of the blocks ahead, which goes through the same one, may have been
-    told of ours. Whoever was told latches the log before it says that it has ended.
+    The kernel reports a failed write once for each open file: the sync of the blocks ahead, which uses the same open
+    file, may have received the error of this sync. It latches the log before it ends, so this waits for it.
     """
     cdef mq_stat st
     cdef int rc
@@ -159,7 +163,7 @@ cdef int _whole(LogState *s, PendingFile *f) noexcept nogil:
 
 
 cdef void _keep_writable(LogState *s, PendingFile *f) noexcept nogil:
-    """Make the page that the next put touches writable again before the put meets it."""
+    """Make the page of the next put writable again ahead of the put."""
     cdef int64_t first = (mq_load64(&s.written) - f.start) & ~(PAGE - 1)
     if 0 <= first < f.bytes:
         if populate(s.os, f.base + first, min(2 * PAGE, f.bytes - first)) == -NO_PAGE:
@@ -169,9 +173,9 @@ cdef void _keep_writable(LogState *s, PendingFile *f) noexcept nogil:
 cdef int _sync(LogState *s, int64_t target, bint by_clock) noexcept nogil:
     """Sync [flushed, target) file by file. The flush lock is held.
 
-    A sync takes the right to write from each page that it finds mapped, with an interrupt for every processor; pages that left their mapping
-    before are spared that. By the clock the page that puts are in stays: a put shall not meet a fault. Where somebody waits for the sync
-    it goes as well, since nobody puts much meanwhile and the fault costs less than what it saves.
+    A sync write-protects each mapped page, with an interrupt for every processor; pages that were unmapped before are
+    spared that. An interval flush keeps the current page of the puts mapped: a put must not fault. A sync with waiters
+    unmaps it as well: few puts run meanwhile, and the fault costs less than the interrupts.
     """
     cdef PendingFile *f
     cdef int64_t from_, to, first
@@ -193,9 +197,9 @@ cdef int _sync(LogState *s, int64_t target, bint by_clock) noexcept nogil:
             first = (from_ - f.start) & ~(PAGE - 1)
             unmap_written(s.os, f.base + first, ((to - f.start + (0 if by_clock else PAGE - 1)) & ~(PAGE - 1)) - first)
             if by_clock:
-                _keep_writable(s, f)    # a huge page goes whole, and the next put's pages may lie in it
+                _keep_writable(s, f)    # a huge page is unmapped whole, and may hold the next put's pages
         if from_ < to:
-            # all of it in one call: each has its own commit of the filesystem's journal, and none of those who wait goes on before the last
+            # a single call: each call commits the filesystem's journal, and all waiters wait for the last one
             first = (from_ - f.start) & ~(PAGE - 1)
             rc = s.os.msync(s.os, f.base + first, to - f.start - first)
             mq_store64(&s.sync_calls, s.sync_calls + 1)
@@ -213,17 +217,18 @@ cdef int _sync(LogState *s, int64_t target, bint by_clock) noexcept nogil:
         if s.flushed >= f.start + f.bytes:
             mq_store64(&s.pending_head, s.pending_head + 1)
         elif not s.pooled:
-            _keep_writable(s, f)        # the sync write-protected the page that the next put touches
+            _keep_writable(s, f)        # the sync write-protected the page of the next put
         if s.flushed < f.start + f.bytes:
             break
     return 0
 
 
 cdef void _gather(LogState *s) noexcept nogil:
-    """Before a sync wait for those whom the last one let go: they are on their way back with their next message. The flush lock is held.
+    """Wait for the waiters of the last sync before the next one: their next messages are about to arrive. The flush
+    lock is held.
 
-    Otherwise the waiters fall into two halves that alternate for ever, a sync for each. Waits no longer than a sync takes; after a wait in
-    vain the next syncs begin at once, more of them each time.
+    Otherwise the waiters split into two halves that alternate, with a sync for each. Waits no longer than a sync takes;
+    after an unsuccessful wait the next syncs begin at once, more of them each time.
     """
     cdef int64_t limit
     cdef int turn
@@ -245,17 +250,18 @@ cdef void _gather(LogState *s) noexcept nogil:
 
 
 cdef int64_t _behind_puts(LogState *s, int64_t written) noexcept nogil:
-    """Where a flush by the clock ends while the log is busy: before the page that puts are in, a huge one where that leaves little.
+    """Return the end of an interval flush while the log is busy: before the page of the puts, a huge page where that
+    leaves little.
 
-    The sync of a page takes the right to write from it, and a put that comes there meanwhile is a fault that may wait for the filesystem's journal.
-    The page's rest goes with the next flush, when puts are elsewhere. The flush lock is held.
+    The sync of a page write-protects it, and a concurrent put there faults and may wait for the filesystem's journal.
+    The page's rest is flushed with the next interval, when puts use other pages. The flush lock is held.
     """
     cdef int64_t flushes = written - s.flushed, tail = mq_load64(&s.pending_tail), rest
     cdef PendingFile *f
     if s.pooled or flushes < BUSY_BYTES or s.pending_head >= tail:
         return written
     f = &s.pending[(tail - 1) % RING]
-    if not f.start <= written < f.start + f.bytes:      # the log rolls just now
+    if not f.start <= written < f.start + f.bytes:      # the log rolls now
         return written
     rest = (written - f.start) & (HUGE_PAGE - 1)
     if rest * LEFT_PART > flushes:
@@ -264,13 +270,15 @@ cdef int64_t _behind_puts(LogState *s, int64_t written) noexcept nogil:
 
 
 cdef void _lead(LogState *s, bint by_clock) noexcept nogil:
-    """Sync everything that is written, by the clock without the page that puts are in, and say whom that covers. The flush lock is held."""
+    """Sync everything that is written, by the clock without the page of the puts, and publish the end. The flush lock
+    is held.
+    """
     cdef uint32_t group = s.group + 1, before = s.waits_before
     cdef int64_t timestamp, written, end, began
     if not by_clock:
         _gather(s)
     mq_assert(mq_load32(&s.flush_lock) != 0, s.flush_lock, 1)
-    s.waits_before = mq_load32(&s.waits_begun)       # before `written`: whoever is counted is covered
+    s.waits_before = mq_load32(&s.waits_begun)       # before `written`: a counted waiter is covered
     # a timestamp read before `written` belongs to a record at or before it
     timestamp = mq_load64(&s.last_store_timestamp)
     written = mq_load64(&s.written)
@@ -283,7 +291,7 @@ cdef void _lead(LogState *s, bint by_clock) noexcept nogil:
     if _sync(s, end, by_clock) == 0 and s.flushed >= end:
         if end == written:
             mq_store64(&s.flushed_timestamp, timestamp)
-        elif end >= s.led_end:          # that time belongs to a record that was left: the one before does not
+        elif end >= s.led_end:          # that time belongs to a record that was left: use the time before
             mq_store64(&s.flushed_timestamp, s.led_timestamp)
     s.led_timestamp = timestamp
     mq_store64(&s.led_end, written)
@@ -293,7 +301,7 @@ cdef void _lead(LogState *s, bint by_clock) noexcept nogil:
 
 
 cdef void call_waiters(LogState *s, uint32_t group, bint everybody) noexcept nogil:
-    """Sync number `group` is over: wake one of those who came too late for it, to lead the next, and all whom it covered."""
+    """Wake the waiters after sync `group`: all that it covered, and one later waiter, which leads the next sync."""
     mq_add32(&s.group_done[(group + 1) & 1], 1)
     mq_add32(&s.group_done[group & 1], 1)
     if everybody:
@@ -303,8 +311,11 @@ cdef void call_waiters(LogState *s, uint32_t group, bint everybody) noexcept nog
     futex_wake_all(&s.group_done[group & 1])
 
 
-cdef bint _lead_and_let_go(LogState *s, int64_t target, bint by_clock) noexcept nogil:
-    """Lead a sync unless everything before target is durable already. The flush lock is held, and let go of. Returns: is the log latched?"""
+cdef bint _lead_and_release(LogState *s, int64_t target, bint by_clock) noexcept nogil:
+    """Lead a sync unless everything before target is durable already. The flush lock is held, and released here.
+
+    Returns: true if the log is latched.
+    """
     cdef bint failed = mq_load32(&s.flags) & LOG_FAILED
     cdef uint32_t group
     if s.flushed < target and not failed:
@@ -318,30 +329,31 @@ cdef bint _lead_and_let_go(LogState *s, int64_t target, bint by_clock) noexcept 
 
 
 cdef int flush_by_clock(LogState *s) noexcept nogil:
-    """Make durable what is written, but for the page that puts are in while the log is busy; led_end > flushed says that something was left.
+    """Make the written records durable, except the page of the puts while the log is busy; led_end > flushed then.
 
     Returns 1, or -errno when the log is latched.
     """
     cdef int64_t target = mq_load64(&s.written)
     if not mq_lock_try(&s.flush_lock):
-        return flush_up_to(s, target, -1)       # with those who wait for the disk already
-    if _lead_and_let_go(s, target, True):
+        return flush_up_to(s, target, -1)       # join the running sync
+    if _lead_and_release(s, target, True):
         return s.error if s.error < 0 else -LOST
     return 1
 
 
 cdef int flush_up_to(LogState *s, int64_t target, int64_t deadline_ns) noexcept nogil:
-    """Wait until everything before target is durable, leading a sync where nobody else does.
+    """Wait until everything before target is durable; lead a sync if the flush lock is free.
 
-    Returns 1 when durable, 0 at the deadline (monotonic ns; negative: none), or -errno when the log is latched. With a deadline the sync is
-    led by the thread of serve_syncs, where there is one; 0 may then come before its sync is over.
+    Returns 1 when durable, 0 at the deadline (monotonic ns; negative: none), or -errno when the log is latched. With a
+    deadline the thread of serve_syncs, if any, leads the sync; 0 may then be returned before that sync has ended.
     """
     cdef uint32_t seen, group, own
     cdef int64_t left = -1
     cdef bint failed
     mq_add32(&s.waits_begun, 1)
     while True:
-        if mq_load64(&s.flushed) >= min(target, mq_load64(&s.written)):     # a slave's log may have been cut below the target
+        # a slave's log may have been truncated below the target
+        if mq_load64(&s.flushed) >= min(target, mq_load64(&s.written)):
             return 1
         if mq_load32(&s.flags) & LOG_FAILED:
             return s.error if s.error < 0 else -LOST
@@ -349,7 +361,7 @@ cdef int flush_up_to(LogState *s, int64_t target, int64_t deadline_ns) noexcept 
             left = max(0, deadline_ns - s.os.monotonic_ns(s.os))
         if mq_lock_try(&s.flush_lock):
             if deadline_ns < 0 or not s.syncer or s.flushed >= target:
-                failed = _lead_and_let_go(s, target, False)
+                failed = _lead_and_release(s, target, False)
                 if left == 0 and not failed and mq_load64(&s.flushed) < target:
                     return 0
                 continue
@@ -367,7 +379,7 @@ cdef int flush_up_to(LogState *s, int64_t target, int64_t deadline_ns) noexcept 
 
 
 cdef void serve_syncs(LogState *s) noexcept nogil:
-    """Lead syncs for those who have a deadline, until end_syncs. One thread at a time."""
+    """Lead syncs for waiters with a deadline, until end_syncs. One thread at a time."""
     cdef uint32_t job
     cdef int look
     lock(&s.flush_lock)
@@ -379,7 +391,7 @@ cdef void serve_syncs(LogState *s) noexcept nogil:
         if job == JOB_LEAD:
             mq_store32(&s.sync_job, JOB_NONE)
             _lead_one_by_one(s)
-            # who was let go is on its way back with the next one
+            # a released waiter is about to wait again
             for look in range(JOB_LOOKS):
                 if mq_load32(&s.sync_job) != JOB_NONE:
                     break
@@ -391,21 +403,25 @@ cdef void serve_syncs(LogState *s) noexcept nogil:
 
 
 cdef void _lead_one_by_one(LogState *s) noexcept nogil:
-    """Lead the sync of the job, and as many more as there is somebody who came too late for the one before. The flush lock is held, and let go of."""
+    """Lead the sync of the job, and further syncs while waiters arrived too late for the last. The flush lock is held,
+    and released here.
+    """
     cdef int64_t target = s.sync_target
     while s.flushed < target and not mq_load32(&s.flags) & LOG_FAILED:
         _lead(s, False)
         if mq_load32(&s.waits_begun) == s.waits_before or mq_load32(&s.flags) & LOG_FAILED:
             break
         target = mq_load64(&s.written)
-        if s.flushed < target:      # whom it covered go on; the others sleep on, until the next one is over
+        if s.flushed < target:      # covered waiters continue; the others sleep until the next sync is over
             mq_add32(&s.group_done[s.group & 1], 1)
             futex_wake_all(&s.group_done[s.group & 1])
     _release(s)
 
 
 cdef void end_syncs(LogState *s) noexcept nogil:
-    """The flush lock is held, so that there is no job, and let go of: from now on everybody leads syncs itself."""
+    """End the sync thread: from now on each waiter leads syncs itself. The flush lock is held (so no job is open), and
+    released here.
+    """
     s.syncer = False
     mq_store32(&s.sync_job, JOB_END)
     futex_wake_all(&s.sync_job)

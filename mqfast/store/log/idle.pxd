@@ -1,4 +1,4 @@
-# Service threads of a log to which nothing is put.
+# Sleep of service threads while nothing is put to the log.
 from libc.stdint cimport int64_t, uint32_t
 from mqfast.store.base.event cimport Event
 from mqfast.store.log.log_state cimport LogState

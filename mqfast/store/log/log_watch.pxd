@@ -1,4 +1,4 @@
-# Who waits for the log to grow, for its flushed position, or for a message in a queue.
+# Watches of the log's end, the flushed position and the messages of a queue.
 from libc.stdint cimport int64_t
 from mqfast.store.log.log_state cimport LogState
 from mqfast.store.queues.consume_queue cimport QueueState

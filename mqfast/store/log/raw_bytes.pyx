@@ -1,12 +1,13 @@
-"""Raw log bytes: leased ranges for a master's connections, and the end of a slave's log, which takes them (RocketMQ: CommitLog.getData,
-appendData; DefaultHAConnection, DefaultHAClient).
+"""Raw log bytes: ranges for a master's connections, and appends to the end of a slave's log (RocketMQ:
+CommitLog.getData, appendData; DefaultHAConnection, DefaultHAClient).
 
-It must never show a byte above the readable position, and never put a byte into a slave's log before the record that has it is whole and checked.
-So a slave's log ends with a whole record at every moment: readers, dispatch and recovery meet what they meet on a master.
+No byte above the readable position is returned, and no byte is appended to a slave's log before its record is whole and
+checked. So a slave's log ends with a whole record at every moment: readers, dispatch and recovery find the same state
+as on a master.
 
-What comes in is cut anywhere. Whole records are copied in place; the first bytes of one whose rest has not come wait in memory, at most one log
-file of them. Bytes that land get the order of an append: all but the first size word, then that word, then `written`. A reader in another process
-stops at the word until all behind it is there.
+Received data may be split anywhere. Whole records are copied in place; the first bytes of an incomplete record wait in
+memory, at most a log file of them. Bytes are published in the order of an append: all but the first size word, then
+that word, then `written`. A reader in another process stops at the word until all bytes behind it are there.
 """
 
 cimport cython
@@ -53,15 +54,25 @@ from mqfast.store.log.log_state cimport (
 from mqfast.store.log.log_watch cimport appended, flushed_moved
 from mqfast.store.record.record cimport MAGIC_BLANK, MAGIC_V1, MAGIC_V2, REC_OK, Record, check_crc, parse_record
 
-from mqfast.errors import CorruptFile, DiskFull, InternalError, LogGap, LogOverlap, NotSlave, OffsetError, StoreClosed, UsageError
+from mqfast.errors import (
+    CorruptFile,
+    DiskFull,
+    InternalError,
+    LogGap,
+    LogOverlap,
+    NotSlave,
+    OffsetError,
+    StoreClosed,
+    UsageError,
+)
 
 cdef int64_t BLOCKS_STEP = 16 << 20
 
 
-# --- a master's side -------------------------------------------------------------------------------------------------------
+# --- a master's side ---
 
 cdef class LogBytes:
-    """Some bytes of one log file, mapped as long as this object or a view of it lives."""
+    """A range of bytes of a log file, mapped as long as this object or a view of it lives."""
 
     cdef FilePin held
     cdef const uint8_t *at
@@ -72,12 +83,14 @@ cdef class LogBytes:
         PyBuffer_FillInfo(view, self, <void *> self.at, self.count, 1, flags)
 
     def check(self) -> None:
-        """Behind the last use of the bytes. Raises: CorruptFile when a page of them was lost, so that they may have been zeros."""
+        """Verify the bytes after their last use. Raises: CorruptFile when a page was lost, so that bytes may have been
+        zeros.
+        """
         self.held.file.check_damage()
 
 
 def read_range(CommitLog log not None, int64_t offset, int64_t max_bytes, bint unflushed=False) -> list:
-    """As RawLog.read."""
+    """Read a range as RawLog.read."""
     cdef LogState *s = &log.state
     cdef int64_t limit, n, first = log.min_offset
     cdef MappedFile file
@@ -107,7 +120,7 @@ def read_range(CommitLog log not None, int64_t offset, int64_t max_bytes, bint u
 
 
 def wait_range(CommitLog log not None, int64_t offset, timeout=None, bint unflushed=False) -> bool:
-    """As RawLog.wait_for."""
+    """Wait as RawLog.wait_for."""
     cdef LogState *s = &log.state
     cdef bint sync = log.hide_unflushed
     cdef int64_t deadline = deadline_after(log.os_api.monotonic_ns(), timeout), until
@@ -126,8 +139,10 @@ def wait_range(CommitLog log not None, int64_t offset, timeout=None, bint unflus
 
 
 cdef int64_t watched_limit(LogState *s, bint sync, bint unflushed) noexcept nogil:
-    """Physical offset up to which raw bytes may be read; unflushed: what no sync covers and what is not confirmed counts as well, as a slave gets it,
-    who confirms it. Commits a pool's buffer."""
+    """Return the physical offset up to which raw bytes may be read. Commits a pool's buffer.
+
+    unflushed: includes unsynced and unconfirmed bytes, for a slave that confirms them.
+    """
     if s.pooled and mq_load64(&s.committed) < mq_load64(&s.written):
         commit_up_to(s, mq_load64(&s.written))
     if unflushed:
@@ -136,7 +151,7 @@ cdef int64_t watched_limit(LogState *s, bint sync, bint unflushed) noexcept nogi
 
 
 cdef void wait_above(LogState *s, int64_t offset, bint sync, bint unflushed, int64_t until_ns) noexcept nogil:
-    """Wait until watched_limit is above offset, the time is over, or the log takes no more."""
+    """Wait until watched_limit is above offset, the time is over, or the log takes no more appends."""
     cdef uint32_t seen, bits = WATCH_WRITTEN
     cdef int64_t left
     if sync and not unflushed:
@@ -155,13 +170,13 @@ cdef void wait_above(LogState *s, int64_t offset, bint sync, bint unflushed, int
         futex_wait(&s.grown, seen, left)
 
 
-# --- the confirm offset ------------------------------------------------------------------------------------------------------
+# --- the confirm offset ---
 
 def set_confirm(CommitLog log not None, offset) -> None:
-    """Let readers and dispatch look no further than this physical offset; None: as far as the log allows."""
+    """Set the confirm offset, at which readers and dispatch end; None: no limit but the log's."""
     cdef LogState *s = &log.state
     log.take_put_lock()
-    s.inline_dispatch = log.inline_dispatch and offset is None      # a put would show its unit before it is confirmed
+    s.inline_dispatch = log.inline_dispatch and offset is None  # a put would publish the unit before it is confirmed
     mq_store64(&s.confirm, INT64_MAX if offset is None else <int64_t> offset)
     if mq_load32(&s.watched):
         appended(s, NULL)
@@ -171,37 +186,38 @@ def set_confirm(CommitLog log not None, offset) -> None:
 
 
 def get_confirm(CommitLog log not None):
-    """Where readers and dispatch end, or None."""
+    """Return the confirm offset, or None."""
     cdef int64_t at = mq_load64(&log.state.confirm)
     return None if at == INT64_MAX else at
 
 
-# --- a slave's side --------------------------------------------------------------------------------------------------------
+# --- a slave's side ---
 
 cdef enum Scanned:
-    SCAN_ALL = 1            # everything is whole, or the file ends
-    SCAN_PART = 2           # a record whose rest is missing
-    SCAN_SIZE = 3           # no record: what is wrong
+    SCAN_ALL = 1            # all records are whole, or the file ends
+    SCAN_PART = 2           # an incomplete record
+    SCAN_SIZE = 3           # no record: from here on the reasons
     SCAN_MAGIC = 4
     SCAN_RECORD = 5
     SCAN_PLACE = 6
     SCAN_CRC = 7
 
 _WRONG = {SCAN_SIZE: "a size that the log file has room for", SCAN_MAGIC: "the magic of a record or of an end mark",
-          SCAN_RECORD: "lengths that agree", SCAN_PLACE: "a record that names its own physical offset", SCAN_CRC: "a body that agrees with its CRC"}
+          SCAN_RECORD: "lengths that agree", SCAN_PLACE: "a record that names its own physical offset",
+          SCAN_CRC: "a body that agrees with its CRC"}
 
 cdef struct Scan:
     int64_t whole           # bytes of whole records from the start
     int64_t records
-    int64_t need            # bytes that the record behind them has, where that is known; else 8
-    int64_t last_timestamp  # store time of the newest; what it was before the first
-    int64_t fell_from       # the clock of the master fell: from this time, 0: it did not
+    int64_t need            # length of the next record, if known; else 8
+    int64_t last_timestamp  # store time of the newest record; before the first: that of the log
+    int64_t fell_from       # the master's clock fell: from this time, 0: it did not
     int64_t fell_to
     int stop
 
 
 cdef void scan(const uint8_t *p, int64_t n, int64_t at, int64_t file_end, bint crc, Scan *out) noexcept nogil:
-    """Walk the records of one file that begin at p, whose physical offset is `at`."""
+    """Check the records of a file from p on, whose physical offset is `at`."""
     cdef Record r
     cdef int64_t total, magic, left
     out.whole = out.records = 0
@@ -256,7 +272,7 @@ cdef void scan(const uint8_t *p, int64_t n, int64_t at, int64_t file_end, bint c
 
 
 cdef class RawEnd:
-    """The end of a slave's log, which takes the bytes of its master. Thread: any; one append at a time."""
+    """The end of a slave's log, which takes the bytes of the master. Thread: any; appends are serialized."""
 
     cdef CommitLog log
     cdef Mutex mutex
@@ -278,7 +294,7 @@ cdef class RawEnd:
         return self.end + len(self.part)
 
     def forget_part(self) -> None:
-        """The connection ended: the next bytes begin at ``end`` again."""
+        """Discard the incomplete record after a disconnect: the next bytes begin at ``end`` again."""
         acquire(self.mutex)
         try:
             self.part = bytearray()
@@ -286,7 +302,7 @@ cdef class RawEnd:
             release(self.mutex)
 
     def append(self, int64_t offset, data, bint check_crc=True) -> int:
-        """As RawLog.append."""
+        """Append as RawLog.append."""
         cdef Py_buffer view
         try:
             PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
@@ -302,7 +318,9 @@ cdef class RawEnd:
         return self.next_offset
 
     cdef int _check(self, int64_t offset) except -1:
-        """May bytes be appended, and there? Raises: NotSlave, LogGap, LogOverlap, DiskFull, and as a put."""
+        """Check that bytes may be appended at this offset. Raises: NotSlave, LogGap, LogOverlap, DiskFull, and as a
+        put.
+        """
         cdef CommitLog log = self.log
         cdef LogState *s = &log.state
         cdef uint32_t flags = mq_load32(&s.flags)
@@ -317,11 +335,11 @@ cdef class RawEnd:
         if offset == expected:
             return 0
         if offset == end:
-            self.part = bytearray()         # a new connection begins with the record whose rest did not come
+            self.part = bytearray()         # a new connection begins with the incomplete record
             return 0
         if not log.files and s.file_bytes == 0 and offset >= 0 and offset % log.file_bytes == 0:
             self.part = bytearray()
-            log._set_positions(offset, s.last_store_timestamp)      # a new slave begins where its master sends from
+            log._set_positions(offset, s.last_store_timestamp)      # a new slave begins at the master's first offset
             return 0
         if offset < expected:
             raise LogOverlap(offset, expected, log.path)
@@ -333,13 +351,15 @@ cdef class RawEnd:
         cdef Scan found
         while n > 0:
             at = mq_load64(&s.written)
-            if PyByteArray_GET_SIZE(self.part):     # complete the record first, and not more than that
-                self._scan(<const uint8_t *> PyByteArray_AS_STRING(self.part), PyByteArray_GET_SIZE(self.part), at, crc, &found)
+            if PyByteArray_GET_SIZE(self.part):     # complete the record first, and no more than that
+                self._scan(<const uint8_t *> PyByteArray_AS_STRING(self.part), PyByteArray_GET_SIZE(self.part), at, crc,
+                           &found)
                 k = min(n, found.need - PyByteArray_GET_SIZE(self.part))
                 self.part += p[:k]
                 p += k
                 n -= k
-                self._scan(<const uint8_t *> PyByteArray_AS_STRING(self.part), PyByteArray_GET_SIZE(self.part), at, crc, &found)
+                self._scan(<const uint8_t *> PyByteArray_AS_STRING(self.part), PyByteArray_GET_SIZE(self.part), at, crc,
+                           &found)
                 if found.whole:
                     self._land(<const uint8_t *> PyByteArray_AS_STRING(self.part), &found)
                     self.part = bytearray()
@@ -357,7 +377,8 @@ cdef class RawEnd:
         return 0
 
     cdef int _scan(self, const uint8_t *p, int64_t n, int64_t at, bint crc, Scan *found) except -1:
-        """Raises: CorruptFile when the first record is none; what is whole before a bad one is for the log."""
+        """Check the records; raise CorruptFile if the first is bad. Whole records before a bad record are for the log.
+        """
         cdef int64_t file_end = at - at % self.log.file_bytes + self.log.file_bytes
         found.last_timestamp = mq_load64(&self.log.state.last_store_timestamp)
         with nogil:
@@ -368,11 +389,11 @@ cdef class RawEnd:
 
     cdef int _refuse(self, int64_t at, int stop) except -1:
         self.part = bytearray()
-        raise CorruptFile("what the master sent is no record; nothing from there on was appended", path=self.log.path, offset=at,
-                          expected=_WRONG[stop], found="other bytes")
+        raise CorruptFile("what the master sent is no record; nothing from there on was appended", path=self.log.path,
+                          offset=at, expected=_WRONG[stop], found="other bytes")
 
     cdef int _land(self, const uint8_t *p, Scan *found) except -1:
-        """Whole records of one file, to the end of the log. Raises: DiskFull, StorageError of a new file; nothing of them landed then."""
+        """Append whole records of a file. Raises: DiskFull, StorageError of a new file; no record was appended then."""
         cdef CommitLog log = self.log
         cdef LogState *s = &log.state
         cdef int64_t n = found.whole, position
@@ -399,7 +420,7 @@ cdef class RawEnd:
                         memcpy(s.base + position + 4, p + 4, n - 4)
                         mq_publish32(s.base + position, mq_get32(p))
                     else:
-                        memcpy(s.base + position, p, n)     # the rest of a file that is too short for an end mark
+                        memcpy(s.base + position, p, n)     # the rest of a file, too short for an end mark
                     if found.fell_from:
                         if s.clock_fall_from == 0:
                             mq_store64(&s.clock_fall_to, found.fell_to)
@@ -419,12 +440,15 @@ cdef class RawEnd:
         return 0
 
     def held(self) -> Mutex:
-        """Context manager: nothing is appended meanwhile."""
+        """Return a context manager: nothing is appended meanwhile."""
         return self.mutex
 
 
 def rewind(CommitLog log not None) -> None:
-    """Before `CommitLog.truncate` of an open log: no file takes appends, and none waits for a flush. Everything is durable, nobody appends."""
+    """Prepare `CommitLog.truncate` of an open log: no file takes appends or waits for a flush.
+
+    All bytes are durable, and no thread appends.
+    """
     cdef LogState *s = &log.state
     cdef MappedFile file
     if mq_load64(&s.flushed) < mq_load64(&s.written):

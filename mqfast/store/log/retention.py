@@ -1,11 +1,10 @@
-"""Retention: old log files go by what the settings ask for; queue and index files follow the log (RocketMQ:
+"""Retention: old log files are deleted by the settings; queue and index files follow the log (RocketMQ:
 CleanCommitLogService, CleanConsumeQueueService).
 
-It must never delete what nobody asked to be deleted, nor the last log file, a file with unflushed bytes, or bytes
-under a reader: a held file loses its name and keeps its bytes until the last hold goes. In plain words an age and a
-size mean just that, whatever the hour and however full the disk; a broker's rules are RocketMQ's. Messages that a
-group had not read are counted and told of when they go. What a reader in another process has leased stays as long as
-the disk has room (``leases.py``).
+Nothing is deleted without a setting. Never deleted: the last log file, a file with unflushed bytes, or bytes under a
+reader: a held file loses its name and keeps the bytes until the last hold is released. Age and size settings apply at
+any hour and disk use; a broker's rules are RocketMQ's. Messages that a group had not read are counted and logged when
+deleted. Ranges leased by a reader in another process stay while the disk has room (``leases.py``).
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ __all__ = ["RetentionService"]
 
 _log = logging.getLogger("mqfast.store")
 
-_TELL_MS: Final = 60_000  # pause between two warnings of one kind
-_NAMED_MAX: Final = 8  # groups that one warning names
+_WARN_MS: Final = 60_000  # pause between two warnings of a kind
+_NAMED_MAX: Final = 8  # groups that a warning names
 
 
 def _words(count: int, unit: str) -> str:
@@ -51,7 +50,7 @@ def _age(ms: int) -> str:
 
 
 class RetentionService:
-    """Decides what goes, and removes it.
+    """Selects and deletes expired log files.
 
     Thread: its own loop every ``clean_resource_interval_ms``; ``run_once`` for tests and for the roll path.
     """
@@ -66,7 +65,7 @@ class RetentionService:
         offsets: ConsumerOffsets,
         config: StoreConfig,
     ) -> None:
-        self._door = os_api
+        self._os_api = os_api
         self._paths = paths
         self._commit_log = log
         self._queues = queues
@@ -78,13 +77,13 @@ class RetentionService:
         self.dropped_unread = 0
         self.refusing = False
         self.last_use: DiskUse | None = None
-        self._unread: dict[tuple[str, str], int] = {}  # (group, topic): not yet told of
-        self._unread_told_ms = self._forced_told_ms = -_TELL_MS
+        self._unread: dict[tuple[str, str], int] = {}  # (group, topic): not logged yet
+        self._unread_warned_ms = self._forced_warned_ms = -_WARN_MS
         self._forced = 0
         self._min_seen = log.min_offset
         self._manual_runs = 0
         self._held: list[tuple[MappedFile, int]] = []
-        self._held_look_at = 0
+        self._held_check_at = 0
         self._between = Event()
         self._passes = Mutex(nests=True)
         self.service = Service("retention", self._turn)
@@ -94,7 +93,7 @@ class RetentionService:
         return self._config.retention_rules
 
     def policy(self) -> str:
-        """What is in effect, in one line."""
+        """Return the policy in effect, in one line."""
         c, rules = self._config, self._rules
         if rules.rocketmq:
             return self._policy_of_rocketmq()
@@ -122,37 +121,35 @@ class RetentionService:
     def _turn(self, event: Event) -> None:
         event.wait(self._config.clean_resource_interval_ms / 1000)
         if not self.service.is_stopping:
-            self.run_once(self._door.now_ms())
+            self.run_once(self._os_api.now_ms())
 
     def disk_use(self) -> DiskUse:
-        """How full the fullest filesystem is on which log, queue or index files are (links resolved).
+        """Return the use of the fullest filesystem that holds log, queue or index files (links resolved).
 
         Raises: StorageError.
         """
-        return disk_use(self._door, self._paths)
+        return disk_use(self._os_api, self._paths)
 
     def clean_now(self) -> None:
-        """Let the next runs delete expired files whatever the hour (RocketMQ: the admin command sets a counter of
-        20).
-        """
+        """Let the next runs delete expired files at any hour (RocketMQ: the admin command sets a counter of 20)."""
         self._manual_runs = 20
         self.service.wake()
 
     def follow(self, config: StoreConfig) -> None:
-        """Go on by other settings: ages, hours, disk levels, intervals."""
+        """Apply other settings: ages, hours, disk levels, intervals."""
         self._config = config
         self.service.wake()
 
     def run_once(self, now_ms: int) -> int:
-        """One pass; returns how many log files went.
+        """Run one pass; return the number of deleted log files.
 
-        Raises: StorageError. Thread: any; one pass at a time.
+        Raises: StorageError. Thread: any; passes are serialized.
         """
         with self._passes:
             return self._pass(now_ms)
 
     def paused(self) -> Mutex:
-        """Context manager: no pass is under way, and none begins."""
+        """Return a context manager: no pass runs meanwhile."""
         return self._passes
 
     def _pass(self, now_ms: int) -> int:
@@ -178,8 +175,9 @@ class RetentionService:
         at_once = at_once and c.clean_file_forcibly_enable and c.retention_when_full == "drop_oldest"
         removed = young = 0
         log = self._commit_log
-        # Somebody is about to read from there on. A disk that runs full does not wait for it.
-        leased = None if at_once else least_leased(self._door, self._paths.root, now_ms)
+        # A reader in another process is about to read from there on. A disk that runs full does not wait for the
+        # reader.
+        leased = None if at_once else least_leased(self._os_api, self._paths.root, now_ms)
         while removed < c.delete_file_batch_max and log.first_is_flushed():
             file = log.files[0]
             over_budget = rules.log_bytes is not None and log.written - file.start_offset > rules.log_bytes
@@ -193,7 +191,7 @@ class RetentionService:
             if removed:
                 self._pause(c.delete_files_interval_ms_commit_log / 1000)
             log.remove_first()
-            self._door.fsync_dir(log.path)  # one by one: a power cut in between must not leave a gap
+            self._os_api.fsync_dir(log.path)  # each synced: a power cut in between must not leave a gap
             removed += 1
             young += at_once and not (over_budget or expired)
             if file.holds:
@@ -201,47 +199,47 @@ class RetentionService:
             self.deleted_files += 1
             self.deleted_bytes += file.file_bytes
             _log.info("removed log file %s", file.path)
-        self._look_after_held(now_ms)
+        self._check_held(now_ms)
         if removed:
             if log.allocator is not None:
                 log.allocator.retry_now()
-            self._count_unread(log.min_offset)  # once a pass: the bounds of the queues move only below
-            self._tell_forced(young, use, now_ms)
-        self._tell_unread(now_ms)
-        least = log.min_offset
-        if least > self._min_seen:
-            self._queues.delete_expired(least)
+            self._count_unread(log.min_offset)  # once a pass: the bounds of the queues change only below
+            self._warn_forced(young, use, now_ms)
+        self._warn_unread(now_ms)
+        min_physical = log.min_offset
+        if min_physical > self._min_seen:
+            self._queues.delete_expired(min_physical)
             if self._index is not None:
-                self._index.delete_expired(least)
-            self._min_seen = least
+                self._index.delete_expired(min_physical)
+            self._min_seen = min_physical
         return removed
 
     def _youngest_ms(self, file: MappedFile, now_ms: int) -> int:
-        """No message of a log file is younger.
+        """Return an upper bound of the store times in a log file.
 
-        RocketMQ takes the time of the file's last change, which a filesystem in memory does not move for a mapping; the
-        first record behind it is younger than all that stand in it. A time in the future tells nothing.
+        RocketMQ takes the time of the file's last change, which a filesystem in memory does not update for a mapping.
+        The first record of the next file is younger than all records of this file. A time in the future is ignored.
         """
-        changed = self._door.mtime_ms(file.path)
+        changed = self._os_api.mtime_ms(file.path)
         if self._rules.rocketmq:
             return changed
         behind = self._commit_log.first_store_timestamp(file.start_offset + file.file_bytes)
         return max(changed, behind) if behind <= now_ms else changed
 
     def _pause(self, seconds: float) -> None:
-        """Between two deletions, so that the disk is not kept busy; cut short when the store closes."""
+        """Wait between two deletions, so that the disk is not kept busy; a close of the store ends the wait."""
         if not self.service.is_stopping:
             self._between.wait(seconds)
 
-    def _look_after_held(self, now_ms: int) -> None:
-        """Removed files that somebody still reads keep their bytes on the disk: say so once they outstay the interval.
+    def _check_held(self, now_ms: int) -> None:
+        """Warn of removed files that readers hold longer than the interval: their bytes stay on the disk.
 
-        RocketMQ unmaps them by force then; a reader would crash.
+        RocketMQ unmaps such files by force then; a reader would crash.
         """
         c = self._config
-        if now_ms < self._held_look_at:
+        if now_ms < self._held_check_at:
             return
-        self._held_look_at = now_ms + c.redelete_hanged_file_interval_ms
+        self._held_check_at = now_ms + c.redelete_hanged_file_interval_ms
         self._held = [(file, since) for file, since in self._held if file.holds]
         for file, since in self._held:
             if now_ms - since >= c.destroy_mapped_file_interval_forcibly_ms:
@@ -255,7 +253,7 @@ class RetentionService:
 
     @property
     def held_count(self) -> int:
-        """Removed log files whose bytes somebody still holds."""
+        """Number of removed log files with a hold."""
         return sum(1 for file, _ in self._held if file.holds)
 
     def _refuse(self, on: bool) -> None:
@@ -269,7 +267,7 @@ class RetentionService:
             )
 
     def _count_unread(self, min_physical: int) -> None:
-        """Count the messages that go although some group had not come so far; one that several had not read is one."""
+        """Count deleted messages that a group had not read; a message that several groups had not read counts once."""
         positions = self._offsets.positions()
         for queue in self._queues.all() if positions else ():
             groups = positions.get(queue.topic)
@@ -286,19 +284,19 @@ class RetentionService:
                         high = middle
             except MqfastError:
                 continue
-            most = 0
+            max_unread = 0
             for group, committed in groups.items():
                 unread = low - max(committed.get(queue.queue_id, 0), first)
                 if unread > 0:
                     key = (group, queue.topic)
                     self._unread[key] = self._unread.get(key, 0) + unread
-                    most = max(most, unread)
-            self.dropped_unread += most
+                    max_unread = max(max_unread, unread)
+            self.dropped_unread += max_unread
 
-    def _tell_unread(self, now_ms: int) -> None:
-        if not self._unread or 0 <= now_ms - self._unread_told_ms < _TELL_MS:
+    def _warn_unread(self, now_ms: int) -> None:
+        if not self._unread or 0 <= now_ms - self._unread_warned_ms < _WARN_MS:
             return
-        self._unread_told_ms = now_ms
+        self._unread_warned_ms = now_ms
         rows = sorted(self._unread.items(), key=lambda row: -row[1])
         self._unread = {}
         named = ", ".join(
@@ -308,20 +306,20 @@ class RetentionService:
         more = f", and {len(rows) - _NAMED_MAX} more groups and topics" if len(rows) > _NAMED_MAX else ""
         _log.warning("retention deleted unread messages: %s%s (in effect: %s)", named, more, self.policy())
 
-    def _tell_forced(self, young: int, use: DiskUse, now_ms: int) -> None:
-        """Files that went before their time, because the disk is nearly full."""
+    def _warn_forced(self, young: int, use: DiskUse, now_ms: int) -> None:
+        """Warn of files that were deleted before their time, because the disk is nearly full."""
         self._forced += young
-        if self._forced and not 0 <= now_ms - self._forced_told_ms < _TELL_MS:
+        if self._forced and not 0 <= now_ms - self._forced_warned_ms < _WARN_MS:
             _log.warning(
                 "retention deleted %s before their time: the filesystem of %s is used %d %%",
                 _words(self._forced, "log file"),
                 use.path,
                 use.percent,
             )
-            self._forced, self._forced_told_ms = 0, now_ms
+            self._forced, self._forced_warned_ms = 0, now_ms
 
     def close(self) -> None:
-        """Stop."""
+        """Stop the loop."""
         self._between.set()
         self.service.stop()
-        self._tell_unread(self._unread_told_ms + _TELL_MS)  # what waited for its minute
+        self._warn_unread(self._unread_warned_ms + _WARN_MS)  # warnings that waited for the pause

@@ -1,13 +1,24 @@
-"""The loops of the service threads that serve the log: flush, commit, prefault, and the wait for the next file.
+"""The loops of the service threads of the log: flush, commit, prefault, and the wait for the next file.
 
-They must never take the GIL while nothing fails: each loop is one call from Python that returns when its event was set, when something failed, or
-for work that only Python does. A loop that has nothing to do sleeps until something is put (idle.pyx).
+No loop takes the GIL while nothing fails: each is a single call from Python that returns when the event was set, after
+a failure, or for work that needs Python. An idle loop sleeps until a put (idle.pyx).
 """
 
 from libc.stdint cimport int64_t, uint32_t
 from mqfast.store.base.event cimport Event
 from mqfast.store.base.mapped_file cimport MappedFile, mapped_now
-from mqfast.store.base.os_api cimport Mutex, acquire, acquire_without_gil, decode_path, futex_wait, mq_load32, mq_load64, mq_store64, os_error, release
+from mqfast.store.base.os_api cimport (
+    Mutex,
+    acquire,
+    acquire_without_gil,
+    decode_path,
+    futex_wait,
+    mq_load32,
+    mq_load64,
+    mq_store64,
+    os_error,
+    release,
+)
 from mqfast.store.log.append cimport POPULATE_STEP, ZEROS_STEP, prefault_piece
 from mqfast.store.log.commit_log cimport CommitLog
 from mqfast.store.log.group_commit cimport commit_up_to, flush_by_clock, flush_up_to, latch
@@ -22,11 +33,11 @@ from mqfast.errors import FlushError
 cdef int64_t PAGE = 4096
 cdef int64_t MAX_WINDOW = 128 << 20     # prefault: some 30 ms at the fastest rate measured
 cdef int64_t MS = 1000000
-cdef int64_t PREFAULT_LOOKS = 20        # in vain, each after a longer nap: the log rests
-cdef int64_t WRITTEN_LOOKS = 4          # the same of the wait for a position
-cdef int64_t FILE_LOOKS = 20           # for the file that the put makes which has woken the thread
-cdef int64_t LOOK_NS = 50 * MS          # between two looks at a position that comes seldom
-cdef int64_t IDLE_NS = 10000 * MS       # a flush thread with nothing to do looks whether readers mapped too many files
+cdef int64_t PREFAULT_LOOKS = 20        # unsuccessful checks, each after a longer sleep: the log is idle then
+cdef int64_t WRITTEN_LOOKS = 4          # the same in the wait for a position
+cdef int64_t FILE_LOOKS = 20           # checks for the file of the put that woke the thread
+cdef int64_t LOOK_NS = 50 * MS          # interval of checks of a slow position
+cdef int64_t IDLE_NS = 10000 * MS       # an idle flush thread checks whether readers mapped too many files
 cdef int64_t NEVER = (<int64_t> 1 << 62)
 
 
@@ -35,19 +46,24 @@ cdef inline int64_t _pages_behind(int64_t end, int64_t done) noexcept nogil:
 
 
 cdef inline int64_t _prefault_nap(int64_t left, int64_t taken, int64_t nap) noexcept nogil:
-    """How long to sleep when `taken` bytes went in the last nap, and `left` may still go: 1 to 4 ms, with a rate eight times as high in mind."""
+    """Return the next sleep, 1 to 4 ms, allowing for eight times the rate of the last sleep.
+
+    taken: bytes written in the last sleep; left: bytes that may still be written.
+    """
     return max(MS, min(4 * MS, nap * max(left, 0) // (8 * max(taken, 1))))
 
 
-# --- flush -----------------------------------------------------------------------------------------------------------------
+# --- flush ---
 
 cdef class FlushLoop:
-    """Flushes by the clock: the log, the queues behind it, and the checkpoint that tells of both.
+    """Interval flushes: the log, the queues, and the checkpoint of both.
 
-    Args: log; interval: seconds, after which what is at least ``least_pages`` pages of 4 KiB is flushed; thorough_interval: after which whatever
-    there is; queues, checkpoint: flushed each ``queue_interval`` seconds, None: not here; maps_max: mapped files of which ``run`` tells.
-    Attributes: by_hand: the next flush of the queues is the caller's; many: dirty queues that are the caller's, who may sync the filesystem;
-    flushing: a lock that each flush of the queues holds, and a cut of the log: what a flush has read of a queue stays true until it is over.
+    Args: log; interval: seconds after which at least ``least_pages`` dirty pages of 4 KiB are flushed;
+    thorough_interval: seconds after which any dirty page is; queues, checkpoint: flushed each ``queue_interval``
+    seconds, None: not here; maps_max: mapped files above which ``run`` returns.
+    Attributes: by_hand: the next flush of the queues is the caller's; many: number of dirty queues from which on the
+    caller flushes, who may sync the filesystem; flushing: a lock held by each flush of the queues and by a truncation:
+    the state that a flush has read of a queue stays valid until its end.
     Thread: one at a time.
     """
     cdef CommitLog log
@@ -57,12 +73,14 @@ cdef class FlushLoop:
     cdef readonly Mutex flushing
     cdef public int64_t many
     cdef int64_t step, thorough_step, queue_step, least_pages, maps_max
-    cdef int64_t due, thorough_due, queues_due      # monotonic ns; due 0: the clock has not begun
-    cdef int64_t covered_timestamp, covered_offset  # up to where queues and log agreed before the newest flush of the queues
+    cdef int64_t due, thorough_due, queues_due      # monotonic ns; due 0: not started
+    # positions where queues and log agreed before the newest flush of the queues
+    cdef int64_t covered_timestamp, covered_offset
     cdef bint clean                                 # that flush had nothing to do
     cdef QueueState *failed                         # the queue whose sync failed, or NULL
 
-    def __init__(self, CommitLog log not None, double interval, double thorough_interval, int64_t least_pages, QueueTable queues=None,
+    def __init__(self, CommitLog log not None, double interval, double thorough_interval, int64_t least_pages,
+                 QueueTable queues=None,
                  CheckpointFile checkpoint=None, double queue_interval=1.0, int64_t maps_max=NEVER):
         self.log = log
         self.queues = queues
@@ -82,15 +100,19 @@ cdef class FlushLoop:
         self.queues_due = now + self.queue_step if self.queue_step < NEVER else NEVER
 
     def run(self, Event event not None, double seconds=-1.0) -> bool:
-        """Flush what is due, and go on until the event is set, ``seconds`` are over (negative: no limit), a file is there for ``reap``, the clock
-        fell, or too many files are mapped. While the log is busy the page that puts are in waits for the next interval. GIL: released.
+        """Flush in intervals until a reason to return.
 
-        Returns: are the queues due and the caller's to flush (new ones, cut ones, many at once, one whose file is bad)?
-        Raises: FlushError, StorageError when a sync fails; the log is latched then.
+        Reasons: the event is set, ``seconds`` are over (negative: no limit), a file is ready for ``reap``, the clock
+        fell, or too many files are mapped. While the log is busy the page of the puts waits for the next interval. GIL:
+        released.
+
+        Returns: true if the queues are due and the caller's to flush (new or truncated queues, many at once, a bad
+        file). Raises: FlushError, StorageError when a sync fails; the log is latched then.
         """
         cdef LogState *s = &self.log.state
         cdef uint32_t seen = event.seen
-        cdef int64_t written, left, now = s.os.monotonic_ns(s.os), until = now + <int64_t> (seconds * 1e9) if seconds >= 0 else NEVER
+        cdef int64_t written, left, now = s.os.monotonic_ns(s.os)
+        cdef int64_t until = now + <int64_t> (seconds * 1e9) if seconds >= 0 else NEVER
         cdef int rc = 1, rc_queues = 1
         cdef bint crowded = False
         self.failed = NULL
@@ -112,8 +134,10 @@ cdef class FlushLoop:
                     release(self.flushing)
                     crowded = mapped_now() > self.maps_max
                     now = s.os.monotonic_ns(s.os)
-                if (rc_queues != 1 or crowded or now >= until or mq_load32(&event.word) != seen or mq_load64(&s.clock_fall_from) != 0
-                        or mq_load64(&s.pending_head) != mq_load64(&self.log.reap_head)):   # a pool has few buffers: none may wait for its return
+                # reap_head: a pool has few buffers, which must be returned soon
+                if (rc_queues != 1 or crowded or now >= until or mq_load32(&event.word) != seen
+                        or mq_load64(&s.clock_fall_from) != 0
+                        or mq_load64(&s.pending_head) != mq_load64(&self.log.reap_head)):
                     break
                 written = mq_load64(&s.written)
                 if self.clean and not self._is_behind(s, written):
@@ -132,7 +156,9 @@ cdef class FlushLoop:
         return self._is_by_hand(rc_queues)
 
     def flush_queues(self) -> bool:
-        """Flush the queues and the checkpoint now, as ``run`` does when they are due. GIL: released. Returns, raises: as ``run``."""
+        """Flush the queues and the checkpoint now, as ``run`` does at the interval. GIL: released. Returns, raises: as
+        ``run``.
+        """
         cdef LogState *s = &self.log.state
         cdef int rc
         acquire(self.flushing)
@@ -154,27 +180,32 @@ cdef class FlushLoop:
         if now >= self.thorough_due:
             self.thorough_due = now + self.thorough_step
             return flush_up_to(s, end, -1)
-        if _pages_behind(end, mq_load64(&s.flushed)) >= self.least_pages or mq_load64(&s.flushed) < mq_load64(&s.led_end):
+        if (_pages_behind(end, mq_load64(&s.flushed)) >= self.least_pages
+                or mq_load64(&s.flushed) < mq_load64(&s.led_end)):
             return flush_up_to(s, end, -1) if self.log.sync_flush else flush_by_clock(s)
         return 1
 
     cdef bint _is_behind(self, LogState *s, int64_t written) noexcept nogil:
-        """Is there anything that is not flushed, or will have to be although nothing is put?"""
-        return mq_load64(&s.flushed) < written or mq_load64(&s.dispatched) < written or (mq_load32(&s.flags) & LOG_FAILED) != 0
+        """Return true if records are not flushed or not dispatched yet, or the log is latched."""
+        return (mq_load64(&s.flushed) < written or mq_load64(&s.dispatched) < written
+                or (mq_load32(&s.flags) & LOG_FAILED) != 0)
 
     cdef int _flush_queues(self, LogState *s) noexcept nogil:
-        """The queues, then the checkpoint: it never claims more than a sync covered. 1, BY_HAND, or -errno behind a sync that failed."""
+        """Flush the queues, then the checkpoint, which never claims more than a sync covered.
+
+        Returns 1, NEEDS_PYTHON, or -errno after a failed sync.
+        """
         cdef bint left = False
         cdef int64_t done = 0, timestamp, offset
         cdef int rc
         if mq_load32(&s.flags) & LOG_FAILED:
-            return 1                # nothing is synced any more
+            return 1                # after a failed sync nothing is synced
         if self.by_hand:
             return NEEDS_PYTHON
         self._cover(s, &timestamp, &offset)
         rc = flush_tails(self.queues, self.many, &left, &done, &self.failed)
         if rc < 0:
-            latch(s, rc)            # the kernel may have dropped the pages: a second sync would say that they are durable
+            latch(s, rc)            # the kernel may have dropped the pages: a second sync would report them durable
         if rc != 1:
             return rc
         self._see_synced(timestamp, offset, left)
@@ -184,8 +215,8 @@ cdef class FlushLoop:
         return 1 if rc == 0 or rc == 1 else NEEDS_PYTHON
 
     cdef void _cover(self, LogState *s, int64_t *timestamp, int64_t *offset) noexcept nogil:
-        # The offset first: the time may be that of a later record, of which there is a unit as well. What is not flushed may be gone after a
-        # power cut, and a recovery of RocketMQ's begins at this offset.
+        # The offset first: the time may be that of a later record, which has a unit as well. Unflushed records may be
+        # lost after a power cut, and RocketMQ's recovery begins at this offset.
         offset[0] = min(mq_load64(&s.dispatched), mq_load64(&s.flushed))
         timestamp[0] = mq_load64(&s.last_store_timestamp)
         if mq_load64(&s.dispatched) >= mq_load64(&s.written):
@@ -193,30 +224,35 @@ cdef class FlushLoop:
         timestamp[0] = s.dispatched_timestamp
 
     cdef void _see_synced(self, int64_t timestamp, int64_t offset, bint left) noexcept nogil:
-        # Where a page was left, what there was at the flush before is durable: of that nothing is left now.
-        cdef int64_t synced = self.covered_timestamp if left else timestamp, end = self.covered_offset if left else offset
+        # If a page was skipped, the state at the flush before is durable: all its pages are written by now.
+        cdef int64_t synced = self.covered_timestamp if left else timestamp
+        cdef int64_t end = self.covered_offset if left else offset
         self.covered_timestamp = timestamp
         self.covered_offset = offset
         mq_store64(&self.checkpoint.logics_msg_timestamp, synced)
-        mq_store64(&self.checkpoint.logics_physical_offset, max(mq_load64(&self.checkpoint.logics_physical_offset), end))
+        mq_store64(&self.checkpoint.logics_physical_offset,
+                   max(mq_load64(&self.checkpoint.logics_physical_offset), end))
 
     def cover(self) -> tuple:
-        """Before a flush of the queues: what it covers, for ``see_synced``."""
+        """Return the state that the next flush of the queues covers, for ``see_synced``."""
         cdef int64_t timestamp, offset
         self._cover(&self.log.state, &timestamp, &offset)
         return timestamp, offset
 
     def see_synced(self, tuple covered not None, bint left) -> None:
-        """After it: the checkpoint may claim what it covered; where it left a page, what the one before covered."""
+        """Advance the checkpoint after a queue flush to its offset, or to the previous flush's if the last page was
+        skipped.
+        """
         self._see_synced(covered[0], covered[1], left)
 
 
-# --- commit ----------------------------------------------------------------------------------------------------------------
+# --- commit ---
 
-def keep_committed(CommitLog log not None, Event event not None, double interval, double thorough_interval, int64_t least_pages) -> None:
-    """Commit by the clock until the event is set: after each ``interval`` seconds what is at least so many pages, after ``thorough_interval``
-    whatever there is. GIL: released.
+def keep_committed(CommitLog log not None, Event event not None, double interval, double thorough_interval,
+                   int64_t least_pages) -> None:
+    """Commit in intervals until the event is set. GIL: released.
 
+    After each ``interval`` seconds if at least ``least_pages`` are dirty, after ``thorough_interval`` any dirty page.
     Raises: StoreFailed when a write fails; the store is latched then. Thread: one at a time.
     """
     cdef LogState *s = &log.state
@@ -244,10 +280,13 @@ def keep_committed(CommitLog log not None, Event event not None, double interval
         log._commit_failed(rc)
 
 
-# --- pages and files ahead ---------------------------------------------------------------------------------------------------
+# --- pages and files ahead ---
 
 def wait_until_written(CommitLog log not None, Event event not None, int64_t end, double seconds) -> None:
-    """Sleep until the event is set, the time is over, or the log was written up to ``end``; looks every 50 ms while it moves. GIL: released."""
+    """Sleep until the event is set, the time is over, or the log is written up to ``end``.
+
+    Checks every 50 ms while the log grows. GIL: released.
+    """
     cdef LogState *s = &log.state
     cdef int64_t until = s.os.monotonic_ns(s.os) + <int64_t> (seconds * 1e9), left, written, last = -1, still = 0
     cdef uint32_t seen = event.seen
@@ -268,11 +307,12 @@ def wait_until_written(CommitLog log not None, Event event not None, int64_t end
 
 
 def keep_prefaulted(CommitLog log not None, Event event not None) -> None:
-    """Keep the window ahead of the written position writable until the event is set or the log rolls; with a pool, the buffer's pages
-    there in memory, which the host of a virtual machine may have taken back (90 us of a put every 2 MiB). GIL: released.
+    """Keep the window ahead of the written position writable until the event is set or the log rolls. GIL: released.
 
-    The window doubles whenever less than half of it was left at a look, up to MAX_WINDOW, and falls back when the log rests. With
-    zeros ahead it does not grow: what stands in it was written to the disk once already, beside the syncs that putters wait for.
+    With a pool, the buffer's pages are touched, which the host of a virtual machine may have taken back (90 us of a put
+    every 2 MiB). The window doubles whenever a check found less than half of it left, up to MAX_WINDOW, and shrinks
+    when the log is idle. With zeros ahead it does not grow: its bytes are written to the disk once already, beside the
+    syncs of the puts.
     """
     cdef LogState *s = &log.state
     cdef MappedFile file = log.current
@@ -295,7 +335,8 @@ def keep_prefaulted(CommitLog log not None, Event event not None) -> None:
     file.hold()
     try:
         with nogil:
-            while mq_load32(&event.word) == seen and mq_load64(&s.file_start) == file.start_offset and mq_load64(&s.file_bytes) and rc >= 0:
+            while (mq_load32(&event.word) == seen and mq_load64(&s.file_start) == file.start_offset
+                   and mq_load64(&s.file_bytes) and rc >= 0):
                 written = mq_load64(&s.written)
                 if slept_at >= 0:
                     taken = written - slept_at
@@ -331,7 +372,7 @@ def keep_prefaulted(CommitLog log not None, Event event not None) -> None:
 
 
 cdef int _wait_for_file(LogState *s, Event event) except -1:
-    """Until the log may have a file: its first comes with the first put, a moment after that has woken this thread."""
+    """Wait until the log has a file, which the first put creates a moment after it has woken this thread."""
     cdef uint32_t seen = event.seen
     cdef int64_t look
     with nogil:

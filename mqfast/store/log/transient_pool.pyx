@@ -1,20 +1,32 @@
-"""TransientStorePool: private, locked buffers that take the appends of one log file each (RocketMQ: TransientStorePool).
+"""TransientStorePool: private, locked buffers that take the appends of a log file each (RocketMQ: TransientStorePool).
 
-It must never give one buffer to two files, never unmap one that is lent, and never fail a put: a buffer is resident and writable before it is
-lent, so that a store into it cannot fault. What becomes of the bytes (commit to the page cache, flush) is the log's business.
+A buffer is never lent to two files and never unmapped while lent. A lent buffer is resident and writable, so that a
+store cannot fault. The log commits and flushes the bytes.
 
-Why a buffer is not cleared between two files: it still holds records of the older file, so none of it may reach the disk that was not
-appended to the new one. The commit copies only what was appended: up to `written`, and at a roll up to the end of the 8-byte end mark. The
-file behind the mark keeps the zeros that it was made with, as RocketMQ leaves it with a buffer's first use. (RocketMQ copies the whole rest of
-a used buffer, so that old records stand behind its end marks; no reader looks there, and the two agree in every byte that is read.) Readers never
-see a buffer, only the mapping. Clearing a gigabyte would cost the roll, where buffers change hands, some hundred milliseconds.
+A buffer is not cleared between two files, and still holds records of the older file: no byte may reach the disk that
+was not appended to the new file. The commit copies only appended bytes: up to `written`, and at a roll up to the end of
+the 8-byte end mark. The file behind the mark keeps the zeros of its creation, as RocketMQ leaves it with a buffer's
+first use. (RocketMQ copies the whole rest of a used buffer, so that old records follow the end marks. No reader reads
+there, and the two agree in every byte that is read.) Readers never see a buffer, only the mapping. Clearing a gigabyte
+would cost the roll, where a buffer changes the file, some hundred milliseconds.
 """
 
 cimport cython
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free
 from mqfast.store.base.mapped_file cimport MappedFile
-from mqfast.store.base.os_api cimport MQ_ADVISE_HUGE, MQ_READ_WRITE, Mutex, OsApi, acquire, check, mq_assert, mq_os, populate, release
+from mqfast.store.base.os_api cimport (
+    MQ_ADVISE_HUGE,
+    MQ_READ_WRITE,
+    Mutex,
+    OsApi,
+    acquire,
+    check,
+    mq_assert,
+    mq_os,
+    populate,
+    release,
+)
 
 import logging
 import os as _os
@@ -30,13 +42,15 @@ cdef Py_ssize_t MOST_BUFFERS = 1024
 
 @cython.no_gc_clear
 cdef class TransientStorePool:
-    """``count`` buffers of ``buffer_bytes`` each, all made, resident and (within the budget) locked at once.
+    """``count`` buffers of ``buffer_bytes`` each, all allocated, resident and (within the budget) locked at once.
 
-    Args: ``buffer_bytes``: the length of a log file. ``mlock_budget_bytes``: most bytes that the process may have locked, log files included; what
-    does not fit, or what the system refuses to lock, is named in ``warnings`` and works unlocked.
-    Raises: ValueError for a count or a length out of range; MapFailed, StorageError when the memory is not there (nothing is kept then).
-    Thread: any; a lock of its own. GIL: released while buffers are made and unmapped.
-    Durability: bytes in a buffer are lost with the process; they are as safe as any other once committed and flushed.
+    Args: ``buffer_bytes``: the length of a log file. ``mlock_budget_bytes``: maximum that the process may lock, log
+    files included; buffers beyond the budget, or that the system refuses to lock, are named in ``warnings`` and work
+    unlocked.
+    Raises: ValueError for a count or a length out of range; MapFailed, StorageError without the memory (nothing is kept
+    then).
+    Thread: any; a lock of its own. GIL: released while buffers are allocated and unmapped.
+    Durability: bytes in a buffer are lost with the process; once committed and flushed they are as safe as any other.
     Source: TransientStorePool.
     """
 
@@ -80,7 +94,7 @@ cdef class TransientStorePool:
         self.buffers[self.total] = <uint8_t *> address
         self.total += 1
         with nogil:
-            os.madvise(os, address, n, MQ_ADVISE_HUGE)      # fewer TLB misses for the put; without it the buffer works as well
+            os.madvise(os, address, n, MQ_ADVISE_HUGE)      # fewer TLB misses for the put; the buffer works without it
             while at < n and rc >= 0:
                 step = min(POPULATE_STEP, n - at)
                 rc = populate(os, <uint8_t *> address + at, step)
@@ -89,7 +103,7 @@ cdef class TransientStorePool:
         return 0
 
     cdef int _lock_memory(self, Py_ssize_t i, int64_t budget_bytes) except -1:
-        """Lock one buffer; 0 when that was one too many: the others would fare no better."""
+        """Lock a buffer. Returns 0 at the limit: the other buffers would fail too."""
         cdef mq_os *os = self.os
         cdef uint8_t *buffer = self.buffers[i]
         cdef int64_t n = self.buffer_bytes
@@ -123,10 +137,10 @@ cdef class TransientStorePool:
             os.munmap(os, buffer, n)
 
     def lend(self, MappedFile file) -> bool:
-        """Let the appends of ``file`` go into a buffer, the one that came back last.
+        """Lend a buffer to the appends of ``file``, the last one returned.
 
-        Returns: False when all are lent, or the pool is closed: the file then takes its appends through its mapping.
-        Raises: InternalError when the file has a buffer already or is longer than one.
+        Returns: False when all are lent, or the pool is closed: the file then takes the appends through its mapping.
+        Raises: InternalError when the file has a buffer already or is longer than a buffer.
         """
         acquire(self.guard)
         try:
@@ -145,9 +159,9 @@ cdef class TransientStorePool:
             release(self.guard)
 
     def give_back(self, MappedFile file) -> None:
-        """Take back the buffer of ``file``, all of whose bytes are committed or given up; nothing happens when it has none.
+        """Take back the buffer of ``file``, whose bytes are all committed or abandoned; no effect without a buffer.
 
-        Raises: InternalError when the buffer is not one of this pool's.
+        Raises: InternalError when the buffer is not from this pool.
         """
         cdef Py_ssize_t i
         acquire(self.guard)
@@ -164,7 +178,7 @@ cdef class TransientStorePool:
             else:
                 mq_assert(self.available < self.total, self.available, self.total)
                 for i in range(self.available):
-                    mq_assert(self.spare[i] != file.buffer, i, self.available)      # it has one owner
+                    mq_assert(self.spare[i] != file.buffer, i, self.available)      # a buffer has one owner
                 self.spare[self.available] = file.buffer
                 self.available += 1
             file.buffer = NULL
@@ -173,16 +187,16 @@ cdef class TransientStorePool:
 
     @property
     def free_count(self) -> int:
-        """Buffers that can be lent now."""
+        """Number of buffers that can be lent now."""
         return self.available
 
     @property
     def capacity(self) -> int:
-        """Buffers of the pool, lent or not."""
+        """Number of buffers of the pool, lent or not."""
         return self.total
 
     def close(self) -> None:
-        """Unmap the free buffers; lent ones go when they are given back. Safe to call twice."""
+        """Unmap the free buffers; lent buffers are unmapped when given back. Safe to call twice."""
         acquire(self.guard)
         try:
             self.closed = True
@@ -193,7 +207,7 @@ cdef class TransientStorePool:
             release(self.guard)
 
     def __dealloc__(self):
-        # a lent buffer stays: its file points into it
+        # a lent buffer stays: the file points into it
         while self.available > 0:
             self.available -= 1
             self._unmap(self.spare[self.available])

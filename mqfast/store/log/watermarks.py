@@ -1,8 +1,7 @@
-"""FlushWaiters: everything that waits for the disk by callback, in one heap ordered by end offset.
+"""FlushWaiters: tickets and watches that wait for the disk by callback, in a heap ordered by end offset.
 
-One sync costs one call for each watch and one for each ticket that the sync covers, however many more wait behind. This
-module must never sync: the flush thread does, and then calls ``notify``. Waiting threads are no matter of this module:
-they sleep in group_commit.pyx.
+A sync costs a call for each watch and for each ticket that the sync covers, however many more wait. This module does
+not sync: the flush thread does, and then calls ``notify``. Waiting threads sleep in group_commit.pyx.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ _log = logging.getLogger("mqfast.store")
 
 
 class FlushWatch:
-    """One callback that hears how far the log is durable.
+    """A callback for the durable position of the log.
 
     The callback gets ``(flushed, error)``: the physical offset up to which the log is durable, and None or the
-    exception after which nothing more becomes durable. The flush thread calls it once for each sync that covers
-    something new, as long as an offset is wanted. It must not block.
+    exception after which nothing more becomes durable. The flush thread calls it once for each sync that covers new
+    bytes, as long as an offset is wanted. The callback must not block.
     Thread: any.
     """
 
@@ -40,38 +39,38 @@ class FlushWatch:
         self._waiters: Final = waiters
         self._callback: Final = callback
         self.wanted = 0
-        self._told = 0
+        self._reported = 0
 
     def want(self, end_offset: int) -> None:
-        """Ask for durability up to this physical offset; returns at once.
+        """Request durability up to this physical offset; returns at once.
 
-        The callback comes also for an offset that is durable already. Raises: StoreClosed.
+        The callback is also called for an offset that is durable already. Raises: StoreClosed.
         """
         self._waiters.want(self, end_offset)
 
     def close(self) -> None:
-        """Call the callback no more. Safe to call twice."""
+        """Remove the callback. Safe to call twice."""
         self._waiters.forget(self)
 
     @property
     def is_due(self) -> bool:
-        """Does the watch wait for an offset that it has not been told of?"""
-        return self.wanted > self._told
+        """True if the watch waits for an offset that was not reported yet."""
+        return self.wanted > self._reported
 
     def is_due_below(self, end_offset: int) -> bool:
-        """The same, of what the log has."""
-        return min(self.wanted, end_offset) > self._told
+        """Return the same for offsets up to ``end_offset``, the end of the log."""
+        return min(self.wanted, end_offset) > self._reported
 
     def cut(self, end_offset: int) -> None:
-        """A slave's log was cut there."""
+        """Lower the offsets after a slave's log was truncated there."""
         self.wanted = min(self.wanted, end_offset)
-        self._told = min(self._told, end_offset)
+        self._reported = min(self._reported, end_offset)
 
     def notify(self, flushed: int, error: MqfastError | None) -> None:
-        """Called by the flush thread after a sync."""
-        if error is None and flushed <= self._told:
+        """Report the flushed position. Called by the flush thread after a sync."""
+        if error is None and flushed <= self._reported:
             return
-        self._told = self.wanted if error is not None else max(flushed, self._told)
+        self._reported = self.wanted if error is not None else max(flushed, self._reported)
         self._callback(flushed, error)
 
 
@@ -86,24 +85,24 @@ class FlushWaiters:
         self._tickets: list[tuple[int, int, Ticket]] = []
         self._watches: list[FlushWatch] = []
         self._closed = False
-        self.acks: AckTable | None = None  # of a master whose puts wait for slaves
-        self.futures: dict[Any, Any] = {}  # of an adapter: what waits in one event loop
+        self.acks: AckTable | None = None  # of a master with puts that wait for slaves
+        self.futures: dict[Any, Any] = {}  # of an adapter: the waiters of an event loop
 
     @property
     def pending(self) -> bool:
-        """Does anything wait for a sync?"""
-        written = self._log.written  # what was never put cannot be waited for awake
+        """True if a ticket or watch waits for a sync."""
+        written = self._log.written  # offsets behind the log's end need no wake-up
         tickets = self._tickets
         return bool(tickets and tickets[0][0] <= written) or any(watch.is_due_below(written) for watch in self._watches)
 
     def add(self, ticket: Ticket) -> None:
-        """Finish this ticket once its message is durable, or once that failed."""
+        """Finish this ticket once the message is durable, or the flush failed."""
         with self._lock:
             heapq.heappush(self._tickets, (ticket.end_offset, next(self._numbers), ticket))
         self._wake()
 
     def watch(self, callback: Callable[[int, MqfastError | None], object]) -> FlushWatch:
-        """A new watch; it costs nothing until it wants an offset."""
+        """Return a new watch; no cost until an offset is wanted."""
         watch = FlushWatch(self, callback)
         with self._lock:
             self._watches = [*self._watches, watch]
@@ -115,10 +114,10 @@ class FlushWaiters:
             raise StoreClosed("the store was closed")
         with self._lock:
             if end_offset <= watch.wanted and watch.is_due:
-                return  # the flush thread knows already
-            if end_offset <= watch._told:
-                watch._told = end_offset - 1  # durable already: the watch hears of it again
-            watch.wanted = max(end_offset, watch._told + 1)
+                return  # the flush thread has this offset already
+            if end_offset <= watch._reported:
+                watch._reported = end_offset - 1  # durable already: the callback is called again
+            watch.wanted = max(end_offset, watch._reported + 1)
         self._wake()
 
     def forget(self, watch: FlushWatch) -> None:
@@ -127,7 +126,7 @@ class FlushWaiters:
             self._watches = [other for other in self._watches if other is not watch]
 
     def notify(self) -> None:
-        """Tell everybody whom the log's flushed position covers; everybody when the log is latched."""
+        """Notify the tickets and watches that the flushed position covers; all of them when the log is latched."""
         failed = self._log.error_number
         flushed = self._log.flushed
         error = FlushError(failed, "the message is stored but the flush failed", self._log.path) if failed else None
@@ -136,7 +135,7 @@ class FlushWaiters:
                 _call(lambda watch=watch: watch.notify(flushed, error))  # type: ignore[misc]
         while self._tickets and (failed or self._tickets[0][0] <= flushed):
             end, _, ticket = self._tickets[0]
-            # The ticket leaves behind the call: without memory for it, the next turn goes on with this one.
+            # The ticket is removed after the call: without memory for the call, the next turn repeats it.
             _call(lambda: ticket.finish(None if end <= flushed else error))  # noqa: B023
             with self._lock:
                 self._remove_first(ticket)
@@ -144,18 +143,20 @@ class FlushWaiters:
     def _remove_first(self, ticket: Ticket) -> None:
         if self._tickets[0][2] is ticket:
             heapq.heappop(self._tickets)
-        else:  # an earlier one came meanwhile
+        else:  # an earlier ticket was added meanwhile
             self._tickets = [entry for entry in self._tickets if entry[2] is not ticket]
             heapq.heapify(self._tickets)
 
     def cut(self, end_offset: int) -> None:
-        """A slave's log was cut there: nobody waits for what is gone, and what comes in its place is told of again."""
+        """Lower the watches after a slave's log was truncated: removed bytes are not waited for, their replacements are
+        reported again.
+        """
         with self._lock:
             for watch in self._watches:
                 watch.cut(end_offset)
 
     def close(self) -> None:
-        """After the last sync: who is not covered hears that the store was closed."""
+        """Fail the tickets and watches that the last sync did not cover with StoreClosed."""
         self._closed = True
         self.notify()
         closed = StoreClosed("the store was closed")
@@ -169,7 +170,7 @@ class FlushWaiters:
 
 
 def _call(call: Callable[[], object]) -> None:
-    """A callback that fails is logged and ends nothing; one without memory is called again in the next turn."""
+    """Call a callback and log an exception. MemoryError is raised, so that the next turn repeats the call."""
     try:
         call()
     except MemoryError:

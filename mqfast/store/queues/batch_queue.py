@@ -1,7 +1,7 @@
 """BatchConsumeQueue: 46-byte units of a queue whose records may hold several messages (RocketMQ: BatchConsumeQueue).
 
-A unit stands for a whole record: it says the first queue offset and how many follow. Where it stands says nothing of
-its queue offset, so every lookup is a search. It must never read the log, and never show a unit before its bytes are
+A unit represents a whole record: first queue offset and number of messages. The position of a unit does not determine
+the queue offset, so every lookup is a search. The log is not read here, and a unit is visible only after all bytes are
 written. Layout: FORMAT.md.
 """
 
@@ -35,12 +35,12 @@ __all__ = ["BatchConsumeQueue", "BatchUnit", "check_unit", "claimed_places", "cr
 _EVERYTHING: Final = 2**63 - 1
 _STORE_TIMESTAMP: Final = 3
 _BASE_OFFSET: Final = 4
-# Blocks are asked for in steps: a queue of a few units shall not take megabytes.
+# Blocks are allocated in steps: a queue of a few units shall not take megabytes.
 _GROWTH: Final = 64 << 10
 
 
 class BatchUnit(NamedTuple):
-    """One unit, its fields in the order of the file."""
+    """A unit; fields in the order of the file."""
 
     physical_offset: int
     size: int
@@ -60,12 +60,12 @@ class BatchUnit(NamedTuple):
 
 
 def claimed_places(message: StoredMessage) -> tuple[int, int]:
-    """What a record says of itself: the queue offset of its first message, and how many it holds."""
+    """Return the queue offset of a record's first message, and the number of messages, as the record states them."""
     return places_in(message.properties, message.record_queue_offset)
 
 
 def places_in(properties: Mapping[str, str], record_queue_offset: int) -> tuple[int, int]:
-    """The same of the properties and the queue offset of a record."""
+    """Return the same from the properties and the queue offset of a record."""
     base, count = properties.get("INNER_BASE"), properties.get("INNER_NUM")
     try:
         first = record_queue_offset if base is None else java_whole(base)
@@ -76,20 +76,20 @@ def places_in(properties: Mapping[str, str], record_queue_offset: int) -> tuple[
 
 
 def check_unit(unit: BatchUnit, message: StoredMessage, topic: str, queue_id: int) -> None:
-    """Does the record that a unit points at belong there? Raises: CorruptFile."""
-    found = (message.topic, message.queue_id, message.size, *claimed_places(message))
+    """Check that the record of a unit belongs to the unit. Raises: CorruptFile."""
+    actual = (message.topic, message.queue_id, message.size, *claimed_places(message))
     expected = (topic, queue_id, unit.size, unit.base_offset, unit.batch_size)
-    if found != expected:
+    if actual != expected:
         raise CorruptFile(
             f"queue {topic}/{queue_id} offset {unit.base_offset} does not point at its record",
             offset=unit.physical_offset,
             expected=f"topic, queue, size, queue offset and messages {expected}",
-            found=found,
+            found=actual,
         )
 
 
 def crossed_bounds(topic: str, queue_id: int, first: int, last: int, path: str) -> CorruptFile:
-    """The error for a queue whose first unit begins behind the end of its last one: no offset would be inside."""
+    """Return the error for a queue whose first unit begins behind the end of the last unit: no offset is inside."""
     return CorruptFile(
         f"queue {topic}/{queue_id} begins behind its own end: its first or its last unit is damaged;"
         " mqfast.repair makes the queue anew from the log",
@@ -100,9 +100,9 @@ def crossed_bounds(topic: str, queue_id: int, first: int, last: int, path: str) 
 
 
 class BatchConsumeQueue:
-    """One queue: its files, its bounds, its units.
+    """A queue: files, bounds, units.
 
-    A unit has a number: 0 for the first one of a file that starts at byte 0, and so on through full files.
+    A unit has a number: 0 for the first unit of a file that starts at byte 0, then counted through full files.
     ``file_bytes`` need not be a multiple of 46; bytes that hold no whole unit stay unused.
 
     Thread: one thread at a time may put, truncate or delete; any thread may read meanwhile.
@@ -117,18 +117,18 @@ class BatchConsumeQueue:
         self.path = _paths.queue_dir(directory, topic, queue_id)
         self.file_bytes = file_bytes
         self.next_offset = 0
-        """Queue offset that the next record will get; kept by whoever assigns them."""
+        """Queue offset of the next record; kept by the part that assigns offsets."""
         self.max_physical = -1
-        """Start of the last record that has a unit, -1 when there is none (a ConsumeQueue keeps the end)."""
+        """Start of the last record that has a unit, -1 for none (a ConsumeQueue keeps the end)."""
         self.deleted = False
         self.waits = False
-        """Do its units wait for space on the disk? Kept by the dispatcher."""
+        """True while units wait for space on the disk. Kept by the dispatcher."""
         self._doomed: list[MappedFile] | None = None
         self.was_cut = False
-        """Was anything behind its end cleared since this was last set?"""
+        """True if bytes behind the end were cleared since this was last set."""
         self._per_file: Final = file_bytes // BATCH_UNIT_BYTES
-        self._files: list[MappedFile] = []  # replaced, never changed: a reader works on the list that it took
-        self._lock = Mutex()  # for who replaces it: dispatch adds files while retention takes them away
+        self._files: list[MappedFile] = []  # replaced, never changed: a reader uses the list that it took
+        self._lock = Mutex()  # for replacements of `_files`: dispatch adds files, retention removes files
         self._end = 0  # number behind the last unit
         self._flushed = 0  # units below this number are durable
         self._min_offset = -1
@@ -137,13 +137,13 @@ class BatchConsumeQueue:
 
     @property
     def min_offset(self) -> int:
-        """First valid queue offset; -1 when the queue has no unit."""
+        """First valid queue offset; -1 without a unit."""
         return self._min_offset
 
     @property
     def max_offset(self) -> int:
-        """Queue offset behind the last message; 0 when the queue has no unit."""
-        first = self._first  # before the end: meanwhile files may come there, and go here
+        """Queue offset behind the last message; 0 without a unit."""
+        first = self._first  # read before the end: files may be added at the end and removed here
         end = self._end
         try:
             return self._unit(end - 1).next_offset if end > first else 0
@@ -151,7 +151,9 @@ class BatchConsumeQueue:
             return 0
 
     def readable_offset(self, limit: int) -> int:
-        """Queue offset behind the last message whose record ends at a physical offset or before it; 0 without one."""
+        """Return the queue offset behind the last message whose record ends at or before a physical offset; 0 without a
+        message.
+        """
         first, end = self._first, self._end
         try:
             while end > first:
@@ -164,14 +166,16 @@ class BatchConsumeQueue:
         return 0
 
     def check_bounds(self) -> None:
-        """May a message be at these bounds? Raises: CorruptFile where the first unit begins behind the last one."""
+        """Check that the bounds can hold a message. Raises: CorruptFile if the first unit begins behind the last
+        unit.
+        """
         first, last = self._min_offset, self.max_offset
         if first > last > 0:
             raise crossed_bounds(self.topic, self.queue_id, first, last, self._files[0].path)
 
     @property
     def unit_count(self) -> int:
-        """Units in the files, those of records that are gone included."""
+        """Number of units in the files, including units of deleted records."""
         first = self._first
         return self._end - first
 
@@ -191,7 +195,7 @@ class BatchConsumeQueue:
     def _unit(self, number: int) -> BatchUnit:
         while files := self._files:
             first = self._number(files[0])
-            # A search may have begun before the oldest files went.
+            # The search may have begun before the oldest files were removed.
             index, place = divmod(max(number, first) - first, self._per_file)
             try:
                 return BatchUnit(*read_batch_unit(files[index], place * BATCH_UNIT_BYTES))
@@ -201,7 +205,7 @@ class BatchConsumeQueue:
         raise OffsetError(f"queue {self.topic}/{self.queue_id} was deleted or closed")
 
     def _search(self, field: int, value: int) -> int:
-        """Number of the first unit whose field is larger than ``value``; the fields never fall."""
+        """Return the number of the first unit whose field is larger than ``value``; the field is monotonic."""
         low, high = self._first, self._end
         while low < high:
             middle = (low + high) // 2
@@ -214,7 +218,7 @@ class BatchConsumeQueue:
     # --- load, recover, truncate ---
 
     def load(self) -> None:
-        """Take the files of the directory; their units count once ``recover`` has checked them.
+        """Load the files of the directory; the units count once ``recover`` has checked them.
 
         Raises: CorruptFile for a file of another length or a gap between files.
         """
@@ -222,7 +226,7 @@ class BatchConsumeQueue:
         expected: int | None = None
         for number, (start, path) in enumerate(segments, 1):
             if number == len(segments) and self.os_api.file_size(path) == 0:
-                self.os_api.unlink(path)  # made, but never given its length
+                self.os_api.unlink(path)  # created, but without its length
                 continue
             if start % self.file_bytes or (expected is not None and start != expected):
                 raise CorruptFile(
@@ -236,10 +240,10 @@ class BatchConsumeQueue:
         self._end = self._first
 
     def recover(self) -> None:
-        """Find the end of the valid units, from the third-last file on; what lies behind it is cleared.
+        """Find the end of the valid units, from the third-last file on; clear the bytes behind the end.
 
-        A unit is valid when its offsets are not negative, its sizes are above 0, and its queue offset is below 2^62: so
-        that what follows it stays a number of 64 bits.
+        A unit is valid when the offsets are not negative, the sizes are above 0, and the queue offset is below 2^62, so
+        that later offsets fit 64 bits.
         """
         self.max_physical = -1
         if not self._files:
@@ -257,9 +261,9 @@ class BatchConsumeQueue:
         self._cut(end, end + 1)
 
     def truncate(self, physical_offset: int, dropped: list[bytes] | None = None) -> None:
-        """Drop every unit whose record starts at or behind ``physical_offset``, and whatever follows it.
+        """Drop every unit whose record starts at or behind ``physical_offset``, and all later units.
 
-        Args: dropped: gets the bytes of the units that go.
+        Args: dropped: gets the bytes of the dropped units.
         Source: BatchConsumeQueue.truncateDirtyLogicFiles.
         """
         self.max_physical = -1
@@ -276,15 +280,15 @@ class BatchConsumeQueue:
             if dropped is not None and first < last_number:
                 position = (first - self._number(file)) * BATCH_UNIT_BYTES
                 dropped.append(read_bytes(file, position, (last_number - first) * BATCH_UNIT_BYTES))
-        # RocketMQ removes a file that it empties so, the only one as well, but keeps an empty one that recovery finds.
+        # RocketMQ removes a file that this empties, even the only file, but keeps an empty file at recovery.
         self._cut(end, end)
 
     def last_unit(self) -> BatchUnit | None:
-        """The newest unit; None when there is none."""
+        """Return the newest unit; None without a unit."""
         return self._unit(self._end - 1) if self.unit_count else None
 
     def drop_last(self) -> None:
-        """Drop the newest unit; recovery puts it again from the log."""
+        """Drop the newest unit; recovery puts the unit again from the log."""
         self.max_physical = -1
         self._cut(self._end - 1, self._end)
         self.was_cut = True
@@ -304,7 +308,7 @@ class BatchConsumeQueue:
         if self._files:
             file = self._files[-1]
             position = (end - self._number(file)) * BATCH_UNIT_BYTES
-            # A unit that came back after a power cut would point at whatever record stands there then.
+            # A unit that reappears after a power cut would point to any record that is at that offset then.
             if file.zero_tail(position):
                 self.was_cut = True
                 sync(file, position, self.file_bytes)
@@ -314,11 +318,11 @@ class BatchConsumeQueue:
         first, end = self._first, self._end
         self._min_offset = self._unit(first).base_offset if first < end else -1
         if self.max_physical < 0 and first < end:
-            # The files that recovery looked at hold nothing; RocketMQ would now take records twice.
+            # The files that recovery read hold no unit; RocketMQ would now put units of some records twice.
             self.max_physical = self._unit(end - 1).physical_offset
 
     def correct_min(self, min_physical: int) -> None:
-        """Move the lower bound past units whose records are gone.
+        """Move the lower bound past units whose records were deleted.
 
         Source: BatchConsumeQueue.correctMinOffset.
         """
@@ -331,7 +335,7 @@ class BatchConsumeQueue:
             middle = (low + high) // 2
             unit = self._unit(middle)
             if unit.physical_offset < min_physical:
-                gone = unit  # of those seen, always the last one that is gone
+                gone = unit  # always the last deleted unit seen
                 low = middle + 1
             else:
                 high = middle
@@ -348,10 +352,10 @@ class BatchConsumeQueue:
         base_offset: int,
         batch_size: int,
     ) -> None:
-        """Put the unit of one record; a record that has one already (by its physical offset) is passed over.
+        """Put the unit of a record; a record that has a unit already (by physical offset) is skipped.
 
-        Args: ``base_offset``: queue offset of its first message; ``batch_size``: its messages, 1 to 32,767.
-        Raises: ValueError for a unit that recovery would not take as one; DiskFull, StorageError. Nothing changed then.
+        Args: ``base_offset``: queue offset of the first message; ``batch_size``: number of messages, 1 to 32,767.
+        Raises: ValueError for a unit that recovery would reject; DiskFull, StorageError. Nothing changed then.
         """
         if physical_offset <= self.max_physical:
             return
@@ -371,7 +375,7 @@ class BatchConsumeQueue:
             self._min_offset = base_offset
 
     def make_room(self, queue_offset: int) -> None:
-        """Get blocks for the next unit, which no queue offset changes. Raises: DiskFull, StorageError."""
+        """Allocate blocks for the next unit; ``queue_offset`` has no effect. Raises: DiskFull, StorageError."""
         if not self._files or self._end - self._number(self._files[-1]) == self._per_file:
             self._append_file()
         file = self._files[-1]
@@ -387,30 +391,32 @@ class BatchConsumeQueue:
         start = self._files[-1].start_offset + self.file_bytes if self._files else 0
         self.os_api.makedirs(self.path)
         path = os.path.join(self.path, _paths.offset_name(start))
-        # Sparse: make_room asks for blocks as they are needed.
+        # Sparse: make_room allocates blocks when needed.
         setting = "mapped_file_bytes_batch_consume_queue"
         file = MappedFile.create(self.os_api, path, start, self.file_bytes, False, setting=setting)
         try:
             with self._lock:
                 self._files = [*self._files, file]
         except MemoryError:
-            file.destroy()  # its name would be in the way of the next attempt
+            file.destroy()  # the name would block the next attempt
             raise
 
     # --- read ---
 
     def find(self, queue_offset: int) -> BatchUnit | None:
-        """The unit of the record that holds this queue offset, or stands before a hole there; None out of bounds."""
+        """Return the unit of the record that holds this queue offset, or that precedes a hole there; None out of
+        bounds.
+        """
         if self._min_offset < 0 or not self._min_offset <= queue_offset < self.max_offset:
             return None
         try:
             number = self._search(_BASE_OFFSET, queue_offset) - 1
             return self._unit(number) if number >= self._first else None
         except OffsetError:
-            return None  # it was deleted or closed meanwhile
+            return None  # the queue was deleted or closed meanwhile
 
     def find_after(self, queue_offset: int) -> BatchUnit | None:
-        """The first unit whose first message lies behind this queue offset; None when there is none."""
+        """Return the first unit whose first message is behind this queue offset; None without such a unit."""
         try:
             number = self._search(_BASE_OFFSET, queue_offset)
             return self._unit(number) if self._first <= number < self._end else None
@@ -418,36 +424,36 @@ class BatchConsumeQueue:
             return None
 
     def iterate(self, queue_offset: int) -> Iterator[BatchUnit]:
-        """The units from the one of this queue offset on, up to the end as it is now; nothing when there is none."""
+        """Yield the units from this queue offset on, up to the current end; nothing out of bounds."""
         if self.find(queue_offset) is None:
             return
         for number in range(self._search(_BASE_OFFSET, queue_offset) - 1, self._end):
             yield self._unit(number)
 
     def unit(self, queue_offset: int) -> BatchUnit:
-        """As ``find``. Raises: OffsetError outside the queue."""
-        found = self.find(queue_offset)
-        if found is None:
+        """Return the unit as ``find`` does. Raises: OffsetError outside the queue."""
+        unit = self.find(queue_offset)
+        if unit is None:
             raise OffsetError(
                 f"queue {self.topic}/{self.queue_id} has no offset {queue_offset}:"
                 f" expected {self.min_offset} to {self.max_offset - 1}"
             )
-        return found
+        return unit
 
     def offset_by_time(self, timestamp: int, boundary: BoundaryType = BoundaryType.LOWER) -> int:
-        """Queue offset by store time, ms, within the bounds of the queue; 0 when it is empty.
+        """Return the queue offset for a store time, ms, within the bounds of the queue; 0 for an empty queue.
 
-        Exactly what RocketMQ answers, which is less than the names promise: a time at or behind the end of the file
-        that is searched gives the base of that file's last record. LOWER otherwise gives the base of the first record
-        at or after the time. UPPER gives the base of the last record of that very time where its search meets one,
-        else that of a later record or the min offset.
+        As RocketMQ, which is less than the names promise: a time at or behind the end of the searched file gives the
+        base offset of the last record in that file. Otherwise LOWER gives the base of the first record at or after the
+        time. UPPER gives the base of the last record of exactly that time if the binary search hits such a record, else
+        that of a later record or the min offset.
 
         Source: BatchConsumeQueue.getOffsetInQueueByTime, binarySearchRight; ConsumeQueueStore clips the result.
         """
         try:
             return self._offset_by_time(timestamp, boundary)
         except OffsetError:
-            return 0  # it was deleted or closed meanwhile
+            return 0  # the queue was deleted or closed meanwhile
 
     def _offset_by_time(self, timestamp: int, boundary: BoundaryType) -> int:
         first, end = self._first, self._end
@@ -458,10 +464,10 @@ class BatchConsumeQueue:
         high = min(end, low + self._per_file) - 1
         last = self._unit(high)
         if timestamp >= last.store_timestamp:
-            found = last.base_offset
+            offset = last.base_offset
         else:
-            found = self._search_in_file(low, high, timestamp, boundary)
-        return min(max(found, self._min_offset), self.max_offset)
+            offset = self._search_in_file(low, high, timestamp, boundary)
+        return min(max(offset, self._min_offset), self.max_offset)
 
     def _search_in_file(self, low: int, high: int, timestamp: int, boundary: BoundaryType) -> int:
         while low < high:
@@ -487,7 +493,7 @@ class BatchConsumeQueue:
     # --- flush, delete ---
 
     def flush(self) -> int:
-        """Make all units durable; returns the bytes synced. Raises: StorageError."""
+        """Make all units durable; return the bytes synced. Raises: StorageError."""
         end, done = self._end, 0
         for file in self.file_list:
             first = self._number(file)
@@ -497,15 +503,15 @@ class BatchConsumeQueue:
                     done += sync(file, (low - first) * BATCH_UNIT_BYTES, (high - first) * BATCH_UNIT_BYTES)
                 except StoreClosed:
                     if file in self._files:
-                        raise  # else retention took it, or it went with its topic
+                        raise  # else retention or the deletion of the topic removed the file
         self._flushed = max(self._flushed, end)
         return done
 
     def delete_expired(self, min_physical: int) -> int:
-        """Remove files all of whose records are gone; correct the lower bound; return the count.
+        """Remove files whose records are all deleted; correct the lower bound; return the number of files.
 
-        Never the one with the last unit, which tells the end of the queue: a put may have made the next file and not
-        yet written into it.
+        The file of the last unit, which determines the end of the queue, stays: a put may have created the next file
+        without a unit yet.
         """
         removed = 0
         while (
@@ -516,18 +522,18 @@ class BatchConsumeQueue:
             with self._lock:
                 oldest, self._files = self._files[0], self._files[1:]
             oldest.destroy()
-            self.os_api.fsync_dir(self.path)  # one by one: a power cut in between must not leave a gap
+            self.os_api.fsync_dir(self.path)  # each synced: a power cut in between must not leave a gap
             removed += 1
         self.correct_min(min_physical)
         return removed
 
     def unmap_idle(self) -> None:
-        """Unmap files that nobody reads or writes; the next use maps them again."""
+        """Unmap files without holds; the next use maps them again."""
         for file in self.file_list:
             file.unmap_idle()
 
     def close(self) -> None:
-        """Unmap; the queue is empty from then on."""
+        """Unmap the files; the queue is empty from then on."""
         files, self._files = self._files, []
         self._end = 0
         self._min_offset = -1
@@ -535,7 +541,7 @@ class BatchConsumeQueue:
             file.drop()
 
     def destroy(self) -> None:
-        """Remove all files and the queue's directory. After a failure: call it again."""
+        """Remove all files and the queue's directory. After a failure, call again."""
         self.deleted = True
         if self._doomed is None:
             self._doomed = list(self._files)
@@ -543,7 +549,7 @@ class BatchConsumeQueue:
         self.max_physical = -1
         while self._doomed:
             self._doomed[-1].destroy()
-            self.os_api.fsync_dir(self.path)  # one by one: a power cut in between must not leave a gap
+            self.os_api.fsync_dir(self.path)  # each synced: a power cut in between must not leave a gap
             self._doomed.pop()
         if self.os_api.is_dir(self.path) and not self.os_api.listdir(self.path):
             self.os_api.rmdir(self.path)

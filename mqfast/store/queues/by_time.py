@@ -1,7 +1,7 @@
-"""The search of a queue's units by store time: the one rule for a running store and for a reader.
+"""The search of a queue's units by store time, shared by the running store and the reader.
 
-Room: the store. It must never read a file: whoever asks says when the message of an offset was stored. Where store
-times fall, the result lies on either side of the fall, as in RocketMQ.
+Reads no file: the caller provides the store time of an offset. Where store times fall, the result is on either side of
+the fall, as in RocketMQ.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ __all__ = ["find_by_time"]
 
 
 def find_by_time(low: int, end: int, timestamp: int, boundary: BoundaryType, stored_at: Callable[[int], int]) -> int:
-    """The offset within [low, end] of a time.
+    """Return the offset within [low, end] for a time.
 
-    LOWER: the first message stored at or after it, ``end`` when there is none. UPPER: the last one stored at or before
-    it, ``low`` when there is none. Args: stored_at: store time in ms of the message at an offset; -1: it is gone.
+    LOWER: the first message stored at or after the time, ``end`` without such a message. UPPER: the last message stored
+    at or before the time, ``low`` without such a message.
+    Args: stored_at: returns the store time in ms of the message at an offset; -1 for a deleted message.
     Source: ConsumeQueue.binarySearchInQueueByTime.
     """
     first, last = low, end
-    while first < last:  # the first one later than (LOWER: or equal to) the time
+    while first < last:  # the first message later than (LOWER: or equal to) the time
         middle = (first + last) // 2
         at = stored_at(middle)
         if at < timestamp or (boundary is BoundaryType.UPPER and at == timestamp):

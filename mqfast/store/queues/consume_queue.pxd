@@ -1,4 +1,4 @@
-# ConsumeQueue: 20-byte units, and the table by which dispatch finds a queue from the bytes of a record.
+# ConsumeQueue: 20-byte units, and the table from the bytes of a record to the queue.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from mqfast.store.base.mapped_file cimport Latch, MappedFile
 from mqfast.store.base.os_api cimport OsApi, mq_assert, mq_os, mq_planted, mq_put32, mq_put64, mq_store64
@@ -8,58 +8,60 @@ cdef enum:
     FILLER_SIZE = 0x7FFFFFFF
 
 cdef enum QueuePut:
-    PUT_DONE = 1            # written, or it was there already
+    PUT_DONE = 1            # written, or already there
     PUT_NO_ROOM = 2         # make_room must run first, with the GIL
 
 cdef enum QueueWatch:
-    QUEUE_WATCHED = 1       # somebody waits for a message
-    QUEUE_ARRIVED = 2       # one came: the queue is in the list `arrived` of the log
+    QUEUE_WATCHED = 1       # a consumer waits for a message
+    QUEUE_ARRIVED = 2       # a message arrived: the queue is in the list `arrived` of the log
 
-# A file of a queue that is held for writing, or was until its last units are flushed: what growth and flush need of it without the GIL.
+# A file of a queue that is held for writing, or until its last units are flushed: the fields that growth and flush need
+# without the GIL.
 cdef struct HeldFile:
-    uint8_t *base               # NULL: there is none
-    int64_t start               # its first byte in the queue's stream
+    uint8_t *base               # NULL: no file
+    int64_t start               # first byte in the queue's stream
     int64_t *allocated          # bytes from the start that have blocks
-    const uint32_t *lost        # not 0: a page of the mapping is gone
+    const uint32_t *lost        # not 0: a page of the mapping was lost
     const char *path
 
-# What put, dispatch and flush need of one queue, without the GIL. Lives inside its ConsumeQueue and never moves; as long as the table does that
-# it is in, also when its topic was deleted.
+# Fields of a queue that put, dispatch and flush need without the GIL. Part of its ConsumeQueue, never moved; lives as
+# long as the table, also after the topic was deleted.
 cdef struct QueueState:
-    # the put's own line: touched under the put lock only
+    # cache line of the put: used under the put lock only
     int64_t next_offset         # queue offset of the next record
     int32_t queue_id
     int32_t topic_bytes
     const uint8_t *topic
     uint64_t hash
-    bint deleted                # the topic was deleted: producers must look the queue up again; set under the put lock
-    bint waits                  # for space on the disk: its units are left out until there is some. Of the dispatcher
-    int64_t misplaced_at        # stream byte of the first unit that is not where its record says
+    bint deleted                # the topic was deleted: producers must look up the queue again; set under the put lock
+    bint waits                  # waits for space on the disk: units are skipped until then. Of the dispatcher
+    int64_t misplaced_at        # stream byte of the first unit that is not at its record's queue offset
     uint32_t watched            # QueueWatch
-    QueueState *next_arrived    # in the list of those
-    # dispatch's line
+    QueueState *next_arrived    # next entry of that list
+    # cache line of dispatch
     uint8_t *units              # address of the first byte of the file that takes the next unit
-    int64_t file_start          # its first byte in the queue's stream
+    int64_t file_start          # first byte of that file in the queue's stream
     int64_t room_end            # stream byte up to which units may be written; 0: no file yet
     int64_t end                 # stream byte behind the last unit; published
     int64_t min_logic           # stream byte of the first valid unit
     int64_t max_physical        # end of the last record that has a unit; -1: none
-    int64_t misplaced           # units written at another place than their record says
+    int64_t misplaced           # units written at another place than their record's queue offset
     int64_t last_store_timestamp
-    # the flush thread's lines
-    uint32_t files_lock         # `tail` and `before` are changed, and synced, with it; whoever has it never waits for the GIL
+    # cache lines of the flush thread
+    uint32_t files_lock         # guards changes and syncs of `tail` and `before`; its holder never waits for the GIL
     bint cut                    # bytes were cleared or files removed since the last flush
-    bint fresh                  # the names of the queue and its first file are not synced yet
+    bint fresh                  # the names of the queue and the first file are not synced yet
     int64_t flushed             # stream byte up to which units are known durable
     mq_os *os
     int64_t file_bytes
     HeldFile tail               # takes the next unit
-    HeldFile before             # the one before, which was not flushed whole when the tail began
-    int64_t asked_end           # of the dispatcher: where the queue ended, and the store time of its last record, when it last got more room
+    HeldFile before             # the file before, which was not fully flushed when the tail began
+    # of the dispatcher: end of the queue, and store time of the last record, when the queue last grew
+    int64_t asked_end
     int64_t asked_at
 
 
-# What a recovery saw of the files of one queue.
+# Result of the recovery's scan of the files of a queue.
 cdef struct Scan:
     int64_t file_bytes          # length of the last file, -1: a directory
     int64_t units               # of the last file
@@ -71,11 +73,12 @@ cdef struct Scan:
     int32_t first_size
     int32_t last_size
     bint opened
-    bint dirty                  # something stands behind the last unit
+    bint dirty                  # nonzero bytes behind the last unit
 
 
-cdef inline int queue_put(QueueState *q, int64_t physical_offset, int32_t size, int64_t tags_code, int64_t queue_offset) noexcept nogil:
-    """Put one unit by RocketMQ's rules: what is there already is skipped; a wrong place is counted, and still appended to."""
+cdef inline int queue_put(QueueState *q, int64_t physical_offset, int32_t size, int64_t tags_code,
+                          int64_t queue_offset) noexcept nogil:
+    """Put a unit by RocketMQ's rules: existing units are skipped; a wrong place is counted, and still appended to."""
     cdef int64_t expected = queue_offset * UNIT_BYTES
     cdef uint8_t *unit
     if physical_offset + size <= q.max_physical:
@@ -120,18 +123,18 @@ cdef class ConsumeQueue:
     cdef bytes topic_text
     cdef list files
     cdef list doomed                # files that destroy has not removed yet
-    cdef MappedFile tail            # held for writing; its place without the GIL is in `state`
+    cdef MappedFile tail            # held for writing; the fields without the GIL are in `state`
     cdef MappedFile before          # held until it is flushed, or None
-    cdef dict tails                 # of the store: the queues that have one, the longest ago grown first
+    cdef dict tails                 # of the store: the queues with a tail, least recently grown first
     cdef Latch latch                # of the log: set by a lost page of the tail
-    cdef MappedFile scanned         # the file that `scan` is of, or None
+    cdef MappedFile scanned         # the file of `scan`, or None
     cdef Scan scan
-    cdef int64_t looked_at          # start of the only file, which `scan` was read from before it was taken; -1: none was
-    cdef int64_t seen_first         # queue offsets of the two units that `scan` has, -1 when it does not count any more
+    cdef int64_t looked_at          # start of the only file, if `scan` was read before the load; -1: not read
+    cdef int64_t seen_first         # queue offsets of the two units in `scan`, -1 when no longer valid
     cdef int64_t seen_last
     cdef bint closed
     cdef bint cut_units
-    cdef int64_t floor_end          # records that end here or before are none of this queue's: their topic was deleted; -1: none
+    cdef int64_t floor_end  # records that end here or before are not this queue's: their topic was deleted; -1: none
     cdef MappedFile file_of(self, int64_t byte)
     cdef int _take_files(self, const int64_t *starts, int64_t count) except -1
     cdef void _begin_scan(self) noexcept
@@ -148,7 +151,7 @@ cdef class ConsumeQueue:
     cdef int _sync_first_file(self) except -1
 
 
-cdef struct Slots:              # open addressing; never changed but for filling empty slots
+cdef struct Slots:              # open addressing; only empty slots are filled
     int64_t mask
     Slots *older
     QueueState *at[0]

@@ -1,8 +1,8 @@
-"""ConsumeQueue: the 20-byte units of one (topic, queue) (RocketMQ: ConsumeQueue).
+"""ConsumeQueue: the 20-byte units of a (topic, queue) (RocketMQ: ConsumeQueue).
 
-It must never write a unit outside blocks that were allocated, never show a unit before its bytes are written, and never read the log.
-Only one thread at a time may put, make room or truncate (the holder of the dispatch lock, or of the put lock while nothing is left to
-dispatch); any thread may read.
+No unit is written outside allocated blocks or visible before its bytes are written, and the log is not read. Only one
+thread at a time may put, make room or truncate (the holder of the dispatch lock, or of the put lock while no record
+waits for dispatch); any thread may read.
 """
 
 cimport cython
@@ -45,14 +45,15 @@ from mqfast.store.base import paths as _paths
 
 _SETTING = "mapped_file_bytes_consume_queue"
 
-cdef int64_t FIRST_ROOM = 4096          # a queue starts with one page of blocks and doubles them from there
-cdef int64_t BUSY_BYTES = 64 << 10       # a flush by the clock of so much was not the last one: it leaves the page of the last units
-cdef int64_t MOST_PHYSICAL = <int64_t> 1 << 62     # a sum with a size still fits 63 bits
+cdef int64_t FIRST_ROOM = 4096          # a queue starts with a page of blocks, doubled at each growth
+# an interval flush of so many bytes was not the last: it leaves the page of the last units
+cdef int64_t BUSY_BYTES = 64 << 10
+cdef int64_t MOST_PHYSICAL = <int64_t> 1 << 62     # the sum with a size still fits 63 bits
 cdef int SHORT_FILE = 1
-cdef int NO_PAGE = 14                    # EFAULT: populate's answer where a touch would be a SIGBUS
+cdef int NO_PAGE = 14                    # EFAULT: populate's error where an access would be a SIGBUS
 
 cdef enum:
-    KNOWN_STARTS = 64                       # files of a queue that are listed without memory from the heap
+    KNOWN_STARTS = 64                       # files of a queue that are listed without heap memory
     FIRST_SCAN_BYTES = 4096
     SCAN_BYTES = 65536
     PATH_BYTES = 4096
@@ -93,9 +94,11 @@ cdef int _read(mq_os *os, int fd, uint8_t *to, int64_t n, int64_t at) noexcept n
 
 
 cdef int _scan(mq_os *os, const char *path, int64_t file_bytes, Scan *scan) noexcept nogil:
-    """Read the units of one file up to the first that is none, then look whether anything but zeros follows: 0, SHORT_FILE or an errno.
+    """Read the units of a file up to the first non-unit, then check for nonzero bytes behind it. Returns 0, SHORT_FILE
+    or an errno.
 
-    Through a descriptor, not a mapping: for the one page that most queues of a large store have a read costs a fifth of mapping it.
+    Through a descriptor, not a mapping: most queues of a large store have a single page, and a read costs a fifth of a
+    mapping.
     """
     cdef uint8_t buffer[SCAN_BYTES]
     cdef int64_t at = 0, next_ = 0, n = 0, k = 0, physical
@@ -158,21 +161,23 @@ cdef struct Look:
 
 
 cdef void _look(Look *look) noexcept nogil:
-    """Read the units of a queue that has one file, as most have; whatever is not as it should be is left to ``load``, which says what it is."""
+    """Read the units of a queue with a single file, as most have. Errors are left to ``load``, which reports them."""
     cdef int64_t starts[2]
     cdef char path[PATH_BYTES]
     cdef int n
     if list_starts(look.path, starts, 2) != 1 or starts[0] % look.file_bytes != 0:
         return
     n = snprintf(path, PATH_BYTES, "%s/%020lld", look.path, <long long> starts[0])
-    if 0 < n < PATH_BYTES and _scan(look.os, path, look.file_bytes, look.scan) == 0 and look.scan.file_bytes == look.file_bytes:
+    if (0 < n < PATH_BYTES and _scan(look.os, path, look.file_bytes, look.scan) == 0
+            and look.scan.file_bytes == look.file_bytes):
         look.looked_at[0] = starts[0]
 
 
 def look_ahead(list queues) -> None:
-    """Read what the ``load`` of each of these queues would read, all without the GIL: several threads may do so, each for queues of its own.
+    """Scan the files of these queues ahead of their ``load``, without the GIL. Threads may scan separate queues in
+    parallel.
 
-    Raises nothing: what cannot be read now is read by ``load``.
+    No exceptions: unreadable files are read again by ``load``.
     """
     cdef Py_ssize_t i, n = len(queues)
     cdef Look *looks = <Look *> calloc(n or 1, sizeof(Look))
@@ -199,16 +204,18 @@ def look_ahead(list queues) -> None:
 
 
 cdef int sync_units(mq_os *os, uint8_t *base, int64_t first, int64_t to, int64_t end) noexcept nogil:
-    """Sync the bytes from `first`, the first of a page, to `to` of a mapped file whose last unit ends at `end`."""
-    unmap_written(os, base + first, (min(to, end) & ~<int64_t> 4095) - first)       # 650 interrupts a second beside 200,000 puts
+    """Sync the bytes from `first`, the start of a page, to `to` of a mapped file whose last unit ends at `end`."""
+    # saves 650 interrupts a second beside 200,000 puts
+    unmap_written(os, base + first, (min(to, end) & ~<int64_t> 4095) - first)
     return os.msync(os, base + first, to - first)
 
 
 cdef bint _fills_fast(QueueState *q) noexcept nogil:
-    """Does the queue get 2 units and more a millisecond, since this was asked last? Then it takes much room at once: each time that there
-    is none its puts leave their units to the dispatcher.
+    """Return true if the queue got at least 2 units a millisecond since the last call.
+
+    Such a queue grows by a larger step: without room, its puts leave their units to the dispatcher.
     """
-    cdef uint64_t elapsed = <uint64_t> q.last_store_timestamp - <uint64_t> q.asked_at      # of a damaged record it may be anything
+    cdef uint64_t elapsed = <uint64_t> q.last_store_timestamp - <uint64_t> q.asked_at  # arbitrary for a damaged record
     cdef bint fast = q.end >= q.asked_end and elapsed <= <uint64_t> (q.end - q.asked_end) // (2 * UNIT_BYTES)
     q.asked_end = q.end
     q.asked_at = q.last_store_timestamp
@@ -216,8 +223,10 @@ cdef bint _fills_fast(QueueState *q) noexcept nogil:
 
 
 cdef int grow_tail(QueueState *q) noexcept nogil:
-    """More blocks for the queue's last file, if it has one that is not full. Returns 1: room for a unit; 0: not here, or not so: `make_room` will
-    do it or say why not. Only the dispatcher, which has a record that has no unit yet: then no put looks at the queue's room.
+    """Allocate more blocks for the queue's last file, if it exists and is not full.
+
+    Returns 1: room for a unit; 0: not possible here: `make_room` does it or reports the error. Only for the dispatcher,
+    with a record that has no unit yet: then no put uses the queue's room.
     """
     cdef HeldFile *t = &q.tail
     cdef mq_os *os = q.os
@@ -234,8 +243,9 @@ cdef int grow_tail(QueueState *q) noexcept nogil:
         return 0
     rc = allocate(os, fd, at, to - at)
     os.close(os, fd)
-    # the page cache may keep more than these bytes as one, the rest of which has no blocks
-    if rc < 0 or populate(os, t.base + (at & ~<int64_t> 4095), to - (at & ~<int64_t> 4095)) == -NO_PAGE or mq_load32(t.lost):
+    # the page cache may keep a larger folio, whose other bytes have no blocks
+    if (rc < 0 or populate(os, t.base + (at & ~<int64_t> 4095), to - (at & ~<int64_t> 4095)) == -NO_PAGE
+            or mq_load32(t.lost)):
         return 0
     t.allocated[0] = to
     q.room_end = t.start + to - to % UNIT_BYTES
@@ -243,8 +253,10 @@ cdef int grow_tail(QueueState *q) noexcept nogil:
 
 
 cdef int64_t behind_units(const QueueState *q, int64_t end) noexcept nogil:
-    """Where a flush by the clock ends while the queue is busy: before the page that units are put in, for the reason that the log's has
-    (group_commit.pyx). The next one comes behind all units that there were at this one.
+    """Return the end of an interval flush while the queue is busy: before the page of the next units, as in
+    group_commit.pyx.
+
+    The next flush covers all units that existed at this flush.
     """
     if q.tail.base == NULL or q.cut or end - q.flushed < BUSY_BYTES or end <= q.tail.start:
         return end
@@ -253,7 +265,7 @@ cdef int64_t behind_units(const QueueState *q, int64_t end) noexcept nogil:
 
 @cython.no_gc_clear
 cdef class ConsumeQueue:
-    """One queue: its files, its bounds, its units.
+    """A queue: files, bounds, units.
 
     ``min_offset`` is the first unit whose record may still exist, ``max_offset`` the next unit to be put.
     """
@@ -291,7 +303,7 @@ cdef class ConsumeQueue:
 
     @property
     def next_offset(self) -> int:
-        """Queue offset that the next record will get."""
+        """Queue offset of the next record."""
         return mq_load64(&self.state.next_offset)
 
     @next_offset.setter
@@ -300,12 +312,12 @@ cdef class ConsumeQueue:
 
     @property
     def deleted(self) -> bool:
-        """Was its topic deleted, or is it being deleted now?"""
+        """True once the deletion of the topic has begun."""
         return self.state.deleted
 
     @property
     def waits(self) -> bool:
-        """Do its units wait for space on the disk?"""
+        """True while units wait for space on the disk."""
         return self.state.waits
 
     @waits.setter
@@ -319,31 +331,32 @@ cdef class ConsumeQueue:
 
     @property
     def max_physical(self) -> int:
-        """End of the last record that has a unit, -1 when there is none."""
+        """End of the last record that has a unit, -1 for none."""
         cdef int64_t end = mq_load64(&self.state.max_physical)
         return -1 if end <= self.floor_end else end
 
     @property
     def floor(self) -> int:
-        """Records that end here or before get no unit: the topic was deleted behind them. -1: none. Set at open only, of a queue
-        that has no unit of theirs.
+        """End of the records without a unit: the topic was deleted behind them. -1: none.
+
+        Set only at open, for a queue without a unit of such records.
         """
         return self.floor_end
 
     @floor.setter
     def floor(self, int64_t value):
         if self.state.max_physical <= self.floor_end:
-            self.state.max_physical = -1        # it said the floor
+            self.state.max_physical = -1        # the value was the floor
         self.floor_end = value
         self._reach(self.state.max_physical)
 
     cdef void _reach(self, int64_t max_physical) noexcept:
-        """The last unit's record ends there; -1: no unit."""
+        """Set the end of the last unit's record; -1: no unit."""
         mq_store64(&self.state.max_physical, max(max_physical, self.floor_end))
 
     @property
     def was_cut(self) -> bool:
-        """Was anything behind its end cleared since this was last set: units that the log may still have records for?"""
+        """True if units behind the end, whose records the log may still have, were cleared since this was last set."""
         return self.cut_units
 
     @was_cut.setter
@@ -352,17 +365,17 @@ cdef class ConsumeQueue:
 
     @property
     def misplaced(self) -> int:
-        """Units that stand at another place than their record says (a queue that lost units before)."""
+        """Number of units at another place than their record's queue offset (a queue that lost units before)."""
         return self.state.misplaced
 
     @property
     def misplaced_from(self) -> int:
-        """Queue offset of the first of them, where there is one."""
+        """Queue offset of the first misplaced unit, if any."""
         return self.state.misplaced_at // UNIT_BYTES
 
     @property
     def unit_count(self) -> int:
-        """Valid units."""
+        """Number of valid units."""
         return (mq_load64(&self.state.end) - self.state.min_logic) // UNIT_BYTES
 
     @property
@@ -373,7 +386,7 @@ cdef class ConsumeQueue:
     # --- load, recover, truncate ---
 
     def load(self) -> None:
-        """Take the files of the directory. Raises: CorruptFile for a file of another length or a gap between files."""
+        """Load the files of the directory. Raises: CorruptFile for a file of another length or a gap between files."""
         cdef bytes native
         cdef const char *path
         cdef int64_t starts[KNOWN_STARTS]
@@ -412,7 +425,7 @@ cdef class ConsumeQueue:
             file = MappedFile.__new__(MappedFile)
             file._init(self.os_api, path, start, self.file_bytes, True)
             if i == count - 1 and not self.files and start % self.file_bytes == 0:
-                # Most queues have one file: its units are read here, by the descriptor that tells its length.
+                # Most queues have a single file: its units are read here, by the descriptor that reports the length.
                 if start == self.looked_at:
                     self.scanned = file
                     self.looked_at = -1
@@ -426,13 +439,14 @@ cdef class ConsumeQueue:
             if found < 0:
                 continue
             if i == count - 1 and found == 0:
-                self.os_api.unlink(path)          # made, but never given its length
+                self.os_api.unlink(path)          # created, but without its length
                 continue
             if start % self.file_bytes or (expected >= 0 and start != expected):
                 raise CorruptFile("queue file out of place", path=path, expected=expected if expected >= 0
                                   else f"a multiple of {self.file_bytes}", found=start)
             if found != self.file_bytes:
-                raise CorruptFile("wrong file length", path=path, expected=f"{self.file_bytes} bytes", found=f"{found} bytes")
+                raise CorruptFile("wrong file length", path=path, expected=f"{self.file_bytes} bytes",
+                                  found=f"{found} bytes")
             self.files.append(file)
             expected = start + self.file_bytes
         return 0
@@ -442,7 +456,9 @@ cdef class ConsumeQueue:
         self.scan.first_physical = self.scan.last_physical = self.scan.max_physical = -1
 
     cdef int _scan_file(self, MappedFile file) except -1:
-        """Read a file's units into ``scan``, after those of the files before it; ``file_bytes`` there: its length, -1 for a directory."""
+        """Read a file's units into ``scan``, after the files before; sets ``file_bytes``: the file's length, -1 for a
+        directory.
+        """
         cdef mq_os *os = file.os
         cdef const char *path = <const char *> file.native_path
         cdef int rc
@@ -450,16 +466,17 @@ cdef class ConsumeQueue:
         with nogil:
             rc = _scan(os, path, self.file_bytes, &self.scan)
         if rc == SHORT_FILE:
-            raise CorruptFile("file is shorter than its format asks for", path=file.path, expected=f"{self.file_bytes} bytes",
-                              found="less")
+            raise CorruptFile("file is shorter than its format asks for", path=file.path,
+                              expected=f"{self.file_bytes} bytes", found="less")
         check(rc, "read" if self.scan.opened else "open", file.path)
         self.scanned = file
         return 0
 
     def recover(self) -> None:
-        """Find the end of the valid units, from the third-last file on; what lies behind it is cleared.
+        """Find the end of the valid units, from the third-last file on; clear the bytes behind the end.
 
-        Fillers (physical offset 0, size 2^31-1) stand for units that never were: they count as units but say nothing of the log.
+        Fillers (physical offset 0, size 2^31-1) replace units that never existed: they count as units, but have no
+        record.
         """
         cdef MappedFile file
         cdef QueueState *q = &self.state
@@ -486,19 +503,20 @@ cdef class ConsumeQueue:
         self.scanned = None
         self._reach(scan.max_physical if scan.max_physical >= 0 or first == 0 else self._last_physical_before(q.end))
         self._cut(scan.dirty)
-        # what recovery looks at next: without it, each of thousands of queues would be mapped for one unit
+        # recovery needs these units next: without the copy, each of thousands of queues would be mapped for a unit
         if scan.last_physical >= 0:
             self.seen_first = q.min_logic // UNIT_BYTES if first == 0 else -1
             self.seen_last = q.end // UNIT_BYTES - 1
 
     def end_recovery(self, int64_t min_physical) -> None:
-        """At the end of recovery: the lower bound follows the log, the next offset continues the queue."""
+        """Set the bounds at the end of recovery: the lower bound follows the log, the next offset continues the queue.
+        """
         self.correct_min(max(0, min_physical))
         self.next_offset = self.max_offset
         self.seen_first = self.seen_last = -1
 
     def _cut(self, bint clear=True) -> None:
-        """Remove the files behind the end, and clear the rest of the one there; the next unit takes it as the tail."""
+        """Remove the files behind the end, and clear the rest of the last file; the next unit makes it the tail."""
         cdef MappedFile file
         cdef QueueState *q = &self.state
         self.seen_first = self.seen_last = -1
@@ -517,7 +535,7 @@ cdef class ConsumeQueue:
         self.state.flushed = min(self.state.flushed, q.end)
 
     cdef void _lock_files(self) noexcept:
-        """Until `files_lock` is let go of no flush looks at `tail` and `before`."""
+        """Take `files_lock`: no flush uses `tail` and `before` until its release."""
         cdef QueueState *q = &self.state
         if not mq_lock_try(&q.files_lock):
             with nogil:
@@ -548,7 +566,8 @@ cdef class ConsumeQueue:
         cdef QueueState *q = &self.state
         cdef MappedFile last = self.tail
         cdef uint8_t *base
-        if last is not None and (q.cut or q.flushed >= file.start_offset or last.start_offset + self.file_bytes != file.start_offset):
+        if last is not None and (q.cut or q.flushed >= file.start_offset
+                                 or last.start_offset + self.file_bytes != file.start_offset):
             self._give_up_tail()
             last = None
         self.tails[self] = None
@@ -558,7 +577,7 @@ cdef class ConsumeQueue:
         self._lock_files()
         if last is not None:
             q.before = q.tail
-            self.before = last      # held until it is flushed
+            self.before = last      # held until flushed
         q.tail.base = base
         q.tail.start = file.start_offset
         q.tail.allocated = &file.allocated
@@ -571,14 +590,14 @@ cdef class ConsumeQueue:
         self.tail = file
         q.file_start = file.start_offset
         if file.allocated == 0 and q.end > file.start_offset:
-            # blocks are whole pages: what is behind the page of the last unit may be a hole
+            # blocks are whole pages: bytes behind the page of the last unit may be a hole
             file.allocated = (q.end - file.start_offset) & ~<int64_t> 4095
         q.room_end = file.start_offset + file.allocated - file.allocated % UNIT_BYTES
 
     def truncate(self, int64_t physical_offset, dropped=None) -> None:
         """Drop every unit whose record starts at or behind ``physical_offset`` (RocketMQ: truncateDirtyLogicFiles).
 
-        Args: dropped: a list that gets the bytes of the units that go.
+        Args: dropped: a list that gets the bytes of the dropped units.
         """
         cdef MappedFile file
         cdef QueueState *q = &self.state
@@ -601,7 +620,7 @@ cdef class ConsumeQueue:
                     physical = mq_get64(base + at)
                     size = mq_get32(base + at + 8)
                     filler = physical == 0 and size == FILLER_SIZE
-                    # a record ends at or before the log does: a longer unit is damaged, and would keep later ones out
+                    # a record ends at or before the log's end: a longer unit is damaged, and would reject later units
                     if physical < 0 or size <= 0 or (physical > physical_offset - size and not filler):
                         break
                     if not filler:
@@ -618,7 +637,7 @@ cdef class ConsumeQueue:
                 break
             index -= 1
         if most < 0 and index > 0:
-            # only fillers were left in that file: the last real unit, if any, stands in an earlier one
+            # only fillers remain in that file: the last real unit, if any, is in an earlier file
             most = self._last_physical_before(end)
         self._reach(most)
         mq_store64(&q.end, end)
@@ -642,7 +661,7 @@ cdef class ConsumeQueue:
         self.cut_units = True
 
     def correct_min(self, int64_t min_physical) -> None:
-        """Move the lower bound past units whose records are gone (RocketMQ: correctMinOffset), and past fillers."""
+        """Move the lower bound past units whose records were deleted (RocketMQ: correctMinOffset), and past fillers."""
         cdef QueueState *q = &self.state
         cdef int64_t low, high, middle
         cdef int64_t end = mq_load64(&q.end)
@@ -652,7 +671,7 @@ cdef class ConsumeQueue:
         first = (<MappedFile> self.files[0]).start_offset
         low = max(q.min_logic, first) // UNIT_BYTES
         high = end // UNIT_BYTES
-        # fillers stand in front of the first unit: elsewhere it is a damaged one, which says nothing of those before it
+        # fillers precede the first unit: elsewhere a filler is a damaged unit, with no information on the units before
         physical, size, _ = self.unit(low)
         fillers = physical == 0 and size == FILLER_SIZE
         if not fillers and physical >= min_physical:
@@ -660,7 +679,7 @@ cdef class ConsumeQueue:
         if self._gone(high - 1, min_physical, fillers):
             q.min_logic = end
             return
-        while low < high:                   # first unit that is not gone
+        while low < high:                   # first unit whose record exists
             middle = (low + high) // 2
             if self._gone(middle, min_physical, fillers):
                 low = middle + 1
@@ -675,9 +694,10 @@ cdef class ConsumeQueue:
     # --- write ---
 
     def make_room(self, int64_t queue_offset) -> None:
-        """Get allocated blocks for the next unit: more of the tail file, the next file, or the first one.
+        """Allocate blocks for the next unit: in the tail file, the next file, or the first file.
 
-        A first file whose queue starts above 0 is filled up to there with fillers. Raises: DiskFull, StorageError; nothing changed then.
+        A first file of a queue that starts above 0 is filled with fillers up to there. Raises: DiskFull, StorageError;
+        nothing changed then.
         """
         cdef QueueState *q = &self.state
         cdef MappedFile file
@@ -705,15 +725,16 @@ cdef class ConsumeQueue:
             start -= start % self.file_bytes
             self.os_api.makedirs(self.path, False)
             for left in _paths.list_offset_files(self.os_api, self.path)[0]:
-                self.os_api.unlink(left.path)         # of a queue whose deletion failed halfway
+                self.os_api.unlink(left.path)         # of a queue whose deletion was interrupted
         else:
             start = (<MappedFile> self.files[len(self.files) - 1]).start_offset + self.file_bytes
             if self.state.fresh:
                 self._sync_first_file()
-        # The first file waits for the flush, which thousands of new queues share; a later one may not be there without those before it, and
-        # has blocks for all its units: a queue that filled one fills the next. Of a full disk it takes the least.
-        file = MappedFile.create(self.os_api, f"{self.path}/{_paths.offset_name(start)}", start, self.file_bytes, False, not fresh,
-                                 0 if fresh else self.file_bytes, _SETTING)
+        # The first file is synced by the next flush, which thousands of new queues share. A later file must not exist
+        # without the earlier ones, and has blocks for all its units: a queue that filled a file fills the next one. On
+        # a full disk it takes the minimum.
+        file = MappedFile.create(self.os_api, f"{self.path}/{_paths.offset_name(start)}", start, self.file_bytes, False,
+                                 not fresh, 0 if fresh else self.file_bytes, _SETTING)
         self.state.fresh = self.state.fresh or fresh
         try:
             file.grow(queue_offset * UNIT_BYTES - start + FIRST_ROOM if fresh else FIRST_ROOM)
@@ -733,7 +754,7 @@ cdef class ConsumeQueue:
         self._take_tail(file)
 
     def put(self, int64_t physical_offset, int32_t size, int64_t tags_code, int64_t queue_offset) -> None:
-        """Put one unit, making room where needed."""
+        """Put a unit; make room if needed."""
         while queue_put(&self.state, physical_offset, size, tags_code, queue_offset) == PUT_NO_ROOM:
             self.make_room(queue_offset)
 
@@ -751,7 +772,7 @@ cdef class ConsumeQueue:
         return self.files[index]
 
     def unit(self, int64_t queue_offset) -> tuple:
-        """(physical offset, size, tags code) of one unit. Raises: OffsetError outside the queue."""
+        """Return (physical offset, size, tags code) of a unit. Raises: OffsetError outside the queue."""
         cdef int64_t at = queue_offset * UNIT_BYTES
         cdef MappedFile file
         cdef uint8_t *unit
@@ -773,12 +794,12 @@ cdef class ConsumeQueue:
             file.release()
 
     def readable_offset(self, int64_t limit) -> int:
-        """Queue offset behind the last unit whose record ends at or before physical offset ``limit``.
+        """Return the queue offset behind the last unit whose record ends at or before physical offset ``limit``.
 
-        A unit that was put with its record stands there before the record may be seen.
+        A unit that was put with its record exists before the record is readable.
         """
         cdef int64_t at = mq_load64(&self.state.end) // UNIT_BYTES
-        if mq_load64(&self.state.max_physical) <= limit:    # read behind the end: it says no less than the last unit
+        if mq_load64(&self.state.max_physical) <= limit:    # read after the end: at least the value of the last unit
             return at
         while at * UNIT_BYTES > self.state.min_logic:
             try:
@@ -796,7 +817,9 @@ cdef class ConsumeQueue:
         return mq_load64(&self.state.end) > self.state.flushed or self.state.cut
 
     cdef int sync_names(self, bint fresh) except -1:
-        """Names of what is new; and of what was taken away, as units that come back after a power cut would be believed."""
+        """Sync the names of new files and directories, and of removed ones: units that reappear after a power cut would
+        count as valid.
+        """
         if self.files and fresh:
             self._sync_names()
         elif self.files and self.state.cut:
@@ -804,14 +827,14 @@ cdef class ConsumeQueue:
         return 0
 
     cdef int _sync_names(self) except -1:
-        """The names of the queue's directories and of its files."""
+        """Sync the names of the queue's directories and files."""
         topic = _posixpath.dirname(self.path)
         for directory in (self.path, topic, _posixpath.dirname(topic)):
             self.os_api.fsync_dir(directory)
         return 0
 
     cdef int _sync_first_file(self) except -1:
-        """Before there is a second file. A sync that fails latches the log: it may have dropped units."""
+        """Sync the first file before a second is created. A failed sync latches the log: units may be lost."""
         cdef MappedFile file = self.files[0]
         cdef mq_os *os = self.os_api.os
         cdef int rc
@@ -836,7 +859,9 @@ cdef class ConsumeQueue:
         return self.state.flushed
 
     def delete_expired(self, int64_t min_physical) -> int:
-        """Remove files all of whose records are gone, never the last one; then correct the lower bound. Returns files removed."""
+        """Remove files whose records are all deleted, never the last file; then correct the lower bound. Returns the
+        number of files.
+        """
         cdef MappedFile file
         cdef int removed = 0
         while len(self.files) > 1:
@@ -845,7 +870,7 @@ cdef class ConsumeQueue:
                 break
             self.files.pop(0)
             file.destroy()
-            self.os_api.fsync_dir(self.path)      # one by one: a power cut in between must not leave a gap
+            self.os_api.fsync_dir(self.path)      # each synced: a power cut in between must not leave a gap
             removed += 1
         if removed:
             self.state.min_logic = max(self.state.min_logic, (<MappedFile> self.files[0]).start_offset)
@@ -853,7 +878,7 @@ cdef class ConsumeQueue:
         return removed
 
     def unmap_idle(self) -> None:
-        """Unmap files that nobody reads or writes."""
+        """Unmap files without holds."""
         cdef MappedFile file
         if self.before is not None and self.state.flushed >= self.before.start_offset + self.file_bytes:
             self._release_before()
@@ -862,7 +887,9 @@ cdef class ConsumeQueue:
                 file.unmap_idle()
 
     def unmap_tail(self) -> None:
-        """As unmap_idle, and the file that takes units as well; the next unit maps it again. Only while no put can write its unit itself."""
+        """Unmap as unmap_idle does, and the tail as well; the next unit maps the tail again. Only while no put can
+        write a unit itself.
+        """
         if self.tail is not None:
             self.state.room_end = 0
             self.state.units = NULL
@@ -870,7 +897,7 @@ cdef class ConsumeQueue:
         self.unmap_idle()
 
     def close(self) -> None:
-        """Unmap. Views that are still held stay valid."""
+        """Unmap the files. Views that are still held stay valid."""
         cdef MappedFile file
         self.closed = True
         self.state.room_end = 0
@@ -883,9 +910,9 @@ cdef class ConsumeQueue:
             file.drop()
 
     def destroy(self) -> None:
-        """Remove all files and the queue's directory. After a failure: call it again."""
+        """Remove all files and the queue's directory. After a failure, call again."""
         cdef MappedFile file
-        if not self.state.deleted:      # else somebody may be putting beside it, and reads this under the put lock
+        if not self.state.deleted:      # else a concurrent put may read it under the put lock
             self.state.deleted = True
         if self.doomed is None:
             self.doomed = list(self.files)
@@ -893,7 +920,7 @@ cdef class ConsumeQueue:
         while self.doomed:
             file = self.doomed[len(self.doomed) - 1]
             file.destroy()
-            self.os_api.fsync_dir(self.path)      # one by one: a power cut in between must not leave a gap
+            self.os_api.fsync_dir(self.path)      # each synced: a power cut in between must not leave a gap
             self.doomed.pop()
         if self.os_api.is_dir(self.path) and not self.os_api.listdir(self.path):
             self.os_api.rmdir(self.path)
@@ -907,8 +934,8 @@ cdef class ConsumeQueue:
 cdef class QueueTable:
     """All queues of a store, by name and by the bytes of a record.
 
-    Thread: one writer at a time (the queue store's lock); ``find`` needs no lock: it sees the old table or the new one, and both stay
-    allocated until the table goes, as do the queues that were removed.
+    Thread: one writer at a time (the queue store's lock). ``find`` needs no lock: it sees the old or the new table, and
+    both stay allocated as long as this object, as do removed queues.
     """
 
     def __cinit__(self):
@@ -964,12 +991,12 @@ cdef class QueueTable:
         """Add a queue."""
         if (len(self.queues) + 1) * 2 > self.slots.mask:
             self._rebuild((self.slots.mask + 1) * 2, None)
-        # what may find no memory comes first: a queue that stands in one of the two only would never be found by a record
+        # the allocating step comes first: a queue in only one of the two would never be found by a record
         self.queues[queue.topic, queue.queue_id] = queue
         self._insert(self.slots, &queue.state)
 
     def remove(self, topic, queue_id) -> None:
-        """Forget a queue; its state stays allocated, since a thread may still look at it."""
+        """Remove a queue; its state stays allocated, since a thread may still use it."""
         key = (topic, queue_id)
         queue = self.queues[key]
         self.removed.append(queue)
@@ -977,17 +1004,18 @@ cdef class QueueTable:
         del self.queues[key]
 
     def get(self, topic, queue_id):
-        """The queue, or None."""
+        """Return the queue, or None."""
         return self.queues.get((topic, queue_id))
 
     def all(self) -> list:
-        """All queues."""
+        """Return all queues."""
         return list(self.queues.values())
 
     def dirty(self, bint by_clock=False) -> tuple:
-        """([(queue, stream byte up to which to flush, are its names new?)] of those that have something to flush, is a page left of any?).
+        """Return ([(queue, stream byte up to which to flush, names are new)] of the dirty queues, true if a page of any
+        queue is left).
 
-        Args: by_clock: leave the page that units are put in of queues that are busy; else to behind the last unit.
+        Args: by_clock: leave the page of the next units of busy queues; else flush up to the last unit's end.
         """
         cdef ConsumeQueue queue
         cdef int64_t end, to

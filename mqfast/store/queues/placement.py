@@ -1,8 +1,8 @@
-"""May a record stand where its unit puts it? The one rule for get, the reader and recovery.
+"""Check of a record's queue offset against the position of its unit, shared by get, the reader and recovery.
 
-A record says its queue offset. A queue that once lost units has all later ones too low, in the order of the log, but
-never its first one. RocketMQ takes a record of queue offset 0 wherever the queue ends. It must never read a file: who
-asks hands over what stands beside the unit.
+A record states a queue offset. In a queue that once lost units, all later units are too low, in the order of the log,
+but never the first unit. RocketMQ accepts a record of queue offset 0 at any end of a queue. This module reads no file:
+the caller provides the adjacent units.
 """
 
 from __future__ import annotations
@@ -12,39 +12,39 @@ from typing import Protocol
 __all__ = ["ANY_PLACE", "UnitPositions", "is_plausible", "may_stand"]
 
 ANY_PLACE = -1
-"""What a record claims that belongs to the queue and does not say where."""
+"""Claim of a record that belongs to the queue without a stated queue offset."""
 
 
 class UnitPositions(Protocol):
-    """The units of one queue; a place is a queue offset."""
+    """The units of a queue; a place is a queue offset."""
 
     @property
     def first(self) -> int:
-        """Place of the first unit there is."""
+        """Place of the first unit."""
 
     @property
     def end(self) -> int:
         """Place behind the last unit."""
 
     def physical_at(self, place: int) -> int:
-        """Physical offset that the unit of a place has."""
+        """Return the physical offset in the unit of a place."""
 
     def claim_at(self, place: int) -> int | None:
-        """What the record of the unit of a place claims; None when there is no record of the queue."""
+        """Return the claim of the record of a place's unit; None without a record of the queue."""
 
     def first_is_gone(self) -> bool:
-        """Has the first unit no record any more?"""
+        """Return true if the record of the first unit was deleted."""
 
 
 def is_plausible(place: int, claimed: int | None) -> bool:
-    """Do the two numbers allow the record to stand there? ``claimed``: None for a record of another queue."""
+    """Return true if the claim allows this place. ``claimed``: None for a record of another queue."""
     return claimed is not None and (claimed >= place or claimed in (ANY_PLACE, 0))
 
 
 def may_stand(place: int, claimed: int, physical: int, places: UnitPositions) -> bool:
-    """May a record of this physical offset, which claims a place, stand at another one?
+    """Return true if a record at this physical offset, which claims a place, may have its unit at ``place``.
 
-    Where the unit of the claimed place is not later in the log, one of the two is damaged.
+    Where the unit of the claimed place is not later in the log, either unit is damaged.
     """
     if claimed in (place, ANY_PLACE):
         return True

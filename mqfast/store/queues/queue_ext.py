@@ -1,9 +1,9 @@
-"""QueueExt: reads the extension units that units of a queue may point at (RocketMQ: ConsumeQueueExt).
+"""QueueExt: reads the extension units of a queue (RocketMQ: ConsumeQueueExt).
 
-With ``enableConsumeQueueExt`` a queue unit holds an address where its tags code would stand; the extension has the
-tags code, the store time and a Bloom bitmap of the filters that let the message pass. mqfast reads such files, and
-lets them follow the queue, but never writes a unit. It must never trust a length of the file, and never clear bytes
-that it does not understand. Layout: FORMAT.md.
+With ``enableConsumeQueueExt`` the tags code field of a queue unit holds an address. The extension unit at that address
+has the tags code, the store time and a Bloom bitmap of the filters that match the message. mqfast reads such files and
+truncates them with the queue, but writes no units. Lengths in the file are validated, and unknown bytes are never
+cleared. Layout: FORMAT.md.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ __all__ = ["ExtUnit", "QueueExt", "is_address"]
 
 _HEADER: Final = struct.Struct(">hqqh")
 _LEAST: Final = -(2**63)
-# Everything above is a tags code: it has 32 bits, and so is never as far below zero.
+# Larger values are tags codes: those have 32 bits, so no tags code is that far below zero.
 _MAX_ADDRESS: Final = -(2**31) - 1
 
 
 def is_address(code: int) -> bool:
-    """Is the third field of a queue unit an address of the extension? Otherwise it is a tags code."""
+    """Return true if the third field of a queue unit is an address of the extension; otherwise the field is a tags
+    code.
+    """
     return _LEAST <= code <= _MAX_ADDRESS
 
 
 class ExtUnit(NamedTuple):
-    """What the extension knows of one message."""
+    """The extension unit of a message."""
 
     tags_code: int
     store_timestamp: int
@@ -43,14 +45,14 @@ class ExtUnit(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes that the unit takes in its file."""
+        """Length of the unit in the file, bytes."""
         return _HEADER.size + len(self.bitmap)
 
 
 class QueueExt:
-    """The extension of one queue.
+    """The extension of a queue.
 
-    Thread: any thread may read while one truncates.
+    Thread: any thread may read during a truncation.
     """
 
     def __init__(self, os_api: OsApi, base: str, topic: str, queue_id: int, file_bytes: int) -> None:
@@ -61,7 +63,7 @@ class QueueExt:
         self.queue_id = queue_id
         self.path = _paths.queue_dir(base, topic, queue_id)
         self.file_bytes = file_bytes
-        self._files: list[MappedFile] = []  # replaced, never changed: a reader works on the list that it took
+        self._files: list[MappedFile] = []  # replaced, never changed: a reader uses the list that it took
         self._end = 0  # byte behind the last unit
 
     @property
@@ -71,7 +73,7 @@ class QueueExt:
 
     @property
     def min_address(self) -> int:
-        """Address of the first byte that is there."""
+        """Address of the first byte in the files."""
         files = self._files
         return (files[0].start_offset if files else 0) + _LEAST
 
@@ -83,7 +85,7 @@ class QueueExt:
     # --- load, recover, truncate ---
 
     def load(self) -> None:
-        """Take the files of the directory; units can be read at once, ``recover`` finds where they end.
+        """Load the files of the directory; units can be read at once, ``recover`` finds the end.
 
         Raises: CorruptFile for a file of another length or a gap between files.
         """
@@ -92,7 +94,7 @@ class QueueExt:
         expected: int | None = None
         for number, (start, path) in enumerate(segments, 1):
             if number == len(segments) and self.os_api.file_size(path) == 0:
-                continue  # made, but never given its length
+                continue  # created, but without its length
             if start % self.file_bytes or (expected is not None and start != expected):
                 raise CorruptFile(
                     "queue extension file out of place",
@@ -106,7 +108,7 @@ class QueueExt:
         self._end = expected or 0
 
     def recover(self) -> None:
-        """Find the end: the first size in the last file that is no unit's (before, it ends that file only)."""
+        """Find the end: the first size in the last file that is no unit's (in earlier files it ends that file only)."""
         if not self._files:
             return
         last = self._files[-1]
@@ -119,41 +121,35 @@ class QueueExt:
             position += unit.size
 
     def units(self) -> Iterator[tuple[int, ExtUnit]]:
-        """Every unit with its address, oldest first (verify, dump)."""
+        """Yield every unit with the address, oldest first (verify, dump)."""
         for file in self._files:
             for position, unit in self._walk(file):
                 if file.start_offset + position < self._end:
                     yield file.start_offset + position + _LEAST, unit
 
     def truncate(self, max_address: int) -> None:
-        """End the extension behind the unit of this address, the largest that the queue still holds.
+        """Truncate the extension behind the unit of this address, the largest that the queue still holds.
 
-        Nothing happens when there is no unit. Whole files behind the end are removed; bytes behind it stay, as
-        RocketMQ leaves them.
+        No effect without a unit there. Whole files behind the end are removed; other bytes behind the end stay, as in
+        RocketMQ.
         """
         unit = self.get(max_address)
         if unit is None:
             return
         self._end = end = max_address - _LEAST + unit.size
-        self._remove([file for file in self._files if file.start_offset > end])
+        self._remove_files([file for file in self._files if file.start_offset > end])
 
-    def truncate_by_min_address(self, min_address: int) -> None:
-        """Remove files that end below the unit of this address, the first that the queue still holds."""
-        if is_address(min_address):
-            offset = min_address - _LEAST
-            self._remove([file for file in self._files if file.start_offset + self.file_bytes < offset])
-
-    def _remove(self, gone: list[MappedFile]) -> None:
-        self._files = [file for file in self._files if file not in gone]
-        for file in gone:
+    def _remove_files(self, removed: list[MappedFile]) -> None:
+        self._files = [file for file in self._files if file not in removed]
+        for file in removed:
             file.destroy()
-        if gone:
+        if removed:
             self.os_api.fsync_dir(self.path)
 
     # --- read ---
 
     def get(self, address: int) -> ExtUnit | None:
-        """The unit of an address; None when it is none, when its file is gone, and when no whole unit stands there."""
+        """Return the unit of an address; None for a tags code, a removed file, or an incomplete unit."""
         if not is_address(address):
             return None
         offset = address - _LEAST
@@ -176,12 +172,12 @@ class QueueExt:
     # --- close ---
 
     def unmap_idle(self) -> None:
-        """Unmap files that nobody reads; the next use maps them again."""
+        """Unmap files without holds; the next use maps them again."""
         for file in self._files:
             file.unmap_idle()
 
     def close(self) -> None:
-        """Unmap; nothing is found from then on."""
+        """Unmap the files; the extension is empty from then on."""
         files, self._files = self._files, []
         self._end = 0
         for file in files:

@@ -3,6 +3,6 @@ from libc.stdint cimport int64_t
 from mqfast.store.queues.consume_queue cimport QueueState, QueueTable
 
 cdef enum:
-    NEEDS_PYTHON = 0             # what is left needs the GIL: `flush_queues`
+    NEEDS_PYTHON = 0             # the rest needs the GIL: `flush_queues`
 
 cdef int flush_tails(QueueTable table, int64_t many, bint *left, int64_t *done, QueueState **failed) noexcept nogil

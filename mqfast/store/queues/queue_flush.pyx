@@ -1,13 +1,22 @@
-"""Units of many queues made durable at once (RocketMQ: FlushConsumeQueueService).
+"""Flush of the units of many queues at once (RocketMQ: FlushConsumeQueueService).
 
-By the clock it needs no GIL (`flush_tails`) while every queue that has new units is an ordinary one: its names are on the disk, nothing of it was
-cut, and its file, and the one before that, are held for writing. All else is `flush_queues`, which takes the GIL once for FILES_AT_ONCE files.
-It must never count a queue as flushed of which a file was not synced, is not there, or has lost a page; nor sync anything after a sync that failed.
+The interval flush needs no GIL (`flush_tails`) while every queue with new units is an ordinary one: names synced,
+nothing truncated, the last file and the file before held for writing. Everything else is `flush_queues`, which takes
+the GIL once for FILES_AT_ONCE files. A queue never counts as flushed if a file was not synced, is missing, or has lost
+a page; and nothing is synced after a failed sync.
 """
 
 cimport cython
 from libc.stdint cimport int64_t, uint8_t
-from mqfast.store.queues.consume_queue cimport ConsumeQueue, HeldFile, QueueState, QueueTable, Slots, behind_units, sync_units
+from mqfast.store.queues.consume_queue cimport (
+    ConsumeQueue,
+    HeldFile,
+    QueueState,
+    QueueTable,
+    Slots,
+    behind_units,
+    sync_units,
+)
 from mqfast.store.base.mapped_file cimport MappedFile
 from mqfast.store.base.os_api cimport check, lock, mq_load32, mq_load64, mq_os, mq_stat, populate, unlock
 
@@ -19,17 +28,18 @@ cdef enum:
     FILES_AT_ONCE = 256
 
 cdef int64_t PAGE = 4096
-cdef int64_t FEWEST_PAGES = 2       # that a queue filled since the last flush: puts of fewer meet fewer faults than this has system calls
+# filled since the last flush: puts of fewer pages take fewer faults than this costs system calls
+cdef int64_t FEWEST_PAGES = 2
 
 
-cdef struct Work:                   # on one file of a queue
+cdef struct Work:                   # on a file of a queue
     mq_os *os
     const char *name
     uint8_t *base                   # NULL: not mapped
-    int64_t first, to, end          # bytes of the file: what is synced, and how far units go
-    int64_t ready                   # and from there on, what puts come to until the next flush; 0: nothing
+    int64_t first, to, end          # bytes of the file: range of the sync, and end of the units
+    int64_t ready                   # end of the range that puts reach until the next flush; 0: nothing
     bint sync
-    int rc, rc_stat                 # what came of it
+    int rc, rc_stat                 # results
     mq_stat st
 
 
@@ -40,13 +50,14 @@ cdef void _execute(Work *one) noexcept nogil:
         _make_ready(one.os, one.base, one.end, one.ready)
 
 
-# --- without the GIL -------------------------------------------------------------------------------------------------------
+# --- without the GIL ---
 
 cdef int flush_tails(QueueTable table, int64_t many, bint *left, int64_t *done, QueueState **failed) noexcept nogil:
-    """Make durable by the clock what was put into the queues of a table: of a busy one all but the page that its next units come to.
+    """Flush the queues of a table by the clock: of a busy queue all but the page of the next units.
 
-    Returns 1: all is durable; BY_HAND: some of it is, and the rest is for `flush_queues`; -errno: the sync of `failed` failed, and nothing was
-    synced after it. left: was a page of any queue left? done: bytes synced. many: dirty queues that are for `flush_queues`.
+    Returns 1: all is durable; NEEDS_PYTHON: a part is, and the rest is for `flush_queues`; -errno: the sync of `failed`
+    failed, and nothing was synced after it. left: set if a page of any queue was left. done: bytes synced. many: number
+    of dirty queues from which on `flush_queues` is used.
     Thread: one flush at a time.
     """
     cdef Slots *slots = <Slots *> mq_load64(<const int64_t *> &table.slots)
@@ -82,7 +93,7 @@ cdef inline bint _is_dirty(const QueueState *q) noexcept nogil:
 
 
 cdef int _flush_tail(QueueState *q, bint *left, int64_t *done) noexcept nogil:
-    """The same for one queue. Its `files_lock` is held."""
+    """Flush a queue as flush_tails does. The queue's `files_lock` is held."""
     cdef int64_t end = mq_load64(&q.end), to, filled
     cdef int rc
     if q.cut or q.fresh or q.tail.base == NULL:
@@ -106,8 +117,9 @@ cdef int _flush_tail(QueueState *q, bint *left, int64_t *done) noexcept nogil:
 
 
 cdef int _sync_held(QueueState *q, const HeldFile *f, int64_t to, int64_t end, int64_t *done) noexcept nogil:
-    """Sync a file from `flushed` to stream byte `to`; its last unit ends at `end`. A page that was lost, or a file that was cut short or removed
-    meanwhile, is nothing to call durable: BY_HAND says what it is.
+    """Sync a file from `flushed` to stream byte `to`; the last unit ends at `end`.
+
+    A lost page, or a file that was truncated or removed meanwhile, is not durable: NEEDS_PYTHON reports it.
     """
     cdef mq_stat st
     cdef int64_t first = (q.flushed - f.start) & ~(PAGE - 1)
@@ -122,27 +134,28 @@ cdef int _sync_held(QueueState *q, const HeldFile *f, int64_t to, int64_t end, i
 
 
 cdef void _make_ready(mq_os *os, uint8_t *base, int64_t end, int64_t ready) noexcept nogil:
-    """Make pages of a file writable from `end` on, which puts come to until the next flush. Who writes pages to the disk takes the right to write
-    from them, the kernel in its own time from all of the file: each would be a fault.
+    """Make the pages that puts reach until the next flush writable, from `end` to `ready`.
+
+    Writeback write-protects pages, the kernel's own of the whole file: each such page would cost a fault.
     """
     if ready > end:
         populate(os, base + (end & ~(PAGE - 1)), ready - (end & ~(PAGE - 1)))
 
 
-# --- with it ---------------------------------------------------------------------------------------------------------------
+# --- with the GIL ---
 
 @cython.final
 cdef class _QueueFlush:
-    """Syncs of the files of some queues, and what came of them."""
+    """The syncs of the files of some queues, and their results."""
 
     cdef Work work[FILES_AT_ONCE]
     cdef int count
-    cdef int tried                  # of `work`, up to the first one that failed
-    cdef list files                 # (queue, its end, file, was it mapped?) of each of `work`
-    cdef list whole                 # what `dirty` says of those queues whose last file was taken
-    cdef dict elsewhere             # queue -> the same, of those that the sync of the filesystem did not reach
-    cdef dict failed                # queue -> why
-    cdef int64_t device             # what was synced as a whole; -1: nothing
+    cdef int tried                  # of `work`, up to the first failure
+    cdef list files                 # (queue, its end, file, was mapped) of each of `work`
+    cdef list whole                 # entries of `dirty` for the queues whose last file was taken
+    cdef dict elsewhere             # queue -> entry, for queues on another filesystem than the synced one
+    cdef dict failed                # queue -> error
+    cdef int64_t device             # filesystem that was synced as a whole; -1: none
     cdef int64_t done
 
     def __cinit__(self, int64_t device):
@@ -162,12 +175,12 @@ cdef class _QueueFlush:
                 for file in list(queue.files):
                     if self.count == FILES_AT_ONCE:
                         self.together()
-                    if file in queue.files:         # else retention took it, or it went with its topic
+                    if file in queue.files:         # else retention or the deletion of the topic removed the file
                         self.take(queue, end, file)
                 self.whole.append(one)
             self.together()
         finally:
-            self.let_go()
+            self.release_all()
         return 0
 
     cdef int take(self, ConsumeQueue queue, int64_t end, MappedFile file) except -1:
@@ -232,10 +245,10 @@ cdef class _QueueFlush:
             elif queue not in self.failed:
                 queue.state.flushed = max(queue.state.flushed, end)
                 queue.state.cut = False
-                if fresh:           # else its first file may have come meanwhile, and nobody has synced that name
+                if fresh:           # else the first file may have been created meanwhile, with an unsynced name
                     queue.state.fresh = False
         self.whole.clear()
-        self.let_go()
+        self.release_all()
         return 0
 
     cdef int verify(self, Work *one, ConsumeQueue queue, int64_t end, MappedFile file) except -1:
@@ -245,22 +258,24 @@ cdef class _QueueFlush:
                 return 0
             if not _is_unsynced(queue, end, file):
                 return 0
-        # a page that was lost, or a file that was cut short or removed meanwhile, is nothing to call durable
+        # a lost page, or a file that was truncated or removed meanwhile, is not durable
         file.check_damage()
         if one.rc_stat != -_ENOENT:
             check(one.rc_stat, "stat", file.path)
-        if (one.rc_stat < 0 or one.st.bytes < queue.file_bytes) and file in queue.files:    # else the retention thread took it
-            raise CorruptFile("queue file was cut short or removed", path=file.path, expected=f"{queue.file_bytes} bytes",
+        # else the retention thread removed the file
+        if (one.rc_stat < 0 or one.st.bytes < queue.file_bytes) and file in queue.files:
+            raise CorruptFile("queue file was cut short or removed", path=file.path,
+                              expected=f"{queue.file_bytes} bytes",
                               found="no file" if one.rc_stat < 0 else f"{one.st.bytes} bytes")
         self.done += one.to - one.first
         return 0
 
     cdef int fail(self, ConsumeQueue queue, error) except -1:
-        if not queue.state.deleted:     # else its files went with its topic
+        if not queue.state.deleted:     # else the files were deleted with the topic
             self.failed[queue] = error
         return 0
 
-    cdef int let_go(self) except -1:
+    cdef int release_all(self) except -1:
         cdef MappedFile file
         while self.count:
             self.count -= 1
@@ -279,12 +294,14 @@ cdef bint _is_unsynced(ConsumeQueue queue, int64_t end, MappedFile file) noexcep
 
 
 def flush_queues(list dirty, int64_t device=-1) -> int:
-    """Make the units of each queue durable up to the byte that `QueueTable.dirty` told, and the names of its files; returns the bytes synced.
+    """Make the units of each queue durable up to the byte in `QueueTable.dirty`, and the names of the files; return the
+    bytes synced.
 
-    Args: device: all of this filesystem was synced after the ends were read, which is believed of queues whose files lie there and are what
-    they should be; -1: none was, and each file is synced. Raises: StorageError of a sync that failed, after which nothing is synced any more;
-    otherwise, once all others are durable, what was wrong with a file (CorruptFile). Of a queue that is deleted meanwhile nothing is raised.
-    Thread: one at a time. GIL: released while it syncs.
+    Args: device: this filesystem was synced as a whole after the ends were read; valid for queues whose files are on it
+    and intact; -1: each file is synced.
+    Raises: StorageError of a failed sync, after which nothing is synced any more; otherwise, once all others are
+    durable, the error of a bad file (CorruptFile). No error for a queue that is deleted meanwhile.
+    Thread: one at a time. GIL: released during the syncs.
     """
     cdef _QueueFlush flush = _QueueFlush.__new__(_QueueFlush, device)
     cdef ConsumeQueue queue

@@ -1,8 +1,7 @@
-"""QueueStore: all queues of a store: making, loading, recovering, searching and dropping them (RocketMQ:
-ConsumeQueueStore).
+"""QueueStore: all queues of a store: creation, load, recovery, search and removal (RocketMQ: ConsumeQueueStore).
 
-It must never read a record's body and never decide where the log ends; recovery tells it. Queues of 20-byte units are
-ConsumeQueue; topics with ``queue.type=BatchCQ`` have 46-byte units and are put by hand, as are units of light queues.
+Reads no record body; recovery determines the end of the log. Queues of 20-byte units are ConsumeQueue. Topics with
+``queue.type=BatchCQ`` have 46-byte units, whose units Python puts, as those of light message queues.
 """
 
 from __future__ import annotations
@@ -45,11 +44,11 @@ _log = logging.getLogger("mqfast.store")
 AnyQueue = ConsumeQueue | BatchConsumeQueue
 
 _FILLER_SIZE: Final = 0x7FFFFFFF
-# Its byte in a queue of 20-byte units still fits 63 bits.
+# The stream byte in a queue of 20-byte units still fits 63 bits.
 _MAX_QUEUE_OFFSET: Final = 2**62 // 20
-# From so many queues on a second thread helps to read them when a store is opened: some 10 us of system calls each.
+# From so many queues on, a second thread helps to read them at open: some 10 us of system calls each.
 _MANY_QUEUES: Final = 512
-# So many of the queues that wait for space ask for it at a time: each that gets none waits for the journal.
+# Number of waiting queues that request space at a time: each failed request waits for the journal.
 _TRIES: Final = 4
 
 
@@ -58,7 +57,7 @@ def _look_ahead(queues: list[ConsumeQueue]) -> None:
     helper = threading.Thread(target=look_ahead, args=(queues[half:],), name="mqfast-look-ahead", daemon=True)
     try:
         helper.start()
-    except RuntimeError:  # no more threads: each queue is read when it is loaded
+    except RuntimeError:  # no more threads: each queue is read when loaded
         return
     try:
         look_ahead(queues[:half])
@@ -68,7 +67,7 @@ def _look_ahead(queues: list[ConsumeQueue]) -> None:
 
 @dataclass
 class DroppedUnits:
-    """Bytes of units that were taken out of queues: of 20-byte ones, and of batch queues."""
+    """Bytes of the units removed from queues: from queues of 20-byte units, and from batch queues."""
 
     plain: list[bytes] = field(default_factory=list)
     batch: list[bytes] = field(default_factory=list)
@@ -77,7 +76,7 @@ class DroppedUnits:
 class QueueStore:
     """The queues by (topic, queue id).
 
-    Thread: lookups from any thread; making and dropping queues is serialised by a lock of its own.
+    Thread: lookups from any thread; a lock of the store serializes creation and removal.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class QueueStore:
         topics: TopicTable,
         latch: Latch | None = None,
     ) -> None:
-        self._door = os_api
+        self._os_api = os_api
         self._latch = latch
         self._paths = paths
         self._config = config
@@ -101,67 +100,72 @@ class QueueStore:
         self._batch_heads: dict[tuple[str, int], ConsumeQueue] = {}
         self._former_heads: list[ConsumeQueue] = []
         self.light = config.enable_lmq and config.enable_multi_dispatch
-        # Out of the table, and not yet removed from the disk.
+        # Removed from the table, and not yet from the disk.
         self._gone: list[AnyQueue] = []
         self.skipped = 0
-        # Opened before the first unit: it tells of what failed since then.
+        # Opened before the first unit, to report errors since then.
         self._directory: OpenDirectory | None = None
-        self.left_page = False  # did the last flush leave one to the next?
-        self.many = 64  # from so many queues on one sync of everything is less work than one a queue
-        self._waiting: dict[AnyQueue, int] = {}  # queues whose units wait for space, and the place of the first of them
-        self.arrived: Callable[[AnyQueue], object] | None = None  # told of each unit that is put by hand
-        self.created: Callable[[str], object] | None = None  # told of a topic with another queue; must not call
-        # Told of topic and queue id, and of physical offset and size of the last record, before the queue begins anew.
-        self.made_anew: Callable[[str, int, tuple[int, int] | None], object] | None = None
+        self.left_page = False  # true if the last flush left a page to the next flush
+        self.many = 64  # from so many queues on, one sync of the filesystem is less work than a sync for each queue
+        # queues whose units wait for space, and the queue offset of the first waiting unit
+        self._waiting: dict[AnyQueue, int] = {}
+        self.arrived: Callable[[AnyQueue], object] | None = None  # called with the queue of each unit that Python puts
+        # called with a topic that has a new queue; must not call back
+        self.created: Callable[[str], object] | None = None
+        # Called with topic, queue id, and physical offset and size of the last record, before a queue is restarted.
+        self.on_restart: Callable[[str, int, tuple[int, int] | None], object] | None = None
         self.full: DiskFull | None = None
-        """What a queue last waited for."""
+        """The last DiskFull of a queue."""
         self.held_back = 0
-        """Units that were not put by hand because their queue waits."""
-        # Topic -> end of its last deleted record: those get no unit, whoever makes the queues anew.
+        """Units that Python did not put because the queue waits."""
+        # Topic -> end of the last deleted record: records up to there get no unit, whether mqfast or RocketMQ creates
+        # the queues.
         self.floors: dict[str, int] = {}
         self.warnings: list[str] = []
 
     # --- making and finding ---
 
     def is_batch(self, topic: str) -> bool:
-        """Is it a topic whose queues have 46-byte units? Its files say so too, should topics.json have lost it."""
+        """Return true if the queues of the topic have 46-byte units, by topics.json or by the files."""
         if topic in self._batch_topics:
             return True
-        found = self._topics.get(topic)
-        return found is not None and found.is_batch_queue
+        config = self._topics.get(topic)
+        return config is not None and config.is_batch_queue
 
     def find_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue that gives the next queue offset, made if there is none. Files come with the first unit."""
-        found = self.table.get(topic, queue_id)
-        if found is not None and not found.deleted:
-            return found
-        with self._lock:  # while a topic is deleted, until that is over
+        """Return the queue that assigns the next queue offset; create a missing queue. Files are created with the first
+        unit.
+        """
+        queue = self.table.get(topic, queue_id)
+        if queue is not None and not queue.deleted:
+            return queue
+        with self._lock:  # waits while a topic is deleted
             if self.is_batch(topic):
                 return self._batch_head(topic, queue_id)
-            found = self.table.get(topic, queue_id)
-            if found is not None and found.deleted:  # the deletion of its topic broke off: go on with it
-                self._leave(found)
-                found = None
-            if found is None:
-                found = self._make(topic, queue_id)
-                self.table.insert(found)
-                self._tell(topic)
-            return found
+            queue = self.table.get(topic, queue_id)
+            if queue is not None and queue.deleted:  # the deletion of the topic was interrupted: continue it
+                self._retire(queue)
+                queue = None
+            if queue is None:
+                queue = self._make(topic, queue_id)
+                self.table.insert(queue)
+                self._notify_created(topic)
+            return queue
 
-    def _tell(self, topic: str) -> None:
+    def _notify_created(self, topic: str) -> None:
         if self.created is not None:
             self.created(topic)
 
-    def _leave(self, queue: ConsumeQueue) -> None:
+    def _retire(self, queue: ConsumeQueue) -> None:
         if queue not in self._gone:
             self._gone.append(queue)
         self.table.remove(queue.topic, queue.queue_id)
 
     def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
         if self._gone:
-            self._destroy_gone(topic)  # else its files would be taken for those of the new queue
+            self._destroy_gone(topic)  # else old files would be taken for those of the new queue
         queue = ConsumeQueue(
-            self._door,
+            self._os_api,
             self._paths.consume_queue,
             topic,
             queue_id,
@@ -175,28 +179,28 @@ class QueueStore:
 
     def _batch_head(self, topic: str, queue_id: int) -> ConsumeQueue:
         head = self._batch_heads.get((topic, queue_id))
-        if head is not None and head.deleted:  # as above; what is left of its queue goes on
+        if head is not None and head.deleted:  # as above; the remaining queue is used on
             self._former_heads.append(head)
             head = None
         if head is None:
             head = self._batch_heads[topic, queue_id] = self._make(topic, queue_id)
             head.next_offset = max(0, self._batch_queue(topic, queue_id).max_offset)
-            self._tell(topic)
+            self._notify_created(topic)
         return head
 
     def _batch_queue(self, topic: str, queue_id: int) -> BatchConsumeQueue:
-        found = self.batch.get((topic, queue_id))
-        if found is None:
+        queue = self.batch.get((topic, queue_id))
+        if queue is None:
             if self._gone:
                 self._destroy_gone(topic)
             size = self._config.mapped_file_bytes_batch_consume_queue
-            found = BatchConsumeQueue(self._door, self._paths.batch_consume_queue, topic, queue_id, size)
-            self.batch[topic, queue_id] = found
+            queue = BatchConsumeQueue(self._os_api, self._paths.batch_consume_queue, topic, queue_id, size)
+            self.batch[topic, queue_id] = queue
             self.table.others = len(self.batch)
-        return found
+        return queue
 
     def get(self, topic: str, queue_id: int) -> AnyQueue | None:
-        """The queue, or None. Raises: UsageError for what is no topic or no queue id."""
+        """Return the queue, or None. Raises: UsageError for an invalid topic or queue id."""
         if not isinstance(topic, str):
             raise UsageError(f"topic: expected str, found {type(topic).__name__}")
         if not isinstance(queue_id, int):
@@ -204,41 +208,39 @@ class QueueStore:
         return self.table.get(topic, queue_id) or self.batch.get((topic, queue_id))
 
     def all(self) -> list[AnyQueue]:
-        """Every queue."""
+        """Return every queue."""
         return [*self.table.all(), *self.batch.values()]
 
     def _one_by_one(self) -> Iterator[AnyQueue]:
-        """Every queue, for what maps files of each: of very many not all stay mapped."""
+        """Yield every queue, for steps that map files of each: of very many queues only some stay mapped."""
         for queue in self.all():
             yield queue
             if mapping_count() > self._config.maps_max:
                 queue.unmap_idle()
 
     def topics(self) -> list[str]:
-        """Topics that have a queue."""
+        """Return the topics that have a queue."""
         return sorted({queue.topic for queue in self.all()})
 
-    # --- units put by hand: called by the dispatcher ---
+    # --- units put by Python: called by the dispatcher ---
 
     def put_lmq_or_batch(self, message: StoredMessage, tags_code: int) -> bool:
-        """The record's queue is not in the table: make it (False: put the unit as usual), or put the unit here
-        (True).
-        """
+        """Create the missing queue of a record (False: put the unit as usual), or put the unit here (True)."""
         topic = message.topic
         try:
             if check_topic(topic) != message.topic_bytes:
                 raise MessageIllegal("topic is not UTF-8")
             base, count = claimed_places(message)
-            for name, value, most in (
+            for name, value, largest in (
                 ("queue id", message.queue_id, 2**31 - 1),
                 ("queue offset", message.record_queue_offset, _MAX_QUEUE_OFFSET),
                 ("first queue offset", base, _MAX_QUEUE_OFFSET),
             ):
-                if not 0 <= value <= most:
-                    raise MessageIllegal(f"{name}: expected 0 to {most}, found {value}")
+                if not 0 <= value <= largest:
+                    raise MessageIllegal(f"{name}: expected 0 to {largest}, found {value}")
         except MqfastError as error:
-            # Such a name is no directory, such a number no place; the message stays in the log and can be found by
-            # offset and key.
+            # Such a name is no directory name, such a number no queue offset; the message stays in the log and can be
+            # found by offset and key.
             self.skipped += 1
             if self.skipped == 1:
                 self._warn(f"record at physical offset {message.physical_offset} gets no queue: {error}")
@@ -254,36 +256,37 @@ class QueueStore:
         self._put_or_wait(queue, base, lambda: queue.put(*units))
         return True
 
-    # --- a full disk: a queue without room gets no unit until it has some, then all of them, in order ---
+    # --- a full disk: a queue without room gets no unit until there is room, then all of them, in order ---
 
     def wait(self, queue: AnyQueue, place: int, error: DiskFull) -> None:
-        """The unit for this queue offset has no room: the queue takes none until ``is_room_again``."""
+        """Mark the queue as waiting for space from this queue offset on: no units until ``is_room_again``."""
         queue.waits = True
         self._waiting[queue] = place
-        self.full = copy.copy(error)  # without its traceback, which would keep files open
+        self.full = copy.copy(error)  # without the traceback, which would keep files open
 
     def is_room_again(self) -> bool:
-        """Has the disk room for a queue that waits? Then none waits any more, and the dispatcher walks the log again.
+        """Return true if the disk has room for a waiting queue. Then no queue waits any more, and the dispatcher walks
+        the log again.
 
         Raises: StorageError.
         """
-        found = not self._waiting
+        has_room = not self._waiting
         for queue in list(islice(self._waiting, _TRIES)):
             place = self._waiting.pop(queue)
             queue.waits = False
             try:
                 queue.make_room(place)
-                found = True
+                has_room = True
             except DiskFull as error:
-                self.wait(queue, place, error)  # behind the others
+                self.wait(queue, place, error)  # after the others
             except StoreClosed:
-                found = True  # it went with its topic
-        if found:
+                has_room = True  # the queue was deleted with the topic
+        if has_room:
             self.wait_no_more()
-        return found
+        return has_room
 
     def wait_no_more(self) -> None:
-        """No queue waits for space."""
+        """Clear the list of waiting queues."""
         for queue in self._waiting:
             queue.waits = False
         self._waiting.clear()
@@ -301,11 +304,11 @@ class QueueStore:
         self.held_back += 1
 
     def _is_deleted(self, topic: str, message: StoredMessage) -> bool:
-        """Did the record go with its topic?"""
+        """Return true if the record was deleted with the topic."""
         return message.physical_offset + message.size <= self.floors.get(topic, -1)
 
     def put_multi(self, message: StoredMessage, tags_code: int) -> None:
-        """Units of the record's own queue and of every queue that INNER_MULTI_DISPATCH names."""
+        """Put units into the record's own queue and every queue that INNER_MULTI_DISPATCH names."""
         if not self.put_special_or_plain(message, tags_code):
             return
         topic = message.topic
@@ -323,7 +326,7 @@ class QueueStore:
             self._put_unit(queue, message, tags_code, int(text) if known else queue.max_offset)
 
     def put_special_or_plain(self, message: StoredMessage, tags_code: int) -> bool:
-        """Put the unit of the record's own queue, whatever kind it is; False when its topic cannot have one."""
+        """Put the unit of the record's own queue, of any kind; return false when the topic cannot have a unit."""
         before = self.skipped
         if not self.put_lmq_or_batch(message, tags_code) and not self._is_deleted(message.topic, message):
             queue = self.find_or_create(message.topic, message.queue_id)
@@ -341,45 +344,46 @@ class QueueStore:
     # --- load and recovery ---
 
     def load(self) -> None:
-        """Take the queues of the directories. Raises: CorruptFile for a file of another length, with its name."""
+        """Load the queues of the directories. Raises: CorruptFile for a file of another length, with the file name."""
         base = self._paths.consume_queue
-        self._directory = self._door.open_directory(base if self._door.exists(base) else self._paths.root)
-        listed = _paths.list_queues(self._door, self._paths.consume_queue)
+        self._directory = self._os_api.open_directory(base if self._os_api.exists(base) else self._paths.root)
+        listed = _paths.list_queues(self._os_api, self._paths.consume_queue)
         queues = [self._make(topic, queue_id) for topic, ids in listed.items() for queue_id in ids]
         if len(queues) >= _MANY_QUEUES:
             _look_ahead(queues)
         for queue in queues:
             queue.load()
             self.table.insert(queue)
-        for topic, ids in _paths.list_queues(self._door, self._paths.batch_consume_queue).items():
+        for topic, ids in _paths.list_queues(self._os_api, self._paths.batch_consume_queue).items():
             for queue_id in ids:
                 self._batch_queue(topic, queue_id).load()
                 self._batch_topics.add(topic)
 
     def recover(self) -> None:
-        """Let every queue find its end."""
+        """Recover every queue."""
         for queue in self.all():
             queue.recover()
 
     def largest_end(self) -> int:
-        """The largest end of a record that has a unit, -1 when there is none."""
+        """Return the largest end of a record that has a unit, -1 without units."""
         largest = -1
         for queue in self.all():
             end = queue.max_physical
             if isinstance(queue, BatchConsumeQueue):
-                # It keeps where its last record starts; taken for an end, that record is indexed again at each open.
+                # A batch queue keeps the start of the last record; taken for an end, that record would be indexed again
+                # at each open.
                 last = queue.find(queue.max_offset - 1)
                 end = -1 if last is None else last.physical_offset + last.size
             largest = max(largest, end)
         return largest
 
     def check_ends(self, log: CommitLog, *, expected: bool = False) -> None:
-        """Drop units at the end of a queue that do not point at a record of that queue: they are damaged, and a wrong
-        end would keep out, or put in the wrong place, everything that comes after.
+        """Drop damaged units at the end of queues: units that do not point to a record of that queue.
 
-        Args: expected: a crash may have left such units, and they are put again from the log: no warning.
+        A wrong end would reject all later units, or put them in the wrong place.
+        Args: expected: a crash may have left such units, and recovery puts them again from the log: no warning.
         """
-        least = log.min_offset
+        min_physical = log.min_offset
         for queue in self._one_by_one():
             if isinstance(queue, ConsumeQueue):
                 if log.vouches_for(queue):
@@ -388,8 +392,8 @@ class QueueStore:
                 end = at = queue.max_offset
                 while at > queue.min_offset:
                     plain = queue.unit(at - 1)
-                    # Once a unit was found damaged, those before it count only if they are exact.
-                    if _is_sound(log, least, topic, queue.queue_id, at - 1, plain, exact=at < end):
+                    # After a damaged unit, earlier units count only if exact.
+                    if _is_sound(log, min_physical, topic, queue.queue_id, at - 1, plain, exact=at < end):
                         break
                     at -= 1
                 if at < end:
@@ -397,7 +401,7 @@ class QueueStore:
                         self._warn(f"queue {queue.topic}/{queue.queue_id}: {end - at} damaged units from {at} on")
                     queue.cut_to(at)
                 continue
-            while (unit := queue.last_unit()) is not None and unit.physical_offset >= least:
+            while (unit := queue.last_unit()) is not None and unit.physical_offset >= min_physical:
                 try:
                     check_unit(unit, log.message(unit.physical_offset), queue.topic, queue.queue_id)
                     break
@@ -407,23 +411,25 @@ class QueueStore:
                     queue.drop_last()
 
     def cut_gaps(self) -> None:
-        """Cut queues before the first unit that had to be put too low: what should stand there may be in the log."""
+        """Truncate queues before the first unit that was put too low: the log may have the missing records."""
         for queue in self.table.all():
             if queue.misplaced:
                 queue.cut_to(queue.misplaced_from)
 
     def missing_from(self) -> int | None:
-        """Physical offset from which records may lack units since queues were cut; None when none was. Asks once."""
+        """Return the physical offset from which records may lack units since queues were truncated, or None; clears the
+        marks.
+        """
         cut = [queue for queue in self.all() if queue.was_cut]
         for queue in cut:
             queue.was_cut = False
         return min((max(0, queue.max_physical) for queue in cut), default=None)
 
     def truncate(self, physical_offset: int, *, doubtful: bool = False, dropped: DroppedUnits | None = None) -> None:
-        """Drop units of records at or behind this offset, in every queue that reaches it.
+        """Drop the units of records at or behind this offset, in every queue that reaches it.
 
-        Args: doubtful: pages of any file may be missing, so that no queue's own idea of its end counts; dropped: gets
-        the bytes of the units that go.
+        Args: doubtful: pages of any file may be missing, so a queue's recorded end does not count; dropped: gets the
+        bytes of the dropped units.
         """
         for queue in self._one_by_one():
             if isinstance(queue, BatchConsumeQueue):
@@ -433,57 +439,59 @@ class QueueStore:
 
     @property
     def paths(self) -> _paths.StorePaths:
-        """Where the store's files are."""
+        """Paths of the store's files."""
         return self._paths
 
     @property
     def count(self) -> int:
-        """How many queues there are."""
+        """Number of queues."""
         return len(self.table) + len(self.batch)
 
-    # --- deleted topics: before and behind the walk of a recovery ---
+    # --- deleted topics: before and after the walk of a recovery ---
 
     def present(self) -> dict[str, list[int]]:
-        """Topic -> ids of its queues that have or had messages, light queues left out."""
-        found: dict[str, list[int]] = {}
+        """Return topic -> ids of the queues that have or had messages, except light message queues."""
+        ids: dict[str, list[int]] = {}
         for queue in self.all():
             if queue.max_offset > 0 and not queue.topic.startswith(LMQ_PREFIX):
-                found.setdefault(queue.topic, []).append(queue.queue_id)
-        return {topic: sorted(found[topic]) for topic in sorted(found)}
+                ids.setdefault(queue.topic, []).append(queue.queue_id)
+        return {topic: sorted(ids[topic]) for topic in sorted(ids)}
 
     def last_record_of(self, topic: str) -> tuple[int, int] | None:
-        """Physical offset and size of the newest record that has a unit in a queue of the topic; None: none has."""
+        """Return physical offset and size of the newest record with a unit in the topic, or None."""
         last: tuple[int, int] | None = None
         for queue in self.all():
             if queue.topic != topic:
                 continue
             if isinstance(queue, BatchConsumeQueue):
                 unit = queue.last_unit()
-                found = None if unit is None else (unit.physical_offset, unit.size)
+                record = None if unit is None else (unit.physical_offset, unit.size)
             elif queue.max_offset <= queue.min_offset:
-                found = None
+                record = None
             else:
                 physical, size, _ = queue.unit(queue.max_offset - 1)
-                found = None if physical == 0 and size == _FILLER_SIZE else (physical, size)
-            if found is not None and (last is None or found > last):
-                last = found
+                record = None if physical == 0 and size == _FILLER_SIZE else (physical, size)
+            if record is not None and (last is None or record > last):
+                last = record
         return last
 
     def leave_out(self, floors: dict[str, int]) -> list[str]:
-        """Records up to these ends were deleted with their topics. Queues that have nothing else are removed: the
-        deletion had not come to them, or RocketMQ has brought them back. Returns the topics that lost all theirs so.
+        """Exclude the records up to these ends, which were deleted with their topics.
+
+        Queues without other records are removed: the deletion had not reached them, or RocketMQ has restored them.
+        Returns the topics that lost all queues this way.
         """
         self.floors = dict(floors)
         gone = []
         for topic, end in floors.items():
             queues = [queue for queue in self.all() if queue.topic == topic]
-            removed = [self._leave_out(queue, end) for queue in queues]
+            removed = [self._exclude(queue, end) for queue in queues]
             if removed and all(removed):
                 gone.append(topic)
             self._drop_topic_dirs(topic)
         return gone
 
-    def _leave_out(self, queue: AnyQueue, end: int) -> bool:
+    def _exclude(self, queue: AnyQueue, end: int) -> bool:
         if isinstance(queue, BatchConsumeQueue):
             unit = queue.last_unit()
             if unit is None or unit.physical_offset + unit.size > end:
@@ -499,8 +507,10 @@ class QueueStore:
         return True
 
     def infer_floors(self, log: CommitLog, start: int) -> None:
-        """A queue that begins with its first message behind ``start`` was made there: what the log has of it before was
-        deleted with an earlier one, by RocketMQ or by a release that left no note. Before the queues are emptied.
+        """Infer floors of queues whose first message is behind ``start``: the queue was created there.
+
+        Earlier records of the queue in the log were deleted with an earlier queue, by RocketMQ or by a release that
+        left no note. Call before the queues are emptied.
         """
         for queue in self.table.all():
             if queue.min_offset or queue.max_offset < 1:
@@ -512,7 +522,9 @@ class QueueStore:
                 queue.floor = max(queue.floor, physical)
 
     def cut_floors(self, end: int) -> list[str]:
-        """The log was cut at ``end``: what is put there from now on was not deleted. Returns the topics concerned."""
+        """Lower the floors after the log was truncated at ``end``: records put from now on were not deleted. Returns
+        the topics.
+        """
         cut = sorted(topic for topic, floor in self.floors.items() if floor > end)
         for topic in cut:
             self.floors[topic] = end
@@ -522,7 +534,7 @@ class QueueStore:
         return cut
 
     def end_recovery(self, min_physical: int) -> None:
-        """After recovery: next offsets continue the queues, lower bounds follow the log."""
+        """Set the next offsets and lower bounds after a recovery."""
         for queue in self._one_by_one():
             if isinstance(queue, ConsumeQueue):
                 queue.end_recovery(min_physical)
@@ -531,7 +543,7 @@ class QueueStore:
                 self._batch_head(queue.topic, queue.queue_id).next_offset = max(0, queue.max_offset)
 
     def destroy_all(self) -> None:
-        """Remove every queue (a log without any file leaves none behind)."""
+        """Remove every queue (for a log without files)."""
         with self._lock:
             for queue in list(self.table.all()):
                 self.table.remove(queue.topic, queue.queue_id)
@@ -547,11 +559,10 @@ class QueueStore:
     def offset_by_time(
         self, log: CommitLog, topic: str, queue_id: int, timestamp: int, boundary: BoundaryType = BoundaryType.LOWER
     ) -> int:
-        """Queue offset by store time (RocketMQ: getOffsetInQueueByTime).
+        """Return the queue offset for a store time (RocketMQ: getOffsetInQueueByTime).
 
-        LOWER: first message stored at or after ``timestamp``, the queue's max offset when there is none. UPPER: last
-        message stored at or before it, 0 (then raised to the min offset) when there is none. Returns 0 for an unknown
-        queue.
+        LOWER: first message stored at or after ``timestamp``, else the queue's max offset. UPPER: last message stored
+        at or before the time, else 0 (raised to the min offset). Returns 0 for an unknown queue.
         """
         queue = self.get(topic, queue_id)
         if queue is None:
@@ -566,7 +577,7 @@ class QueueStore:
             try:
                 physical, size, _ = queue.unit(offset)
             except OffsetError:
-                return -1  # retention was faster: older than all that is left
+                return -1  # retention was faster: older than all remaining messages
             return -1 if size == _FILLER_SIZE and physical == 0 else log.store_timestamp(physical, size)
 
         return find_by_time(low, end, timestamp, boundary, stored_at)
@@ -574,13 +585,13 @@ class QueueStore:
     # --- flush, delete, close ---
 
     def flush(self, by_clock: bool = False) -> int:
-        """Make all units durable; returns the bytes synced.
+        """Make all units durable; return the bytes synced.
 
-        Args: by_clock: the page that a busy queue puts units in waits for the next flush, and ``left_page`` says so.
+        Args: by_clock: the page that a busy queue writes to waits for the next flush, and ``left_page`` is set.
         Raises: StorageError.
         """
-        dirty, left = self.table.dirty(by_clock)
-        # One sync of everything where it replaces many; not all systems have one that tells of failures.
+        dirty, left_page = self.table.dirty(by_clock)
+        # One sync of the filesystem where it replaces many; not all systems have one that reports failures.
         together = self._directory
         if len(dirty) < self.many or together is None or not together.sync_filesystem():
             together = None
@@ -593,16 +604,19 @@ class QueueStore:
         done += sum(queue.flush() for queue in list(self.batch.values()))
         if bad is not None:
             raise bad
-        self.left_page = left
+        self.left_page = left_page
         return done
 
     def delete_expired(self, min_physical: int) -> int:
-        """Drop queue files whose records are all gone; returns how many."""
+        """Drop queue files whose records are all deleted; return the number of files."""
         with self._lock:  # no topic is deleted meanwhile
             return sum(queue.delete_expired(min_physical) for queue in self._one_by_one())
 
     def drop_expired_files(self, min_physical: int) -> None:
-        """At open, behind end_recovery: what a kill left of a deletion. Maps no queue that has nothing to drop."""
+        """Drop expired files at open, after end_recovery: files that a killed process had not deleted yet.
+
+        Queues without such files are not mapped.
+        """
         for queue in self._one_by_one():
             files = queue.file_list
             if len(files) < 2:
@@ -611,23 +625,24 @@ class QueueStore:
                 queue.delete_expired(min_physical)
 
     def locked(self) -> Mutex:
-        """Context manager: no queue is made or dropped meanwhile."""
+        """Return a context manager: no queue is created or removed meanwhile."""
         return self._lock
 
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
-        """Whatever gives out queue offsets of a topic."""
+        """Return the objects that assign queue offsets of a topic."""
         heads = [head for (name, _), head in self._batch_heads.items() if name == topic]
         return [queue for queue in self.table.all() if queue.topic == topic] + heads
 
     def remove_topic(self, topic: str) -> int:
-        """Drop the topic's queues and their files; returns how many. Nobody puts into them any more, nor dispatches.
+        """Drop the topic's queues and their files; return the number of queues. No thread puts into or dispatches to
+        them any more.
 
-        After a failure: call it again.
+        After a failure, call again.
         """
         with self._lock:
             for queue in self.table.all():
                 if queue.topic == topic:
-                    self._leave(queue)
+                    self._retire(queue)
             for key in [key for key in self.batch if key[0] == topic]:
                 if self.batch[key] not in self._gone:
                     self._gone.append(self.batch[key])
@@ -635,7 +650,7 @@ class QueueStore:
                 self.table.others = len(self.batch)
                 self._batch_topics.discard(topic)
             for key in [key for key in self._batch_heads if key[0] == topic]:
-                # A producer may still look at it.
+                # A producer may still use the head.
                 self._former_heads.append(self._batch_heads[key])
                 del self._batch_heads[key]
             dropped = sum(queue.topic == topic and isinstance(queue, ConsumeQueue) for queue in self._gone)
@@ -643,23 +658,23 @@ class QueueStore:
             self._drop_topic_dirs(topic)
             return dropped
 
-    def begin_anew(self, topic: str, queue_id: int, physical_offset: int) -> None:
-        """Drop a queue of a slave: the master deleted the topic, and the queue begins anew at this physical offset.
+    def restart_queue(self, topic: str, queue_id: int, physical_offset: int) -> None:
+        """Drop a slave's queue after the master deleted the topic: the queue restarts at this physical offset.
 
-        RocketMQ's slave keeps the old units, and gives new messages none until it has passed their offsets.
+        RocketMQ's slave keeps the old units, and adds no unit for new messages until their offsets pass the old ones.
         """
         with self._lock:
             queue = self.table.get(topic, queue_id)
             if queue is not None:
                 last = queue.unit(queue.max_offset - 1)[:2] if queue.max_offset > queue.min_offset else None
-                if self.made_anew is not None:
-                    self.made_anew(topic, queue_id, None if last == (0, _FILLER_SIZE) else last)
+                if self.on_restart is not None:
+                    self.on_restart(topic, queue_id, None if last == (0, _FILLER_SIZE) else last)
                 _log.warning(
                     "queue %s/%d: its master deleted the topic and made it anew, so the queue begins anew with the "
                     "message at physical offset %d, without %d older messages",
                     topic, queue_id, physical_offset, queue.max_offset - queue.min_offset,
                 )  # fmt: skip
-                self._leave(queue)
+                self._retire(queue)
             self._destroy_gone(topic)
 
     def _destroy_gone(self, topic: str) -> None:
@@ -670,27 +685,26 @@ class QueueStore:
     def _drop_topic_dirs(self, topic: str) -> None:
         for base in (self._paths.consume_queue, self._paths.batch_consume_queue):
             path = os.path.join(base, topic)
-            if self._door.is_dir(path) and not self._door.listdir(path):
-                self._door.rmdir(path)
-                self._door.fsync_dir(base)
+            if self._os_api.is_dir(path) and not self._os_api.listdir(path):
+                self._os_api.rmdir(path)
+                self._os_api.fsync_dir(base)
 
     def unmap_idle(self) -> None:
-        """Unmap queue files that nobody uses."""
+        """Unmap queue files without holds."""
         for queue in self.all():
             queue.unmap_idle()
 
     def keep_few_tails(self) -> None:
-        """Where too many files are mapped, unmap a quarter of those that queues are written to, the longest ago grown
-        first.
+        """Unmap a quarter of the files mapped for writing when too many are mapped, least recently grown first.
 
-        Only by the dispatcher, while it has a record that has no unit yet: then no put writes its unit itself.
+        Call only from the dispatcher, while it has a record without a unit: then no put writes a unit itself.
         """
         if mapping_count() >= self._config.maps_max and self._tails:
             for queue in list(islice(self._tails, len(self._tails) // 4 + 1)):
                 queue.unmap_tail()
 
     def close(self) -> None:
-        """Unmap everything that nobody holds."""
+        """Unmap all files without holds."""
         if self._directory is not None:
             self._directory.close()
         for queue in self.all():
@@ -702,11 +716,18 @@ class QueueStore:
 
 
 def _is_sound(
-    log: CommitLog, least: int, topic: bytes, queue_id: int, place: int, unit: tuple[int, int, int], *, exact: bool
+    log: CommitLog,
+    min_physical: int,
+    topic: bytes,
+    queue_id: int,
+    place: int,
+    unit: tuple[int, int, int],
+    *,
+    exact: bool,
 ) -> bool:
-    """Does a unit point at a record of this place, or one that the log no longer has?"""
+    """Return true if a unit points to a record of this queue offset, or to a record no longer in the log."""
     physical, size, _ = unit
-    if (physical == 0 and size == _FILLER_SIZE) or physical < least:
+    if (physical == 0 and size == _FILLER_SIZE) or physical < min_physical:
         return True
     try:
         message = log.message(physical)

@@ -1,7 +1,7 @@
-"""The bytes of small units in one MappedFile, for the queues that are kept in Python (RocketMQ: BatchConsumeQueue, ConsumeQueueExt).
+"""The bytes of 46-byte units in a MappedFile, for the queues in Python (RocketMQ: BatchConsumeQueue, ConsumeQueueExt).
 
-It must never read or write beside the file, whatever position it is asked for, and never write where no block is allocated. It knows where the
-fields of a 46-byte unit stand, and nothing of queues. Layout: FORMAT.md.
+No access outside the file for any position, and no write where no block is allocated. This module knows the fields of a
+unit, and no queues. Layout: FORMAT.md.
 """
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
@@ -20,7 +20,8 @@ cdef int inside(MappedFile file, int64_t position, int64_t n) except -1:
 
 
 def read_bytes(MappedFile file, int64_t position, int64_t n) -> bytes:
-    """Copy ``n`` bytes. Raises: InternalError outside the file; CorruptFile when it shrank; StoreClosed."""
+    """Return a copy of ``n`` bytes. Raises: InternalError outside the file; CorruptFile for a shrunk file; StoreClosed.
+    """
     cdef uint8_t *base
     inside(file, position, n)
     base = file.hold()
@@ -33,12 +34,13 @@ def read_bytes(MappedFile file, int64_t position, int64_t n) -> bytes:
 
 
 def read_batch_unit(MappedFile file, int64_t position) -> tuple:
-    """The seven fields of the unit there, in the order of the file. Raises: as read_bytes."""
+    """Return the seven fields of a unit, in the order of the file. Raises: as read_bytes."""
     cdef const uint8_t *p
     inside(file, position, 46)
     p = file.hold() + position
     try:
-        unit = (mq_get64(p), mq_get32(p + 8), mq_get64(p + 12), mq_get64(p + 20), mq_get64(p + 28), mq_get16(p + 36), mq_get32(p + 38))
+        unit = (mq_get64(p), mq_get32(p + 8), mq_get64(p + 12), mq_get64(p + 20), mq_get64(p + 28), mq_get16(p + 36),
+                mq_get32(p + 38))
         file.check_damage()
         return unit
     finally:
@@ -47,9 +49,10 @@ def read_batch_unit(MappedFile file, int64_t position) -> tuple:
 
 def write_batch_unit(MappedFile file, int64_t position, int64_t physical_offset, int32_t size, int64_t tags_code,
                      int64_t store_timestamp, int64_t base_offset, int16_t batch_size) -> None:
-    """Write one unit, never compacted. Raises: InternalError outside the file; DiskFull, StorageError: nothing is written then.
+    """Write a unit, never compacted. Raises: InternalError outside the file; DiskFull, StorageError: nothing is written
+    then.
 
-    Durability: the page cache; ``sync`` makes it durable.
+    Durability: the page cache; ``sync`` makes the unit durable.
     """
     cdef uint8_t *p
     inside(file, position, 46)
@@ -68,9 +71,10 @@ def write_batch_unit(MappedFile file, int64_t position, int64_t physical_offset,
 
 
 def valid_batch_units(MappedFile file, int64_t most, int64_t below_physical) -> tuple:
-    """How many units from the first on are valid and of records below that physical offset, and the last one's physical offset (or -1).
+    """Return (count, last): the valid units from the first on with records below that physical offset, and the last
+    physical offset (or -1).
 
-    Args: ``most``: at most so many units; clipped to what the file holds. GIL: released.
+    Args: ``most``: maximum count; clipped to the capacity of the file. GIL: released.
     """
     cdef const uint8_t *base
     cdef const uint8_t *p
@@ -84,7 +88,7 @@ def valid_batch_units(MappedFile file, int64_t most, int64_t below_physical) -> 
                 physical = mq_get64(p)
                 if physical < 0 or physical >= below_physical or mq_get32(p + 8) <= 0 or mq_get16(p + 36) <= 0:
                     break
-                if <uint64_t> mq_get64(p + 28) >> 62:  # negative, or so near the end of the numbers that it is damage
+                if <uint64_t> mq_get64(p + 28) >> 62:  # negative, or so large that the unit is damaged
                     break
                 last = physical
                 count += 1
@@ -95,7 +99,8 @@ def valid_batch_units(MappedFile file, int64_t most, int64_t below_physical) -> 
 
 
 def sync(MappedFile file, int64_t start, int64_t end) -> int:
-    """Make the bytes from ``start`` to ``end`` durable; returns the bytes covered. Raises: StorageError. GIL: released."""
+    """Make the bytes from ``start`` to ``end`` durable; return the bytes covered. Raises: StorageError. GIL: released.
+    """
     cdef uint8_t *base
     cdef mq_os *os = file.os
     cdef int64_t first = start & ~<int64_t> 4095

@@ -24,7 +24,7 @@ from mqfast.store.base.os_api import REAL, Mutex, OsApi, body_crc, crc32_variant
 ROOT = Path(__file__).resolve().parents[2]
 # Who may call the system for files, and why.
 ALLOWED = {
-    "csrc/os_door.c": "the real table",
+    "csrc/os_api.c": "the real table",
     "mqfast/store/base/os_api.pyx": "the table; names of listdir and makedirs go past the table, which has no call",
     "csrc/sigbus_guard.c": "puts a page under a mapping whose file was cut, in a signal handler, where no table is",
     "csrc/crc32_consts.py": "a generator that is run by hand",
@@ -227,7 +227,7 @@ def test_every_errno_becomes_its_exception(tmp_path: Path, number: int, kind: ty
 
 # --- calls that fail, one at a time -----------------------------------------------------------------------------------
 
-# Places in struct mq_os (csrc/os_door.h), and how each call is made.
+# Places in struct mq_os (csrc/os_api.h), and how each call is made.
 PATH_CALL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
 FD_CALL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
 WRITE_CALL = ctypes.CFUNCTYPE(

@@ -1,7 +1,7 @@
-/* The real operating system behind os_door.h. Linux first; macOS through the fallbacks marked below. */
+/* The real operating system behind os_api.h. Linux first; macOS through the fallbacks marked below. */
 #define _GNU_SOURCE
 #define _DARWIN_C_SOURCE
-#include "os_door.h"
+#include "os_api.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -32,8 +32,8 @@ static int real_close(mq_os *os, int fd) {
     return RESULT(close(fd));
 }
 
-/* glibc gave stat and fstat a symbol of their own in 2.33 only: through them a library that needs no more than 2.28 would
- * not load there. The kernel's structure is glibc's where long has 64 bits. */
+/* glibc 2.33 introduced symbols for stat and fstat: a library that uses them does not load with glibc 2.28. So these
+ * make the system call. The kernel's structure is glibc's where long has 64 bits. */
 #if defined(__linux__) && defined(__LP64__) && defined(SYS_fstat) && defined(SYS_newfstatat)
 static int stat_fd(int fd, struct stat *st) { return (int)syscall(SYS_fstat, fd, st); }
 static int stat_path(const char *path, struct stat *st) { return (int)syscall(SYS_newfstatat, AT_FDCWD, path, st, 0); }
@@ -44,13 +44,15 @@ static int stat_path(const char *path, struct stat *st) { return stat(path, st);
 
 int64_t mq_os_spared(int64_t bytes) { return (256 << 10) + bytes / 256; }
 
-/* Is there less free than these bytes need? A filesystem that does not say how large it is has room. */
+/* True if the filesystem has less free than these bytes need. A filesystem that reports no size is taken to have
+ * room. */
 static int lacks_room(const struct statvfs *st, int64_t bytes) {
     return st->f_blocks > 0 && (int64_t)st->f_bavail * (int64_t)st->f_frsize < bytes + mq_os_spared(bytes);
 }
 
-/* The blocks of a range are asked for when all of them are free. An allocation that fails halfway takes every block that there is, and whoever
- * else writes to the filesystem fails until they are given back. What the file has beyond `offset` bytes, it has behind `offset`. */
+/* True if not all blocks of the range are free: the range is not allocated then. An allocation that fails halfway
+ * takes every free block, and all other writers of the filesystem fail until those blocks are released. Blocks that
+ * the file has beyond `offset` bytes are taken to be behind `offset`. */
 static int range_lacks_room(int fd, int64_t offset, int64_t bytes) {
     struct statvfs fs;
     struct stat st;
@@ -95,8 +97,8 @@ static int copy_stat(int rc, const struct stat *st, mq_stat *out) {
     return 0;
 }
 
-/* Without the times. Since Linux 6.13 a file whose times were asked for gets new ones with its next write, and the next sync has the inode to
- * write besides the data: with a look after each sync that was 45 of 160 us. */
+/* Without the times. Since Linux 6.13 a file whose times were read gets new ones with its next write, and the next
+ * sync then writes the inode besides the data: an fstat after each sync cost 45 of 160 us. */
 static int real_fstat(mq_os *os, int fd, mq_stat *out) {
     (void)os;
 #if defined(__linux__) && defined(STATX_SIZE)
@@ -112,7 +114,7 @@ static int real_fstat(mq_os *os, int fd, mq_stat *out) {
         return 0;
     }
 #endif
-    struct stat st; /* older systems, containers that do not let statx through, and the reason of a failure */
+    struct stat st; /* older systems, containers that block statx, and the errno of a failure */
     int rc = copy_stat(stat_fd(fd, &st), &st, out);
     out->mtime_ms = 0;
     return rc;
@@ -124,14 +126,15 @@ static int real_open(mq_os *os, const char *path, int flags) {
     if (flags & MQ_OPEN_TRUNCATE) mode |= O_TRUNC;
     if (flags & MQ_OPEN_EXCLUSIVE) mode |= O_EXCL;
     int fd;
-    /* A store has regular files and directories. O_NONBLOCK means nothing to them; without it a FIFO of their name would wait for a writer. */
+    /* A store has regular files and directories. O_NONBLOCK has no effect on them; without O_NONBLOCK the open of a
+     * FIFO would wait for a writer. */
     do fd = open(path, mode | O_CLOEXEC | O_NONBLOCK, 0644);
     while (fd < 0 && errno == EINTR);
     if (fd < 0) return -errno;
     mq_stat st;
     if (real_fstat(os, fd, &st) == 0 && !st.is_regular && !st.is_directory) {
         close(fd);
-        return -ENXIO; /* what the system itself says of a socket */
+        return -ENXIO; /* the errno that the system uses for a socket */
     }
     return fd;
 }
@@ -180,7 +183,7 @@ static int real_madvise(mq_os *os, void *address, int64_t bytes, int advice) {
     case MQ_ADVISE_HUGE:
         native = MADV_HUGEPAGE;
         break;
-    case MQ_ADVISE_UNMAP: /* only Linux says that what was written through a shared mapping stays in the file */
+    case MQ_ADVISE_UNMAP: /* only Linux guarantees that bytes written through a shared mapping stay in the file */
         native = MADV_DONTNEED;
         break;
 #endif
@@ -212,7 +215,7 @@ static int64_t real_seek_data(mq_os *os, int fd, int64_t offset) {
     if (found >= 0) return found;
     if (errno == ENXIO) return -ENXIO;
 #endif
-    return offset; /* cannot tell: everything may be data */
+    return offset; /* no SEEK_DATA: all bytes may be data */
 }
 
 static int64_t real_pread(mq_os *os, int fd, void *to, int64_t bytes, int64_t offset) {
@@ -255,7 +258,7 @@ static int real_unlink(mq_os *os, const char *path) {
     return RESULT(unlink(path));
 }
 
-/* A directory takes a block of its own. */
+/* True if the filesystem has no block for a new directory. */
 static int directory_lacks_room(const char *path) {
     char parent[4096];
     struct statvfs fs;
@@ -290,14 +293,15 @@ static int real_statvfs(mq_os *os, const char *path, int64_t *total_bytes, int64
     (void)os;
     struct statvfs st;
     if (statvfs(path, &st) < 0) return -errno;
-    /* used + usable, as df and RocketMQ reckon it: blocks reserved for root count as neither */
+    /* used + usable, as df and RocketMQ compute it: blocks reserved for root belong to neither */
     *total_bytes = ((int64_t)st.f_blocks - (int64_t)st.f_bfree + (int64_t)st.f_bavail) * (int64_t)st.f_frsize;
     *available_bytes = (int64_t)st.f_bavail * (int64_t)st.f_frsize;
     return 0;
 }
 
-/* A lock of the open file description. It excludes record locks of other processes, Java's among them, and they exclude it; but no other
- * descriptor of the file that this process opens and closes ends it. Where the kernel has none (before Linux 3.15, gVisor, macOS) a record lock. */
+/* OFD lock. Conflicts with record locks of other processes (Java). Unlike a record lock, it is kept when this
+ * process closes another descriptor of the file. Kernels without OFD locks (before Linux 3.15, gVisor, macOS): a
+ * record lock. */
 static int set_byte_lock(int fd, short type) {
     struct flock range = {.l_type = type, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
     int rc = -1;
@@ -342,7 +346,7 @@ static int64_t real_monotonic_ns(mq_os *os) {
 static int real_sync_filesystem(mq_os *os, int fd) {
     (void)os;
 #if defined(__linux__)
-    /* before Linux 5.8 it says nothing of what could not be written */
+    /* before Linux 5.8 syncfs does not report write errors */
     struct utsname kernel;
     int major = 0, minor = 0;
     if (uname(&kernel) < 0 || sscanf(kernel.release, "%d.%d", &major, &minor) != 2) return -ENOSYS;
@@ -453,7 +457,8 @@ int mq_os_populate(mq_os *os, void *address, int64_t bytes) {
     return 0;
 }
 
-/* A thread sanitizer need not look here: a put may store to the same byte meanwhile, in front of the "or" or behind it, and neither is lost. */
+/* Excluded from the thread sanitizer: a put may store to the same byte before or after the "or"; neither write is
+ * lost. */
 __attribute__((no_sanitize("thread"))) void mq_os_touch(void *address, int64_t bytes) {
     volatile uint8_t *page = address;
     for (int64_t i = 0; i < bytes; i += 4096) __atomic_fetch_or(&page[i], 0, __ATOMIC_RELAXED);
@@ -466,8 +471,8 @@ void mq_os_unmap_written(mq_os *os, void *address, int64_t bytes) {
 
 static int cannot_allocate(int rc) { return rc == -EOPNOTSUPP || rc == -ENOSYS || rc == -EINVAL; }
 
-/* Where there is no allocation (some network, overlay and union filesystems, macOS): zeros in small writes, so that the page cache keeps
- * small folios. */
+/* Where the filesystem cannot allocate (some network, overlay and union filesystems, macOS): zeros in small writes,
+ * so that the page cache keeps small folios. */
 static int write_zeros(mq_os *os, int fd, int64_t at, int64_t end) {
     static const uint8_t zeros[16384];
     while (at < end) {

@@ -1,11 +1,11 @@
-/* The real table of os_door.c against the system, and what the system does not do on demand against a scripted C library.
+/* The real table of os_api.c against the system, and what the system does not do on demand against a scripted C library.
  *
  * Room: tests. Linked with -Wl,--wrap for the calls named in SCRIPTED: an answer that stands in `script` is given once in place
  * of the call. It must never leave anything outside of the directory it is given. Prints nothing; a wrong answer ends it with
  * its line.
  */
 #define _GNU_SOURCE
-#include "os_door.h"
+#include "os_api.h"
 
 #include <errno.h>
 #include <fcntl.h>
