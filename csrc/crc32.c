@@ -4,14 +4,14 @@
 * The polynomial. Read the message as a polynomial M over GF(2), the first bit as its highest coefficient. The CRC
  * is M * x^32 mod P for P = 0x104C11DB7, with the first 32 bits and the result inverted. zip takes the lowest bit of
  * each byte as the first ("reflected"), so in a little-endian word of w bits bit j is the coefficient of x^(w-1-j):
- * the first byte of memory stands for the highest powers, and shifting a word right multiplies it.
+ * the first byte of memory has the highest powers, and shifting a word right multiplies it.
  *
  * Tables (the portable variant). A byte changes the remainder by a number that depends on the byte only: 256 entries.
  * Eight tables, one for each count of zero bytes that follow, turn eight dependent steps into eight independent
  * look-ups ("slicing", Kounavis and Berry 2005).
  *
  * Folding (Gopal et al., "Fast CRC Computation Using PCLMULQDQ", Intel 2009). Only M mod P matters, so 128 bits A that
- * stand D bits before other data may be replaced by something congruent to A * x^D and added to that data. With
+ * precede other data by D bits may be replaced by something congruent to A * x^D and added to that data. With
  * A = L * x^64 + H (L: the low half of the register, first in memory)
  *     A * x^D  =  L * x^(D+64) + H * x^D  ~  L * (x^(D+64) mod P) + H * (x^D mod P),
  * two carry-less multiplications of 64 by 32 bits, which fit into 128 bits again. The product of two reflected words

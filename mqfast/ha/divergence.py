@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from mqfast.errors import CorruptFile, StoreNotFound
 
 if TYPE_CHECKING:
-    from mqfast.store.base.paths import Door
+    from mqfast.store.base.paths import OsFiles
 
 __all__ = ["Divergence", "forget_divergence", "load_divergence", "note_divergence"]
 
@@ -60,7 +60,7 @@ def _path(root: str) -> str:
     return os.path.join(root, _NAME)
 
 
-def load_divergence(os_api: Door, root: str) -> Divergence | None:
+def load_divergence(os_api: OsFiles, root: str) -> Divergence | None:
     """Return the mark of a store, None without a mark. Raises: CorruptFile, StorageError."""
     path = _path(root)
     try:
@@ -76,7 +76,7 @@ def load_divergence(os_api: Door, root: str) -> Divergence | None:
         raise CorruptFile("mark of another history", path=path, expected=expected, found=repr(data[:60])) from None
 
 
-def note_divergence(os_api: Door, root: str, divergence: Divergence) -> None:
+def note_divergence(os_api: OsFiles, root: str, divergence: Divergence) -> None:
     """Write the mark. Raises: StorageError. Durability: on the disk when the call returns."""
     value = {
         "common": divergence.common, "end": divergence.end, "masterEnd": divergence.master_end,
@@ -85,6 +85,6 @@ def note_divergence(os_api: Door, root: str, divergence: Divergence) -> None:
     os_api.replace_file(_path(root), json.dumps(value).encode() + b"\n")
 
 
-def forget_divergence(os_api: Door, root: str) -> None:
+def forget_divergence(os_api: OsFiles, root: str) -> None:
     """Remove the mark, if there is one. Raises: StorageError."""
     os_api.unlink(_path(root), missing_ok=True)

@@ -22,7 +22,7 @@ from mqfast.errors import CorruptFile, StoreNotFound, UsageError
 from mqfast.ha.term_history import NO_EPOCH, UNKNOWN, Term, new_id, parse_terms, terms_text
 
 if TYPE_CHECKING:
-    from mqfast.store.base.paths import Door
+    from mqfast.store.base.paths import OsFiles
 
 __all__ = ["EpochEntry", "EpochFile", "epochs_text", "first_wrong", "parse_epochs"]
 
@@ -87,7 +87,7 @@ class EpochFile:
     Thread: any. Durability: every change is on the disk when the call returns.
     """
 
-    def __init__(self, os_api: Door, root: str, terms: Sequence[Term] = (), newest: int = NO_EPOCH) -> None:
+    def __init__(self, os_api: OsFiles, root: str, terms: Sequence[Term] = (), newest: int = NO_EPOCH) -> None:
         self.path: Final = os.path.join(root, _NAME)
         self.terms: tuple[Term, ...] = tuple(terms)
         self.newest = max([newest, *(term.epoch for term in self.terms)])
@@ -98,7 +98,7 @@ class EpochFile:
         self._lock: Final = threading.RLock()
 
     @classmethod
-    def load(cls, os_api: Door, root: str) -> EpochFile:
+    def load(cls, os_api: OsFiles, root: str) -> EpochFile:
         """Return the epochs of a store; none without a file. A damaged file of terms leaves the epochs without ids.
 
         Raises: CorruptFile if the file of epochs and its ``.bak`` are damaged, StorageError.

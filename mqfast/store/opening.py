@@ -177,7 +177,7 @@ def open_parts(
     queues = QueueStore(os_api, paths, config, files.topic_table, log.latch)
     close_steps.append(queues.close)
     queues.load()
-    queues.made_anew = partial(_note_restarted_queue, log, notes, files.consumer_offsets)
+    queues.on_restart = partial(_note_restarted_queue, log, notes, files.consumer_offsets)
     index = None
     if config.message_index_enable and config.index_file_write_enable:
         index = IndexService(os_api, paths.index, config, checkpoint)

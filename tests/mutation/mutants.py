@@ -329,7 +329,7 @@ MUTANTS: Final = (
         "            failed = _lead_and_release(s, target, False)\n",
         "            failed = _lead_and_release(s, target, True)\n",
         "whoever waits would wait for two syncs",
-        ("test_whoever_waits_for_the_disk_waits_for_the_page_that_puts_are_in_too",),
+        ("test_a_flush_with_waiters_covers_the_page_of_the_puts",),
         seconds=60,
     ),
     Mutant(
@@ -418,7 +418,7 @@ MUTANTS: Final = (
         "        futex_wake_one(&s.group_done[(group + 1) & 1])\n",
         "        pass\n",
         "who came too late for a sync must lead the next one",
-        ("test_who_came_too_late_leads_the_next_sync",),
+        ("test_group_commit_a_late_waiter_leads_the_next_sync",),
     ),
     Mutant(
         "outcome-ahead-not-awaited",
@@ -426,7 +426,7 @@ MUTANTS: Final = (
         "    while mq_load32(&s.ahead):\n",
         "    while False:\n",
         "the sync ahead of the log may have been told of the failure of this one",
-        ("test_a_sync_beside_one_ahead_waits_for_its_outcome",),
+        ("test_a_sync_waits_for_the_result_of_a_concurrent_prefault_sync",),
     ),
     Mutant(
         "failure-ahead-ignored",
@@ -802,7 +802,7 @@ MUTANTS: Final = (
         "w.at >= w.last_limit or mq_load32(w.waiting):\n",
         "w.at >= w.last_limit:\n",
         "a deletion and a close would wait for as long as others put",
-        ("test_who_waits_for_the_dispatch_has_it_next",),
+        ("test_a_waiter_for_the_dispatch_lock_gets_it_next",),
     ),
     Mutant(
         "pool-never-handed-over",
@@ -922,7 +922,7 @@ MUTANTS: Final = (
         "synced = self.covered_timestamp if left else timestamp\n",
         "synced = timestamp\n",
         "the checkpoint claims only what a sync has covered",
-        ("test_the_checkpoint_knows_nothing_of_units_that_were_left",),
+        ("test_the_checkpoint_does_not_claim_unflushed_units",),
     ),
     Mutant(
         "queue-sync-that-failed-does-not-latch",
@@ -938,7 +938,7 @@ MUTANTS: Final = (
         "            return 1                # after a failed sync nothing is synced\n",
         "            pass\n",
         "a store whose sync failed promises nothing any more, and must not go on as if it could",
-        ("test_behind_a_log_that_is_latched_nothing_is_synced",),
+        ("test_nothing_is_synced_after_the_log_is_latched",),
     ),
     Mutant(
         "short-queue-file-believed",
@@ -946,7 +946,7 @@ MUTANTS: Final = (
         " < 0 or st.bytes < q.file_bytes or mq_load32(f.lost):\n        return NEEDS_PYTHON",
         " < 0 or mq_load32(f.lost):\n        return NEEDS_PYTHON",
         "units in a file that was cut short would be called durable",
-        ("test_a_file_that_was_cut_short_is_told_and_costs_the_others_nothing",),
+        ("test_a_truncated_queue_file_is_an_error_of_that_queue_only",),
     ),
     Mutant(
         "queue-unmapped-to-its-end",
@@ -978,7 +978,7 @@ MUTANTS: Final = (
         "                handoff(self.mutex) ",
         "                release(self.mutex) ",
         "the thread that follows the log would have it before the one that was woken, time after time",
-        ("test_the_thread_that_follows_does_not_take_its_lock_again_before_the_one_that_waits",),
+        ("test_handoff_lets_a_waiter_own_the_dispatch_lock_first",),
     ),
     Mutant(
         "look-ahead-takes-the-first-file-for-all",

@@ -64,7 +64,7 @@ def test_nothing_is_made_for_a_store_that_closes(tmp_path: Path) -> None:
     assert lab(store).make_next_file() is False
 
 
-def test_a_log_that_ends_with_its_last_file_keeps_nobody_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_at_the_end_of_its_last_file_lets_services_sleep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a crash between the end of a file and the first record of the next: there is nothing to wait for."""
 
     class EndedLog:

@@ -45,7 +45,7 @@ def test_a_queue_without_a_watch_signals_nothing(tmp_path: Path) -> None:
     store.close()
 
 
-def test_an_inline_unit_is_told_of_by_the_put(tmp_path: Path) -> None:
+def test_long_poll_arrival_is_signalled_by_an_inline_put(tmp_path: Path) -> None:
     store = quiet(tmp_path / "s")
     arrivals = store.engine.arrivals()
     assert not arrivals.watch("T", 3, 1)
@@ -65,7 +65,7 @@ def test_an_inline_unit_is_told_of_by_the_put(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "settings", [{}, {"dispatch": "background"}, POOL, SYNC], ids=["keyed", "background", "pool", "sync"]
 )
-def test_a_unit_of_the_dispatcher_is_told_of_by_its_walk(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_long_poll_arrival_is_signalled_by_the_dispatcher(tmp_path: Path, settings: dict[str, Any]) -> None:
     store = still(tmp_path / "s", **settings)
     arrivals = store.engine.arrivals()
     assert not arrivals.watch("T", 0, 0)
@@ -77,7 +77,7 @@ def test_a_unit_of_the_dispatcher_is_told_of_by_its_walk(tmp_path: Path, setting
     store.close()
 
 
-def test_a_batch_is_one_signal_and_one_report_of_each_queue(tmp_path: Path) -> None:
+def test_a_batch_of_arrivals_is_one_signal_and_one_report_per_queue(tmp_path: Path) -> None:
     store = quiet(tmp_path / "s", 100)
     arrivals = store.engine.arrivals()
     for queue_id in range(100):
@@ -179,7 +179,7 @@ def test_a_deleted_topic_ends_its_watches(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_light_queue_is_told_of_too(tmp_path: Path) -> None:
+def test_an_arrival_in_a_light_queue_is_signalled(tmp_path: Path) -> None:
     store = still(tmp_path / "s", enable_lmq=True, enable_multi_dispatch=True)
     arrivals = store.engine.arrivals()
     assert not arrivals.watch("%LMQ%a", 0, 0)
@@ -203,7 +203,7 @@ def test_bad_arguments(tmp_path: Path) -> None:
     store.close()
 
 
-def test_close_wakes_who_waits(tmp_path: Path) -> None:
+def test_close_wakes_arrival_waiters(tmp_path: Path) -> None:
     store = mqfast.open(tmp_path / "s", mapped_file_bytes_commit_log=MIB)
     arrivals = store.engine.arrivals()
     arrivals.watch("T", 0, 0)

@@ -203,7 +203,7 @@ def test_recovery_stops_at_the_first_unit_that_is_none(tmp_path: Path) -> None:
         assert bytes_of(queue)[2 * 46 :] == bytes(2 * 46)
 
 
-def test_recovery_looks_at_the_last_three_files(tmp_path: Path) -> None:
+def test_recovery_reads_the_last_three_files(tmp_path: Path) -> None:
     queue = new(tmp_path)
     fill(queue, 20)
     queue.close()

@@ -93,7 +93,7 @@ def test_an_interval_leaves_the_page_that_puts_are_in_while_the_log_is_busy(
         assert store.log.flushed == written, "what was left goes with the next flush, however little it is"
 
 
-def test_whoever_waits_for_the_disk_waits_for_the_page_that_puts_are_in_too(tmp_path: Path) -> None:
+def test_a_flush_with_waiters_covers_the_page_of_the_puts(tmp_path: Path) -> None:
     for call in ("flush", "flush_pages"):
         with still(tmp_path / call, mapped_file_bytes_commit_log=64 << 20) as store:
             for _ in range(19):

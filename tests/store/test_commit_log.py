@@ -87,7 +87,7 @@ def test_files_that_are_never_removed(tmp_path: Path) -> None:
         assert store.log.remove_first().endswith(f"{0:020}")
 
 
-def test_the_first_failure_is_the_one_that_is_told(tmp_path: Path) -> None:
+def test_the_first_failure_is_reported(tmp_path: Path) -> None:
     with open_still(tmp_path / "store", **SMALL) as store:
         store.put("T", b"x")
         store.log.fail(errno.EIO)
@@ -238,7 +238,7 @@ def test_dispatch_follows_what_is_put_meanwhile(tmp_path: Path, monkeypatch: pyt
         assert (store.put_count, store.log.dispatched < store.log.written) == (7, True)
 
 
-def test_who_waits_for_the_dispatch_has_it_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiter_for_the_dispatch_lock_gets_it_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A walk behind a log that grew faster than queues were made kept the lock: a deletion and a close waited."""
     with open_still(tmp_path / "store") as store:
         keep_few_tails = lab(store).queues.keep_few_tails
@@ -279,7 +279,7 @@ def is_asleep(thread: threading.Thread) -> bool:
         return True
 
 
-def test_the_thread_that_follows_does_not_take_its_lock_again_before_the_one_that_waits(tmp_path: Path) -> None:
+def test_handoff_lets_a_waiter_own_the_dispatch_lock_first(tmp_path: Path) -> None:
     """It is awake, the other one is not yet: it had the lock up to 2,000 times in between."""
     with open_still(tmp_path / "store") as store:
         dispatcher, mutex, steps = lab(store).dispatcher, lab(store).dispatcher.locked(), 0
@@ -382,7 +382,7 @@ def test_a_ticket_keeps_why_it_failed(sim: Sim) -> None:
     sim.free()
 
 
-def test_a_flush_that_somebody_else_is_at_is_not_waited_for_longer_than_asked(tmp_path: Path) -> None:
+def test_flush_timeout_holds_while_another_thread_flushes(tmp_path: Path) -> None:
     os_api = OsApi()
     signature = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
     under_way, go_on = threading.Event(), threading.Event()

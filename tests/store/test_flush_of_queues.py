@@ -122,7 +122,7 @@ def test_a_sync_that_fails_latches_the_log_and_is_the_last_one(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("ticket", [False, True])
-def test_behind_a_log_that_is_latched_nothing_is_synced(tmp_path: Path, ticket: bool) -> None:
+def test_nothing_is_synced_after_the_log_is_latched(tmp_path: Path, ticket: bool) -> None:
     """It may be latched by whoever puts."""
     os_api, syncs = OsApi(), list[int]()
     with still(tmp_path / "store", os_api) as store:
@@ -163,7 +163,7 @@ def test_a_checkpoint_that_cannot_be_written_keeps_no_queue_from_the_disk(tmp_pa
         assert on_disk(store) == 2_000_000
 
 
-def test_a_checkpoint_that_somebody_removes_is_made_again_whole(tmp_path: Path) -> None:
+def test_a_removed_checkpoint_is_written_again_whole(tmp_path: Path) -> None:
     """48 bytes of it would be a damaged file."""
     os_api = OsApi()
     with still(tmp_path / "store", os_api) as store:
@@ -178,7 +178,7 @@ def test_a_checkpoint_that_somebody_removes_is_made_again_whole(tmp_path: Path) 
         assert on_disk(store) == 2_000_000
 
 
-def test_a_file_that_was_cut_short_is_told_and_costs_the_others_nothing(tmp_path: Path) -> None:
+def test_a_truncated_queue_file_is_an_error_of_that_queue_only(tmp_path: Path) -> None:
     with still(tmp_path / "store") as store:
         for queue_id in (0, 1, 2):
             put_unit(store, queue_id)
@@ -229,7 +229,7 @@ def test_a_queue_file_that_is_bad_at_close_keeps_the_log_from_nothing(tmp_path: 
     assert store.log.flushed == store.log.written
 
 
-def test_a_topic_that_is_deleted_during_a_sync_is_nobodys_error(tmp_path: Path) -> None:
+def test_a_topic_deleted_during_a_sync_raises_nothing(tmp_path: Path) -> None:
     os_api = OsApi()
     with still(tmp_path / "store", os_api) as store:
         put_unit(store)
@@ -244,7 +244,7 @@ def test_a_topic_that_is_deleted_during_a_sync_is_nobodys_error(tmp_path: Path) 
         assert lab(store).queues.get("T", 0) is None
 
 
-def test_whoever_waits_for_the_disk_by_callback_keeps_no_queue_from_it(tmp_path: Path) -> None:
+def test_flush_callbacks_do_not_delay_the_flush_of_queues(tmp_path: Path) -> None:
     """While such tickets come without a rest the thread never sleeps."""
     settings = {"flush_disk_type": "SYNC_FLUSH", "flush_interval_ms_consume_queue": 1}
     with still(tmp_path / "store", **settings) as store:

@@ -71,7 +71,7 @@ def come_late(store: MessageStore, count: int, heard: list[bool]) -> list[thread
     return threads
 
 
-def test_who_came_too_late_leads_the_next_sync(tmp_path: Path) -> None:
+def test_group_commit_a_late_waiter_leads_the_next_sync(tmp_path: Path) -> None:
     heard: list[bool] = []
     lengths: list[int] = []
 
@@ -94,7 +94,7 @@ def test_who_came_too_late_leads_the_next_sync(tmp_path: Path) -> None:
         assert 2 <= len(lengths) <= 4
 
 
-def test_nobody_is_forgotten(tmp_path: Path) -> None:
+def test_group_commit_wakes_every_waiter(tmp_path: Path) -> None:
     """Many waiters, some of whom leave at a deadline, and syncs of any length."""
     draw = random.Random(1)
     pauses = [draw.choice([0.0, 0.0, 0.0001, 0.0003]) for _ in range(997)]
@@ -134,7 +134,7 @@ def test_nobody_is_forgotten(tmp_path: Path) -> None:
         assert store.log.flushed == store.log.written
 
 
-def test_all_who_wait_hear_of_the_failure(tmp_path: Path) -> None:
+def test_a_failed_sync_fails_all_waiters(tmp_path: Path) -> None:
     heard: list[str] = []
 
     def wait(number: int) -> None:
@@ -192,7 +192,7 @@ def test_blocks_are_written_before_a_sync_needs_them(tmp_path: Path, memory: dic
 
 
 @with_and_without_a_pool
-def test_a_sync_beside_one_ahead_waits_for_its_outcome(tmp_path: Path, memory: dict[str, Any]) -> None:
+def test_a_sync_waits_for_the_result_of_a_concurrent_prefault_sync(tmp_path: Path, memory: dict[str, Any]) -> None:
     """The kernel may tell the one of what the other one's pages met."""
     begun, ended = threading.Event(), threading.Event()
 
@@ -263,7 +263,7 @@ def test_a_clock_that_stands_still_does_not_hold_a_sync_up(tmp_path: Path) -> No
         assert store.log.flushed == store.log.written
 
 
-def test_who_comes_back_alone_waits_for_nobody(tmp_path: Path) -> None:
+def test_a_lone_waiter_does_not_gather(tmp_path: Path) -> None:
     looks = 0
 
     def clock() -> int:

@@ -66,7 +66,7 @@ def test_a_removed_directory_is_not_taken_for_another_store(tmp_path: Path) -> N
             StoreLock.acquire(OsApi(), str(tmp_path / f"new{number}" / "lock")).release()
 
 
-def test_a_lock_that_nobody_holds_any_more_is_free(tmp_path: Path) -> None:
+def test_a_lock_without_a_holder_is_free(tmp_path: Path) -> None:
     StoreLock.acquire(OsApi(), str(tmp_path / "lock"))
     gc.collect()
     StoreLock.acquire(OsApi(), str(tmp_path / "lock")).release()
@@ -98,7 +98,7 @@ def test_other_stores_are_free_and_a_missing_directory_is_an_error(tmp_path: Pat
         StoreLock.acquire(OsApi(), str(tmp_path / "missing" / "lock"))
 
 
-def test_only_one_of_many_threads_gets_it(tmp_path: Path) -> None:
+def test_only_one_of_many_threads_gets_the_lock(tmp_path: Path) -> None:
     path = str(tmp_path / "lock")
     outcomes: list[object] = []
     start = threading.Barrier(8)

@@ -83,7 +83,7 @@ def _sources() -> list[Path]:
     )
 
 
-def test_nobody_else_calls_the_system_for_files() -> None:
+def test_only_os_api_calls_the_system_for_files() -> None:
     found = []
     for path in _sources():
         name = path.relative_to(ROOT).as_posix()
@@ -279,9 +279,7 @@ def test_latencies_of_a_disk(tmp_path: Path) -> None:
         OsApi().sync_latencies_ns(tmp_path / "none" / "probe")
 
 
-def test_directories_that_somebody_else_makes_or_that_cannot_be_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_makedirs_with_a_concurrent_mkdir_or_a_failed_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     OsApi().makedirs("relative")
     OsApi().makedirs("/")
@@ -330,7 +328,7 @@ def test_checksums() -> None:
     assert crc32_variant() in ("vpclmul512", "vpclmul256", "pclmul", "arm_pmull", "arm_crc", "portable")
 
 
-def test_who_holds_a_lock_that_nests_may_take_it_again() -> None:
+def test_a_nesting_mutex_can_be_reacquired_by_its_owner() -> None:
     mutex = Mutex(nests=True)
     entered = threading.Event()
 
@@ -363,7 +361,7 @@ def test_who_holds_a_lock_that_nests_may_take_it_again() -> None:
         (21, lambda os_api, path: os_api.fsync_dir(path)),
     ],
 )
-def test_a_file_system_that_takes_its_time_stops_nobody_else(tmp_path: Path, slot: int, work: Any) -> None:
+def test_a_slow_file_system_call_releases_the_gil(tmp_path: Path, slot: int, work: Any) -> None:
     """A rename that waited for the journal kept the GIL: here it waits for a signal, at most 8 seconds."""
     os_api = OsApi()
     table = (ctypes.c_void_p * 27).from_address(os_api.table_address)

@@ -130,7 +130,7 @@ def test_by_the_clock_a_busy_queue_keeps_the_page_that_its_units_come_to(tmp_pat
         assert len(bodies(store)) == 20_010
 
 
-def test_the_checkpoint_knows_nothing_of_units_that_were_left(tmp_path: Path) -> None:
+def test_the_checkpoint_does_not_claim_unflushed_units(tmp_path: Path) -> None:
     os_api = OsApi()
     with still(tmp_path / "store", os_api, mapped_file_bytes_consume_queue=6_000_000) as store:
         known = []

@@ -137,7 +137,7 @@ def test_system_topics_are_not_dispatched_further(tmp_path: Path, topic: str) ->
         assert lab(store).queues.topics() == [topic]
 
 
-def test_a_search_by_time_in_a_queue_whose_messages_are_gone(tmp_path: Path) -> None:
+def test_offset_by_time_in_a_queue_of_deleted_messages(tmp_path: Path) -> None:
     with open_still(tmp_path / "store", **SMALL) as store:
         for _ in range(30):
             store.put("T", b"x" * 900)

@@ -93,7 +93,7 @@ def test_a_file_whose_time_is_over_goes_at_the_hour_or_when_space_is_short(tmp_p
         assert store.retention.run_once(now) > 0
 
 
-def test_the_policy_is_said_in_one_line(tmp_path: Path) -> None:
+def test_the_retention_policy_is_one_line(tmp_path: Path) -> None:
     with filled(tmp_path / "store", retention_bytes=128 << 10, retention_when_full="refuse") as store:
         line = store.retention.policy()
         assert "131072 bytes" in line
@@ -110,7 +110,7 @@ def test_the_budget_is_compared_with_the_files_that_are_there(tmp_path: Path) ->
         mqfast.open(tmp_path / "new", retention_bytes=128 << 10)
 
 
-def test_a_lease_keeps_what_somebody_planned_to_read_until_it_ends(tmp_path: Path) -> None:
+def test_a_read_lease_keeps_log_files_until_it_ends(tmp_path: Path) -> None:
     with filled(tmp_path / "store", retention_bytes=128 << 10) as store:
         second = store.log.files[1].start_offset
         lease = Path(write_lease(store.os_api, str(tmp_path / "store"), second + 1, 60_000))
@@ -165,7 +165,7 @@ def test_two_passes_at_once_take_turns(tmp_path: Path) -> None:
         assert sorted(removed) == [0, files - len(store.log.files)]
 
 
-def test_the_next_runs_remove_what_is_expired_when_somebody_asks(tmp_path: Path) -> None:
+def test_clean_now_deletes_expired_files_at_any_hour(tmp_path: Path) -> None:
     """Whatever the hour; the service wakes up for it."""
     another_hour = f"{(time.localtime().tm_hour + 12) % 24:02d}"
     settings = {"file_reserved_time_hours": 0, "delete_when": another_hour}
@@ -179,7 +179,7 @@ def test_the_next_runs_remove_what_is_expired_when_somebody_asks(tmp_path: Path)
         assert store.min_physical_offset > first
 
 
-def test_a_removed_file_that_is_held_for_long_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_removed_file_with_a_long_hold_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with (
         caplog.at_level(logging.WARNING, "mqfast.store"),
         filled(tmp_path / "store", retention_bytes=128 << 10) as store,

@@ -192,7 +192,7 @@ def unread_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("forced", [False, True], ids=["size", "forced"])
-def test_what_a_group_had_not_read_is_counted_and_told(
+def test_deleted_unread_messages_are_counted_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, forced: bool
 ) -> None:
     """Groups without a commit, with one of another queue, and consumers that read without a commit count as well."""

@@ -26,7 +26,7 @@ def end_of(result: Any) -> int:
     return int(result.physical_offset + result.size)
 
 
-def test_ten_thousand_that_wait_are_one_call_a_sync(tmp_path: Path) -> None:
+def test_ten_thousand_waiters_are_one_callback_per_sync(tmp_path: Path) -> None:
     calls: list[tuple[int, MqfastError | None]] = []
     with mqfast.open(tmp_path / "s", **SYNC | {"mapped_file_bytes_commit_log": 64 << 20}) as store:
         watch = store.engine.watch_flushed(lambda flushed, error: calls.append((flushed, error)))
@@ -54,7 +54,7 @@ def test_a_watch_that_wants_nothing_is_not_called(tmp_path: Path) -> None:
     assert calls == []
 
 
-def test_what_is_durable_already_is_told_of_too(tmp_path: Path) -> None:
+def test_a_watch_is_called_for_an_offset_that_is_durable_already(tmp_path: Path) -> None:
     calls: list[int] = []
     with mqfast.open(tmp_path / "s", **SYNC) as store:
         watch = store.engine.watch_flushed(lambda flushed, error: calls.append(flushed))
@@ -93,7 +93,7 @@ def test_a_closed_watch_is_called_no_more(tmp_path: Path) -> None:
         kept.want(end + 1)
 
 
-def test_a_failed_sync_is_told_once_with_its_error(tmp_path: Path) -> None:
+def test_a_failed_sync_is_reported_once_with_its_error(tmp_path: Path) -> None:
     calls: list[MqfastError | None] = []
     store = still(tmp_path / "s")
     watch = store.engine.watch_flushed(lambda flushed, error: calls.append(error))
@@ -175,7 +175,7 @@ def test_many_loops_and_threads_share_the_syncs(tmp_path: Path) -> None:
         assert store.stats()["sync_calls"] < 300
 
 
-def test_aput_of_a_loop_that_is_gone_leaves_no_watch(tmp_path: Path) -> None:
+def test_aput_of_a_closed_loop_leaves_no_watch(tmp_path: Path) -> None:
     with mqfast.open(tmp_path / "s", **SYNC) as store:
         for _ in range(5):
             asyncio.run(store.aput("T", b"x"))

@@ -16,7 +16,7 @@ from mqfast.ha.failover.etcd import Value
 from mqfast.ha.failover.etcd_state import State
 
 if TYPE_CHECKING:
-    from mqfast.store.base.paths import Door
+    from mqfast.store.base.paths import OsFiles
 
 __all__ = ["KnownRecord"]
 
@@ -30,7 +30,7 @@ class KnownRecord:
     Thread: no concurrent calls. Durability: every change is on the disk when the call returns.
     """
 
-    def __init__(self, os_api: Door, root: str) -> None:
+    def __init__(self, os_api: OsFiles, root: str) -> None:
         """Load the file. Raises: CorruptFile, StorageError."""
         self.path: Final = os.path.join(root, _NAME)
         self._door: Final = os_api

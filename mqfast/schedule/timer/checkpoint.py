@@ -12,7 +12,7 @@ import struct
 from typing import Final, NamedTuple, Self
 
 from mqfast.errors import FieldError, StoreNotFound
-from mqfast.store.base.paths import Door
+from mqfast.store.base.paths import OsFiles
 from mqfast.store.reader.timer_files import CHECKPOINT_BYTES
 
 __all__ = ["TimerCheckpoint", "load_checkpoint", "of_master", "write_checkpoint"]
@@ -71,7 +71,7 @@ def of_master(checkpoint: TimerCheckpoint) -> TimerCheckpoint:
     return checkpoint._replace(flushed=0, queue_offset=0)
 
 
-def load_checkpoint(os_api: Door, path: str) -> TimerCheckpoint | None:
+def load_checkpoint(os_api: OsFiles, path: str) -> TimerCheckpoint | None:
     """Read the file; None for a file that is missing, too short, or has invalid numbers (logged as a warning).
 
     Raises: StorageError.
@@ -89,7 +89,7 @@ def load_checkpoint(os_api: Door, path: str) -> TimerCheckpoint | None:
     return checkpoint if any(checkpoint[:4]) else None
 
 
-def write_checkpoint(os_api: Door, path: str, checkpoint: TimerCheckpoint) -> None:
+def write_checkpoint(os_api: OsFiles, path: str, checkpoint: TimerCheckpoint) -> None:
     """Write and sync the file. Raises: StorageError. Durability: the checkpoint survives power loss."""
     data = checkpoint.encode()
     if os_api.exists(path) and os_api.file_size(path) == _FILE_BYTES:

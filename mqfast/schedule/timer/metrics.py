@@ -11,7 +11,7 @@ import logging
 from typing import Any
 
 from mqfast.errors import CorruptFile
-from mqfast.store.base.paths import Door
+from mqfast.store.base.paths import OsFiles
 from mqfast.store.meta.metadata import ConfigFile
 
 __all__ = ["TimerMetrics"]
@@ -25,7 +25,7 @@ class TimerMetrics:
     Thread: one thread counts; ``persist`` of a result of ``text`` may run in another thread.
     """
 
-    def __init__(self, os_api: Door, path: str) -> None:
+    def __init__(self, os_api: OsFiles, path: str) -> None:
         self._door = os_api
         self._path = path
         self._counts: dict[str, list[int]] = {}

@@ -1,1 +1,1 @@
-"""What all rooms of the store stand on: the operating system, mapped files, locks, services, paths, results."""
+"""The foundation of the store: operating system, mapped files, locks, services, paths, results."""

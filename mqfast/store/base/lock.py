@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 from mqfast.errors import DiskFull, StoreLocked
 from mqfast.store.base.lock_holder import find_holder
 from mqfast.store.base.os_api import Mutex
-from mqfast.store.base.paths import ByteLockHandle, DirectoryHandle, Door
+from mqfast.store.base.paths import ByteLockHandle, DirectoryHandle, OsFiles
 
 __all__ = ["ADVICE", "StoreLock", "abort_exists", "create_abort", "remove_abort"]
 
@@ -63,7 +63,7 @@ def _parent(path: str) -> str:
     return path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
 
 
-def _refusal(os_api: Door, path: str, store: str) -> StoreLocked:
+def _refusal(os_api: OsFiles, path: str, store: str) -> StoreLocked:
     holder = find_holder(os_api, path, f"{_parent(path)}/abort")
     if holder is not None and holder.pid == os.getpid():
         return StoreLocked(EAGAIN, f"the store is already open in this process: {_ADVICE_HERE}", store)
@@ -88,7 +88,7 @@ class StoreLock:
         self._held: Final = _registry.held
 
     @classmethod
-    def acquire(cls, os_api: Door, path: str) -> StoreLock:
+    def acquire(cls, os_api: OsFiles, path: str) -> StoreLock:
         """Lock the store of the lock file ``path``, without waiting; the directory must exist.
 
         Raises: StoreLocked, with the process that has the store open, if the system reports the process; StorageError.
@@ -107,7 +107,7 @@ class StoreLock:
             _registry.held[key] = lock
             return lock
 
-    def cover(self, os_api: Door, directories: Sequence[str]) -> None:
+    def cover(self, os_api: OsFiles, directories: Sequence[str]) -> None:
         """Lock these log directories as well, and create missing directories.
 
         Raises: StoreLocked, StorageError.
@@ -160,12 +160,12 @@ class StoreLock:
         self.release()
 
 
-def abort_exists(os_api: Door, path: str) -> bool:
+def abort_exists(os_api: OsFiles, path: str) -> bool:
     """Return true if the last writer ended without closing the store. The content of the file does not matter."""
     return os_api.exists(path)
 
 
-def create_abort(os_api: Door, path: str, pid: int) -> None:
+def create_abort(os_api: OsFiles, path: str, pid: int) -> None:
     """Create the abort file with the writer's decimal process id; the file is durable on return.
 
     Raises: DiskFull where not even the name has room; the content, which is not needed, may be missing.
@@ -178,7 +178,7 @@ def create_abort(os_api: Door, path: str, pid: int) -> None:
     os_api.fsync_dir(_parent(path))
 
 
-def remove_abort(os_api: Door, path: str) -> None:
+def remove_abort(os_api: OsFiles, path: str) -> None:
     """Remove the abort file at a clean close; call after everything else was flushed."""
     os_api.unlink(path, missing_ok=True)
     os_api.fsync_dir(_parent(path))

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from mqfast.errors import StorageError, StoreNotFound
-from mqfast.store.base.paths import Door
+from mqfast.store.base.paths import OsFiles
 
 __all__ = ["Holder", "find_holder"]
 
@@ -30,7 +30,7 @@ class Holder(NamedTuple):
         return f"process {self.pid} ({self.command})" if self.command else f"process {self.pid}"
 
 
-def find_holder(os_api: Door, lock_path: str, abort_path: str) -> Holder | None:
+def find_holder(os_api: OsFiles, lock_path: str, abort_path: str) -> Holder | None:
     """Return the process that holds the lock on ``lock_path``, else the process that ``abort`` names, else None.
 
     The process of ``abort`` is not returned if /proc shows the open files, since the lock is not among those. The
@@ -48,19 +48,19 @@ def find_holder(os_api: Door, lock_path: str, abort_path: str) -> Holder | None:
     return None
 
 
-def _text(os_api: Door, path: str) -> str:
+def _text(os_api: OsFiles, path: str) -> str:
     try:
         return os_api.read_file(path).decode("utf-8", "replace")
     except _UNREADABLE:
         return ""
 
 
-def _noted(os_api: Door, abort_path: str) -> int | None:
+def _noted(os_api: OsFiles, abort_path: str) -> int | None:
     text = _text(os_api, abort_path).strip()
     return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 10 else None
 
 
-def _command(os_api: Door, pid: int) -> str:
+def _command(os_api: OsFiles, pid: int) -> str:
     words = _text(os_api, f"/proc/{pid}/cmdline").replace("\0", " ").strip()
     text = "".join(c if c.isprintable() else "?" for c in words)
     return text if len(text) <= _MOST_COMMAND else text[:_MOST_COMMAND] + "..."
@@ -71,7 +71,7 @@ def _is_lock_on(words: list[str], inode: int) -> bool:
     return len(words) >= 8 and words[3] == "WRITE" and words[5].rpartition(":")[2] == str(inode)
 
 
-def _of_record_lock(os_api: Door, inode: int) -> int | None:
+def _of_record_lock(os_api: OsFiles, inode: int) -> int | None:
     for line in _text(os_api, "/proc/locks").splitlines():
         words = line.split()
         if _is_lock_on(words, inode) and words[1] == "POSIX" and words[4].isdigit() and int(words[4]) > 0:
@@ -79,7 +79,7 @@ def _of_record_lock(os_api: Door, inode: int) -> int | None:
     return None
 
 
-def _processes(os_api: Door, first: int | None) -> Iterator[int]:
+def _processes(os_api: OsFiles, first: int | None) -> Iterator[int]:
     if first is not None:
         yield first
     with suppress(*_UNREADABLE):
@@ -88,7 +88,7 @@ def _processes(os_api: Door, first: int | None) -> Iterator[int]:
                 yield int(name)
 
 
-def _of_open_file(os_api: Door, inode: int, first: int | None) -> int | None:
+def _of_open_file(os_api: OsFiles, inode: int, first: int | None) -> int | None:
     cpu_limit_s = time.thread_time() + _MOST_CPU_S  # CPU time, not wall time: a busy machine finds the holder as well
     for pid in _processes(os_api, first):
         if time.thread_time() > cpu_limit_s:
@@ -102,13 +102,13 @@ def _of_open_file(os_api: Door, inode: int, first: int | None) -> int | None:
     return None
 
 
-def _can_be_seen(os_api: Door, pid: int) -> bool:
+def _can_be_seen(os_api: OsFiles, pid: int) -> bool:
     with suppress(*_UNREADABLE):
         return bool(os_api.listdir(f"/proc/{pid}/fd"))  # empty: there is no such process
     return False
 
 
-def _has_lock(os_api: Door, pid: int, descriptor: str, inode: int) -> bool:
+def _has_lock(os_api: OsFiles, pid: int, descriptor: str, inode: int) -> bool:
     return any(
         line.startswith("lock:") and _is_lock_on(line.split()[1:], inode)
         for line in _text(os_api, f"/proc/{pid}/fdinfo/{descriptor}").splitlines()

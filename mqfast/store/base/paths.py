@@ -22,7 +22,7 @@ from mqfast.message import broker_accepts_topic
 __all__ = [
     "ByteLockHandle",
     "DirectoryHandle",
-    "Door",
+    "OsFiles",
     "OffsetFile",
     "StorePaths",
     "absolute",
@@ -59,7 +59,7 @@ class DirectoryHandle(Protocol):
     def close(self) -> None: ...
 
 
-class Door(Protocol):
+class OsFiles(Protocol):
     """The part of ``mqfast.store.base.os_api.OsApi`` for modules that keep small files; every method raises
     StorageError.
     """
@@ -120,7 +120,7 @@ def absolute(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], what: st
         raise StoreNotFound(ENOENT, f"{what}: relative, and the working directory was removed", text) from None
 
 
-def root_of(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], os_api: Door) -> str:
+def root_of(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], os_api: OsFiles) -> str:
     """Return the absolute path of a store that a user named.
 
     Raises: as absolute; StoreNotFound when the path, or a parent, is a file.
@@ -297,7 +297,7 @@ def parse_index_name(name: str, directory: str = "") -> int:
     return int(time.mktime((year, month, day, hour, minute, second, 0, 0, -1))) * 1000 + ms
 
 
-def list_offset_files(os_api: Door, directory: str) -> tuple[list[OffsetFile], list[str]]:
+def list_offset_files(os_api: OsFiles, directory: str) -> tuple[list[OffsetFile], list[str]]:
     """Return the offset-named files of a directory in order, and the other names; both empty for a missing
     directory.
     """
@@ -313,7 +313,7 @@ def list_offset_files(os_api: Door, directory: str) -> tuple[list[OffsetFile], l
     return files, others
 
 
-def list_index_files(os_api: Door, directory: str) -> tuple[list[str], list[str]]:
+def list_index_files(os_api: OsFiles, directory: str) -> tuple[list[str], list[str]]:
     """Return the names of the index files, oldest first, and the other names in the directory."""
     names: list[str] = []
     others: list[str] = []
@@ -328,7 +328,7 @@ def queue_dir(base: str, topic: str, queue_id: int) -> str:
     return f"{base}/{topic}/{queue_id}"
 
 
-def queue_ids(os_api: Door, base: str, topic: str) -> list[int]:
+def queue_ids(os_api: OsFiles, base: str, topic: str) -> list[int]:
     """Return the queue ids that have a directory below the topic's; other names are skipped.
 
     Raises: StorageError for an unreadable directory, unless no broker accepts the name as a topic, as ``lost+found``.
@@ -347,12 +347,12 @@ def queue_ids(os_api: Door, base: str, topic: str) -> list[int]:
     )
 
 
-def list_queues(os_api: Door, base: str) -> dict[str, list[int]]:
+def list_queues(os_api: OsFiles, base: str) -> dict[str, list[int]]:
     """Return topic -> queue ids that have a directory below ``base``. Raises: as queue_ids."""
     return {topic: queue_ids(os_api, base, topic) for topic in os_api.subdirectories(base)}
 
 
-def _first_files(os_api: Door, base: str) -> Iterator[tuple[str, int]]:
+def _first_files(os_api: OsFiles, base: str) -> Iterator[tuple[str, int]]:
     """Yield path and length of the first file of each queue."""
     for topic in os_api.subdirectories(base):
         for queue_id in queue_ids(os_api, base, topic):
@@ -362,7 +362,7 @@ def _first_files(os_api: Door, base: str) -> Iterator[tuple[str, int]]:
                     yield file.path, size
 
 
-def usual_queue_bytes(os_api: Door, base: str, configured: int) -> tuple[int, str]:
+def usual_queue_bytes(os_api: OsFiles, base: str, configured: int) -> tuple[int, str]:
     """Return the length of the queue files below ``base``, and a file of that length; 0 without files.
 
     A truncated or extended file must not decide for the others: the result is the most frequent length of the first

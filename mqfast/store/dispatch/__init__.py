@@ -1,1 +1,1 @@
-"""From the log into queues and index (RocketMQ: ReputMessageService)."""
+"""Dispatch of the log to queues and index (RocketMQ: ReputMessageService)."""

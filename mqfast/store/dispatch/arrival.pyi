@@ -1,4 +1,4 @@
-"""Types of arrival.pyx; what each part does is described there."""
+"""Types of arrival.pyx; the docstrings are there."""
 
 from typing import Any
 

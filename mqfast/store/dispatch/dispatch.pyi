@@ -1,4 +1,4 @@
-"""Types of dispatch.pyx; what each part does is described there."""
+"""Types of dispatch.pyx; the docstrings are there."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager

@@ -1,1 +1,1 @@
-"""append.pyx has nothing to call from Python; what each part does is described there."""
+"""append.pyx has no Python names."""

@@ -1,4 +1,4 @@
-"""Types of commit_log.pyx; what each part does is described there."""
+"""Types of commit_log.pyx; the docstrings are there."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,1 +1,1 @@
-"""group_commit.pyx has nothing to call from Python; what each part does is described there."""
+"""group_commit.pyx has no Python names."""

@@ -1,1 +1,1 @@
-"""idle.pyx has nothing to call from Python; what each part does is described there."""
+"""idle.pyx has no Python names."""

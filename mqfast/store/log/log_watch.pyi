@@ -1,1 +1,1 @@
-"""log_watch.pyx has nothing for Python."""
+"""log_watch.pyx has no Python names."""

@@ -1,4 +1,4 @@
-"""Types of raw_bytes.pyx; what each part does is described there."""
+"""Types of raw_bytes.pyx; the docstrings are there."""
 
 from contextlib import AbstractContextManager
 

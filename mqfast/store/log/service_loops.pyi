@@ -1,4 +1,4 @@
-"""Types of service_loops.pyx; what each part does is described there."""
+"""Types of service_loops.pyx; the docstrings are there."""
 
 from mqfast.store.base.event import Event
 from mqfast.store.base.os_api import Mutex

@@ -1,4 +1,4 @@
-"""Types of transient_pool.pyx; what each part does is described there."""
+"""Types of transient_pool.pyx; the docstrings are there."""
 
 from typing import Self
 

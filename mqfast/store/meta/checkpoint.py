@@ -12,7 +12,7 @@ import logging
 import struct
 from typing import Any, Final
 
-from mqfast.store.base.paths import Door
+from mqfast.store.base.paths import OsFiles
 from mqfast.store.meta.checkpoint_file import CheckpointFile
 
 __all__ = ["StoreCheckpoint"]
@@ -47,12 +47,12 @@ class StoreCheckpoint(CheckpointFile):
     confirm_phy_offset: int = _number(4)
     logics_physical_offset: int = _number(5)
 
-    def __init__(self, os_api: Door, path: str) -> None:
+    def __init__(self, os_api: OsFiles, path: str) -> None:
         super().__init__(os_api, path)
         self.warnings: list[str] = []
 
     @classmethod
-    def load(cls, os_api: Door, path: str) -> StoreCheckpoint:
+    def load(cls, os_api: OsFiles, path: str) -> StoreCheckpoint:
         """Read the file. All values are 0 for a missing file, and with a warning for a wrong length or impossible
         values.
 

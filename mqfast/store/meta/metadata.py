@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Self
 
 from mqfast.errors import CorruptFile, DiskFull, InternalError, StoreNotFound, UsageError
 from mqfast.store.base.os_api import Mutex
-from mqfast.store.base.paths import Door
+from mqfast.store.base.paths import OsFiles
 from mqfast.util import fastjson
 
 __all__ = [
@@ -46,7 +46,7 @@ class ConfigFile:
     Source: ConfigManager.
     """
 
-    def __init__(self, os_api: Door, path: str, check: Callable[[_Json], None] | None = None) -> None:
+    def __init__(self, os_api: OsFiles, path: str, check: Callable[[_Json], None] | None = None) -> None:
         self.path: Final = path
         self.warnings: list[str] = []
         self._door: Final = os_api
@@ -214,7 +214,7 @@ class _Table:
     _TABLE: ClassVar[str]
     _VERSIONED: ClassVar[bool] = True
 
-    def __init__(self, os_api: Door, path: str) -> None:
+    def __init__(self, os_api: OsFiles, path: str) -> None:
         self._door: Final = os_api
         self._file: Final = ConfigFile(os_api, path, self._check)
         self._lock: Final = Mutex()
@@ -222,7 +222,7 @@ class _Table:
         self._texts: dict[str | int, bytes] = {}
 
     @classmethod
-    def load(cls, os_api: Door, path: str) -> Self:
+    def load(cls, os_api: OsFiles, path: str) -> Self:
         """Read the file, or the ``.bak``; empty without both.
 
         Raises: CorruptFile, StorageError.

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from mqfast.errors import CorruptFile
 from mqfast.store.base.os_api import Mutex
-from mqfast.store.base.paths import Door, StorePaths
+from mqfast.store.base.paths import OsFiles, StorePaths
 from mqfast.store.meta.metadata import ConfigFile
 from mqfast.store.record.record import StoredMessage
 
@@ -98,7 +98,7 @@ def _check(root: dict[Any, Any]) -> None:
 class StoreNotes:
     """``config/mqfast.json`` of a store. Thread: any."""
 
-    def __init__(self, os_api: Door, paths: StorePaths) -> None:
+    def __init__(self, os_api: OsFiles, paths: StorePaths) -> None:
         self.path: Final = notes_path(paths)
         self.warnings: list[str] = []
         self._file: Final = ConfigFile(os_api, self.path, _check)
@@ -106,7 +106,7 @@ class StoreNotes:
         self._root: dict[str, Any] = {}
 
     @classmethod
-    def load(cls, os_api: Door, paths: StorePaths) -> StoreNotes:
+    def load(cls, os_api: OsFiles, paths: StorePaths) -> StoreNotes:
         """Read the notes; empty for a missing file, and with a warning for a damaged file. Raises: StorageError."""
         self = cls(os_api, paths)
         try:

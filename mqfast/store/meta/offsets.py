@@ -16,7 +16,7 @@ from typing import Any, Final
 from mqfast.errors import CorruptFile, UsageError
 from mqfast.message import LMQ_PREFIX
 from mqfast.store.base.os_api import Mutex
-from mqfast.store.base.paths import Door, StorePaths
+from mqfast.store.base.paths import OsFiles, StorePaths
 from mqfast.store.meta.metadata import ConfigFile, new_data_version, next_data_version
 from mqfast.util.validate import is_whole
 
@@ -86,7 +86,7 @@ class ConsumerOffsets:
     Source: ConsumerOffsetManager, LmqConsumerOffsetManager.
     """
 
-    def __init__(self, os_api: Door, path: str, *, lmq: bool = False, version_step: int = 500) -> None:
+    def __init__(self, os_api: OsFiles, path: str, *, lmq: bool = False, version_step: int = 500) -> None:
         self._door: Final = os_api
         self._file: Final = ConfigFile(os_api, path, _check)
         self._lmq: Final = lmq
@@ -101,7 +101,7 @@ class ConsumerOffsets:
         self._followed: dict[str, dict[str, dict[int, int]]] = {}
 
     @classmethod
-    def load(cls, os_api: Door, path: str, *, lmq: bool = False, version_step: int = 500) -> ConsumerOffsets:
+    def load(cls, os_api: OsFiles, path: str, *, lmq: bool = False, version_step: int = 500) -> ConsumerOffsets:
         """Read the file, or the ``.bak``; no offsets without both.
 
         Args: ``path`` is StorePaths.offsets_file(lmq); ``version_step`` is consumer_offset_update_version_step.
@@ -115,7 +115,7 @@ class ConsumerOffsets:
         return self
 
     @classmethod
-    def of_store(cls, os_api: Door, paths: StorePaths, *, lmq: bool, version_step: int) -> ConsumerOffsets:
+    def of_store(cls, os_api: OsFiles, paths: StorePaths, *, lmq: bool, version_step: int) -> ConsumerOffsets:
         """Load the offsets of a store by ``load``.
 
         With light queues the offsets of all groups are in a separate file. Just after a switch of light queues this

@@ -1,4 +1,4 @@
-"""Types of consume_queue.pyx; what each part does is described there."""
+"""Types of consume_queue.pyx; the docstrings are there."""
 
 from mqfast.store.base.mapped_file import Latch, MappedFile
 from mqfast.store.base.os_api import OsApi

@@ -1,4 +1,4 @@
-"""Types of queue_flush.pyx; what each part does is described there."""
+"""Types of queue_flush.pyx; the docstrings are there."""
 
 from mqfast.store.queues.consume_queue import ConsumeQueue
 

@@ -123,7 +123,7 @@ class QueueStore:
         self.floors: dict[str, int] = {}
         self.warnings: list[str] = []
 
-    # --- making and finding ---
+    # --- creation and lookup ---
 
     def is_batch(self, topic: str) -> bool:
         """Return true if the queues of the topic have 46-byte units, by topics.json or by the files."""

@@ -1,4 +1,4 @@
-"""Types of unit_bytes.pyx; what each part does is described there."""
+"""Types of unit_bytes.pyx; the docstrings are there."""
 
 from mqfast.store.base.mapped_file import MappedFile
 
