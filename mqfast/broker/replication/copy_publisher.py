@@ -28,23 +28,23 @@ class OwnCopy:
         self._key: Final = key
         self._ttl_s: Final = ttl_s
         self._lease = 0
-        self._told: Copy | None = None
+        self._published: Copy | None = None
 
-    async def tell(self, copy: Copy) -> None:
+    async def publish(self, copy: Copy) -> None:
         """Write the state, or renew an unchanged state. Raises: EtcdUnreachable."""
         if self._lease and await self._call(self._etcd.keep_alive, self._lease) <= 0:
             self._lease = 0
-        if self._lease and self._told == copy:
+        if self._lease and self._published == copy:
             return
         if not self._lease:
             self._lease = await self._call(self._etcd.grant, self._ttl_s)
-        self._told = None  # a write without an answer may not have happened
+        self._published = None  # a write without an answer may not have happened
         await self._call(self._etcd.write, [], [(self._key, copy.encoded(), self._lease)])
-        self._told = copy
+        self._published = copy
 
     async def withdraw(self) -> None:
         """Delete the key; if etcd does not answer, the key expires with the lease."""
-        lease, self._lease, self._told = self._lease, 0, None
+        lease, self._lease, self._published = self._lease, 0, None
         if lease:
             with contextlib.suppress(EtcdUnreachable):
                 await self._call(self._etcd.revoke, lease)

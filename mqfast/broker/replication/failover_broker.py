@@ -121,8 +121,8 @@ class FailoverBroker:
         was_master = self.right.is_active
         self.right.revoke()
         if was_master:
-            self._take(False)
-            await self._let_slaves_be_level()
+            self._accept_messages(False)
+            await self._wait_for_slaves()
         if was_master:
             await self._release()
         lease = self._keeper.drop()
@@ -139,7 +139,7 @@ class FailoverBroker:
         self._calls.shutdown(wait=True)
         self.etcd.close()
 
-    async def _let_slaves_be_level(self) -> None:
+    async def _wait_for_slaves(self) -> None:
         replicas, end = self.broker.context.replicas, self.broker.context.engine.raw.end
         slave_ids = (self._set.members if self._set is not None else frozenset()) - {self._config["brokerId"]}
         with contextlib.suppress(TimeoutError):
@@ -187,10 +187,10 @@ class FailoverBroker:
         """Refuse messages once the lease ends; a put also checks the clock."""
         while True:
             self._keeper.heartbeat()
-            self._take(self.right.is_valid())
+            self._accept_messages(self.right.is_valid())
             await asyncio.sleep(_WATCH_S)
 
-    def _take(self, takes: bool) -> None:
+    def _accept_messages(self, takes: bool) -> None:
         if takes == self._takes:
             return
         self._takes = takes
@@ -204,7 +204,7 @@ class FailoverBroker:
     async def _run(self) -> None:
         while True:
             try:
-                await self._turn(await self._look())
+                await self._run_round(await self._read_view())
                 self._settled.set()
             except EtcdUnreachable as error:
                 self._limit.warning("etcd", "%s", error)
@@ -214,10 +214,10 @@ class FailoverBroker:
                 _log.exception("a turn of the fail-over failed; the next one tries again")
             await asyncio.sleep(self._ttl_s / 12)
 
-    async def _look(self) -> View:
+    async def _read_view(self) -> View:
         return await self._call(read_view, self.etcd, self._keys)
 
-    async def _turn(self, view: View) -> None:
+    async def _run_round(self, view: View) -> None:
         if not self._is_open:  # the last change of role failed
             await self._open(is_slave=True)
         leader = view.leader
@@ -238,23 +238,23 @@ class FailoverBroker:
         self._keeper.drop()
         if not self.broker.config.is_slave:
             _log.warning("broker %d is the master of epoch %d: this one follows", leader.member.id, leader.epoch)
-            self._take(False)
+            self._accept_messages(False)
             await self._reopen(is_slave=True)
         replicas = self.broker.context.replicas
         if (doubt := self._doubt(view)) is not None:
             # Following would truncate acknowledged messages of the newer epoch. The master reads this copy and resigns.
-            await self._own_copy.tell(self._copy())
-            self._wait(
+            await self._own_copy.publish(self._copy())
+            self._set_no_master(
                 f"broker {leader.member.id} is the master of epoch {leader.epoch} by an older record: {doubt}; it is "
                 "not followed"
             )
             return
         await self._own_copy.withdraw()
         replicas.no_master = None
-        await self._note(view.state, leader.member.id)
+        await self._store_record(view.state, leader.member.id)
         replicas.follow(leader.member.address, leader.member.ha)
 
-    def _wait(self, why: str) -> None:
+    def _set_no_master(self, why: str) -> None:
         self.broker.context.replicas.no_master = why
         self._limit.warning("wait", "%s", why)
 
@@ -279,7 +279,7 @@ class FailoverBroker:
             return None
         return f"etcd has no record of this name, and the store of broker {newest.id} has epoch {newest.epoch}"
 
-    async def _note(self, state: State | None, *members: int) -> None:
+    async def _store_record(self, state: State | None, *members: int) -> None:
         """Store a record that is in force, and brokers of the name. Raises: StorageError."""
         in_sync = frozenset() if state is None else state.in_sync
         await self._call(self._known.note, state, {*in_sync, *members, self._config["brokerId"]})
@@ -292,7 +292,7 @@ class FailoverBroker:
             self._ended_epoch = self._leader.epoch
         self._leader = None
         self.right.revoke()
-        self._take(False)  # also if this broker gets the next lease before the watch runs again
+        self._accept_messages(False)  # also if this broker gets the next lease before the watch runs again
         self.broker.context.store.log.check_state()  # a store that failed cannot lead
         revision = 0 if view.state is None else view.state.revision
         if self._absent is None or self._absent[0] != revision:
@@ -302,14 +302,14 @@ class FailoverBroker:
             await self._reopen(is_slave=True)
         state = self._first_or_next(view) if doubt is None else self._newest(view, doubt)
         if state is None:
-            await self._own_copy.tell(self._copy())
+            await self._own_copy.publish(self._copy())
             return
-        if not self._is_last_right_over(view, doubt):
+        if not self._has_last_permission_expired(view, doubt):
             return
         compares = [Compare(self.leader_key, 0), Compare(self.state_key, state.revision, state.revision > 0)]
         if doubt is not None:  # the decision is valid for these copies only
             compares += [Compare(f"{self._copies_key}{copy.id}", copy.revision, True) for copy in view.copies.values()]
-        await self._stand(state, compares)
+        await self._campaign(state, compares)
 
     def _first_or_next(self, view: View) -> State | None:
         """Return the next record if the record of etcd is in force; None if this broker cannot lead."""
@@ -320,7 +320,7 @@ class FailoverBroker:
                 return None
             return State(1, own, frozenset({own}), last, since=1)
         if not state.may_lead(own, last):
-            self._wait(
+            self._set_no_master(
                 f"no master, and this broker may lack acknowledged messages: in sync are {sorted(state.in_sync)} of "
                 f"epoch {state.set_epoch}, this is broker {own} with epoch {last}"
             )
@@ -334,11 +334,11 @@ class FailoverBroker:
         own = self._config["brokerId"]
         published = view.copies.get(own)
         if published is None or published != self._copy():  # the other brokers decide by the published copies
-            self._wait(f"no master: {doubt}")
+            self._set_no_master(f"no master: {doubt}")
             return None
         decision = decide(view.copies, self._named)
         if decision.leader != own:
-            self._wait(f"no master: {doubt}; {decision.why}")
+            self._set_no_master(f"no master: {doubt}; {decision.why}")
             return None
         self._limit.warning("newest", "no master: %s; %s", doubt, decision.why)
         revision, epoch = 0 if view.state is None else view.state.revision, self._next_epoch(view)
@@ -348,7 +348,7 @@ class FailoverBroker:
         known = [0 if view.state is None else view.state.epoch, self.broker.context.replicas.epochs.file.newest, 0]
         return max([*known, *(copy.epoch for copy in view.copies.values())]) + 1
 
-    def _is_last_right_over(self, view: View, doubt: str | None) -> bool:
+    def _has_last_permission_expired(self, view: View, doubt: str | None) -> bool:
         """Return True if the permission of the last master has expired. See ``lease_guard.py``."""
         state = view.state
         if doubt is None and (state is None or state.released or state.epoch == self._ended_epoch):
@@ -356,7 +356,7 @@ class FailoverBroker:
         assert self._absent is not None
         return self.right.clock() - self._absent[1] >= self._ttl_s
 
-    async def _stand(self, state: State, compares: list[Compare]) -> None:
+    async def _campaign(self, state: State, compares: list[Compare]) -> None:
         """Request the lease, and take over with it."""
         lease = await self._call(self.etcd.grant, self._lease_s)
         leader = Leader(self._member, state.epoch, 0, lease)
@@ -401,21 +401,21 @@ class FailoverBroker:
             state = replace(self._state, set_epoch=epoch, in_sync=frozenset({self._config["brokerId"]}))
             if not await self._write_state(state):
                 raise EtcdUnreachable(f"etcd: expected the state of epoch {epoch}, found another one")
-            await self._note(self._state)
+            await self._store_record(self._state)
             context.replicas.reign()
             if topics_end is not None:
                 name_new_topics(context, topics_end)
                 await context.changes.settled()
             self.right.activate(epoch)
-            self._take(self.right.is_valid())
+            self._accept_messages(self.right.is_valid())
         except Exception:  # a cancelled task (stop) revokes the lease itself
-            await self._give_back()
+            await self._resign()
             raise
 
-    async def _give_back(self) -> None:
+    async def _resign(self) -> None:
         """Resign: revoke the lease, so that another broker may become master."""
         self.right.revoke()
-        self._take(False)
+        self._accept_messages(False)
         await self._release()
         if self._leader is not None:
             self._ended_epoch = self._leader.epoch
@@ -441,17 +441,17 @@ class FailoverBroker:
         try:
             self.broker.context.store.log.check_state()
         except MqfastError:
-            await self._give_back()
+            await self._resign()
             raise
         if view.state is None or view.state.epoch != self._leader.epoch:
             self.right.revoke()
             raise EtcdUnreachable(f"etcd: expected the state of epoch {self._leader.epoch}, found {view.state}")
         self._state = view.state
         if (doubt := self._doubt(view)) is not None:
-            await self._give_back()
+            await self._resign()
             raise UsageError(f"no messages are taken by the record of epoch {view.state.epoch}: {doubt}")
         self._set.seen(view.state.in_sync)
-        await self._note(view.state.with_members(self._set.possible))
+        await self._store_record(view.state.with_members(self._set.possible))
         if not self.right.is_valid():
             return
         self._set.min_replicas = max(1, self._config["minInSyncReplicas"])
@@ -463,7 +463,8 @@ class FailoverBroker:
     async def _change(self, change: ReplicaSetChange) -> None:
         assert self._set is not None
         assert self._state is not None
-        await self._note(self._state.with_members(self._set.possible | change.members))  # before a new member may lead
+        # Before a new member may lead.
+        await self._store_record(self._state.with_members(self._set.possible | change.members))
         try:
             is_done = await self._write_state(self._state.with_members(change.members))
         except EtcdUnreachable:
@@ -472,7 +473,7 @@ class FailoverBroker:
         if is_done:
             _log.warning("in sync: %s (%s)", sorted(change.members), change.why)
             self._set.confirmed(change.members)
-            await self._note(self._state)
+            await self._store_record(self._state)
         else:
             self._set.unsure(change)
 

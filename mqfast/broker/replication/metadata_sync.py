@@ -340,7 +340,7 @@ class TableSync:
 
 
 def name_new_topics(context: BrokerContext, since: int) -> None:
-    """Create topics without a table entry with messages at or above ``since``, which the lost master had created."""
+    """Create missing topics that have messages at or above ``since``: the lost master had not replicated them."""
     topics = context.topics
     for topic, queue_id, first, end in reversed(context.store.queues()):  # highest queue id first
         if first >= end or topic.startswith(LMQ_PREFIX) or topics.is_system(topic) or topics.get(topic):
