@@ -156,7 +156,7 @@ spark-kills: $(TESTING) $(VENV)/.spark
 # The broker that a stream reads or writes killed at random moments, and workers, executors and drivers: five runs.
 # BROKER_KILLS_ARGS='--crashes 200 --runs sink landing' for longer ones and fewer.
 broker-kills: $(TESTING) $(VENV)/.spark
-	PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python tests/spark/broker_kills.py $(BROKER_KILLS_ARGS)
+	PYTHONPATH=$(CURDIR):$(CURDIR)/tests/kit $(BIN)/python tests/spark/broker_kills.py $(BROKER_KILLS_ARGS)
 
 # The core of the tests of Spark on the older releases that are supported, each in an environment of its own.
 SPARK_VERSIONS ?= 4.1 4.2

@@ -28,7 +28,7 @@ from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).resolve().parent
 GOLDEN = TESTS / "golden"
-for room in (TESTS, TESTS / "model", TESTS / "compat"):
+for room in (TESTS, TESTS / "kit", TESTS / "model", TESTS / "compat"):
     if str(room) not in sys.path:
         sys.path.insert(0, str(room))
 

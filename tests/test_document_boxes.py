@@ -45,7 +45,7 @@ BOXES = [box for page in pages() for box in boxes(page)]
 @pytest.mark.slow
 @pytest.mark.parametrize("page", sorted(PAGES))
 def test_the_boxes_of_a_page_run_as_printed(page: str, tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "tests" / "document_boxes.py"), page, str(tmp_path)]
+    command = [sys.executable, str(ROOT / "tests" / "kit" / "document_boxes.py"), page, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 77:
         pytest.skip("this system gives no process a network of its own")

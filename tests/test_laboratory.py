@@ -1,4 +1,4 @@
-"""What is private to a store is touched by tests/laboratory.py alone, so that the inside can change in one place."""
+"""Only tests/kit/laboratory.py uses private attributes of a store, so that the inside can change in one place."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
 # Names that only parts of the engine have; of a store they are in the laboratory.
-LABORATORY = TESTS / "laboratory.py"
+LABORATORY = TESTS / "kit" / "laboratory.py"
 
 
 def private_to_a_store() -> set[str]:
@@ -33,4 +33,4 @@ def test_the_laboratory_alone_touches_what_is_private_to_a_store() -> None:
                 owner = ast.unparse(node.value)
                 if owner != "self" and not owner.startswith("lab("):
                     found.append(f"{path.relative_to(TESTS)}:{node.lineno}: {owner}.{node.attr}")
-    assert not found, "use lab(store) of tests/laboratory.py:\n" + "\n".join(found)
+    assert not found, "use lab(store) of tests/kit/laboratory.py:\n" + "\n".join(found)

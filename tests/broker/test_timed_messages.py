@@ -6,7 +6,7 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 from conftest import copy_of_open
 from laboratory import read_queue
 from running import Running, running_broker
+from waiting import until_async as until
 
 import mqfast
 from mqfast.broker.schedule.recall_message import Handle, decode_handle, recall_handle
@@ -36,12 +37,6 @@ class Clock:
 
 def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(work, 60))
-
-
-async def until(what: Callable[[], bool]) -> None:
-    """Wait for a condition; ``run`` has the deadline."""
-    while not what():
-        await asyncio.sleep(0.005)
 
 
 def timer_of(one: Running) -> TimerService:

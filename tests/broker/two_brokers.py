@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from running import Running
+from waiting import until_async as until
 
 from mqfast.namesrv.namesrv_config import NamesrvConfig
 from mqfast.namesrv.server import NameServer
@@ -30,12 +31,6 @@ async def name_server(tmp_path: Path) -> AsyncIterator[str]:
         yield "{}:{}".format(*server.address)
     finally:
         await server.stop()
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(100):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def end_of(one: Running) -> int:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 from ha.etcd_members import EtcdMember, free_ports, one_etcd
 from running import broker_config
+from waiting import until_async as until
 
 from mqfast.broker.replication.failover_broker import FailoverBroker
 from mqfast.namesrv.namesrv_config import NamesrvConfig
@@ -80,12 +81,6 @@ class Pair:
     def bodies(self, number: int) -> list[bytes]:
         store = self.brokers[number].broker.context.store
         return [bytes(one.body) for one in store.get("T", 0, 0, max_count=10_000)]
-
-
-async def until(condition: Callable[[], object], seconds: float = 100) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 def in_sync(one: FailoverBroker) -> frozenset[int]:

@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from waiting import until_async as until
+
 import mqfast
 from mqfast.ha.epoch_file import EpochFile
 from mqfast.ha.master import HaMaster
@@ -55,12 +57,6 @@ def fill(store: mqfast.MessageStore, count: int, seed: int = 0, topic: str = "T"
 def log_of(store: mqfast.MessageStore) -> bytes:
     raw = store.engine.raw
     return b"".join(bytes(view) for view in raw.read(max(raw.min_offset, 0), 1 << 40, unflushed=True))
-
-
-async def until(condition: Callable[[], object], seconds: float = 100) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 @contextlib.asynccontextmanager

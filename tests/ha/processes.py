@@ -14,11 +14,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 from free_ports import free_port
+from waiting import until_async as until
 
 import mqfast
 from mqfast.errors import MqfastError
@@ -36,14 +37,6 @@ TOPIC = "T"
 # All of 127.0.0.0/8 is this machine on Linux: no other run is at this address, and takes a port of a killed broker.
 HOST = f"127.{random.randrange(16, 250)}.{random.randrange(1, 250)}.1" if sys.platform == "linux" else "127.0.0.1"
 NAME = "broker-a"
-
-
-async def until(condition: Callable[[], Awaitable[object]], what: str, seconds: float = 120) -> None:
-    """Wait for a condition that is asked for."""
-    end = time.monotonic() + seconds
-    while not await condition():
-        assert time.monotonic() < end, f"{what}: not within {seconds} s"
-        await asyncio.sleep(0.05)
 
 
 class Side(Protocol):

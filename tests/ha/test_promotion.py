@@ -10,12 +10,13 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from running import Running, broker_config, running_broker
+from waiting import until_async as until
 
 import mqfast
 from mqfast.ha.divergence import Divergence, load_divergence, note_divergence
@@ -31,12 +32,6 @@ from mqfast.store.meta.checkpoint import StoreCheckpoint
 
 SIZES = {"mapped_file_bytes_commit_log": 1 << 20, "mapped_file_bytes_consume_queue": 20_000}
 QUICK = {"registerNameServerPeriod": 10_000, "haSendHeartbeatInterval": 200}
-
-
-async def until(condition: Callable[[], object], seconds: float = 100) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 @contextlib.asynccontextmanager

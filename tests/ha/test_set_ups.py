@@ -27,6 +27,7 @@ from ha.etcd_members import NEEDS_ETCD
 from ha.processes import assert_equal_logs
 from running import SMALL
 from sampling import WHOLE
+from waiting import until
 
 from mqfast.broker.config.broker_config import BrokerConfig
 from mqfast.cli.main import main
@@ -59,14 +60,6 @@ def blocks(heading: str) -> list[str]:
 def commands(block: str) -> list[list[str]]:
     """The words of each command line of a block."""
     return [shlex.split(line) for line in block.replace("\\\n", " ").splitlines() if line.strip()]
-
-
-def until(condition: Callable[[], T], what: str, seconds: float = 120) -> T:
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.1)
-    return found
 
 
 class Machines:

@@ -9,7 +9,6 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ sys.path.append(str(Path(__file__).resolve().parent))
 
 from real_programs import HERE, NEEDS_JAVA, NEWEST, Machine, free_port
 from running import running_broker
+from waiting import until_async as until
 
 import mqfast
 from mqfast import properties as names
@@ -96,13 +96,6 @@ class Producer:
             self.address, RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0", "committed": "true"}
         )
         return int(answer.ext_fields["offset"])
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    deadline = asyncio.get_running_loop().time() + 90
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, "waited in vain"
-        await asyncio.sleep(0.05)
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from free_ports import free_port
 from our_broker import OurBroker, on_a_free_port
 from real_programs import NEEDS_JAVA, NEWEST, STEP_S, Machine, compile_java
 from sampling import WHOLE
+from waiting import until
 
 import mqfast
 from mqfast.client import Producer, PushConsumer
@@ -34,13 +34,6 @@ from mqfast.util.fastjson import standard
 pytestmark = NEEDS_JAVA
 HERE = Path(__file__).resolve().parent
 FILE = 1 << 20
-
-
-def until(condition: Callable[[], object], what: str, seconds: float = 100) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.2)
 
 
 def call(address: str, code: int, fields: dict[str, str] | None = None, body: bytes = b"") -> RemotingCommand:

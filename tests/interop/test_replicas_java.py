@@ -8,7 +8,7 @@ import json
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from mqfast.util.fastjson import standard
 sys.path.append(str(Path(__file__).resolve().parent))
 
 from real_programs import NEEDS_JAVA, Machine, free_port
+from waiting import until_async as until
 
 pytestmark = NEEDS_JAVA
 FILE = 1 << 20
@@ -57,12 +58,6 @@ def assert_equal_logs(slave: Path, master: Path, end: int) -> None:
         theirs = (master / "commitlog" / file.name).read_bytes() if start < end else b""
         assert mine[: max(0, end - start)] == theirs[: max(0, end - start)]
         assert not any(mine[max(0, end - start) :])
-
-
-async def until(condition: Callable[[], Any], seconds: float = 100) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.1)
 
 
 async def plain_send(client: RemotingClient, address: str, body: bytes, topic: str = "T", number: int = 0) -> Any:

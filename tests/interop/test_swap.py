@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent))
@@ -14,6 +12,7 @@ sys.path.append(str(Path(__file__).resolve().parent))
 from free_ports import free_port
 from our_broker import SIZES, Setup, numbered, setup
 from real_programs import NEEDS_JAVA, STEP_S
+from waiting import until
 
 import mqfast
 from mqfast.remoting.client import RemotingClient
@@ -71,10 +70,3 @@ def registered(names: str) -> str:
             await client.close()
 
     return asyncio.run(ask())
-
-
-def until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + STEP_S
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

@@ -17,7 +17,7 @@ from typing import Any
 import mqfast
 from mqfast.errors import NestedCall, StoreClosed
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "kit"))
 
 from laboratory import lab
 

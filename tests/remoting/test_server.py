@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until_async as eventually
 
 from mqfast.errors import CallRefused, CallTimeout, ConfigError, ConnectionLost, FieldError, TooManyCalls
 from mqfast.remoting.channel import Channel
@@ -85,13 +86,6 @@ class World:
 
     def large(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         return request.response(body=[b"x" * 65536] * 4)
-
-
-async def eventually(done: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + 20
-    while not done():
-        assert time.monotonic() < end, what
-        await asyncio.sleep(0.005)
 
 
 async def frames(reader: asyncio.StreamReader, count: int) -> list[RemotingCommand]:

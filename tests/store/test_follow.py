@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 import mqfast
 from mqfast.config import StoreConfig
@@ -27,13 +28,6 @@ def opened(path: Path, **settings: Any) -> mqfast.MessageStore:
 def is_waiting(store: mqfast.MessageStore, loops: int = 1) -> Callable[[], bool]:
     """Do so many loops wait?"""
     return lambda: store.engine.followers is not None and len(store.engine.followers.waiters) >= loops
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 def test_a_loop_ends_when_nothing_comes_for_so_long(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import json
 import struct
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ sys.path.append(str(Path(__file__).resolve().parent))
 
 from accounts import ACCOUNTS, Kind, Signing, guarded_broker
 from running import Running, running_broker
+from waiting import until_async as until
 
 from mqfast import properties as names
 from mqfast.broker.parts import BrokerContext
@@ -36,11 +37,6 @@ REPLIES = "DefaultCluster_REPLY_TOPIC"
 
 def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(work, 60))
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    while not is_so():
-        await asyncio.sleep(0.005)
 
 
 def place(answer: RemotingCommand) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "remoting"))
 
 from captures import captures
+from waiting import until_async as eventually
 
 from mqfast.broker.metadata.client_manager.client_processor import ClientProcessor
 from mqfast.broker.metadata.client_manager.consumer_manager import ConsumerManager
@@ -92,13 +92,6 @@ def play(main: Callable[[World], Coroutine[Any, Any, None]]) -> None:
             await world.server.stop(0.2)
 
     asyncio.run(whole())
-
-
-async def eventually(done: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + 20
-    while not done():
-        assert time.monotonic() < end, what
-        await asyncio.sleep(0.005)
 
 
 def test_members_are_listed_and_notified_of_changes() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from running import Running, running_broker, serve
+from waiting import until_async as until
 
 from mqfast.errors import DiskFull
 from mqfast.namesrv.namesrv_config import NamesrvConfig
@@ -52,12 +53,6 @@ def held_writes(monkeypatch: pytest.MonkeyPatch) -> Any:
             yield may, wants
         finally:
             may.set()
-
-
-async def until(met: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not met():
-            await asyncio.sleep(0.001)
 
 
 def test_many_topics_at_once_are_few_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

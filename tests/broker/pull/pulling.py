@@ -79,11 +79,3 @@ def bodies(answer: RemotingCommand) -> list[bytes]:
 def offsets(answer: RemotingCommand) -> tuple[int, int, int]:
     """next, min and max offset."""
     return tuple(int(answer.ext_fields[name]) for name in ("nextBeginOffset", "minOffset", "maxOffset"))  # type: ignore[return-value]
-
-
-async def until(done: Any, what: str = "it") -> None:
-    """Wait for a condition, with a deadline."""
-    deadline = asyncio.get_running_loop().time() + 20
-    while not done():
-        assert asyncio.get_running_loop().time() < deadline, f"{what} did not happen"
-        await asyncio.sleep(0.001)

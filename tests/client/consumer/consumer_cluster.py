@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from running import BrokerProcess
+from waiting import until
 
 from mqfast.client.net.instance import ClientInstance, InstanceSettings
 from mqfast.client.route.name_servers import parse_addresses
@@ -125,11 +126,3 @@ class Hand:
         """How many members the broker knows."""
         answer = self.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=group)
         return len(json.loads(bytes(answer.body))["consumerIdList"]) if answer.code == 0 else 0
-
-
-def until(condition: Callable[[], object], what: str, within_s: float = WAIT_S) -> None:
-    """Wait until it is so. Raises: AssertionError when it takes too long."""
-    end = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < end, f"{what}: not within {within_s} s"
-        time.sleep(0.01)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from mqfast import AsyncPullConsumer, MessageQueue, Producer, PullConsumer, PushConsumer
 from mqfast.remoting.codes import RequestCode
@@ -32,13 +32,6 @@ def broker() -> Iterator[Broker]:
 def producer(broker: Broker) -> Iterator[Producer]:
     with Producer("sender", broker.namesrv_addr) as one:
         yield one
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_a_broadcasting_push_consumer_gets_what_is_sent_right_after_its_start(

@@ -10,14 +10,13 @@ import shutil
 import ssl
 import subprocess
 import threading
-import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from client.net.raw_server import SEND_OK, Connection, RawServer
+from waiting import until
 
 from mqfast.client.net.asyncio_driver import AsyncioDriver
 from mqfast.client.net.connection_pool import BlockingConnectionPool
@@ -53,13 +52,6 @@ class Leaving:
 
 def ask(address: str, name: str) -> Request:
     return Request(address, 310, {"name": name}, b"", 30.0)
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def who_waits(connection_pool: BlockingConnectionPool, server: RawServer, leaving: Leaving) -> None:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from client.net.raw_server import Connection, RawServer
+from waiting import until
 
 from mqfast.client.net.asyncio_driver import AsyncioDriver
 from mqfast.client.net.connection_pool import BlockingConnectionPool
@@ -46,13 +45,6 @@ class Mute:
 
 def ask(address: str, name: str, timeout_s: float = 2 * LIMIT_S) -> Request:
     return Request(address, 310, {"name": name}, b"", timeout_s)
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 @pytest.mark.parametrize("timeout_s", [1.2, 0.3])  # short calls count together

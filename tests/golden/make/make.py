@@ -27,7 +27,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 GOLDEN = HERE.parent
-sys.path[:0] = [str(GOLDEN.parent / "compat"), str(GOLDEN.parent)]
+sys.path[:0] = [str(GOLDEN.parent / "compat"), str(GOLDEN.parent / "kit")]
 
 from free_ports import free_port  # noqa: E402
 from java_oracle import MAVEN_TIMEOUT_S, NEWEST, OPENS, JavaOracle, cache_dir, copy_store  # noqa: E402

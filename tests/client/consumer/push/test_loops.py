@@ -20,6 +20,7 @@ sys.path.append(str(Path(__file__).resolve().parent))
 
 from push_tools import QUICK, Hand, Seen, a_cluster, fill, queue_of, until
 from running import BrokerProcess
+from waiting import until_async as eventually
 
 from mqfast.client.consumer.async_push_consumer import AsyncPushConsumer
 from mqfast.client.consumer.push_consumer import PushConsumer
@@ -46,13 +47,6 @@ def in_loop(flow: Callable[[], Awaitable[None]]) -> None:
             await flow()
 
     asyncio.run(run())
-
-
-async def eventually(condition: Callable[[], object], what: str) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end, what
-        await asyncio.sleep(0.01)
 
 
 def committed(hand: Hand, group: str, topic: str) -> int:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from mqfast import Producer, PushConsumer
 from mqfast.client.consumer.push import dispatcher
@@ -17,13 +16,6 @@ from mqfast.testing import Broker
 
 LIMIT_S = 60.0
 PACKAGES = {"lz4": "lz4", "zstd": "zstandard"}
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 @pytest.mark.parametrize("how", ["concurrent", "orderly", "broadcasting"])

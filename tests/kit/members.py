@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
+
+from waiting import until
 
 from mqfast.client.net.instance import ClientInstance, InstanceSettings
 from mqfast.client.route.name_servers import parse_addresses
@@ -48,14 +50,6 @@ def send(address: str, topic: str, *bodies: bytes, queue_id: int = 0, **properti
         assert answer.code == 0, answer.remark
         ids.append(answer.ext_fields["msgId"])
     return ids
-
-
-def until(condition: Callable[[], object], what: str, seconds: float = 30.0) -> None:
-    """Wait for a condition."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"{what}: not within {seconds} s"
-        time.sleep(0.05)
 
 
 class Member:
