@@ -25,13 +25,14 @@ STUBBED_MODULES := $(subst /,.,$(basename $(foreach stub,$(STUBBED),$(if $(wildc
 C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h tests/races/*.c tests/memory/*.c bench/broker/*.c bench/client/*.c)
 PY_FILES := setup.py mqfast tests bench wheels csrc docs
 
-.PHONY: demo demo-spark test sweeps debug test-debug interop ha bench-ha crash crash-images spark-kills broker-kills test-spark-versions test-spark-tables crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c docs bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals bench-broker bench-client wheel clean \
+.PHONY: demo demo-spark test test-quick sweeps debug test-debug interop ha bench-ha crash crash-images spark-kills broker-kills test-spark-versions test-spark-tables crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c docs bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals bench-broker bench-client wheel clean \
 	distclean build help
 
 help:
 	@echo "make demo    install and run the main job on a real store"
 	@echo "make demo-spark   stores and a running broker in Spark: rows, SQL, streams with restarts, jobs, charts (needs Java 17)"
 	@echo "make test    install and run the whole test suite"
+	@echo "make test-quick   the part that needs no Java, no Spark and no process of its own: under two minutes"
 	@echo "make sweeps  whole, what the suite only samples (the tests marked as sampled)"
 	@echo "make interop Apache RocketMQ's own brokers, clients and tools on ours (needs Java and Maven)"
 	@echo "make ha      replication: HA_KILLS kills of a master or a slave, 1 GiB under load, full disks, cut connections, partitions (needs root for some, Java for others)"
@@ -70,6 +71,10 @@ demo-spark: build $(VENV)/.spark
 # With Java there, the tests of the Spark part run as well.
 test: $(TESTING) $(if $(shell command -v java),$(VENV)/.spark)
 	$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
+
+# The tests that need no Java, no Spark and no process of their own: for the time between two edits.
+test-quick: $(TESTING)
+	MQFAST_QUICK=1 $(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
 # Whole, what make test takes a sample of; its report names each.
 sweeps: $(TESTING)

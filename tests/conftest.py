@@ -245,6 +245,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:], left_out = choose(items)
     of_another_day = set(_of_another_day(items))
     left_out += of_another_day
+    if QUICK:
+        long = [item for item in items if any(item.get_closest_marker(name) for name in ("slow", "interop", "sampled"))]
+        of_another_day.update(long)
+        left_out += long
     items[:] = [item for item in items if item not in of_another_day]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -257,6 +261,38 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         long = ("slow", "interop")  # real programs are waited for, so that others run beside them
         items.sort(key=lambda item: not any(item.get_closest_marker(name) for name in long))
+
+
+# --- make test-quick: no Java, no Spark, no process of its own ---------------------------------------------------------
+
+QUICK = os.environ.get("MQFAST_QUICK") == "1"
+_QUICK_FOLDERS = frozenset(
+    (
+        "broker",
+        "client",
+        "contrib",
+        "issues",
+        "linearity",
+        "namesrv",
+        "remoting",
+        "schedule",
+        "store",
+        "testing",
+        "traps",
+        "util",
+    )
+)
+_NOT_QUICK = re.compile(r"^import (?:subprocess|multiprocessing)|\bos\.fork\(|real_programs|certificates", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out of the quick lane what needs another program, or a folder of a long lane."""
+    if not QUICK or not collection_path.is_relative_to(TESTS) or collection_path == TESTS:
+        return None
+    folder = collection_path.relative_to(TESTS).parts[0]
+    if collection_path.is_dir():
+        return folder not in _QUICK_FOLDERS or collection_path.name == "flows" or None
+    return bool(_NOT_QUICK.search(collection_path.read_text(encoding="utf-8"))) or None
 
 
 def pytest_report_header() -> str:
