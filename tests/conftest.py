@@ -263,7 +263,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: not any(item.get_closest_marker(name) for name in long))
 
 
-# --- make test-quick: no Java, no Spark, no process of its own ---------------------------------------------------------
+# --- make test-quick: no Java, no Spark, no process of its own --------------------------------------------------------
 
 QUICK = os.environ.get("MQFAST_QUICK") == "1"
 _QUICK_FOLDERS = frozenset(
