@@ -45,7 +45,7 @@ TESTS = [
     *("tests/store", "tests/issues", "tests/traps", "tests/csrc", "tests/truncation", "tests/linearity", "tests/model"),
     *("tests/crash", "tests/damage", "tests/fuzz", "tests/kill", "tests/cli", "tests/test_config.py"),
     # What Spark's tasks ask of the engine, without Spark.
-    *("tests/spark/test_access.py", "tests/spark/test_plan.py", "tests/spark/local/test_staging.py"),
+    *("tests/spark/test_backend.py", "tests/spark/test_plan.py", "tests/spark/local/test_staging.py"),
 ]
 # gcov only: where allocations fail, or a process of many threads forks, coverage.py itself breaks or hangs.
 WITHOUT_PYTHON = ("tests/memory", "tests/races")

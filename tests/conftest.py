@@ -197,7 +197,7 @@ _OF_SPARK += (
     "source",
     "stores",
     "spark_tables",
-    "stream_handover",
+    "archive_then_live",
     "stream_queries",
     "stream_of_cluster",
 )

@@ -1,6 +1,6 @@
 """Brokers, drivers, executors and tasks killed while a stream writes into a broker: each row is there once.
 
-Room: tests; ``make broker-kills``, which puts the folder of tests on the path, runs the long form,
+``make broker-kills``, which puts the folder of tests on the path, runs the long form,
 ``test_kills_of_brokers.py`` the short one. The broker is ``mqfast up`` in a process of its own; after each SIGKILL it
 comes back on its ports and its store. The rest is as in ``kills.py``; reading from a broker is in ``landing_kills.py``.
 """

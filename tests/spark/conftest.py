@@ -1,6 +1,6 @@
 """One Spark session for all tests of the adapter, which finds the source by itself as in an installation.
 
-Room: tests/spark. It must never hand out a golden directory: reading writes leases.
+It must never hand out a golden directory: reading writes leases.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What Java says about a golden store, as rows of the view ``messages``.
 
-Room: tests/spark. It must never read a store.
+It must never read a store.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Drivers, executors and tasks killed at random moments: what arrives is what was sent, each message once.
 
-Room: tests; ``make spark-kills`` runs the long form, ``test_kills_of_spark.py`` the short one. A source store is read
+``make spark-kills`` runs the long form, ``test_kills_of_spark.py`` the short one. A source store is read
 as a stream into Parquet files or into a second store, or copied by a batch job, by a driver of its own process group.
 Kinds of kills:
 

@@ -1,6 +1,6 @@
 """Brokers, drivers, executors and tasks killed while a stream lands messages of a broker in Parquet: each once.
 
-Room: tests; a part of ``make broker-kills``, whose short form is in ``test_kills_of_brokers.py``. Half of the messages
+A part of ``make broker-kills``, whose short form is in ``test_kills_of_brokers.py``. Half of the messages
 are there at the start; the others are sent while kills go on, some after each kill. What must have landed is what the
 broker's store holds at the end: a send whose answer was lost is repeated, and may be stored twice. The rest is as in
 ``broker_kills.py``. Sinks: ``files``, Spark's own of Parquet, and ``each``, a function of each batch that writes

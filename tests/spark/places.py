@@ -1,6 +1,6 @@
 """A running broker whose messages are read by its files or by its answers, as Spark would call the readers.
 
-Room: tests/spark. It must never start a Spark process.
+It must never start a Spark process.
 """
 
 from __future__ import annotations

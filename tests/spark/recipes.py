@@ -1,6 +1,6 @@
 """The scripts of docs/spark-tables.md as files, and how they are run, killed and run again.
 
-Room: tests/spark. It must never change a script: what is tested is what is printed.
+It must never change a script: what is tested is what is printed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An installed mqfast is found by Spark itself: ``format("mqfast")`` without ``register``.
 
-Room: tests/spark. The packages are those that a wheel is made of, by setup.py's own word; only the compiled modules are
+The packages are those that a wheel is made of, by setup.py's own word; only the compiled modules are
 taken from where they were built. That a wheel has them all is ``wheels/smoke.py``'s business.
 """
 

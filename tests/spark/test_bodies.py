@@ -1,6 +1,6 @@
 """Compressed bodies, and topics of the broker itself: what a read of a store gives when nothing is said about them.
 
-Room: tests/spark. Stores of real clients and brokers where there are any; no Spark processes.
+Stores of real clients and brokers where there are any; no Spark processes.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def test_half_messages_and_other_system_topics_are_left_out(broker: Path, order:
 
 
 @ORDERS
-def test_a_stream_leaves_them_out_as_well(broker: Path, order: str) -> None:
+def test_a_stream_leaves_out_unreadable_queues(broker: Path, order: str) -> None:
     def topics(**options: str) -> set[str]:
         reader = stream(str(broker), startingOffsets="earliest", order=order, columns="topic", **options)
         start = reader.initialOffset()
@@ -212,7 +212,7 @@ def test_a_pattern_that_only_system_topics_fit_is_refused(broker: Path) -> None:
     assert rows(broker, subscribePattern="%RETRY%.*", includeSystemTopics="true", columns="topic")
 
 
-def test_views_of_queues_leave_them_out_and_groups_have_them(broker: Path) -> None:
+def test_the_view_queues_leaves_out_unreadable_queues_and_groups_has_them(broker: Path) -> None:
     shown = {row["topic"] for row in rows(broker, view="queues")}
     assert not [topic for topic in shown if is_hidden(topic)]
     assert {row["topic"] for row in rows(broker, view="queues", includeSystemTopics="true")} >= set(SYSTEM)
@@ -229,7 +229,7 @@ def test_views_of_queues_leave_them_out_and_groups_have_them(broker: Path) -> No
         ("SCHEDULE_TOPIC_XXXX2", False), ("xrmq_sys_", False), ("%LMQ%a", False), ("RMQ_SYS", False), ("", False),
     ],
 )  # fmt: skip
-def test_which_topics_are_those_of_the_broker(tmp_path: Path, topic: str, hidden: bool) -> None:
+def test_hidden_topics_equal_those_of_the_broker(tmp_path: Path, topic: str, hidden: bool) -> None:
     assert is_hidden(topic) == hidden
     if topic and not topic.startswith("%LMQ%"):  # the scanner is of the same opinion
         with small(str(tmp_path)) as store:

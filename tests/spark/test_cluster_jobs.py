@@ -1,6 +1,6 @@
 """Jobs over a running cluster: what they say and write is what the brokers have.
 
-Room: tests/spark. Tasks run in this process, without a session, where a job needs none of Spark's own; the others share
+Tasks run in this process, without a session, where a job needs none of Spark's own; the others share
 the session of all tests.
 """
 
@@ -138,7 +138,7 @@ def _store(tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_what_the_archive_has_and_the_cluster_lost_is_told(broker: Broker, tmp_path: Path) -> None:
+def test_archived_messages_lost_in_the_cluster_are_reported(broker: Broker, tmp_path: Path) -> None:
     fill(broker, 0, 30)
     path = tmp_path / "archive"
     run_archive(broker, path)
@@ -421,7 +421,7 @@ def test_dead_letters_of_a_queue_that_was_made_again_are_not_taken_for_those_of_
     assert dlq.run(spark, again).facts["sent"] == 0
 
 
-def test_what_a_job_needs_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_arguments_of_a_job_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     for job, arguments, says in (
         (rebuild, ["--namesrv", "127.0.0.1:1", "out"], "run the job where the files of the broker are"),
         (audit, ["--namesrv", "127.0.0.1:1", "--delay-levels", "1s"], "units of delay levels are in the files"),

@@ -1,7 +1,4 @@
-"""The job ``analytics``: its figures against plain Python over what Java says is in the store.
-
-Room: tests/spark.
-"""
+"""The job ``analytics``: its figures against plain Python over what Java says is in the store."""
 
 from __future__ import annotations
 
@@ -112,7 +109,7 @@ def test_only_some_topics_since_some_time(spark: SparkSession, tmp_path: Path) -
         run(spark, AnalyticsSettings(str(tmp_path / "store"), html=str(tmp_path / "page.txt")))
 
 
-def test_what_a_producer_wrote_cannot_change_the_page() -> None:
+def test_texts_of_producers_are_escaped_in_the_page() -> None:
     report = JobReport("analytics", {"<b>": "<script>alert(1)</script>"})
     report.table("t", ("<i>",), [("</td>\x1b[31m",)])
     text = page(report, {"names": [("<script>", 3.0), ("&", 0.0)]}, {"times": [(f"m{i}", 1.0) for i in range(5000)]})

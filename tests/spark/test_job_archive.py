@@ -1,6 +1,6 @@
 """The job ``archive``: what it writes is what Java says is in the store, once, whatever happened before.
 
-Room: tests/spark. The command line is in ``test_jobs_cli.py``.
+The command line is in ``test_jobs_cli.py``.
 """
 
 from __future__ import annotations
@@ -140,13 +140,13 @@ def test_a_run_that_did_not_end_leaves_nothing_behind(
     assert len(list(archive.rglob("*.parquet"))) == sum(len(m.files) for m in manifests(str(archive)))
 
 
-def test_two_runs_do_not_meet(spark: SparkSession, tmp_path: Path) -> None:
+def test_two_runs_exclude_each_other(spark: SparkSession, tmp_path: Path) -> None:
     put(tmp_path / "store", 3)
     with only_run(str(tmp_path / "archive")), pytest.raises(StoreLocked, match="another run"):
         run(spark, ArchiveSettings(str(tmp_path / "store"), str(tmp_path / "archive")))
 
 
-def test_messages_that_retention_took_are_not_passed_over_in_silence(spark: SparkSession, tmp_path: Path) -> None:
+def test_messages_removed_by_retention_are_reported_as_lost(spark: SparkSession, tmp_path: Path) -> None:
     store, archive = tmp_path / "store", tmp_path / "archive"
     settings = ArchiveSettings(str(store), str(archive))
     put(store, 100)
@@ -181,7 +181,7 @@ def test_a_damaged_record_fails_the_job_or_is_left_out(spark: SparkSession, tmp_
     assert Path(file.path).parent.name == "commitlog"
 
 
-def test_what_was_left_out_is_told_by_file(
+def test_left_out_records_are_reported_by_log_file(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mqfast.spark.jobs.archive._MOST_SHOWN", 3)
@@ -290,7 +290,7 @@ def test_many_topics_are_written_in_parts(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
-def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
+def test_a_failed_task_leaves_no_file(tmp_path: Path) -> None:
     files = PieceFiles(str(tmp_path), 0, 1000, "zstd", 3)
     with pytest.raises(KeyError), files:
         files.add(batch_of(["A"] * 5, [0] * 5))

@@ -1,7 +1,4 @@
-"""The job ``audit``: sound stores are sound, and each kind of damage that a test does is found and named.
-
-Room: tests/spark.
-"""
+"""The job ``audit``: sound stores are sound, and each kind of damage that a test does is found and named."""
 
 from __future__ import annotations
 
@@ -106,7 +103,7 @@ def test_every_kind_of_wrong_unit(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.sampled(4, group="the tests of the job audit")
-def test_what_is_no_record_is_a_gap_in_the_log(spark: SparkSession, tmp_path: Path) -> None:
+def test_bytes_that_are_no_record_are_a_gap_in_the_log(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "store"
     places = make(path)
     (log,) = (p for p in (path / "commitlog").iterdir() if int(p.name) == 0)
@@ -234,7 +231,7 @@ def test_every_kind_of_wrong_index(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.sampled(4, group="the tests of the job audit")
-def test_an_entry_into_damage_of_the_log_is_told_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_index_entry_into_log_damage_is_reported_once(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "store"
     with_keys(path)
     with mqfast.StoreReader(path) as reader:

@@ -1,7 +1,4 @@
-"""The job ``compact``: the latest message of each key, against plain Python.
-
-Room: tests/spark.
-"""
+"""The job ``compact``: the latest message of each key, against plain Python."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The job ``dlq``: dead letters come back to their topics, each once, and no more often than the cap allows.
-
-Room: tests/spark.
-"""
+"""The job ``dlq``: dead letters come back to their topics, each once, and no more often than the cap allows."""
 
 from __future__ import annotations
 
@@ -176,7 +173,7 @@ def test_filters(spark: SparkSession, tmp_path: Path) -> None:
     assert after == before, "a dry run leaves no trace"
 
 
-def test_letters_that_do_not_tell_where_from(spark: SparkSession, tmp_path: Path) -> None:
+def test_letters_without_origin_are_counted(spark: SparkSession, tmp_path: Path) -> None:
     store = tmp_path / "store"
     with mqfast.open(store, config=CONFIG) as made:
         made.put("%DLQ%a", b"body 0")
@@ -278,7 +275,7 @@ def test_runs_of_offsets() -> None:
     assert known.sent == {("q", 0): [(3, 10)], ("p", 1): [(0, 1)]}
 
 
-def test_what_a_letter_tells() -> None:
+def test_origin_and_attempts_of_a_letter() -> None:
     assert origin_of({"RETRY_TOPIC": "T", "DLQ_ORIGIN_TOPIC": "S"}) == "T"
     assert origin_of({"RETRY_TOPIC": "%RETRY%g", "DLQ_ORIGIN_TOPIC": "S"}) == "S"
     assert origin_of({"RETRY_TOPIC": ""}) is None

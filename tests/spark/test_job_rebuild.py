@@ -1,7 +1,4 @@
-"""The job ``rebuild``: what it makes of a log is, byte for byte, what brokers made of it.
-
-Room: tests/spark.
-"""
+"""The job ``rebuild``: what it makes of a log is, byte for byte, what brokers made of it."""
 
 from __future__ import annotations
 
@@ -70,7 +67,7 @@ def test_a_store_of_ours(spark: SparkSession, tmp_path: Path) -> None:
         run(spark, settings)
 
 
-def test_differences_are_found(spark: SparkSession, tmp_path: Path) -> None:
+def test_differing_rows_are_found(spark: SparkSession, tmp_path: Path) -> None:
     make(tmp_path / "store")
     unit = tmp_path / "store" / "consumequeue" / "T" / "1" / f"{2000:020d}"
     data = bytearray(unit.read_bytes())

@@ -1,7 +1,4 @@
-"""The job ``replay``: what was archived is in the new store once, in order, whatever crashed in between.
-
-Room: tests/spark.
-"""
+"""The job ``replay``: what was archived is in the new store once, in order, whatever crashed in between."""
 
 from __future__ import annotations
 

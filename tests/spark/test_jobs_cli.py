@@ -1,6 +1,6 @@
 """The jobs as commands: help, reports, exit codes; one whole run as a process of its own, as users start it.
 
-Room: tests/spark. What each job does is in its own test.
+What each job does is in its own test.
 """
 
 from __future__ import annotations

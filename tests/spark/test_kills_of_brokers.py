@@ -1,6 +1,6 @@
 """A stream into a broker, and from a broker into Parquet, with kills on the way: ``make broker-kills`` in short.
 
-Room: tests. Each case takes two starts of Spark or one: the suite takes one case a day.
+Each case takes two starts of Spark or one: the suite takes one case a day.
 """
 
 from __future__ import annotations

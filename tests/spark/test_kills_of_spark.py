@@ -1,7 +1,4 @@
-"""A stream into a store whose task and driver are killed on the way: the short form of ``make spark-kills``.
-
-Room: tests.
-"""
+"""A stream into a store whose task and driver are killed on the way: the short form of ``make spark-kills``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Offsets of a stream: their text for Spark, and the shares of a limit.
 
-Room: tests. Nothing here starts Spark.
+Nothing here starts Spark.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BY_LOG = st.builds(
 
 
 @given(BY_QUEUE | BY_LOG, st.tuples(NUMBERS, NUMBERS, NUMBERS))
-def test_what_spark_keeps_is_sorted_and_comes_back(offset: o.StreamOffset, anchor: o.Anchor) -> None:
+def test_encoded_offsets_are_sorted_and_decode_to_the_same(offset: o.StreamOffset, anchor: o.Anchor) -> None:
     if offset.queues is not None:
         anchors = dict.fromkeys(list(offset.queues)[::2], anchor)
         backwards = dict(sorted(offset.queues.items(), reverse=True))
@@ -107,7 +107,7 @@ def test_every_queue_gets_a_row_where_the_limit_allows_it(backlog: dict[o.Place,
     assert sum(found[p] > start[p] for p in waiting) == min(most, len(waiting))
 
 
-def test_turns_reach_every_queue_when_the_limit_is_below_their_number() -> None:
+def test_round_robin_reaches_every_queue_with_a_limit_below_their_number() -> None:
     start: o.Offsets = {("t", q): 0 for q in range(7)}
     end = {place: 100 if place[1] == 0 else 3 for place in start}
     served: set[o.Place] = set()

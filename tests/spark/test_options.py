@@ -1,7 +1,4 @@
-"""Every option: what it takes, what it refuses and how it says so. Nothing here starts Spark.
-
-Room: tests/spark.
-"""
+"""Every option: what it takes, what it refuses and how it says so. Nothing here starts Spark."""
 
 from __future__ import annotations
 
@@ -140,7 +137,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("name, where, text, value", GOOD, ids=[f"{row[0]}={row[2]}" for row in GOOD])
-def test_what_is_taken(name: str, where: str, text: str, value: Any) -> None:
+def test_accepted_option_values(name: str, where: str, text: str, value: Any) -> None:
     given = {"path": "/store", name: text}
     if name == "paths":
         del given["path"]
@@ -199,7 +196,7 @@ def test_what_is_refused(name: str, where: str, text: str, says: str) -> None:
     ({"path": "/s", "startingOffsets": '{"A/0": "group"}'}, "group needs the option group"),
     ({"path": "/s", "minPartitions": "9", "maxPartitions": "8"}, "at most maxPartitions"),
 ])  # fmt: skip
-def test_what_does_not_go_together(given: dict[str, str], says: str) -> None:
+def test_options_that_exclude_each_other_are_refused(given: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(says)):
         parse(given, BATCH)
 

@@ -1,7 +1,4 @@
-"""Planning: from snapshots made up here to pieces that hold everything once. Nothing here opens a store.
-
-Room: tests/spark.
-"""
+"""Planning: from snapshots made up here to pieces that hold everything once. Nothing here opens a store."""
 
 from __future__ import annotations
 
@@ -156,7 +153,7 @@ MICRO = timedelta(microseconds=1)
     ([Not(EqualTo(("topic",), "A")), IsNotNull(("tags",)), EqualNullSafe(("topic",), "A")], {}),
     ([EqualTo(("properties", "k"), "v"), EqualTo(("queueOffset",), True), EqualTo(("storeTimestamp",), 5)], {}),
 ])  # fmt: skip
-def test_what_filters_leave(filters: list[Any], left: dict[str, Any]) -> None:
+def test_bounds_of_pushed_down_filters(filters: list[Any], left: dict[str, Any]) -> None:
     found = narrow(filters)
     names = ("queue_offsets", "physical_offsets", "stored_ms")
     for name in names:

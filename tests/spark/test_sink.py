@@ -1,6 +1,6 @@
 """The sink in a real session: batches, streams, repeats, refusals.
 
-Room: tests. The protocol below it is in ``test_staging.py``, the columns are in ``test_sink_rows.py``.
+The protocol below it is in ``test_staging.py``, the columns are in ``test_sink_rows.py``.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def test_a_job_with_an_id_counts_once(spark: SparkSession, place: Path) -> None:
     assert not (place / "store" / "spark-staging").exists()
 
 
-def test_what_was_read_is_written_back_without_renames(spark: SparkSession, place: Path) -> None:
+def test_read_rows_are_written_back_without_renames(spark: SparkSession, place: Path) -> None:
     source, target = make_store(place / "source"), make_store(place / "target")
     with mqfast.open(source) as store:
         for n in range(50):
@@ -137,7 +137,7 @@ def test_a_failing_task_leaves_the_store_as_it_was(spark: SparkSession, place: P
         ({}, "body", "expected a column or the option topic"),
     ],
 )
-def test_what_cannot_be_written_is_refused_before_a_job_begins(
+def test_invalid_schemas_and_options_are_refused_before_a_job_begins(
     spark: SparkSession, place: Path, options: dict[str, str], change: str | None, message: str
 ) -> None:
     path = make_store(place / "store")
@@ -154,7 +154,7 @@ def test_extra_columns_are_left_out_when_that_is_asked_for(spark: SparkSession, 
     assert [message.topic for message in messages(path)] == ["u"] * 3
 
 
-def test_a_live_store_is_refused_and_told_why(spark: SparkSession, place: Path) -> None:
+def test_a_store_in_use_is_refused_with_the_reason(spark: SparkSession, place: Path) -> None:
     path = make_store(place / "store")
     script = f"import mqfast, sys; s = mqfast.open({path!r}); print('open', flush=True); sys.stdin.read(); s.close()"
     owner = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -272,7 +272,7 @@ def test_names_in_foreach_batch_belong_to_the_query(spark: SparkSession, place: 
 
 
 @pytest.mark.parametrize("options", [{}, {"txnId": "none"}, {"delivery": "at_least_once"}])
-def test_a_write_of_no_rows(spark: SparkSession, place: Path, options: dict[str, str]) -> None:
+def test_a_write_without_rows_stores_nothing(spark: SparkSession, place: Path, options: dict[str, str]) -> None:
     path = make_store(place / "store")
     for empty in (frame(spark).where("keys = 'z'"), frame(spark, partitions=1).limit(0)):
         for _ in range(2):
@@ -304,7 +304,7 @@ def test_writes_from_other_threads_of_the_driver(spark: SparkSession, place: Pat
     assert [len(numbers(path)) for path in paths] == [ROWS, 100, ROWS]
 
 
-def test_a_table_of_the_catalog_says_what_to_do(spark: SparkSession, place: Path) -> None:
+def test_a_catalog_table_is_an_error_with_the_remedy(spark: SparkSession, place: Path) -> None:
     path = make_store(place / "store")
     wanted = "CREATE TEMPORARY VIEW name USING mqfast"
     assert wanted in refusal(lambda: spark.sql(f"CREATE TABLE plain USING mqfast OPTIONS (path '{path}')"))

@@ -1,6 +1,6 @@
 """What the sink makes of columns: records as a put would store them, and refusals that name the row.
 
-Room: tests. No session: Arrow batches go in, a real store shows what came out.
+No session: Arrow batches go in, a real store shows what came out.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def test_the_hash_of_a_key_chooses_the_queue() -> None:
     ]
 
 
-def test_rows_without_a_key_take_turns() -> None:
+def test_rows_without_a_key_are_spread_round_robin() -> None:
     rows = writer(topic="t", first_turn=2)
     assert queues_of(rows, body=[b""] * 5) == [2, 3, 0, 1, 2]
     assert queues_of(rows, body=[b""] * 2) == [3, 0]
@@ -277,7 +277,9 @@ def test_delayed_rows_stand_where_a_broker_puts_them(store: mqfast.MessageStore)
         ),
     ],
 )
-def test_rows_that_are_no_messages_name_themselves(columns: Any, error: type[Exception], message: str) -> None:
+def test_rows_that_are_no_messages_are_refused_with_their_number(
+    columns: Any, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         writer(b"SPK\x01x:").encode(batch(**columns))
 

@@ -1,6 +1,6 @@
 """The batch source in a real session: every column against Java's account, every view, every way to be wrong.
 
-Room: tests/spark. What does not need Spark is in ``test_access.py``, ``test_options.py`` and ``test_plan.py``.
+What does not need Spark is in ``test_backend.py``, ``test_options.py`` and ``test_plan.py``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TIMES = ("bornTimestamp", "storeTimestamp")
-# All golden stores are compared without Spark in test_access.py; here are those that differ in their columns.
+# All golden stores are compared without Spark in test_backend.py; here are those that differ in their columns.
 CASES = [
     ("5.3.3-normal-clean", "auto"),
     ("5.3.3-normal-clean", "queue"),
@@ -123,7 +123,7 @@ def test_a_schema_of_ones_own_is_a_choice_of_columns(spark: SparkSession, store:
             spark.read.format("mqfast").schema(schema).load(str(store)).collect()
 
 
-def test_what_is_wrong_shows_before_a_job_begins(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+def test_errors_show_before_a_job_begins(spark: SparkSession, store: Path, tmp_path: Path) -> None:
     spark.sparkContext.setJobGroup("wrong", "nothing may run")
     wrong: list[tuple[dict[str, str], str]] = [
         ({"subscribeTo": "T0"}, "did you mean subscribe?"),
@@ -335,7 +335,7 @@ def test_a_worker_keeps_a_store_open_until_it_is_another_one(store: Path, tmp_pa
 # --- views -----------------------------------------------------------------------------------------------------------
 
 
-def test_views_say_what_the_reader_says(spark: SparkSession, store: Path) -> None:
+def test_views_equal_the_store_reader(spark: SparkSession, store: Path) -> None:
     with StoreReader(store) as reader:
         queues = load(spark, store, view="queues").orderBy("topic", "queueId").collect()
         assert [tuple(row)[:5] for row in queues] == [(*q, q.max_offset - q.min_offset) for q in reader.queues()]

@@ -1,7 +1,4 @@
-"""The pages of docs/spark: their tables are those of the code, their program runs.
-
-Room: tests/spark.
-"""
+"""The pages of docs/spark: their tables are those of the code, their program runs."""
 
 from __future__ import annotations
 

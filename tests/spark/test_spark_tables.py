@@ -1,6 +1,6 @@
 """docs/spark-tables.md: its scripts, run as they are printed, land every message once, whatever happens in between.
 
-Room: tests/spark. In `make test` the script for Parquet runs in the session of the tests; `make test-spark-tables` runs
+In `make test` the script for Parquet runs in the session of the tests; `make test-spark-tables` runs
 all of them as programs, on the Spark release that each needs, and kills them in the middle.
 """
 

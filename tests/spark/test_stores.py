@@ -1,6 +1,6 @@
 """Several stores in one read or stream, and logs that do not lie in their store.
 
-Room: tests. No Spark processes but where a list of paths comes from Spark.
+No Spark processes but where a list of paths comes from Spark.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def numbers(found: list[dict[str, Any]]) -> list[int]:
 
 
 @pytest.mark.parametrize("order", ["auto", "queue", "commitlog"])
-def test_rows_say_which_store_they_are_from(base: Path, order: str) -> None:
+def test_the_column_store_names_the_store_of_a_row(base: Path, order: str) -> None:
     paths = two(base)
     found = batch(paths=paths, order=order, columns="store,topic,queueId,body")
     assert numbers([row for row in found if row["store"] == "broker-a"]) == list(range(30))
@@ -222,7 +222,7 @@ def test_a_store_that_leaves_between_plan_and_batch_is_named(base: Path, order: 
 
 
 @ORDERS
-def test_what_a_store_that_joined_lost_before_its_first_batch_is_named(base: Path, order: str) -> None:
+def test_losses_of_a_joined_store_before_its_first_batch_are_reported(base: Path, order: str) -> None:
     reader = of_stores(two(base), startingOffsets="latest", order=order)
     start = reader.initialOffset()
     reader.stop()
@@ -243,7 +243,7 @@ def test_what_a_store_that_joined_lost_before_its_first_batch_is_named(base: Pat
 
 
 @ORDERS
-def test_what_one_of_several_stores_lost_is_named(base: Path, order: str) -> None:
+def test_losses_of_one_of_several_stores_are_reported(base: Path, order: str) -> None:
     paths = two(base)
     reader = of_stores(paths, startingOffsets="earliest", order=order)
     start = reader.initialOffset()
@@ -292,7 +292,7 @@ def test_groups_and_lag_of_one_of_several_stores(base: Path, order: str) -> None
 
 
 @ORDERS
-def test_a_log_that_lies_elsewhere_on_several_disks(base: Path, order: str) -> None:
+def test_a_log_outside_of_the_store_on_several_disks(base: Path, order: str) -> None:
     """As RocketMQ's storePathCommitLog with several directories: files of the log in turn on each."""
     path = base / "s"
     fill(path, 0, 1500)

@@ -1,6 +1,6 @@
 """The streaming source as Spark calls it, without Spark's own processes: offsets, limits, what a batch reads.
 
-Room: tests. Queries in a real session are in ``test_stream_queries.py``.
+Queries in a real session are in ``test_stream_queries.py``.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def test_both_limits_hold_together(root: str, order: str) -> None:
 
 
 @ORDERS
-def test_few_rows_wait_but_not_for_ever(root: str, order: str) -> None:
+def test_few_rows_wait_up_to_the_maximum_trigger_delay(root: str, order: str) -> None:
     reader = stream(
         root, order=order, startingOffsets="earliest", minOffsetsPerTrigger=61, maxTriggerDelay="1h"
     )  # fmt: skip
@@ -274,7 +274,7 @@ def test_starts_by_offset_and_time(root: str) -> None:
     assert at(stream(root, startingOffsets="-1h", order="commitlog").initialOffset()) == {"phy": 0}
 
 
-def test_which_order_follows_from_the_options() -> None:
+def test_the_order_follows_from_the_options() -> None:
     def along(**options: str) -> bool:
         return reads_along_log(table.parse({"path": "x", **options}, table.STREAM))
 
@@ -299,7 +299,7 @@ def test_a_checkpoint_of_another_order_is_refused(root: str) -> None:
 
 
 @ORDERS
-def test_what_retention_took_is_said_or_left_out(root: str, order: str) -> None:
+def test_messages_removed_by_retention_are_an_error_or_left_out(root: str, order: str) -> None:
     reader = stream(root, order=order, startingOffsets="earliest")
     start = reader.initialOffset()
     with small(root) as store:
@@ -331,7 +331,7 @@ def test_what_retention_took_is_said_or_left_out(root: str, order: str) -> None:
 
 @ORDERS
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_store_that_went_back_is_said_or_gone_on_with(root: str, order: str, version: int) -> None:
+def test_a_store_set_back_is_an_error_or_is_read_on(root: str, order: str, version: int) -> None:
     reader = stream(root, order=order, startingOffsets="earliest")
     end = reader.latestOffset(reader.initialOffset(), ALL)
     ahead: dict[str, Any] = {name: offset + 10_000 for name, offset in at(end).items()}
@@ -377,7 +377,7 @@ def test_the_latest_offset_is_reported_for_the_lag(root: str, order: str) -> Non
 
 
 @ORDERS
-def test_a_group_is_told_how_far_the_stream_is(root: str, order: str) -> None:
+def test_the_stream_offset_is_committed_to_a_consumer_group(root: str, order: str) -> None:
     reader = stream(root, order=order, startingOffsets="earliest", maxOffsetsPerTrigger=15, commitGroup="watchers")
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadMaxRows(15))
@@ -391,7 +391,7 @@ def test_a_group_is_told_how_far_the_stream_is(root: str, order: str) -> None:
         assert store.consumer_offsets("watchers")["t"] == noted
 
 
-def test_a_store_with_a_writer_is_not_told_and_nothing_fails(root: str) -> None:
+def test_a_store_with_a_writer_gets_no_group_offsets_and_no_error(root: str) -> None:
     progress = GroupProgress(root, "watchers")
     with small(root):
         assert not progress.commit({"t/0": 3})

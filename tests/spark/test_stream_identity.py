@@ -1,6 +1,6 @@
 """A stream whose store was replaced, set back, copied, trimmed, or whose topics were deleted and made again.
 
-Room: tests. Each case asks twice: strictly, where the error must name what is gone, and with ``failOnDataLoss=false``,
+Each case asks twice: strictly, where the error must name what is gone, and with ``failOnDataLoss=false``,
 where the stream goes on with everything that is there. No Spark processes: queries are in ``test_stream_queries.py``.
 """
 
@@ -158,7 +158,7 @@ def test_a_store_that_was_set_back_is_named_and_nothing_new_is_missed(base: Path
     assert set(range(1000, 1000 + again)) <= set(found)
 
 
-def test_what_was_seen_and_not_yet_read_is_missed_when_a_store_is_set_back(base: Path) -> None:
+def test_unread_messages_are_lost_when_a_store_is_set_back(base: Path) -> None:
     path = base / "s"
     fill(path, 0, 100)
     shutil.copytree(path, base / "backup")
@@ -192,7 +192,7 @@ def test_retention_of_what_was_read_is_no_loss(base: Path, order: str) -> None:
 
 
 @ORDERS
-def test_the_further_back_the_fewer_messages_are_read_twice(base: Path, order: str) -> None:
+def test_a_store_set_back_repeats_only_messages_after_the_last_common_mark(base: Path, order: str) -> None:
     path = base / "s"
     fill(path, 0, 10)
     _, offset = read_all(path, order=order)
@@ -290,7 +290,7 @@ def test_queue_files_that_are_away_for_a_time_are_read_once(base: Path, more: in
     assert sorted(flat(to_the_end(strict, offset))) == [60, 61, 62, *range(506, 506 + more)]
 
 
-def test_what_nobody_had_read_of_a_deleted_topic_is_lost_too(base: Path) -> None:
+def test_unread_messages_of_a_deleted_topic_count_as_data_loss(base: Path) -> None:
     path = base / "s"
     fill(path, 0, 60)
     fill(path, 500, 503, "other")
@@ -322,7 +322,7 @@ def trim(path: Path, files: int) -> None:
         file.unlink()
 
 
-def test_a_queue_that_was_born_and_trimmed_meanwhile_is_named(base: Path) -> None:
+def test_loss_in_a_queue_created_and_trimmed_between_batches_is_reported(base: Path) -> None:
     path = base / "s"
     fill(path, 0, 60)
     _, offset = read_all(path, subscribePattern=".*")
@@ -379,7 +379,7 @@ def _trim_all_but_the_last(path: Path) -> None:
 
 @ORDERS
 @pytest.mark.parametrize("harm", [_delete_topic, _trim, _trim_all_but_the_last])
-def test_what_goes_between_plan_and_read_is_named_or_left_out(
+def test_messages_removed_between_plan_and_read_are_reported_or_left_out(
     base: Path, order: str, harm: Callable[[Path], None]
 ) -> None:
     path = base / "s"

@@ -1,6 +1,6 @@
 """Streams of a store in a real session: restarts, limits, progress, groups.
 
-Room: tests. What one reader does without a session is in ``test_stream.py``.
+What one reader does without a session is in ``test_stream.py``.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def test_one_lease_moves_with_the_batches_and_ends(spark: SparkSession, place: P
         ({"order": "commitlog", "startingOffsets": "-5"}, "need order=queue"),
     ],
 )
-def test_what_is_wrong_is_said(spark: SparkSession, place: Path, options: dict[str, str], message: str) -> None:
+def test_wrong_option_values_are_named(spark: SparkSession, place: Path, options: dict[str, str], message: str) -> None:
     from pyspark.errors import PySparkException
 
     fill(place / "store", 0, 1)
@@ -179,7 +179,7 @@ def test_what_is_wrong_is_said(spark: SparkSession, place: Path, options: dict[s
         run(stream(spark, place / "store", **options), place / "c")
 
 
-def test_what_was_lost_is_counted_in_the_progress(spark: SparkSession, place: Path) -> None:
+def test_losses_are_counted_in_the_progress(spark: SparkSession, place: Path) -> None:
     options = {"startingOffsets": "earliest", "order": "queue"}
     fill(place / "store", 0, 40)
     first, _ = run(stream(spark, place / "store", **options), place / "checkpoint")

@@ -1,6 +1,6 @@
 """A follower knows of a store what a look at all of it says, at the price of what was appended.
 
-Room: tests. No Spark processes.
+No Spark processes.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def test_an_idle_store_is_not_listed_again_and_a_message_costs_one_queue(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_follower_says_what_a_new_look_says(root: str, seed: int) -> None:
+def test_a_tailer_returns_the_snapshot_of_a_new_read(root: str, seed: int) -> None:
     """Messages to old and new queues, few and many at once, files and topics that go, another store."""
     chance = random.Random(seed)
     with small(root) as store:

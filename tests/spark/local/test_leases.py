@@ -1,6 +1,6 @@
 """Leases end with what they are for: with the last task of a read, with a stream or a job, or a minute after a kill.
 
-Room: tests/spark, without Spark; what a session leaves is in ``test_source.py`` and ``test_stream_queries.py``.
+No Spark; what a session leaves is in ``test_source.py`` and ``test_stream_queries.py``.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def test_no_lease_where_none_is_wanted_or_none_can_be_written(tmp_path: Path) ->
         pass
 
 
-def test_what_killed_processes_left_goes_with_the_next_lease(tmp_path: Path) -> None:
+def test_leases_of_killed_processes_are_removed_with_the_next_lease(tmp_path: Path) -> None:
     old = write_lease(REAL, str(tmp_path), 1, -1)
     for name in (f"{old}.ended", f"{old}.abc.tmp", str(tmp_path / "spark-leases" / "gone.ended")):
         Path(name).write_bytes(b"x")

@@ -1,7 +1,4 @@
-"""The commit protocol: a batch is in the store once, whatever crashed when. Real stores, real processes, no Spark.
-
-Room: tests.
-"""
+"""The commit protocol: a batch is in the store once, whatever crashed when. Real stores, real processes, no Spark."""
 
 from __future__ import annotations
 
@@ -215,7 +212,7 @@ def test_batches_are_appended_in_order_and_once(tmp_path: Path) -> None:
     assert not transaction.is_done(3)
 
 
-def test_two_transactions_do_not_know_each_other(tmp_path: Path) -> None:
+def test_two_transactions_are_independent(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
     one, two = (SinkTransaction(store, str(tmp_path / "staging"), name) for name in ("a/b", "a%2Fb"))
     assert one.directory != two.directory
@@ -319,7 +316,7 @@ def test_a_resume_uses_the_files_of_the_intent_not_the_new_ones(tmp_path: Path) 
     assert left_behind(transaction) == []
 
 
-def test_what_can_be_staged_again_is_and_need_not_outlive_a_power_cut(tmp_path: Path) -> None:
+def test_repeatable_staged_files_may_be_lost_in_a_power_cut(tmp_path: Path) -> None:
     """A power cut takes the staged files, not the intent."""
     store = make_store(tmp_path / "store")
     transaction = SinkTransaction(store, str(tmp_path / "staging"), "job", owner="q", repeatable=True)
@@ -425,7 +422,7 @@ def test_a_log_that_lost_its_end_is_filled_again(tmp_path: Path) -> None:
     assert stored(store) == expected(0)
 
 
-def test_a_batch_whose_beginning_retention_took_goes_on_behind_its_last_record(tmp_path: Path) -> None:
+def test_a_batch_with_an_expired_beginning_resumes_after_its_last_record(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
     staging = str(tmp_path / "staging")
     transaction = SinkTransaction(store, staging, "job", owner="q")
@@ -441,7 +438,7 @@ def test_a_batch_whose_beginning_retention_took_goes_on_behind_its_last_record(t
     assert stored(store) == kept + expected(0)[before:]
 
 
-def test_a_batch_of_which_nothing_can_be_told_is_refused(tmp_path: Path) -> None:
+def test_a_batch_of_unknown_state_is_refused(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
     staging = str(tmp_path / "staging")
     transaction = SinkTransaction(store, staging, "job", owner="q")
@@ -475,7 +472,7 @@ def test_damaged_or_missing_staging_is_refused_before_anything_is_decided(tmp_pa
     assert stored(store) == expected(0)
 
 
-def test_a_damaged_note_is_said_and_not_guessed(tmp_path: Path) -> None:
+def test_a_damaged_note_is_an_error(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
     transaction = SinkTransaction(store, str(tmp_path / "staging"), "job", owner="q")
     files = stage(transaction, 0)
@@ -495,7 +492,7 @@ def test_another_query_under_the_same_id_is_refused(tmp_path: Path) -> None:
         two.commit(0, stage(two, 0))
 
 
-def test_a_store_that_somebody_writes_is_never_written_by_the_sink(tmp_path: Path) -> None:
+def test_a_store_open_for_writing_is_never_written_by_the_sink(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
     script = f"import mqfast, sys; s = mqfast.open({store!r}); print('open', flush=True); sys.stdin.read(); s.close()"
     owner = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -561,7 +558,7 @@ def test_only_the_last_markers_are_kept(tmp_path: Path) -> None:
     assert transaction.commit(2, stage(transaction, 2, 1, 1)).repeated
 
 
-def test_the_janitor_takes_what_is_old_and_nobody_names(tmp_path: Path) -> None:
+def test_clean_up_removes_old_files_that_no_intent_names(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store")
     staging = str(tmp_path / "staging")
     transaction = SinkTransaction(store, staging, "job", owner="q")
@@ -586,7 +583,7 @@ def test_the_janitor_takes_what_is_old_and_nobody_names(tmp_path: Path) -> None:
     assert clean_staging(str(tmp_path / "nowhere"), day) == 0
 
 
-def test_the_janitor_leaves_an_empty_directory_in_which_a_task_may_be_slow(tmp_path: Path) -> None:
+def test_clean_up_keeps_a_recent_empty_directory(tmp_path: Path) -> None:
     store, staging = make_store(tmp_path / "store"), str(tmp_path / "staging")
     transaction = SinkTransaction(store, staging, "slow")
     with transaction.writer(0, 0, 0) as writer:  # nothing is written yet
@@ -600,7 +597,7 @@ def test_the_janitor_leaves_an_empty_directory_in_which_a_task_may_be_slow(tmp_p
     assert transaction.commit(0, [file]).appended == 1
 
 
-def test_what_nobody_can_repeat_is_forgotten_also_where_it_is_gone(tmp_path: Path) -> None:
+def test_forget_removes_unrepeatable_transactions_and_accepts_missing_ones(tmp_path: Path) -> None:
     transaction = SinkTransaction(make_store(tmp_path / "store"), str(tmp_path / "staging"), "job-1")
     transaction.forget()  # no task had a row
     with transaction.writer(0, 0, 0):
@@ -610,7 +607,7 @@ def test_what_nobody_can_repeat_is_forgotten_also_where_it_is_gone(tmp_path: Pat
     assert os.listdir(tmp_path / "staging") == [".cleaned"]
 
 
-def test_the_janitor_leaves_a_transaction_whose_note_is_damaged(tmp_path: Path) -> None:
+def test_clean_up_keeps_a_transaction_with_a_damaged_note(tmp_path: Path) -> None:
     staging = str(tmp_path / "staging")
     transaction = SinkTransaction(str(tmp_path / "none"), staging, "job")
     stage(transaction, 0, 2, 1)
@@ -652,7 +649,7 @@ def test_a_crash_at_any_step_of_a_named_write_loses_and_repeats_nothing(tmp_path
 
 
 @pytest.mark.parametrize("cut", [1, 20, 45])
-def test_half_a_line_of_the_ledger_does_not_count(tmp_path: Path, cut: int) -> None:
+def test_an_incomplete_ledger_line_is_ignored(tmp_path: Path, cut: int) -> None:
     store, staging = make_store(tmp_path / "store"), str(tmp_path / "staging")
     one, two = (SinkTransaction(store, staging, name, owner="q", single=True) for name in ("one", "two"))
     one.commit(0, stage(one, 0, 1, 3))

@@ -1,6 +1,6 @@
 """Jobs with ``--namesrv`` on a broker of Apache RocketMQ: what they say and write is what its store has.
 
-Room: tests. The session is that of all tests; the broker is a process of Java.
+The session is that of all tests; the broker is a process of Java.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def bury(java: Java, topic: str, group: str) -> None:
     wait_for(are_there, f"dead letters of {group}")
 
 
-def test_dead_letters_are_looked_at_chosen_and_sent_back(spark: SparkSession, java: Java, tmp_path: Path) -> None:
+def test_dead_letters_are_counted_selected_and_sent_back(spark: SparkSession, java: Java, tmp_path: Path) -> None:
     admin_makes(java, "sick")
     java.fill("sick", 0, 10)
     bury(java, "sick", "shop")

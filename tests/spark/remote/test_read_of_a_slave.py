@@ -1,6 +1,6 @@
 """Reading from a slave while its master is dead: two broker processes of ours, SIGKILL, batches, streams, an archive.
 
-Room: tests. No Spark processes: readers are called as Spark calls them.
+No Spark processes: readers are called as Spark calls them.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def test_batch_and_stream_go_on_by_the_slave_when_the_master_is_killed(
     assert archived(settings) == 30
 
 
-def test_what_the_slave_does_not_have_is_waited_for_and_not_taken_for_lost(pair: Pair, tmp_path: Path) -> None:
+def test_messages_missing_on_a_slave_are_waited_for_not_lost(pair: Pair, tmp_path: Path) -> None:
     pair.make("ahead")
     pair.send("ahead", 0, 60)
     pair.wait_level("ahead", 60)

@@ -1,6 +1,6 @@
 """Messages that a read of a cluster must not miss: behind holes, filters, caches, and brokers that are not known now.
 
-Room: tests. No Spark processes: readers are called as Spark calls them. Answers that no broker of ours gives are made
+No Spark processes: readers are called as Spark calls them. Answers that no broker of ours gives are made
 of those that one gives.
 """
 
@@ -90,7 +90,7 @@ def records_of(answer: Any) -> list[bytearray]:
 # --- holes -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_hole_at_the_end_of_a_range_is_told(one: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_messages_at_the_end_of_a_range_are_reported(one: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     answered(monkeypatch, lambda answer: answer._replace(records=b"".join(
         record for at, record in enumerate(records_of(answer)) if at not in (8, 9)
     )))  # fmt: skip
@@ -111,9 +111,7 @@ def test_a_range_that_begins_in_a_record_of_several_messages(one: Place, monkeyp
     assert numbers(one.batch(**starting)) == list(range(30, 60, 3))
 
 
-def test_a_broker_that_finds_nothing_and_goes_nowhere_is_asked_for_a_time(
-    one: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_without_progress_is_retried_until_the_timeout(one: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def nothing(answer: Any) -> Any:
@@ -141,7 +139,7 @@ def test_queues_for_reading_alone_have_messages_too(one: Place, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("named", [0, 4, 5, 7, 9, 10, 19, 20])
-def test_a_broker_that_names_any_message_near_a_time(
+def test_an_inexact_offset_by_time_of_a_broker_is_corrected(
     in_groups: tuple[Place, list[int]], monkeypatch: pytest.MonkeyPatch, named: int
 ) -> None:
     # As RocketMQ answers before 5.2: one of the same millisecond, or the nearest one before or behind the time.
@@ -231,7 +229,7 @@ def test_a_run_that_ends_by_itself_knows_the_topics_of_now(one: Place, monkeypat
     reader.stop()
 
 
-def test_name_servers_that_know_no_broker_yet_are_asked_again(one: Place) -> None:
+def test_name_servers_without_brokers_are_retried(one: Place) -> None:
     one.broker.stop("broker-a")
     name_servers_know(one)
     with pytest.raises(ConnectError, match="know no broker"):
@@ -308,7 +306,7 @@ def test_a_run_that_ends_by_itself_does_not_end_without_a_broker_that_name_serve
         one_reader.stop()
 
 
-def test_a_broker_that_joins_and_does_not_answer_holds_nobody_up(two: Place) -> None:
+def test_a_joining_broker_that_does_not_answer_delays_no_other_broker(two: Place) -> None:
     alone = two.stream(subscribe="orders", startingOffsets="earliest", brokers="broker-a")
     _, of_a = to_the_end(alone, alone.initialOffset())
     alone.stop()
@@ -331,7 +329,7 @@ def test_a_broker_that_joins_and_does_not_answer_holds_nobody_up(two: Place) -> 
         one_reader.stop()
 
 
-def test_nobody_waits_for_a_broker_behind_the_end_of_a_task(one: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_end_of_a_task_ends_the_wait_for_a_broker(one: Place, caplog: pytest.LogCaptureFixture) -> None:
     parsed = table.parse(
         {**one.options, "assign": "orders/0", "columns": "body", "pullBytes": "1", "batchBytes": "1"},
         table.BATCH,
@@ -368,7 +366,7 @@ def test_a_namespace_of_version_2_is_in_every_request(one: Place) -> None:
 # --- progress --------------------------------------------------------------------------------------------------------
 
 
-def test_progress_is_told_to_a_master(one: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offsets_are_committed_to_the_master_only(one: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     one.broker.create_topics(groups=["watchers"])
     reader = one.stream(subscribe="orders", startingOffsets="earliest")
     _, end = to_the_end(reader, reader.initialOffset())

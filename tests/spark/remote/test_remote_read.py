@@ -1,6 +1,6 @@
 """What only a read over the network meets: several brokers, brokers that are away, answers that are none, accounts.
 
-Room: tests. No Spark processes: readers are called as Spark calls them.
+No Spark processes: readers are called as Spark calls them.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def test_no_name_server() -> None:
         place.batch(subscribe="orders", **SOON)
 
 
-def test_name_servers_that_are_away_are_told_once(one: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_unavailable_name_servers_are_logged_once(one: Place, caplog: pytest.LogCaptureFixture) -> None:
     """A stream looks a hundred times a second: what was known is read on, and a line of the log says so."""
     one.batch(subscribe="orders")
     one.broker.stop("namesrv-1")
@@ -176,7 +176,7 @@ def test_tasks_wait_for_a_broker_that_starts_again(one: Place) -> None:
 
 
 @pytest.mark.parametrize("lost", ["answers", "requests", "connections", "busy"])
-def test_what_is_lost_on_the_way_is_asked_again(one: Place, lost: str) -> None:
+def test_lost_answers_are_requested_again(one: Place, lost: str) -> None:
     faults = one.broker.faults
     if lost == "connections":
         one.batch(subscribe="orders")
@@ -283,7 +283,7 @@ def test_kills_in_mid_stream_lose_and_repeat_nothing(one: Place) -> None:
 # --- answers ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_answer_that_jumps_over_messages_is_not_believed(one: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_answer_that_skips_messages_is_data_loss(one: Place, caplog: pytest.LogCaptureFixture) -> None:
     # As a slave of RocketMQ answers that is not read from: retry, with an offset behind what it did not send.
     from mqfast.spark.remote import pulls
 
@@ -518,7 +518,7 @@ def test_keys_sign_every_request(tmp_path: Path) -> None:
             place.batch(subscribe="orders")
 
 
-def test_users_of_5_x_read_with_no_more_than_the_right_to_subscribe() -> None:
+def test_acl_2_users_read_with_the_right_sub_only() -> None:
     rules = {
         "authenticationEnabled": "true", "authorizationEnabled": "true",
         "initAuthenticationUser": '{"username":"root","password":"root-secret"}',
@@ -552,7 +552,7 @@ def asked(address: str, code: int, fields: dict[str, Any], body: bytes) -> Any:
     return checked(answer, address)
 
 
-def test_tls_and_whose_certificates_are_believed(tmp_path: Path) -> None:
+def test_tls_verifies_server_certificates(tmp_path: Path) -> None:
     settings = certificate(tmp_path)
     if not settings:
         pytest.skip("there is no openssl")

@@ -1,6 +1,6 @@
 """The sink for clusters in a real session: batches, streams, foreachBatch, repeats, refusals.
 
-Room: tests. What one task does is in ``test_remote_tasks.py``; kills are in ``test_kills_of_brokers.py``.
+What one task does is in ``test_remote_tasks.py``; kills are in ``test_kills_of_brokers.py``.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def test_a_named_batch_that_is_done_writes_nothing_again_whatever_its_rows_and_t
         ({"tls": "true", "tlsCa": "/missing"}, None, "expected files of certificates"),
     ],
 )
-def test_what_cannot_be_written_is_refused_before_a_job_begins(
+def test_invalid_schemas_and_options_are_refused_before_a_job_begins(
     spark: SparkSession, broker: Broker, options: dict[str, str], change: str | None, message: str
 ) -> None:
     rows = frame(spark, 3, 1)
@@ -161,7 +161,7 @@ def test_a_function_of_each_batch_writes_once_under_its_name(
     assert numbers(broker) == list(range(60))
 
 
-def test_a_task_whose_answers_are_lost_and_a_broker_without_memory(spark: SparkSession, broker: Broker) -> None:
+def test_lost_answers_repeat_rows_on_a_broker_without_write_state(spark: SparkSession, broker: Broker) -> None:
     from mqfast.remoting.once import ASK_ONCE
 
     with broker.faults.busy(4, only=[320]):

@@ -1,6 +1,6 @@
 """One task of the sink for clusters, without Spark's JVM: what it sends, what it tries again, what it refuses.
 
-Room: tests. Brokers are real ones of ``mqfast.testing``; faults are theirs.
+Brokers are real ones of ``mqfast.testing``; faults are theirs.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def test_a_lost_answer_is_asked_for_again_and_stores_nothing_twice(
     assert bodies(broker) == list(range(440))
 
 
-def test_a_broker_that_is_a_slave_now_is_not_asked_for_long(broker: Broker) -> None:
+def test_a_send_to_a_demoted_broker_refreshes_the_route(broker: Broker) -> None:
     with broker.faults.answer(ResponseCode.SERVICE_NOT_AVAILABLE, "a slave", only=[BATCH], times=1):
         send(broker, rows(10), queueSelector="round_robin")
     codes = [one.code for one in broker.requests(RequestCode.GET_ROUTEINFO_BY_TOPIC, BATCH)]
@@ -150,7 +150,7 @@ def test_a_broker_that_is_killed_and_comes_back_in_mid_batch_has_each_row_once()
         assert bodies(broker) == list(range(4000))
 
 
-def test_a_broker_without_a_memory_gets_rows_at_least_once_and_exactly_once_is_refused(
+def test_exactly_once_is_refused_and_rows_go_at_least_once_to_a_broker_without_write_state(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     with broker.faults.answer(3, "request type 990001 not supported", only=[ASK_ONCE]):
@@ -240,7 +240,7 @@ def test_an_answer_or_a_request_may_be_lost_at_each_point(broker: Broker, monkey
     assert bodies(broker) == list(range(40 * batch))
 
 
-def test_another_server_at_the_address_of_a_broker_with_a_memory_is_not_believed(broker: Broker) -> None:
+def test_a_server_without_write_state_at_the_address_of_one_with_it_is_retried(broker: Broker) -> None:
     """Only a broker that has no rows of the batch may know nothing of its end."""
     one = writer(broker, rows(1), brokerTimeout="30s")
     unknown = "request type not supported"
@@ -281,7 +281,7 @@ def test_two_writes_of_one_name_to_different_topics_are_both_written(broker: Bro
     assert bodies(broker, "u") == list(range(20))
 
 
-def test_the_driver_waits_for_a_broker_that_went_away_behind_the_last_row() -> None:
+def test_the_driver_waits_for_a_broker_lost_after_the_last_row() -> None:
     with Broker(topics={"t": 4}, brokers=2) as broker:
         sent = send(broker, rows(100), queueSelector="round_robin", brokerTimeout="30s")
         assert {end.broker for end in sent.ends} == {"broker-a", "broker-b"}
@@ -432,7 +432,7 @@ def test_bytes_on_their_way_are_bounded(broker: Broker) -> None:
     assert len(broker.messages("t")) == 2000
 
 
-def test_what_cannot_be_sent_fails_the_task_and_says_which_row(broker: Broker) -> None:
+def test_a_row_that_cannot_be_sent_fails_the_task_with_its_number(broker: Broker) -> None:
     with pytest.raises(Exception, match="row 1: expected a body, found null"):
         send(broker, pa.RecordBatch.from_pydict({"body": [b"0", None]}))
     with pytest.raises(PropertiesTooLong, match="row 1: expected properties of at most"):

@@ -1,6 +1,6 @@
 """A running cluster in a real session: SQL, a stream with restarts of the query and of a broker, lag, groups.
 
-Room: tests. What the readers do without a session is in ``test_both_accesses.py`` and ``test_remote_read.py``.
+What the readers do without a session is in ``test_both_backends.py`` and ``test_remote_read.py``.
 """
 
 from __future__ import annotations

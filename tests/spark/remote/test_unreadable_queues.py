@@ -1,6 +1,6 @@
 """Queues that a broker does not hand out now: topics made smaller, without permission to read, denied to an account.
 
-Room: tests. No Spark processes: readers are called as Spark calls them. A queue that comes back goes on where the
+No Spark processes: readers are called as Spark calls them. A queue that comes back goes on where the
 stream left it, and messages that consumers may not read are neither an error nor lost.
 """
 
@@ -103,7 +103,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("options", [{}, LOOSE])
-def test_a_queue_that_is_not_handed_out_keeps_its_offset(one: Place, change: str, options: dict[str, str]) -> None:
+def test_an_unreadable_queue_keeps_its_offset(one: Place, change: str, options: dict[str, str]) -> None:
     given, left = CHANGES[change]
     stream = Stream(one, **options)
     assert stream.run() == list(range(40))
@@ -202,7 +202,7 @@ def test_more_queues_for_writing_than_for_reading(one: Place, filled: bool, capl
     assert [row["messages"] for row in rows] == ([10] * 4 if filled else [20, 20, 0, 0])
 
 
-def test_views_ask_for_counts_and_never_pull(one: Place) -> None:
+def test_views_read_counts_and_never_pull(one: Place) -> None:
     set_topic(one.broker, "orders", perm=2)
     before = len(one.broker.requests(RequestCode.PULL_MESSAGE))
     rows = one.batch(view="queues")
@@ -277,7 +277,7 @@ def all_topics(place: Place, **options: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("perm", [2, 6])
-def test_a_planned_batch_waits_for_a_queue_that_is_not_handed_out_any_more(one: Place, perm: int) -> None:
+def test_a_planned_batch_waits_for_a_queue_that_became_unreadable(one: Place, perm: int) -> None:
     """As when a driver was killed in the middle of a batch: its offsets are in the checkpoint already."""
     planning = one.stream(subscribe="orders", startingOffsets="earliest")
     start = json.loads(json.dumps(planning.initialOffset()))

@@ -1,7 +1,5 @@
 """What a local store answers, along the log and along queues, against Java's account of every golden store; without
 Spark.
-
-Room: tests/spark.
 """
 
 from __future__ import annotations
@@ -112,7 +110,7 @@ def every(start: int, end: int, *topics: str) -> dict[tuple[str, int], tuple[int
     return {(topic, q): (start, end) for topic in topics or ("T0", "T1", "T2") for q in (0, 1)}
 
 
-def test_which_queues(store: Path) -> None:
+def test_selection_of_queues(store: Path) -> None:
     assert chosen(store) == every(0, 20)
     assert chosen(store, subscribe="T0,T2") == every(0, 20, "T0", "T2")
     assert chosen(store, assign="T1/1") == {("T1", 1): (0, 20)}
@@ -125,7 +123,7 @@ def test_which_queues(store: Path) -> None:
         chosen(store, assign="T0/7")
 
 
-def test_where_queues_begin_and_end(store: Path) -> None:
+def test_bounds_of_queues(store: Path) -> None:
     assert chosen(store, startingOffsets="latest") == {}
     assert chosen(store, startingOffsets="-5") == every(15, 20)
     assert chosen(store, startingOffsets="-500") == every(0, 20)
@@ -148,7 +146,7 @@ def test_where_queues_begin_and_end(store: Path) -> None:
     assert chosen(store, startingOffsets='{"T0/0": 21}', failOnDataLoss="false", assign="T0/0") == {}
 
 
-def test_by_time(store: Path) -> None:
+def test_offsets_by_time(store: Path) -> None:
     moment = 1_700_000_000_000 + 60_000  # message 60: T0/0 offset 10
     assert chosen(store, startingTimestamp=str(moment)) == every(10, 20)
     assert chosen(store, endingTimestamp="2023-11-14T22:14:20Z") == every(0, 10)
@@ -163,7 +161,7 @@ def test_by_time(store: Path) -> None:
         chosen(store, startingTimestamp=late, startingOffsetsByTimestampStrategy="error")
 
 
-def test_streams_begin_at_the_end_unless_told(store: Path) -> None:
+def test_streams_begin_at_the_end_by_default(store: Path) -> None:
     access = LocalBackend(str(store))
     snapshot = access.snapshot()
     options = parse({"path": str(store), "subscribe": "T0"}, STREAM)
@@ -232,7 +230,7 @@ def test_another_store_under_the_same_path_is_refused(store: Path, tmp_path: Pat
     assert plan(empty, Selection(whole=True), LocalBackend(str(tmp_path / "other"))) == []
 
 
-def test_what_went_between_planning_and_reading_is_a_loss(store: Path, tmp_path: Path) -> None:
+def test_messages_removed_between_planning_and_reading_are_a_loss(store: Path, tmp_path: Path) -> None:
     copy = tmp_path / "store"
     shutil.copytree(store, copy)
     access = LocalBackend(str(copy))

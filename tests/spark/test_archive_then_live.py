@@ -1,6 +1,6 @@
 """A stream that begins in an archive and goes on at the store: every message once, wherever it is started again.
 
-Room: tests/spark. Most tests call the reader as Spark does, in this process; the last one is a query of Spark. Streams
+Most tests call the reader as Spark does, in this process; the last one is a query of Spark. Streams
 from archives of clusters are in ``test_cluster_jobs.py``.
 """
 
@@ -233,7 +233,7 @@ def test_rows_of_an_archive_are_those_of_the_store(base: Path, name: str, proper
         )
 
 
-def test_what_is_read_is_chosen_as_in_a_store(base: Path) -> None:
+def test_selection_in_a_cluster_equals_selection_in_a_store(base: Path) -> None:
     put(base / "store", 0, 60)
     put(base / "store", 100, 130, "u")
     archive(base)
@@ -293,7 +293,7 @@ def test_manifests_without_queues_are_read(base: Path) -> None:
     assert flat(batches(lambda: reader(base))) == list(range(120))
 
 
-def test_what_cannot_be_handed_over_says_so(base: Path) -> None:
+def test_options_that_exclude_starting_from_are_refused(base: Path) -> None:
     put(base / "store", 0, 60)
     with pytest.raises(UsageError, match="found no manifest"):
         reader(base).initialOffset()

@@ -1,6 +1,6 @@
 """One running broker read twice, by its files and by its answers: the same rows for the same options.
 
-Room: tests. No Spark processes: readers are called as Spark calls them. What only one access can do is elsewhere.
+No Spark processes: readers are called as Spark calls them. What only one access can do is elsewhere.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def test_every_column_is_the_same(running: tuple[Broker, str], more: dict[str, s
     ({"subscribe": TOPIC, "startingOffsets": "-1h"}, 90), ({"subscribe": TOPIC, "tagFilter": "tag1"}, 30),
     ({"subscribe": TOPIC, "tagFilter": "tag1 || tag2"}, 60), ({"subscribe": TOPIC, "tagFilter": "nothing"}, 0),
 ])  # fmt: skip
-def test_which_messages(place: Place, options: dict[str, str], expected: int) -> None:
+def test_selection_of_messages(place: Place, options: dict[str, str], expected: int) -> None:
     assert len(place.batch(columns="topic,queueId,queueOffset,body", **options)) == expected
 
 
@@ -105,7 +105,7 @@ def test_the_time_of_a_message_is_where_a_read_begins(place: Place) -> None:
     ({"subscribe": TOPIC, "startingOffsets": '{"orders/8": 1}'}, "not among those that are read"),
     ({"subscribePattern": "rmq_sys_.*|SCHEDULE.*"}, "only system topics fit"),
 ])  # fmt: skip
-def test_what_is_not_there_is_an_error(place: Place, options: dict[str, str], says: str) -> None:
+def test_missing_stores_and_topics_are_errors(place: Place, options: dict[str, str], says: str) -> None:
     if "Pattern" in "".join(options) and place.way == "files":
         pytest.skip("no message of a system topic is in the files")
     with pytest.raises(ConfigError, match=says):
