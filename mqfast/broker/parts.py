@@ -1,53 +1,72 @@
-"""BrokerContext: what each part of a broker gets in its constructor.
+"""Parts: everything that a running broker consists of, built at once by ``build_parts``.
 
-It must never do anything itself: ``broker.py`` fills it, parts read it. Source: BrokerController's getters.
+Shared tables and clocks are in ``BrokerContext``; a part that needs another part gets the other one in its constructor.
+``server.py`` registers, starts and stops the parts. Source: BrokerController.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, Protocol
 
+from mqfast.broker.acl.access import AccessControl
+from mqfast.broker.admin.admin import Admin
+from mqfast.broker.config.broker_address import with_port
+from mqfast.broker.config.broker_config import BrokerConfig
+from mqfast.broker.context import BrokerContext
+from mqfast.broker.filter.consumer_filter_manager import ConsumerFilters
+from mqfast.broker.idempotence.idempotent_writes import IdempotentWrites
+from mqfast.broker.metadata.client_manager.client_limits import ClientLimits
+from mqfast.broker.metadata.client_manager.client_processor import ClientProcessor
+from mqfast.broker.metadata.client_manager.client_rules import ClientRules
+from mqfast.broker.metadata.client_manager.consumer_manager import ConsumerManager
+from mqfast.broker.metadata.client_manager.producer_manager import ProducerManager
+from mqfast.broker.metadata.client_manager.queue_locks import QueueLocks
+from mqfast.broker.metadata.config_persistence import Changes
+from mqfast.broker.metadata.registration import Registration
+from mqfast.broker.metadata.subscription_group_manager import SubscriptionGroupManager
+from mqfast.broker.metadata.topic_manager import TopicManager
+from mqfast.broker.metrics.broker_stats import BrokerStats
+from mqfast.broker.pull.consumer_offsets import OffsetProcessor
+from mqfast.broker.pull.get_limits import Limits
+from mqfast.broker.pull.long_polling import LongPolling
+from mqfast.broker.pull.pull_message import PullProcessor
+from mqfast.broker.pull.queue_offsets import QueueOffsets, ResetOffsets
+from mqfast.broker.pull.send_message_back import SendBack
+from mqfast.broker.replication.ha_service import HaService
+from mqfast.broker.replication.replica_manager import ReplicaManager
+from mqfast.broker.schedule.delay_level import Delays
+from mqfast.broker.schedule.recall_message import Recall
+from mqfast.broker.schedule.timer import BrokerTimers
+from mqfast.broker.send.flush_waiter import FlushWaiter
+from mqfast.broker.send.message_writer import MessageWriter
+from mqfast.broker.send.reply_message import ReplyMessage
+from mqfast.broker.send.send_message import SendProcessor
+from mqfast.broker.transaction.half_message import half_of
+from mqfast.broker.transaction.transactional_messages import Transactions
+from mqfast.errors import MqfastError
+from mqfast.message import parse_host
+from mqfast.remoting.client import RemotingClient
+from mqfast.remoting.latency import Latencies
 from mqfast.remoting.processors import Processors
+from mqfast.remoting.tls import ServerCertificates
+from mqfast.store.engine import Engine
+from mqfast.store.message_store import MessageStore
+from mqfast.store.meta.tables import ConfigTables
 
-if TYPE_CHECKING:
-    from mqfast.broker.acl.rights import Rights
-    from mqfast.broker.admin.queue_assignment import RequestMode
-    from mqfast.broker.config.broker_config import BrokerConfig
-    from mqfast.broker.filter.consumer_filter_manager import ConsumerFilters
-    from mqfast.broker.metadata.client_manager.consumer_manager import ConsumerManager
-    from mqfast.broker.metadata.client_manager.producer_manager import ProducerManager
-    from mqfast.broker.metadata.client_manager.queue_locks import QueueLocks
-    from mqfast.broker.metadata.config_persistence import Changes
-    from mqfast.broker.metadata.registration import Registration
-    from mqfast.broker.metadata.subscription_group_manager import SubscriptionGroupManager
-    from mqfast.broker.metadata.topic_manager import TopicManager
-    from mqfast.broker.metrics.broker_stats import BrokerStats
-    from mqfast.broker.metrics.http_server import HttpServer
-    from mqfast.broker.pull.consumer_offsets import QueueOffsets, ResetOffsets
-    from mqfast.broker.pull.long_polling import LongPolling
-    from mqfast.broker.replication.replica_manager import ReplicaManager
-    from mqfast.broker.send.flush_waiter import FlushWaiter
-    from mqfast.broker.send.message_writer import MessageWriter
-    from mqfast.broker.transaction.open_transactions import OpenTransactions
-    from mqfast.remoting.client import RemotingClient
-    from mqfast.remoting.latency import Latencies
-    from mqfast.schedule.delay_service import DelayService
-    from mqfast.schedule.timer.service import TimerService
-    from mqfast.store.engine import Engine
-    from mqfast.store.message_store import MessageStore
-    from mqfast.store.meta.offsets import ConsumerOffsets
-    from mqfast.store.meta.tables import ConfigTables
+__all__ = ["Clocks", "Ground", "Kept", "Part", "Parts", "build_parts"]
 
-__all__ = ["BrokerContext", "Part"]
+_log = logging.getLogger("mqfast.broker")
 
 
 class Part(Protocol):
-    """One part of a broker: what serves some codes, or works by the clock.
+    """One part of a broker: serves some request codes, or works by the clock.
 
-    ``Broker`` registers the codes of every part, starts parts in the order of its list and stops them in reverse.
+    ``Broker`` registers the codes of all parts, starts the parts in their order and stops them in reverse.
     """
 
     def register(self, processors: Processors) -> None:
@@ -57,63 +76,243 @@ class Part(Protocol):
         """Begin what runs by the clock; the event loop runs."""
 
     async def stop(self) -> None:
-        """End it: answer what waits, persist what is to be persisted."""
+        """Answer requests that wait, persist, end what runs by the clock."""
 
 
-@dataclass(slots=True)
-class BrokerContext:
-    """What the parts share.
+class Clocks(NamedTuple):
+    """The clocks of a broker, all in ms: the wall clock, one that only grows, and the one that expires clients."""
 
-    Attributes:
-        now_ms: the wall clock, ms since the epoch.
-        address: ``host:port`` that clients are told; store_host: the same as 8 or 20 bytes.
-        tables: the tables of ``config/``; the broker owns them and persists them.
-        changes: what was changed in the tables of topics and groups, and is not yet on disk.
-        replicas: the other brokers of this broker's name.
-        rights: what callers may do; everything without access control.
-        timer: the timing wheel, where it is on.
-        delays: what delivers messages of delay levels; None on a slave.
-        stopping: the broker takes no new requests.
-        latencies: how long requests took, where metrics are served.
-        halves: which transactions are open.
-        http: the server of metrics and probes, where it runs.
-        filters: SQL filters of groups; hold: pulls that wait for messages; pull_offsets: how far each group has pulled;
-            reset_offsets: offsets of admins that the next pull of a group is told.
-        request_modes: topic -> group -> how the group is to consume the topic.
-    Thread: that of the event loop.
+    now_ms: Callable[[], int]
+    steady_ms: Callable[[], int]
+    client_ms: Callable[[], int]
+
+
+class Ground(NamedTuple):
+    """What is open before parts are built.
+
+    Attributes: ``client``: of the broker, towards other servers; ``host``, ``ip``, ``port``: where clients find the
+        broker; ``latencies``: None where no metrics are served.
     """
 
     config: BrokerConfig
-    loop: asyncio.AbstractEventLoop
-    now_ms: Callable[[], int]
-    store: MessageStore
-    engine: Engine
-    tables: ConfigTables
-    changes: Changes
-    topics: TopicManager
-    groups: SubscriptionGroupManager
-    offsets: ConsumerOffsets
+    clocks: Clocks
+    access: AccessControl
+    processors: Processors
+    certificates: ServerCertificates
+    client: RemotingClient
+    ha: HaService
+    host: str
+    ip: str
+    port: int
+    latencies: Latencies | None
+
+
+class Kept(NamedTuple):
+    """What a broker with another store keeps: the registration and the connected clients."""
+
+    registration: Registration
     consumers: ConsumerManager
     producers: ProducerManager
-    locks: QueueLocks
-    writer: MessageWriter
-    stats: BrokerStats
-    durable: FlushWaiter
-    client: RemotingClient
-    registration: Registration
-    address: str
-    store_host: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a broker, and what they share. Thread: that of the event loop."""
+
+    ground: Ground
+    context: BrokerContext
+    clients: ClientProcessor
+    send: SendProcessor
+    idempotent_writes: IdempotentWrites
+    offsets: OffsetProcessor
+    long_polling: LongPolling
+    pull: PullProcessor
+    delays: Delays
+    send_back: SendBack
+    reply: ReplyMessage
+    timers: BrokerTimers
+    recall: Recall
+    admin: Admin
+    transactions: Transactions
     replicas: ReplicaManager
-    rights: Rights
-    latencies: Latencies | None = None
-    timer: TimerService | None = None
-    delays: DelayService | None = None
-    stopping: bool = False
-    started_ms: int = field(default=0)
-    http: HttpServer | None = field(default=None)
-    request_modes: dict[str, dict[str, RequestMode]] = field(default_factory=dict)
-    filters: ConsumerFilters = field(init=False)
-    open_transactions: OpenTransactions = field(init=False)
-    long_polling: LongPolling = field(init=False)
-    pull_offsets: QueueOffsets = field(init=False)
-    reset_offsets: ResetOffsets = field(init=False)
+
+    @property
+    def in_start_order(self) -> tuple[Part, ...]:
+        """The parts that serve requests, in the order of their start."""
+        return (
+            self.ground.access,
+            self.send,
+            self.idempotent_writes,
+            self.offsets,
+            self.pull,
+            self.delays,
+            self.send_back,
+            self.reply,
+            self.timers,
+            self.recall,
+            self.admin,
+            self.transactions,
+            self.replicas,
+        )
+
+    def register(self) -> None:
+        """Put the codes of all parts into the table of the server, whose answers wait for changes of tables."""
+        processors = self.ground.processors
+        processors.settling = self.context.changes
+        self.clients.register(processors)
+        for part in self.in_start_order:
+            part.register(processors)
+
+    def kept(self) -> Kept:
+        """Return what a broker with another store keeps."""
+        return Kept(self.context.registration, self.context.consumers, self.context.producers)
+
+
+def build_parts(ground: Ground, store: MessageStore, tables: ConfigTables, kept: Kept | None = None) -> Parts:
+    """Build all parts of a broker; nothing is registered or started.
+
+    Args: kept: of the broker before, whose store is replaced. Raises: as the constructors of the parts.
+    """
+    config = ground.config
+    ground.access.address = with_port(ground.host, ground.port)
+    limits = Limits(config)
+    long_polling = LongPolling(store, store.engine, limits, held_max=config["pullThreadPoolQueueCapacity"])
+    context = _context(ground, store, tables, kept, long_polling)
+    replicas = ReplicaManager(context, ground.ha)  # first: parts ask the writer whether an answer waits for slaves
+    writes = IdempotentWrites(context)
+    recall = Recall(context)
+    send = SendProcessor(context, writes, long_polling, prepare=half_of, recall_handle=recall.handle_of)
+    offsets = OffsetProcessor(context, limits)
+    delays, timers = Delays(context), BrokerTimers(context)  # in this order: a level wins over the timer
+    transactions = Transactions(context)
+    return Parts(
+        ground=ground,
+        context=context,
+        clients=_clients(context),
+        send=send,
+        idempotent_writes=writes,
+        offsets=offsets,
+        long_polling=long_polling,
+        pull=PullProcessor(context, offsets, long_polling, limits, replicas),
+        delays=delays,
+        send_back=SendBack(context),
+        reply=ReplyMessage(context, send),
+        timers=timers,
+        recall=recall,
+        admin=Admin(
+            context,
+            ground.processors,
+            replicas=replicas,
+            long_polling=long_polling,
+            delays=delays,
+            timers=timers,
+            open_transactions=transactions.open_transactions,
+        ),
+        transactions=transactions,
+        replicas=replicas,
+    )
+
+
+def _context(
+    ground: Ground, store: MessageStore, tables: ConfigTables, kept: Kept | None, long_polling: LongPolling
+) -> BrokerContext:
+    config, clocks, engine = ground.config, ground.clocks, store.engine
+    registration, consumers, producers = kept or _new_clients(ground, tables)
+    registration.follow(tables.topics)
+    filters = ConsumerFilters(tables.filters, config, clocks.now_ms)
+    consumers.on_register, consumers.on_end = filters.registered, filters.unregistered
+    changes = Changes(registration)
+    topics = TopicManager(tables.topics, config, len(store.config.delay_levels_ms), changes)
+    topics.on_change.append(changes.topics_changed)
+    groups = SubscriptionGroupManager(tables.groups, config, changes)
+    if topics.ensure_system_topics() or kept is None:
+        tables.topics.persist()
+    if groups.ensure_system_groups() or kept is None:
+        tables.groups.persist()
+    durable = FlushWaiter(engine, store.config.sync_flush_timeout_ms / 1000)
+    store_host = parse_host(with_port(ground.ip, ground.port))
+    stats = BrokerStats(config["brokerClusterName"], topics.is_system)
+    return BrokerContext(
+        config=config,
+        loop=asyncio.get_running_loop(),
+        now_ms=clocks.now_ms,
+        store=store,
+        engine=engine,
+        tables=tables,
+        changes=changes,
+        topics=topics,
+        groups=groups,
+        offsets=tables.offsets,
+        filters=filters,
+        consumers=consumers,
+        producers=producers,
+        locks=QueueLocks(clocks.steady_ms, max_locks=_client_limits(config).locks),
+        writer=MessageWriter(
+            engine,
+            durable,
+            store_host=store_host,
+            sync_flush=store.config.sync_flush,
+            max_message_bytes=store.config.max_message_bytes,
+            disk_use=partial(_disk_use, engine),
+            now_ms=clocks.now_ms,
+            stats=stats,
+            logger=_log,
+            arrivals=long_polling,
+            right=ground.ha.right,
+        ),
+        stats=stats,
+        durable=durable,
+        client=ground.client,
+        registration=registration,
+        address=ground.access.address,
+        store_host=store_host,
+        rights=ground.access.rights,
+        latencies=ground.latencies,
+        started_ms=clocks.now_ms(),
+        pull_offsets=QueueOffsets(),
+        reset_offsets=ResetOffsets(tables.offsets),
+    )
+
+
+def _new_clients(ground: Ground, tables: ConfigTables) -> Kept:
+    config, client_ms, limits = ground.config, ground.clocks.client_ms, _client_limits(ground.config)
+    ha_address = with_port(config["brokerIP2"] or ground.host, ground.ha.port or ground.port + 1)
+    address = with_port(ground.host, ground.port)
+    return Kept(
+        Registration(config, tables.topics, ground.client, address=address, ha_address=ha_address),
+        ConsumerManager(client_ms, expiry_ms=config["channelExpiredTimeout"], limits=limits),
+        ProducerManager(client_ms, limits=limits),
+    )
+
+
+def _clients(context: BrokerContext) -> ClientProcessor:
+    rules = ClientRules(context)
+    return ClientProcessor(
+        context.consumers,
+        context.producers,
+        context.locks,
+        is_group_allowed=rules.is_group_allowed,
+        is_told=rules.notifies_members,
+        has_queue=rules.has_queue,
+        compiled=rules.compiled,
+        limits=_client_limits(context.config),
+        gives_locks=not context.config.is_slave,
+        rights=context.rights,
+    )
+
+
+def _client_limits(config: BrokerConfig) -> ClientLimits:
+    return ClientLimits(
+        config["clientGroupsMax"],
+        config["groupMembersMax"],
+        config["subscriptionBytesMax"],
+        config["queueLocksMax"],
+    )
+
+
+def _disk_use(engine: Engine) -> str:
+    try:
+        use = engine.disk_use().percent / 100
+    except MqfastError:
+        use = -1.0
+    return f"CL: {use:5.2f} CQ: {use:5.2f} INDEX: {use:5.2f}"

@@ -10,47 +10,22 @@ import contextlib
 import errno
 import logging
 import os
+import ssl
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 from mqfast.broker.acl.access import AccessControl
-from mqfast.broker.admin.admin import Admin
-from mqfast.broker.config.broker_address import announced, check_reached, with_port
+from mqfast.broker.config.broker_address import announced, check_reached
 from mqfast.broker.config.broker_config import BrokerConfig
-from mqfast.broker.filter.consumer_filter_manager import expressions
-from mqfast.broker.idempotence.idempotent_writes import IdempotentWrites
-from mqfast.broker.metadata.client_manager.client_limits import ClientLimits
-from mqfast.broker.metadata.client_manager.client_processor import ClientProcessor
-from mqfast.broker.metadata.client_manager.consumer_manager import ConsumerManager
-from mqfast.broker.metadata.client_manager.heartbeat import ACTIVELY, ConsumerData, SubscriptionData
-from mqfast.broker.metadata.client_manager.producer_manager import ProducerManager
-from mqfast.broker.metadata.client_manager.queue_locks import LockedQueue, QueueLocks
-from mqfast.broker.metadata.config_persistence import Changes
-from mqfast.broker.metadata.registration import Registration
-from mqfast.broker.metadata.subscription_group_manager import SubscriptionGroupManager
-from mqfast.broker.metadata.topic_manager import READ, WRITE, TopicManager, retry_topic
-from mqfast.broker.metrics.broker_stats import BrokerStats
-from mqfast.broker.parts import BrokerContext, Part
-from mqfast.broker.pull.consumer_offsets import OffsetProcessor
-from mqfast.broker.pull.pull_message import PullProcessor
-from mqfast.broker.pull.send_message_back import SendBack
+from mqfast.broker.context import BrokerContext
+from mqfast.broker.metadata.topic_manager import retry_topic
+from mqfast.broker.parts import Clocks, Ground, Kept, Parts, build_parts
+from mqfast.broker.replication.ha_service import HaService
 from mqfast.broker.replication.metadata_sync import name_new_topics
-from mqfast.broker.replication.replica_manager import ReplicaManager
-from mqfast.broker.schedule.delay_level import Delays
-from mqfast.broker.schedule.recall_message import Recall
-from mqfast.broker.schedule.timer import BrokerTimers
-from mqfast.broker.send.flush_waiter import FlushWaiter
-from mqfast.broker.send.message_writer import MessageWriter
-from mqfast.broker.send.reply_message import ReplyMessage
-from mqfast.broker.send.send_message import SendProcessor
-from mqfast.broker.transaction.transactional_messages import Transactions
-from mqfast.errors import MqfastError, UsageError
+from mqfast.errors import UsageError
 from mqfast.ha.failover.lease_guard import LeaseGuard
-from mqfast.message import parse_host
 from mqfast.remoting.channel import Channel
-from mqfast.remoting.client import RemotingClient
-from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.latency import Latencies
 from mqfast.remoting.processors import Processors
 from mqfast.remoting.server import RemotingServer
@@ -104,111 +79,140 @@ class Broker:
         config.check()
         self.config: Final = config
         self.announced: Final = announced(config["brokerIP1"], config["bindAddress"], config.name_servers, os.environ)
-        self.access: AccessControl
-        self.processors: Processors
-        self.context: BrokerContext
-        self._now_ms = now_ms
-        self._door = os_api
-        # A wall clock that is set does not expire anybody; a virtual one is the only clock there is.
-        self._steady_ms = _steady_clock_ms if now_ms is _wall_clock_ms else now_ms
-        self._client_ms = client_ms or self._steady_ms
+        self._os_api: Final = os_api
+        # A change of the wall clock expires no client; a virtual clock is the only one there is.
+        steady_ms = _steady_clock_ms if now_ms is _wall_clock_ms else now_ms
+        self._clocks: Final = Clocks(now_ms, steady_ms, client_ms or steady_ms)
         self._port = port
         self._make_channel = make_channel
         self._right: Final = right
         self._store_settings = store_settings
         self._servers: list[RemotingServer] = []
-        self._parts: list[Part] = []
+        self._parts: Parts | None = None
         self._timers: list[asyncio.TimerHandle] = []
         self._started = False
         self._listeners = 0
-        self._replicas: ReplicaManager | None = None
         self._persisting: asyncio.Future[None] | None = None
         self._reached: asyncio.Future[bool] | None = None
-        self._clients: ClientProcessor
         is_counted = config["enableRemotingMetrics"] and config.serves_metrics
         self._latencies: Final = Latencies() if is_counted else None
-        self._certificates: ServerCertificates
-        self._send: SendProcessor
-        self._pull: PullProcessor
+
+    @property
+    def parts(self) -> Parts:
+        """All parts, once the broker was started."""
+        assert self._parts is not None, "the broker was not started"
+        return self._parts
+
+    @property
+    def context(self) -> BrokerContext:
+        """What the parts share, once the broker was started."""
+        return self.parts.context
+
+    @property
+    def access(self) -> AccessControl:
+        """Access control, once the broker was started."""
+        return self.parts.ground.access
+
+    @property
+    def processors(self) -> Processors:
+        """The table of requests, once the broker was started."""
+        return self.parts.ground.processors
 
     # --- start ---
 
     async def start(self) -> None:
         """Open the store, listen, register. Raises: OSError where the address cannot be had; as ``open_store``."""
         store, tables = self._open_store()
+        opened = contextlib.AsyncExitStack()
+        opened.callback(store.close)
         try:
-            await self._start(store, tables)
+            await self._start(store, tables, opened)
             self._started = True
         except BaseException:
-            await self._give_up(store)
+            await self._give_up()
+            await opened.aclose()
             raise
 
-    async def _give_up(self, store: MessageStore) -> None:
-        """Close what a start that failed has opened."""
+    async def _give_up(self) -> None:
+        """Stop what a start that failed has started."""
         self._stop_timers()
-        context: BrokerContext | None = getattr(self, "context", None)
         if self._reached is not None:
             self._reached.cancel()
-        if context is not None:
-            await context.registration.stop()
-        for part in reversed(self._parts):
-            with contextlib.suppress(Exception):
-                await part.stop()
+        if (parts := self._parts) is not None:
+            await parts.context.registration.stop()
+            for part in reversed(parts.in_start_order):
+                with contextlib.suppress(Exception):
+                    await part.stop()
         for server in self._servers:
             await server.stop(0)
-        if context is not None:
-            context.durable.close()
-            await context.client.close()
-            await context.changes.close()
-        if self._replicas is not None:
-            await self._replicas.close()
-        store.close()
+        if parts is not None:
+            parts.context.durable.close()
+            await parts.context.changes.close()
 
     def _open_store(self) -> tuple[MessageStore, ConfigTables]:
         path = self.config.store_path
         config = self.config.store_config(**self._store_settings)
-        tables = ConfigTables.load(path, config, os_api=self._door)
-        return open_store(path, config=config, tables=tables, os_api=self._door), tables
+        tables = ConfigTables.load(path, config, os_api=self._os_api)
+        return open_store(path, config=config, tables=tables, os_api=self._os_api), tables
 
-    async def _start(self, store: MessageStore, tables: ConfigTables) -> None:
+    async def _start(self, store: MessageStore, tables: ConfigTables, opened: contextlib.AsyncExitStack) -> None:
+        """Args: opened: gets what is to be closed where the start fails."""
         config = self.config
-
-        self.access = AccessControl(config)
-        self.processors = self.access.processors()
-        self.processors.is_starting = True
-        replicas = self._replicas = ReplicaManager(config, store, self._right)
-        if config.name_servers and not config.is_slave:
-            client = self._client()
-            try:
-                await replicas.look_for_newer_master(client)
-            finally:
-                await client.close()
-        self._certificates = ServerCertificates(config.tls("server"), _log)
-        if config.is_guarded and self.tls in ("off", "permissive"):
+        access = AccessControl(config)
+        processors = access.processors()
+        processors.is_starting = True
+        client = access.client(context=self._client_tls())
+        opened.push_async_callback(client.close)
+        ha = HaService(config, store, client, self._right)
+        opened.push_async_callback(ha.close)
+        await ha.look_for_newer_master()
+        certificates = ServerCertificates(config.tls("server"), _log)
+        if config.is_guarded and (tls := self._tls_in_words(certificates)) in ("off", "permissive"):
             _log.warning(
                 "access control is on and TLS is %s: a signature hides no message, covers neither the code nor the "
                 "time of a request, and can be sent again; tls.server.mode=enforcing encrypts all connections",
-                self.tls,
+                tls,
             )
-        main = self._server(self.processors)
+        main = self._server(processors, certificates)
         await main.start(config["bindAddress"], config["listenPort"] if self._port is None else self._port)
         self._servers.append(main)
         port = main.address[1]
-        await replicas.listen(port)
-        self._make_context(store, tables, self.announced.port or port, replicas)
-        self._make_parts()
-        self.processors.is_starting = False
+        await ha.listen(port)
+        ground = Ground(
+            config,
+            self._clocks,
+            access,
+            processors,
+            certificates,
+            client,
+            ha,
+            host=self.announced.host,
+            ip=self.announced.ip,
+            port=self.announced.port or port,
+            latencies=self._latencies,
+        )
+        parts = self._build_parts(ground, store, tables)
+        processors.is_starting = False
         if config["listenPort"] and self._port is None:
-            fast = self._server(self.processors)
+            fast = self._server(processors, certificates)
             await self._start_fast(fast, port - _FAST_PORT_BELOW)
             self._servers.append(fast)
-        if replicas.was_promoted:
-            name_new_topics(self.context, store.engine.raw.master_flushed_offset)
-            await self.context.changes.settled()
+        context = parts.context
+        if parts.replicas.was_promoted:
+            name_new_topics(context, store.engine.raw.master_flushed_offset)
+            await context.changes.settled()
         self._start_parts()
-        self.context.registration.start()
-        self._reached = asyncio.ensure_future(check_reached(self.context.client, self.context.address))
-        await self.context.registration.wait_registered(_REGISTRATION_S)
+        context.registration.start()
+        self._reached = asyncio.ensure_future(check_reached(context.client, context.address))
+        await context.registration.wait_registered(_REGISTRATION_S)
+
+    def _build_parts(
+        self, ground: Ground, store: MessageStore, tables: ConfigTables, kept: Kept | None = None
+    ) -> Parts:
+        self._listeners = len(self.config.listeners)
+        parts = self._parts = build_parts(ground, store, tables, kept)
+        parts.register()
+        return parts
 
     async def _start_fast(self, fast: RemotingServer, port: int) -> None:
         """Listen on the VIP port. Raises: OSError that says whose port this is."""
@@ -224,15 +228,16 @@ class Broker:
             ) from None
 
     def _start_parts(self) -> None:
-        of_masters = (Delays, Transactions)  # a slave's master delivers and checks
-        for part in self._parts:
-            if not (self.config.is_slave and isinstance(part, of_masters)):
+        parts = self.parts
+        of_masters = (parts.delays, parts.transactions)  # a slave's master delivers and checks
+        for part in parts.in_start_order:
+            if not (self.config.is_slave and part in of_masters):
                 part.start()
         self._by_the_clock(1.0, self.context.stats.tick)
         self._by_the_clock(_SCAN_S, self._scan)
         self._by_the_clock(self.context.store.config.flush_consumer_offset_interval_ms / 1000, self._persist)
 
-    def _server(self, processors: Processors) -> RemotingServer:
+    def _server(self, processors: Processors, certificates: ServerCertificates) -> RemotingServer:
         config = self.config
         return RemotingServer(
             processors,
@@ -245,7 +250,7 @@ class Broker:
                 proxy_protocol=config["proxyProtocolEnable"],
                 tls_mode=self._tls_mode,
             ),
-            context=self._certificates.context,
+            context=certificates.context,
             on_closed=self._channel_closed,
             make_channel=self._make_channel,
             logger=logging.getLogger("mqfast.broker"),
@@ -259,135 +264,14 @@ class Broker:
     @property
     def tls(self) -> str:
         """TLS at the broker's port: off, permissive or enforcing."""
-        return self._tls_mode.in_words(has_certificate=self._certificates.context is not None)
+        return self._tls_in_words(self.parts.ground.certificates)
 
-    def _client(self) -> RemotingClient:
+    def _tls_in_words(self, certificates: ServerCertificates) -> str:
+        return self._tls_mode.in_words(has_certificate=certificates.context is not None)
+
+    def _client_tls(self) -> ssl.SSLContext | None:
         config = self.config
-        encrypted = config["tls.enable"] or config["useTLS"]
-        return self.access.client(context=client_context(config.tls("client")) if encrypted else None)
-
-    def _make_context(
-        self,
-        store: MessageStore,
-        tables: ConfigTables,
-        port: int,
-        replicas: ReplicaManager,
-        before: BrokerContext | None = None,
-    ) -> None:
-        config, now_ms = self.config, self._now_ms
-        limits = _client_limits(config)
-        expiry_ms = config["channelExpiredTimeout"]
-        engine = store.engine
-        host = self.announced.host
-        address = self.access.address = with_port(host, port)
-        if before is None:
-            client = self._client()
-            ha_address = with_port(config["brokerIP2"] or host, replicas.port or port + 1)
-            registration = Registration(config, tables.topics, client, address=address, ha_address=ha_address)
-        else:
-            client, registration = before.client, before.registration
-            registration.follow(tables.topics)
-        changes = self.processors.settling = Changes(registration)
-        topics = TopicManager(tables.topics, config, len(store.config.delay_levels_ms), changes)
-        groups = SubscriptionGroupManager(tables.groups, config, changes)
-        if topics.ensure_system_topics() or before is None:
-            tables.topics.persist()
-        if groups.ensure_system_groups() or before is None:
-            tables.groups.persist()
-        durable = FlushWaiter(engine, store.config.sync_flush_timeout_ms / 1000)
-        store_host = parse_host(with_port(self.announced.ip, port))
-        stats = BrokerStats(config["brokerClusterName"], topics.is_system)
-        self.context = BrokerContext(
-            config=config,
-            loop=asyncio.get_running_loop(),
-            now_ms=now_ms,
-            store=store,
-            engine=engine,
-            tables=tables,
-            changes=changes,
-            topics=topics,
-            groups=groups,
-            offsets=tables.offsets,
-            consumers=(
-                before.consumers if before else ConsumerManager(self._client_ms, expiry_ms=expiry_ms, limits=limits)
-            ),
-            producers=before.producers if before else ProducerManager(self._client_ms, limits=limits),
-            locks=QueueLocks(self._steady_ms, max_locks=limits.locks),
-            writer=MessageWriter(
-                engine,
-                durable,
-                store_host=store_host,
-                sync_flush=store.config.sync_flush,
-                max_message_bytes=store.config.max_message_bytes,
-                disk_use=self._disk_use,
-                now_ms=now_ms,
-                stats=stats,
-                logger=_log,
-            ),
-            stats=stats,
-            durable=durable,
-            client=client,
-            registration=registration,
-            address=address,
-            store_host=store_host,
-            replicas=replicas,
-            rights=self.access.rights,
-            latencies=self._latencies,
-            started_ms=now_ms(),
-        )
-        topics.on_change = self._topics_changed
-
-    def _make_parts(self) -> None:
-        context = self.context
-        self._listeners = len(context.config.listeners)
-        context.replicas.bind(context)  # first: parts ask the writer whether an answer waits for slaves
-        self._clients = ClientProcessor(
-            context.consumers,
-            context.producers,
-            context.locks,
-            is_group_allowed=self._is_group_allowed,
-            is_told=self._notifies_members,
-            has_queue=self._has_queue,
-            compiled=self._compiled,
-            limits=_client_limits(context.config),
-            gives_locks=not context.config.is_slave,
-            rights=context.rights,
-        )
-        self._clients.register(self.processors)
-        once = IdempotentWrites(context)
-        self._send = SendProcessor(context, once)
-        offsets = OffsetProcessor(context)
-        self._pull = PullProcessor(context, offsets)
-        self._send.set_arrival_listener(context.long_polling.waiting, context.long_polling.notify_arrival)
-        self._parts = [
-            self.access,
-            self._send,
-            once,
-            offsets,
-            self._pull,
-            Delays(context),
-            SendBack(context),
-            ReplyMessage(context, self._send),
-            BrokerTimers(context),
-            Recall(context, self._send),
-            Admin(context),
-            Transactions(context, self._send),
-            context.replicas,
-        ]
-        for part in self._parts:
-            part.register(self.processors)
-
-    def _disk_use(self) -> str:
-        try:
-            use = self.context.engine.disk_use().percent / 100
-        except MqfastError:
-            use = -1.0
-        return f"CL: {use:5.2f} CQ: {use:5.2f} INDEX: {use:5.2f}"
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """What serves the requests, in the order of their start."""
-        return tuple(self._parts)
+        return client_context(config.tls("client")) if config["tls.enable"] or config["useTLS"] else None
 
     @property
     def address(self) -> tuple[str, int]:
@@ -396,47 +280,12 @@ class Broker:
 
     # --- while it runs ---
 
-    def _topics_changed(self, topics: list[str]) -> None:
-        self._send.topics_changed(topics)
-        one_by_one = self.config["enableSingleTopicRegister"] and topics
-        self.context.registration.register_soon(topics if one_by_one else None)
-        self.context.changes.registering()
-
-    def _is_group_allowed(self, group: ConsumerData) -> bool:
-        """A consumer's heartbeat makes its group, and the topic of its retries. Source: ClientManageProcessor."""
-        if self.config["rejectPullConsumerEnable"] and group.consume_type == ACTIVELY:
-            return False
-        found = self.context.groups.get(group.group_name)
-        if found is None:
-            return False
-        queues = int(found.get("retryQueueNums", 1))
-        self.context.topics.ensure(retry_topic(group.group_name), queues, READ | WRITE, 2 if group.unit_mode else 0)
-        return True
-
-    def _has_queue(self, group: str, queue: LockedQueue) -> bool:
-        """Is this a queue of this broker, and the group a known one?"""
-        topic = self.context.topics.get(queue.topic)
-        most = 0 if topic is None else max(topic.read_queue_nums, topic.write_queue_nums)
-        is_here = 0 <= queue.queue_id < most and queue.broker_name == self.config["brokerName"]
-        return is_here and (group in self.context.groups.table or self.context.consumers.group(group) is not None)
-
-    def _compiled(
-        self, channel: Channel, subscriptions: Sequence[SubscriptionData], serve: Callable[[], RemotingCommand]
-    ) -> RemotingCommand | Awaitable[RemotingCommand]:
-        return self.context.filters.compiling.then(channel, expressions(subscriptions), serve)
-
-    def _notifies_members(self, group: str) -> bool:
-        """Are the members of a group told of a change?"""
-        found = self.context.groups.table.get(group)
-        by_group = found is None or found.get("notifyConsumerIdsChangedEnable", True)
-        return bool(self.config["notifyConsumerIdsChangedEnable"] and by_group)
-
     def _channel_closed(self, channel: Channel) -> None:
-        if self.processors.is_starting:  # no part knows it
+        if self._parts is None:  # it starts: no part knows the connection
             return
-        self._clients.channel_closed(channel)
-        self._send.channel_closed(channel)
-        self._pull.channel_closed(channel)
+        self._parts.clients.channel_closed(channel)
+        self._parts.send.channel_closed(channel)
+        self._parts.pull.channel_closed(channel)
 
     def _by_the_clock(self, interval_s: float, work: Callable[[], object]) -> None:
         place = len(self._timers)
@@ -448,12 +297,13 @@ class Broker:
         self._timers.append(self.context.loop.call_later(interval_s, turn))
 
     def _scan(self) -> None:
-        self._clients.scan()
-        self._pull.scan()
-        self.context.replicas.reload_certificates()
-        if self._certificates.reload_if_changed():
+        parts, certificates = self.parts, self.parts.ground.certificates
+        parts.clients.scan()
+        parts.pull.scan()
+        parts.replicas.ha.reload_certificates()
+        if certificates.reload_if_changed():
             for server in self._servers:
-                server.context = self._certificates.context
+                server.context = certificates.context
 
     def _persist(self) -> None:
         """Put changed tables on disk, in one thread of the loop's pool: a sync may take long."""
@@ -480,18 +330,16 @@ class Broker:
         """
         if not self.is_renewable:
             raise UsageError("renew: expected a broker without access control, whose users are files of its store")
-        before = self.context
-        before.stopping = True
+        before, ground = self.parts, self.parts.ground
+        before.context.stopping.set()
         self._stop_timers()
         await self._stop_parts()
-        before.durable.close()
-        await before.changes.close()
+        before.context.durable.close()
+        await before.context.changes.close()
         del self.config.listeners[self._listeners :]
-        replicas = self._replicas = ReplicaManager(self.config, store, self._right)
-        port = int(before.address.rpartition(":")[2])
-        await replicas.listen(port)
-        self._make_context(store, tables, port, replicas, before)
-        self._make_parts()
+        ha = HaService(self.config, store, ground.client, self._right)
+        await ha.listen(ground.port)
+        self._build_parts(ground._replace(ha=ha), store, tables, before.kept())
         for group in self.context.consumers.groups():
             if self.context.groups.get(group.name) is not None:
                 self.context.topics.ensure(retry_topic(group.name), 1)
@@ -529,7 +377,7 @@ class Broker:
 
     def _leave(self) -> None:
         self._started = False
-        self.context.stopping = True
+        self.context.stopping.set()
         self.processors.is_leaving = True
         self._stop_timers()
         if self._reached is not None:
@@ -542,7 +390,7 @@ class Broker:
 
     async def _stop_parts(self) -> None:
         """Stop all parts: one that fails must not leave the store open."""
-        for part in reversed(self._parts):
+        for part in reversed(self.parts.in_start_order):
             try:
                 await part.stop()
             except Exception:
@@ -568,12 +416,3 @@ class Broker:
 def _say_failure(future: asyncio.Future[None]) -> None:
     if not future.cancelled() and (error := future.exception()) is not None:
         _log.warning("config tables were not persisted, the next turn tries again: %s", error)
-
-
-def _client_limits(config: BrokerConfig) -> ClientLimits:
-    return ClientLimits(
-        config["clientGroupsMax"],
-        config["groupMembersMax"],
-        config["subscriptionBytesMax"],
-        config["queueLocksMax"],
-    )

@@ -164,7 +164,7 @@ def broker_banner(broker: Broker) -> str:
         f"{with_port(host, port)} ({reach})\n"
         f"  announced: {context.address} ({broker.announced.why}); name servers: {', '.join(servers) or 'none'}\n"
         f"  store: {config.store_path}; {store.flush_disk_type}; messages: {kept}\n"
-        f"  TLS: {broker.tls}; replication: {context.replicas.policy}\n"
+        f"  TLS: {broker.tls}; replication: {broker.parts.replicas.ha.policy}\n"
         f"  automatic topics: {on[config['autoCreateTopicEnable']]}, groups: "
         f"{on[config['autoCreateSubscriptionGroup']]}; access control: {broker.access.policy}"
     )

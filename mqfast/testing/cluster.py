@@ -15,10 +15,11 @@ from typing import Any, Final, TypeVar
 
 from mqfast.broker.admin.bodies import OffsetsBody, QueueBody, by_queue
 from mqfast.broker.config.broker_config import BrokerConfig
+from mqfast.broker.context import BrokerContext
 from mqfast.broker.metadata.client_manager.heartbeat import PASSIVELY
 from mqfast.broker.metadata.subscription_group_manager import SubscriptionGroupManager
 from mqfast.broker.metadata.topic_manager import READ, WRITE, TopicManager
-from mqfast.broker.parts import BrokerContext
+from mqfast.broker.parts import Parts
 from mqfast.broker.server import Broker
 from mqfast.errors import ConfigError, MqfastError, UsageError
 from mqfast.namesrv.namesrv_config import NamesrvConfig
@@ -92,9 +93,10 @@ class RunningServer:
         """What the parts of the broker share."""
         return self.broker.context
 
-    def part(self, kind: type[_P]) -> _P:
-        """The part of the broker that is of this class."""
-        return next(part for part in self.broker.parts if isinstance(part, kind))
+    @property
+    def parts(self) -> Parts:
+        """The parts of the broker."""
+        return self.broker.parts
 
     @property
     def is_running(self) -> bool:

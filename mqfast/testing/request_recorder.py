@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from mqfast.broker.metadata.topic_manager import SCHEDULE_TOPIC, TIMER_TOPIC
-from mqfast.broker.schedule.delay_level import Delays
-from mqfast.broker.transaction.transactional_messages import Transactions
 from mqfast.remoting.codes import RequestCode
 from mqfast.testing import store_inspection as look
 from mqfast.testing.cluster import RunningCluster, RunningServer
@@ -53,9 +51,10 @@ class TimeSteps:
         context = member.context
         for queue_id, offset in _heads(member):
             yield context.engine.unit_at(SCHEDULE_TOPIC, queue_id, offset).tags_code
-        if context.timer is not None and (timed := context.timer.next_due_ms()) is not None:
+        timer = member.parts.timers.service
+        if timer is not None and (timed := timer.next_due_ms()) is not None:
             yield timed
-        if member.part(Transactions).open_transactions.has_open:
+        if member.parts.transactions.open_transactions.has_open:
             yield self._next_check_ms(member)
 
     def _next_check_ms(self, member: RunningServer) -> int:
@@ -75,7 +74,7 @@ class TimeSteps:
             is_check = {
                 member.name
                 for member in self._cluster.running()
-                if member.part(Transactions).open_transactions.has_open and self._next_check_ms(member) <= step_ms
+                if member.parts.transactions.open_transactions.has_open and self._next_check_ms(member) <= step_ms
             }
             self._move_to(step_ms)
             delivered = await self._deliver()
@@ -92,7 +91,7 @@ class TimeSteps:
         self._cluster.time.move_to(ms)
         if seconds > 0:
             for member in self._cluster.running():
-                member.context.long_polling.pass_time(seconds)
+                member.parts.long_polling.pass_time(seconds)
 
     async def _deliver(self) -> int:
         """Deliver all that is due, and wait until readers see it. Returns: how many messages."""
@@ -115,9 +114,9 @@ class TimeSteps:
 
     def _deliver_once(self, member: RunningServer) -> None:
         now_ms = self._cluster.time.now_ms()
-        while member.part(Delays).service.run_once(now_ms) == 0:
+        while member.parts.delays.service.run_once(now_ms) == 0:
             pass
-        timer = member.context.timer
+        timer = member.parts.timers.service
         if timer is not None:
             timer.wake()
             moves = (-1, -1)
@@ -155,7 +154,7 @@ class TimeSteps:
                 continue
             self._checked_ms[member.name] = self._cluster.time.now_ms()
             before = self._ends()
-            asked = await member.part(Transactions).check.round()
+            asked = await member.parts.transactions.check.round()
             if asked:
 
                 def is_answered(wanted: int = before + asked) -> bool | None:
@@ -176,21 +175,22 @@ class TimeSteps:
 
 def _moves(member: RunningServer) -> list[int]:
     """What changes while anything is delivered."""
-    timer = member.context.timer
+    timer = member.parts.timers.service
     return [member.context.engine.log.written, *((timer.enqueued, timer.dequeued) if timer is not None else ())]
 
 
 def _delivered(member: RunningServer) -> int:
     """Messages that came due so far; one that is far away and parked once more by the timer did not."""
-    context, delays = member.context, member.part(Delays)
+    context, delays = member.context, member.parts.delays
     by_level = sum(delays.service.offset(level + 1) for level in range(len(delays.levels.delays_ms)))
-    timed = context.timer.dequeued - context.store.max_offset(TIMER_TOPIC, 0) if context.timer is not None else 0
+    timer = member.parts.timers.service
+    timed = timer.dequeued - context.store.max_offset(TIMER_TOPIC, 0) if timer is not None else 0
     return by_level + timed
 
 
 def _heads(member: RunningServer) -> Iterator[tuple[int, int]]:
     """(queue id, offset) of the first message of each delay level that has any."""
-    context, service = member.context, member.part(Delays).service
+    context, service = member.context, member.parts.delays.service
     for queue_id in context.store.queue_ids(SCHEDULE_TOPIC):
         offset = service.offset(queue_id + 1)
         if offset < context.store.max_offset(SCHEDULE_TOPIC, queue_id):

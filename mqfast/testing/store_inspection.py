@@ -11,9 +11,8 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from mqfast import properties as names
+from mqfast.broker.context import BrokerContext
 from mqfast.broker.metadata.topic_manager import SCHEDULE_TOPIC, TIMER_TOPIC, retry_topic
-from mqfast.broker.parts import BrokerContext
-from mqfast.broker.schedule.delay_level import Delays
 from mqfast.client.delivery import Delivery, Source
 from mqfast.client.values import MessageQueue
 from mqfast.store.record.record import StoredMessage, decode_record
@@ -76,14 +75,14 @@ def scheduled(cluster: RunningCluster) -> list[tuple[datetime, Delivery]]:
     """What waits for its time, by delay level or by the timer, the next one first."""
     entries = []
     for member in cluster.running():
-        for due_ms, message in [*_by_level(member), *_by_timer(member.context)]:
+        for due_ms, message in [*_by_level(member), *_by_timer(member)]:
             entries.append((due_ms, message.physical_offset, _copy(member, message)))
     entries.sort(key=lambda entry: entry[:2])
     return [(datetime.fromtimestamp(due_ms / 1000).astimezone(), delivery) for due_ms, _, delivery in entries]
 
 
 def _by_level(member: RunningServer) -> Iterator[tuple[int, StoredMessage]]:
-    service, context = member.part(Delays).service, member.context
+    service, context = member.parts.delays.service, member.context
     for queue_id in context.store.queue_ids(SCHEDULE_TOPIC):
         begin = service.offset(queue_id + 1)
         for offset in range(begin, context.store.max_offset(SCHEDULE_TOPIC, queue_id)):
@@ -91,14 +90,15 @@ def _by_level(member: RunningServer) -> Iterator[tuple[int, StoredMessage]]:
             yield unit.tags_code, unit.record
 
 
-def _by_timer(context: BrokerContext) -> Iterator[tuple[int, StoredMessage]]:
-    if context.timer is None:
+def _by_timer(member: RunningServer) -> Iterator[tuple[int, StoredMessage]]:
+    service = member.parts.timers.service
+    if service is None:
         return
-    until_ms = context.timer.delivered_until_ms
+    until_ms = service.delivered_until_ms
     seen = set()
     gone = set()
     waiting = []
-    for message in _in_queue(context, TIMER_TOPIC, 0):
+    for message in _in_queue(member.context, TIMER_TOPIC, 0):
         pairs = message.properties
         due_ms = int(pairs.get(names.TIMER_OUT_MS, "0"))
         if due_ms < until_ms:
@@ -161,7 +161,7 @@ def is_delivering(cluster: RunningCluster, topics: Container[str]) -> bool:
         if log.dispatched < log.written:
             return True
         until_ms = cluster.time.now_ms() + _SOON_MS
-        for due_ms, message in [*_by_level(member), *_by_timer(member.context)]:
+        for due_ms, message in [*_by_level(member), *_by_timer(member)]:
             if due_ms <= until_ms and message.properties.get(names.REAL_TOPIC) in topics:
                 return True
     return False

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from running import running_broker
 
-from mqfast.broker.replication.replica_manager import ReplicaManager
+from mqfast.broker.replication.ha_service import HaService
 from mqfast.errors import ConfigError, ConnectionLost, StoreClosed
 from mqfast.namesrv.namesrv_config import NamesrvConfig
 from mqfast.namesrv.server import NameServer
@@ -186,9 +186,9 @@ def test_a_broker_that_starts_answers_busy_and_never_that_it_does_not_know_a_cod
 ) -> None:
     """Clients come back as soon as the port listens; who is told that a code is unknown does not ask again."""
     codes: list[int] = []
-    listen = ReplicaManager.listen
+    listen = HaService.listen
 
-    async def asked_meanwhile(self: ReplicaManager, broker_port: int) -> None:
+    async def asked_meanwhile(self: HaService, broker_port: int) -> None:
         client = RemotingClient()
         for code in (ASK_ONCE, RequestCode.SEND_MESSAGE_V2, 9999):
             codes.append((await client.call(f"127.0.0.1:{broker_port}", code, {})).code)
@@ -199,7 +199,7 @@ def test_a_broker_that_starts_answers_busy_and_never_that_it_does_not_know_a_cod
         async with running_broker(tmp_path) as one:
             assert (await one.call(9999)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
-    monkeypatch.setattr(ReplicaManager, "listen", asked_meanwhile)
+    monkeypatch.setattr(HaService, "listen", asked_meanwhile)
     run(flow())
     assert codes == [ResponseCode.SYSTEM_BUSY] * 3
     assert "AttributeError" not in caplog.text
@@ -212,7 +212,7 @@ def test_a_part_that_does_not_stop_leaves_no_store_open(tmp_path: Path, monkeypa
     async def flow() -> None:
         for body in (b"first", b"second"):  # the second broker finds the store closed
             async with running_broker(tmp_path) as one:
-                monkeypatch.setattr(one.broker.parts[-1], "stop", fail)  # which is the first to stop
+                monkeypatch.setattr(one.parts.replicas, "stop", fail)  # which is the first to stop
                 answer = await one.send("T", body)
                 assert answer.code == 0
             with pytest.raises(StoreClosed):

@@ -188,7 +188,7 @@ def test_clients_that_vanish_while_their_pulls_wait(tmp_path: Path) -> None:
                 writer.write(encode(RemotingCommand(34, {}, heartbeat % number)))
                 writer.write(b"".join(encode(RemotingCommand(11, pull(round_), opaque=n)) for n in range(5)))
                 gone.append(writer)
-            while len(one.context.long_polling) < 500:
+            while len(one.parts.long_polling) < 500:
                 await asyncio.sleep(0)
             for number, writer in enumerate(gone):
                 if number % 2:
@@ -196,7 +196,7 @@ def test_clients_that_vanish_while_their_pulls_wait(tmp_path: Path) -> None:
                 else:
                     writer.close()
             await behave(one.client, one.address, round_)
-            while len(one.context.long_polling) or one.context.consumers.group("g") is not None:
+            while len(one.parts.long_polling) or one.context.consumers.group("g") is not None:
                 await asyncio.sleep(0)
 
     serve(tmp_path, flow)

@@ -104,7 +104,7 @@ def test_a_slave_claims_nothing_that_its_log_does_not_have(tmp_path: Path) -> No
         async with (
             name_server(tmp_path) as namesrv,
             running_broker(tmp_path / "m", namesrvAddr=namesrv, **LEVELS) as master,
-            gate(master.context.replicas.port) as (port, opens),
+            gate(master.parts.replicas.port) as (port, opens),
         ):
             for number in range(3):
                 assert (await master.send("T", b"%d" % number)).code == 0
@@ -146,9 +146,9 @@ def test_a_slave_hears_at_once_how_far_a_delay_level_is(tmp_path: Path) -> None:
                     assert master.context.tables.delays.offsets() == {}
                     await until(lambda: slave.context.tables.delays.offsets() == {1: 1})
             async with running_broker(tmp_path / "s", **LEVELS) as former_slave:
-                service = former_slave.context.delays
-                assert service is not None
-                assert service.offset(1) == 1
+                delays = former_slave.parts.delays
+                assert delays.is_delivering
+                assert delays.service.offset(1) == 1
                 assert await delivered(former_slave, "T") == 1, "its first turn is over"
 
     run(flow)
@@ -197,7 +197,7 @@ def test_a_master_that_changes_while_the_one_before_is_asked_is_asked_at_once(
 ) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path, brokerRole="SLAVE", brokerId=1) as slave:
-            sync, asked = slave.context.replicas._sync, []
+            sync, asked = slave.parts.replicas._sync, []
             assert sync is not None
 
             async def ask(master: str) -> None:
@@ -216,7 +216,7 @@ def test_a_master_that_changes_while_the_one_before_is_asked_is_asked_at_once(
 def test_what_another_master_delivered_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path, brokerRole="SLAVE", brokerId=1, timerWheelEnable=False, **LEVELS) as slave:
-            sync = slave.context.replicas._sync
+            sync = slave.parts.replicas._sync
             assert sync is not None
 
             async def ask(master: str, _code: int, kind: type[Any]) -> Any:
@@ -240,7 +240,7 @@ def test_an_answer_of_the_master_before_says_nothing_of_the_next_one(
 ) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path, brokerRole="SLAVE", brokerId=1) as slave:
-            sync = slave.context.replicas._sync
+            sync = slave.parts.replicas._sync
             assert sync is not None
             sync.master = "old:1"
 
@@ -282,7 +282,7 @@ _WRONG = [
 def test_a_master_that_answers_nonsense_is_asked_again(tmp_path: Path) -> None:
     async def flow(master: Nonsense) -> None:
         async with running_broker(tmp_path, brokerRole="SLAVE", brokerId=1, **LEVELS) as slave:
-            sync, tables = slave.context.replicas._sync, slave.context.tables
+            sync, tables = slave.parts.replicas._sync, slave.context.tables
             assert sync is not None
             sync.master = master.address
             sync.followed = lambda: Followed(1, "")
@@ -309,7 +309,7 @@ def test_a_transaction_has_ended_when_the_log_of_the_slave_says_so(tmp_path: Pat
             assert (await one.send("T", b"x", f=4, properties=properties)).code == 0
             assert one.context.store.max_offset(half, 0) == 1
         async with running_broker(tmp_path, brokerRole="SLAVE", brokerId=1) as slave:
-            sync, end = slave.context.replicas._sync, end_of(slave)
+            sync, end = slave.parts.replicas._sync, end_of(slave)
             assert sync is not None
             sync.master = master.address
             sync.followed = lambda: Followed(1, "")
@@ -330,7 +330,7 @@ def test_a_transaction_has_ended_when_the_log_of_the_slave_says_so(tmp_path: Pat
 def test_an_error_of_any_kind_does_not_end_the_asking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path, brokerRole="SLAVE", brokerId=1) as slave:
-            sync, asked = slave.context.replicas._sync, []
+            sync, asked = slave.parts.replicas._sync, []
             assert sync is not None
 
             async def ask(master: str) -> None:
@@ -365,7 +365,7 @@ def test_tables_claim_nothing_of_a_log_that_was_cut(tmp_path: Path) -> None:
             kept = sum(one.physical_offset < end for one in context.store.get("T", 0, 0))
             assert 0 < kept < 4
             await asyncio.to_thread(raw.truncate_to, end)
-            context.replicas._was_cut(end)
+            slave.parts.replicas._was_cut(end)
             assert context.offsets.get("g", "T", 0) == kept
             assert context.tables.delays.get(1) == 0
             assert checkpoint_of(slave).is_of_master, "everything is parked anew"
@@ -383,7 +383,7 @@ def test_a_slave_knows_after_a_restart_up_to_where_topics_were_told(tmp_path: Pa
             raw = slave.context.engine.raw
             raw.master_flushed_offset = end = raw.end
         async with running_broker(tmp_path, brokerRole="SLAVE", brokerId=1) as slave:
-            assert slave.context.replicas.topics_end == end
+            assert slave.parts.replicas.topics_end == end
             async with slave.context.topics.leaving("T"):
                 pass
             name_new_topics(slave.context, end)
@@ -410,7 +410,7 @@ def test_a_topic_that_is_younger_than_the_tables_is_there_after_a_promotion(tmp_
                     await until(lambda: {"Old", "Known"} <= set(slave.context.tables.topics))
                     assert (await master.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic="Old")).code == 0
                     await until(lambda: "Old" not in slave.context.tables.topics)
-                    sync = slave.context.replicas._sync
+                    sync = slave.parts.replicas._sync
                     assert sync is not None
                     await sync.stop()
                     assert (await master.send("Young", b"young", queue_id=7, queues=8)).code == 0

@@ -120,7 +120,7 @@ def test_a_sync_master_answers_when_its_slave_has_the_message(tmp_path: Path, fl
                 assert (await master.send("T", b"waits not", properties="WAIT\x01false\x02")).code == 0
                 async with running_broker(tmp_path / "s", **as_slave(namesrv)) as slave:
                     await until(lambda: end_of(slave) == end_of(master))
-                    await until(lambda: master.context.replicas.in_sync() == 1)
+                    await until(lambda: master.parts.replicas.in_sync() == 1)
                     for number in range(20):
                         assert (await master.send("T", b"%d" % number)).code == 0
                         assert end_of(slave) == end_of(master)
@@ -139,9 +139,9 @@ def test_every_answer_of_a_sync_master_waits_also_for_plain_messages_to_known_to
             wait = "WAIT\x01{}\x02UNIQ_KEY\x01k\x02"
             codes = [(await master.send("T", b"x", properties=wait.format(n))).code for n in ("true", "false", "TRUE")]
             assert codes == [11, 0, 11]
-            _, writer = await asyncio.open_connection("127.0.0.1", master.context.replicas.port)
+            _, writer = await asyncio.open_connection("127.0.0.1", master.parts.replicas.port)
             writer.write(bytes(8))
-            await until(lambda: master.context.replicas.in_sync() == 1)
+            await until(lambda: master.parts.replicas.in_sync() == 1)
             codes = [(await master.send("T", b"x", properties=f"UNIQ_KEY\x01{n:032X}\x02")).code for n in range(4)]
             assert codes == [12] * 4
             writer.close()
@@ -153,9 +153,9 @@ def test_a_slave_that_does_not_confirm_in_time(tmp_path: Path) -> None:
     async def flow() -> None:
         settings = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "slaveTimeout": 50, **KNOWN}
         async with running_broker(tmp_path / "m", **settings) as master:
-            _, writer = await asyncio.open_connection("127.0.0.1", master.context.replicas.port)
+            _, writer = await asyncio.open_connection("127.0.0.1", master.parts.replicas.port)
             writer.write(bytes(8))  # a slave that reports once, and never again
-            await until(lambda: master.context.replicas.in_sync() == 1)
+            await until(lambda: master.parts.replicas.in_sync() == 1)
             assert (await master.send("T", b"x")).code == 12  # FLUSH_SLAVE_TIMEOUT
             writer.close()
 
@@ -175,9 +175,9 @@ def test_settings_of_acknowledgements_act_at_once(tmp_path: Path) -> None:
             assert (await master.send("T", b"x", **plain)).code == 0
             await change(b"inSyncReplicas=2")
             assert (await master.send("T", b"x", **plain)).code == 11, "no slave is there"
-            _, writer = await asyncio.open_connection("127.0.0.1", master.context.replicas.port)
+            _, writer = await asyncio.open_connection("127.0.0.1", master.parts.replicas.port)
             writer.write(bytes(8))  # a slave that reports once, and never again
-            await until(lambda: master.context.replicas.in_sync() == 1)
+            await until(lambda: master.parts.replicas.in_sync() == 1)
             waiting = asyncio.ensure_future(master.send("T", b"waits", **plain))
             await until(lambda: master.context.store.max_offset("T", 0) == 3)
             await change(b"inSyncReplicas=1")
@@ -195,7 +195,7 @@ def test_settings_of_acknowledgements_act_at_once(tmp_path: Path) -> None:
 def test_the_loop_turns_while_the_thread_of_a_slave_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path, brokerRole="SLAVE", brokerId=1) as slave:
-            thread, turned, seen = slave.context.replicas._slave, threading.Event(), []
+            thread, turned, seen = slave.parts.replicas._slave, threading.Event(), []
             assert thread is not None
             stop = thread.stop
 
@@ -205,7 +205,7 @@ def test_the_loop_turns_while_the_thread_of_a_slave_ends(tmp_path: Path, monkeyp
 
             monkeypatch.setattr(thread, "stop", slowly)
             asyncio.get_running_loop().call_later(0.01, turned.set)
-            await slave.context.replicas.stop()
+            await slave.parts.replicas.stop()
             assert seen == [True]
 
     run(flow)

@@ -18,7 +18,6 @@ from waiting import until_async as until
 
 import mqfast
 from mqfast.broker.schedule.recall_message import Handle, decode_handle, recall_handle
-from mqfast.broker.schedule.timer import BrokerTimers
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.loop import runner
@@ -40,7 +39,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 
 def timer_of(one: Running) -> TimerService:
-    timer = one.context.timer
+    timer = one.parts.timers.service
     assert timer is not None
     return timer
 
@@ -157,7 +156,7 @@ def test_refusals_have_rocketmqs_codes_and_words(tmp_path: Path) -> None:
             assert (answer.code, answer.remark) == (
                 ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false",
             )  # fmt: skip
-            assert one.context.timer is None
+            assert one.parts.timers.service is None
         async with running_broker(tmp_path / "c", now_ms=clock, timerCongestNumEachSlot=2) as one:
             due = clock.now_ms + 10_000
             for number in range(4):
@@ -331,7 +330,7 @@ def test_a_turn_that_is_due_at_once_is_not_asked_for_its_time(tmp_path: Path) ->
 
     async def flow() -> None:
         async with asyncio.timeout(60), running_broker(tmp_path, timerWheelEnable=True) as one:
-            (timers,) = (part for part in one.broker.parts if isinstance(part, BrokerTimers))
+            timers = one.parts.timers
             for delay_s in (0.0, 0.5, 0.0, 0.001):
                 timers._turn_in(delay_s)
             due_ms = int(time.time() * 1000) + 1200

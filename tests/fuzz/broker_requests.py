@@ -244,7 +244,7 @@ class FuzzedBroker:
                     codes.append(command.code)
             assert decoder.error is None, f"{requests}: {decoder.error}"
         writer.close()
-        while len(self.broker.context.long_polling):
+        while len(self.broker.parts.long_polling):
             await asyncio.sleep(0)
         return codes
 

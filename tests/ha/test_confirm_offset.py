@@ -114,7 +114,7 @@ def test_a_take_over_loses_no_message_that_readers_have_seen(tmp_path: Path) -> 
             await until(lambda: in_sync(one) == {1, 2})
             assert await both.send(1, b"seen") == ResponseCode.SUCCESS
             # The slave hears no more of the log, while etcd still says that it is in sync.
-            slave = two.broker.context.replicas._slave
+            slave = two.broker.parts.replicas._slave
             assert slave is not None
             await asyncio.to_thread(slave.stop)
             assert await both.send(1, b"lost") in (ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE)
@@ -149,7 +149,7 @@ def test_a_slave_shows_no_more_than_its_master_has_confirmed(tmp_path: Path) -> 
             assert await both.send(1, b"of two brokers") == ResponseCode.FLUSH_SLAVE_TIMEOUT
             raw = two.broker.context.engine.raw
             await until(lambda: raw.end == one.broker.context.engine.raw.end)
-            synced = two.broker.context.replicas._sync
+            synced = two.broker.parts.replicas._sync
             assert synced is not None
             at_ms = synced.synced_ms
             await until(lambda: synced.synced_ms > at_ms)

@@ -45,9 +45,7 @@ async def told(both: Pair, one: FailoverBroker) -> dict[str, Any]:
 
 async def waits(both: Pair, one: FailoverBroker, text: str) -> None:
     """Until the broker says, in its status and to probes, what it waits for."""
-    await until(
-        lambda: one._is_open and text in (one.broker.context.replicas.no_master or "")
-    )  # it may change its role
+    await until(lambda: one._is_open and text in (one.broker.parts.replicas.no_master or ""))  # it may change its role
     assert text in (await told(both, one))["error"]
     assert not one.right.is_active
     number = one._config["brokerId"]
@@ -68,7 +66,7 @@ def test_without_a_record_the_newest_copy_leads_once_a_majority_is_there(tmp_pat
             await until(lambda: in_sync(two) == {1, 2})
             assert both.bodies(1) == both.bodies(2) == [*sent, b"after"]
             assert (await told(both, one))["error"] is None
-            assert two.broker.context.replicas.epochs.last > 2
+            assert two.broker.parts.replicas.epochs.last > 2
 
     asyncio.run(flow())
 

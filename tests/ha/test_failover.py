@@ -51,14 +51,14 @@ def test_a_slave_takes_over_once_the_old_master_refuses_and_the_old_master_follo
             taken_ms = two.broker.context.store.get("T", 0, 50)[0].store_timestamp
             assert taken_ms > refuses_ms, "the old master refuses before the new one takes"
             await both.is_named(two)
-            await until(lambda: one.broker.context.replicas.fenced)
+            await until(lambda: one.broker.parts.replicas.fenced)
             one._tasks[0] = asyncio.ensure_future(one._run())
             await until(lambda: one.broker.config.is_slave and in_sync(two) == {1, 2})
             for body in (b"again", b"and again"):
                 assert await both.send(2, body) == ResponseCode.SUCCESS
             await until(lambda: len(both.bodies(1)) == 53)
             assert both.bodies(1) == both.bodies(2) == [*sent, b"after", b"again", b"and again"]
-            assert [entry.epoch for entry in two.broker.context.replicas.epochs.file.entries] == [1, 2]
+            assert [entry.epoch for entry in two.broker.parts.replicas.epochs.file.entries] == [1, 2]
             began = time.monotonic()
             await both.stop(2)  # in order: the lease is given back
             while await both.send(1, b"last") != ResponseCode.SUCCESS:
@@ -169,7 +169,7 @@ def test_an_unreplicated_topic_exists_after_the_take_over(tmp_path: Path, monkey
         async with pair(tmp_path) as both:
             one, two = await both.start(1), await both.start(2)
             await until(lambda: in_sync(one) == {1, 2})
-            asked = two.broker.context.replicas._sync
+            asked = two.broker.parts.replicas._sync
             assert asked is not None
 
             async def nothing(_master: str) -> None:
@@ -253,7 +253,7 @@ def test_a_new_slave_has_the_tables_before_it_may_lead(tmp_path: Path, monkeypat
             with monkeypatch.context() as patched:
                 patched.setattr(TableSync, "_ask", without_offsets)
                 two = await both.start(2)
-                await until(lambda: len(both.bodies(2)) == 1 and two.broker.context.replicas.epochs.last == 1)
+                await until(lambda: len(both.bodies(2)) == 1 and two.broker.parts.replicas.epochs.last == 1)
                 tried = len(refused)
                 await until(lambda: len(refused) > tried)
                 assert in_sync(one) == {1}

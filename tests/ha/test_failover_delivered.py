@@ -69,7 +69,7 @@ def test_a_returned_master_does_not_count_its_unreplicated_deliveries(tmp_path: 
             await send(both, one, b"delayed", DELAY=LEVEL)
             store = two.broker.context.store
             await until(lambda: store.max_offset(HALF, 0) == store.max_offset(SCHEDULE, LEVEL - 1) == 1)
-            slave = two.broker.context.replicas._slave
+            slave = two.broker.parts.replicas._slave
             assert slave is not None
             await asyncio.to_thread(slave.stop)  # it gets no more
             assert (await end(both, one, half)).code == ResponseCode.SUCCESS
@@ -81,9 +81,9 @@ def test_a_returned_master_does_not_count_its_unreplicated_deliveries(tmp_path: 
             one._tasks[0] = asyncio.ensure_future(one._run())
             await until(lambda: in_sync(two) == {1, 2})
             assert ended(one) == 0, "the transaction is open at the master of now"
-            delays = two.broker.context.delays
-            assert delays is not None
-            assert delivered(one) <= delays.offset(LEVEL)
+            delays = two.broker.parts.delays
+            assert delays.is_delivering
+            assert delivered(one) <= delays.service.offset(LEVEL)
             await both.stop(2)
             await until(one.right.is_valid)
             assert (await end(both, one, half)).code == ResponseCode.SUCCESS

@@ -138,9 +138,9 @@ def test_a_diverged_slave_reports_it_while_its_master_is_unreachable(tmp_path: P
                     await is_level(old, one)
                     await until(lambda: one.context.topics.get("T") is not None)
             async with master(tmp_path / "empty", namesrv) as wrong, slave(tmp_path / "b", namesrv) as one:
-                following = lambda: one.context.replicas.following  # noqa: E731
+                following = lambda: one.parts.replicas.following  # noqa: E731
                 await until(lambda: following().state is FollowState.DIVERGED)
-                sync = one.context.replicas._sync
+                sync = one.parts.replicas._sync
                 assert sync is not None
                 await sync.ask_once(wrong.address)
                 assert one.context.topics.get("T") is not None
@@ -215,8 +215,8 @@ def test_the_old_master_is_fenced_and_comes_back_as_a_slave(tmp_path: Path) -> N
             async with master(b, namesrv) as new:
                 await fill(new, "new", 10)
                 async with master(a, namesrv) as back:
-                    assert back.context.replicas.fenced is not None
-                    assert "brokerRole=SLAVE" in back.context.replicas.fenced
+                    assert back.parts.replicas.fenced is not None
+                    assert "brokerRole=SLAVE" in back.parts.replicas.fenced
                     answer = await back.send("T", b"refused")
                     assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
                     assert "replaced as master" in answer.remark
@@ -224,12 +224,12 @@ def test_the_old_master_is_fenced_and_comes_back_as_a_slave(tmp_path: Path) -> N
                     assert new.address.encode() in bytes(cluster.body)
                     assert back.address.encode() not in bytes(cluster.body)
                 async with slave(a, namesrv) as back:
-                    following = lambda: back.context.replicas.following  # noqa: E731
+                    following = lambda: back.parts.replicas.following  # noqa: E731
                     await until(lambda: following().state is FollowState.DIVERGED)
                 async with slave(a, namesrv, haTruncateDiverged=True) as back:
                     await is_level(new, back)
                     assert back.context.offsets.get("g", "T", 0) == 10, "behind it are other messages now"
-                    await until(lambda: back.context.replicas.epochs.last == 1)
+                    await until(lambda: back.parts.replicas.epochs.last == 1)
                     await until(lambda: sum(back.context.store.max_offset("T", one) for one in range(4)) == 50)
                     assert bodies(back.context.store) == bodies(new.context.store)
         kept = [one for one in a.iterdir() if one.name.startswith("repair-")]
@@ -249,7 +249,7 @@ def test_a_replaced_master_is_fenced_while_it_runs(tmp_path: Path) -> None:
             carry_out(plan_promotion(str(tmp_path / "b"), config), config)
             async with master(tmp_path / "b", namesrv) as new:
                 old.context.registration.register_soon()
-                await until(lambda: old.context.replicas.fenced)
+                await until(lambda: old.parts.replicas.fenced)
                 assert (await old.send("T", b"x")).code == ResponseCode.SERVICE_NOT_AVAILABLE
                 await fill(new, "y", 4)
 
@@ -265,7 +265,7 @@ def test_a_slave_does_not_follow_a_master_with_an_older_epoch(tmp_path: Path) ->
             end = put(tmp_path / "b", 0, "SLAVE")
             EpochFile.load(OsApi(), str(tmp_path / "b")).begin(1, end)
             async with slave(tmp_path / "b", namesrv) as one:
-                sync = one.context.replicas._sync
+                sync = one.parts.replicas._sync
                 await until(lambda: sync is not None and sync.master is not None and sync._has_old_epoch)
                 await fill(old, "y", 4)
                 assert one.context.store.engine.raw.end == end

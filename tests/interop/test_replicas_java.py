@@ -111,7 +111,7 @@ def test_a_slave_of_ours_follows_a_java_master(release: str, tmp_path: Path) -> 
         await send(client, address, "T", 300)
         async with running_broker(tmp_path / "ours", **settings) as slave:
             await send(client, address, "T", 300)
-            following = lambda: slave.context.replicas.following  # noqa: E731
+            following = lambda: slave.parts.replicas.following  # noqa: E731
             await until(lambda: following().state is FollowState.TRANSFER)
             await until(lambda: sum(slave.context.store.max_offset("T", one) for one in range(4)) == 600)
             await until(lambda: "T" in slave.context.tables.topics)
@@ -202,7 +202,7 @@ def test_a_slave_ahead_of_a_restored_java_master_names_both_offsets(release: str
         await send(client, address, "T", 40)
         async with running_broker(tmp_path / "ours", **settings) as slave:
             end_of = lambda: slave.context.store.engine.raw.end  # noqa: E731
-            following = lambda: slave.context.replicas.following  # noqa: E731
+            following = lambda: slave.parts.replicas.following  # noqa: E731
             await until(lambda: following().state is FollowState.TRANSFER)
             await until(lambda: sum(slave.context.store.max_offset("T", one) for one in range(4)) == 100)
             end = end_of()
@@ -256,7 +256,7 @@ def test_a_large_message_at_both_ends_hides_no_other_history_of_a_java_master(re
         await address_of(client, java.namesrv, 0)
         await send(client, address, "T", 20)
         async with running_broker(tmp_path / "ours", **as_slave) as slave:
-            following = lambda: slave.context.replicas.following  # noqa: E731
+            following = lambda: slave.parts.replicas.following  # noqa: E731
             await until(lambda: sum(slave.context.store.max_offset("T", one) for one in range(4)) == 20)
             common = slave.context.store.engine.raw.end
         async with running_broker(tmp_path / "ours", **settings) as alone:

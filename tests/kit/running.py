@@ -15,7 +15,8 @@ from typing import Any
 from free_ports import free_port
 
 from mqfast.broker.config.broker_config import BrokerConfig
-from mqfast.broker.parts import BrokerContext
+from mqfast.broker.context import BrokerContext
+from mqfast.broker.parts import Parts
 from mqfast.broker.server import Broker
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode
@@ -40,6 +41,10 @@ class Running:
     @property
     def context(self) -> BrokerContext:
         return self.broker.context
+
+    @property
+    def parts(self) -> Parts:
+        return self.broker.parts
 
     @property
     def address(self) -> str:

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from running import broker_config
 
-from mqfast.broker.schedule.delay_level import Delays
 from mqfast.broker.server import Broker
 from mqfast.remoting.channel import Channel, Endpoint
 from mqfast.remoting.codes import RequestCode, ResponseCode
@@ -238,7 +237,7 @@ class BrokerModel(RuleBasedStateMachine):
     def pass_time(self, seconds: int) -> None:
         self.now_ms += seconds * 1000
         self.os_api.fix_clock(self.now_ms)
-        delays = next(part for part in self.broker.parts if isinstance(part, Delays))
+        delays = self.broker.parts.delays
         while delays.service.run_once(self.now_ms) == 0:
             pass
 

@@ -25,7 +25,12 @@ from mqfast.broker.metrics.metrics import Metrics
 from mqfast.remoting.processors import ConcurrencyLimit, Processors
 
 if TYPE_CHECKING:
-    from mqfast.broker.parts import BrokerContext
+    from mqfast.broker.context import BrokerContext
+    from mqfast.broker.pull.long_polling import LongPolling
+    from mqfast.broker.replication.replica_manager import ReplicaManager
+    from mqfast.broker.schedule.delay_level import Delays
+    from mqfast.broker.schedule.timer import BrokerTimers
+    from mqfast.broker.transaction.open_transactions import OpenTransactions
 
 __all__ = ["Admin"]
 
@@ -33,22 +38,45 @@ _log = logging.getLogger("mqfast.broker")
 
 
 class Admin:
-    """Serves admins. Thread: that of the event loop."""
+    """Serves admins.
 
-    def __init__(self, context: BrokerContext) -> None:
+    Attributes: ``http``: the server of metrics and probes while it runs.
+    Thread: that of the event loop.
+    """
+
+    def __init__(
+        self,
+        context: BrokerContext,
+        processors: Processors,
+        *,
+        replicas: ReplicaManager,
+        long_polling: LongPolling,
+        delays: Delays,
+        timers: BrokerTimers,
+        open_transactions: OpenTransactions,
+    ) -> None:
+        self.http: HttpServer | None = None
         self._context: Final = context
-        self._processors: Processors
+        self._query = Query(context)
+        self._requests = (
+            RuntimeInfo(context, processors, replicas, timers),
+            TopicRequests(context, long_polling),
+            GroupRequests(context),
+            Progress(context, delays),
+            ClientRequests(context),
+            SettingsRequests(context),
+            Assignment(context),
+        )
+        self._metrics = Metrics(context, processors, replicas, long_polling, timers, open_transactions)
+        self._health = Health(context, replicas)
         self._starting: asyncio.Task[None] | None = None
 
     def register(self, processors: Processors) -> None:
         """Register all handlers; queries and admin requests have separate concurrency limits."""
-        context = self._context
-        self._processors = processors
         query, admin = ConcurrencyLimit("query", queue_max=20_000), ConcurrencyLimit("admin", queue_max=10_000)
-        Query(context).register(processors, query)
-        RuntimeInfo(context, processors).register(processors, admin)
-        for requests in (TopicRequests, GroupRequests, Progress, ClientRequests, SettingsRequests, Assignment):
-            requests(context).register(processors, admin)
+        self._query.register(processors, query)
+        for requests in self._requests:
+            requests.register(processors, admin)
 
     def start(self) -> None:
         """Serve metrics and probes over HTTP if ``metricsExporterType`` is PROM."""
@@ -62,10 +90,9 @@ class Admin:
             )
 
     async def _serve_http(self) -> None:
-        context, config = self._context, self._context.config
-        metrics, health = Metrics(context, self._processors), Health(context)
+        config, health = self._context.config, self._health
         routes = {
-            "/metrics": metrics.scrape,
+            "/metrics": self._metrics.scrape,
             "/live": health.live,
             "/ready": health.ready,
             "/health": health.health,
@@ -77,13 +104,13 @@ class Admin:
         except (OSError, OverflowError) as error:
             _log.warning("metricsPromExporterPort: no metrics are served: %s:%d: %s", host, port, error)
             return
-        context.http = server
+        self.http = server
         _log.info("metrics and probes: http://%s:%d/metrics", *server.address)
 
     async def stop(self) -> None:
         """Stop serving."""
         if self._starting is not None:
             await self._starting
-        if self._context.http is not None:
-            await self._context.http.stop()
-            self._context.http = None
+        if self.http is not None:
+            await self.http.stop()
+            self.http = None

@@ -26,8 +26,8 @@ from mqfast.remoting.signature import OF_THE_SIGNATURE
 from mqfast.util.log_limit import LogLimit
 
 if TYPE_CHECKING:
+    from mqfast.broker.context import BrokerContext
     from mqfast.broker.metadata.client_manager.consumer_manager import ClientChannelInfo
-    from mqfast.broker.parts import BrokerContext
     from mqfast.remoting.command import RemotingCommand
     from mqfast.remoting.processors import ConcurrencyLimit, Processors
 

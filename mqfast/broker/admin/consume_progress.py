@@ -33,7 +33,8 @@ from mqfast.remoting.bodies import build_tables, encode_body, header_of
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
-    from mqfast.broker.parts import BrokerContext
+    from mqfast.broker.context import BrokerContext
+    from mqfast.broker.schedule.delay_level import Delays
     from mqfast.remoting.channel import Channel
     from mqfast.remoting.command import RemotingCommand
     from mqfast.remoting.processors import ConcurrencyLimit, Processors
@@ -78,8 +79,9 @@ class _CloneHeader(Struct, rename="camel"):
 class Progress:
     """Serves requests about offsets. Thread: that of the event loop."""
 
-    def __init__(self, context: BrokerContext) -> None:
+    def __init__(self, context: BrokerContext, delays: Delays) -> None:
         self._context = context
+        self._delays = delays
 
     def register(self, processors: Processors, lane: ConcurrencyLimit) -> None:
         """Register the handlers."""
@@ -264,8 +266,8 @@ class Progress:
 
         A slave has the log up to there, too.
         """
-        delays, service = self._context.tables.delays, self._context.delays
-        offsets = delays.offsets() if service is None else service.offsets()
+        delays = self._context.tables.delays
+        offsets = self._delays.service.offsets() if self._delays.is_delivering else delays.offsets()
         body = {"dataVersion": delays.data_version, "offsetTable": offsets}
         return request.response(body=encode_body(body))
 

@@ -30,7 +30,7 @@ from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.util.log_limit import LogLimit
 
 if TYPE_CHECKING:
-    from mqfast.broker.parts import BrokerContext
+    from mqfast.broker.context import BrokerContext
     from mqfast.remoting.channel import Channel
     from mqfast.remoting.command import RemotingCommand
     from mqfast.remoting.processors import ConcurrencyLimit, Processors

@@ -18,7 +18,7 @@ from mqfast.remoting.bodies import build_tables, encode_body, header_of
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
-    from mqfast.broker.parts import BrokerContext
+    from mqfast.broker.context import BrokerContext
     from mqfast.remoting.channel import Channel
     from mqfast.remoting.command import Buffer, RemotingCommand
     from mqfast.remoting.processors import ConcurrencyLimit, Processors

@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from mqfast.broker.admin.bodies import QueueBody
+from mqfast.broker.metadata.message_request_mode import RequestMode
 from mqfast.broker.metadata.topic_manager import RETRY_PREFIX
 from mqfast.errors import CallRefused
 from mqfast.remoting.bodies import build_tables, decode_request, encode_body
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
-    from mqfast.broker.parts import BrokerContext
+    from mqfast.broker.context import BrokerContext
     from mqfast.remoting.channel import Channel
     from mqfast.remoting.command import RemotingCommand
     from mqfast.remoting.processors import ConcurrencyLimit, Processors
 
-__all__ = ["Assignment", "RequestMode", "allocated"]
+__all__ = ["Assignment", "allocated"]
 
 _UPDATE_COLD, _REMOVE_COLD, _COLD_INFO, _READ_MODE = 2001, 2002, 2003, 2004
 _COLD: Final = {
@@ -45,15 +46,6 @@ class _Wanted(Struct, rename="camel"):
     client_id: str
     strategy_name: str | None = None
     message_model: str = "CLUSTERING"
-
-
-class RequestMode(Struct, rename="camel"):
-    """The mode by which a group consumes a topic."""
-
-    consumer_group: str
-    mode: str
-    topic: str
-    pop_share_queue_num: int = 0
 
 
 class Assignment:

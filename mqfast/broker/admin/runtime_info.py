@@ -19,8 +19,10 @@ from mqfast.remoting.bodies import build_tables, encode_body, header_of
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
 if TYPE_CHECKING:
+    from mqfast.broker.context import BrokerContext
     from mqfast.broker.metrics.broker_stats import Rate
-    from mqfast.broker.parts import BrokerContext
+    from mqfast.broker.replication.replica_manager import ReplicaManager
+    from mqfast.broker.schedule.timer import BrokerTimers
     from mqfast.remoting.channel import Channel
     from mqfast.remoting.command import RemotingCommand
     from mqfast.remoting.processors import ConcurrencyLimit, Processors
@@ -52,8 +54,12 @@ class _StatsHeader(Struct, rename="camel"):
 class RuntimeInfo:
     """Serves 28, 315 and 907. Thread: that of the event loop."""
 
-    def __init__(self, context: BrokerContext, processors: Processors) -> None:
+    def __init__(
+        self, context: BrokerContext, processors: Processors, replicas: ReplicaManager, timers: BrokerTimers
+    ) -> None:
         self._context = context
+        self._replica_manager = replicas
+        self._timers = timers
         self._processors = processors
 
     def register(self, processors: Processors, lane: ConcurrencyLimit) -> None:
@@ -73,7 +79,7 @@ class RuntimeInfo:
 
     def ha_status(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Serve 907: the slaves of a master, or the status of a slave; own fields follow RocketMQ's."""
-        replicas, end = self._context.replicas, self._context.store.log.written
+        replicas, end = self._replica_manager, self._context.store.log.written
         following, now_ms = replicas.following, self._context.now_ms()
         client: dict[str, object] = dict.fromkeys(_OF_A_SLAVE, 0)
         if following is not None:
@@ -175,7 +181,7 @@ class RuntimeInfo:
             "consumeQueueDiskRatio": used,
             "commitLogMinOffset": max(0, log.min_offset),
             "commitLogMaxOffset": log.written,
-            **({} if (confirmed := context.replicas.confirmed) is None else {"commitLogConfirmOffset": confirmed}),
+            **({} if (confirmed := self._replica_manager.confirmed) is None else {"commitLogConfirmOffset": confirmed}),
             "dispatchMaxBuffer": 0,
             "dispatchBehindBytes": engine.dispatch_behind_bytes,
             "pageCacheLockTimeMills": log.lock_held_ms,
@@ -216,7 +222,7 @@ class RuntimeInfo:
 
     def _replicas(self) -> dict[str, object]:
         """Return own keys of replication, which RocketMQ has for 907 only."""
-        replicas = self._context.replicas
+        replicas = self._replica_manager
         following, slaves = replicas.following, replicas.slaves
         if following is not None:
             return {
@@ -231,7 +237,7 @@ class RuntimeInfo:
         return rows
 
     def _timer(self) -> dict[str, object]:
-        timer = self._context.timer
+        timer = self._timers.service
         if timer is not None:
             return timer.statistics(self._context.now_ms())
         return {

@@ -31,7 +31,8 @@ from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.util.log_limit import LogLimit
 
 if TYPE_CHECKING:
-    from mqfast.broker.parts import BrokerContext
+    from mqfast.broker.context import BrokerContext
+    from mqfast.broker.pull.long_polling import LongPolling
     from mqfast.remoting.channel import Channel
     from mqfast.remoting.command import RemotingCommand
     from mqfast.remoting.processors import ConcurrencyLimit, Processors
@@ -66,8 +67,9 @@ class _TopicListBody(Struct, rename="camel"):
 class TopicRequests:
     """Serves requests about topics. Thread: that of the event loop."""
 
-    def __init__(self, context: BrokerContext) -> None:
+    def __init__(self, context: BrokerContext, long_polling: LongPolling) -> None:
         self._context = context
+        self._long_polling = long_polling
         self._limit = LogLimit(logging.getLogger("mqfast.broker"), burst=20)
         self._deleting = asyncio.Lock()
 
@@ -198,7 +200,7 @@ class TopicRequests:
         context.reset_offsets.forget_topic(topic)
         context.stats.topic_deleted(topic)
         for queue_id in range(config.read_queue_nums if config is not None else 0):
-            context.long_polling.end((topic, queue_id))  # the next pulls of the consumers are refused
+            self._long_polling.end((topic, queue_id))  # the next pulls of the consumers are refused
 
     # --- queries ---
 

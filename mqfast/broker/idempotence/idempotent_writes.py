@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from mqfast.broker.acl.required_permissions import ANY, of_topic
+from mqfast.broker.context import BrokerContext
 from mqfast.broker.idempotence.producer_state import (
     FencedBatch,
     LastSequence,
@@ -22,7 +23,6 @@ from mqfast.broker.idempotence.producer_state import (
 )
 from mqfast.broker.idempotence.state_recovery import ProducerStateFile, last_record, remember
 from mqfast.broker.metadata.topic_manager import ENDS_TOPIC, illegal_topic
-from mqfast.broker.parts import BrokerContext
 from mqfast.broker.send.message_writer import MessageRecord, Stored
 from mqfast.errors import CallRefused, MqfastError
 from mqfast.remoting.bodies import encode_body
@@ -76,7 +76,7 @@ class IdempotentWrites:
         self._saved_ms = 0
         self._saved_end = 0
         self._gone: set[str] = set()  # topics that were deleted while the memory was being read
-        context.topics.on_leaving = self._topic_leaves
+        context.topics.on_delete.append(self._topic_leaves)
 
     def register(self, processors: Processors) -> None:
         """Questions are few."""

@@ -8,15 +8,12 @@ loop is not blocked, and a name server that does not answer delays a response on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Awaitable, Collection, Iterable
+from typing import Final, Protocol
 
 from mqfast.remoting.command import RemotingCommand
 
-if TYPE_CHECKING:
-    from mqfast.broker.metadata.registration import Registration
-
-__all__ = ["AtOnce", "Changes", "ConfigPersister", "Table"]
+__all__ = ["AtOnce", "Changes", "ConfigPersister", "Registrar", "Table"]
 
 _ROUTE_S: Final = 2.5
 """Time limit of a response that waits for a registration; clients wait 3 s for a response."""
@@ -43,6 +40,19 @@ class ConfigPersister(Protocol):
         """Wait until all changes so far are safe. Raises: StorageError."""
 
 
+class Registrar(Protocol):
+    """Registers topics with the name servers."""
+
+    def topics_changed(self, topics: Collection[str]) -> None:
+        """Register changed topics soon."""
+
+    def under_way(self) -> list[asyncio.Future[None]]:
+        """Return the registrations that have not ended."""
+
+    def is_late(self, told: Collection[asyncio.Future[None]]) -> None:
+        """Let no answer wait for these registrations any more."""
+
+
 class AtOnce:
     """Persists each change within the call; for tables of a broker that does not run."""
 
@@ -65,7 +75,7 @@ class Changes:
     Thread: that of the event loop.
     """
 
-    def __init__(self, registration: Registration) -> None:
+    def __init__(self, registration: Registrar) -> None:
         self.count = 0
         self._unwritten: dict[str, asyncio.Future[None]] = {}  # topic -> the write that will contain the topic
         self._loop: Final = asyncio.get_running_loop()
@@ -102,6 +112,11 @@ class Changes:
             self.count += 1
             self._writes.append(write)
         return True
+
+    def topics_changed(self, topics: Collection[str]) -> None:
+        """Register changed topics with the name servers; the answer to the present request waits for that."""
+        self._registration.topics_changed(topics)
+        self.registering()
 
     def registering(self) -> None:
         """Delay the response to the current request until the pending registrations have ended."""

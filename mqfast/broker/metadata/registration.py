@@ -67,7 +67,6 @@ class Registration:
     ) -> None:
         self.registered: dict[str, bool] = {}
         self.on_registered: Callable[[dict[str, Any]], object] = lambda _fields: None
-        self.on_order_topics: Callable[[set[str]], object] = lambda _topics: None
         self._config = config
         self._topics = topics
         self._client = client
@@ -92,6 +91,10 @@ class Registration:
         self.register_soon()
         interval_ms = min(max(self._config["registerNameServerPeriod"], _SHORTEST_MS), _LONGEST_MS)
         self._timer = asyncio.get_running_loop().call_later(interval_ms / 1000, self._by_the_clock)
+
+    def topics_changed(self, topics: Collection[str]) -> None:
+        """Register changed topics soon: these alone where the settings say so and the topics are named."""
+        self.register_soon(topics if self._config["enableSingleTopicRegister"] and topics else None)
 
     def register_soon(self, topics: Iterable[str] | None = None) -> None:
         """Register all topics, or only ``topics``, with every name server; returns at once."""

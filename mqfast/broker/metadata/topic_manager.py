@@ -107,8 +107,8 @@ class TopicManager:
     """The topics of a broker, in the store's table (``config/topics.json``).
 
     Args: changes: persists the table, and delays the response to the current request until then.
-    Attributes: ``on_change``: called with created or changed topics. ``on_leaving``: called with a topic that is being
-        deleted, after the topic is closed to sends and before its queues are deleted.
+    Attributes: ``on_change``: called with created and changed topics, an empty list for all topics. ``on_delete``:
+        called with a topic that is being deleted, after the topic is closed to sends and before its queues are deleted.
     Thread: that of the event loop.
     """
 
@@ -117,8 +117,8 @@ class TopicManager:
     ) -> None:
         self.table: Final = table
         self._changes: Final[ConfigPersister] = changes or AtOnce()
-        self.on_change: Callable[[list[str]], object] = lambda _topics: None
-        self.on_leaving: Callable[[str], object] = lambda _topic: None
+        self.on_change: Final[list[Callable[[list[str]], object]]] = []
+        self.on_delete: Final[list[Callable[[str], object]]] = []
         self._config = config
         self._delay_levels = delay_levels
         self._leaving: set[str] = set()
@@ -199,7 +199,8 @@ class TopicManager:
         self._leaving.add(topic)
         try:
             self._changed([])
-            self.on_leaving(topic)
+            for notify in self.on_delete:
+                notify(topic)
             await self._changes.settled()
             yield
         except BaseException:
@@ -262,4 +263,9 @@ class TopicManager:
 
     def _changed(self, topics: list[str]) -> None:
         self._changes.made(self.table, topics)
-        self.on_change(topics)
+        self.notify_changed(topics)
+
+    def notify_changed(self, topics: list[str]) -> None:
+        """Call ``on_change``: these topics have changed in the table; all topics where none is named."""
+        for notify in self.on_change:
+            notify(topics)

@@ -12,7 +12,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from mqfast.broker.parts import BrokerContext
+    from mqfast.broker.context import BrokerContext
 
 __all__ = ["GroupLag", "QueueLag", "lag_of_all"]
 

@@ -13,7 +13,8 @@ from mqfast.broker.metrics.http_server import HttpResponse
 from mqfast.store.base.results import StoreState
 
 if TYPE_CHECKING:
-    from mqfast.broker.parts import BrokerContext
+    from mqfast.broker.context import BrokerContext
+    from mqfast.broker.replication.replica_manager import ReplicaManager
 
 __all__ = ["Health"]
 
@@ -21,8 +22,9 @@ __all__ = ["Health"]
 class Health:
     """Answers probes: 200 or 503, with reasons. Thread: that of the event loop."""
 
-    def __init__(self, context: BrokerContext) -> None:
+    def __init__(self, context: BrokerContext, replicas: ReplicaManager) -> None:
         self._context = context
+        self._replicas = replicas
 
     async def live(self) -> HttpResponse:
         """Answer /live: the event loop runs."""
@@ -40,7 +42,7 @@ class Health:
         """Return the reasons why clients are not served."""
         context = self._context
         reasons = []
-        if context.stopping:
+        if context.stopping.is_set():
             reasons.append("the broker stops")
         if context.store.state is StoreState.CLOSED:
             reasons.append("the store is closed")
@@ -60,8 +62,8 @@ class Health:
             reasons.append("a write or sync of the store failed; it needs a restart")
         if state is StoreState.FULL:
             reasons.append("the disk is full")
-        if context.replicas.no_master is not None:
-            reasons.append(context.replicas.no_master)
+        if self._replicas.no_master is not None:
+            reasons.append(self._replicas.no_master)
         if context.config["startAcceptSendRequestTimeStamp"] > context.now_ms():
             reasons.append("startAcceptSendRequestTimeStamp lies ahead")
         return reasons

@@ -25,7 +25,11 @@ from mqfast.remoting.latency import BOUNDS_MS
 from mqfast.store.base.results import StoreState
 
 if TYPE_CHECKING:
-    from mqfast.broker.parts import BrokerContext
+    from mqfast.broker.context import BrokerContext
+    from mqfast.broker.pull.long_polling import LongPolling
+    from mqfast.broker.replication.replica_manager import ReplicaManager
+    from mqfast.broker.schedule.timer import BrokerTimers
+    from mqfast.broker.transaction.open_transactions import OpenTransactions
     from mqfast.ha.master import SlaveStatus
     from mqfast.remoting.processors import Processors
 
@@ -81,9 +85,21 @@ async def _each(keys: list[_Key], make: Callable[[_Key], str]) -> dict[_Key, str
 class Metrics:
     """Creates the response to a scrape. Thread: that of the event loop."""
 
-    def __init__(self, context: BrokerContext, processors: Processors) -> None:
+    def __init__(
+        self,
+        context: BrokerContext,
+        processors: Processors,
+        replicas: ReplicaManager,
+        long_polling: LongPolling,
+        timers: BrokerTimers,
+        open_transactions: OpenTransactions,
+    ) -> None:
         self._context = context
         self._processors = processors
+        self._replica_manager = replicas
+        self._long_polling = long_polling
+        self._timers = timers
+        self._open_transactions = open_transactions
         self._scraping = asyncio.Lock()
         self._labels = {
             **_extra_labels(context.config["metricsLabel"]),
@@ -165,7 +181,7 @@ class Metrics:
             ended = [(topic, series.count) for topic, series in stats.named(counted).items()]
             samples = ((self._topic_labels(out, topic), count) for topic, count in ended)
             await out.family(name, "counter", text, samples)
-        open_transactions = await self._context.open_transactions.count_by_topic()
+        open_transactions = await self._open_transactions.count_by_topic()
         await out.family(
             "rocketmq_half_messages", "gauge", "Half messages of transactions that are open",
             ((out.labels({"topic": topic}), count) for topic, count in open_transactions.items()),
@@ -279,7 +295,7 @@ class Metrics:
             ("mqfast_store_warnings", "gauge", "Warnings of the store", len(store["warnings"])),
             ("mqfast_mapped_files", "gauge", "Files that are mapped into memory", store["mapped_files"]),
             ("mqfast_queues", "gauge", "Queues of the store", store["queues"]),
-            ("mqfast_held_pulls", "gauge", "Pulls that wait for messages", len(context.long_polling)),
+            ("mqfast_held_pulls", "gauge", "Pulls that wait for messages", len(self._long_polling)),
             ("mqfast_resident_bytes_max", "gauge", "The most memory that the process had", usage.ru_maxrss * 1024),
             ("mqfast_cpu_seconds_total", "counter", "CPU time of the process", usage.ru_utime + usage.ru_stime),
             ("mqfast_start_time_seconds", "gauge", "When the broker started, since the epoch",
@@ -289,10 +305,10 @@ class Metrics:
             await out.metric(name, kind, text, value)
 
     async def _timer(self, out: Exposition) -> None:
-        context = self._context
-        if context.timer is None:
+        service = self._timers.service
+        if service is None:
             return
-        statistics: dict[str, Any] = context.timer.statistics(context.now_ms())
+        statistics: dict[str, Any] = service.statistics(self._context.now_ms())
         for name, text, value in (
             ("mqfast_timer_parked_messages", "Timed messages that are parked", statistics["timerCongestNum"]),
             (
@@ -306,7 +322,7 @@ class Metrics:
 
     async def _replicas(self, out: Exposition) -> None:
         """Add metrics of replication, which RocketMQ does not have."""
-        replicas = self._context.replicas
+        replicas = self._replica_manager
         following = replicas.following
         if following is not None:
             await out.family(

@@ -18,7 +18,7 @@ from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import PullHeader, RemotingCommand
 
 if TYPE_CHECKING:
-    from mqfast.broker.parts import BrokerContext
+    from mqfast.broker.context import BrokerContext
 
 __all__ = ["BroadcastOffsets"]
 

@@ -37,6 +37,7 @@ SUSPEND_MS_MAX: Final = 24 * 3600 * 1000
 _DUE_SPARE: Final = 64
 
 Queue = tuple[str, int]
+ServeAgain = Callable[[Channel, RemotingCommand], None]
 
 
 class HeldPull:
@@ -45,7 +46,7 @@ class HeldPull:
     Attributes: checked: the offset up to which its filter has seen the queue; due_s: when it is answered at the latest.
     """
 
-    __slots__ = ("channel", "checked", "due_s", "is_over", "queue", "request", "wanted")
+    __slots__ = ("channel", "checked", "due_s", "is_over", "queue", "request", "serve_again", "wanted")
 
     def __init__(
         self,
@@ -55,6 +56,7 @@ class HeldPull:
         offset: int,
         wanted: WantedUnits,
         due_s: float,
+        serve_again: ServeAgain,
     ) -> None:
         self.channel = channel
         self.request = request
@@ -62,13 +64,14 @@ class HeldPull:
         self.checked = offset
         self.wanted = wanted
         self.due_s = due_s
+        self.serve_again = serve_again
         self.is_over = False
 
 
 class LongPolling:
     """All pulls that wait.
 
-    Args: serve_again: answers a pull that is not to wait any more; held_max: how many may wait.
+    Args: held_max: how many may wait.
     Attributes: ``is_stopped``: no pull may wait any more; ``waiting``: queue -> its pulls, always the same object.
     Thread: that of the event loop.
     """
@@ -78,14 +81,12 @@ class LongPolling:
         store: MessageStore,
         engine: Engine,
         limits: Limits,
-        serve_again: Callable[[Channel, RemotingCommand], None],
         *,
         held_max: int = 100_000,
     ) -> None:
         self._store: Final = store
         self._engine: Final = engine
         self._limits: Final = limits
-        self._serve_again: Final = serve_again
         self._held_max: Final = held_max
         self._loop = asyncio.get_running_loop()
         self.waiting: Final[dict[Queue, dict[HeldPull, None]]] = {}  # pulls in the order in which they came
@@ -116,14 +117,18 @@ class LongPolling:
         offset: int,
         wanted: WantedUnits,
         suspend_ms: int,
+        serve_again: ServeAgain,
     ) -> bool:
-        """Let a pull wait that found nothing at an offset. False: there are too many, or the broker stops."""
+        """Let a pull wait that found nothing at an offset. False: there are too many, or the broker stops.
+
+        Args: serve_again: answers the pull when it is not to wait any more.
+        """
         if self.is_stopped or self._count >= self._held_max:
             return False
         queue = topic, queue_id
         due_s = self._now_s() + min(max(suspend_ms, 0), SUSPEND_MS_MAX) / 1000
         request.was_held = True
-        held = HeldPull(channel, request, queue, offset, wanted, due_s)
+        held = HeldPull(channel, request, queue, offset, wanted, due_s, serve_again)
         self.waiting.setdefault(queue, {})[held] = None
         self._channels.setdefault(channel, set()).add(held)
         self._count += 1
@@ -221,7 +226,7 @@ class LongPolling:
 
     def _wake(self, held: HeldPull) -> None:
         self._forget(held)
-        self._serve_again(held.channel, held.request)
+        held.serve_again(held.channel, held.request)
 
     def end(self, queue: Queue) -> None:
         """Answer the pulls that wait for a queue now, whatever is in it."""

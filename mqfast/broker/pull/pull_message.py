@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mqfast.broker.acl.required_permissions import of_group, of_topic
 from mqfast.broker.acl.terms import Action
-from mqfast.broker.filter.consumer_filter_manager import SQL92, ConsumerFilters, check_supported, is_tag_type
+from mqfast.broker.filter.consumer_filter_manager import SQL92, check_supported, is_tag_type
 from mqfast.broker.filter.queue_unit_filter import SqlUnits, WantedUnits, by_subscription, by_tags
 from mqfast.broker.filter.sql92_parser import SqlError, compile_sql
 from mqfast.broker.metadata.subscription_group_manager import is_system_group
@@ -36,9 +36,10 @@ from mqfast.store.meta.metadata import TopicConfig
 from mqfast.util.log_limit import LogLimit
 
 if TYPE_CHECKING:
+    from mqfast.broker.context import BrokerContext
     from mqfast.broker.metadata.client_manager.consumer_manager import ConsumerGroup
-    from mqfast.broker.parts import BrokerContext
     from mqfast.broker.pull.consumer_offsets import OffsetProcessor
+    from mqfast.broker.replication.replica_manager import ReplicaManager
 
 __all__ = ["PullProcessor"]
 
@@ -98,22 +99,22 @@ class _Pull(NamedTuple):
 class PullProcessor:
     """Serves 11, 361, and 46. Thread: that of the event loop."""
 
-    def __init__(self, context: BrokerContext, offsets: OffsetProcessor) -> None:
+    def __init__(
+        self,
+        context: BrokerContext,
+        offsets: OffsetProcessor,
+        long_polling: LongPolling,
+        limits: Limits,
+        replicas: ReplicaManager,
+    ) -> None:
         self._context = context
         self._offsets = offsets
+        self._replicas: Final = replicas
         self._log = LogLimit(_log, burst=5)
-        self._filters = context.filters = ConsumerFilters(context.tables.filters, context.config, context.now_ms)
-        context.consumers.on_register = self._filters.registered
-        context.consumers.on_end = self._filters.unregistered
-        self._limits = Limits(context.config)
-        self._long_polling = context.long_polling = LongPolling(
-            context.store,
-            context.engine,
-            self._limits,
-            self._serve_again,
-            held_max=context.config["pullThreadPoolQueueCapacity"],
-        )
-        self._broadcast = BroadcastOffsets(context, self._limits)
+        self._filters: Final = context.filters
+        self._limits: Final = limits
+        self._long_polling: Final = long_polling
+        self._broadcast = BroadcastOffsets(context, limits)
         self._tasks: set[asyncio.Future[None]] = set()
 
     def register(self, processors: Processors) -> None:
@@ -357,7 +358,7 @@ class PullProcessor:
             self._commit(pull)
             return self._to_the_master(pull, f"this slave has no message there: {status.name}")
         is_above = code == ResponseCode.PULL_OFFSET_MOVED and header.queue_offset > found.max_offset
-        if is_above and context.replicas.is_not_reigning:  # the master may have messages there
+        if is_above and self._replicas.is_not_reigning:  # the master may have messages there
             code, next_offset = ResponseCode.PULL_NOT_FOUND, header.queue_offset
         self._note(pull, code, next_offset)
         self._commit(pull)
@@ -437,6 +438,7 @@ class PullProcessor:
             header.queue_offset,
             pull.wanted,
             header.suspend_timeout_ms if long else config["shortPollingTimeMills"],
+            self._serve_again,
         )
 
     def _serve_again(self, channel: Channel, request: RemotingCommand) -> None:

@@ -12,8 +12,8 @@ from typing import Final
 from mqfast import properties as names
 from mqfast.broker.acl.required_permissions import of_message
 from mqfast.broker.acl.terms import Action
+from mqfast.broker.context import BrokerContext
 from mqfast.broker.metadata.topic_manager import DLQ_PREFIX, READ, RETRY_PREFIX, WRITE, dlq_topic, retry_topic
-from mqfast.broker.parts import BrokerContext
 from mqfast.broker.send.header_fields import flag, text, whole
 from mqfast.broker.send.message_writer import Stored
 from mqfast.broker.send.restored_message import get_by_offset, put_copy

@@ -140,7 +140,7 @@ class FailoverBroker:
         self.etcd.close()
 
     async def _wait_for_slaves(self) -> None:
-        replicas, end = self.broker.context.replicas, self.broker.context.engine.raw.end
+        replicas, end = self.broker.parts.replicas, self.broker.context.engine.raw.end
         slave_ids = (self._set.members if self._set is not None else frozenset()) - {self._config["brokerId"]}
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LEVEL_S):
@@ -199,7 +199,7 @@ class FailoverBroker:
                 _log.warning("master of epoch %d: messages are taken", self.right.epoch)
             else:
                 _log.warning("messages are not taken any more: %s", self.right.reason)
-            self.broker.context.replicas.take_messages(takes)
+            self.broker.parts.replicas.take_messages(takes)
 
     async def _run(self) -> None:
         while True:
@@ -240,7 +240,7 @@ class FailoverBroker:
             _log.warning("broker %d is the master of epoch %d: this one follows", leader.member.id, leader.epoch)
             self._accept_messages(False)
             await self._reopen(is_slave=True)
-        replicas = self.broker.context.replicas
+        replicas = self.broker.parts.replicas
         if (doubt := self._doubt(view)) is not None:
             # Following would truncate acknowledged messages of the newer epoch. The master reads this copy and resigns.
             await self._own_copy.publish(self._copy())
@@ -255,14 +255,14 @@ class FailoverBroker:
         replicas.follow(leader.member.address, leader.member.ha)
 
     def _set_no_master(self, why: str) -> None:
-        self.broker.context.replicas.no_master = why
+        self.broker.parts.replicas.no_master = why
         self._limit.warning("wait", "%s", why)
 
     # -- state of this store -------------------------------------------------------------------------------------------
 
     def _copy(self) -> Copy:
         context, own = self.broker.context, self._config["brokerId"]
-        epochs = context.replicas.epochs.file
+        epochs = self.broker.parts.replicas.epochs.file
         members = self._known.members | {leader_id for leader_id in epochs.leaders if leader_id >= _FIRST}
         if members:
             members |= {own}
@@ -313,7 +313,7 @@ class FailoverBroker:
 
     def _first_or_next(self, view: View) -> State | None:
         """Return the next record if the record of etcd is in force; None if this broker cannot lead."""
-        own, last = self._config["brokerId"], self.broker.context.replicas.epochs.last
+        own, last = self._config["brokerId"], self.broker.parts.replicas.epochs.last
         if (state := view.state) is None:
             if own != _FIRST:
                 self._limit.warning("first", "no master yet: broker %d becomes the first one", _FIRST)
@@ -345,7 +345,7 @@ class FailoverBroker:
         return State(epoch, own, frozenset({own}), published.epoch, revision, since=epoch)
 
     def _next_epoch(self, view: View) -> int:
-        known = [0 if view.state is None else view.state.epoch, self.broker.context.replicas.epochs.file.newest, 0]
+        known = [0 if view.state is None else view.state.epoch, self.broker.parts.replicas.epochs.file.newest, 0]
         return max([*known, *(copy.epoch for copy in view.copies.values())]) + 1
 
     def _has_last_permission_expired(self, view: View, doubt: str | None) -> bool:
@@ -381,14 +381,14 @@ class FailoverBroker:
         assert self._state is not None
         _log.warning("broker %d has the lease of epoch %d", self._leader.member.id, self._leader.epoch)
         try:
-            topics_end = self.broker.context.replicas.topics_end if self.broker.config.is_slave else None
+            topics_end = self.broker.parts.replicas.topics_end if self.broker.config.is_slave else None
             if topics_end is not None:
                 await self._reopen(is_slave=False)
             context, epoch = self.broker.context, self._leader.epoch
-            raw, acks = context.engine.raw, context.replicas.sync_acks
+            raw, acks = context.engine.raw, self.broker.parts.replicas.sync_acks
             raw.refuse_puts()
-            context.replicas.rest()
-            context.replicas.begin_epoch(epoch)
+            self.broker.parts.replicas.rest()
+            self.broker.parts.replicas.begin_epoch(epoch)
             self._set = InSyncReplicas(
                 acks,
                 lambda: raw.end,
@@ -402,7 +402,7 @@ class FailoverBroker:
             if not await self._write_state(state):
                 raise EtcdUnreachable(f"etcd: expected the state of epoch {epoch}, found another one")
             await self._store_record(self._state)
-            context.replicas.reign()
+            self.broker.parts.replicas.reign()
             if topics_end is not None:
                 name_new_topics(context, topics_end)
                 await context.changes.settled()

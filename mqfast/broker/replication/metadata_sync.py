@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import Struct
 
-from mqfast.broker.admin.queue_assignment import RequestMode
+from mqfast.broker.metadata.message_request_mode import RequestModes
 from mqfast.broker.metadata.topic_manager import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from mqfast.broker.replication.epoch_check import epochs_of
 from mqfast.broker.transaction.half_message import TRANSACTION_GROUP
@@ -33,7 +33,7 @@ from mqfast.util.log_limit import LogLimit
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from mqfast.broker.parts import BrokerContext
+    from mqfast.broker.context import BrokerContext
     from mqfast.broker.replication.epoch_check import EpochCheck, Told
     from mqfast.ha.slave import Followed
 
@@ -67,7 +67,7 @@ class _Delays(Struct, rename="camel"):
 
 
 class _Modes(Struct, rename="camel"):
-    message_request_mode_map: dict[str, dict[str, RequestMode]] = {}
+    message_request_mode_map: RequestModes = {}
 
 
 class _Runtime(Struct):
@@ -88,7 +88,8 @@ class _Delivered(NamedTuple):
 class TableSync:
     """Copies the tables of the master periodically.
 
-    Args: followed: returns the connection whose log is appended now, None without a connection.
+    Args: followed: returns the connection whose log is appended now, None without a connection; hear_confirmed: takes
+        the confirm offset of the master; bounds_readers: readers only see messages of all in-sync brokers.
     Attributes: ``master``: the master's address for clients, from the name servers; None while unknown; ``bounds``:
         first byte and end of the master's log, from the last ``ask_bounds``, None until the answer; ``topics_end``:
         every earlier message in the log is of a topic that the master has sent, or that was deleted there; ``cuts``:
@@ -96,8 +97,18 @@ class TableSync:
     Thread: that of the event loop; ``is_whole``: any.
     """
 
-    def __init__(self, context: BrokerContext, epochs: EpochCheck, followed: Callable[[], Followed | None]) -> None:
+    def __init__(
+        self,
+        context: BrokerContext,
+        epochs: EpochCheck,
+        followed: Callable[[], Followed | None],
+        *,
+        hear_confirmed: Callable[[int], object],
+        bounds_readers: bool,
+    ) -> None:
         self.followed = followed
+        self._hear_confirmed: Final = hear_confirmed
+        self._bounds_readers: Final = bounds_readers
         self.master: str | None = None
         self.bounds: tuple[int, int] | None = None
         self.synced_ms = 0
@@ -202,7 +213,7 @@ class TableSync:
             raise FieldError(f"answer of {master} to 28", "commitLogMinOffset and commitLogMaxOffset", "none") from None
         confirmed = runtime.table.get("commitLogConfirmOffset", "")
         if confirmed.isdigit() and master == self.master:
-            self._context.replicas.hear_confirmed(int(confirmed))
+            self._hear_confirmed(int(confirmed))
         return max(0, first), end
 
     def was_cut(self, end: int) -> None:
@@ -248,13 +259,13 @@ class TableSync:
         tables, context = self._context.tables, self._context
         if _differ(tables.topics.data_version, topics.data_version):
             tables.topics.replace(topics.topic_config_table, _version(topics.data_version))
-            context.topics.on_change([])
+            context.topics.notify_changed([])
         # For a promotion: a topic with later messages that is not in the table is a new topic.
         self.topics_end = self._context.engine.raw.master_flushed_offset = end
         if _differ(tables.groups.data_version, groups.data_version):
             tables.groups.replace(groups.subscription_group_table, _version(groups.data_version))
             tables.groups.replace_forbidden(groups.forbidden_table or {})
-        if context.replicas.bounds_readers:
+        if self._bounds_readers:
             await self._bounds(master)  # consumed messages are confirmed, and must be visible to readers here as well
         ended: dict[str, dict[str, int]] = {}
         for key, queues in offsets.offset_table.items():

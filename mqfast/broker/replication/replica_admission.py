@@ -117,8 +117,8 @@ class Admission:
     Thread: that of the event loop.
     """
 
-    def __init__(self, config: BrokerConfig, *, has_tls: bool) -> None:
-        self.slave_hosts: Callable[[], Awaitable[set[str]]] | None = None
+    def __init__(self, config: BrokerConfig, *, has_tls: bool, slave_hosts: Callable[[], Awaitable[set[str]]]) -> None:
+        self._slave_hosts: Final = slave_hosts
         self._networks: Final = _networks(str(config["haAllowedAddresses"]))
         self._asking = 0
         self._lock: Final = asyncio.Lock()
@@ -144,7 +144,7 @@ class Admission:
             return True
         if any(network == "*" or is_in_network(host, network) for network in self._networks):
             return True
-        if not self._asks or self.slave_hosts is None or self._asking >= _ASKING_MAX:
+        if not self._asks or self._asking >= _ASKING_MAX:
             return False
         self._asking += 1
         return self._is_named(host)
@@ -152,8 +152,7 @@ class Admission:
     async def _is_named(self, host: str) -> bool:
         try:
             async with self._lock:  # no concurrent requests, even in a flood of connections
-                assert self.slave_hosts is not None
-                named = {_plain(slave_host) for slave_host in await self.slave_hosts()}
+                named = {_plain(slave_host) for slave_host in await self._slave_hosts()}
             # On one machine the kernel chooses the address that a peer connects from.
             return _plain(host) in named or (_is_here(host) and any(map(_is_here, named)))
         finally:

@@ -12,275 +12,143 @@ import logging
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, Final
 
-from mqfast.broker.config.broker_address import with_port
-from mqfast.broker.replication.epoch_check import EpochCheck, Rival, newer_master, slave_hosts_of
+from mqfast.broker.replication.ha_service import SYNC_MASTER, HaService
 from mqfast.broker.replication.metadata_sync import TableSync
-from mqfast.broker.replication.replica_admission import Admission, HaTls
 from mqfast.broker.send.flush_waiter import ReplicaWaiter
-from mqfast.errors import ConfigError, CorruptFile, MqfastError
-from mqfast.ha.divergence import load_divergence
+from mqfast.errors import ConfigError, MqfastError
 from mqfast.ha.failover.confirm_offset import Confirmed
 from mqfast.ha.failover.in_sync_replicas import SyncAcks
-from mqfast.ha.master import HaMaster, SlaveStatus
-from mqfast.ha.settings import HaSettings
+from mqfast.ha.master import SlaveStatus
 from mqfast.ha.slave import Followed, FollowState, FollowStatus, HaSlave
 from mqfast.remoting.client import split_address
 from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.processors import ConcurrencyLimit
-from mqfast.store.log.acks import AckTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mqfast.broker.config.broker_config import BrokerConfig
-    from mqfast.broker.parts import BrokerContext
-    from mqfast.ha.failover.lease_guard import LeaseGuard
-    from mqfast.remoting.client import RemotingClient
+    from mqfast.broker.context import BrokerContext
     from mqfast.remoting.processors import Processors
-    from mqfast.store.message_store import MessageStore
 
 __all__ = ["ReplicaManager"]
 
 _log = logging.getLogger("mqfast.broker")
-_SYNC_MASTER: Final = "SYNC_MASTER"
-_LOOK_S: Final = 1.0
 _ASK_S: Final = 3.0
-
-
-def settings_of(config: BrokerConfig) -> HaSettings:
-    """Return the settings of replication by RocketMQ's names.
-
-    Under fail-over a slave reconnects every second and copies the whole log, since the slave may be the next master.
-    """
-    return HaSettings(
-        batch_bytes=config["haTransferBatchSize"],
-        heartbeat_s=config["haSendHeartbeatInterval"] / 1000,
-        housekeeping_s=config["haHousekeepingInterval"] / 1000,
-        flow_bytes_per_s=config["maxHaTransferByteInSecond"] if config["haFlowControlEnable"] else None,
-        truncate_diverged=config["haTruncateDiverged"],
-        whole_log=bool(config["haEtcdEndpoints"]),
-        reconnect_s=1.0 if config["haEtcdEndpoints"] else 5.0,
-    )
 
 
 class ReplicaManager:
     """Serves slaves, or follows a master.
 
-    Args: right: permission to accept messages under fail-over, which then alone determines the master.
-    Attributes: ``host``, ``port``: listening address for slaves; port 0 without a listener; ``admission``: which slaves
-        may connect; ``epochs``: of the log; ``fenced``: reason why this master refuses messages, None if it accepts;
-        ``no_master``: under fail-over, the reason for a missing master.
+    Attributes: ``ha``: the port for slaves; ``epochs``: of the log; ``no_master``: under fail-over, why no broker is
+        master, and what is waited for.
     Thread: that of the event loop.
     """
 
-    def __init__(self, config: BrokerConfig, store: MessageStore, right: LeaseGuard | None = None) -> None:
-        self.port = 0
-        self._right: Final = right
-        self.epochs: Final = EpochCheck(config, store)
-        self.fenced: str | None = None
+    def __init__(self, context: BrokerContext, ha: HaService) -> None:
+        config, store = context.config, context.store
+        self.ha: Final = ha
+        self.epochs: Final = ha.epochs
         self.no_master: str | None = None
-        self._context: BrokerContext | None = None
+        self._context: Final = context
+        self._right: Final = ha.right
         self._looking: asyncio.Task[None] | None = None
         self._config: Final = config
         self._store: Final = store
-        self._settings: Final = settings_of(config)
-        self._confirmed = Confirmed(store.engine.raw) if right is not None and config.is_sync else None
-        self._acks: AckTable | None = None
-        self._master: HaMaster | None = None
+        self._confirmed = Confirmed(store.engine.raw) if ha.right is not None and config.is_sync else None
         self._slave: HaSlave | None = None
         self._sync: TableSync | None = None
         self._tells_history = False
         self._replicated: ReplicaWaiter | None = None
-        self.host: Final = str(config["haBindAddress"] or config["bindAddress"])
-        self._tls: Final = HaTls.of(config)
-        self.admission: Final = Admission(config, has_tls=self._tls is not None)
-        self._master_ha: tuple[str, int] | None = None
-        self._loop: asyncio.AbstractEventLoop
-        if config["haMasterAddress"]:
-            try:
-                self._master_ha = split_address(config["haMasterAddress"])
-            except ValueError as error:
-                raise ConfigError(f"haMasterAddress: {error}") from None
-
-    async def listen(self, broker_port: int) -> None:
-        """Listen for slaves, on a master: at haListenPort, by default the broker's port plus one.
-
-        Raises: OSError if a port given by haListenPort is not available.
-        """
-        config = self._config
+        self._master_ha = _address_of(config)
+        if ha.acks is not None and store.config.broker_role == SYNC_MASTER:
+            master = ha.master
+            self._replicated = ReplicaWaiter(ha.acks, master.wake if master is not None else lambda: None)
+            context.writer.replicated = self._replicated
+        context.registration.state_version = max(0, self.epochs.last)
+        if ha.fenced is not None:
+            self._tell_fenced()
+        if ha.right is not None and not config.is_slave:
+            context.registration.is_silent = True
+        self._settings_changed()
+        config.listeners.append(self._settings_changed)
         if config.is_slave:
-            return
-        if self._right is None:
-            self._acks = AckTable(*self._needed())
+            self._follow_master(context)
         else:
-            self._acks = SyncAcks(self._needed()[1], lambda: self._store.engine.raw.end)
-            self._store.engine.raw.refuse_puts()  # until etcd confirms that this broker is the master
-        master = HaMaster(
-            self._store.engine.raw,
-            self._acks,
-            self._settings,
-            file_bytes=self._store.config.mapped_file_bytes_commit_log,
-            admits=self.admission,
-            tls=None if self._tls is None else self._tls.server,
-            epochs=self.epochs.file,
-        )
-        self.epochs.session = master.session
-        if self._right is None and self.fenced is None:
-            self.epochs.begin()
-            self._warn_of_divergence()
-        asked = config["haListenPort"] if "haListenPort" in config.given() else 0
-        try:
-            await master.start(self.host, asked or (broker_port + 1 if config["listenPort"] else 0))
-        except OSError as error:
-            if asked:
-                raise
-            _log.warning("slaves cannot connect: %s; haListenPort names another port", error)
-            return
-        self._master, self.port = master, master.port
-        _log.info("replication: %s", self.policy)
-        for line in self._warnings():
-            _log.warning("%s", line)
+            context.registration.on_registered = self._look_again
 
-    def _warnings(self) -> list[str]:
-        """Return warnings for operators about the port."""
-        warnings, config = [], self._config
-        port_text = f"the port of replication ({with_port(self.host, self.port)})"
-        wants_slaves = self._store.config.broker_role == _SYNC_MASTER or "haListenPort" in config.given()
-        if config.is_guarded and not self.admission.is_open and (wants_slaves or config["haBindAddress"]):
-            warnings.append(f"slaves cannot connect: {port_text} lets in {self.admission.who}")
-        is_local = self.host in ("127.0.0.1", "::1", "localhost")
-        if config.is_guarded and self.admission.is_open and self._tls is None and not is_local:
-            warnings.append(
-                f"access control is on, and {port_text} hands out all messages without a signature and in clear to "
-                f"{self.admission.who}; haTlsCertFile asks for certificates"
-            )
-        return warnings
+    def _follow_master(self, context: BrokerContext) -> None:
+        self._sync = sync = TableSync(
+            context,
+            self.epochs,
+            self._whose_log,
+            hear_confirmed=self.hear_confirmed,
+            bounds_readers=self.bounds_readers,
+        )
+        tls = self.ha.tls
+        self._slave = HaSlave(
+            context.engine.raw,
+            self.ha.settings,
+            self._ask_for_master,
+            bounds=(lambda: sync.bounds) if self._right is not None or self._config.name_servers else None,
+            on_cut=self._count_cut,
+            on_follow=self._look_at_tables,
+            epochs=self.epochs.file,
+            tells_history=lambda: self._tells_history,
+            identity=self._identity,
+            tls=None if tls is None else tls.client,
+        )
+        if self._right is None:
+            context.registration.on_registered = self._hear_of_master
 
     @property
-    def policy(self) -> str:
-        """Return the listening address and the admission rule in words."""
-        if self._config.is_slave:
-            return "this broker follows its master"
-        if not self.port:
-            return "no port, slaves cannot connect"
-        return f"{with_port(self.host, self.port)}{' with TLS' if self._tls else ''}, lets in {self.admission.who}"
+    def port(self) -> int:
+        """Where slaves connect; 0 where no slave can."""
+        return self.ha.port
 
-    def reload_certificates(self) -> None:
-        """Load renewed certificates."""
-        if self._tls is not None:
-            self._tls.reload_if_changed()
-
-    def _warn_of_divergence(self) -> None:
-        """Log a warning if the settings make a master of a diverged store that was not promoted."""
-        with contextlib.suppress(CorruptFile):
-            mark = load_divergence(self._store.os_api, self._store.path)
-            if mark is not None:
-                _log.warning("%s; this broker serves as a master without a promotion", mark)
-
-    def _needed(self) -> tuple[int, float]:
-        """Return the number of slaves that a send waits for without fail-over, and the timeout in seconds."""
-        is_sync = self._store.config.broker_role == _SYNC_MASTER
-        needed = max(0, self._config["inSyncReplicas"] - 1) if is_sync else 0
-        return needed, max(0, self._config["slaveTimeout"]) / 1000
+    @property
+    def fenced(self) -> str | None:
+        """Why this master takes no messages; None where it does."""
+        return self.ha.fenced
 
     def _settings_changed(self) -> None:
         """Apply changed settings, before senders check whether their responses wait."""
-        assert self._context is not None
-        writer = self._context.writer
+        writer, acks = self._context.writer, self.ha.acks
         writer.max_gap_bytes = self._config["haMaxGapNotInSync"]
-        if self._replicated is None or self._acks is None:
+        if self._replicated is None or acks is None:
             return
-        needed, timeout_s = self._needed()
+        needed, timeout_s = self.ha.needed()
         self._replicated.set_timeout(timeout_s)
         if self._right is None:
             writer.replicated = self._replicated if needed > 0 else None
-            self._acks.change(needed, timeout_s)
+            acks.change(needed, timeout_s)
 
     def begin_epoch(self, epoch: int) -> None:
         """Begin an epoch: a fail-over made this broker the master. Raises: UsageError, StorageError."""
         self.epochs.begin(epoch)
-        if self._master is not None:
-            self._master.send_history()
+        if self.ha.master is not None:
+            self.ha.master.send_history()
 
-    async def look_for_newer_master(self, client: RemotingClient, own: str = "") -> None:
-        """Check for a master with a newer epoch, for a second at most; fence this master if there is one.
-
-        The name servers give the address of a master of this broker's name; that master gives its epoch. Without an
-        answer of
-        a name server the check has no effect.
-        """
-        is_exempt = self._config.is_slave or self._right is not None
-        if is_exempt or not self._config.name_servers or self.fenced is not None:
-            return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LOOK_S):
-                rival = await newer_master(client, self._config, self.epochs.last, own)
-                if rival is not None:
-                    self._fence(rival)
-
-    def _fence(self, rival: Rival) -> None:
-        self.fenced = (
-            f"this broker was replaced as master of {self._config['brokerName']}: {rival.address} has epoch "
-            f"{rival.epoch}, this one {self.epochs.last}; end this broker and start it with brokerRole=SLAVE and "
-            "brokerId=1 or more, and with haTruncateDiverged=true if its log goes on otherwise"
-        )
-        _log.error("no messages are taken: %s", self.fenced)
-        self._store.engine.raw.refuse_puts()
-        if self._context is not None:
-            self._tell_fenced(self._context)
-
-    def _tell_fenced(self, context: BrokerContext) -> None:
-        context.writer.fenced = self.fenced
-        context.registration.is_silent = True
+    def _tell_fenced(self) -> None:
+        self._context.writer.fenced = self.ha.fenced
+        self._context.registration.is_silent = True
 
     def _look_again(self, _fields: Mapping[str, Any]) -> None:
         """Check again for a newer master: a name server accepted a registration."""
-        context = self._context
-        if context is not None and (self._looking is None or self._looking.done()):
-            self._looking = asyncio.ensure_future(self.look_for_newer_master(context.client, context.address))
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.ensure_future(self._look_for_newer_master())
 
-    def bind(self, context: BrokerContext) -> None:
-        """Connect to the other parts."""
-        self._context = context
-        self.admission.slave_hosts = lambda: slave_hosts_of(context.client, self._config)
-        context.registration.state_version = max(0, self.epochs.last)
-        if self.fenced is not None:
-            self._tell_fenced(context)
-        writer = context.writer
-        writer.right = self._right
-        if self._right is not None and not self._config.is_slave:
-            context.registration.is_silent = True
-        if self._acks is not None and self._store.config.broker_role == _SYNC_MASTER:
-            master = self._master
-            self._replicated = ReplicaWaiter(self._acks, master.wake if master is not None else lambda: None)
-            writer.replicated = self._replicated
-        self._settings_changed()
-        self._config.listeners.append(self._settings_changed)
-        if self._config.is_slave:
-            self._sync = sync = TableSync(context, self.epochs, self._whose_log)
-            self._loop = context.loop
-            self._slave = HaSlave(
-                context.engine.raw,
-                self._settings,
-                self._ask_for_master,
-                bounds=(lambda: sync.bounds) if self._right is not None or self._config.name_servers else None,
-                on_cut=self._count_cut,
-                on_follow=self._look_at_tables,
-                epochs=self.epochs.file,
-                tells_history=lambda: self._tells_history,
-                identity=self._identity,
-                tls=None if self._tls is None else self._tls.client,
-            )
-            if self._right is None:
-                context.registration.on_registered = self._hear_of_master
-        else:
-            context.registration.on_registered = self._look_again
+    async def _look_for_newer_master(self) -> None:
+        was_fenced = self.ha.fenced is not None
+        await self.ha.look_for_newer_master(self._context.address)
+        if self.ha.fenced is not None and not was_fenced:
+            self._tell_fenced()
 
     def _count_cut(self, end: int) -> None:
         """Count a truncation. Thread: that of the slave."""
         assert self._sync is not None
         self._sync.cuts += 1
-        self._loop.call_soon_threadsafe(self._was_cut, end)
+        self._context.loop.call_soon_threadsafe(self._was_cut, end)
 
     def _was_cut(self, end: int) -> None:
         assert self._sync is not None
@@ -293,7 +161,7 @@ class ReplicaManager:
         """Copy the tables at once when the slave begins to follow. Thread: that of the slave."""
         assert self._sync is not None
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._sync.ask_now)
+            self._context.loop.call_soon_threadsafe(self._sync.ask_now)
 
     def _identity(self) -> tuple[int, int] | None:
         """Return broker id and epoch, None if this broker must not lead: without tables of a master groups would skip
@@ -314,7 +182,7 @@ class ReplicaManager:
             return address
         asked = self._sync.ask_epochs()
         try:
-            epochs = asyncio.run_coroutine_threadsafe(asked, self._loop).result(_ASK_S)
+            epochs = asyncio.run_coroutine_threadsafe(asked, self._context.loop).result(_ASK_S)
         except RuntimeError:  # the loop has ended
             asked.close()
             return None
@@ -366,25 +234,20 @@ class ReplicaManager:
             await asyncio.to_thread(self._slave.stop)  # the thread may wait for a disk, or for an unreachable master
         if self._sync is not None:
             await self._sync.stop()  # after the thread, which requests bounds
-        await self.close()
-
-    async def close(self) -> None:
-        """Stop listening; also after a failed start of the broker."""
         if self._looking is not None:
             self._looking.cancel()
         if self._replicated is not None:
             self._replicated.close()
         self.rest()
-        if self._master is not None:
-            await self._master.stop()
+        await self.ha.close()
 
     # -- fail-over -----------------------------------------------------------------------------------------------------
 
     @property
     def sync_acks(self) -> SyncAcks:
         """Return the acknowledged offsets of slaves, on a master under fail-over."""
-        assert isinstance(self._acks, SyncAcks)
-        return self._acks
+        assert isinstance(self.ha.acks, SyncAcks)
+        return self.ha.acks
 
     @property
     def bounds_readers(self) -> bool:
@@ -432,15 +295,14 @@ class ReplicaManager:
 
     def wake(self) -> None:
         """Send available bytes to slaves at once."""
-        if self._master is not None:
-            self._master.wake()
+        if self.ha.master is not None:
+            self.ha.master.wake()
 
     def take_messages(self, takes: bool) -> None:
         """Accept or refuse messages as a master, and register at the name servers accordingly."""
-        assert self._context is not None
         assert self._right is not None
         context, registration = self._context, self._context.registration
-        self.fenced = context.writer.fenced = None if takes else self._right.reason
+        self.ha.fenced = context.writer.fenced = None if takes else self._right.reason
         self._store.engine.raw.refuse_puts(not takes)
         registration.is_silent = not takes
         if takes:
@@ -452,7 +314,7 @@ class ReplicaManager:
     @property
     def slaves(self) -> list[SlaveStatus]:
         """Return the connected slaves."""
-        return [] if self._master is None else self._master.statuses()
+        return [] if self.ha.master is None else self.ha.master.statuses()
 
     @property
     def following(self) -> FollowStatus | None:
@@ -470,4 +332,14 @@ class ReplicaManager:
     def in_sync(self) -> int:
         """Return the number of slaves within haMaxGapNotInSync of the end of the log."""
         gap = self._config["haMaxGapNotInSync"]
-        return 0 if self._acks is None else self._acks.in_sync(self._store.engine.raw.end, gap)
+        return 0 if self.ha.acks is None else self.ha.acks.in_sync(self._store.engine.raw.end, gap)
+
+
+def _address_of(config: BrokerConfig) -> tuple[str, int] | None:
+    """Return where the settings say that the master's slaves connect. Raises: ConfigError."""
+    if not config["haMasterAddress"]:
+        return None
+    try:
+        return split_address(config["haMasterAddress"])
+    except ValueError as error:
+        raise ConfigError(f"haMasterAddress: {error}") from None

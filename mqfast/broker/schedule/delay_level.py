@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import Final
 
-from mqfast.broker.parts import BrokerContext
+from mqfast.broker.context import BrokerContext
 from mqfast.broker.send.message_writer import MessageRecord, Refusal
 from mqfast.errors import MessageIllegal, MqfastError, StoreClosed
 from mqfast.remoting.processors import Processors
@@ -27,7 +27,8 @@ _SHORT_MS: Final = 1000  # levels with shorter delays are looked at when a messa
 class Delays:
     """Parks delayed messages and delivers them.
 
-    Attributes: ``service``: what delivers; tests with a clock of their own call its ``run_once``.
+    Attributes: ``service``: what delivers; tests with a clock of their own call its ``run_once``; ``is_delivering``:
+        ``start`` was called, which a slave does not do.
     Thread: that of the event loop.
     """
 
@@ -41,16 +42,17 @@ class Delays:
         self._timer: asyncio.Handle | None = None
         self._saver: asyncio.TimerHandle | None = None
         self._saving: asyncio.Task[None] | None = None
+        self.is_delivering = False
         self._stopped = False
         self._is_woken = False
-        context.writer.deferrals.insert(0, self)  # a level wins over the timer
+        context.writer.deferrals.append(self)
 
     def register(self, processors: Processors) -> None:
         """Delays serve no code."""
 
     def start(self) -> None:
         """Deliver from now on."""
-        self._context.delays = self.service
+        self.is_delivering = True
         self._warn_of_levels()
         self._turn()
         self._save_later()
@@ -73,7 +75,7 @@ class Delays:
         for one in (self._timer, self._saver, self._saving):
             if one is not None:
                 one.cancel()
-        if self._context.delays is None:
+        if not self.is_delivering:
             return  # a slave: the table says how far its master is, and the service how far that was at the start
         try:
             await self._context.loop.run_in_executor(None, self.service.stop)

@@ -12,10 +12,10 @@ import binascii
 from typing import Final, NamedTuple
 
 from mqfast import properties as names
+from mqfast.broker.context import BrokerContext
 from mqfast.broker.metadata.topic_manager import RETRY_PREFIX, TIMER_TOPIC, WRITE
-from mqfast.broker.parts import BrokerContext
 from mqfast.broker.send.message_writer import MessageRecord
-from mqfast.broker.send.send_message import SendProcessor, host_bytes
+from mqfast.broker.send.send_message import host_bytes
 from mqfast.errors import FieldError
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode, ResponseCode
@@ -73,9 +73,8 @@ def recall_handle(properties: bytes, broker_name: str) -> str | None:
 class Recall:
     """Serves 370, and gives handles to the answers of sends. Thread: that of the event loop."""
 
-    def __init__(self, context: BrokerContext, send: SendProcessor) -> None:
+    def __init__(self, context: BrokerContext) -> None:
         self._context = context
-        send.recall_handle = self._handle_of
         self._fields: Final = {"MSG_REGION": context.config["regionId"]}
 
     def register(self, processors: Processors) -> None:
@@ -88,8 +87,8 @@ class Recall:
     async def stop(self) -> None:
         """Nothing runs by the clock."""
 
-    def _handle_of(self, record: MessageRecord, _topic: str) -> str | None:
-        """The handle for the answer to a send."""
+    def handle_of(self, record: MessageRecord) -> str | None:
+        """Return the handle for the answer to a send."""
         return recall_handle(record.properties, self._context.config["brokerName"])
 
     async def recall(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from mqfast.broker.parts import BrokerContext
+from mqfast.broker.context import BrokerContext
 from mqfast.broker.send.message_writer import MessageRecord, Refusal
 from mqfast.errors import CallRefused, MessageIllegal, MqfastError, StoreClosed
 from mqfast.remoting.channel import Channel
@@ -58,7 +58,6 @@ class BrokerTimers:
         self._timer_at_s = 0.0
         self._flush: asyncio.Future[None] | None = None
         self._stopped = False
-        context.timer = self.service
         context.writer.deferrals.append(self)
         context.config.listeners.append(self._configure)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from mqfast.broker.send.flush_waiter import FlushWaiter, Outcome, ReplicaWaiter
 from mqfast.errors import (
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mqfast.store.engine import Engine
     from mqfast.store.put.put_result import BatchResult, PutResult
 
-__all__ = ["DelayHook", "MessageRecord", "Refusal", "Stored", "MessageWriter", "failure"]
+__all__ = ["ArrivalListener", "DelayHook", "MessageRecord", "Refusal", "Stored", "MessageWriter", "failure"]
 
 PREPARED: Final = 4
 ROLLBACK: Final = 12
@@ -115,6 +115,17 @@ class Stored(NamedTuple):
     result: PutResult | BatchResult | None
 
 
+class ArrivalListener(Protocol):
+    """Held pulls: the queues in which pulls wait, and the call for a message in such a queue."""
+
+    @property
+    def waiting(self) -> dict[tuple[str, int], Any]:
+        """Return the queues, by (topic, queue id); always the same object."""
+
+    def notify_arrival(self, queue: tuple[str, int]) -> None:
+        """Notify the pulls of a queue of a message."""
+
+
 class DelayHook(Protocol):
     """Gives messages that are to come later their other topic."""
 
@@ -122,54 +133,65 @@ class DelayHook(Protocol):
         """The record to store instead; a refusal; None: the message is none of its own."""
 
 
-class _Wait(Generic[T]):
-    """A message that is stored, until it is safe: on this disk, at slaves, or both, as the settings want it."""
+_Source = Literal["disk", "replicas"]
 
-    __slots__ = ("_replica_code", "_left", "_make", "_on_disk", "_stored", "_writer", "future")
+
+class CommitWait(Generic[T]):
+    """Waits until a stored message is committed: on this disk, at the replicas, or both, as the settings say.
+
+    Attributes: ``pending``: the sources that have not reported yet; ``future``: of what ``make`` returns.
+    """
+
+    __slots__ = ("_disk", "_make", "_replica_code", "_stored", "_writer", "future", "pending")
 
     def __init__(
         self, writer: MessageWriter, stored: Stored, make: Callable[[Stored], T], future: asyncio.Future[T]
     ) -> None:
+        self.pending: set[_Source] = set()
+        self.future = future
         self._writer = writer
         self._stored = stored
         self._make = make
-        self.future = future
-        self._left = 1
-        self._on_disk: Outcome = True
+        self._disk: Outcome = True
         self._replica_code: int = 0
 
-    def begin(self, end: int) -> None:
-        writer = self._writer
+    def begin(self, end_offset: int) -> None:
+        """Wait for all sources; a message that waits for none is committed at once."""
+        writer, pending = self._writer, self.pending
         replicas = writer.replicated
         if replicas is not None:
-            if replicas.is_possible(end, writer.max_gap_bytes):
-                self._left += 1
-                replicas.when(end, self._slaves_have_it)
+            if replicas.is_possible(end_offset, writer.max_gap_bytes):
+                pending.add("replicas")
             else:
                 self._replica_code = ResponseCode.SLAVE_NOT_AVAILABLE
         if writer.sync_flush:
-            self._left += 1
-            writer.disk.when(end, self._disk_has_it)
-        self._one_less()
+            pending.add("disk")
+        if not pending:
+            self._finish()
+            return
+        if replicas is not None and "replicas" in pending:  # all are pending before the first one may report
+            replicas.when(end_offset, self._replicas_done)
+        if writer.sync_flush:
+            writer.disk.when(end_offset, self._disk_done)
 
-    def _slaves_have_it(self, outcome: Outcome) -> None:
+    def _replicas_done(self, outcome: Outcome) -> None:
         if outcome is not True:
             self._replica_code = ResponseCode.FLUSH_SLAVE_TIMEOUT
-        self._one_less()
+        self._complete("replicas")
 
-    def _disk_has_it(self, outcome: Outcome) -> None:
-        self._on_disk = outcome
-        if isinstance(outcome, MqfastError):  # slaves do not mend it
-            self._end()
+    def _disk_done(self, outcome: Outcome) -> None:
+        self._disk = outcome
+        if isinstance(outcome, MqfastError):  # replicas do not make up for a failed disk
+            self._finish()
         else:
-            self._one_less()
+            self._complete("disk")
 
-    def _one_less(self) -> None:
-        self._left -= 1
-        if not self._left:
-            self._end()
+    def _complete(self, source: _Source) -> None:
+        self.pending.discard(source)
+        if not self.pending:
+            self._finish()
 
-    def _end(self) -> None:
+    def _finish(self) -> None:
         if self.future.done():
             return
         try:
@@ -178,11 +200,11 @@ class _Wait(Generic[T]):
             self.future.set_exception(error)
 
     def _outcome(self) -> Stored:
-        writer, disk = self._writer, self._on_disk
+        writer, disk = self._writer, self._disk
         if isinstance(disk, MqfastError):
             return writer.failed(disk)
         if writer.right is not None and not writer.right.is_valid():
-            # It may be in this log alone: another broker may be the master by now.
+            # The message may be in this log alone: another broker may be the master by now.
             return writer.failed(NotMaster(writer.right.reason))
         if self._replica_code:
             return self._stored._replace(code=self._replica_code)
@@ -192,9 +214,9 @@ class _Wait(Generic[T]):
 class MessageWriter:
     """Stores messages.
 
-    Args: store_host: address and port of the broker, 8 or 20 bytes; sync_flush: answers wait for the disk.
-    Attributes: ``deferrals``: asked in order; ``waiting``: (topic, queue id) in which somebody waits for a message,
-        ``notify`` is called with one that got one. ``replicated``: where answers wait for slaves as well;
+    Args: store_host: address and port of the broker, 8 or 20 bytes; sync_flush: answers wait for the disk; arrivals: is
+        notified of a message in a queue with held pulls.
+    Attributes: ``deferrals``: called in order; ``replicated``: where answers wait for slaves as well;
         ``max_gap_bytes``: a slave that is further behind counts as absent (RocketMQ: haMaxGapNotInSync);
         ``disk``, ``sync_flush``: where answers wait for the disk, and whether they do;
         ``fenced``: why this master takes no messages any more; ``right``: under fail-over, whether it may take some.
@@ -213,14 +235,16 @@ class MessageWriter:
         now_ms: Callable[[], int],
         stats: BrokerStats,
         logger: logging.Logger,
+        arrivals: ArrivalListener,
+        right: LeaseGuard | None = None,
     ) -> None:
         self.deferrals: list[DelayHook] = []
-        self.waiting: Mapping[tuple[str, int], object] = {}
-        self.notify: Callable[[tuple[str, int]], object] = lambda _queue: None
+        self._waiting: Final = arrivals.waiting
+        self._notify: Final = arrivals.notify_arrival
         self.replicated: ReplicaWaiter | None = None
         self.max_gap_bytes = 256 << 20
         self.fenced: str | None = None
-        self.right: LeaseGuard | None = None
+        self.right: Final = right
         self._engine = engine
         self.disk: Final = durable
         self._store_host: Final = store_host
@@ -257,8 +281,8 @@ class MessageWriter:
         return result
 
     def _tell(self, topic: str, queue_id: int) -> None:
-        if self.waiting and (topic, queue_id) in self.waiting:
-            self.notify((topic, queue_id))
+        if self._waiting and (topic, queue_id) in self._waiting:
+            self._notify((topic, queue_id))
 
     def deferred(self, record: MessageRecord) -> MessageRecord | Refusal:
         """The record as it is to be stored now."""
@@ -348,7 +372,7 @@ class MessageWriter:
         if end_offset is None:
             assert stored.result is not None
             end_offset = end_of(stored.result)
-        wait = _Wait(self, stored, make, asyncio.get_running_loop().create_future())
+        wait = CommitWait(self, stored, make, asyncio.get_running_loop().create_future())
         wait.begin(end_offset)
         return wait.future
 

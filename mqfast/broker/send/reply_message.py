@@ -10,7 +10,7 @@ import random
 from typing import Final
 
 from mqfast import properties as names
-from mqfast.broker.parts import BrokerContext
+from mqfast.broker.context import BrokerContext
 from mqfast.broker.send.message_writer import MessageRecord
 from mqfast.broker.send.send_message import SendProcessor, host_bytes
 from mqfast.errors import CallRefused, RemotingError

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mqfast import properties as names
-from mqfast.broker.parts import BrokerContext
+from mqfast.broker.context import BrokerContext
 from mqfast.broker.send.message_writer import MessageRecord, Refusal
 from mqfast.errors import (
     CorruptFile,

@@ -12,9 +12,10 @@ import time
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from time import perf_counter
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from mqfast import properties as names
+from mqfast.broker.context import BrokerContext
 from mqfast.broker.idempotence.idempotent_writes import IdempotentWrites
 from mqfast.broker.metadata.topic_manager import (
     DLQ_PREFIX,
@@ -25,9 +26,8 @@ from mqfast.broker.metadata.topic_manager import (
     illegal_topic,
     is_of_the_broker,
 )
-from mqfast.broker.parts import BrokerContext
 from mqfast.broker.send.fast_send import SendPath, SendTopic
-from mqfast.broker.send.message_writer import MessageRecord, MessageWriter, Stored
+from mqfast.broker.send.message_writer import ArrivalListener, MessageRecord, MessageWriter, Stored
 from mqfast.errors import CallRefused, MqfastError, RemotingError
 from mqfast.message import parse_host
 from mqfast.remoting.channel import Channel
@@ -57,7 +57,7 @@ _STORED: Final = Stored(0, None, None)
 
 PrepareHook = Callable[[MessageRecord], MessageRecord]
 """Makes a half message of a record (transactions)."""
-RecallHandle = Callable[[MessageRecord, str], str | None]
+RecallHandle = Callable[[MessageRecord], str | None]
 """The handle by which a delayed message can be recalled; None: it has none."""
 
 
@@ -77,16 +77,55 @@ def without(properties: bytes, name: bytes) -> bytes:
     return b"".join(one + b"\x02" for one in properties.split(b"\x02") if one and not one.startswith(name + b"\x01"))
 
 
+class SendRequest(NamedTuple):
+    """A send whose topic and queue are known.
+
+    ``sys_flag``: with the bits of the topic; ``properties``: as they are stored, with those that the broker adds.
+    """
+
+    request: RemotingCommand
+    header: SendHeader
+    topic: SendTopic
+    queue_id: int
+    sys_flag: int
+    properties: bytes
+    born_host: bytes
+
+    def record(self, body: bytes | memoryview, properties: bytes) -> MessageRecord:
+        """Return the message to store, with this body and these properties."""
+        header = self.header
+        return MessageRecord(
+            header.topic,
+            self.queue_id,
+            body,
+            properties,
+            flag=header.flag,
+            sys_flag=self.sys_flag,
+            born_timestamp=header.born_timestamp,
+            born_host=self.born_host,
+            reconsume_times=header.reconsume_times,
+        )
+
+
 class SendProcessor:
     """Serves 10, 310 and 320.
 
-    Attributes: ``prepare``: makes half messages; None: transactions are refused. ``recall_handle``: see RecallHandle.
+    Args: prepare: makes half messages; recall_handle: see RecallHandle; arrivals: is notified of a message in a queue
+        with held pulls.
     Thread: that of the event loop.
     """
 
-    def __init__(self, context: BrokerContext, once: IdempotentWrites) -> None:
-        self.prepare: PrepareHook | None = None
-        self.recall_handle: RecallHandle = lambda _record, _topic: None
+    def __init__(
+        self,
+        context: BrokerContext,
+        once: IdempotentWrites,
+        arrivals: ArrivalListener,
+        *,
+        prepare: PrepareHook,
+        recall_handle: RecallHandle,
+    ) -> None:
+        self._prepare: Final = prepare
+        self._recall_handle: Final = recall_handle
         config = context.config
         self._context = context
         self._once: Final = once
@@ -107,8 +146,10 @@ class SendProcessor:
             self._answer_fields,
             self._stats.put,
         )
+        self._path.waiting, self._path.notify = arrivals.waiting, arrivals.notify_arrival
         self.settings_changed()
         config.listeners.append(self.settings_changed)
+        context.topics.on_change.append(self.topics_changed)
 
     def register(self, processors: Processors) -> None:
         """Sends have a lane of their own."""
@@ -127,13 +168,6 @@ class SendProcessor:
 
     async def stop(self) -> None:
         """Nothing runs by the clock."""
-
-    def set_arrival_listener(
-        self, waiting: dict[tuple[str, int], Any], notify: Callable[[tuple[str, int]], object]
-    ) -> None:
-        """Call ``notify`` for a queue that got a message and stands in ``waiting``."""
-        for path in (self._path, self._writer):
-            path.waiting, path.notify = waiting, notify
 
     def settings_changed(self) -> None:
         """The short way is for a broker that takes every message, and has no lease to look at before each."""
@@ -177,35 +211,26 @@ class SendProcessor:
             queue_id = random.randrange(max(1, topic.write_queues))
         elif queue_id >= topic.queues:
             raise self._no_such_queue(channel, header)
-        sys_flag = header.sys_flag | topic.sys_flag
         properties = self._with_additions(header.properties)
+        sys_flag = header.sys_flag | topic.sys_flag
+        send = SendRequest(request, header, topic, queue_id, sys_flag, properties, self._born_host(channel))
         is_batch = header.batch or request.code == _BATCH
-        may_be_once = is_batch or _MARK in properties  # no other request has its fields looked at
+        may_be_once = is_batch or _MARK in properties  # the fields of other requests are not read
         if may_be_once and (span := request.ext_fields.get(ONCE)) is not None:
-            return self._send_once(
-                channel, request, span, header, topic, queue_id, sys_flag, b"" if is_batch else properties
-            )
-        if is_batch:
-            return self._send_batch(channel, request, header, topic, queue_id, sys_flag, properties)
+            return self._send_once(send, span, is_batch)
+        return self._send_batch(send) if is_batch else self._send_single(send)
+
+    def _send_single(self, send: SendRequest) -> RemotingCommand | Awaitable[RemotingCommand]:
+        properties = send.properties
         unique = value_of(properties, b"UNIQ_KEY")
         if not unique:
             unique = self._ids.next().encode()
             properties = without(properties, b"UNIQ_KEY") + b"UNIQ_KEY\x01" + unique + b"\x02"
         if _LIGHT_QUEUES in properties:
             _check_light_queues(properties)
-        record = MessageRecord(
-            header.topic,
-            queue_id,
-            request.body,
-            properties,
-            flag=header.flag,
-            sys_flag=sys_flag,
-            born_timestamp=header.born_timestamp,
-            born_host=self._born_host(channel),
-            reconsume_times=header.reconsume_times,
-        )
+        request, record = send.request, send.record(send.request.body, properties)
         if record.topic.startswith(RETRY_PREFIX):
-            self._as_dead_letter(request, header, record)
+            self._as_dead_letter(request, send.header, record)
         properties = record.properties
         if b"DELAY\x01" in properties or b"TIMER_" in properties or b"TRAN_MSG\x01" in properties:
             return self._send_later(request, record, unique)
@@ -327,11 +352,11 @@ class SendProcessor:
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
         is_half = (value_of(record.properties, b"TRAN_MSG") or b"").lower() == b"true"
         if is_half and not (record.reconsume_times > 0 and _level(record.properties) > 0):
-            if self._context.config["rejectTransactionMessage"] or self.prepare is None:
+            if self._context.config["rejectTransactionMessage"]:
                 raise CallRefused(
                     ResponseCode.NO_PERMISSION, f"the broker[{self._host}] sending transaction message is forbidden"
                 )
-            other = self.prepare(record)
+            other = self._prepare(record)
             done = self._store_as_it_is(other)
         else:
             done = self._writer.write(record)
@@ -345,71 +370,46 @@ class SendProcessor:
         except MqfastError as error:
             return self._writer.failed(error)
 
-    def _send_batch(
-        self,
-        channel: Channel,
-        request: RemotingCommand,
-        header: SendHeader,
-        topic: SendTopic,
-        queue_id: int,
-        sys_flag: int,
-        properties: bytes,
-    ) -> RemotingCommand | Awaitable[RemotingCommand]:
-        if len(header.topic) > _SHORT_TOPIC_MAX:
-            raise CallRefused(ResponseCode.MESSAGE_ILLEGAL, f"message topic length too long {len(header.topic)}")
-        if header.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-            raise CallRefused(
-                ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}"
-            )
+    def _send_batch(self, send: SendRequest) -> RemotingCommand | Awaitable[RemotingCommand]:
+        request, topic, properties = send.request, send.header.topic, send.properties
+        if len(topic) > _SHORT_TOPIC_MAX:
+            raise CallRefused(ResponseCode.MESSAGE_ILLEGAL, f"message topic length too long {len(topic)}")
+        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            raise CallRefused(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {topic}")
         unique = value_of(properties, b"UNIQ_KEY")
         if _LIGHT_QUEUES in properties:
             _check_light_queues(properties)
-        if unique and self._has_batch_queues(header.topic):
-            count = inner_count(request.body)
-            record = MessageRecord(
-                header.topic,
-                queue_id,
-                request.body,
-                properties + b"INNER_NUM\x01%d\x02" % count,
-                flag=header.flag,
-                sys_flag=sys_flag | _INNER_BATCH,
-                born_timestamp=header.born_timestamp,
-                born_host=self._born_host(channel),
-                reconsume_times=header.reconsume_times,
-            )
+        if unique and self._has_batch_queues(topic):
+            record = send.record(request.body, properties + b"INNER_NUM\x01%d\x02" % inner_count(request.body))
+            record.sys_flag |= _INNER_BATCH
             done = self._store_as_it_is(record)
             fields = {"batchUniqId": unique.decode("utf-8", "replace")}
         else:
-            record = MessageRecord(header.topic, queue_id, b"", properties)
-            done = self._writer.write_batch(
-                header.topic,
-                queue_id,
-                request.body,
-                b"",
-                sys_flag=sys_flag,
-                born_timestamp=header.born_timestamp,
-                born_host=self._born_host(channel),
-                reconsume_times=header.reconsume_times,
-            )
+            record = MessageRecord(topic, send.queue_id, b"", properties)
+            done = self._write_batch(send, request.body)
             fields = {}
         if done.result is not None and self._writer.must_wait(properties):
             return self._when_durable(request, record, done, unique, fields)
         return self._answer(request, record, done, unique, fields)
 
-    def _send_once(
-        self,
-        channel: Channel,
-        request: RemotingCommand,
-        span: str,
-        header: SendHeader,
-        topic: SendTopic,
-        queue_id: int,
-        sys_flag: int,
-        properties: bytes,
-    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+    def _write_batch(self, send: SendRequest, body: bytes | memoryview) -> Stored:
+        header = send.header
+        return self._writer.write_batch(
+            header.topic,
+            send.queue_id,
+            body,
+            b"",
+            sys_flag=send.sys_flag,
+            born_timestamp=header.born_timestamp,
+            born_host=send.born_host,
+            reconsume_times=header.reconsume_times,
+        )
+
+    def _send_once(self, send: SendRequest, span: str, is_batch: bool) -> RemotingCommand | Awaitable[RemotingCommand]:
         """Rows that are stored once: a batch, or one delayed message."""
+        header, properties = send.header, b"" if is_batch else send.properties
         is_dead = header.topic.startswith(DLQ_PREFIX)
-        if not topic.is_plain or is_dead or header.queue_id < 0 or value_of(properties, b"TRAN_MSG") is not None:
+        if not send.topic.is_plain or is_dead or header.queue_id < 0 or value_of(properties, b"TRAN_MSG") is not None:
             raise CallRefused(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"{ONCE}: expected a queue of a topic with ConsumeQueues and no transaction, found topic {header.topic}"
@@ -419,33 +419,9 @@ class SendProcessor:
             _check_light_queues(properties)
 
         def put(body: bytes | memoryview) -> Stored:
-            host = self._born_host(channel)
-            if not properties:
-                return self._writer.write_batch(
-                    header.topic,
-                    queue_id,
-                    body,
-                    b"",
-                    sys_flag=sys_flag,
-                    born_timestamp=header.born_timestamp,
-                    born_host=host,
-                    reconsume_times=header.reconsume_times,
-                )
-            return self._writer.write(
-                MessageRecord(
-                    header.topic,
-                    queue_id,
-                    body,
-                    properties,
-                    flag=header.flag,
-                    sys_flag=sys_flag,
-                    born_timestamp=header.born_timestamp,
-                    born_host=host,
-                    reconsume_times=header.reconsume_times,
-                )
-            )
+            return self._write_batch(send, body) if is_batch else self._writer.write(send.record(body, properties))
 
-        return self._once.send(request, span, header.topic, queue_id, properties, put)
+        return self._once.send(send.request, span, header.topic, send.queue_id, properties, put)
 
     def _has_batch_queues(self, topic: str) -> bool:
         found = self._context.topics.get(topic)
@@ -490,7 +466,7 @@ class SendProcessor:
             fields["transactionId"] = unique.decode("utf-8", "replace")
         if more:
             fields.update(more)
-        if b"TIMER_" in record.properties and (handle := self.recall_handle(record, record.topic)) is not None:
+        if b"TIMER_" in record.properties and (handle := self._recall_handle(record)) is not None:
             fields["recallHandle"] = handle
         return request.response(done.code, fields)
 

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from mqfast import properties as names
+from mqfast.broker.context import BrokerContext
 from mqfast.broker.metadata.topic_manager import HALF_TOPIC, OP_TOPIC
-from mqfast.broker.parts import BrokerContext
 from mqfast.broker.transaction.half_message import (
     OP_MOVE_PROPERTIES,
     OP_PROPERTIES,

@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 from mqfast import properties as names
 from mqfast.broker.acl.required_permissions import Need, of_message
 from mqfast.broker.acl.terms import Action
+from mqfast.broker.context import BrokerContext
 from mqfast.broker.metadata.topic_manager import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
-from mqfast.broker.parts import BrokerContext
 from mqfast.broker.send.restored_message import MessageCopy, put_copy
 from mqfast.broker.transaction.half_message import check_body, checked, key_of, times_checked
 from mqfast.broker.transaction.open_transactions import OpenTransactions
@@ -80,7 +80,7 @@ class TransactionCheck:
         offset, end = open_transactions.progress, open_transactions.end
         seen, self._seen_end = self._seen_end, end
         asked = 0
-        while offset < end and not context.stopping:
+        while offset < end and not context.stopping.is_set():
             done: list[int] = []
             questions: list[_Question] = []
             next_offset = self._turn(offset, end, seen, start_ms, done, questions)

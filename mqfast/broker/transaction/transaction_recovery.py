@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mqfast import properties as names
+from mqfast.broker.context import BrokerContext
 from mqfast.broker.metadata.topic_manager import HALF_TOPIC, OP_TOPIC, PARKED, SCHEDULE_TOPIC, TIMER_TOPIC
-from mqfast.broker.parts import BrokerContext
 from mqfast.broker.send.restored_message import get_by_offset
 from mqfast.broker.transaction.half_message import COMMIT, TRANSACTION_MASK, Key, ended_offsets, is_move, key_of
 from mqfast.errors import CorruptFile, OffsetError

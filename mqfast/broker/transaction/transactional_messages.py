@@ -12,13 +12,12 @@ import logging
 from typing import Final
 
 from mqfast import properties as names
+from mqfast.broker.context import BrokerContext
 from mqfast.broker.metadata.topic_manager import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
-from mqfast.broker.parts import BrokerContext
 from mqfast.broker.send.header_fields import text
 from mqfast.broker.send.restored_message import get_by_offset, put_copy
-from mqfast.broker.send.send_message import SendProcessor
 from mqfast.broker.transaction.end_transaction import EndTransaction
-from mqfast.broker.transaction.half_message import half_of, key_of
+from mqfast.broker.transaction.half_message import key_of
 from mqfast.broker.transaction.open_transactions import OpenTransactions
 from mqfast.broker.transaction.transaction_check import TransactionCheck
 from mqfast.errors import CallRefused, OffsetError
@@ -41,16 +40,14 @@ class Transactions:
     Thread: that of the event loop.
     """
 
-    def __init__(self, context: BrokerContext, send: SendProcessor) -> None:
+    def __init__(self, context: BrokerContext) -> None:
         self.open_transactions: Final = OpenTransactions(context)
-        context.open_transactions = self.open_transactions
         self.check: Final = TransactionCheck(context, self.open_transactions)
         self._end = EndTransaction(context, self.open_transactions)
         self._context = context
         self._timer: asyncio.TimerHandle | None = None
         self._round: asyncio.Task[None] | None = None
         self.open_transactions.load()
-        send.prepare = half_of
 
     def register(self, processors: Processors) -> None:
         """The ends of transactions do not wait behind sends."""

@@ -20,7 +20,7 @@ from running import Running, running_broker
 from waiting import until_async as until
 
 from mqfast import properties as names
-from mqfast.broker.parts import BrokerContext
+from mqfast.broker.context import BrokerContext
 from mqfast.broker.transaction.transactional_messages import Transactions
 from mqfast.message import decode_message_id
 from mqfast.remoting.client import RemotingClient
@@ -44,7 +44,7 @@ def place(answer: RemotingCommand) -> int:
 
 
 def transactions(one: Signing) -> Transactions:
-    return next(part for part in one.running.broker.parts if isinstance(part, Transactions))
+    return one.running.parts.transactions
 
 
 @contextlib.asynccontextmanager
@@ -141,8 +141,9 @@ def test_nothing_is_delivered_to_a_topic_of_the_broker(tmp_path: Path, target: s
             for topic in (target, "T"):  # the second one shows that the first has had its turn
                 put(context, "SCHEDULE_TOPIC_XXXX", 0, {"REAL_TOPIC": topic, "DELAY": 1, **due})
                 put(context, "rmq_sys_wheel_timer", 0, {"REAL_TOPIC": topic, **due})
-            assert context.timer is not None
-            context.timer.wake()
+            timer = one.parts.timers.service
+            assert timer is not None
+            timer.wake()
             await one.send("T", b"later", properties="TIMER_DELAY_MS\x011000\x02")  # wakes the timer
             await until(lambda: context.store.max_offset("T", 7) == 2)
             assert context.store.max_offset(target, 7) == 0
@@ -378,7 +379,7 @@ def test_a_held_pull_gets_nothing_after_the_right_was_removed(tmp_path: Path, ki
             assert (await one.send("owner", "t")).code == 0
             for body in (b"one", b"two"):
                 waiting = asyncio.ensure_future(one.call("other", 11, **fields))
-                await until(lambda: len(one.context.long_polling) == 1)
+                await until(lambda: len(one.running.parts.long_polling) == 1)
                 if body == b"two":
                     await take_away(one, kind)
                 assert (await one.send("owner", "t", body)).code == 0

@@ -143,8 +143,8 @@ class Setup:
             "subscriptions": sorted(group.subscriptions) if group is not None else None,
             "locked": context.locks.is_orderly("secret_group"),
             "open": [
-                context.open_transactions.is_open(self.places["half"].queue_offset),
-                context.open_transactions.progress,
+                self.one.running.parts.transactions.open_transactions.is_open(self.places["half"].queue_offset),
+                self.one.running.parts.transactions.open_transactions.progress,
             ],
             "modes": {topic: sorted(groups) for topic, groups in context.request_modes.items()},
             "config": context.config.text(),

@@ -31,8 +31,8 @@ async def two(tmp_path: Path) -> AsyncIterator[tuple[str, Running, Running]]:
             assert (await master.send("T", bytes(1000))).code == 0
             async with running_broker(tmp_path / "s", **as_slave(namesrv, **METRICS)) as slave:
                 await until(lambda: end_of(slave) == end_of(master))
-                await until(lambda: master.context.replicas.slaves[0].behind_bytes == 0)
-                await until(lambda: slave.context.replicas.following.state == "TRANSFER")
+                await until(lambda: master.parts.replicas.slaves[0].behind_bytes == 0)
+                await until(lambda: slave.parts.replicas.following.state == "TRANSFER")
                 yield namesrv, master, slave
 
 
@@ -42,9 +42,9 @@ async def table_of(one: Running) -> dict[str, str]:
 
 
 async def scraped(one: Running) -> dict[str, float]:
-    await until(lambda: one.context.http is not None)
-    assert one.context.http is not None
-    url = "http://{}:{}/metrics".format(*one.context.http.address)
+    await until(lambda: one.parts.admin.http is not None)
+    assert one.parts.admin.http is not None
+    url = "http://{}:{}/metrics".format(*one.parts.admin.http.address)
     text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=10).read().decode())
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
@@ -58,7 +58,7 @@ def value(samples: dict[str, float], name: str, label: str = "") -> float:
 def test_both_sides_tell_lag_in_bytes_and_ms(tmp_path: Path) -> None:
     async def flow() -> None:
         async with two(tmp_path) as (_, master, slave):
-            (one,) = master.context.replicas.slaves
+            (one,) = master.parts.replicas.slaves
             table = await table_of(master)
             assert (table["slaves"], table["slavesInSync"]) == ("1", "1")
             assert table[f"slaveBehindBytes_{one.address}"] == "0"
@@ -83,7 +83,7 @@ def test_both_sides_tell_lag_in_bytes_and_ms(tmp_path: Path) -> None:
 def test_metrics_of_both_sides(tmp_path: Path) -> None:
     async def flow() -> None:
         async with two(tmp_path) as (_, master, slave):
-            (one,) = master.context.replicas.slaves
+            (one,) = master.parts.replicas.slaves
             of_master, of_slave = await scraped(master), await scraped(slave)
             assert value(of_master, "mqfast_slaves") == value(of_master, "mqfast_slaves_in_sync") == 1
             label = f'slave="{one.address}"'
@@ -101,16 +101,16 @@ def test_metrics_of_both_sides(tmp_path: Path) -> None:
 def test_a_slave_that_lags(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path / "m", haAllowedAddresses="127.0.0.1", **METRICS) as master:
-            _, writer = await asyncio.open_connection("127.0.0.1", master.context.replicas.port)
+            _, writer = await asyncio.open_connection("127.0.0.1", master.parts.replicas.port)
             writer.write(bytes(8))  # a slave that reports once, and never again
-            await until(lambda: master.context.replicas.slaves)
+            await until(lambda: master.parts.replicas.slaves)
             assert (await master.send("T", bytes(1000))).code == 0
-            await until(lambda: master.context.replicas.slaves[0].behind_ms > 0)
+            await until(lambda: master.parts.replicas.slaves[0].behind_ms > 0)
             samples = await scraped(master)
             assert value(samples, "mqfast_slave_behind_bytes") == end_of(master) > 1000
             assert value(samples, "mqfast_slave_behind_milliseconds") > 0
             writer.close()
-            await until(lambda: not master.context.replicas.slaves)
+            await until(lambda: not master.parts.replicas.slaves)
             assert value(await scraped(master), "mqfast_slaves") == 0
 
     run(flow)
@@ -124,7 +124,7 @@ def test_ha_status_for_people_and_as_json(tmp_path: Path, capsys: pytest.Capture
 
     async def flow() -> None:
         async with two(tmp_path) as (namesrv, master, slave):
-            (one,) = master.context.replicas.slaves
+            (one,) = master.parts.replicas.slaves
             code, out, _ = await asyncio.to_thread(said, "-n", namesrv, "--json")
             assert code == ExitCode.OK
             of_master, of_slave = (json.loads(line) for line in out.splitlines())
@@ -173,7 +173,7 @@ def test_the_admin_client_tells_the_same(tmp_path: Path) -> None:
                     assert (one.behind_bytes, one.behind) == (0, timedelta(0))
                     status = admin.ha_status(slave.address)
                     assert (status.is_master, status.master) == (
-                        False, f"127.0.0.1:{master.context.replicas.port}",
+                        False, f"127.0.0.1:{master.parts.replicas.port}",
                     )  # fmt: skip
 
             await asyncio.to_thread(ask)

@@ -267,7 +267,7 @@ def test_with_a_sync_master_a_message_given_back_is_at_the_slave_when_it_is_answ
     async def flow() -> None:
         settings = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "slaveTimeout": 60_000}
         async with running_broker(tmp_path, **settings) as one:
-            offset, raw, acks = put(one), one.context.engine.raw, one.context.replicas._acks
+            offset, raw, acks = put(one), one.context.engine.raw, one.parts.replicas.ha.acks
             assert acks is not None
             acks.report("slave", raw.end)
             end = raw.end

@@ -69,7 +69,7 @@ class Producer:
 
 
 def transactions(one: Running) -> Transactions:
-    return next(part for part in one.broker._parts if isinstance(part, Transactions))
+    return one.parts.transactions
 
 
 async def prepare(one: Running, body: bytes = b"x", topic: str = "T", **pairs: Any) -> RemotingCommand:

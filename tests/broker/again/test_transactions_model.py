@@ -7,6 +7,7 @@ that a history takes milliseconds.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import os
@@ -24,10 +25,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mqfast import properties as names
 from mqfast.broker.acl.rights import Rights
 from mqfast.broker.config.broker_config import BrokerConfig
+from mqfast.broker.context import BrokerContext
 from mqfast.broker.metadata.client_manager.producer_manager import ProducerManager
 from mqfast.broker.metadata.topic_manager import HALF_TOPIC, TopicManager
 from mqfast.broker.metrics.broker_stats import BrokerStats
-from mqfast.broker.parts import BrokerContext
 from mqfast.broker.send.message_writer import MessageRecord, MessageWriter
 from mqfast.broker.transaction.end_transaction import EndTransaction
 from mqfast.broker.transaction.half_message import COMMIT, ROLLBACK, half_of
@@ -75,12 +76,13 @@ class Broker(Clocked):
         writer = MessageWriter(
             engine, cast(Any, None), stats=stats, store_host=HOST, sync_flush=False, max_message_bytes=1 << 20,
             disk_use=lambda: "", now_ms=lambda: self.now_ms, logger=logger,
+            arrivals=cast(Any, SimpleNamespace(waiting={}, notify_arrival=None)),
         )  # fmt: skip
         context = SimpleNamespace(
             config=config, store=self.store, engine=engine, tables=self.tables, offsets=self.tables.offsets,
             topics=TopicManager(self.tables.topics, config, 18), producers=producers, writer=writer,
             stats=stats, durable=None, store_host=HOST, now_ms=lambda: self.now_ms,
-            stopping=False, address="127.0.0.1:10911", rights=Rights(),
+            stopping=asyncio.Event(), address="127.0.0.1:10911", rights=Rights(),
         )  # fmt: skip
         self.context = cast(BrokerContext, context)
         self.open_transactions = OpenTransactions(self.context)

@@ -63,9 +63,9 @@ class Page:
 
 async def fetch(one: Running, path: str) -> tuple[int, str]:
     async with asyncio.timeout(20):
-        while one.context.http is None:
+        while one.parts.admin.http is None:
             await asyncio.sleep(0.001)
-        reader, writer = await asyncio.open_connection(*one.context.http.address)
+        reader, writer = await asyncio.open_connection(*one.parts.admin.http.address)
         writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         answer = (await reader.read()).decode()
         writer.close()
@@ -300,9 +300,9 @@ def test_a_broker_that_may_not_or_can_not_write_is_not_healthy(tmp_path: Path) -
         one.context.config.take({"brokerPermission": "6", "startAcceptSendRequestTimeStamp": str(2**62)}, "test")
         assert await reasons(one, "/health") == ["startAcceptSendRequestTimeStamp lies ahead"]
         one.context.config.take({"startAcceptSendRequestTimeStamp": "0"}, "test")
-        one.context.stopping = True
+        one.context.stopping.set()
         assert await reasons(one, "/ready") == ["the broker stops"]
-        one.context.stopping = False
+        one.context.stopping.clear()
         one.context.store.log.fail(errno.EIO)
         assert await reasons(one, "/health") == ["a write or sync of the store failed; it needs a restart"]
         assert (await scrape(one)).value("mqfast_flush_failed") == 1
@@ -315,7 +315,7 @@ def test_a_broker_that_may_not_or_can_not_write_is_not_healthy(tmp_path: Path) -
 
 def test_without_the_setting_nothing_listens(tmp_path: Path) -> None:
     async def flow(one: Running) -> None:
-        assert one.context.http is None
+        assert one.parts.admin.http is None
 
     serve(tmp_path, flow)
 
@@ -327,7 +327,7 @@ def test_a_port_that_is_taken_does_not_stop_the_broker(tmp_path: Path) -> None:
 
         async def flow(one: Running) -> None:
             assert (await one.send("T", b"x")).code == 0
-            assert one.context.http is None
+            assert one.parts.admin.http is None
 
         serve(tmp_path, flow, metricsExporterType="PROM", metricsPromExporterPort=taken.getsockname()[1])
 
@@ -377,10 +377,10 @@ def test_every_metric_and_label_that_is_named_is_exposed(tmp_path: Path, express
         }  # fmt: skip
         await one.call(34, json.dumps(body).encode())
         one.context.registration.registered["127.0.0.1:9876"] = False
-        _, slave = await asyncio.open_connection("127.0.0.1", one.context.replicas.port)
+        _, slave = await asyncio.open_connection("127.0.0.1", one.parts.replicas.port)
         slave.write(bytes(8))
         async with asyncio.timeout(30):
-            while not one.context.replicas.slaves:
+            while not one.parts.replicas.slaves:
                 await asyncio.sleep(0.01)
         page = await scrape(one)
         slave.close()

@@ -79,10 +79,10 @@ def test_clients_that_are_gone_are_forgotten_and_the_setting_ends_it(tmp_path: P
             await pull(one, queueOffset=3, **BY_PROXY)
             assert offsets(await pull(one, queueOffset=-1, **BY_PROXY))[0] == 3
             now[0] += 119_000
-            one.broker._pull.scan()
+            one.parts.pull.scan()
             assert offsets(await pull(one, queueOffset=-1, **BY_PROXY))[0] == 3
             now[0] += 121_000
-            one.broker._pull.scan()
+            one.parts.pull.scan()
             assert offsets(await pull(one, queueOffset=-1, **BY_PROXY))[0] == 0
             one.context.config.take({"enableBroadcastOffsetStore": "false"}, "test")
             assert (await pull(one, queueOffset=-1, **BY_PROXY)).remark == "OFFSET_TOO_SMALL"

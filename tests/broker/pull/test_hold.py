@@ -25,9 +25,9 @@ WAIT = SUSPEND | SUBSCRIPTION
 
 async def held(one: Running, count: int = 1, **changed: Any) -> list[asyncio.Task[Any]]:
     """So many pulls that wait now."""
-    before = len(one.context.long_polling)
+    before = len(one.parts.long_polling)
     tasks = [asyncio.ensure_future(pull(one, sysFlag=WAIT, **changed)) for _ in range(count)]
-    await until(lambda: len(one.context.long_polling) == before + count, "the hold")
+    await until(lambda: len(one.parts.long_polling) == before + count, "the hold")
     return tasks
 
 
@@ -43,10 +43,10 @@ def test_a_message_wakes_all_pulls_of_its_queue_and_no_other(tmp_path: Path) -> 
                 assert (answer.code, answer.remark, bodies(answer)) == (0, "FOUND", [b"new"])
                 assert offsets(answer) == (2, 0, 2)
             assert not others[0].done()
-            assert len(one.context.long_polling) == 1
+            assert len(one.parts.long_polling) == 1
             await one.send("T", b"other", queue_id=1)
             assert bodies(await others[0]) == [b"other"]
-            assert len(one.context.long_polling) == 0
+            assert len(one.parts.long_polling) == 0
 
     run(flow())
 
@@ -117,7 +117,7 @@ def test_a_pull_that_waits_is_checked_again_when_it_wakes(tmp_path: Path) -> Non
             await one.send("T", b"old")
             await heartbeat(one, subscription())
             waiting = asyncio.ensure_future(pull(one, sysFlag=SUSPEND, queueOffset=1))
-            await until(lambda: len(one.context.long_polling) == 1)
+            await until(lambda: len(one.parts.long_polling) == 1)
             group = one.context.groups.table.ensure("g")
             one.context.groups.put({**group, "consumeEnable": False})
             await one.send("T", b"new")
@@ -157,9 +157,9 @@ def test_a_client_that_vanishes_is_forgotten(tmp_path: Path) -> None:
             futures += [
                 asyncio.ensure_future(channel.call(11, pull_fields(sysFlag=WAIT, queueId=2), timeout_ms=20_000))
             ]
-            await until(lambda: len(one.context.long_polling) == 9)
+            await until(lambda: len(one.parts.long_polling) == 9)
             channel.abort()
-            await until(lambda: len(one.context.long_polling) == 3)
+            await until(lambda: len(one.parts.long_polling) == 3)
             assert len(one.context.engine.arrivals()) == 1  # queue 2 is watched no more
             await one.send("T", b"new")
             assert [bodies(await task) for task in stays] == [[b"new"]] * 3
@@ -193,7 +193,7 @@ def test_all_pulls_are_answered_when_the_broker_stops(tmp_path: Path) -> None:
                 asyncio.ensure_future(pull(one, client=client, sysFlag=WAIT, queueOffset=1, queueId=0))
                 for _ in range(50)
             ]
-            await until(lambda: len(one.context.long_polling) == 50)
+            await until(lambda: len(one.parts.long_polling) == 50)
         for task in tasks:
             answer = await task
             assert (answer.code, offsets(answer)) == (ResponseCode.PULL_NOT_FOUND, (1, 0, 1))
@@ -211,11 +211,11 @@ def test_ten_thousand_pulls_wait_and_wake(tmp_path: Path) -> None:
                 asyncio.ensure_future(pull(one, sysFlag=WAIT, queueId=number % 100, queueOffset=int(number % 100 == 0)))
                 for number in range(9_000)
             ]
-            await until(lambda: len(one.context.long_polling) == 9_000)
+            await until(lambda: len(one.parts.long_polling) == 9_000)
             for queue_id in range(100):
                 await one.send("T", b"new", queue_id=queue_id)
             assert {(answer.code, bodies(answer)[0]) for answer in await asyncio.gather(*tasks)} == {(0, b"new")}
-            hold = one.context.long_polling
+            hold = one.parts.long_polling
             assert (len(hold), len(hold.waiting), len(hold._channels), len(hold._watched)) == (0, 0, 0, 0)
 
     run(flow())
@@ -251,7 +251,7 @@ def test_sends_of_all_ways_wake_pulls(tmp_path: Path, properties: str) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
             await one.send("T", b"old")
-            hold = one.context.long_polling
+            hold = one.parts.long_polling
             one.context.loop.remove_reader(hold._fd)  # without the signal of the store
             waiting = (await held(one, queueOffset=1))[0]
             await one.send("T", b"new", properties=properties)
@@ -331,7 +331,7 @@ def test_consumers_that_wait_see_every_message_once_and_in_order(
             for i, found in enumerate(await asyncio.gather(*consumers)):
                 queue_id, kind = divmod(i, 4)
                 assert found == [b"%d" % n for tag, n in sent[queue_id] if wants[kind](tag, n)], (queue_id, kind)
-            await until(lambda: len(one.context.long_polling) == 0, "the end of all holds")
+            await until(lambda: len(one.parts.long_polling) == 0, "the end of all holds")
 
     run(flow())
 
@@ -347,7 +347,7 @@ def test_others_are_served_while_many_pulls_of_a_queue_wake(tmp_path: Path, monk
             other = RemotingClient()
             await put
             assert (await pull(one, client=other, queueId=1)).code == ResponseCode.PULL_NOT_FOUND
-            assert len(one.context.long_polling) > 100  # it was answered in between
+            assert len(one.parts.long_polling) > 100  # it was answered in between
             late = asyncio.ensure_future(pull(one, client=other, sysFlag=WAIT, queueOffset=2))
             assert [bodies(await task) for task in waiting] == [[b"new"]] * 500
             await one.send("T", b"newer")
@@ -366,7 +366,7 @@ def test_a_pull_that_fails_when_it_wakes_is_answered_and_holds_up_no_other(
         async with running_broker(tmp_path) as one:
             await one.send("T", b"old")
             waiting = await held(one, 3, queueOffset=1)
-            broken = one.broker._pull._permitted
+            broken = one.parts.pull._permitted
             calls = iter(range(10))
 
             def permitted(*given: Any) -> Any:
@@ -374,7 +374,7 @@ def test_a_pull_that_fails_when_it_wakes_is_answered_and_holds_up_no_other(
                     raise RuntimeError("planted")
                 return broken(*given)
 
-            monkeypatch.setattr(one.broker._pull, "_permitted", permitted)
+            monkeypatch.setattr(one.parts.pull, "_permitted", permitted)
             await one.send("T", b"new")
             answers = [await task for task in waiting]
             assert [answer.code for answer in answers] == [ResponseCode.SYSTEM_ERROR, 0, 0]

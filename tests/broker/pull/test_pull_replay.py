@@ -105,7 +105,7 @@ async def replay(one: Running, name: str, flow: str) -> tuple[int, list[str]]:
                 waiting[key] = header
             held = [one_ for one_ in waiting.values() if one_["code"] in PULLS]
             if held and header["code"] in (310, 10):
-                await until(lambda: len(one.context.long_polling) >= 1, "the hold")
+                await until(lambda: len(one.parts.long_polling) >= 1, "the hold")
         elif is_answer and row.direction == "server->client" and key in waiting:
             request = waiting.pop(key)
             mine = await wire.answer(*key)

@@ -28,7 +28,7 @@ EMPTY_SLAVE = bytes(8)
 
 async def what_a_stranger_gets(one: Running, tls: ssl.SSLContext | None = None) -> bytes:
     """What the port of replication sends to a peer that says it is an empty slave, until it ends or sends a record."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", one.context.replicas.port, ssl=tls)
+    reader, writer = await asyncio.open_connection("127.0.0.1", one.parts.replicas.port, ssl=tls)
     found = b""
     with contextlib.suppress(OSError):
         writer.write(EMPTY_SLAVE)
@@ -54,7 +54,7 @@ def test_with_access_control_no_slave_is_admitted_without_a_setting(tmp_path: Pa
         async with running_broker(tmp_path, **GUARDED, **more) as one:
             assert await put(one) == (11 if more is SYNC else 0)
             assert await what_a_stranger_gets(one) == b""
-            assert one.context.replicas.slaves == []
+            assert one.parts.replicas.slaves == []
 
     run(flow)
 
@@ -62,7 +62,7 @@ def test_with_access_control_no_slave_is_admitted_without_a_setting(tmp_path: Pa
 def test_a_stranger_does_not_make_a_sync_master_answer_0(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path, **GUARDED, **SYNC) as one:
-            _, writer = await asyncio.open_connection("127.0.0.1", one.context.replicas.port)
+            _, writer = await asyncio.open_connection("127.0.0.1", one.parts.replicas.port)
             writer.write(EMPTY_SLAVE)
             for _ in range(20):
                 assert await put(one) == 11
@@ -152,11 +152,11 @@ def test_a_pair_of_a_guarded_cluster_replicates_over_tls_with_certificates(tmp_p
                     assert await what_a_stranger_gets(one, anything()) == b"", "TLS without a certificate"
                 strange = as_slave(namesrv, **guarded, **files(other, "stranger"))
                 async with running_broker(tmp_path / "x", **strange) as stranger:
-                    await until(lambda: "certificate" in str(stranger.context.replicas.following.error))
+                    await until(lambda: "certificate" in str(stranger.parts.replicas.following.error))
                 assert await put(one) == 11
                 slave = as_slave(namesrv, **guarded, **files(authority, "slave"))
                 async with running_broker(tmp_path / "s", **slave) as follower:
-                    await until(lambda: one.context.replicas.in_sync() == 1)
+                    await until(lambda: one.parts.replicas.in_sync() == 1)
                     assert await put(one) == 0
                     assert end_of(follower) == end_of(one)
 
@@ -184,14 +184,14 @@ def test_a_renewed_certificate_is_loaded(tmp_path: Path) -> None:
 
     async def flow() -> None:
         async with running_broker(tmp_path / "m", **names) as one:
-            port = one.context.replicas.port
+            port = one.parts.replicas.port
             before = await asyncio.to_thread(shown, port)
             renewed, new_key = authority.sign("b")
             renewed.replace(certificate)
-            one.context.replicas.reload_certificates()
+            one.parts.replicas.ha.reload_certificates()
             assert await asyncio.to_thread(shown, port) == before, "the key is still the old one"
             new_key.replace(key)
-            one.context.replicas.reload_certificates()
+            one.parts.replicas.ha.reload_certificates()
             assert await asyncio.to_thread(shown, port) != before
 
     run(flow)
@@ -227,7 +227,7 @@ def test_without_access_control_the_start_warns_of_no_port(
 ) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path, **settings) as one:
-            assert one.context.replicas.policy.startswith("127.0.0.1:")
+            assert one.parts.replicas.ha.policy.startswith("127.0.0.1:")
 
     run(flow)
     assert "replication" not in said(caplog)
@@ -243,7 +243,6 @@ def test_a_pair_with_access_control_and_etcd_needs_to_know_its_brokers(tmp_path:
 
 def test_a_flood_of_peers_sends_no_concurrent_requests_to_name_servers(tmp_path: Path) -> None:
     async def flow() -> None:
-        admission = Admission(broker_config(tmp_path), has_tls=False)
         asked, running = [], []
 
         async def hosts() -> set[str]:
@@ -253,7 +252,7 @@ def test_a_flood_of_peers_sends_no_concurrent_requests_to_name_servers(tmp_path:
             running.pop()
             return {"::ffff:10.0.0.1"}
 
-        admission.slave_hosts = hosts
+        admission = Admission(broker_config(tmp_path), has_tls=False, slave_hosts=hosts)
         verdicts = [admission(f"10.0.0.{n}") for n in range(1, 100)]
         waiting = [one for one in verdicts if not isinstance(one, bool)]
         assert [one for one in verdicts if isinstance(one, bool)] == [False] * 83
