@@ -1,7 +1,7 @@
-"""``mqfast admin``: topics, groups, offsets and brokers of a running cluster, as an AdminClient has them.
+"""``mqfast admin``: topics, groups, offsets and brokers of a running cluster, by an AdminClient.
 
-A command that changes or deletes what is stored shows what it would do, and does it with ``--yes`` only. It must never
-ask a question back, nor import the client before a command runs.
+A command that changes or deletes stored data shows the change, and makes the change with ``--yes`` only. The client is
+imported when a command runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _YES: Final = "nothing was changed; --yes does it"
 
 
 def add_commands(rooms: argparse._SubParsersAction[Parser]) -> None:
-    """``admin``."""
+    """Add ``admin``."""
     room = rooms.add_parser(
         "admin",
         help="topics, groups, offsets, messages and brokers of a running cluster",
@@ -116,7 +116,7 @@ def topics(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> Ex
 
 
 def topic_create(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> ExitCode:
-    """Make or set a topic, and show it."""
+    """Create or change a topic, and show the topic."""
     admin.create_topic(
         arguments.topic,
         queues=arguments.queues,
@@ -135,7 +135,7 @@ def topic_create(admin: AdminClient, arguments: argparse.Namespace, out: Output)
 
 
 def topic_delete(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> ExitCode:
-    """Delete a topic, or say what would go."""
+    """Delete a topic, or show what would be deleted."""
     held = sum(stats.max_offset - stats.min_offset for stats in admin.topic_stats(arguments.topic).values())
     readers = admin.topic_groups(arguments.topic)
     out.note(f"topic {arguments.topic}: {held} messages; groups: {', '.join(readers) or 'none'}")
@@ -192,7 +192,7 @@ def lag(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> ExitC
 
 
 def reset(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> ExitCode:
-    """Show a plan, or carry it out."""
+    """Show a plan of a reset, or apply the plan."""
     queue = _queue(admin, arguments)
     to: Any = "earliest" if arguments.to_earliest else "latest"
     if arguments.to_time is not None:
@@ -239,7 +239,7 @@ def broker_config(admin: AdminClient, arguments: argparse.Namespace, out: Output
 
 
 def broker_runtime(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> ExitCode:
-    """Show measures."""
+    """Show the measured values of a broker."""
     return print_table(out, ("name", "value"), list(admin.runtime(arguments.broker).items()))
 
 
@@ -247,7 +247,7 @@ def broker_runtime(admin: AdminClient, arguments: argparse.Namespace, out: Outpu
 
 
 def print_table(out: Output, heads: tuple[str, ...], rows: list[tuple[Any, ...]]) -> ExitCode:
-    """Rows for people or as JSON. Returns: NOTHING_FOUND where there are none."""
+    """Print rows as a table or as JSON. Returns: NOTHING_FOUND without rows."""
     if out.as_json:
         for row in rows:
             out.json(dict(zip((_camel(head) for head in heads), row, strict=True)))
@@ -268,7 +268,7 @@ def _time(out: Output, timestamp_ms: int) -> int | str:
 
 
 def _age(age: timedelta) -> str:
-    """To the second, or to the millisecond below ten seconds."""
+    """Return an age to the second, or to the millisecond below ten seconds."""
     return (
         str(timedelta(seconds=int(age.total_seconds())))
         if age >= timedelta(seconds=10)

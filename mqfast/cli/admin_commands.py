@@ -24,9 +24,10 @@ Work = Callable[["AdminClient", argparse.Namespace, Output], ExitCode]
 
 
 class AdminCommands:
-    """Adds commands: each gets ``-n``, ``--timeout``, ``--json``, and those of TLS and credentials.
+    """The commands of ``mqfast admin``, each with ``-n``, ``--timeout``, ``--json``, and the options of TLS and
+    credentials.
 
-    Args: ``action`` is what argparse gave for the group; ``words``: the words before the command.
+    Args: ``action``: result of argparse for the group; ``words``: the words before the command.
     """
 
     def __init__(self, action: argparse._SubParsersAction[Parser], words: str = "admin ") -> None:
@@ -36,7 +37,9 @@ class AdminCommands:
     def add(
         self, name: str, work: Work, text: str, *, more: str = "", changes: bool = False, owns_key: bool = False
     ) -> Parser:
-        """A command. Args: changes: takes ``--yes``; owns_key: has a ``--key`` of its own, which is none of TLS."""
+        """Add a command. Args: changes: with ``--yes``; owns_key: the command has a ``--key`` of its own, not that of
+        TLS.
+        """
         sub = self._action.add_parser(
             name,
             help=text,
@@ -52,7 +55,7 @@ class AdminCommands:
         return sub
 
     def group(self, name: str, text: str) -> AdminCommands:
-        """A word before further commands."""
+        """Add a word before further commands."""
         sub = self._action.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         return AdminCommands(
             sub.add_subparsers(title="commands", metavar="COMMAND", required=True), f"{self._words}{name} "

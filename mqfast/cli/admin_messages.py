@@ -1,6 +1,6 @@
 """``mqfast admin find``, ``browse``, ``trace`` and ``dlq``: messages of a running cluster.
 
-They print as ``mqfast store cat`` does. It must never change what is stored: a dead letter that is sent back stays.
+Rows are printed as by ``mqfast store cat``. Stored messages stay: a dead letter that is sent back as well.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MANY: Final = 2000
 
 
 def add_commands(commands: AdminCommands) -> None:
-    """Every command about messages."""
+    """Add every command about messages."""
     look = commands.add("find", find, "print messages of a topic by id or key", owns_key=True)
     look.add_argument("topic", metavar="TOPIC")
     by = look.add_mutually_exclusive_group(required=True)
@@ -70,7 +70,7 @@ def _moment(timestamp_ms: int | None) -> datetime | None:
 
 
 def find(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> ExitCode:
-    """Print what has an id or a key."""
+    """Print messages with an id or a key."""
     messages = admin.find(
         arguments.topic,
         msg_id=arguments.id,
@@ -96,7 +96,7 @@ def dlq_list(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> 
 
 
 def dlq_resend(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> ExitCode:
-    """Send letters, or say which would be sent."""
+    """Send dead letters, or show which would be sent."""
     from mqfast.properties import origin_of
 
     letters = admin.dead_letters(arguments.group, begin=_moment(arguments.begin), end=_moment(arguments.end))
@@ -125,7 +125,7 @@ def dlq_resend(admin: AdminClient, arguments: argparse.Namespace, out: Output) -
 
 
 def trace(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> ExitCode:
-    """Show the way of a message."""
+    """Show the trace of a message."""
     rows = admin.trace(arguments.id)
     for row in rows:
         if out.as_json:
@@ -147,7 +147,7 @@ def _checked_max(arguments: argparse.Namespace) -> int:
 def _show(
     arguments: argparse.Namespace, out: Output, messages: Iterable[Delivery], max_count: int | None = None
 ) -> ExitCode:
-    """Print messages as they come; where there are more than ``most``, say so."""
+    """Print messages as they arrive; print a note if there are more than ``max_count``."""
     from mqfast.store.record.record import decode_record
 
     printer = Printer(out, style=arguments.body)

@@ -1,6 +1,6 @@
-"""The arguments that several commands share: their parser, their types, and where a store is looked for.
+"""Arguments of several commands: the parser, the types, and the path of the store.
 
-It must never open a store. A command adds itself by ``Commands.add``; what it does is in the file of its group.
+A command registers by ``Commands.add``; its work is in the file of the group. No store is opened.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ __all__ = [
 ]
 
 STORE_VARIABLE: Final = "MQFAST_STORE"
-"""Environment variable that names the store where a command line does not."""
+"""Environment variable with the path of the store, for a command line without a path."""
 
 
 def _knows_ascii_only() -> bool:
-    # The C locale, where Python was told neither to use UTF-8 nor to take another locale.
+    # The C locale, unless Python was set to UTF-8 or to another locale.
     return codecs.lookup(sys.getfilesystemencoding()).name == "ascii"
 
 
 def decoded(argv: Sequence[str]) -> list[str]:
-    """The command line as text: names in a store are UTF-8, in the C locale as well."""
+    """Return the command line as text: names in a store are UTF-8, in the C locale as well."""
     return (
         [os.fsencode(text).decode("utf-8", "surrogateescape") for text in argv] if _knows_ascii_only() else list(argv)
     )
 
 
 def argument_bytes(text: str) -> bytes:
-    """The bytes that the user typed."""
+    """Return the bytes of the command line."""
     return text.encode("utf-8", "surrogateescape") if _knows_ascii_only() else os.fsencode(text)
 
 
 def system_path(text: str) -> str:
-    """A path for Python's own functions, which know the characters of the locale only."""
+    """Return a path for Python's own functions, which know the characters of the locale only."""
     return os.fsdecode(argument_bytes(text))
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, and whose options may stand between the positional arguments."""
+    """A parser with errors of one line, whose options may stand between the positional arguments."""
 
     may_leave_out_path = False
     places_anywhere = False
@@ -72,8 +72,8 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """As argparse, after the positional arguments were put behind the options, and PATH before them where the
-        environment names it.
+        """Parse as argparse, with the positional arguments moved behind the options, and with PATH from the
+        environment.
         """
         given = list(sys.argv[1:] if args is None else args)
         if self.may_leave_out_path:
@@ -88,7 +88,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(given, namespace)
 
     def _divided(self, given: list[str]) -> tuple[list[str], list[str], list[str]]:
-        """Options with their values, positional arguments, and ``--`` where the user gave one."""
+        """Split arguments into options with their values, positional arguments, and ``--`` if given."""
         options: list[str] = []
         places: list[str] = []
         rest = iter(given)
@@ -104,7 +104,7 @@ class Parser(argparse.ArgumentParser):
         return options, places, []
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """As argparse, with the nearest command where there is none of the name."""
+        """Check as argparse; an unknown command is an error with the nearest command."""
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
             meant = did_you_mean(str(value), action.choices, cutoff=0.5)
             raise argparse.ArgumentError(
@@ -136,7 +136,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def subcommands(parser: argparse.ArgumentParser) -> dict[str, Parser]:
-    """Name -> parser of the commands of a parser; empty when it has none."""
+    """Return name -> parser of the commands of a parser; empty without commands."""
     parsers: dict[str, Parser] = {}
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -145,20 +145,20 @@ def subcommands(parser: argparse.ArgumentParser) -> dict[str, Parser]:
 
 
 def add_confirmation(parser: argparse.ArgumentParser, *others: str) -> None:
-    """``--yes`` and ``--dry-run``: a change is shown, and made with ``--yes`` only. Args: others: older words."""
+    """Add ``--yes`` and ``--dry-run``: a change is shown, and made with ``--yes`` only. Args: others: former options."""
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--yes", *others, dest="yes", action="store_true", help="do it; without, nothing is changed")
     how.add_argument("--dry-run", action="store_true", help="only say what would be done (the default)")
 
 
 def add_ends(group: argparse._MutuallyExclusiveGroup) -> None:
-    """``--to-earliest`` and ``--to-latest``."""
+    """Add ``--to-earliest`` and ``--to-latest``."""
     group.add_argument("--to-earliest", "--to-first", action="store_true", help="the first message that is there")
     group.add_argument("--to-latest", "--to-last", action="store_true", help="behind the last message")
 
 
 def whole(text: str) -> int:
-    """A number of at least 0."""
+    """Parse a number of at least 0."""
     number = int(text)
     if number < 0:
         raise ValueError("expected at least 0")
@@ -166,7 +166,7 @@ def whole(text: str) -> int:
 
 
 def time_ms(text: str) -> int:
-    """Milliseconds since the epoch, of a number of them or of an ISO 8601 text; local time where it names no zone."""
+    """Parse milliseconds since the epoch, from a number or an ISO 8601 text; local time without a zone."""
     if text.isascii() and text.isdigit():
         return int(text)
     try:
@@ -179,7 +179,7 @@ def time_ms(text: str) -> int:
 
 
 def name_value(text: str) -> tuple[str, str]:
-    """``NAME=VALUE``."""
+    """Parse ``NAME=VALUE``."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise ValueError("expected NAME=VALUE")
@@ -187,7 +187,7 @@ def name_value(text: str) -> tuple[str, str]:
 
 
 def regex(text: str) -> re.Pattern[bytes]:
-    """A regular expression over the bytes of a body; a text of letters and digits stands for itself."""
+    """Parse a regular expression over the bytes of a body; a text of letters and digits matches literally."""
     try:
         return re.compile(argument_bytes(text))
     except re.error as error:
@@ -197,12 +197,12 @@ def regex(text: str) -> re.Pattern[bytes]:
 
 
 def plain_text(text: str) -> re.Pattern[bytes]:
-    """A text as it is, to be looked for in the bytes of a body."""
+    """Parse a literal text to search for in the bytes of a body."""
     return re.compile(re.escape(argument_bytes(text)))
 
 
 def tag_expression(text: str) -> str:
-    """``A || B``, which RocketMQ takes a message's one tag to be one of."""
+    """Parse ``A || B``: a message matches if its tag is in the list, as in RocketMQ."""
     if "&&" in text:
         raise argparse.ArgumentTypeError(
             f"expected tags joined by || ('A || B'), found {text!r}: a message has one tag, so none has both"
@@ -216,7 +216,7 @@ _ESCAPES: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"0": b"\0", b"\\": b"
 
 
 def separator(text: str) -> bytes:
-    r"""Bytes of a text with the escapes ``\n``, ``\r``, ``\t``, ``\0``, ``\\`` and ``\xNN``."""
+    r"""Return the bytes of a text with the escapes ``\n``, ``\r``, ``\t``, ``\0``, ``\\`` and ``\xNN``."""
 
     def escape(match: re.Match[bytes]) -> bytes:
         if match[1]:
@@ -235,9 +235,9 @@ name_value.__name__ = "NAME=VALUE"
 
 
 class Commands:
-    """The commands of ``mqfast store``: each gets PATH, ``--json`` and ``--conf``.
+    """The commands of ``mqfast store``, each with PATH, ``--json`` and ``--conf``.
 
-    Args: ``action`` is what argparse gave for the group.
+    Args: ``action``: result of argparse for the group.
     """
 
     def __init__(self, action: argparse._SubParsersAction[Parser]) -> None:
@@ -296,9 +296,9 @@ class Commands:
         more: str = "",
         name: str | None = None,
     ) -> argparse.ArgumentParser:
-        """A command named like its function.
+        """Add a command with the name of its function.
 
-        Args: text: one line of what it does; parents: further parsers whose arguments it takes; more: for its help.
+        Args: text: one line of description; parents: further parsers with arguments; more: text of the help.
         """
         word = name or run.__name__
         sub = self._action.add_parser(

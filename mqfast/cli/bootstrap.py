@@ -1,6 +1,7 @@
-"""``mqfast ha bootstrap``: an operator says which broker leads where etcd's record of the name cannot.
+"""``mqfast ha bootstrap``: an operator chooses the master where etcd's record of the name cannot.
 
-It must never write before the plan was shown and ``--yes`` was given, nor import etcd's client before the command runs.
+Nothing is written before the plan was shown and ``--yes`` was given. The client of etcd is imported when the command
+runs.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ __all__ = ["add_bootstrap"]
 
 
 def add_bootstrap(commands: argparse._SubParsersAction[Parser]) -> None:
-    """``ha bootstrap``."""
+    """Add ``ha bootstrap``."""
     sub = commands.add_parser(
         "bootstrap",
         help="say which broker leads, where etcd has no record",
@@ -40,7 +41,7 @@ def add_bootstrap(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
-    """Show the plan, and carry it out. Raises: ConfigError, EtcdUnreachable."""
+    """Show the plan, and apply the plan. Raises: ConfigError, EtcdUnreachable."""
     from mqfast.ha.failover.bootstrap import carry_out_bootstrap, plan_bootstrap
     from mqfast.ha.failover.etcd import Etcd, endpoints_of, tls_context
     from mqfast.ha.failover.etcd_state import Keys

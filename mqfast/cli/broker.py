@@ -1,6 +1,6 @@
 """``mqfast broker``: a broker until SIGTERM or control-C.
 
-It must never import asyncio or the broker before the command runs: every other command would pay for that.
+asyncio and the broker are imported when the command runs, so that other commands start fast.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ file of -c, variables ROCKETMQ_<KEY> as ROCKETMQ_LISTEN_PORT, the command line""
 
 
 def add_command(rooms: argparse._SubParsersAction[Parser]) -> None:
-    """``broker``."""
+    """Add ``broker``."""
     sub = rooms.add_parser(
         "broker",
         help="run a broker",
@@ -52,7 +52,7 @@ def add_command(rooms: argparse._SubParsersAction[Parser]) -> None:
 
 
 def add_log_options(sub: argparse.ArgumentParser) -> None:
-    """How the process logs to stderr."""
+    """Add the options of the log on stderr."""
     sub.add_argument("--log-json", action="store_true", help="log one JSON object a line")
     sub.add_argument(
         "--log-level", metavar="LEVEL", default="INFO", type=str.upper,
@@ -61,14 +61,14 @@ def add_log_options(sub: argparse.ArgumentParser) -> None:
 
 
 def with_extra(what: str, error: ModuleNotFoundError) -> Exception:
-    """What to raise for a module that is missing."""
+    """Return the error for a missing module of an extra."""
     if error.name in ("msgspec", "lark", "lz4", "zstandard", "yaml"):
         return ConfigError(f"mqfast {what} needs {error.name}: pip install 'mqfast[broker]'")
     return error
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
-    """Serve, or print."""
+    """Serve, or print the settings."""
     config = config_of(arguments)
     if arguments.print_config:
         print(config.text(), end="")
@@ -114,7 +114,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 
 
 def config_of(arguments: argparse.Namespace) -> BrokerConfig:
-    """The settings of all sources, in their order. Raises: ConfigError, OSError."""
+    """Return the settings of all sources, in their order. Raises: ConfigError, OSError."""
     from mqfast.broker.config.broker_config import BrokerConfig
 
     config = BrokerConfig()
@@ -129,16 +129,16 @@ def config_of(arguments: argparse.Namespace) -> BrokerConfig:
 
 
 def tell(config: BrokerConfig, *, strict: bool) -> None:
-    """Say once what settings do not do. Raises: ConfigError with ``strict`` for unknown ones."""
+    """Print warnings about settings without effect. Raises: ConfigError with ``strict`` for unknown settings."""
     for line in config.warnings:
-        with contextlib.suppress(OSError):  # a full disk takes the lines, not the server
+        with contextlib.suppress(OSError):  # a full disk loses the lines, not the server
             print(f"mqfast: {line}", file=sys.stderr)
     if strict and config.unknown:
         raise ConfigError(f"unknown settings: {', '.join(config.unknown)}")
 
 
 def broker_banner(broker: Broker) -> str:
-    """Where it listens, what it tells others, and what it does with messages."""
+    """Return the lines at the start: addresses, registration and retention."""
     from mqfast import __version__
     from mqfast.broker.config.broker_address import with_port
 

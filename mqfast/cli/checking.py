@@ -1,6 +1,6 @@
-"""``mqfast store verify`` and ``repair``: is a store whole, and what can be done.
+"""``mqfast store verify`` and ``repair``: checks and repairs of a store.
 
-``repair`` is the only command that takes anything away, and asks first.
+``repair`` is the only command that removes data, and asks for confirmation first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["add_commands"]
 
 
 def add_commands(commands: Commands) -> None:
-    """``verify`` and ``repair``."""
+    """Add ``verify`` and ``repair``."""
     commands.add(
         verify,
         "check the whole store and print a damage map",
@@ -70,7 +70,7 @@ def _agreed(question: str) -> bool:
 
 
 def repair(arguments: argparse.Namespace) -> ExitCode:
-    """Cut or rebuild what is damaged."""
+    """Truncate or rebuild damaged files."""
     import mqfast
 
     out = Output(arguments.json)

@@ -1,6 +1,6 @@
-"""``mqfast completion``: scripts with which shells complete the command, made from the parser itself.
+"""``mqfast completion``: completion scripts of shells, generated from the parser.
 
-It must never list a command or an option by hand, and a script must never run the command.
+All commands and options come from the parser, and a script does not run the command.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ fish:  mqfast completion fish | source                in ~/.config/fish/config.f
 
 
 def add_command(rooms: argparse._SubParsersAction[Parser], parser: Parser) -> None:
-    """``completion``, for everything that the parser then has."""
+    """Add ``completion``, for all commands that the parser has by then."""
     command = rooms.add_parser(
         "completion",
         help="print a script with which a shell completes this command",
@@ -40,7 +40,7 @@ def add_command(rooms: argparse._SubParsersAction[Parser], parser: Parser) -> No
 
 
 class _Level(NamedTuple):
-    """What may stand behind some words of the command: further words, options, and the values of options."""
+    """The possible next words after some words of the command: words, options, and values of options."""
 
     words: tuple[str, ...]
     further: tuple[str, ...]
@@ -64,7 +64,7 @@ def _levels(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> Ite
 
 
 def script(shell: str, parser: argparse.ArgumentParser) -> str:
-    """The script for ``bash``, ``zsh`` or ``fish``."""
+    """Return the script for ``bash``, ``zsh`` or ``fish``."""
     levels = list(_levels(parser))
     return _fish(levels) if shell == "fish" else _bash(levels, shell == "zsh")
 
@@ -111,7 +111,7 @@ def _bash(levels: list[_Level], zsh: bool) -> str:
 
 
 def _reply(action: argparse.Action) -> str:
-    """What completes the value of an option: one of its choices, a file, or nothing."""
+    """Return the completion of an option's value: its choices, a file, or nothing."""
     if action.choices is not None:
         return f'COMPREPLY=($(compgen -W {shlex.quote(" ".join(map(str, action.choices)))} -- "$word"));'
     return 'COMPREPLY=($(compgen -f -- "$word"));' if action.metavar == "FILE" else ""

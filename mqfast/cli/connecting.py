@@ -1,6 +1,6 @@
-"""The arguments by which ``admin``, ``ha`` and ``health`` reach servers: TLS and credentials.
+"""The arguments by which ``admin``, ``ha`` and ``health`` connect to servers: TLS and credentials.
 
-It must never show a secret, nor import the client before a command runs.
+No secret is printed. The client is imported when a command runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NO_HOST_CHECK: Final = "MQFAST_TLS_NO_HOST_CHECK"
 
 
 def add_tls(parser: argparse.ArgumentParser, *, owns_key: bool = False) -> None:
-    """Add ``--tls`` and what belongs to it. Args: owns_key: the command has a ``--key`` of its own."""
+    """Add ``--tls`` and the options of TLS. Args: owns_key: the command has a ``--key`` of its own."""
     parser.add_argument("--tls", action="store_true", help=f"connect with TLS (variable {TLS}=true)")
     for name, text in {
         "ca": f"certificates that are trusted; means --tls (default: {CA}, else the system's)",
@@ -58,7 +58,7 @@ def add_credentials(parser: argparse.ArgumentParser) -> None:
 
 
 def tls_context_of(arguments: argparse.Namespace) -> ssl.SSLContext | None:
-    """The context of connections; None for plain ones. Raises: ConfigError for a file that cannot be used."""
+    """Return the context of connections; None for plain connections. Raises: ConfigError for an unusable file."""
     import ssl  # not for the help of other commands
 
     ca = arguments.tls_ca or os.environ.get(CA)
@@ -70,7 +70,7 @@ def tls_context_of(arguments: argparse.Namespace) -> ssl.SSLContext | None:
         raise ConfigError("--key: expected together with --cert, found alone")
     try:
         context = ssl.create_default_context(cafile=ca or None)
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:  # ssl.SSLError as well
         raise ConfigError(f"--ca {ca}: {error}") from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if certificate:
@@ -84,7 +84,7 @@ def tls_context_of(arguments: argparse.Namespace) -> ssl.SSLContext | None:
 
 
 def credentials_of(arguments: argparse.Namespace) -> Credentials | None:
-    """The credentials that arguments or variables give; None where there are none. Raises: ConfigError."""
+    """Return the credentials of arguments or variables; None without credentials. Raises: ConfigError."""
     access = arguments.access_key or os.environ.get("ROCKETMQ_ACCESS_KEY")
     secret = arguments.secret_key or os.environ.get("ROCKETMQ_SECRET_KEY")
     if arguments.secret_key_file:
@@ -103,7 +103,7 @@ def credentials_of(arguments: argparse.Namespace) -> Credentials | None:
 
 
 def _is_set(variable: str) -> bool:
-    """Return what a variable of true or false says. Raises: ConfigError for another text."""
+    """Return the value of a variable with true or false. Raises: ConfigError for another text."""
     text = os.environ.get(variable, "").strip().lower()
     if text in ("", "0", "false", "no"):
         return False

@@ -1,7 +1,4 @@
-"""How the command ends: the exit codes, and which one stands for an exception.
-
-It must never import a command, nor anything of the store: every other file of this room imports this one.
-"""
+"""The exit codes of the command, and the exit code of each exception. Imported by all other files of the folder."""
 
 from __future__ import annotations
 
@@ -26,10 +23,10 @@ __all__ = ["EXIT_CODES", "ExitCode", "exit_code_of"]
 
 
 class ExitCode(IntEnum):
-    """How the command ended."""
+    """Exit code of the command."""
 
     OK = 0
-    """Done; what was asked for is there."""
+    """Done; the requested data exists."""
     DAMAGE = 1
     """Damage was found (``doctor``: a danger)."""
     USAGE = 2
@@ -37,13 +34,13 @@ class ExitCode(IntEnum):
     STORAGE = 3
     """The operating system refused a file operation: full or failing disk, missing rights."""
     LOCKED = 4
-    """Another process is writing the store, or it cannot take a message right now."""
+    """Another process is writing the store, or the store cannot accept a message right now."""
     INTERNAL = 5
     """A fault of mqfast itself; please report it."""
     NOTHING_FOUND = 6
-    """Nothing is damaged, and nothing that was asked for is there: no topic, group, queue, broker or message."""
+    """Nothing is damaged, and no requested topic, group, queue, broker or message exists."""
     NO_ANSWER = 7
-    """A server of a cluster did not answer, or refused; ``health``: it answered that it is not well."""
+    """A server of a cluster did not answer, or refused; ``health``: the server reported a problem."""
     INTERRUPTED = 130
     """Ended by the user (control-C)."""
 
@@ -58,11 +55,11 @@ EXIT_CODES: Final = """exit codes:
   6    nothing was found: no topic, group, queue, broker or message of what was asked for
   7    a server did not answer, or refused (health: or is not well)
   130  interrupted"""
-"""The same as text, for the end of every help."""
+"""The exit codes as text, for the end of every help."""
 
 
 def exit_code_of(error: BaseException) -> ExitCode:
-    """The exit code that stands for an exception."""
+    """Return the exit code of an exception."""
     # StoreLocked is a UsageError and StoreBusy an OSError: the narrow kinds come first.
     if isinstance(error, (StoreLocked, StoreBusy)):
         return ExitCode.LOCKED

@@ -1,7 +1,7 @@
-"""``mqfast store groups`` and ``reset-offsets``: how far consumer groups have read, and setting that anew.
+"""``mqfast store groups`` and ``reset-offsets``: progress of consumer groups, and a reset of offsets.
 
-A reset shows its plan and changes nothing until ``--yes``, which makes it again under the store's lock. It must never
-set an offset that its queue does not have.
+A reset shows a plan. With ``--yes`` the plan is computed again under the store's lock and applied. Offsets stay within
+the queue.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PERSISTED: Final = "A writer puts offsets on disk every five seconds and at clo
 
 
 def add_commands(commands: Commands) -> None:
-    """``groups`` and ``reset-offsets``."""
+    """Add ``groups`` and ``reset-offsets``."""
     show = commands.add(groups, "list consumer groups with their offsets and lag", more=_PERSISTED)
     show.add_argument("groups", metavar="GROUP", nargs="*", help="only these (default: every group)")
 
@@ -51,7 +51,7 @@ def add_commands(commands: Commands) -> None:
 
 
 class _Lag(NamedTuple):
-    """One queue of a group; ``offset`` None: the group has none there."""
+    """One queue of a group; ``offset`` is None without a committed offset."""
 
     group: str
     topic: str
@@ -66,7 +66,7 @@ class _Lag(NamedTuple):
 
 
 def _lags(reader: StoreReader, group: str) -> list[_Lag]:
-    """Every queue of every topic of which a group has an offset."""
+    """Return every queue of every topic with an offset of a group."""
     offsets = reader.consumer_offsets(group)
     queues = {(queue.topic, queue.queue_id): queue for queue in reader.queues()}
     lags = []
@@ -149,7 +149,7 @@ def _plan(
 
 
 def reset_offsets(arguments: argparse.Namespace) -> ExitCode:
-    """Show a plan, or carry it out."""
+    """Show a plan of a reset, or apply the plan."""
     out = Output(arguments.json)
     with reader_of(arguments) as reader:
         queues = known_queues(reader, [arguments.topic], arguments.queue)
@@ -165,7 +165,7 @@ def reset_offsets(arguments: argparse.Namespace) -> ExitCode:
 
 
 def _apply(arguments: argparse.Namespace, out: Output) -> list[_Change]:
-    """The plan once more, for the store as it is under its lock, and then its offsets on disk."""
+    """Compute the plan again under the store's lock, and write the offsets to disk."""
     import mqfast
     from mqfast.store.reader.bounds import QueueRange
 

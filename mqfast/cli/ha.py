@@ -1,6 +1,6 @@
-"""``mqfast ha``: how far slaves are behind their masters, in words and as JSON; ``bootstrap`` has a file of its own.
+"""``mqfast ha``: lag of slaves behind their masters, as text and as JSON; ``bootstrap`` is in a separate file.
 
-It must never change anything, nor import the client before a command runs.
+Nothing is changed. The client is imported when a command runs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _HEADS: Final = ("broker", "told by", "slave", "state", "offset", "behind", "lag
 
 
 def add_commands(rooms: argparse._SubParsersAction[Parser]) -> None:
-    """``ha``."""
+    """Add ``ha``."""
     room = rooms.add_parser(
         "ha",
         help="replication of a running cluster",
@@ -58,7 +58,7 @@ def add_commands(rooms: argparse._SubParsersAction[Parser]) -> None:
 
 
 def status(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> ExitCode:
-    """Show slaves, as every broker sees them."""
+    """Show the slaves of every broker."""
     rows: list[tuple[Any, ...]] = []
     code = ExitCode.OK
     for name, address in list(_wanted(admin, arguments.broker)):
@@ -76,7 +76,7 @@ def status(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> Ex
 
 
 def _wanted(admin: AdminClient, broker: str | None) -> Iterator[tuple[str, str]]:
-    """(name, address) of the brokers to ask. Raises: ConfigError where there is none."""
+    """Return (name, address) of the selected brokers. Raises: ConfigError without such a broker."""
     known = [
         (name, address)
         for brokers in admin.clusters().values()
@@ -110,7 +110,7 @@ def _seconds(age: timedelta | None) -> float | None:
 
 
 def _age(age: timedelta | None) -> str:
-    """To the second, or to the millisecond below ten seconds."""
+    """Return an age to the second, or to the millisecond below ten seconds."""
     if age is None:
         return "-"
     seconds = age.total_seconds()

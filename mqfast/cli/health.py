@@ -1,7 +1,4 @@
-"""``mqfast health``: does a server answer? For Docker, systemd and scripts.
-
-It must never wait longer than it was told.
-"""
+"""``mqfast health``: a check that a server answers, for Docker, systemd and scripts, within the given time."""
 
 from __future__ import annotations
 
@@ -20,11 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = ["add_command"]
 
-_CHECK_CLIENT_CONFIG = 46  # any answer, a refusal as well, comes from a server that lives
+_CHECK_CLIENT_CONFIG = 46  # any answer, a refusal as well, proves that the server is alive
 
 
 def add_command(rooms: argparse._SubParsersAction[Parser]) -> None:
-    """``health``."""
+    """Add ``health``."""
     sub = rooms.add_parser(
         "health",
         help="ask whether a name server or broker answers",
@@ -43,7 +40,7 @@ def add_command(rooms: argparse._SubParsersAction[Parser]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
-    """Ask once."""
+    """Send one request."""
     try:
         if arguments.url:
             said = _ask_http(arguments.url, arguments.timeout)

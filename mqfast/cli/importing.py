@@ -1,7 +1,7 @@
-"""``mqfast store import``: lines of files become messages, in runs of lines that are parsed and put together.
+"""``mqfast store import``: converts lines of files to messages, in runs of lines that are parsed and put together.
 
-A line that is not what an export writes is left to the slow way, one line at a time, which says what is wrong with it.
-It must never store a message behind a line that is none, nor count one that is not stored.
+A line in another form than that of an export goes through the slow path, line by line, which reports the error. No
+message after an invalid line is stored, and only stored messages are counted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Import", "runs"]
 
 _RUN_BYTES: Final = 1 << 20
-_MOST_ORDERS: Final = 1024  # more names of properties are data, not names
+_MOST_ORDERS: Final = 1024  # further names of properties are data, not names
 _OPTIONS: Final = {
     "flag": "flag",
     "sysFlag": "sys_flag",
@@ -50,19 +50,19 @@ _PLAIN: Final = {*_PUT, *_TOLD} - {"tags", "keys"}
 
 
 class Run(NamedTuple):
-    """Lines that follow each other: the file, the number of the first line there, the texts without line ends."""
+    """Consecutive lines: the file, the number of the first line there, the texts without line ends."""
 
     file: str
     first: int
     lines: list[bytes]
 
     def where(self, index: int) -> str:
-        """The place of a line, for an error."""
+        """Return the file and number of a line, for an error."""
         return f"line {self.first + index} of {'standard input' if self.file == '-' else self.file}"
 
 
 def runs(files: list[str], progress: Callable[[int, int], None] | None) -> Iterator[Run]:
-    """Yield the lines of all files in order; of a pipe those that are there, without a wait for more."""
+    """Yield the lines of all files in order; of a pipe the available lines, without a wait for more."""
     sizes = [os.path.getsize(name) if os.path.isfile(name) else 0 for name in files]
     done = 0
     for name, size in zip(files, sizes, strict=True):
@@ -86,9 +86,9 @@ def runs(files: list[str], progress: Callable[[int, int], None] | None) -> Itera
 
 
 class Import:
-    """Stores the lines of an import, as the arguments of the command say.
+    """Import of lines into a store, by the arguments of the command.
 
-    Attributes: ``count`` of the messages that were stored; ``where``: the line that comes next. Thread: one.
+    Attributes: ``count`` of the stored messages; ``where``: the next line. Thread: one.
     """
 
     def __init__(self, store: MessageStore, arguments: argparse.Namespace) -> None:
@@ -103,7 +103,7 @@ class Import:
             self._text = {"topic": arguments.topic, "queue_id": arguments.queue or 0, **given}
 
     def take(self, run: Run) -> None:
-        """Store the messages of a run. Raises: UsageError for a line that is none; what a put raises."""
+        """Store the messages of a run. Raises: UsageError for an invalid line; the errors of a put."""
         index, self._skip = min(self._skip, len(run.lines)), max(0, self._skip - len(run.lines))
         while index < len(run.lines):
             if not self._arguments.lines:
@@ -139,13 +139,13 @@ class Import:
 class RowPutter:
     """Puts runs of JSON lines. ``topic`` and ``queue_id`` replace those of the lines.
 
-    Attributes: of the last run, how many lines were ``passed``, and how many messages of them ``stored``. Thread: one.
+    Attributes: of the last run, the count of ``passed`` lines, and of their ``stored`` messages. Thread: one.
     """
 
     def __init__(self, store: MessageStore, topic: str | None, queue_id: int | None) -> None:
         self.passed = self.stored = 0
         self._decode = _decoder()
-        self._result: PutResult | None = None  # filled again and again: nobody looks at it
+        self._result: PutResult | None = None  # reused buffer: no other code reads the content
         self._engine = store.engine
         self._topic = topic
         self._queue_id = queue_id
@@ -154,10 +154,10 @@ class RowPutter:
         self._orders: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def put(self, lines: list[bytes]) -> None:
-        """Put the messages of JSON lines, without waiting for the disk, up to one that may be wrong."""
+        """Put the messages of JSON lines, without a wait for the disk, up to the first line that may be wrong."""
         self.passed = self.stored = 0
         try:
-            # A text of JSON has no line end, so that a line can be no part of another one's message.
+            # A JSON text contains no line end, so a line cannot be a part of the message of another line.
             rows = self._decode(b"[" + b",\n".join([line or b"{}" for line in lines]) + b"]")
             if len(rows) != len(lines):
                 return
@@ -211,8 +211,10 @@ class RowPutter:
 
 
 def _decoder() -> Callable[[bytes], list[Any]]:
-    """What reads a list of rows, each with an attribute for each field; by msgspec, in a third of the time, where it is
-    installed. It raises ValueError or TypeError for a row that no export wrote.
+    """Return a decoder of a list of rows, with an attribute for each field; by msgspec if installed, three times as
+    fast.
+
+    The decoder raises ValueError or TypeError for a row that no export wrote.
     """
     fields: dict[str, tuple[type, Any]] = {
         "topic": (str, ""), "properties": (dict, {}), "queueId": (int, 0), "flag": (int, 0), "sysFlag": (int, 0),
@@ -251,25 +253,25 @@ def _rows_of_json(fields: Mapping[str, tuple[type, Any]], text: bytes) -> list[A
 
 
 def _stored_order(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Names of properties in the order in which a store has them."""
+    """Return names of properties in the order of a store."""
     return tuple(pair.partition("\x01")[0] for pair in encode(dict.fromkeys(names, "1")).decode().split("\x02") if pair)
 
 
 def _host_text(host: str) -> str:
-    """An address as a put takes it, of one as an export writes it."""
+    """Return an address in the form of a put, from the form of an export."""
     address, _, port = host.rpartition("|")
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def json_message(line: bytes, where: str) -> dict[str, Any]:
-    """The arguments of the put that a JSON line stands for. Raises: UsageError that says what is wrong with it."""
+    """Return the arguments of the put for a JSON line. Raises: UsageError with the problem."""
 
     def wrong(expected: str, value: object) -> UsageError:
         return UsageError(f"{where}: expected {expected}, found {value!r:.200}")
 
     try:
         row = json.loads(line)
-    except ValueError:  # of text that is no UTF-8 as well
+    except ValueError:  # of text that is not UTF-8 as well
         raise wrong("a JSON object (--lines takes text)", line) from None
     if not isinstance(row, dict):
         raise wrong("a JSON object (--lines takes text)", row)

@@ -1,7 +1,4 @@
-"""``mqfast doctor`` and ``mqfast bench``: print what ``mqfast.doctor`` finds and ``mqfast.bench.load`` measures.
-
-They must never judge or measure anything themselves.
-"""
+"""``mqfast doctor`` and ``mqfast bench``: print the results of ``mqfast.doctor`` and ``mqfast.bench.load``."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ __all__ = ["add_commands"]
 
 
 def add_commands(rooms: argparse._SubParsersAction[Parser]) -> None:
-    """``doctor`` and ``bench``."""
+    """Add ``doctor`` and ``bench``."""
     look = rooms.add_parser(
         "doctor",
         help="tell what on this machine endangers a store or slows it",
@@ -65,7 +62,7 @@ def add_commands(rooms: argparse._SubParsersAction[Parser]) -> None:
 
 
 def doctor(arguments: argparse.Namespace) -> ExitCode:
-    """Look at the machine around a store."""
+    """Check the machine of a store."""
     from mqfast.doctor import examine
 
     out = Output(arguments.json)
@@ -91,7 +88,7 @@ def _ns(ns: int) -> str:
 
 
 def bench(arguments: argparse.Namespace) -> ExitCode:
-    """Put into a new store for some seconds and tell rates and percentiles."""
+    """Put into a new store for some seconds, and print rates and percentiles."""
     from mqfast.bench.load import Load, run
 
     out = Output(arguments.json)

@@ -1,7 +1,7 @@
-"""``mqfast``: the arguments, and what an exception becomes on the way out.
+"""``mqfast``: the arguments, and the exit code of an exception.
 
-It must never show a traceback for what a user or a disk may do wrong: each error is one line on stderr and an exit
-code. The commands themselves are in the files of their groups beside this one.
+An error of a user or a disk is a line on stderr and an exit code, without a traceback. The commands are in the files
+of their groups beside this file.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["build_parser", "main"]
 
 
 def build_parser() -> Parser:
-    """Everything the command line takes."""
+    """Return the parser of the whole command line."""
     from mqfast import __version__
 
     parser = Parser(
@@ -70,13 +70,13 @@ def build_parser() -> Parser:
 
 
 def _streams_are_open() -> bool:
-    """Make sure that no file of a store gets the number of a standard stream; is there one to print to?"""
+    """Ensure that no file of a store gets the number of a standard stream. Returns: whether stdout exists."""
     if sys.stdin is None or sys.stderr is None:
         for number, mode in ((0, os.O_RDONLY), (2, os.O_WRONLY)):
             try:
                 os.fstat(number)
             except OSError:
-                # Descriptors are given out from the lowest free one on, and 1 may be free as well.
+                # A descriptor gets the lowest free number, and 1 may be free as well.
                 os.dup2(os.open(os.devnull, mode), number)
     if sys.stderr is None:
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
@@ -88,12 +88,12 @@ def _streams_are_open() -> bool:
 
 
 def _flushed() -> ExitCode:
-    """Print what is left; whoever reads it may be gone, which is no error."""
+    """Flush stdout; a closed pipe is not an error."""
     try:
         sys.stdout.flush()
         return ExitCode.OK
     except OSError as error:
-        # The interpreter's own flush at exit must not complain about that once more.
+        # The flush of the interpreter at exit must not report the error again.
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.OK if isinstance(error, BrokenPipeError) else _told(error)
@@ -107,9 +107,7 @@ def _told(error: Exception) -> ExitCode:
 
 
 def _print_whatever_it_is() -> None:
-    """Names and bodies are printed in every locale: in the C locale as UTF-8, elsewhere with escapes for what its
-    characters cannot say.
-    """
+    """Print names and bodies in every locale: as UTF-8 in the C locale, elsewhere with escapes for missing characters."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             only_ascii = codecs.lookup(stream.encoding).name == "ascii"

@@ -1,6 +1,6 @@
 """``mqfast namesrv``: a name server until SIGTERM or control-C.
 
-It must never import asyncio or the name server before the command runs: every other command would pay for that.
+asyncio and the name server are imported when the command runs, so that other commands start fast.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["add_command"]
 
 
 def add_command(rooms: argparse._SubParsersAction[Parser]) -> None:
-    """``namesrv``."""
+    """Add ``namesrv``."""
     sub = rooms.add_parser(
         "namesrv",
         help="run a name server",
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         print(config.text(), end="")
         return ExitCode.OK
     for line in config.warnings:
-        with contextlib.suppress(OSError):  # a full disk takes the lines, not the server
+        with contextlib.suppress(OSError):  # a full disk loses the lines, not the server
             print(f"mqfast: {line}", file=sys.stderr)
     if arguments.strict and config.unknown:
         raise ConfigError(f"unknown settings: {', '.join(config.unknown)}")

@@ -1,7 +1,6 @@
-"""What the command line prints: tables and facts, JSON lines, bodies as text or hex, progress bars.
+"""Output of the command line: tables and facts, JSON lines, bodies as text or hex, progress bars.
 
-Colour only where ``rich`` is installed and stdout is a terminal; everything else is plain text. It must never send a
-control character of a message to a terminal.
+Colour needs ``rich`` and a terminal; other output is plain text. Control characters of messages are escaped.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ _MAX_SHOWN_BYTES: Final = 4096
 
 
 def visible(text: str) -> str:
-    """The text on one line, control characters and other unprintable ones as escapes."""
+    """Return the text on one line, with escapes for control characters and other unprintable characters."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii") for c in text)
 
 
 def time_text(timestamp_ms: int) -> str:
-    """Local date and time of a timestamp in ms with its zone, as --begin takes it; the number itself where no calendar
-    has it.
+    """Return local date and time of a timestamp in ms with the zone, in the form of --begin; the number itself outside
+    of the calendar.
     """
     try:
         return datetime.fromtimestamp(timestamp_ms / 1000).astimezone().isoformat(sep=" ", timespec="milliseconds")
@@ -40,9 +39,9 @@ def time_text(timestamp_ms: int) -> str:
 
 
 def body_text(body: bytes, style: str = "auto", limit: int = _MAX_SHOWN_BYTES) -> str:
-    """A body for people.
+    """Return a readable body.
 
-    Args: style: ``text`` (escapes for what is no text), ``hex``, or ``auto``: text where all of it is text, else hex;
+    Args: style: ``text`` (escapes for other bytes), ``hex``, or ``auto``: text where all bytes are text, else hex;
         limit: bytes shown at most.
     """
     shown, rest = body[:limit], len(body) - limit
@@ -52,7 +51,7 @@ def body_text(body: bytes, style: str = "auto", limit: int = _MAX_SHOWN_BYTES) -
     try:
         text = shown.decode("utf-8")
     except UnicodeDecodeError as error:
-        # A limit may cut a character in two; that does not make the body binary.
+        # A limit may cut a character in two; the body is text all the same.
         if rest > 0 and 0 < error.start >= len(shown) - 3:
             return body_text(body[: error.start], style, limit) + f" ... {len(body) - error.start} more bytes"
         if style == "auto":
@@ -64,7 +63,7 @@ def body_text(body: bytes, style: str = "auto", limit: int = _MAX_SHOWN_BYTES) -
 
 
 class Output:
-    """Where a command prints to.
+    """The output of a command.
 
     Args: as_json: one JSON object a line instead of text.
     """
@@ -79,23 +78,23 @@ class Output:
                 self._rich = Console(highlight=False, soft_wrap=True)
 
     def line(self, text: str, style: str | None = None) -> None:
-        """One line of text; ``style`` is a rich style."""
+        """Print a line of text; ``style`` is a rich style."""
         if self._rich is not None:
             self._rich.print(text, style=style, markup=False)
         else:
             print(text)
 
     def text(self, text: str) -> None:
-        """Ready lines, made safe one by one."""
+        """Print ready lines, each escaped."""
         for line in text.splitlines():
             self.line(visible(line))
 
     def json(self, row: dict[str, Any]) -> None:
-        """One JSON object on a line of its own; ASCII, so that any terminal and any locale can take it."""
+        """Print a JSON object on a line; ASCII, for any terminal and any locale."""
         sys.stdout.write(json.dumps(row, separators=(",", ":"), default=str) + "\n")
 
     def table(self, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """Rows under heads; numbers to the right."""
+        """Print rows under heads; numbers to the right."""
         texts = [[visible(str(cell)) for cell in row] for row in rows]
         right = [bool(rows) and all(isinstance(row[i], int) for row in rows) for i in range(len(heads))]
         if self._rich is not None:
@@ -115,21 +114,21 @@ class Output:
             print("  ".join(cells).rstrip())
 
     def facts(self, title: str, pairs: Sequence[tuple[str, object]]) -> None:
-        """A title and named values below it."""
+        """Print a title and named values below."""
         self.line(title, "bold")
         width = max((len(name) for name, _ in pairs), default=0)
         for name, value in pairs:
             self.line(f"  {name.ljust(width)}  {visible(str(value))}")
 
     def note(self, text: str) -> None:
-        """One line on stderr, for people."""
+        """Print a line on stderr, for users."""
         print(f"mqfast: {visible(' '.join(text.split()))}", file=sys.stderr)
 
     @contextlib.contextmanager
     def progress(self, what: str, *, printing: bool = False) -> Iterator[Callable[[int, int], None] | None]:
-        """A bar on stderr: the block gets a function of (done, to do), or None when stderr is no terminal.
+        """Show a bar on stderr: the block gets a function of (done, to do), or None when stderr is no terminal.
 
-        Args: printing: rows are printed meanwhile, so there is no bar where they go to a terminal as well.
+        Args: printing: rows are printed meanwhile, so there is no bar if rows go to a terminal as well.
         """
         if not sys.stderr.isatty() or (printing and sys.stdout.isatty()):
             yield None
@@ -142,7 +141,7 @@ class Output:
 
 
 class _Bar:
-    """A progress bar on one line of stderr; drawn at most ten times a second."""
+    """A progress bar in a line of stderr; drawn at most ten times a second."""
 
     def __init__(self, what: str) -> None:
         self._what = what

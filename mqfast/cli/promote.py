@@ -1,6 +1,6 @@
-"""``mqfast broker --promote``: the plan of a promotion, the question, and what is done before the broker starts.
+"""``mqfast broker --promote``: the plan of a promotion, the confirmation, and the steps before the broker starts.
 
-It must never write before the plan was shown and agreed to, nor import the broker before the command runs.
+Nothing is written before the plan was shown and confirmed. The broker is imported when the command runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["add_options", "promoted"]
 
 
 def add_options(sub: argparse.ArgumentParser) -> None:
-    """The options of a promotion."""
+    """Add the options of a promotion."""
     sub.add_argument("--promote", action="store_true", help="make a master of a slave's store, then run it as master")
     how = sub.add_mutually_exclusive_group()
     how.add_argument("--yes", action="store_true", help="with --promote: do not ask")
@@ -31,8 +31,10 @@ def add_options(sub: argparse.ArgumentParser) -> None:
 
 
 def promoted(arguments: argparse.Namespace, config: BrokerConfig) -> ExitCode | None:
-    """Show the plan, ask, carry it out; the settings are those of a master then. Returns: how the command ends, None
-    where the broker is to start. Raises: UsageError where nobody can be asked, or etcd decides; as ``carry_out``.
+    """Show the plan, ask for confirmation, and apply the plan; the settings are those of a master then.
+
+    Returns: the exit code; None if the broker shall start. Raises: UsageError without a terminal, or if etcd decides;
+        as ``carry_out``.
     """
     if config["haEtcdEndpoints"]:
         raise UsageError("broker --promote: haEtcdEndpoints is set, so etcd says which broker is the master")

@@ -1,6 +1,6 @@
-"""``mqfast store ls``, ``stat``, ``cat``, ``tail``, ``get``, ``query``, ``dump``: what is in a store.
+"""``mqfast store ls``, ``stat``, ``cat``, ``tail``, ``get``, ``query``, ``dump``: the content of a store.
 
-All of them use StoreReader: no lock, no thread, not one byte changed.
+All commands use StoreReader: no lock, no thread, and no change of a byte.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _DAMAGE: Final = {
     "crc": "the content of the record does not agree with its CRC",
     "gap": "a log file is missing",
 }
-_FILLER_SIZE: Final = 0x7FFFFFFF  # of a unit that stands for no message
-_TAIL_INTERVAL_US: Final = 10_000.0  # a person reads: the default of 20 us costs a fifth of a processor
+_FILLER_SIZE: Final = 0x7FFFFFFF  # of a unit without a message
+_TAIL_INTERVAL_US: Final = 10_000.0  # for a human reader: the default of 20 us costs a fifth of a processor
 _TAGS: Final = "only messages with one of these tags: 'A || B'"
 
 
 def add_commands(commands: Commands) -> None:
-    """Every command that only reads."""
+    """Add every command that only reads."""
     names = commands.add(ls, "list topics and queues with their offsets")
     names.add_argument(
         "--sizes", action="store_true", help="tell also the bytes of each queue's messages, and of its own files"
@@ -165,7 +165,7 @@ def ls(arguments: argparse.Namespace) -> ExitCode:
 
 
 def _queue_sizes(reader: StoreReader, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int]:
-    """Bytes of the queue's records in the log, and of its own files on disk."""
+    """Return the bytes of the queue's records in the log, and of the queue's files on disk."""
     paths = reader.paths
     if first < end and reader.has_plain_units(topic, queue_id):
         blocks = reader.unit_bytes(topic, queue_id, first, end)
@@ -178,7 +178,7 @@ def _queue_sizes(reader: StoreReader, topic: str, queue_id: int, first: int, end
 
 
 def _tree_size(path: str) -> tuple[int, int, int]:
-    """(files, bytes, bytes on disk) below a directory; what vanishes meanwhile does not count."""
+    """Return (files, bytes, bytes on disk) below a directory; files that vanish meanwhile do not count."""
     from mqfast.store.base.os_api import encode_path
 
     files = length = used = 0
@@ -195,7 +195,7 @@ def _tree_size(path: str) -> tuple[int, int, int]:
 
 
 def stat(arguments: argparse.Namespace) -> ExitCode:
-    """Tell what the store is made of and what it needs."""
+    """Print the parts and the state of the store."""
     from mqfast.config import StoreConfig
     from mqfast.store.base.os_api import OsApi
     from mqfast.store.file_sizes import sizes_of_files
@@ -302,7 +302,9 @@ def cat(arguments: argparse.Namespace) -> ExitCode:
         for queue in known_queues(reader, arguments.topics, arguments.queue):
             start = _first_offset(arguments.offset, queue, out)
             if start < queue.max_offset and not reader.has_plain_units(queue.topic, queue.queue_id):
-                start = reader.unit_at(queue.topic, queue.queue_id, start).queue_offset  # the batch that holds it
+                start = reader.unit_at(
+                    queue.topic, queue.queue_id, start
+                ).queue_offset  # the batch that contains the offset
             remaining = arguments.count or queue.max_offset
             gather = gather_of(printer.columns, arguments, batch_rows=min(remaining, 1 << 14), tags=tags)
             run = reader.queue_run(
@@ -358,7 +360,7 @@ def tail(arguments: argparse.Namespace) -> ExitCode:
                 messages = [m for m in messages if not topics or m.topic in topics]
                 messages = [m for m in messages if arguments.queue in (None, m.queue_id)]
             remaining -= printer.show(columns_of(messages), remaining)
-            sys.stdout.flush()  # who reads it through a pipe wants it now
+            sys.stdout.flush()  # a reader of a pipe needs the line now
     return _ended(out, printer.count)
 
 
@@ -383,7 +385,7 @@ def _at_queue_offset(reader: StoreReader, where: str) -> StoredMessage:
         raise UsageError(f"WHERE: expected TOPIC/QUEUE/OFFSET, found {where!r}")
     known_queues(reader, [topic], int(queue_text))
     result = reader.get(topic, int(queue_text), int(offset_text), 1)
-    # A batch queue finds an offset inside the record that holds it.
+    # A batch queue finds an offset inside the record of the batch.
     if not len(result):
         raise OffsetError(
             f"{where}: expected an offset from {result.min_offset} to {result.max_offset - 1}, "
@@ -393,7 +395,7 @@ def _at_queue_offset(reader: StoreReader, where: str) -> StoredMessage:
 
 
 def _by_id(reader: StoreReader, text: str) -> StoredMessage:
-    """The message of an offset message id, or else of a unique key: the two cannot be told apart by their form."""
+    """Return the message of an offset message id, or else of a unique key: both have the same form."""
     try:
         return reader.get_by_offset(text)
     except OffsetError as error:
@@ -459,7 +461,7 @@ def dump(arguments: argparse.Namespace) -> ExitCode:
         first, end = reader.readable_range()
         gather = gather_of(printer.columns, arguments, queued_only=False)
         run = LogColumns(reader, gather, first, end, skip_damage=False, skip_lost=False)
-        # What stopped the columns stops the plain scan as well, which then says why.
+        # The cause that stopped the columns stops the plain scan as well, which reports the cause.
         with contextlib.suppress(CorruptFile, DataLoss):
             for columns in lists_of(run, gather, printer.json_maps):
                 show(columns)

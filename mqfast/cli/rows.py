@@ -1,7 +1,7 @@
-"""Messages as people and programs see them: the fields of a row, JSON lines, and lines of text.
+"""Messages as rows: the fields of a row, JSON lines, and lines of text.
 
-Every command that prints messages gives them to a ``Printer`` as columns, those of a scan or of ``columns_of``. What a
-message looks like in JSON is in ``json_lines`` alone. It must never read a store.
+Every command that prints messages passes columns to a ``Printer``: those of a scan or of ``columns_of``. ``json_lines``
+alone defines the JSON form. No store is read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ROW_COLUMNS: Final = (
 
 @lru_cache(4096)
 def host_text(host: str) -> str:
-    """``ip|port`` of ``ip:port`` or ``[v6]:port``, the address as Java prints it (no ``::``)."""
+    """Return ``ip|port`` of ``ip:port`` or ``[v6]:port``, the address as Java prints it (no ``::``)."""
     address, _, port = host.rpartition(":")
     if address.startswith("["):
         import ipaddress
@@ -53,7 +53,7 @@ def host_text(host: str) -> str:
 
 
 def columns_of(messages: Sequence[StoredMessage]) -> dict[str, list[Any]]:
-    """Messages as the columns that a scan would give, each with the offset of the queue that it was got from."""
+    """Return messages as the columns of a scan, each with the offset of the queue of the get."""
     columns = {name: [getattr(message, name) for message in messages] for name in ROW_COLUMNS}
     return {**columns, "body": [bytes(message.body) for message in messages]}
 
@@ -66,7 +66,7 @@ _JSON_NAMES: Final = (
 
 
 def json_lines(columns: Mapping[str, list[Any]], *, sha256: bool = False, body: bool = False) -> str:
-    """One line of JSON (ASCII) for each row of columns.
+    """Return one line of JSON (ASCII) for each row of columns.
 
     Args: columns: ROW_COLUMNS, properties as dicts or as texts of JSON objects; and ``body`` where it or its sum is
         asked for.
@@ -88,8 +88,8 @@ def json_lines(columns: Mapping[str, list[Any]], *, sha256: bool = False, body: 
             if isinstance(values[0], dict):
                 values = [json.dumps(properties, separators=(",", ":")) for properties in values]
         fields.append((name, values))
-    # What is the same in all rows becomes part of the template, and the rest is filled in by loops in C: a million rows
-    # would take a second more for each step of Python's own.
+    # The common part of all rows becomes a part of the template, and loops in C fill in the rest: each step of
+    # Python's own would take a second more for a million rows.
     template, varying = [], []
     for name, values in fields:
         form = '"%s"' if name == "msgId" else "%s"
@@ -108,7 +108,7 @@ def json_lines(columns: Mapping[str, list[Any]], *, sha256: bool = False, body: 
 
 
 def _body_fields(bodies: Sequence[bytes]) -> list[str]:
-    """``"body":...`` of each body that is UTF-8, ``"bodyBase64":...`` of the others."""
+    """Return ``"body":...`` of each body that is UTF-8, ``"bodyBase64":...`` of the others."""
     try:
         return list(map('"body":%s'.__mod__, map(encode_basestring_ascii, map(bytes.decode, bodies))))
     except UnicodeDecodeError:
@@ -123,13 +123,13 @@ def _body_field(body: bytes) -> str:
 
 
 def _shown_body(body: bytes, sys_flag: int) -> tuple[bytes, str]:
-    """The body for showing, and what was done to it. Only zlib is in the standard library."""
+    """Return the printable body, and how the body was converted. Only zlib is in the standard library."""
     kind = SysFlag.compression(sys_flag)
     if kind is None:
         return body, ""
     if kind == "zlib":
         try:
-            # Bounded: a few bytes may stand for gigabytes.
+            # Limited: a few bytes may expand to gigabytes.
             return zlib.decompressobj().decompress(body, _MAX_UNPACKED), ", zlib"
         except zlib.error:
             return body, ", damaged zlib"
@@ -137,18 +137,17 @@ def _shown_body(body: bytes, sys_flag: int) -> tuple[bytes, str]:
 
 
 def matching(columns: Mapping[str, list[Any]], grep: re.Pattern[bytes]) -> dict[str, list[Any]]:
-    """The rows in whose body, as it is shown, the expression is found."""
+    """Return the rows whose printed body matches the expression."""
     bodies = zip(columns["body"], columns["sys_flag"], strict=True)
     matches = [grep.search(_shown_body(body, flag)[0]) is not None for body, flag in bodies]
     return {name: list(compress(values, matches)) for name, values in columns.items()}
 
 
 class Printer:
-    """Prints rows of columns in the way that the command line asks for.
+    """Printer of rows of columns, in the form that the command line selects.
 
-    Args: style: that of ``--body``; raw: bodies alone, as they are stored; sha256: with the sum of each body; grep:
-        only rows whose body, as it is shown, holds a match; separator: what follows each raw body; short: one line of
-        text a row, without bodies.
+    Args: style: that of ``--body``; raw: bodies alone, as stored; sha256: with the sum of each body; grep: only rows
+        whose printed body matches; separator: bytes after each raw body; short: one line of text a row, without bodies.
     """
 
     def __init__(
@@ -173,17 +172,17 @@ class Printer:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of a scan that this takes."""
+        """Return the columns of a scan that the printer needs."""
         bodies = not self._short or self._sha256 or self._grep is not None
         return (*ROW_COLUMNS, "body") if bodies else ROW_COLUMNS
 
     @property
     def json_maps(self) -> bool:
-        """Shall properties be texts of JSON objects?"""
+        """Return whether properties are texts of JSON objects."""
         return self._out.as_json
 
     def show(self, columns: Mapping[str, list[Any]], limit: int | None = None) -> int:
-        """Print the rows, at most ``limit``. Returns: how many."""
+        """Print the rows, at most ``limit``. Returns: the number of printed rows."""
         if self._grep is not None:
             columns = matching(columns, self._grep)
         if limit is not None:

@@ -1,7 +1,4 @@
-"""A server as a process: starts it, says so, waits for SIGTERM or control-C, ends it.
-
-It must never know which server it is.
-"""
+"""A server as a process: start, banner, wait for SIGTERM or control-C, stop."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ __all__ = ["Server", "other_store", "serve"]
 
 @contextlib.contextmanager
 def other_store(option: str) -> Iterator[None]:
-    """Say how a server gets a directory of its own, where its store is locked. Args: option: what names one."""
+    """Return the advice for a locked store: a separate directory. Args: option: that names a directory."""
     try:
         yield
     except StoreLocked as error:
@@ -33,17 +30,17 @@ def other_store(option: str) -> Iterator[None]:
 
 
 class Server(Protocol):
-    """What has a start and an end."""
+    """Protocol of a server with start and stop."""
 
     async def start(self) -> None:
-        """Serve from now on."""
+        """Start to serve."""
 
     async def stop(self) -> None:
-        """Serve no more."""
+        """Stop."""
 
 
 async def serve(server: Server, banner: Callable[[], str]) -> None:
-    """Run a server until a signal. Raises: what its start raises."""
+    """Run a server until a signal. Raises: errors of the start."""
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_OneLine())
@@ -72,7 +69,7 @@ async def serve(server: Server, banner: Callable[[], str]) -> None:
 
 
 class _OneLine:
-    """Logs what the system refused the event loop, descriptors say, as one line every ten seconds."""
+    """Logger of errors of the event loop by the system, such as too few descriptors: one line every ten seconds."""
 
     def __init__(self) -> None:
         from mqfast.util.log_limit import LogLimit
@@ -88,10 +85,10 @@ class _OneLine:
 
 
 def _show(text: str) -> None:
-    """Print, or log that this is not possible: a server does not end with its standard output, on a full disk say."""
+    """Print, or log the failure: a server does not end with the standard output, for example on a full disk."""
     try:
         print(text, flush=True)
     except OSError as error:
         logging.getLogger("mqfast").warning("standard output cannot be written (%s); it is lost: %s", error, text)
-        # What the buffer holds would fail once more with the next line, and when the process ends.
+        # The buffered text would fail again with the next line, and when the process ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

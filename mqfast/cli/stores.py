@@ -1,7 +1,4 @@
-"""The store that a command names: opened for reading, the topics that are in it, and scans of it.
-
-It must never open a store for writing, nor create one.
-"""
+"""The store of a command: opened for reading, the topics in the store, and scans."""
 
 from __future__ import annotations
 
@@ -48,14 +45,14 @@ def reader_of(arguments: argparse.Namespace) -> StoreReader:
     config = config_of(arguments)
     if config is None:
         return StoreReader(arguments.path)
-    # Only what the file says: its silence about a size must not contradict the store.
+    # Only settings of the file: a missing size must not contradict the store.
     sizes = {name: getattr(config, name) for name in ("max_hash_slot_num", "max_index_num") if name in config.explicit}
     directories = (*config.commit_log_dirs, *config.read_only_commit_log_dirs)
     return StoreReader(arguments.path, commit_log=directories or None, **sizes)
 
 
 def near(name: str, names: Iterable[str], *, others: bool = True) -> str:
-    """A hint for a name that is not there: the nearest ones, else some of those that are (unless not ``others``)."""
+    """Return a hint for an unknown name: the nearest names, else some of the names (unless not ``others``)."""
     every = sorted(set(names))
     hint = did_you_mean(name, every, count=3, ignore_case=True)
     if hint or not others:
@@ -67,7 +64,7 @@ def near(name: str, names: Iterable[str], *, others: bool = True) -> str:
 
 
 def missing_topic(reader: StoreReader, topic: str) -> str | None:
-    """What to say of a topic without a queue; None when it has one."""
+    """Return an error text for a topic without a queue; None for a topic with queues."""
     queues = reader.queues()
     if any(queue.topic == topic for queue in queues):
         return None
@@ -75,7 +72,7 @@ def missing_topic(reader: StoreReader, topic: str) -> str | None:
 
 
 def known_queues(reader: StoreReader, topics: Sequence[str], queue_id: int | None = None) -> list[QueueRange]:
-    """The queues of the topics, in the order of the topics; only those with this id.
+    """Return the queues of the topics, in the order of the topics; only those with this id.
 
     Raises: OffsetError when there is no such topic or queue.
     """
@@ -94,7 +91,7 @@ def known_queues(reader: StoreReader, topics: Sequence[str], queue_id: int | Non
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Sorted numbers as text: ``0 to 3, 8``."""
+    """Return sorted numbers as text: ``0 to 3, 8``."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][1] + 1:
@@ -105,21 +102,21 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def tags_of(expression: str | None) -> list[str] | None:
-    """The tags of ``A || B``; None for every message."""
+    """Return the tags of ``A || B``; None for every message."""
     if expression is None or expression.strip() in ("", "*"):
         return None
     return [tag.strip() for tag in expression.split("||") if tag.strip()]
 
 
 def check_times(arguments: argparse.Namespace) -> None:
-    """Raises: UsageError where --end lies before --begin."""
+    """Check that --end is not before --begin. Raises: UsageError."""
     begin, end = arguments.begin, arguments.end
     if begin is not None and end is not None and end < begin:
         raise UsageError(f"--end: expected a time not before --begin, {begin}; found {end}")
 
 
 def gather_of(columns: Iterable[str], arguments: argparse.Namespace, **more: Any) -> Gather:
-    """A gathering of columns, of the messages stored in the times that the command line asks for."""
+    """Return a gather of columns, for the messages within the store times of the command line."""
     from mqfast.store.reader.gather import Gather
 
     check_times(arguments)
@@ -134,7 +131,7 @@ def gather_of(columns: Iterable[str], arguments: argparse.Namespace, **more: Any
 
 
 def lists_of(run: Iterable[RecordColumns], gather: Gather, json_maps: bool) -> Iterator[dict[str, list[Any]]]:
-    """The batches of a scan as lists. What was gathered before damage is given before the error is raised."""
+    """Yield the batches of a scan as lists. Rows before damage are yielded before the error is raised."""
     from mqfast.store.reader.record_lists import to_lists
 
     try:

@@ -1,6 +1,6 @@
-"""What systemd wants to hear of a service: that it is ready, that it lives, that it ends. Over one datagram socket.
+"""Notifications of a service to systemd: ready, alive, stopping; over a datagram socket.
 
-It must never fail, and never do anything outside systemd. Protocol: sd_notify(3), sd_watchdog_enabled(3).
+No call fails, and nothing happens outside systemd. Protocol: sd_notify(3), sd_watchdog_enabled(3).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["Watchdog", "notify"]
 
 
 def notify(state: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Tell a state, as ``READY=1``. False: there is nobody to tell."""
+    """Send a state, as ``READY=1``. Returns: False without systemd."""
     path = environment.get("NOTIFY_SOCKET", "")
     if path[:1] not in ("/", "@") or not hasattr(socket, "AF_UNIX"):
         return False
@@ -29,7 +29,7 @@ def notify(state: str, environment: Mapping[str, str] = os.environ) -> bool:
 
 
 class Watchdog:
-    """Tells systemd twice in each interval that the event loop turns; nothing where no interval is set."""
+    """Watchdog that notifies systemd twice in each interval while the event loop runs; idle without an interval."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         text, pid = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
@@ -39,12 +39,12 @@ class Watchdog:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Tell now and from now on."""
+        """Notify now and from now on."""
         if self._interval_s > 0:
             notify("WATCHDOG=1", self._environment)
             self._timer = asyncio.get_running_loop().call_later(self._interval_s, self.start)
 
     def stop(self) -> None:
-        """Tell no more."""
+        """Stop notifying."""
         if self._timer is not None:
             self._timer.cancel()

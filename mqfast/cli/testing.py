@@ -1,6 +1,6 @@
 """``mqfast testing serve``: a test broker until SIGTERM or control-C.
 
-It must never load the broker before the command runs: every other command would pay for that.
+The broker is imported when the command runs, so that other commands start fast.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["add_command"]
 
 
 def add_command(rooms: argparse._SubParsersAction[Parser]) -> None:
-    """``testing``."""
+    """Add ``testing``."""
     from mqfast.testing.serve import add_arguments
 
     room = rooms.add_parser("testing", help="a broker for tests", description="A broker for tests of other programs.")

@@ -1,8 +1,8 @@
-"""``mqfast store put``, ``export``, ``import``: messages into a store and out of it, in files that others read.
+"""``mqfast store put``, ``export``, ``import``: messages into a store and out of a store, in standard file formats.
 
-An import of what an export wrote gives equal topics, queues in the same order, bodies, properties, flags and born
-times; store times, offsets and message ids are new, as the store gives them. It must never write into a store that
-another process writes, nor leave half a file under the name that was asked for.
+An import of an export gives equal topics, queues in the same order, bodies, properties, flags and born times; store
+times, offsets and message ids are new. A store that another process writes is refused, and a failed export leaves no
+file under the requested name.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NEW: Final = (
 
 
 def add_commands(commands: Commands) -> None:
-    """``put``, ``export`` and ``import``."""
+    """Add ``put``, ``export`` and ``import``."""
     export_command = commands.add(
         put,
         "store one message",
@@ -163,7 +163,7 @@ def put(arguments: argparse.Namespace) -> ExitCode:
 
 
 def _what_is_new(store: MessageStore, topic: str, queue_id: int) -> str | None:
-    """What to say of a topic or a queue that the first message makes."""
+    """Return a note about a topic or a queue that the first message creates."""
     topics = store.topics()
     if topic not in topics:
         return f"topic {topic} is new{near(topic, topics, others=False)}" if topics else None
@@ -175,9 +175,9 @@ def _what_is_new(store: MessageStore, topic: str, queue_id: int) -> str | None:
 
 
 class _Writer:
-    """Writes batches of a scan in one format; the file gets its name when all of it is there.
+    """Writer of batches of a scan in one format; the file gets its name when complete.
 
-    Attributes: ``columns`` of the scan that the format has.
+    Attributes: ``columns`` of the scan that the format needs.
     """
 
     columns: tuple[str, ...] = (*ROW_COLUMNS, "body")
@@ -203,21 +203,21 @@ class _Writer:
             raise
 
     def begin(self) -> None:
-        """What comes before the first message."""
+        """Write the head of the file."""
 
     def write(self, columns: Mapping[str, list[Any]]) -> None:
         """Write rows of columns."""
         raise NotImplementedError
 
     def add(self, columns: dict[str, list[Any]]) -> int:
-        """Write those of a batch that match. Returns: how many."""
+        """Write the matching rows of a batch. Returns: the number of rows."""
         matches = columns if self._grep is None else matching(columns, self._grep)
         if matches["topic"]:
             self.write(matches)
         return len(matches["topic"])
 
     def end(self) -> None:
-        """What comes behind the last message."""
+        """Write the end of the file."""
 
     def _drop(self) -> None:
         if self._to is not None:
@@ -249,7 +249,7 @@ class _Writer:
     def _name(self) -> None:
         assert self._to is not None
         try:
-            os.link(self._part, self._to)  # fails where a file of this name came meanwhile
+            os.link(self._part, self._to)  # fails if a file of this name was created meanwhile
         except FileExistsError:
             raise
         except OSError:  # a file system without links

@@ -1,6 +1,6 @@
 """``mqfast up``: a name server and a broker in one process, for development.
 
-It must never import asyncio or a server before the command runs: every other command would pay for that.
+asyncio and the servers are imported when the command runs, so that other commands start fast.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["add_command"]
 
-# A broker's log files are a gigabyte each, and two are made at once.
+# A broker's log files are a gigabyte each, and two are preallocated.
 _SMALL: Final = {"mappedFileSizeCommitLog": str(64 << 20)}
 
 
 def add_command(rooms: argparse._SubParsersAction[Parser]) -> None:
-    """``up``."""
+    """Add ``up``."""
     sub = rooms.add_parser(
         "up",
         help="run a name server and a broker in one process, for development",
@@ -48,12 +48,12 @@ def add_command(rooms: argparse._SubParsersAction[Parser]) -> None:
     sub.set_defaults(run=run, command="up", conf=None, namesrv=None)
 
 
-# What the name server has of the broker's settings, besides those of TLS.
+# Settings of the broker that the name server shares, besides those of TLS.
 _SHARED: Final = frozenset({"proxyProtocolEnable", "connectionsMax"})
 
 
 def _encrypt(config: BrokerConfig, names: NamesrvConfig) -> None:
-    """Have the broker reach a name server that takes nothing but TLS."""
+    """Set the broker's TLS for a name server that accepts TLS only."""
     if names["tls.server.mode"].strip().lower() != "enforcing":
         return
     given = config.given()
@@ -68,7 +68,7 @@ def _encrypt(config: BrokerConfig, names: NamesrvConfig) -> None:
 
 
 class _Both:
-    """The name server first, since the broker registers with it."""
+    """The name server first, since the broker registers there."""
 
     def __init__(self, namesrv: NameServer, make_broker: Any) -> None:
         self._namesrv = namesrv
@@ -76,20 +76,20 @@ class _Both:
         self.broker: Broker | None = None
 
     async def start(self) -> None:
-        """Serve from now on."""
+        """Start to serve."""
         await self._namesrv.start()
         self.broker = self._make_broker(*self._namesrv.address)
         assert self.broker is not None
         await self.broker.start()
 
     async def stop(self) -> None:
-        """Serve no more."""
+        """Stop."""
         if self.broker is not None:
             await self.broker.stop()
         await self._namesrv.stop()
 
     def banner(self) -> str:
-        """The address to use, and what the broker does."""
+        """Return the address to use, and a summary of the broker."""
         from mqfast.broker.config.broker_address import with_port
 
         assert self.broker is not None
