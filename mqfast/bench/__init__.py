@@ -1,5 +1,5 @@
-"""Measuring mqfast on the machine where it runs: ``python -m mqfast.bench`` and ``mqfast bench store``.
+"""Measurements of mqfast on this machine: ``python -m mqfast.bench`` and ``mqfast bench store``.
 
-It must never be imported by the engine, never touch a store that it did not make, and never give a figure without
-saying whether it is page-cache speed or durable speed. What the words mean is in docs/performance.md.
+The engine does not import this folder, and only stores of the measurement are used. Every figure says whether it is
+page-cache speed or durable speed. Definitions: docs/performance.md.
 """

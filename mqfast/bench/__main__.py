@@ -1,9 +1,7 @@
 """``python -m mqfast.bench``: the table of figures for this machine, and comparisons.
 
-Two versions or two functions take turns; or this run stands beside an earlier one.
-
-It must never call a run good that could not be compared: a file that is no result, or has no row of this run, is an
-error.
+Two versions or two functions run interleaved; or this run is compared with an earlier run. A file that is no result, or
+has no row of this run, is an error.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _machine(place: str) -> dict[str, Any]:
-    """What the figures depend on: the machine, its load, and the versions."""
+    """Return the conditions of the figures: the machine, its load, and the versions."""
     import mqfast
 
     processor = platform.processor() or platform.machine()
@@ -121,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _measured(arguments: argparse.Namespace, place: str) -> list[Row]:
-    """Measure the rows and print each."""
+    """Measure and print the rows."""
     names = None if arguments.only is None else [name for name in arguments.only if name in ROWS]
     if names == []:
         raise UsageError(f"--only: expected one of {', '.join(ROWS)}, found {', '.join(arguments.only)}")
@@ -144,7 +142,7 @@ def _measured(arguments: argparse.Namespace, place: str) -> list[Row]:
 
 
 def _compared(arguments: argparse.Namespace, place: str) -> list[str]:
-    """Compare two sides and print; the alarms."""
+    """Compare two sides and print the comparison. Returns: the alarms."""
     names = arguments.compare
     base = side_of(names[0], arguments.function)
     new = side_of(names[1] if len(names) > 1 else None, arguments.function)

@@ -1,10 +1,10 @@
-"""Instruction counts by ``valgrind --tool=callgrind``: what a piece of work costs, on any machine, however busy.
+"""Instruction counts by ``valgrind --tool=callgrind``: the cost of a piece of work, on any machine and under any load.
 
-A program does its work N times and then 2N times between marks (``worker.begin_count``, ``worker.end_count``), and the
-difference over N is the count of one piece of work: start-up, imports and loop set-up cancel out.
+A program does its work N times and then 2N times between marks (``worker.begin_count``, ``worker.end_count``). The
+difference over N is the count of a piece of work: start-up, imports and loop set-up cancel out.
 
-What it cannot see: cache misses, page faults, waiting, and AVX-512 code, which valgrind does not know. It must never
-compare counts of different versions of Python: of those only mqfast's own instructions are compared.
+Not counted: cache misses, page faults, waiting, and AVX-512 code, which valgrind does not know. Between different
+versions of Python only mqfast's own instructions are compared.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ INSTALL: Final = "valgrind on x86-64 is needed: apt-get install valgrind"
 _ENVIRONMENT: Final = {
     "PYTHONHASHSEED": "0",
     "PYTHONDONTWRITEBYTECODE": "1",
-    # The same copying code on every machine: by loops, whatever this one's microcode would like better.
+    # The same copy loop on every machine, whatever the microcode prefers.
     "GLIBC_TUNABLES": "glibc.cpu.x86_rep_movsb_threshold=1073741824:glibc.cpu.x86_rep_stosb_threshold=1073741824",
 }
 
 
 class Count(NamedTuple):
-    """Instructions of one piece of work: those of mqfast's own extension modules, and all with the interpreter."""
+    """Instructions of a piece of work: those of mqfast's own extension modules, and all with the interpreter."""
 
     ours: float
     whole: float
 
 
 def is_there() -> bool:
-    """Can instructions be counted on this machine?"""
+    """Return whether instructions can be counted on this machine."""
     return can_count() and shutil.which("valgrind") is not None
 
 
 def parse(text: str, package: str) -> Count:
-    """Sum one callgrind file written without compression: self cost, and that of the extensions below ``package``."""
+    """Sum a callgrind file written without compression: self cost, and that of the extensions below ``package``."""
     own = f"ob={package}{os.sep}"
     ours = whole = 0
     inside = skip = False
@@ -52,7 +52,7 @@ def parse(text: str, package: str) -> Count:
         first = line[:1]
         if first.isdigit():
             if skip:
-                skip = False  # the cost of a call is counted where it arises
+                skip = False  # the cost of a call is counted in the callee
                 continue
             cost = int(line.split()[1])
             whole += cost
@@ -68,7 +68,7 @@ def parse(text: str, package: str) -> Count:
 def count(
     command: Sequence[str], n: int | None, package: str, directory: Path, environment: Mapping[str, str] | None = None
 ) -> Count:
-    """Instructions of one piece of work of a program that writes down ``once`` and ``twice``.
+    """Return the instructions of a piece of work of a program that writes down ``once`` and ``twice``.
 
     Args: n: pieces of work of ``once``, None where the program prints ``{"n": ...}``; package: directory of mqfast's
         extensions as the program sees them; directory: for callgrind's files; environment: beside that of this process.

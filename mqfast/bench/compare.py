@@ -1,13 +1,13 @@
-"""Two versions side by side: ``python -m mqfast.bench --compare``.
+"""Comparison of two versions: ``python -m mqfast.bench --compare``.
 
-A process of each side stays alive; the two take turns, round by round and in changing order, so that whatever else the
-machine does meets both. What is compared is the ratio of the two times of one round. Where a process happens to lie in
-memory is worth some per cent by itself, so several pairs of processes are started, the median ratio of a pair is one
-observation, and the interval is Student's over the pairs. An alarm is raised only where the whole interval lies behind
-the limit, or where instructions were counted and there are more: the same build beside itself gives none.
+A process of each side stays alive; the two run interleaved, round by round and in changing order, so that other load of
+the machine affects both sides. The ratio of the two times of a round is compared. The memory layout of a process
+changes times by some per cent, so several pairs of processes are started. The median ratio of a pair is one
+observation, and the interval is Student's over the pairs. An alarm needs an interval entirely beyond the limit, or more
+counted instructions: two equal builds give no alarm.
 
-All figures are page-cache speed: syncs tell about the disk. It must never let both sides run at once, nor call a run
-good in which nothing was compared.
+All figures are page-cache speed: syncs measure the disk. The sides never run at the same time, and a run without any
+comparison is an error.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ __all__ = [
 
 _WORKER: Final = Path(__file__).with_name("worker.py")
 _ROUND_S: Final = 0.02
-# Student's t, two-sided 99 %, by degrees of freedom; beyond the last one it is rounded up.
+# Student's t, two-sided 99 %, by degrees of freedom; beyond the last value rounded up.
 _STUDENT: Final = (63.657, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169, 3.106, 3.055)
 
 
 class Side(NamedTuple):
-    """One side: which program measures. ``label``: as the user named it; ``function``: ``module:function`` or None."""
+    """A side: the measured program. ``label``: name by the user; ``function``: ``module:function`` or None."""
 
     label: str
     command: tuple[str, ...]
@@ -61,8 +61,8 @@ class Side(NamedTuple):
 
 
 def side_of(text: str | None, function: str | None = None) -> Side:
-    """The side that a user names: an interpreter, a virtual environment, a built source tree, or ``module:function``
-    of his own; None: this interpreter and its mqfast.
+    """Return the side that a user names: an interpreter, a virtual environment, a built source tree, or
+    ``module:function`` of the user; None: this interpreter and its mqfast.
 
     Raises: UsageError.
     """
@@ -86,7 +86,7 @@ def side_of(text: str | None, function: str | None = None) -> Side:
 
 
 class _Process:
-    """A running process of one side, with stores of its own below ``place``."""
+    """A running process of a side, with its stores below ``place``."""
 
     def __init__(self, side: Side, place: str | None) -> None:
         self._side = side
@@ -112,7 +112,7 @@ class _Process:
         return line
 
     def run(self, case: str, count: int) -> float:
-        """ns of one piece of work."""
+        """Return ns of a piece of work."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps([case, count]) + "\n")
@@ -120,7 +120,7 @@ class _Process:
         return float(self._answer()) * 1e9 / count
 
     def close(self) -> None:
-        """End the process and remove its stores."""
+        """End the process and remove the stores."""
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             assert pipe is not None
             with contextlib.suppress(BrokenPipeError):
@@ -130,21 +130,21 @@ class _Process:
 
 
 class Ratio(NamedTuple):
-    """Ratio new/base, and the bounds between which it lies with a confidence of 99 %."""
+    """Ratio new/base, with bounds of a confidence of 99 %."""
 
     middle: float
     low: float
     high: float
 
     def verdict(self, limit_percent: float) -> str:
-        """In a word; an alarm is ``slower`` alone."""
+        """Return the verdict in a word; only ``slower`` is an alarm."""
         if self.low > 1 + limit_percent / 100:
             return "slower"
         return "faster" if self.high < 1 else "within the limit"
 
 
 def interval(pairs: Sequence[Sequence[float]]) -> Ratio:
-    """The ratio out of the ratios of all rounds of each pair of processes.
+    """Return the ratio out of the ratios of all rounds of each pair of processes.
 
     Raises: UsageError with fewer than two pairs, or a pair without rounds.
     """
@@ -170,7 +170,7 @@ def measure_pairs(
     place: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Times, list[dict[str, str]]]:
-    """(base, new) ns of every round of every case, and what each side said of itself.
+    """Return (base, new) ns of every round of every case, and the description of each side.
 
     Args: cases: name -> pieces of work in a round, 0: as many as take some 20 ms.
     Raises: UsageError when a side does not measure.
@@ -194,7 +194,7 @@ def measure_pairs(
                 for case, size in sizes.items():
                     order = (0, 1) if (number + pair) % 2 else (1, 0)
                     took = {which: sides[which].run(case, size) for which in order}
-                    if number >= 0:  # the round before the first one warms up
+                    if number >= 0:  # the round before the first is a warm-up
                         times_by_case[case][-1].append((took[0], took[1]))
         if progress is not None:
             progress(pair + 1, pairs)
@@ -202,7 +202,7 @@ def measure_pairs(
 
 
 def count_case(side: Side, case: str, about: Mapping[str, str], place: str | None = None) -> callgrind.Count:
-    """Instructions of one piece of work of a case on one side, of which ``about`` is what it said of itself.
+    """Return the instructions of a piece of work of a case on a side; ``about``: the description of the side.
 
     Raises: UsageError as callgrind.count.
     """
@@ -216,7 +216,7 @@ def count_case(side: Side, case: str, about: Mapping[str, str], place: str | Non
 
 @dataclass(frozen=True)
 class Result:
-    """One case: medians in ns, the ratio with its interval, instructions where they were counted, and the verdict."""
+    """A case: medians in ns, ratio with interval, instructions if counted, and the verdict."""
 
     name: str
     base_ns: float
@@ -230,7 +230,7 @@ class Result:
 
     @property
     def is_alarm(self) -> bool:
-        """Is the new side slower?"""
+        """Return whether the new side is slower."""
         return self.verdict.startswith(("slower", "more instructions"))
 
 
@@ -241,7 +241,7 @@ def judge(
     instructions: tuple[float, float] | None = None,
     instructions_percent: float = 3.0,
 ) -> Result:
-    """The verdict over the rounds of one case: an alarm where the interval lies behind the limit, or instructions are
+    """Return the verdict over the rounds of a case: an alarm if the interval is beyond the limit, or instructions are
     more by ``instructions_percent``.
 
     Raises: UsageError when there is nothing to judge.
@@ -272,7 +272,7 @@ def judge(
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came out; ``alarms``: the names of cases that are slower."""
+    """Result of a comparison; ``alarms``: the names of cases that are slower."""
 
     base: dict[str, str]
     new: dict[str, str]
@@ -283,11 +283,11 @@ class Comparison:
 
     @property
     def alarms(self) -> list[str]:
-        """Names of the cases in which the new side is slower."""
+        """Return the names of the cases in which the new side is slower."""
         return [result.name for result in self.results if result.is_alarm]
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as one JSON object."""
+        """Return everything as a JSON object."""
         return {**asdict(self), "alarms": self.alarms}
 
 
@@ -306,7 +306,7 @@ def compare(
 ) -> Comparison:
     """Measure both sides in turn and judge.
 
-    Args: only: of CASES, None for all (a user's function is the only case of its own); count: instructions as well,
+    Args: only: of CASES, None for all (a user's function is the only case); count: instructions as well,
         None: where valgrind is there; place: directory for stores.
     Raises: UsageError when a side does not measure, or nothing was compared.
     """
@@ -334,7 +334,7 @@ def compare(
         instructions = None
         if counting:
             before, after = (count_case(side, case, said, place) for side, said in zip((base, new), about, strict=True))
-            # All instructions tell something on the very same Python only; mqfast's own on any, where there are some.
+            # All instructions are comparable on the very same Python only; mqfast's own on any Python.
             known = [(before.whole, after.whole)] if same_python else []
             known += [(before.ours, after.ours)] if case != FUNCTION and before.ours > 0 else []
             instructions = max(known, key=lambda both: both[1] / both[0], default=None)
@@ -344,7 +344,7 @@ def compare(
 
 
 def lines_of(comparison: Comparison) -> Iterator[str]:
-    """The comparison as text."""
+    """Yield the comparison as lines of text."""
     for name, side in (("base", comparison.base), ("new", comparison.new)):
         version = side["python"].split()[0]
         yield f"{name}: {side['named']}: mqfast {side['mqfast']} in {side['package']}, Python {version}"

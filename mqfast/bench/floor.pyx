@@ -1,6 +1,6 @@
-"""What the memory of this machine allows: copy with CRC, and CRC alone, by the same routines as the store and without a store.
+"""The memory speed of this machine: copy with CRC, and CRC alone, by the routines of the store and without a store.
 
-It must never touch a file. The demo and benchmarks print these figures beside those of the engine; nothing else uses them.
+The demo and benchmarks print these figures beside those of the engine.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
@@ -25,7 +25,9 @@ def memory_floor(int64_t message_bytes, int64_t count) -> tuple:
     cdef uint8_t *source
     cdef uint8_t *target
     if not 0 < message_bytes <= 1 << 26 or not 0 < count <= (1 << 33) // message_bytes:
-        raise UsageError(f"memory_floor: expected up to 8 GiB in messages up to 64 MiB, found {count} of {message_bytes} bytes")
+        raise UsageError(
+            f"memory_floor: expected up to 8 GiB in messages up to 64 MiB, found {count} of {message_bytes} bytes"
+        )
     source = <uint8_t *> malloc(message_bytes)
     target = <uint8_t *> malloc(message_bytes * count)
     if source == NULL or target == NULL:
@@ -42,7 +44,7 @@ def memory_floor(int64_t message_bytes, int64_t count) -> tuple:
         for i in range(count):
             sum_ ^= crc31(target + i * message_bytes, message_bytes)
         scanned = os.monotonic_ns(os)
-        # The sum must be used, or there would be nothing to compute.
+        # The sum is used, or the compiler would drop the loops.
         source[0] = <uint8_t> sum_
         free(source)
         free(target)

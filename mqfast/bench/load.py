@@ -1,7 +1,7 @@
-"""One load on one new store: so many threads put for so many seconds (``mqfast bench store``).
+"""One load on one new store: threads put for some seconds (``mqfast bench store``).
 
-Half of the time counts messages, with no clock in the loop; the other half takes the time of every put. It must never
-write more than its byte budget, and it removes the store that it made, also when it is interrupted.
+Half of the time counts messages, with no clock in the loop; the other half takes the time of every put. The log stays
+within a byte budget, and the store is removed at the end, also after an interrupt.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WAIT_S: Final = 0.1
 
 @dataclass(frozen=True)
 class Load:
-    """What to do. ``size``: bytes of a body; ``flush``: async or sync; ``max_bytes``: end earlier at so much log."""
+    """A load. ``size``: bytes of a body; ``flush``: async or sync; ``max_bytes``: limit of log bytes."""
 
     threads: int = 1
     size: int = 1024
@@ -58,7 +58,7 @@ class Load:
 
 @dataclass
 class LoadResult:
-    """What came out. Page-cache figures are None under sync flush, where no put ends before the disk has it.
+    """Result of a load. Page-cache figures are None under sync flush, where each put waits for the disk.
 
     ``latency_ns``: of single puts, by percentile and ``max``; ``durable_latency_ns``: the same under sync flush.
     """
@@ -78,7 +78,7 @@ class LoadResult:
     notes: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as one JSON object."""
+        """Return everything as one JSON object."""
         return asdict(self)
 
 
@@ -133,7 +133,7 @@ class _Phase:
             self.barrier.abort()
 
     def run(self, timed: bool, progress: Callable[[float], None] | None) -> float:
-        """Returns: seconds from the common start to the end of the last thread."""
+        """Run. Returns: seconds from the common start to the end of the last thread."""
         threads = [
             threading.Thread(target=self._work, args=(number, timed), daemon=True)
             for number in range(self.load.threads)
@@ -164,7 +164,7 @@ def _percentiles(samples: list[array[int]]) -> dict[str, int]:
     import numpy
 
     every = numpy.concatenate([numpy.frombuffer(part, dtype=numpy.uint64) for part in samples if len(part)])
-    # The value that so many per cent of the puts did not exceed: one that was measured, never one between two.
+    # The value that so many per cent of the puts did not exceed: a measured value, without interpolation.
     values = numpy.percentile(every, PERCENTILES, method="higher")
     return {
         **{f"p{percent:g}": int(value) for percent, value in zip(PERCENTILES, values, strict=True)},
@@ -173,7 +173,7 @@ def _percentiles(samples: list[array[int]]) -> dict[str, int]:
 
 
 def _budget(path: str, load: Load) -> int:
-    """Bytes of log that this load may write."""
+    """Return the bytes of log that this load may write."""
     free = shutil.disk_usage(path).free
     allowed = min(_MOST_BUDGET, free // 3)
     if load.max_bytes is not None:
@@ -184,13 +184,13 @@ def _budget(path: str, load: Load) -> int:
 
 
 def _chunk(load: Load, budget: int) -> tuple[int, int]:
-    """Returns: puts of a thread between two looks at the clock and at the end of the log; and bytes of log, at most,
-    between two looks of all threads, each with the rest of a file that takes no more.
+    """Return the puts of a thread between two checks of the clock and of the end of the log, and the log bytes, at
+    most, between two checks of all threads, each with the unused rest of a file.
 
-    Raises: UsageError when the budget is not enough for that twice.
+    Raises: UsageError if the budget is too small for twice these bytes.
     """
     record = load.size + _RECORD_BYTES
-    # With sync flush each put is a disk access, so the clock may be asked after each.
+    # With sync flush each put is a disk access, so the clock may be read after each.
     max_count = 1 if load.flush == "sync" else _CHUNK
     chunk = max(1, min(max_count, _CHUNK_BYTES // record, budget // (8 * load.threads * record)))
     step = load.threads * (chunk + 1) * record
@@ -205,7 +205,7 @@ def _chunk(load: Load, budget: int) -> tuple[int, int]:
 
 
 def run(path: str | os.PathLike[str], load: Load, progress: Callable[[float], None] | None = None) -> LoadResult:
-    """Put into a new store in a directory of its own below ``path``, which must be there.
+    """Put into a new store in a directory of its own below ``path``, which must exist.
 
     Args: progress: called now and then with the part that is done, 0 to 1.
     Raises: UsageError, and whatever the store raises.

@@ -1,8 +1,8 @@
 """The rows of ``python -m mqfast.bench``: each piece of work beside a floor that is measured in between.
 
-Every figure is the median time of one piece of work over several rounds; the floor is the same machine's time for what
-no store can do without, so the ratio of the two can be compared between runs and, with care, between machines. It must
-never compare a page-cache figure with a durable one.
+Every figure is the median time of a piece of work over several rounds. The floor is the same machine's time for the
+unavoidable part of the work, so the ratio can be compared between runs and, with care, between machines. Page-cache
+figures and durable figures are not compared.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _APART: Final = 2.0
 
 @dataclass(frozen=True)
 class Row:
-    """Median ns of one piece of work; None where a column does not apply.
+    """Median ns of a piece of work; None for a column that does not apply.
 
     ``page_cache_ns``: until the call returned; ``durable_ns``: until the disk had it; ``floor``: what ``floor_ns`` is.
     """
@@ -48,12 +48,12 @@ class Row:
     bytes: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """The row as a JSON object."""
+        """Return the row as a JSON object."""
         return asdict(self)
 
 
 def _rounds(seconds: float, work: Callable[[], tuple[float, float]]) -> tuple[float, float]:
-    """Medians of (work, floor) over rounds that take ``seconds`` together, at least _ROUNDS."""
+    """Return medians of (work, floor) over rounds that take ``seconds`` together, at least _ROUNDS."""
     started_s = time.perf_counter()
     work()  # its figures are dropped here and by the rows
     rounds: list[tuple[float, float]] = []
@@ -70,7 +70,7 @@ def _copy_floor(size: int, count: int) -> float:
 
 
 def _call_floor(count: int) -> float:
-    """ns of one call of a method without work, loop included: what Python takes for any call."""
+    """Return ns of a call of a method without work, loop included: the cost of any call in Python."""
     work = bytearray(b"x").isascii
     started_ns = time.perf_counter_ns()
     for _ in repeat(None, count):
@@ -285,7 +285,7 @@ ROWS: Final[dict[str, Callable[[str, float, str], Row]]] = {
 
 
 def measure(place: str, seconds: float, names: list[str] | None = None) -> Iterator[Row]:
-    """Measure the rows one after the other in new directories below ``place``, about ``seconds`` each.
+    """Measure the rows in turn in new directories below ``place``, about ``seconds`` each.
 
     Raises: UsageError, and whatever the store raises.
     """
@@ -297,10 +297,10 @@ def measure(place: str, seconds: float, names: list[str] | None = None) -> Itera
 
 
 def slower(now: list[Row], before: list[dict[str, Any]], limit_percent: float) -> list[str]:
-    """What is slower than in an earlier run, by the ratio to the floor of its own run; one line each.
+    """Return the rows that are slower than in an earlier run, by the ratio to the floor of the same run; a line each.
 
-    Two runs of one build at different times differ by up to a factor of two: only what is slower than that by more than
-    the limit is told. compare.py tells more, from runs of both in turn.
+    Two runs of a build at different times differ by up to a factor of two: only rows slower than that by more than
+    the limit are listed. compare.py is more precise, by interleaved runs of both.
     Raises: UsageError when no row is in both runs.
     """
     known = {str(row.get("name")): row for row in before}

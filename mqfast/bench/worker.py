@@ -1,7 +1,7 @@
-"""One side of a comparison: a process that does the pieces of work that it is told, and takes their time.
+"""One side of a comparison: a process that does pieces of work on request, and measures their time.
 
-Run as a script by the interpreter that is measured, whatever version of mqfast that has. So it must never import
-anything of mqfast but what users have, nor be imported for more than its names and its marks.
+The measured interpreter runs this file as a script, with any version of mqfast. So only public names of mqfast are
+imported, and other modules import only names and marks from here.
 
     PYTHON worker.py PLACE [FUNCTION]        answers lines of stdin (a JSON list of case and count) with seconds
     PYTHON worker.py --count CASE COUNT PLACE [FUNCTION]       under callgrind: does the work once and twice, marked
@@ -36,7 +36,7 @@ CASES: Final = {
     "get 32": 32_000,
     "query": 2_000,
 }
-"""Cases, and how many pieces of work one round does."""
+"""Cases, and the pieces of work of a round."""
 
 _Work = Callable[[int], object]
 
@@ -52,7 +52,7 @@ _counting: list[bool] = []
 
 
 def can_count() -> bool:
-    """Are the marks known for this kind of processor?"""
+    """Return whether the marks are known for this kind of processor."""
     return platform.machine() == "x86_64"
 
 
@@ -67,13 +67,13 @@ def _tell(request: int, argument: int = 0) -> None:
 
 
 def begin_count() -> None:
-    """Under callgrind: count from here, from nothing."""
+    """Start counting from zero, under callgrind."""
     _tell(_START)
     _tell(_ZERO)
 
 
 def end_count(label: str) -> None:
-    """Under callgrind: write down what was counted, and count no further."""
+    """Write down the counts and stop counting, under callgrind."""
     text = ctypes.create_string_buffer(label.encode("ascii"))
     _tell(_DUMP_AT, ctypes.addressof(text))
     _tell(_STOP)
@@ -88,7 +88,7 @@ def _open(place: str, name: str) -> Any:
     settings: dict[str, Any] = {"mappedFileSizeCommitLog": 128 << 20, "maxHashSlotNum": 50_000, "maxIndexNum": 200_000}
     settings["prefault_window_bytes"] = 16 << 20  # a broker's; older versions have no profile to name
     if _counting:
-        # What threads do beside the work would be counted as well, and is never the same twice.
+        # Work of other threads would be counted as well, and differs each time.
         with contextlib.suppress(mqfast.errors.UsageError):
             return mqfast.open(os.path.join(place, name), _start_services=False, **settings)
     return mqfast.open(os.path.join(place, name), **settings)
@@ -168,7 +168,7 @@ def _work_of(case: str, place: str, function: str | None) -> _Work:
 
 
 def about() -> dict[str, str]:
-    """Versions and places of this side."""
+    """Return versions and paths of this side."""
     import mqfast
 
     return {

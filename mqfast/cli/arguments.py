@@ -145,7 +145,7 @@ def subcommands(parser: argparse.ArgumentParser) -> dict[str, Parser]:
 
 
 def add_confirmation(parser: argparse.ArgumentParser, *others: str) -> None:
-    """Add ``--yes`` and ``--dry-run``: a change is shown, and made with ``--yes`` only. Args: others: former options."""
+    """Add ``--yes`` and ``--dry-run``: a change is shown, and made with ``--yes`` only. Args: others: old options."""
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--yes", *others, dest="yes", action="store_true", help="do it; without, nothing is changed")
     how.add_argument("--dry-run", action="store_true", help="only say what would be done (the default)")

@@ -107,7 +107,7 @@ def _told(error: Exception) -> ExitCode:
 
 
 def _print_whatever_it_is() -> None:
-    """Print names and bodies in every locale: as UTF-8 in the C locale, elsewhere with escapes for missing characters."""
+    """Print names and bodies in every locale: as UTF-8 in the C locale, elsewhere with escapes if needed."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             only_ascii = codecs.lookup(stream.encoding).name == "ascii"

@@ -1,1 +1,1 @@
-"""Other clients' public names over this client; each client in a module of its own."""
+"""Public names of other clients over this client; each client in a separate module."""

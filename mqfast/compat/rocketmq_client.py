@@ -3,9 +3,8 @@
     from rocketmq.client import Producer, Message  ->  from mqfast.compat.rocketmq_client import Producer, Message
 
 Times are milliseconds and texts of a received message are bytes, as there. Faults of that package are not repeated: a
-``with`` block gives the object, every topic keeps its own callback, and a received message may be kept.
-
-Room: compat. It must never add a feature: whoever wants more uses ``mqfast.client``. Source: the names of that package.
+``with`` block gives the object, every topic has its own callback, and a received message stays valid. Further features
+are in ``mqfast.client``. Source: the names of that package.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ _log = logging.getLogger("mqfast.compat.rocketmq_client")
 
 
 class SendStatus(IntEnum):
-    """How a message was stored."""
+    """Result of the storage of a message."""
 
     OK = 0
     FLUSH_DISK_TIMEOUT = 1
@@ -69,7 +68,7 @@ class SendStatus(IntEnum):
 
 
 class TransactionStatus(IntEnum):
-    """What a local transaction came to."""
+    """Result of a local transaction."""
 
     COMMIT = 0
     ROLLBACK = 1
@@ -77,14 +76,14 @@ class TransactionStatus(IntEnum):
 
 
 class ConsumeStatus(IntEnum):
-    """What a callback says of its message."""
+    """Result of a callback."""
 
     CONSUME_SUCCESS = 0
     RECONSUME_LATER = 1
 
 
 class MessageModel(IntEnum):
-    """Which members of a group get a message: all, or one."""
+    """Distribution of messages in a group: to all members, or to one."""
 
     BROADCASTING = 0
     CLUSTERING = 1
@@ -118,7 +117,7 @@ class MessageProperty(Enum):
 
 
 class SendResult(NamedTuple):
-    """What became of a send."""
+    """Result of a send."""
 
     status: SendStatus
     msg_id: str
@@ -181,27 +180,27 @@ class Message:
         self._delay_level: int | None = None
 
     def set_keys(self, keys: str | bytes) -> None:
-        """Keys by which the message is found, joined by blanks."""
+        """Set the keys of the message, joined by blanks."""
         self._keys = _text(keys)
 
     def set_tags(self, tags: str | bytes) -> None:
-        """The tag."""
+        """Set the tag."""
         self._tags = _text(tags)
 
     def set_body(self, body: str | bytes) -> None:
-        """The body; text goes as UTF-8."""
+        """Set the body; text becomes UTF-8."""
         self._body = body
 
     def set_property(self, key: str | bytes, value: str | bytes) -> None:
-        """A property of the user."""
+        """Set a property of the user."""
         self._properties[_text(key)] = _text(value)
 
     def set_delay_time_level(self, delay_time_level: int) -> None:
-        """RocketMQ's delay level, from 1."""
+        """Set RocketMQ's delay level, from 1."""
         self._delay_level = int(delay_time_level)
 
     def made(self, sharding_key: str | None = None) -> _Message:
-        """The message as this client has it."""
+        """Return the message of this client."""
         return _Message(
             self._topic,
             self._body,
@@ -214,7 +213,7 @@ class Message:
 
 
 class ReceivedMessage:
-    """A received message, or the one of a local transaction, whose place the broker has not told yet."""
+    """A received message, or the message of a local transaction, without a place in a queue yet."""
 
     def __init__(self, given: Delivery | _Message, message_id: str = "") -> None:
         pairs: dict[str, Any]
@@ -239,16 +238,16 @@ class ReceivedMessage:
 
     @property
     def tags(self) -> bytes:
-        """The tag; empty without one."""
+        """The tag; empty without a tag."""
         return self.get_property(names.TAGS)
 
     @property
     def keys(self) -> bytes:
-        """Keys, joined by blanks; empty without one."""
+        """Keys, joined by blanks; empty without keys."""
         return self.get_property(names.KEYS)
 
     def get_property(self, prop: str | bytes | MessageProperty) -> bytes:
-        """The value of a property; empty without one."""
+        """Return the value of a property; empty without the property."""
         name = prop.value if isinstance(prop, MessageProperty) else _text(prop)
         return self._pairs.get(name, "").encode()
 
@@ -280,16 +279,16 @@ class _Client:
         self._arguments.update(arguments)
 
     def set_group(self, group_name: str | bytes) -> None:
-        """The group of the client."""
+        """Set the group of the client."""
         self._set()
         self._group = _text(group_name)
 
     def set_name_server_address(self, addr: str | bytes) -> None:
-        """Name servers, joined by ``;``."""
+        """Set name servers, joined by ``;``."""
         self._set(namesrv_addr=_text(addr))
 
     def set_name_server_domain(self, domain: str | bytes) -> None:
-        """The address of an HTTP server that tells name servers."""
+        """Set the address of an HTTP server that returns name servers."""
         text = _text(domain)
         self._set(namesrv_addr=text if text.startswith(("http://", "https://")) else f"http://{text}")
 
@@ -297,23 +296,23 @@ class _Client:
     set_namesrv_domain = set_name_server_domain
 
     def set_session_credentials(self, access_key: str | bytes, access_secret: str | bytes, channel: Any = None) -> None:
-        """Access key and secret. The channel is not needed."""
+        """Set access key and secret. The channel has no effect."""
         self._set(credentials=values.Credentials(_text(access_key), _text(access_secret)))
 
     def set_instance_name(self, name: str | bytes) -> None:
-        """Part of the client's id."""
+        """Set a part of the client's id."""
         self._set(instance_name=_text(name))
 
     def set_message_trace(self, message_trace: bool) -> None:
-        """Write what happens into the trace topic."""
+        """Switch the message trace on or off."""
         self._set(trace=bool(message_trace))
 
     def start(self) -> None:
-        """Begin; after ``shutdown`` anew."""
+        """Start; after ``shutdown`` again."""
         raise NotImplementedError
 
     def shutdown(self) -> None:
-        """End. A second call does nothing."""
+        """Stop. A second call does nothing."""
         if self._client is not None:
             self._runs = False
             self._client.close()
@@ -349,22 +348,22 @@ class Producer(_Client):
             self.set_max_message_size(max_message_size)
 
     def set_timeout(self, timeout: int) -> None:
-        """Of a send, milliseconds."""
+        """Set the timeout of a send, milliseconds."""
         self._set(send_timeout_s=timeout / 1000)
 
     def set_compress_level(self, level: int) -> None:
-        """Of zlib, for bodies of 4 KiB and more."""
+        """Set the level of zlib, for bodies of 4 KiB and more."""
         self._set(compress_level=level)
 
     def set_max_message_size(self, max_size: int) -> None:
-        """Bytes."""
+        """Set the longest body, bytes."""
         self._set(max_message_bytes=max_size)
 
     def _make(self) -> _Producer:
         return _Producer(self._group, **self._arguments)
 
     def start(self) -> None:
-        """Begin; after ``shutdown`` anew. A second call does nothing. Raises: ProducerStartFailed."""
+        """Start; after ``shutdown`` again. A second call does nothing. Raises: ProducerStartFailed."""
         if self._runs:
             return
         try:
@@ -386,7 +385,7 @@ class Producer(_Client):
             raise ProducerSendSyncFailed(str(error)) from error
 
     def send_oneway(self, msg: Message) -> None:
-        """Send, and wait for nothing. Raises: ProducerSendOnewayFailed."""
+        """Send without a wait. Raises: ProducerSendOnewayFailed."""
         try:
             self._started().send_oneway(msg.made())
         except MqfastError as error:
@@ -401,12 +400,12 @@ class Producer(_Client):
 
 
 class TransactionMQProducer(Producer):
-    """Sends messages that are delivered when a local transaction has ended well.
+    """Producer of messages that are delivered after the commit of a local transaction.
 
     Args:
-        checker_callback: gets the ReceivedMessage of a transaction whose end the broker did not hear, and returns a
+        checker_callback: gets the ReceivedMessage of a transaction without a known end, and returns a
             TransactionStatus. Any exception, and any other value, is UNKNOWN.
-        user_args: not used, as there.
+        user_args: without effect, as there.
     """
 
     def __init__(
@@ -430,7 +429,8 @@ class TransactionMQProducer(Producer):
     def send_message_in_transaction(
         self, message: Message, local_execute: Callable[[ReceivedMessage, Any], Any], user_args: Any = None
     ) -> SendResult:
-        """Send a half message, call ``local_execute(message, user_args)``, and end the transaction by its status.
+        """Send a half message, call ``local_execute(message, user_args)``, and end the transaction by the returned
+        status.
 
         Any exception, and any value that is no TransactionStatus, is UNKNOWN: the broker asks the checker.
         Raises: ProducerSendSyncFailed.
@@ -453,9 +453,9 @@ class TransactionMQProducer(Producer):
 
 
 class PushConsumer(_Client):
-    """Hands messages of a group to callbacks, which return a ConsumeStatus.
+    """Consumer that passes messages of a group to callbacks, which return a ConsumeStatus.
 
-    Any exception of a callback, and any other value, brings its message again.
+    After an exception of a callback, or any other value, the message is delivered again.
     """
 
     def __init__(
@@ -467,21 +467,21 @@ class PushConsumer(_Client):
         self.set_message_model(message_model)
 
     def set_message_model(self, model: int) -> None:
-        """Which members of the group get a message."""
+        """Set the message model."""
         self._set(model=MessageModel(model).name.lower())
 
     def set_thread_count(self, thread_count: int) -> None:
-        """Callbacks at once."""
+        """Set the number of concurrent callbacks."""
         self._set(threads=thread_count)
 
     def set_message_batch_max_size(self, max_size: int) -> None:
-        """Not needed: a callback gets one message at a time, there as here."""
+        """Do nothing: a callback gets one message at a time, there as here."""
         self._set()
 
     def subscribe(
         self, topic: str | bytes, callback: Callable[[ReceivedMessage], Any], expression: str | bytes = "*"
     ) -> None:
-        """Want a topic. A second call for a topic replaces callback and tags. Also while the consumer runs."""
+        """Subscribe to a topic. A second call for a topic replaces callback and tags. Also while running."""
         name = _text(topic)
         self._wanted[name] = callback, _text(expression)
         if self._runs:
@@ -501,7 +501,7 @@ class PushConsumer(_Client):
         return handle
 
     def start(self) -> None:
-        """Begin; after ``shutdown`` anew. A second call does nothing. Raises: PushConsumerStartFailed."""
+        """Start; after ``shutdown`` again. A second call does nothing. Raises: PushConsumerStartFailed."""
         if self._runs:
             return
         try:
@@ -515,7 +515,7 @@ class PushConsumer(_Client):
 
 
 class _RollBack(Exception):
-    """Ends a transaction's block so that the transaction is rolled back."""
+    """Error that rolls a transaction back."""
 
 
 def _text(given: str | bytes) -> str:

@@ -1,14 +1,15 @@
-"""A transport of kombu, and so of Celery, over this client: ``import mqfast.contrib.kombu``, then ``mqfast://host:9876//``.
+"""A transport of kombu, and so of Celery, over this client: ``import mqfast.contrib.kombu``, then
+``mqfast://host:9876//``.
 
     queue "celery"         topic kombu-celery, shared by the group kombu-celery
     exchange "pidbox"      topic kombu-x-pidbox: every queue that is bound to a fanout exchange, or that ends with its
                            consumer, reads all of it from its binding on, and keeps what matches
 
-A publisher puts a message into the topics of the lasting queues that it knows to be bound. Where it knows none, and for
-a fanout exchange, the message goes into the topic of the exchange.
+A publisher puts a message into the topics of all known bound durable queues. Without a known queue, and for a fanout
+exchange, the message goes into the topic of the exchange.
 
-Room: contrib. It must never confirm a message that the application has not acknowledged, and never touch clients that a
-parent process made. Readers are in ``kombu_readers.py``. Limits: docs/integrations.md.
+A message is confirmed only after the acknowledgement of the application, and clients of a parent process are not used.
+Readers are in ``kombu_readers.py``. Limits: docs/integrations.md.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ TRANSPORT_ALIASES["mqfast"] = "mqfast.contrib.kombu:Transport"
 
 
 def name_of(name: str, prefix: str = "kombu-") -> str:
-    """The topic or group for a name of AMQP: other characters than RocketMQ's are written as ``%2E``; one to one."""
+    """Return the topic or group for a name of AMQP: characters outside of RocketMQ's are written as ``%2E``; one to
+    one.
+    """
     return prefix + "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in name.encode())
 
 
@@ -60,7 +63,7 @@ class Channel(virtual.Channel):
         super().__init__(connection, **kwargs)
         self._transport = connection
         self._pid = os.getpid()
-        self._open: dict[str, tuple[SharedReader, Any]] = {}  # delivery tag -> what settles it
+        self._open: dict[str, tuple[SharedReader, Any]] = {}  # delivery tag -> reader and outcome
         self._no_ack: set[str] = set()
 
     # --- queues and exchanges ---
@@ -91,14 +94,14 @@ class Channel(virtual.Channel):
             self._purge(queue)
 
     def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> None:
-        """Forget a queue; what it has waiting is skipped. Its topic stays."""
+        """Delete a queue; its waiting messages are skipped. The topic stays."""
         if if_empty and self._size(queue):
             return
         is_bound = any(True for _ in self.state.queue_bindings(queue))
         super().queue_delete(queue, if_unused, **kwargs)
         if queue in self._transport.passing:
             self._transport.drop_reader(queue)
-        elif not is_bound:  # that of the anonymous exchange
+        elif not is_bound:  # of the anonymous exchange
             self._purge(queue)
 
     def _size(self, queue: str) -> int:
@@ -119,7 +122,7 @@ class Channel(virtual.Channel):
     # --- publish ---
 
     def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any) -> None:
-        """Publish to the lasting queues that are known to be bound, else to whoever reads the exchange."""
+        """Publish to the known bound durable queues, else to the topic of the exchange."""
         self._inplace_augment_message(message, exchange, routing_key)
         if not exchange:
             self._put(routing_key, message)
@@ -150,7 +153,7 @@ class Channel(virtual.Channel):
         return super().basic_consume(queue, no_ack, *args, **kwargs)
 
     def basic_cancel(self, consumer_tag: str) -> Any:
-        """End a consumer; messages that it has may still be acknowledged."""
+        """Cancel a consumer; its messages may still be acknowledged."""
         queue = self._tag_to_queue.get(consumer_tag)
         result = super().basic_cancel(consumer_tag)
         if queue is not None and queue not in self._active_queues and self._is_mine:
@@ -162,7 +165,7 @@ class Channel(virtual.Channel):
         return result
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
-        """One message, or None where the queue has none for this connection."""
+        """Return a message, or None if the queue has none for this connection."""
         reader = self._transport.reader(queue)
         if isinstance(reader, SharedReader):
             reader.check_soon()
@@ -187,16 +190,16 @@ class Channel(virtual.Channel):
 
     @staticmethod
     def _with_tag(payload: dict[str, Any]) -> dict[str, Any]:
-        payload["properties"]["delivery_tag"] = uuid()  # a message that comes twice is open twice
+        payload["properties"]["delivery_tag"] = uuid()  # a message with two deliveries is open twice
         return payload
 
     def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
-        """The message is done. In any order: the group's offset stays in front of the first one that is not."""
+        """Acknowledge a message, in any order: the group's offset stays before the first unacknowledged message."""
         super().basic_ack(delivery_tag, multiple)
         self._settle(delivery_tag, None)
 
     def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """The message is done, or with ``requeue`` it is sent back and comes again."""
+        """Reject a message; with ``requeue`` the message is sent back and delivered again."""
         super().basic_reject(delivery_tag, requeue)
         self._settle(delivery_tag, None)
 
@@ -208,11 +211,11 @@ class Channel(virtual.Channel):
         if entry is not None and self._is_mine:
             reader, outcome = entry
             reader.settle(outcome, level)
-        self._transport.arrived.set()  # there may be room for the next one
+        self._transport.arrived.set()  # there may be room for the next message
 
     @property
     def is_full(self) -> bool:
-        """Has a consumer as many messages as it may have at once?"""
+        """Return whether a consumer has as many unacknowledged messages as allowed."""
         return bool(self._consumers) and not self.qos.can_consume()
 
     @property
@@ -220,7 +223,7 @@ class Channel(virtual.Channel):
         return self._pid == os.getpid()
 
     def drain_events(self, timeout: float | None = None, callback: Any = None) -> Any:
-        """One message, or Empty at once; the transport waits."""
+        """Deliver a message, or raise Empty at once; the transport waits."""
         return super().drain_events(timeout=timeout, callback=callback)
 
 
@@ -231,20 +234,20 @@ class _Flag:
         self._queue: SimpleQueue[None] = SimpleQueue()
 
     def set(self) -> None:
-        """Wake the one thread that waits. Thread: any."""
+        """Wake the waiting thread. Thread: any."""
         if self._queue.empty():
             self._queue.put(None)
 
     def is_set(self) -> bool:
-        """Would ``wait`` return at once?"""
+        """Return whether ``wait`` would return at once."""
         return not self._queue.empty()
 
     def clear(self) -> None:
-        """Forget it."""
+        """Clear the flag."""
         self.wait(0.0)
 
     def wait(self, timeout_s: float) -> bool:
-        """Was it set in time? It is clear then."""
+        """Wait for the flag, and clear the flag. Returns: False at the timeout."""
         try:
             self._queue.get(timeout=timeout_s)
         except Empty:
@@ -302,19 +305,19 @@ class Transport(virtual.Transport):
 
     @property
     def admin(self) -> AdminClient:
-        """Asks and makes topics."""
+        """The admin client, created on first use."""
         if self._admin is None:
             self._admin = AdminClient(**self.arguments)
         return self._admin
 
     def establish_connection(self) -> Any:
-        """Ask the name servers. Raises: ConnectError; NoRoute where no broker is registered: kombu tries again."""
+        """Connect to the name servers. Raises: ConnectError; NoRoute without a registered broker: kombu tries again."""
         if not self.admin.clusters():
             raise NoRoute("expected a broker, the name servers know none: it may not have started yet")
         return super().establish_connection()
 
     def has_topic(self, topic: str) -> bool:
-        """Is there such a topic?"""
+        """Return whether there is such a topic."""
         try:
             self.admin.topic_stats(topic)
         except NoRoute:
@@ -322,20 +325,20 @@ class Transport(virtual.Transport):
         return True
 
     def ensure(self, topic: str, queues: int) -> None:
-        """Make a topic that is not there."""
+        """Create a missing topic."""
         if topic not in self._ensured:
             if not self.has_topic(topic):
                 self.admin.create_topic(topic, queues=queues)
             self._ensured.add(topic)
 
     def exchange_topic(self, exchange: str) -> str:
-        """The topic of an exchange, which is there then."""
+        """Return the topic of an exchange, created if missing."""
         topic = name_of(exchange, "kombu-x-")
         self.ensure(topic, 1)
         return topic
 
     def send(self, topic: str, message: dict[str, Any], tags: str = "") -> None:
-        """Store a message; one with an ETA is delivered then, where the broker can do that."""
+        """Store a message; a message with an ETA is delivered then, if the broker supports that."""
         if self._producer is None:
             self._producer = Producer("kombu", **self.arguments)
         body = dumps(message)
@@ -345,11 +348,11 @@ class Transport(virtual.Transport):
                 self._producer.send(topic, body, tags=tags or None, deliver_at=due_ms)
                 return
             except BrokerError:
-                pass  # no timed messages, or not for so long: the worker waits
+                pass  # no timed messages, or the delay is too long: the worker waits
         self._producer.send(topic, body, tags=tags or None)
 
     def waiting(self, name: str) -> int:
-        """How many messages of a queue its group has not done."""
+        """Return the count of messages of a queue that its group has not acknowledged."""
         try:
             ends = self.admin.topic_stats(name)
         except NoRoute:
@@ -360,7 +363,7 @@ class Transport(virtual.Transport):
             return sum(lag.max_offset - lag.min_offset for lag in ends.values())
 
     def skip(self, name: str) -> int:
-        """Move the group behind all messages. Returns: how many are skipped."""
+        """Move the group behind all messages. Returns: count of skipped messages."""
         count = self.waiting(name)
         if count:
             if name not in self.admin.groups():
@@ -371,7 +374,7 @@ class Transport(virtual.Transport):
     # --- readers ---
 
     def reader(self, queue: str) -> SharedReader | TailReader:
-        """What reads a queue."""
+        """Return the reader of a queue."""
         reader = self.readers.get(queue)
         if reader is None:
             topic = name_of(queue)
@@ -380,14 +383,14 @@ class Transport(virtual.Transport):
         return reader
 
     def tail(self, queue: str) -> TailReader:
-        """What reads the exchanges of a queue."""
+        """Return the reader of the exchanges of a queue."""
         reader = self.readers.get(queue)
         if not isinstance(reader, TailReader):
             reader = self.readers[queue] = TailReader(self.arguments, self.arrived.set)
         return reader
 
     def drop_reader(self, queue: str) -> None:
-        """Read a queue no more."""
+        """Close the reader of a queue."""
         reader = self.readers.pop(queue, None)
         if reader is not None and self._pid == os.getpid():
             reader.close()
@@ -395,7 +398,7 @@ class Transport(virtual.Transport):
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         """Deliver one message.
 
-        Raises: TimeoutError when none came; soon, where a long wait has no room for a message: Celery before 5.7
+        Raises: TimeoutError without a message; early if a long wait has no room for a message: Celery before 5.7
             acknowledges between two calls.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -415,7 +418,7 @@ class Transport(virtual.Transport):
                     raise TimeoutError("no room for a message: the prefetch count is reached") from None
 
     def close_connection(self, connection: Any) -> None:
-        """Send back what is not acknowledged, and end all clients; in a child of a fork they are the parent's."""
+        """Send back unacknowledged messages, and close all clients; in a forked child the clients are the parent's."""
         super().close_connection(connection)
         for queue in list(self.readers):
             self.drop_reader(queue)
@@ -428,7 +431,7 @@ class Transport(virtual.Transport):
 
 
 def _payload(delivery: Delivery) -> dict[str, Any]:
-    """The message as kombu wrote it; one of another client becomes one of plain bytes."""
+    """Return the message as kombu wrote the message; a message of another client becomes a payload of plain bytes."""
     try:
         payload = loads(delivery.body)
         if isinstance(payload["properties"]["delivery_info"], dict):

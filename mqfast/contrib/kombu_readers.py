@@ -1,7 +1,7 @@
-"""How the transport of kombu reads: a queue that workers share, and exchanges that everybody reads.
+"""The readers of the kombu transport: a queue shared by workers, and exchanges that every worker reads.
 
-Room: contrib. It must never confirm a message before ``settle`` says so. Consumers live in the loop of the thread of
-sync clients: a message that is not acknowledged yet is a task there, and needs no thread.
+A message is confirmed by ``settle`` only. Consumers run in the loop of the thread of sync clients: an unacknowledged
+message is a task there, and needs no thread.
 """
 
 from __future__ import annotations
@@ -34,15 +34,17 @@ Outcome = asyncio.Future[int | None]
 
 
 class _Member(AsyncPushConsumer):
-    """A push consumer that says what it has."""
+    """A push consumer with the state of its queues."""
 
     def holds(self, message: Delivery) -> bool:
-        """Is the message still this member's: nobody else has its queue, and it was not skipped? Thread: any."""
+        """Return whether a message is still this member's: the queue is assigned here, and no seek skipped the message.
+        Thread: any.
+        """
         assigned = self._engine.state.assigned.get(message.queue) if self._engine is not None else None
         return assigned is not None and assigned.pq.is_open(message)
 
     async def has_more(self) -> bool:
-        """Have its queues messages that no handler has got? Raises: ClientError."""
+        """Return whether the queues have messages that no handler got. Raises: ClientError."""
         engine = self._running()
         state = engine.state
         mine = [queue for queue in state.assigned.values() if not state.is_full(queue)]
@@ -57,7 +59,7 @@ class _Member(AsyncPushConsumer):
 class SharedReader:
     """A member of the group of a queue.
 
-    Args: name: topic and group. arrived: called when a message is there.
+    Args: name: topic and group. arrived: called after the arrival of a message.
     Thread: any.
     """
 
@@ -82,7 +84,7 @@ class SharedReader:
         self._io.call(self._consumer.start(), _START_S)
 
     async def _take(self, message: Delivery) -> None:
-        _ = message.body  # one that cannot be decompressed is refused here, and never reaches a worker
+        _ = message.body  # a message that cannot be decompressed is refused here, and reaches no worker
         outcome: Outcome = asyncio.get_running_loop().create_future()
         handler = asyncio.current_task()
         assert handler is not None
@@ -93,7 +95,7 @@ class SharedReader:
             raise Retry(level, "rejected, to come again")
 
     def next(self) -> tuple[SharedReader, Delivery, Outcome]:
-        """The next message; those that went to another member meanwhile are left to it. Raises: Empty."""
+        """Return the next message; messages of queues that moved to another member are skipped. Raises: Empty."""
         while True:
             try:
                 message, outcome, handler = self._inbox.popleft()
@@ -106,7 +108,7 @@ class SharedReader:
         return self, message, outcome
 
     def check_soon(self) -> None:
-        """Wait until a message is there, or the queues of this member have none. Raises: ClientError."""
+        """Wait until a message arrives, or the queues of this member are empty. Raises: ClientError."""
         if not self._inbox:
             self._io.call(self._look(), _START_S)
 
@@ -116,13 +118,13 @@ class SharedReader:
             await asyncio.sleep(0.005)
 
     def purge(self) -> None:
-        """What was not handed out is done."""
+        """Acknowledge the messages that were not handed out. Returns: their count."""
         with contextlib.suppress(IndexError):
             while True:
                 self.settle(self._inbox.popleft()[1], None)
 
     def settle(self, outcome: Outcome, level: int | None) -> None:
-        """A message is done, or comes again with a delay level."""
+        """Settle a message: acknowledge, or deliver again with a delay level."""
 
         def settle() -> None:
             if not outcome.done():
@@ -134,7 +136,7 @@ class SharedReader:
             self._io.submit(self._end())
 
     def close(self) -> None:
-        """Take no message any more; leave the group when those that were handed out are settled."""
+        """Stop reading; leave the group after the handed out messages are settled."""
         self._is_ending = True
         self._consumer.pause()
         if not self._handed_out and self._io.is_alive:
@@ -144,14 +146,14 @@ class SharedReader:
                 _log.warning("queue %s was left without a word: %s", self._consumer.group, error)
 
     async def _end(self) -> None:
-        await asyncio.sleep(0.01)  # handlers whose messages were settled just now
+        await asyncio.sleep(0.01)  # handlers with recently settled messages
         await self._consumer.close(1.5 if self._inbox else _CLOSE_S)
 
 
 class TailReader:
-    """Reads topics from a moment on, without a group's offsets.
+    """Reader of topics from a moment on, without a group's offsets.
 
-    Args: arrived: called when a message is there. Thread: any.
+    Args: arrived: called after the arrival of a message. Thread: any.
     """
 
     def __init__(self, arguments: Mapping[str, Any], arrived: Callable[[], None]) -> None:
@@ -164,7 +166,7 @@ class TailReader:
         self._io = io_thread.shared()
 
     def bind(self, topic: str, accepts: Callable[[str], bool]) -> None:
-        """Keep the messages of a topic from now on whose text is accepted. When this returns, none is missed."""
+        """Keep accepted messages of a topic from now on. No message after the return of this call is missed."""
         known = topic in self._accepts
         self._accepts.setdefault(topic, []).append(accepts)
         if not known:
@@ -205,20 +207,20 @@ class TailReader:
         return len(self._inbox)
 
     def next(self) -> Delivery:
-        """The next message. Raises: Empty."""
+        """Return the next message. Raises: Empty."""
         try:
             return self._inbox.popleft()
         except IndexError:
             raise Empty from None
 
     def purge(self) -> int:
-        """Forget what waits. Returns: how many messages."""
+        """Drop the waiting messages. Returns: their count."""
         count = len(self._inbox)
         self._inbox.clear()
         return count
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         if self._io.is_alive:
             try:
                 self._io.call(self._end(), _CLOSE_S)

@@ -1,7 +1,7 @@
 """A handler of the standard library's logging that sends records to a topic, as lines of JSON.
 
-Room: contrib. It must never block the thread that logs, never log through itself, and never hold up the end of the
-process for more than a second. A record that finds no room is dropped and counted.
+The logging thread never blocks, the handler logs nothing itself, and the end of the process waits for a second at most.
+A record without room is dropped and counted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class JsonFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without a line end."""
+        """Return the line, without a line end."""
         fields: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -99,7 +99,7 @@ class RocketMQHandler(logging.Handler):
             "mqfast-logging", namesrv_addr, linger_ms=5, close_timeout_s=_EXIT_S, max_in_flight=capacity
         )
         if self._is_own:
-            self._producer.start()  # now: no thread can begin any more once the process ends
+            self._producer.start()  # now: no thread can start at the end of the process
         self._capacity = capacity
         self._closed = False
         self.formatter = JsonFormatter()
@@ -114,11 +114,11 @@ class RocketMQHandler(logging.Handler):
         self._accepted = self._sent = self._dropped = self._failed = 0
 
     def after_fork(self) -> None:
-        """In a child: what waits is the parent's."""
+        """Forget the records of the parent, in a child."""
         self._begin_counts()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take a record, or drop it where ``capacity`` records wait. Never blocks, raises nothing."""
+        """Queue a record, or drop the record if ``capacity`` records wait. Never blocks, raises nothing."""
         name = record.name
         if name == "mqfast" or name.startswith("mqfast.") or record.threadName in _OWN_THREADS:
             return
@@ -159,7 +159,7 @@ class RocketMQHandler(logging.Handler):
             self._changed.notify_all()
 
     def flush(self) -> None:
-        """Wait until what was taken is sent, a second at most."""
+        """Wait until the queued records are sent, a second at most."""
         self._flush(_EXIT_S)
 
     def _flush(self, timeout_s: float) -> None:
@@ -167,7 +167,7 @@ class RocketMQHandler(logging.Handler):
             self._changed.wait_for(lambda: self._sent + self._failed >= self._accepted, timeout_s)
 
     def close(self) -> None:
-        """Send what was taken, a second at most, and end the handler's own producer. A second call does nothing."""
+        """Send the queued records, a second at most, and close an own producer. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -179,7 +179,7 @@ class RocketMQHandler(logging.Handler):
         super().close()
 
     def stats(self) -> dict[str, int]:
-        """How many records were sent, dropped (no room, or no text), failed (the send), and wait now."""
+        """Return counts of sent, dropped (no room, or no text), failed and waiting records."""
         waiting = self._accepted - self._sent - self._failed
         return {"sent": self._sent, "dropped": self._dropped, "failed": self._failed, "waiting": waiting}
 
@@ -188,7 +188,7 @@ _open: weakref.WeakSet[RocketMQHandler] = weakref.WeakSet()
 
 
 def _close_all() -> None:
-    """Before clients are closed at the end of the process, which registered themselves earlier."""
+    """Close all handlers at the end of the process, before the clients, which registered earlier."""
     for handler in list(_open):
         handler.close()
 

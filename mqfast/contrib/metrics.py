@@ -1,7 +1,7 @@
 """Metrics of clients for Prometheus, by the names of RocketMQ's 5.x clients.
 
-Room: contrib. It must never ask a broker anything: gauges are read out of the clients when somebody scrapes. Source:
-the histograms and gauges of the rocketmq-clients projects; times there are milliseconds, so they are here.
+No request goes to a broker: gauges are read from the clients at each scrape. Source: the histograms and gauges of the
+rocketmq-clients projects, with times in milliseconds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Client(Protocol):
 
 
 class MetricsHook(ClientHook):
-    """Pass it to clients, and let it watch them for the gauges.
+    """Hook with metrics, for any client; ``watch`` adds the gauges.
 
         metrics = MetricsHook()
         producer = metrics.watch(Producer("g", hooks=[metrics]))
@@ -66,17 +66,17 @@ class MetricsHook(ClientHook):
         registry.register(_Gauges(self._clients))
 
     def watch(self, client: Any) -> Any:
-        """Show gauges of a producer or push consumer for as long as it lives. Returns: the client."""
+        """Show gauges of a producer or push consumer for the lifetime of the client. Returns: the client."""
         self._clients.add(client)
         return client
 
     def after_send(self, context: SendContext) -> None:
-        """A send has ended."""
+        """Record the end of a send."""
         status = "success" if context.error is None else "failure"
         self._send.labels(context.message.topic, context.group, status).observe(context.seconds * 1000)
 
     def before_consume(self, context: ConsumeContext) -> None:
-        """A handler is about to be called."""
+        """Record the begin of a handler."""
         now_s = time.time()
         for message in context.messages:
             labels = message.topic, context.group
@@ -85,7 +85,7 @@ class MetricsHook(ClientHook):
             self._await.labels(*labels).observe(max(0.0, now_s - came_s) * 1000)
 
     def after_consume(self, context: ConsumeContext) -> None:
-        """A handler has ended."""
+        """Record the end of a handler."""
         if context.operation == "receive":
             return
         status = "success" if context.status is ConsumeStatus.CONSUME_SUCCESS and context.error is None else "failure"
@@ -93,7 +93,7 @@ class MetricsHook(ClientHook):
 
 
 class _Gauges(Collector):
-    """What the clients say of themselves, at each scrape."""
+    """Gauges of the clients, read at each scrape."""
 
     def __init__(self, clients: Iterable[_Client]) -> None:
         self._clients = clients
@@ -118,7 +118,7 @@ class _Gauges(Collector):
         for client in list(self._clients):
             try:
                 stats = client.stats()
-            except Exception:  # closed, or not started yet: nothing to show
+            except Exception:  # closed or not started: no gauges
                 continue
             if "in_flight" in stats:
                 add(3, stats["in_flight"], client.group)

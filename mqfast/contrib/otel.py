@@ -2,8 +2,8 @@
 
     producer:  "orders publish"  --traceparent, tracestate-->  consumer:  "orders process" or "orders receive"
 
-Room: contrib. It must never change a message of the application, only the copy that is sent. Source: the semantic
-conventions of OpenTelemetry for messaging and RocketMQ; W3C Trace Context.
+Only the sent copy of a message gets the properties. Source: the semantic conventions of OpenTelemetry for messaging and
+RocketMQ; W3C Trace Context.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _here: ContextVar[object] = ContextVar("mqfast.contrib.otel", default=None)
 
 
 class OtelHook(ClientHook):
-    """Pass it to any client: ``Producer("g", hooks=[OtelHook()])``.
+    """Hook with spans, for any client: ``Producer("g", hooks=[OtelHook()])``.
 
     A send gets a span of kind PRODUCER. A call of a handler, or one turn of a loop, gets a span ``process`` of kind
     CONSUMER, which is current meanwhile. Messages of a pull consumer get a span ``receive``. One message continues the
@@ -61,7 +61,7 @@ class OtelHook(ClientHook):
     # --- producers ---
 
     def before_send(self, context: SendContext) -> None:
-        """Begin a span, and put its context into a copy of the message."""
+        """Begin a span, and put the context into a copy of the message."""
         message = context.message
         span = self._tracer.start_span(
             self._name("publish", "send", message.topic),
@@ -74,7 +74,7 @@ class OtelHook(ClientHook):
         )
         context.state[_SPAN] = span
         if isinstance(message.properties, bytes):
-            return  # ready bytes are sent as they are
+            return  # ready bytes are sent unchanged
         carrier: dict[str, str] = {}
         self._propagator.inject(carrier, context=trace.set_span_in_context(span))
         context.message = replace(message, properties={**(message.properties or {}), **carrier})
@@ -95,7 +95,7 @@ class OtelHook(ClientHook):
     # --- consumers ---
 
     def before_consume(self, context: ConsumeContext) -> None:
-        """Begin a span that continues the trace of one message, or is linked to those of several; make it current."""
+        """Begin a span that continues the trace of a single message, or links several traces; make the span current."""
         messages = context.messages
         operation = context.operation
         origins = [self._propagator.extract(message.properties, context=_EMPTY) for message in messages]
@@ -185,7 +185,9 @@ def _received(messages: Sequence[Delivery]) -> dict[str, Any]:
 
 
 def _is_here(mark: Token[object]) -> bool:
-    """Does the end come in the context of the begin? An executor's does not, and its begin made nothing current."""
+    """Return whether the end runs in the context of the begin. In an executor not; the begin made no span current
+    there.
+    """
     try:
         _here.reset(mark)
     except ValueError:

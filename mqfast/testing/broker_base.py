@@ -1,7 +1,7 @@
 """Name servers and brokers inside of the test process, with the actions, queries and waits of a test.
 
-Room: testing. It must never touch the event loop of the application, and never leave a thread, a file or a connection
-behind ``close``. The servers are those of ``mqfast namesrv`` and ``mqfast broker``; see ``cluster.py``.
+The event loop of the application is not used, and ``close`` ends every thread, file and connection. The servers are
+those of ``mqfast namesrv`` and ``mqfast broker``; see ``cluster.py``.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class BrokerBase:
     # --- start and end ---
 
     def start(self) -> Self:
-        """Serve; by ``with`` as well. Raises: OSError where a directory or port cannot be had; as ``open_store``."""
+        """Start; ``with`` does as well. Raises: OSError without a directory or port; as ``open_store``."""
         if self._started:
             raise UsageError("start: expected a broker that is not started, found one that is")
         self._place = ScratchDirectory()
@@ -104,7 +104,7 @@ class BrokerBase:
             raise
 
     def start_at(self, path: str, state: Mapping[str, Any]) -> Self:
-        """As ``start``, in a directory of the caller's, on the ports and stores of a ``state`` of before."""
+        """Start in a directory of the caller, on the ports and stores of an earlier ``state``."""
         self._host = EventLoopThread()
         try:
             root = path if self._store is None else self._store
@@ -141,7 +141,7 @@ class BrokerBase:
         return self._host.run(self._steps.advance_to(ms), timeout_s=600)
 
     def close(self) -> None:
-        """End the clients that were made here, then the servers; remove what was made. A second call does nothing."""
+        """Close the clients of this broker, then the servers; remove the files. A second call does nothing."""
         if not self._started or self._pid != os.getpid():
             return
         self._started = False
@@ -155,21 +155,21 @@ class BrokerBase:
                 self._place.remove()
 
     def leave(self) -> None:
-        """Remove what was made, without an orderly end; for the end of the interpreter."""
+        """Remove the files without an orderly end, at the exit of the interpreter."""
         if self._started and self._pid == os.getpid() and self._place is not None:
             self._cluster.leave(keeps_stores=self._store is not None)
             self._place.remove()
 
     def state(self) -> Mapping[str, Any]:
-        """Ports and stores, for ``start_at``."""
+        """Return ports and stores, for ``start_at``."""
         return self._call(self._cluster.state)
 
     def flushed(self) -> Mapping[str, int]:
-        """The directory of each store that is open, and the physical offset up to which syncs came."""
+        """Return the directory of each open store, and the physical offset up to which syncs came."""
         return self._call(self._cluster.flushed)
 
     def close_clients(self) -> None:
-        """End the clients that were made here, the last one first."""
+        """Close the clients of this broker, the newest first."""
         clients, self._clients = self._clients, []
         for client in reversed(clients):
             client.close()
@@ -197,13 +197,13 @@ class BrokerBase:
 
     @property
     def namesrv_addr(self) -> str:
-        """The name servers, as ``127.0.0.1:40001;127.0.0.1:40002``; a forked child may read it, too."""
+        """The name servers, as ``127.0.0.1:40001;127.0.0.1:40002``; readable in a forked child, too."""
         self._check_started()
         return self._namesrv_addr
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """Name -> host:port of every broker; a forked child may read it, too."""
+        """Name -> host:port of every broker; readable in a forked child, too."""
         self._check_started()
         return dict(self._addresses)
 
@@ -223,12 +223,12 @@ class BrokerBase:
         self._steps.reset()
 
     def prepare_reset(self) -> None:
-        """Open the store of the next ``reset`` now, in the background; the reset is quicker then."""
+        """Open the store of the next ``reset`` in the background, which makes the reset faster."""
         if self._store is None:
             self._call(self._cluster.prepare_all)
 
     def stop(self, broker: str = "") -> None:
-        """End a broker as SIGTERM does; all of them for an empty name; name servers are namesrv-1, namesrv-2, ...
+        """Stop a broker as SIGTERM does; all brokers for an empty name; name servers are namesrv-1, namesrv-2, ...
 
         Raises: UsageError for a name that is none.
         """
@@ -236,7 +236,7 @@ class BrokerBase:
         self._host.run(self._cluster.stop(broker))
 
     def kill(self, broker: str = "", *, power_loss: bool = False) -> None:
-        """End a broker as SIGKILL does: connections break, nothing is answered or written any more.
+        """Kill a broker as SIGKILL does: connections break, and nothing more is answered or written.
 
         Args: power_loss: what no sync covered is lost as well. Raises: UsageError.
         """
@@ -244,38 +244,38 @@ class BrokerBase:
         self._host.run(self._cluster.kill(broker, power_loss=power_loss))
 
     def restart(self, broker: str = "") -> None:
-        """Let a broker serve again, on its port and with what its store has. Raises: UsageError."""
+        """Restart a broker on its port and with the content of its store. Raises: UsageError."""
         self._call(lambda: None)
         self._host.run(self._cluster.restart(broker))
 
     # --- clients, closed with the broker ---
 
     def producer(self, group: str = "test-producer", **arguments: Any) -> Producer:
-        """A producer of this cluster. Args: as those of ``mqfast.client.Producer``."""
+        """Return a producer of this cluster. Args: those of ``mqfast.client.Producer``."""
         from mqfast.client import Producer
 
         return self._keep(Producer(group, self.namesrv_addr, **arguments))
 
     def consumer(self, group: str = "test-consumer", **arguments: Any) -> PushConsumer:
-        """A consumer of this cluster that begins with the first message.
+        """Return a consumer of this cluster that begins with the first message.
 
-        Args: as those of ``mqfast.client.PushConsumer``.
+        Args: those of ``mqfast.client.PushConsumer``.
         """
         from mqfast.client import PushConsumer
 
         return self._keep(PushConsumer(group, self.namesrv_addr, **{"from_where": "earliest", **arguments}))
 
     def puller(self, group: str = "test-puller", **arguments: Any) -> PullConsumer:
-        """A pull consumer of this cluster that begins with the first message.
+        """Return a pull consumer of this cluster that begins with the first message.
 
-        Args: as those of ``mqfast.client.PullConsumer``.
+        Args: those of ``mqfast.client.PullConsumer``.
         """
         from mqfast.client import PullConsumer
 
         return self._keep(PullConsumer(group, self.namesrv_addr, **{"from_where": "earliest", **arguments}))
 
     def admin(self, **arguments: Any) -> AdminClient:
-        """An admin of this cluster. Args: as those of ``mqfast.client.AdminClient``."""
+        """Return an admin client of this cluster. Args: those of ``mqfast.client.AdminClient``."""
         from mqfast.client import AdminClient
 
         return self._keep(AdminClient(self.namesrv_addr, **arguments))
@@ -287,7 +287,7 @@ class BrokerBase:
     # --- act ---
 
     def create_topics(self, *, topics: Iterable[str] | Mapping[str, int] = (), groups: Iterable[str] = ()) -> None:
-        """Make topics and groups until the next ``reset``. Args: as those of the constructor. Raises: UsageError."""
+        """Create topics and groups until the next ``reset``. Args: those of the constructor. Raises: UsageError."""
         named = named_topics(topics)
         wanted = named_groups(groups)
         self._call(lambda: None)
@@ -295,12 +295,12 @@ class BrokerBase:
             self._host.run(self._cluster.furnish_all(named, wanted))
 
     def create_topic(self, topic: str, queues: int = _QUEUES, *, perm: str = "rw", order: bool = False) -> None:
-        """Make a topic on all brokers, or change it; when this returns, name servers know it. Raises: UsageError."""
+        """Create or change a topic on all brokers; the name servers know the topic on return. Raises: UsageError."""
         self._call(lambda: None)
         self._host.run(self._acts.create_topic(topic, queues, perm=perm, order=order))
 
     def send(self, topic: str, *bodies: Body, **fields: Any) -> Sequence[SendResult]:
-        """Store messages by the brokers themselves: without a producer, and past faults of connections.
+        """Store messages by the brokers themselves: without a producer, and unaffected by faults of connections.
 
         Args: fields: tags, keys, properties, queue_id, broker, sharding_key, delay_level, delay_s, deliver_at.
         Returns: a SendResult for each body. Raises: UsageError; BrokerError for a message that a broker refuses.
@@ -313,36 +313,37 @@ class BrokerBase:
     def messages(
         self, topic: str, *, queue_id: int | None = None, tags: str | None = None, key: str | None = None
     ) -> Sequence[Delivery]:
-        """The messages of a topic, in the order in which they were stored. Args: tags: ``"a || b"``."""
+        """Return the messages of a topic in the order of storage. Args: tags: ``"a || b"``."""
         return self._call(look.messages, self._cluster, topic, queue_id=queue_id, tags=tags, key=key)
 
     def dead_letters(self, group: str) -> Sequence[Delivery]:
-        """The messages that a group has given up."""
+        """Return the dead letters of a group."""
         return self.messages(f"%DLQ%{group}")
 
     def scheduled(self) -> Sequence[tuple[datetime, Delivery]]:
-        """What waits for its time, the next one first; its property REAL_TOPIC names the topic."""
+        """Return the scheduled messages, the next first; the property REAL_TOPIC names the topic."""
         return self._call(look.scheduled, self._cluster)
 
     def offset(self, group: str, topic: str) -> Mapping[MessageQueue, int]:
-        """The offsets that a group has committed."""
+        """Return the committed offsets of a group."""
         return self._call(look.committed, self._cluster, group, topic)
 
     def requests(self, *codes: int) -> Sequence[Asked]:
-        """What clients asked of brokers and name servers, the last 10,000 in order. Args: codes: only these."""
+        """Return the last 10,000 requests of clients to brokers and name servers, in order. Args: codes: only these."""
         wanted = {int(code) for code in codes}
         return self._call(lambda: [asked for asked in self._cluster.gate.asked if not wanted or asked.code in wanted])
 
     def describe(self) -> str:
-        """The cluster as text, as failures show it."""
+        """Return the cluster as text, as failures show the cluster."""
         return self._call(describe, self._cluster)
 
     # --- wait ---
 
     def wait_for(self, topic: str, count: int = 1, *, timeout_s: float = 5.0, **match: Any) -> Sequence[Delivery]:
-        """Wait until a topic has so many messages. Returns: those that match.
+        """Wait until a topic has so many messages. Returns: the matching messages.
 
-        Args: match: as ``assert_sent``: body, tags, key; queue_id. Raises: AssertionError with a picture.
+        Args: match: as ``assert_sent``: body, tags, key; queue_id. Raises: AssertionError with the state of the
+            cluster.
         """
         wanted = BrokerArguments(topic, match)
         checks.seconds("timeout_s", timeout_s, WAIT_S_MAX)
@@ -362,9 +363,9 @@ class BrokerBase:
         return list(seen)
 
     def wait_consumed(self, group: str, topic: str | None = None, *, timeout_s: float = 5.0) -> None:
-        """Wait until a group has consumed all that is there: of a topic, or of all that it reads, retries included.
+        """Wait until a group has consumed all messages: of a topic, or of all its topics, retries included.
 
-        Raises: AssertionError with a picture.
+        Raises: AssertionError with the state of the cluster.
         """
 
         def look_for() -> bool | None:
@@ -380,13 +381,15 @@ class BrokerBase:
             self._fail(f"wait_consumed: expected group {group} to have consumed {what} within {timeout_s:g} s")
 
     def wait_until(self, condition: Callable[[], object], *, timeout_s: float = 5.0) -> None:
-        """Wait until a condition is true. Raises: AssertionError with a picture; what the condition raises."""
+        """Wait until a condition is true. Raises: AssertionError with the state of the cluster; errors of the
+        condition.
+        """
         if not until_true(condition, timeout_s):
             name = getattr(condition, "__name__", repr(condition))
             self._fail(f"wait_until: expected {name} to be true within {timeout_s:g} s")
 
     def wait_members(self, group: str, count: int, *, timeout_s: float = 5.0) -> None:
-        """Wait until a consumer group has so many members. Raises: AssertionError with a picture."""
+        """Wait until a consumer group has so many members. Raises: AssertionError with the state of the cluster."""
 
         checks.seconds("timeout_s", timeout_s, WAIT_S_MAX)
         checks.whole("count", count, 0, 1 << 31)
@@ -409,7 +412,9 @@ class BrokerBase:
         key: str | None = None,
         times: int | None = None,
     ) -> Sequence[Delivery]:
-        """A topic has such a message; with times: exactly so many. Returns: them. Raises: AssertionError."""
+        """Assert that a topic has such a message; with times: exactly so many. Returns: the messages. Raises:
+        AssertionError.
+        """
         wanted = BrokerArguments(topic, {"body": body, "tags": tags, "key": key})
         messages: list[Delivery] = wanted.among(self.messages)
         if len(messages) != times if times is not None else not messages:
@@ -418,19 +423,19 @@ class BrokerBase:
         return messages
 
     def assert_nothing_sent(self, topic: str) -> None:
-        """A topic has no message. Raises: AssertionError."""
+        """Assert that a topic has no message. Raises: AssertionError."""
         messages = self.messages(topic)
         if messages:
             self._fail(f"assert_nothing_sent: expected no message in {topic}, found {len(messages)}")
 
     def assert_consumed_once(self, group: str, topic: str) -> None:
-        """A group got every message of a topic, none twice, and sent none back. Raises: AssertionError."""
+        """Assert that a group got every message of a topic once, and sent none back. Raises: AssertionError."""
         wrong = self._call(self._acts.consumed_otherwise, group, topic)
         if wrong:
             self._fail(f"assert_consumed_once: expected every message of {topic} once for group {group}, found {wrong}")
 
     def assert_in_order(self, topic: str, *, by: str = "__SHARDINGKEY") -> None:
-        """Messages with the same value of a property are in one queue, in the order of their birth.
+        """Assert that messages with the same value of a property are in one queue, in the order of their birth.
 
         Raises: AssertionError.
         """
@@ -444,7 +449,7 @@ class BrokerBase:
 
 
 class BrokerArguments:
-    """What a test looks for in a topic. Raises: UsageError."""
+    """Arguments that select messages of a topic. Raises: UsageError."""
 
     def __init__(self, topic: str, match: Mapping[str, Any]) -> None:
         unknown = match.keys() - {"body", "tags", "key", "queue_id"}
@@ -458,7 +463,7 @@ class BrokerArguments:
         self._body = body.encode() if isinstance(body, str) else None if body is None else bytes(body)
 
     def among(self, messages: Callable[..., Sequence[Delivery]]) -> list[Delivery]:
-        """Those that match. Args: messages: as ``Broker.messages``."""
+        """Return the matching messages. Args: messages: as ``Broker.messages``."""
         sent = list(messages(self._topic, **self._fields))
         return sent if self._body is None else [message for message in sent if message.body == self._body]
 
@@ -468,7 +473,7 @@ class BrokerArguments:
 
 
 def named_topics(topics: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
-    """Name -> queues. Raises: UsageError."""
+    """Return name -> queues. Raises: UsageError."""
     from mqfast.broker.metadata.topic_manager import illegal_topic
 
     if isinstance(topics, Mapping):
@@ -484,7 +489,7 @@ def named_topics(topics: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
 
 
 def named_groups(groups: Iterable[str]) -> list[str]:
-    """The names. Raises: UsageError."""
+    """Return the names of groups. Raises: UsageError."""
     names = [groups] if isinstance(groups, str) else list(groups)
     for given in names:
         name: object = given
@@ -497,7 +502,7 @@ _running: weakref.WeakSet[BrokerBase] = weakref.WeakSet()
 
 
 def _leave_all() -> None:
-    """The interpreter ends, and threads cannot be started any more: nothing stays on the disk."""
+    """Remove all files at the exit of the interpreter, when no thread can be started any more."""
     for broker in list(_running):
         broker.leave()
 

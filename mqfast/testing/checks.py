@@ -1,4 +1,4 @@
-"""Checks of what a test gives: an error at once, with what was expected and what was found."""
+"""Checks of the arguments of a test: an error at once, with the expected and the given value."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ __all__ = ["flag", "seconds", "whole"]
 
 
 def whole(name: str, value: object, low: int, high: int) -> int:
-    """A whole number within bounds. Raises: UsageError."""
+    """Check a whole number within bounds. Raises: UsageError."""
     if not is_whole(value, low, high):
         raise UsageError(f"{name}: expected a whole number from {low} to {high}, found {value!r}")
     return value
 
 
 def flag(name: str, value: object) -> bool:
-    """True or False. Raises: UsageError."""
+    """Check True or False. Raises: UsageError."""
     return checked_flag(name, value, error=UsageError)
 
 
 def seconds(name: str, value: object, high: float) -> float:
-    """Seconds from 0 on. Raises: UsageError."""
+    """Check seconds from 0 on. Raises: UsageError."""
     if not is_number(value, 0, high):
         raise UsageError(f"{name}: expected 0 to {high:g} seconds, found {value!r}")
     return float(value)

@@ -1,7 +1,6 @@
 """The servers of a test: name servers and brokers on free ports of the loopback interface, in one event loop.
 
-Room: testing. It must never be called from outside of the loop (``host.py`` does that), and never delete a directory
-that it did not make.
+Runs in the loop only, by ``event_loop_thread.py``. Only directories of the cluster are deleted.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ SMALL: Final = {
     "mappedFileSizeConsumeQueue": str(3000 * 20),
     "maxHashSlotNum": "5000",
     "maxIndexNum": "20000",
-    "flushDiskType": "SYNC_FLUSH",  # what was acknowledged survives a power cut
+    "flushDiskType": "SYNC_FLUSH",  # acknowledged messages survive a power cut
 }
 AT_ONCE: Final = " ".join(["0s"] * 18)
 
@@ -59,13 +58,13 @@ def _steady_ms() -> int:
 
 
 def check_settings(settings: Mapping[str, object]) -> None:
-    """Are these settings of a broker? Raises: ConfigError."""
+    """Check settings of a broker. Raises: ConfigError."""
     config = BrokerConfig()
     config.take({name: str(value) for name, value in settings.items()}, "config")
     if config.unknown:
         raise ConfigError(next(line for line in config.warnings if config.unknown[0] in line))
-    # Of a value that is none a broker takes the default, as Java's does, and a test would not notice. Settings that are
-    # RocketMQ's and have no effect here are taken: they come from real start files.
+    # For an invalid value a broker uses the default, as Java's does, and a test would not notice. Settings of RocketMQ
+    # without effect here are accepted: real start files contain them.
     if warnings := config.store_config().warnings:
         raise ConfigError(warnings[0])
 
@@ -73,7 +72,7 @@ def check_settings(settings: Mapping[str, object]) -> None:
 class RunningServer:
     """One broker of the cluster.
 
-    Attributes: ``state``: running, stopped or killed; ``broker``: the one that runs, or the last one.
+    Attributes: ``state``: running, stopped or killed; ``broker``: the running broker, or the last.
     """
 
     def __init__(self, name: str, path: str, settings: Mapping[str, str]) -> None:
@@ -90,26 +89,26 @@ class RunningServer:
 
     @property
     def context(self) -> BrokerContext:
-        """What the parts of the broker share."""
+        """Return the shared parts of the broker."""
         return self.broker.context
 
     @property
     def parts(self) -> Parts:
-        """The parts of the broker."""
+        """Return the parts of the broker."""
         return self.broker.parts
 
     @property
     def is_running(self) -> bool:
-        """Does it serve?"""
+        """Return whether the broker serves."""
         return self.state == RUNNING
 
     @property
     def store_path(self) -> str:
-        """The directory of its store."""
+        """Return the directory of the broker's store."""
         return f"{self.path}.{self.generation}" if self.generation else self.path
 
     def config(self, path: str) -> BrokerConfig:
-        """Its settings as a broker reads them, with a store there. Raises: ConfigError."""
+        """Return the settings as a broker reads settings, with a store there. Raises: ConfigError."""
         config = BrokerConfig()
         config.take({**self.settings, "storePathRootDir": path}, "mqfast.testing.Broker")
         return config
@@ -159,7 +158,7 @@ class RunningCluster:
     # --- start and end ---
 
     async def start(self) -> None:
-        """Serve. Raises: OSError where no port can be had; as ``open_store``."""
+        """Start. Raises: OSError without a free port; as ``open_store``."""
         try:
             for name in self.name_servers:
                 await self._start_name_server(name)
@@ -170,7 +169,7 @@ class RunningCluster:
 
     @property
     def namesrv_addr(self) -> str:
-        """The name servers, between semicolons."""
+        """Return the name servers, between semicolons."""
         return ";".join(f"127.0.0.1:{self._ports[name]}" for name in self.name_servers)
 
     async def _start_name_server(self, name: str) -> None:
@@ -192,7 +191,7 @@ class RunningCluster:
         self._ports[name] = server.address[1]
 
     async def start_member(self, member: RunningServer) -> None:
-        """Let a broker serve, on its store and, where it served before, on its port."""
+        """Start a broker on its store and, after an earlier start, on its port."""
         config = member.config(member.store_path)
         config.take({"namesrvAddr": self.namesrv_addr}, "mqfast.testing")
         member.os_api = self._door()
@@ -222,11 +221,11 @@ class RunningCluster:
         return os_api
 
     async def furnish_all(self, topics: Mapping[str, int], groups: Iterable[str]) -> None:
-        """Make topics and groups on all brokers that run; when this returns, name servers know them."""
+        """Create topics and groups on all running brokers; the name servers know the topics on return."""
         await asyncio.gather(*(self.create_topics(member, topics, groups) for member in self.running()))
 
     async def create_topics(self, member: RunningServer, topics: Mapping[str, int], groups: Iterable[str]) -> None:
-        """Make topics and groups on a broker, where they are not there."""
+        """Create missing topics and groups on a broker."""
         context = member.context
         missing = {name: queues for name, queues in topics.items() if name not in context.topics.table}
         for name, queues in missing.items():
@@ -241,7 +240,7 @@ class RunningCluster:
         await context.changes.settled()
 
     async def close(self) -> None:
-        """End everything and remove what was made."""
+        """Close everything and remove the files."""
         for member in self.members.values():
             await self.stop_member(member)
             await self._drop_spare(member)
@@ -252,24 +251,24 @@ class RunningCluster:
         self.time.on_change = lambda _ahead_ms, _stands_ms: None
 
     def state(self) -> dict[str, Any]:
-        """Ports and stores, for ``take_state``."""
+        """Return ports and stores, for ``take_state``."""
         return {
             "ports": dict(self._ports),
             "members": {member.name: (member.port, member.generation) for member in self.members.values()},
         }
 
     def take_state(self, state: Mapping[str, Any]) -> None:
-        """Start on these ports and stores."""
+        """Use these ports and stores at the start."""
         self._ports.update(state.get("ports", {}))
         for name, (port, generation) in state.get("members", {}).items():
             self.members[name].port, self.members[name].generation = port, generation
 
     def flushed(self) -> dict[str, int]:
-        """The directory of each open store, and the physical offset up to which syncs came."""
+        """Return the directory of each open store, and the physical offset up to which syncs came."""
         return {member.store_path: member.context.engine.log.flushed for member in self.running()}
 
     def leave(self, *, keeps_stores: bool) -> None:
-        """Close all stores, whatever the loop does; for the end of the interpreter, from its thread."""
+        """Close all stores from the thread of the interpreter's exit, whatever the loop does."""
         for member in self.members.values():
             opened = [(member.os_api, member.context.store)] if member.is_running else []
             if member._spare is not None and member._spare.done():
@@ -283,7 +282,7 @@ class RunningCluster:
     # --- one server ---
 
     def named(self, name: str) -> list[str]:
-        """The servers of this name; all brokers for an empty one. Raises: UsageError."""
+        """Return the servers of this name; all brokers for an empty name. Raises: UsageError."""
         if not name:
             return list(self.members)
         if name not in self.members and name not in self.name_servers:
@@ -291,12 +290,12 @@ class RunningCluster:
         return [name]
 
     async def stop(self, name: str) -> None:
-        """End servers in order."""
+        """Stop servers in order."""
         for server in self.named(name):
             await (self.stop_member(self.members[server]) if server in self.members else self.stop_name_server(server))
 
     async def stop_member(self, member: RunningServer) -> None:
-        """End a broker as SIGTERM does."""
+        """Stop a broker as SIGTERM does."""
         if member.is_running:
             member.state = "stopped"
             try:
@@ -306,14 +305,14 @@ class RunningCluster:
             self._held.hold([member.port or 0])
 
     async def stop_name_server(self, name: str) -> None:
-        """End a name server."""
+        """Stop a name server."""
         server, self.name_servers[name] = self.name_servers[name], None
         if server is not None:
             await server.stop()
             self._held.hold([self._ports[name]])
 
     async def kill(self, name: str, *, power_loss: bool) -> None:
-        """End servers as SIGKILL does; power_loss: what no sync covered is gone as well."""
+        """Kill servers as SIGKILL does; power_loss: unsynced data is lost as well."""
         ends = [server for server in self.named(name) if name or self.members[server].is_running]
         if power_loss and not ends:
             raise UsageError("kill: expected a running broker for power_loss, found none")
@@ -334,13 +333,13 @@ class RunningCluster:
         try:
             await member.broker.abandon()
         except MqfastError as error:
-            _log.debug("%s was killed: %s", member.name, error)  # a store that had failed before says so
+            _log.debug("%s was killed: %s", member.name, error)  # a store with an earlier failure reports the failure
         self._held.hold([member.port or 0])
         if power_loss:
             await asyncio.get_running_loop().run_in_executor(None, cut_power, member.store_path, flushed)
 
     async def restart(self, name: str) -> None:
-        """Let servers serve again; those that run are stopped first."""
+        """Restart servers; running servers are stopped first."""
         for server in self.named(name):
             if server in self.members:
                 await self.stop_member(self.members[server])
@@ -348,14 +347,14 @@ class RunningCluster:
             else:
                 await self.stop_name_server(server)
                 await self._start_name_server(server)
-                for member in self.running():  # else a broker would do it within half a minute
+                for member in self.running():  # else a broker would register within half a minute
                     member.context.registration.register_soon()
                     await member.context.registration.wait_registered(1.0)
 
     # --- all anew ---
 
     async def reset(self) -> None:
-        """Empty: messages, offsets, groups, faults, clock; ports, connections and the first topics stay."""
+        """Empty messages, offsets, groups, faults, clock; ports, connections and the first topics stay."""
         self.gate.forget()
         self.disk.heal()
         self.time.reset()
@@ -395,7 +394,7 @@ class RunningCluster:
         self.restart_offsets(member)
 
     def prepare_all(self) -> None:
-        """As ``prepare``, for all brokers."""
+        """Prepare all brokers, as ``prepare``."""
         for member in self.running():
             self.prepare(member)
 
@@ -416,7 +415,7 @@ class RunningCluster:
             member._spare = asyncio.get_running_loop().run_in_executor(None, open_one)
 
     def _fill(self, config: BrokerConfig, tables: ConfigTables, levels: int) -> None:
-        """What a broker's tables have at a start, and a test's first topics and groups."""
+        """Fill a broker's tables as at a start, with a test's first topics and groups."""
         for name, queues in self.topics.items():
             tables.topics.put(name, TopicManager.raw(name, queues, READ | WRITE))
         for group in self.groups:
@@ -436,7 +435,7 @@ class RunningCluster:
             await asyncio.wait(member.retired)
 
     def _later(self, member: RunningServer, work: Callable[[], None]) -> None:
-        """Do something in a thread, when there is time; the end waits for it."""
+        """Run a function in a thread; ``close`` waits for the thread."""
         future = asyncio.get_running_loop().run_in_executor(None, work)
         member.retired.add(future)
         future.add_done_callback(member.retired.discard)
@@ -444,14 +443,14 @@ class RunningCluster:
     # --- faults ---
 
     def drop_connections(self) -> int:
-        """Cut the connections of all clients."""
+        """Close the connections of all clients."""
         clients = [channel for channel in self.gate.channels if not channel.is_broker]
         for channel in clients:
             channel.abort()
         return len(clients)
 
     def trigger_rebalance(self) -> None:
-        """Tell all consumers that their groups changed (40)."""
+        """Notify all consumers that their groups changed (40)."""
         for member in self.running():
             for group in member.context.consumers.groups():
                 for channel in group.members:
@@ -460,7 +459,7 @@ class RunningCluster:
                     )
 
     def restart_offsets(self, member: RunningServer) -> None:
-        """Tell push consumers that are still there that their queues begin at 0 again (220)."""
+        """Notify connected push consumers that their queues begin at 0 again (220)."""
         for group in member.context.consumers.groups():
             for topic in group.subscriptions:
                 config = member.context.topics.get(topic)
@@ -480,7 +479,7 @@ class RunningCluster:
         return Reader.of(group, channel)
 
     def disk_changed(self) -> None:
-        """Let all brokers feel the disk as it is now."""
+        """Apply the present faults of the disk to all brokers."""
         for member in self.running():
             self.disk.apply(member.os_api, member.context.store)
 
@@ -489,12 +488,12 @@ class RunningCluster:
             member.os_api.set_clock(ahead_ms, stands_ms)
 
     def running(self) -> list[RunningServer]:
-        """The brokers that serve."""
+        """Return the brokers that serve."""
         return [member for member in self.members.values() if member.is_running]
 
 
 def _throw_away(store: MessageStore, path: str) -> None:
-    """Close a store behind a dead door, and remove its directory."""
+    """Close a store behind a dead OsApi, and remove its directory."""
     try:
         store.close()
     finally:

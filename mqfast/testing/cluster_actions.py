@@ -1,7 +1,7 @@
-"""What a test does to its brokers without a client, and what it finds out of what consumers did.
+"""Actions of a test on its brokers without a client, and checks of the work of consumers.
 
-Room: testing. It must never send by a connection: faults and the list of requests are for the application under test.
-Thread: that of the event loop.
+No connection is used: faults and the list of requests are for the application under test. Thread: that of the event
+loop.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STORED: Final = {
 _FIELDS: Final = (
     "broker", "deliver_at", "delay_level", "delay_s", "keys", "properties", "queue_id", "sharding_key", "tags",
 )  # fmt: skip
-# Topics of messages that came back, and what brokers write on those: a test puts dead letters of its own there.
+# Topics of messages that returned, and properties that brokers add there: a test stores dead letters of its own.
 _BACK: Final = (RETRY_PREFIX, DLQ_PREFIX)
 _OF_THE_DEAD: Final = (
     names.RETRY_TOPIC, names.ORIGIN_MESSAGE_ID, names.MAX_RECONSUME_TIMES, names.DLQ_ORIGIN_TOPIC,
@@ -51,7 +51,7 @@ class Acts:
         self._turns = itertools.count()
 
     async def create_topic(self, topic: str, queues: int, *, perm: str, order: bool) -> None:
-        """Make a topic on all brokers that run, or change it. Raises: UsageError."""
+        """Create or change a topic on all running brokers. Raises: UsageError."""
         given: Sequence[object] = (topic, perm, order)
         wrong = illegal_topic(topic) if isinstance(given[0], str) else f"expected the name of a topic, found {topic!r}"
         if wrong:
@@ -108,7 +108,9 @@ class Acts:
         return self._result(member, record, unique, await context.writer.stored(record))
 
     def _properties(self, topic: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Properties as a client makes them of its arguments; delays are by the cluster's time. Raises: UsageError."""
+        """Return properties as a client makes properties of arguments; delays use the cluster's time. Raises:
+        UsageError.
+        """
         given = {name: value for name, value in fields.items() if name not in ("broker", "queue_id")}
         names.refuse_reserved(fields.get("properties") or {}, allowed=_OF_THE_DEAD if topic.startswith(_BACK) else ())
         pairs = Message(topic, b"", **given).merged_properties(fields.get("properties") or {})
@@ -147,7 +149,7 @@ class Acts:
     # --- what consumers did ---
 
     def consumed_otherwise(self, group: str, topic: str) -> str:
-        """What a group did not do once with the messages of a topic, in words; empty: nothing."""
+        """Return the messages of a topic that a group did not consume exactly once, in words; empty if none."""
         wrong = []
         for lag in look.lags(self._cluster, group, topic):
             if lag.behind > 0:
@@ -167,7 +169,7 @@ class Acts:
         return "; ".join(wrong)
 
     def out_of_order(self, topic: str, by: str) -> str:
-        """What is not in order, in words; empty: all is."""
+        """Return the first violation of the order, in words; empty if none."""
         last: dict[str, tuple[MessageQueue, int]] = {}
         for delivery in sorted(
             look.messages(self._cluster, topic), key=lambda delivery: (delivery.queue, delivery.queue_offset)
@@ -190,7 +192,7 @@ def _origin(message: Delivery) -> str | None:
 
 
 def _bytes_of(body: Body) -> bytes:
-    """Raises: UsageError."""
+    """Return a body as bytes. Raises: UsageError."""
     if isinstance(body, str):
         return body.encode()
     try:

@@ -1,6 +1,6 @@
-"""Faults of the disk below the brokers of a test, and what a power cut leaves.
+"""Faults of the disk below the brokers of a test, and the state after a power cut.
 
-Room: testing. It must never touch a file of a store that is open, nor of one that no test made.
+Only closed stores of tests are changed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Disk", "cut_power"]
 
 
 class Disk:
-    """What is wrong with the disk now. Thread: that of the event loop."""
+    """The present faults of the disk. Thread: that of the event loop."""
 
     def __init__(self) -> None:
         self._full = 0
@@ -26,27 +26,27 @@ class Disk:
         self._slow_s: list[float] = []
 
     def count_full(self, on: int) -> None:
-        """One fault of this kind more (1), or less (-1)."""
+        """Add (1) or remove (-1) a fault of this kind."""
         self._full = max(0, self._full + on)
 
     def count_failing(self, on: int) -> None:
-        """One fault of this kind more (1), or less (-1)."""
+        """Add (1) or remove (-1) a fault of this kind."""
         self._failing = max(0, self._failing + on)
 
     def count_slow(self, on: int, seconds: float) -> None:
-        """One fault of this kind more (1), or less (-1)."""
+        """Add (1) or remove (-1) a fault of this kind."""
         if on > 0:
             self._slow_s.append(seconds)
         elif seconds in self._slow_s:
             self._slow_s.remove(seconds)
 
     def heal(self) -> None:
-        """Nothing is wrong."""
+        """Clear all faults."""
         self.__init__()  # type: ignore[misc]
 
     @property
     def texts(self) -> list[str]:
-        """What is wrong, in words."""
+        """Return the faults in words."""
         slow_s = sum(self._slow_s)
         return [
             *(["disk full"] if self._full else []),
@@ -55,7 +55,7 @@ class Disk:
         ]
 
     def apply(self, os_api: FaultDoor, store: MessageStore | None) -> None:
-        """Let a door and its open store feel it."""
+        """Apply the faults to an OsApi and the open store."""
         full = self._full > 0
         os_api.set_disk(full=full, failing=self._failing > 0, slow_ns=int(sum(self._slow_s) * 1e9))
         if store is not None:
@@ -63,10 +63,10 @@ class Disk:
 
 
 def cut_power(path: str, flushed: int) -> None:
-    """Take from the log of a closed store what no sync covered.
+    """Truncate the log of a closed store to the synced bytes.
 
-    What is derived from the log (queues, index) stays and is made to agree by the recovery of the next open: this is
-    one of the states that a power cut can leave. Args: flushed: physical offset up to which syncs came.
+    Derived files (queues, index) stay, and the recovery of the next open repairs these files: this is a possible
+    state after a power cut. Args: flushed: physical offset up to which syncs came.
     """
     log = os.path.join(path, "commitlog")
     for name in sorted(os.listdir(log)):

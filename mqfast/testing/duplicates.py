@@ -1,9 +1,9 @@
-"""The fault of duplicates: the messages of every n-th pull come a second time, each of them once more and no more.
+"""The fault of duplicate deliveries: the messages of every n-th pull are delivered exactly twice.
 
-A push consumer leaves out what its handler still has, so the messages come again when the group has done them: until
-then its next pull is answered as one that found nothing. One that broadcasts does not tell what is done, and gets the
-messages a moment later; pull consumers get them with the next pull. Room: testing. It must never repeat a message
-twice, nor change an answer that the fault is not for. Thread: that of the event loop.
+A push consumer skips messages that its handler still has, so the second delivery waits until the group is done: until
+then the next pull is answered without messages. A broadcasting consumer reports no progress, and gets the messages a
+moment later; pull consumers get the messages with the next pull. No message is delivered three times, and no other
+answer is changed. Thread: that of the event loop.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from mqfast.remoting.command import RemotingCommand, pull_header
 __all__ = ["POLL_S", "Duplicates", "QueueOffset", "Reader", "place_of"]
 
 POLL_S: Final = 0.02
-_PATIENCE_S: Final = 5.0  # for a group that keeps its offsets itself, and so tells nothing
+_PATIENCE_S: Final = 5.0  # for a group that stores its offsets itself, and so reports no progress
 _MOMENT_S: Final = 0.1
 _COMMITS: Final = 1  # bit of a pull's sysFlag
 _OFFSET_AT: Final = 20  # of a record
 
 
 class QueueOffset(NamedTuple):
-    """A queue of a broker, as a group reads it."""
+    """A queue of a broker, for one group."""
 
     broker: str
     group: str
@@ -38,15 +38,15 @@ class QueueOffset(NamedTuple):
 
 
 def place_of(server: str, request: RemotingCommand) -> tuple[QueueOffset, int]:
-    """The queue and the offset of a pull."""
+    """Return the queue and the offset of a pull."""
     header = pull_header(request)
     return QueueOffset(server, header.consumer_group, header.topic, header.queue_id), header.queue_offset
 
 
 class Reader(NamedTuple):
-    """Who pulls. Attributes: ``client``: the id of a client that reads alone, empty for a group that shares its queues;
-    ``grace_s``: how long what comes again waits to be done; ``is_member``: of a group that tells of itself, rather
-    than a tool that pulls what it wants.
+    """The source of a pull. Attributes: ``client``: id of a client that reads alone, empty for a group that shares
+    queues; ``grace_s``: time limit for the end of the first delivery; ``is_member``: of a group with heartbeats, rather
+    than a tool that pulls any queue.
     """
 
     client: str = ""
@@ -55,7 +55,7 @@ class Reader(NamedTuple):
 
     @classmethod
     def of(cls, group: ConsumerGroup | None, channel: Channel) -> Reader:
-        """As the group's heartbeats say."""
+        """Return the reader by the group's heartbeats."""
         if group is None or group.consume_type != PASSIVELY:
             return cls(is_member=group is not None)
         if group.message_model == CLUSTERING:
@@ -65,7 +65,7 @@ class Reader(NamedTuple):
 
 
 class _Range:
-    """Messages that come a second time. Attributes: ``waits``: until they are done, or for ``until_s``."""
+    """Messages with a second delivery. Attributes: ``waits``: until the first delivery is done, or for ``until_s``."""
 
     __slots__ = ("begin", "end", "until_s", "waits")
 
@@ -75,25 +75,25 @@ class _Range:
 
 
 class Duplicates:
-    """Which messages come again, and when.
+    """The messages with a second delivery, and their times.
 
-    Args: every: every how manieth pull; 0: none, the fault is off; reader: who pulls.
+    Args: every: every n-th pull; 0: the fault is off; reader: of a pull.
     """
 
     def __init__(self, every: Callable[[], int], reader: Callable[[QueueOffset, Channel], Reader]) -> None:
         self._every: Final = every
         self._reader: Final = reader
         self._ranges: dict[tuple[QueueOffset, str], _Range] = {}
-        self._done: dict[tuple[QueueOffset, str], int] = {}  # offsets below came twice
+        self._done: dict[tuple[QueueOffset, str], int] = {}  # offsets below were delivered twice
         self._pulls = 0
 
     def forget(self) -> None:
-        """Nothing comes again."""
+        """Cancel all second deliveries."""
         self._ranges.clear()
         self._done.clear()
 
     def instead(self, server: str, request: RemotingCommand, channel: Channel) -> RemotingCommand | None:
-        """The answer to a pull that is not served, because messages before it come again first; None: serve it."""
+        """Return the answer to a pull that must wait for a second delivery before; None: serve the pull."""
         place, offset = place_of(server, request)
         given = self._ranges.get((place, self._reader(place, channel).client))
         if given is None or not given.waits or offset != given.end or not self._every():
@@ -109,7 +109,7 @@ class Duplicates:
         return request.response(ResponseCode.PULL_NOT_FOUND, fields, remark="messages come again")
 
     def of(self, server: str, request: RemotingCommand, answer: RemotingCommand, channel: Channel) -> RemotingCommand:
-        """The answer to a pull that was served, with an end where what comes again ends."""
+        """Return the answer to a served pull, truncated at the end of the messages with a second delivery."""
         every = self._every()
         if not every:
             return answer
@@ -139,7 +139,7 @@ def _going_on_at(
 
 
 def _cut(request: RemotingCommand, answer: RemotingCommand, end: int) -> RemotingCommand:
-    """The answer without messages from an offset on."""
+    """Return the answer without messages from an offset on."""
     if int(answer.ext_fields["nextBeginOffset"]) <= end:
         return answer
     body = answer.body if isinstance(answer.body, (bytes, bytearray, memoryview)) else b"".join(answer.body)

@@ -1,7 +1,4 @@
-"""The thread in which a test's cluster runs, with an event loop of its own: that of the application is never touched.
-
-Room: testing. It must never know what runs in the loop.
-"""
+"""The thread of a test's cluster, with an event loop of its own: the application's loop is not used."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ THREAD_NAME: Final = "mqfast-test-broker"
 
 
 class EventLoopThread:
-    """A daemon thread with an event loop. Thread: its methods are for any other thread."""
+    """A daemon thread with an event loop. Thread: the methods are for any other thread."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -45,7 +42,7 @@ class EventLoopThread:
             loop.close()
 
     def run(self, work: Coroutine[Any, Any, _T], timeout_s: float = 60.0) -> _T:
-        """Run a coroutine in the loop, and wait. Raises: what it raises; TimeoutError; StoreForked in a child."""
+        """Run a coroutine in the loop, and wait. Raises: its errors; TimeoutError; StoreForked in a child."""
         self._check(work.close)
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
@@ -56,11 +53,11 @@ class EventLoopThread:
             future.cancel()
             raise TimeoutError(f"the test broker did not come to an end within {timeout_s:g} s") from None
         except BaseException:
-            future.cancel()  # an interrupt of the one who waits
+            future.cancel()  # an interrupt of the waiting thread
             raise
 
     def call(self, function: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Call a function in the loop, and wait. Raises: what it raises; StoreForked in a child."""
+        """Call a function in the loop, and wait. Raises: errors of the function; StoreForked in a child."""
 
         async def work() -> _T:
             return function(*args, **kwargs)
@@ -76,7 +73,7 @@ class EventLoopThread:
             raise UsageError("a test broker cannot wait for itself: expected a call from outside of its thread")
 
     def end(self) -> None:
-        """End the loop and the thread."""
+        """Stop the loop and the thread."""
         if self._pid == os.getpid():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()

@@ -1,8 +1,8 @@
-"""The door of a test's servers at their connections: it notes what is asked, and does what the faults that are on say.
+"""Records requests of the test servers, and applies the active faults.
 
-Faults of one request act in this order: ``slow`` (all that are for it, one after the other), ``lose requests``,
-``answer``; then the request is served, and ``lose answers`` acts on any answer. Room: testing. It must never change a
-request or an answer that no fault is for; a duplicate delivery alone is an answer that is changed (``duplicates.py``).
+Faults of one request apply in this order: ``slow`` (the sum of all), ``lose requests``, ``answer``; then the request is
+served, and ``lose answers`` applies to any answer. Requests and answers without a fault stay unchanged; only duplicate
+deliveries change the content of an answer (``duplicates.py``).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from mqfast.testing.duplicates import POLL_S, Duplicates, QueueOffset, Reader, p
 __all__ = ["Asked", "Fault", "FaultInjection", "GatedChannel", "QueueOffset"]
 
 _NOTED_MAX: Final = 10_000
-_BODY_MAX: Final = 4096  # of a request that is noted
+_BODY_MAX: Final = 4096  # of a recorded request
 _PULLS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 
 class Asked:
-    """One request of a client.
+    """A request of a client.
 
-    Attributes: ``server``: the name of the broker or name server; ``client``: host:port; ``code`` and ``name`` of the
-        request; ``fields`` of its header as text; ``body``: its first 4,096 bytes; ``body_bytes``: its length;
-        ``at_ms``: the cluster's time; ``answer``: code of the answer, None where none was sent; ``remark``: of the
-        answer; ``fault``: what was done to it.
+    Attributes: ``server``: name of the broker or name server; ``client``: host:port; ``code`` and ``name`` of the
+        request; ``fields`` of the header as text; ``body``: the first 4,096 bytes; ``body_bytes``: the length;
+        ``at_ms``: the cluster's time; ``answer``: code of the answer, None without an answer; ``remark``: of the
+        answer; ``fault``: the applied fault.
     """
 
     __slots__ = (
@@ -53,7 +53,7 @@ class Asked:
 
     @property
     def name(self) -> str:
-        """RocketMQ's name of the request code."""
+        """Return RocketMQ's name of the request code."""
         try:
             return RequestCode(self.code).name
         except ValueError:
@@ -68,7 +68,7 @@ class Asked:
 
 
 class Fault:
-    """One fault that is on: for which codes, how often still, and what it does."""
+    """An active fault: its codes, remaining count, and effect."""
 
     __slots__ = ("answer", "kind", "left", "only", "remark", "seconds", "text")
 
@@ -91,7 +91,7 @@ class Fault:
         self.text = kind + (f" for {sorted(only)}" if only else "")
 
     def takes(self, code: int) -> bool:
-        """Is this request one that the fault is for? It counts then."""
+        """Return whether the fault applies to a request, which then counts."""
         if (self.only and code not in self.only) or self.left == 0:
             return False
         if self.left is not None:
@@ -103,14 +103,14 @@ class Fault:
 
 
 class FaultInjection:
-    """What the servers of one test cluster share.
+    """Shared state of the servers of a test cluster.
 
     Args: now_ms: the cluster's time.
-    Attributes: ``faults``: those that are on, the oldest first; ``refuses``: are new connections refused?
-        ``starting``: how many brokers start now; ``channels``: all connections; ``asked``: requests, the last ones;
-        ``arrived``: called after each answer and each closed connection; ``counts``: how many of each code ever came;
-        ``first_pulls``: where a group began with a queue; ``delivered``: the offsets that it got, pull by pull;
-        ``reader``: who pulls; ``is_restarting``, ``anew``: see ``restart``.
+    Attributes: ``faults``: active faults, the oldest first; ``refuses``: whether new connections are refused;
+        ``starting``: count of brokers that start now; ``channels``: all connections; ``asked``: the last requests;
+        ``arrived``: called after each answer and each closed connection; ``counts``: count of all requests by code;
+        ``first_pulls``: first offset of a group in a queue; ``delivered``: offsets of each pull of a group; ``reader``:
+        the source of a pull; ``is_restarting``, ``anew``: see ``restart``.
     Thread: that of the event loop.
     """
 
@@ -131,7 +131,7 @@ class FaultInjection:
         self.duplicates = Duplicates(self._every, lambda place, channel: self.reader(place, channel))
 
     def maker(self, server: str, *, of_brokers: bool = False) -> Callable[..., Channel]:
-        """What makes the connections of a server. Args: of_brokers: do brokers connect to it, too?"""
+        """Return a factory of the connections of a server. Args: of_brokers: whether brokers connect as well."""
 
         def make(end: Endpoint, **settings: Any) -> Channel:
             return GatedChannel(self, server, of_brokers, end, **settings)
@@ -139,7 +139,7 @@ class FaultInjection:
         return make
 
     def forget(self) -> None:
-        """No faults, nothing noted."""
+        """Clear faults and recorded requests."""
         self.faults.clear()
         self.refuses = 0
         self.asked.clear()
@@ -149,9 +149,9 @@ class FaultInjection:
 
     @contextlib.contextmanager
     def restart(self, ending: Container[str]) -> Iterator[None]:
-        """While brokers are emptied: pulls wait; behind it pull consumers that are there begin their queues at 0 again.
+        """Hold pulls while brokers are emptied; afterwards present pull consumers begin their queues at 0 again.
 
-        Args: ending: brokers that end and start again, to which all consumers connect anew.
+        Args: ending: brokers that restart, to which all consumers reconnect.
         """
         self.is_restarting = True
         for channel in self.channels:
@@ -170,28 +170,28 @@ class FaultInjection:
         return next((int(fault.seconds) for fault in self.faults if fault.kind == "duplicate deliveries"), 0)
 
     def note(self, channel: GatedChannel, request: RemotingCommand) -> Asked:
-        """A request has come."""
+        """Record a request."""
         asked = Asked(channel.server, channel, request, self._now_ms())
         self.asked.append(asked)
         self.counts[request.code] += 1
         return asked
 
     def fault_for(self, code: int, kind: str) -> Fault | None:
-        """The first fault of this kind that is for this request."""
+        """Return the first fault of this kind for this request."""
         return next((fault for fault in self.faults if fault.kind == kind and fault.takes(code)), None)
 
     def late_s(self, code: int) -> float:
-        """How much later a request is served: by all faults of this kind together."""
+        """Return the delay of a request: the sum of all faults of this kind."""
         return sum(fault.seconds for fault in self.faults if fault.kind == "slow" and fault.takes(code))
 
     def pulled(self, channel: GatedChannel, request: RemotingCommand) -> None:
-        """A group asks for messages."""
+        """Record a pull of a group."""
         place, offset = place_of(channel.server, request)
         self.first_pulls.setdefault(place, offset)
         channel.places.add(place)
 
     def delivery(self, channel: GatedChannel, request: RemotingCommand, answer: RemotingCommand) -> RemotingCommand:
-        """The answer to a pull, noted; with the fault of duplicates it may end earlier, or go on before itself."""
+        """Return the answer to a pull, recorded; duplicate deliveries may shorten the answer, or move its begin."""
         if answer.code != 0:
             return answer
         place, offset = place_of(channel.server, request)
@@ -203,7 +203,7 @@ class FaultInjection:
 
 
 class GatedChannel(Channel):
-    """A connection whose requests and answers pass the gate."""
+    """A connection whose requests and answers pass the fault injection."""
 
     def __init__(self, gate: FaultInjection, server: str, of_brokers: bool, end: Endpoint, **settings: Any) -> None:
         super().__init__(end, **settings)
@@ -211,14 +211,14 @@ class GatedChannel(Channel):
         self.is_broker = False
         self._gate = gate
         self._of_brokers = of_brokers
-        self.places: set[QueueOffset] = set()  # that were pulled by this connection
-        self.restarts: set[QueueOffset] = set()  # whose reader begins at 0 again
+        self.places: set[QueueOffset] = set()  # pulled over this connection
+        self.restarts: set[QueueOffset] = set()  # reader begins at 0 again
         self._serve = self._dispatch
         self._dispatch = self._pass
-        self._open: dict[int, tuple[Asked, bool]] = {}  # opaque -> what was noted, is its answer lost?
+        self._open: dict[int, tuple[Asked, bool]] = {}  # opaque -> record, and whether its answer is lost
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The TCP connection is there."""
+        """Register a new TCP connection."""
         if self._gate.refuses and not self._of_brokers:
             self.is_closed = True
             transport.abort()  # type: ignore[attr-defined]
@@ -227,7 +227,7 @@ class GatedChannel(Channel):
         self._gate.channels.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The TCP connection is gone."""
+        """Remove a closed TCP connection."""
         super().connection_lost(error)
         self._gate.channels.discard(self)
         self._gate.arrived()
@@ -236,7 +236,7 @@ class GatedChannel(Channel):
         gate, code = self._gate, request.code
         if self._of_brokers and code in (RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER):
             self.is_broker = True
-        # A broker that starts asks for other masters of its name, before it registers.
+        # A broker that starts requests other masters of its name before the registration.
         is_start = gate.starting and self._of_brokers and code == RequestCode.GET_BROKER_CLUSTER_INFO
         if self.is_broker or is_start:
             self._serve(self, request)
@@ -257,7 +257,7 @@ class GatedChannel(Channel):
         self._serve(self, request)
 
     def _act(self, asked: Asked, request: RemotingCommand) -> None:
-        """Do what the faults that are on now say; see the head of this file for their order."""
+        """Apply the active faults; see the head of this file for the order."""
         gate, code = self._gate, request.code
         late_s = gate.late_s(code)
         is_lost = gate.fault_for(code, "lose requests") is not None
@@ -286,7 +286,7 @@ class GatedChannel(Channel):
             act()
 
     def _restarted(self, asked: Asked, request: RemotingCommand) -> bool:
-        """Is this pull one of a consumer that was there before a reset? It is told to begin at 0 again then."""
+        """Return whether a pull is of a consumer from before a reset, which must then begin at 0 again."""
         place, offset = place_of(self.server, request)
         gate, is_anew = self._gate, place in self._gate.anew and offset > 0
         code, after = ResponseCode.PULL_NOT_FOUND, offset
@@ -312,7 +312,7 @@ class GatedChannel(Channel):
         self._loop.call_later(POLL_S, act)
 
     def _serve_or_repeat(self, asked: Asked, request: RemotingCommand, lost: bool) -> None:
-        """Serve a request, unless it is a pull before which messages come again."""
+        """Serve a request, unless the request is a pull that must wait for a second delivery."""
         instead = self._gate.duplicates.instead(self.server, request, self) if request.code in _PULLS else None
         if instead is None:
             self._take(asked, request, lost=lost)

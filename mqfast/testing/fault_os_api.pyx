@@ -1,11 +1,10 @@
-"""A store's door to the operating system with a clock that can be moved, faults of the disk, and an end without a word.
+"""The OsApi of a test store: a settable clock, faults of the disk, and a simulated kill.
 
-Room: testing. It must never fail a call that no fault was asked for, and never write anything once it is dead.
-csrc/os_api.h has the table of calls.
+Only calls with an active fault fail. csrc/os_api.h has the table of calls.
 
-A dead door says yes to everything that would write, rename or remove, and does nothing. A store that is closed behind it leaves its files
-as a process that was killed about then: what goes on by mappings, which the page cache has anyway, and new files without content may be
-there as well, as if the kill had come a moment later.
+After ``die`` every write, rename and removal reports success without effect. A store that is closed then leaves its
+files as a killed process does: writes by mappings, which the page cache has anyway, and new empty files may exist as
+well, as if the kill had come a moment later.
 """
 
 from libc.errno cimport EIO, ENOSPC
@@ -25,12 +24,12 @@ cdef enum:
 cdef struct Faults:
     mq_os real
     int64_t ahead_ms        # of the system's clock
-    int64_t fixed_ms        # above 0: the clock stands here
+    int64_t fixed_ms        # above 0: the stopped clock
     int64_t slow_ns         # of each sync
     int64_t full            # no space for anything
     int64_t failing         # syncs fail
-    int64_t dead
-    int64_t syncs           # so many since the door was made
+    int64_t dead            # writes have no effect
+    int64_t syncs           # count since the creation
 
 
 cdef Faults *_of(mq_os *os) noexcept nogil:
@@ -38,7 +37,7 @@ cdef Faults *_of(mq_os *os) noexcept nogil:
 
 
 cdef void _be_slow(Faults *faults) noexcept nogil:
-    """Take as long as the fault says now: a sync that is under way ends soon after the fault."""
+    """Sleep while the fault is active: a running sync ends soon after the fault."""
     cdef timespec step
     cdef int64_t slept = 0
     step.tv_sec = 0
@@ -49,7 +48,7 @@ cdef void _be_slow(Faults *faults) noexcept nogil:
 
 
 cdef int _sync_fault(Faults *faults) noexcept nogil:
-    """What a sync meets: 0 for nothing; 1: it is not to be done; or a negative errno."""
+    """Return the fault of a sync: 0 for none; 1 for a sync to skip; or a negative errno."""
     if mq_load64(&faults.dead):
         return 1
     mq_store64(&faults.syncs, mq_load64(&faults.syncs) + 1)
@@ -136,7 +135,7 @@ cdef int _sync_directory(mq_os *os, const char *path) noexcept nogil:
 
 
 cdef class FaultDoor(OsApi):
-    """A door of one store, with faults that are switched on and off while the store is open.
+    """The OsApi of a store, with faults that are switched on and off while the store is open.
 
     Thread: any.
     """
@@ -161,21 +160,21 @@ cdef class FaultDoor(OsApi):
         self.table.sync_directory = _sync_directory
 
     def set_clock(self, int64_t ahead_ms, int64_t fixed_ms) -> None:
-        """Let the wall clock stand at ``fixed_ms``; or, where that is 0, run ``ahead_ms`` before the system's."""
+        """Stop the wall clock at ``fixed_ms``; for 0, run the clock ``ahead_ms`` before the system's."""
         mq_store64(&self.faults.ahead_ms, ahead_ms)
         mq_store64(&self.faults.fixed_ms, fixed_ms)
 
     def set_disk(self, *, bint full, bint failing, int64_t slow_ns) -> None:
-        """No space for anything; every sync fails with EIO; every sync takes so much longer."""
+        """Set faults: no space, EIO for every sync, a delay of every sync."""
         mq_store64(&self.faults.full, full)
         mq_store64(&self.faults.failing, failing)
         mq_store64(&self.faults.slow_ns, slow_ns)
 
     def die(self) -> None:
-        """From now on nothing is written, and nobody is told."""
+        """Ignore all writes from now on, without an error."""
         mq_store64(&self.faults.dead, 1)
 
     @property
     def syncs(self) -> int:
-        """How many syncs were asked for."""
+        """Return the count of requested syncs."""
         return mq_load64(&self.faults.syncs)

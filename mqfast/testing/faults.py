@@ -1,7 +1,7 @@
 """Faults that a test switches on: of connections, of requests and answers, of clocks, of the disk.
 
-Each but two is a context manager, and may be limited to some request codes (``only=``) and to a number of requests
-(``times=``). Room: testing. It must never leave a fault on behind its context.
+All but two are context managers, limited to some request codes (``only=``) or a number of requests (``times=``) if
+given. A fault ends with the context.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BUSY: Final = (
 
 
 class Faults:
-    """The faults of one test cluster. Thread: any but that of the cluster."""
+    """The faults of a test cluster. Thread: any but that of the cluster."""
 
     def __init__(self, host: EventLoopThread, cluster: RunningCluster) -> None:
         self._host = host
@@ -42,12 +42,12 @@ class Faults:
     # --- connections ---
 
     def drop_connections(self) -> int:
-        """Cut all connections of clients now. Returns: how many there were."""
+        """Close all connections of clients. Returns: the number of connections."""
         return self._host.call(self._cluster.drop_connections)
 
     @contextlib.contextmanager
     def refuse_connections(self) -> Iterator[None]:
-        """New connections end at once; those that are there stay (see ``drop_connections``)."""
+        """Close new connections at once; existing connections stay (see ``drop_connections``)."""
         gate = self._cluster.gate
 
         def add(number: int) -> None:
@@ -64,45 +64,45 @@ class Faults:
     def slow(
         self, seconds: float, *, only: Iterable[int] = (), times: int | None = None
     ) -> AbstractContextManager[None]:
-        """Requests are served so much later. Raises: UsageError."""
+        """Serve requests so much later. Raises: UsageError."""
         seconds = checks.seconds("slow", seconds, _SECONDS_MAX)
         return self._on(Fault("slow", _codes(only), _times(times), seconds=seconds))
 
     def lose_answers(self, *, only: Iterable[int] = (), times: int | None = None) -> AbstractContextManager[None]:
-        """Requests are served, and nobody hears of it."""
+        """Serve requests without an answer."""
         return self._on(Fault("lose answers", _codes(only), _times(times)))
 
     def lose_requests(self, *, only: Iterable[int] = (), times: int | None = None) -> AbstractContextManager[None]:
-        """Requests are not served, and nobody hears of it."""
+        """Drop requests without service or answer."""
         return self._on(Fault("lose requests", _codes(only), _times(times)))
 
     def answer(
         self, code: int, remark: str = "", *, only: Iterable[int] = (), times: int | None = None
     ) -> AbstractContextManager[None]:
-        """Requests are not served, and answered with this code. Args: remark: RocketMQ's text for the cause."""
+        """Answer requests with this code instead of service. Args: remark: RocketMQ's text for the cause."""
         code = checks.whole("answer", code, 0, _CODE_MAX)
         return self._on(Fault("answer", _codes(only), _times(times), answer=code, remark=remark))
 
     def busy(self, times: int | None = None, *, only: Iterable[int] = ()) -> AbstractContextManager[None]:
-        """Requests are answered as by a broker with too much to do (code 2)."""
+        """Answer requests as an overloaded broker (code 2)."""
         return self.answer(ResponseCode.SYSTEM_BUSY, _BUSY, only=only, times=times)
 
     def duplicate_deliveries(self, every: int = 1) -> AbstractContextManager[None]:
-        """Consumers get the messages of every n-th pull a second time."""
+        """Deliver the messages of every n-th pull a second time."""
         every = checks.whole("every", every, 1, _CODE_MAX)
         return self._on(Fault("duplicate deliveries", frozenset(), None, seconds=every))
 
     def trigger_rebalance(self) -> None:
-        """All consumers are told that the members of their group changed: they share the queues anew."""
+        """Notify all consumers that the members of their group changed, which rebalances the queues."""
         self._host.call(self._cluster.trigger_rebalance)
 
     # --- time ---
 
     @contextlib.contextmanager
     def clock_jump(self, seconds: float) -> Iterator[None]:
-        """The clocks of brokers and name servers are set ahead, or back (less than 0), and set right again in the end.
+        """Set the clocks of brokers and name servers ahead, or back (less than 0), and restore the clocks at the end.
 
-        Nothing takes place on the way, as ``clock.advance`` has it. Raises: UsageError.
+        Nothing happens between, unlike ``clock.advance``. Raises: UsageError.
         """
         given: object = seconds
         if not is_number(given, -_JUMP_S_MAX, _JUMP_S_MAX):
@@ -117,16 +117,16 @@ class Faults:
     # --- the disk ---
 
     def disk_full(self) -> AbstractContextManager[None]:
-        """Brokers cannot store anything: sends are answered SERVICE_NOT_AVAILABLE (14)."""
+        """Fill the disk: sends are answered SERVICE_NOT_AVAILABLE (14)."""
         return self._of_disk(lambda disk, on: disk.count_full(on))
 
     def slow_disk(self, seconds: float) -> AbstractContextManager[None]:
-        """Every sync takes so much longer. Raises: UsageError."""
+        """Delay every sync. Raises: UsageError."""
         seconds = checks.seconds("slow_disk", seconds, _SECONDS_MAX)
         return self._of_disk(lambda disk, on: disk.count_slow(on, seconds))
 
     def failing_flush(self) -> AbstractContextManager[None]:
-        """Every sync fails with EIO. A store whose sync failed takes no message until its broker was restarted."""
+        """Fail every sync with EIO. A store with a failed sync refuses messages until the restart of the broker."""
         return self._of_disk(lambda disk, on: disk.count_failing(on))
 
     # --- on and off ---

@@ -1,7 +1,7 @@
-"""The plug-in for pytest: fixtures that are brokers and what is around them, a marker, an option.
+"""The plug-in for pytest: fixtures with brokers and clients, a marker, an option.
 
-Room: testing. It is the only module here that imports pytest, and must never start a broker that no test asked for, nor
-load one: every run of pytest where mqfast is installed loads this file.
+The only module of the package that imports pytest. Every run of pytest loads this file, so a broker is loaded and
+started only for a test that requests a broker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MARKER = "rocketmq(topics=..., groups=..., config=...): what a broker of mqfast
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The option for a real cluster."""
+    """Add the option for a real cluster."""
     parser.getgroup("rocketmq").addoption(
         "--rocketmq",
         metavar="HOST:PORT",
@@ -34,12 +34,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line("markers", _MARKER)
 
 
 def _marked(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The arguments of the test's marker. Raises: UsageError of pytest for one that is none."""
+    """Return the arguments of the test's marker. Raises: UsageError of pytest for invalid arguments."""
     marker = request.node.get_closest_marker("rocketmq")
     if marker is None:
         return {}
@@ -61,7 +61,7 @@ def _refuse(name: str) -> NoReturn:
 
 
 def _own_only(request: pytest.FixtureRequest, what: str) -> None:
-    """Skip the test where there is a real cluster."""
+    """Skip the test with a real cluster."""
     if request.config.getoption("--rocketmq"):
         _refuse(what)
 
@@ -83,7 +83,7 @@ def _rocketmq_session_broker(pytestconfig: pytest.Config) -> Iterator[Any]:
 
 @pytest.fixture
 def rocketmq_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """A broker of the session, empty at the start of the test. One of its own where the marker gives config."""
+    """Return a broker of the session, empty at the start of the test; of the test if the marker gives config."""
     marked = _marked(request)
     if marked.get("config"):
         _own_only(request, "settings of a test (config=)")
@@ -100,7 +100,7 @@ def rocketmq_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 @pytest.fixture
 def rocketmq_broker_per_test(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """A broker of the test's own."""
+    """Return a broker of the test's own."""
     _own_only(request, "broker of one test")
     with _new(**_marked(request)) as broker:
         yield broker
@@ -108,7 +108,7 @@ def rocketmq_broker_per_test(request: pytest.FixtureRequest) -> Iterator[Broker]
 
 @pytest.fixture
 def rocketmq_virtual_time(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """A broker of the test's own whose time moves by its ``clock`` alone."""
+    """Return a broker of the test's own with virtual time, which only its ``clock`` advances."""
     _own_only(request, "virtual time")
     with _new(virtual_time=True, **_marked(request)) as broker:
         yield broker
@@ -116,7 +116,7 @@ def rocketmq_virtual_time(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 @pytest.fixture
 def rocketmq_cluster(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """Two brokers and two name servers of the test's own."""
+    """Return two brokers and two name servers of the test's own."""
     _own_only(request, "cluster of one test")
     with _new(brokers=2, name_servers=2, **_marked(request)) as cluster:
         yield cluster
@@ -124,14 +124,14 @@ def rocketmq_cluster(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 @pytest.fixture
 def rocketmq_producer(rocketmq_broker: Broker) -> Callable[..., Any]:
-    """Makes producers, as ``Broker.producer``; they are closed at the end of the test."""
+    """Return a factory of producers, as ``Broker.producer``; the producers are closed at the end of the test."""
     return rocketmq_broker.producer
 
 
 @pytest.fixture
 def rocketmq_consumer(rocketmq_broker: Broker) -> Iterator[Callable[..., Any]]:
-    """Makes consumers, as ``Broker.consumer``; they are closed at the end of the test, which fails if a handler raised
-    anything but ``Retry``.
+    """Return a factory of consumers, as ``Broker.consumer``; the consumers are closed at the end of the test, which
+    fails if a handler raised an exception other than ``Retry``.
     """
     from mqfast.client import ClientHook, ConsumeContext, Retry
 
@@ -154,11 +154,11 @@ def rocketmq_consumer(rocketmq_broker: Broker) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture(scope="session")
 def rocketmq_namesrv_addr(_rocketmq_session_broker: Broker) -> Iterator[str]:
-    """The name server of the session's broker, which stands in NAMESRV_ADDR as well."""
+    """Return the name server of the session's broker, which NAMESRV_ADDR names as well."""
     before = os.environ.get("NAMESRV_ADDR")
     address = os.environ["NAMESRV_ADDR"] = _rocketmq_session_broker.namesrv_addr
     yield address
     if before is None:
-        os.environ.pop("NAMESRV_ADDR", None)  # a test may have removed it
+        os.environ.pop("NAMESRV_ADDR", None)  # a test may have removed the variable
     else:
         os.environ["NAMESRV_ADDR"] = before

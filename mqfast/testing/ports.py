@@ -1,6 +1,6 @@
-"""Ports of servers that are down, held until these serve again: a free port may be anybody's a moment later.
+"""Reserved ports of servers that are down: another process may take a free port at any moment.
 
-Room: testing. It must never listen: a connection to a port that is held is refused, as to one where nobody is.
+A reserved port does not listen: a connection is refused, as on a free port.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ __all__ = ["HeldPorts"]
 
 
 class HeldPorts:
-    """Ports that are held. Thread: one."""
+    """Reserved ports. Thread: one."""
 
     def __init__(self) -> None:
         self._sockets: Final[dict[int, socket.socket]] = {}
 
     def hold(self, ports: Iterable[int]) -> None:
-        """Let nobody else have these ports; one that somebody has already is left to them."""
+        """Reserve ports; ports in use by another process are skipped."""
         for port in ports:
             held = socket.socket()
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of before end in their time
@@ -33,7 +33,7 @@ class HeldPorts:
                 self._sockets[port] = held
 
     def release(self, ports: Iterable[int] | None = None) -> None:
-        """Let ports go, all of them for None."""
+        """Release ports; all of them for None."""
         for port in list(self._sockets if ports is None else ports):
             if port in self._sockets:
                 with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""A test broker in a process of its own: a kill is a real SIGKILL, and the interpreter of the test is not shared.
+"""A test broker in a child process: a kill is a real SIGKILL, and the interpreter of the test is not shared.
 
-The child has the whole cluster; this side forwards every call to it over a socket. Room: testing. It must never leave a
-child behind ``close``; a child ends when this side is gone.
+The child has the whole cluster; this side forwards every call over a socket. The child ends with ``close`` or with this
+process.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _AT_ONCE: Final = ("drop_connections", "trigger_rebalance")
 
 
 class ProcessBroker(BrokerBase):
-    """A Broker whose servers run in a child process; made by ``Broker(process=True)``.
+    """A Broker whose servers run in a child process; returned by ``Broker(process=True)``.
 
-    Thread: any; a call waits for the one before it. Raises: ClientError where the child is gone.
+    Thread: any; calls are serialized. Raises: ClientError if the child has ended.
     """
 
     def __init__(self, *, process: bool = True, **arguments: Any) -> None:
@@ -52,7 +52,7 @@ class ProcessBroker(BrokerBase):
     # --- the child ---
 
     def start(self) -> Self:
-        """Serve; by ``with`` as well. Raises: as ``Broker.start``."""
+        """Start; ``with`` does as well. Raises: as ``Broker.start``."""
         if self._started:
             raise UsageError("start: expected a broker that is not started, found one that is")
         self._place = ScratchDirectory()
@@ -115,7 +115,7 @@ class ProcessBroker(BrokerBase):
                 child.wait()
 
     def close(self) -> None:
-        """End the clients that were made here, then the child; remove what was made."""
+        """Close the clients of this broker, then the child; remove the files."""
         if not self._started or self._pid != os.getpid():
             return
         try:
@@ -131,7 +131,7 @@ class ProcessBroker(BrokerBase):
                 self._place.remove()
 
     def kill(self, broker: str = "", *, power_loss: bool = False) -> None:
-        """As ``Broker.kill``; without a name the whole process gets SIGKILL, name servers too."""
+        """Kill, as ``Broker.kill``; without a name the whole process gets SIGKILL, name servers too."""
         if broker:
             self._ask("kill", broker, power_loss=power_loss)
             return
@@ -145,28 +145,28 @@ class ProcessBroker(BrokerBase):
                 cut_power(path, offset)
 
     def restart(self, broker: str = "") -> None:
-        """As ``Broker.restart``; after a kill of the process, the process starts again, with all servers."""
+        """Restart, as ``Broker.restart``; after a kill of the process, start a process with all servers."""
         if self._child is None and self._started:
             self._begin()
         else:
             self._ask("restart", broker)
 
     def reset(self) -> None:
-        """As ``Broker.reset``."""
+        """Reset, as ``Broker.reset``."""
         if self._child is None and self._started:
             self._begin()
         self._ask("reset")
         self._state = self._ask("state")
 
     def wait_until(self, condition: Callable[[], object], *, timeout_s: float = 5.0) -> None:
-        """As ``Broker.wait_until``."""
+        """Wait, as ``Broker.wait_until``."""
         if not until_true(condition, timeout_s):
             name = getattr(condition, "__name__", repr(condition))
             self._fail(f"wait_until: expected {name} to be true within {timeout_s:g} s")
 
 
 def _plain(value: object) -> object:
-    """What goes over the line: a view of bytes does not."""
+    """Return a value that can be pickled: bytes for a memoryview."""
     return bytes(value) if isinstance(value, memoryview) else value
 
 
@@ -208,7 +208,7 @@ class _Faults:
             return lambda: self._ask("fault", name)
 
         def fault(*args: Any, **kwargs: Any) -> contextlib.AbstractContextManager[None]:
-            return self._on(self._ask("fault", name, *args, **kwargs))  # wrong arguments are told here
+            return self._on(self._ask("fault", name, *args, **kwargs))  # wrong arguments fail here
 
         return fault
 
@@ -229,42 +229,42 @@ class _Clock:
         self._ask = ask
 
     def now(self) -> datetime:
-        """As ``Clock.now``."""
+        """Return the time, as ``Clock.now``."""
         moment: datetime = self._ask("clock", "now")
         return moment
 
     def now_ms(self) -> int:
-        """As ``Clock.now_ms``."""
+        """Return the time, as ``Clock.now_ms``."""
         return int(self._ask("clock", "now_ms"))
 
     def advance(self, seconds: float | timedelta) -> int:
-        """As ``Clock.advance``."""
+        """Advance, as ``Clock.advance``."""
         return int(self._ask("clock", "advance", seconds))
 
     def travel_to(self, when: datetime) -> int:
-        """As ``Clock.travel_to``."""
+        """Advance, as ``Clock.travel_to``."""
         return int(self._ask("clock", "travel_to", when))
 
     def advance_to_next(self) -> timedelta | None:
-        """As ``Clock.advance_to_next``."""
+        """Advance, as ``Clock.advance_to_next``."""
         step: timedelta | None = self._ask("clock", "advance_to_next")
         return step
 
 
 class _Calls:
-    """The child's side: what is asked, done by a Broker of this process."""
+    """The child's side: calls from the parent, done by a Broker of this process."""
 
     def __init__(self) -> None:
         self._broker: BrokerBase
         self._faults: dict[int, contextlib.AbstractContextManager[None]] = {}
 
     def start(self, arguments: dict[str, Any], root: str, state: Mapping[str, Any]) -> None:
-        """Serve, on the ports and stores of before."""
+        """Start on given ports and stores."""
         self._broker = BrokerBase(**arguments)
         self._broker.start_at(root, state)
 
     def fault(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Make a fault. Returns: its number, or what one without an end returns."""
+        """Create a fault. Returns: its number, or the result of a fault without an end."""
         fault_context = getattr(self._broker.faults, name)(*args, **kwargs)
         if name in _AT_ONCE:
             return fault_context
@@ -272,17 +272,17 @@ class _Calls:
         return id(fault_context)
 
     def begin_fault(self, number: int) -> None:
-        """Switch it on."""
+        """Switch a fault on."""
         self._faults[number].__enter__()
 
     def end_fault(self, number: int) -> None:
-        """Switch it off."""
+        """Switch a fault off."""
         fault_context = self._faults.pop(number, None)
         if fault_context is not None:
             fault_context.__exit__(None, None, None)
 
     def clock(self, name: str, *args: Any) -> Any:
-        """A call of the clock."""
+        """Call the clock."""
         return getattr(self._broker.clock, name)(*args)
 
     def __getattr__(self, name: str) -> Any:
@@ -291,7 +291,7 @@ class _Calls:
 
 
 def serve_calls(line: Connection) -> None:
-    """Do what the other side asks, until it is gone."""
+    """Serve the calls of the other side until the connection ends."""
     calls = _Calls()
     while True:
         try:

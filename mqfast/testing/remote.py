@@ -1,8 +1,7 @@
-"""A real cluster with the face of a Broker, as far as clients reach: the same tests run against it (``--rocketmq=``).
+"""A real cluster with the methods of a Broker, as far as clients can: the same tests run there (``--rocketmq=``).
 
-Looks do not see messages that were there before a test; consumers do, since offsets are not touched. What only a test's
-own broker can do is refused, so that the plug-in skips the test. Room: testing. It must never delete or change what it
-did not make.
+Queries omit messages from before a test; consumers get these messages, since offsets are not changed. Calls that need a
+test's own broker are refused, so that the plug-in skips the test. Existing data is neither deleted nor changed.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ _PULLED: Final = 32
 class RemoteBroker:
     """The cluster behind these name servers.
 
-    Args: refuse: called with the name of what a real cluster cannot do; it raises.
-    Thread: one at a time. Raises: ClientError where the cluster cannot be reached.
+    Args: refuse: called with the name of a call that a real cluster cannot do; raises.
+    Thread: one at a time. Raises: ClientError if the cluster is unreachable.
     """
 
     def __init__(self, namesrv_addr: str, refuse: Callable[[str], NoReturn]) -> None:
@@ -49,46 +48,46 @@ class RemoteBroker:
         self._refuse(name)
 
     def close(self) -> None:
-        """End all clients."""
+        """Close all clients."""
         self.close_clients()
         for client in (self._reader, self._producer, self._admin):
             client.close()
 
     def close_clients(self) -> None:
-        """End the clients that were made here, the last one first."""
+        """Close the clients of this object, the newest first."""
         clients, self._clients = self._clients, []
         for client in reversed(clients):
             client.close()
 
     def reset(self) -> None:
-        """What is in the topics now is not seen any more."""
+        """Hide the messages that the topics have now."""
         self._begins.clear()
         for topic in self._admin.topics():
             try:
                 for queue, stats in self._admin.topic_stats(topic).items():
                     self._begins[queue] = stats[1]
             except ClientError:
-                continue  # a topic that has no broker now
+                continue  # a topic without a broker now
 
     def prepare_reset(self) -> None:
-        """Nothing can be made ready here."""
+        """Do nothing: a real cluster cannot prepare."""
 
     # --- clients ---
 
     def producer(self, group: str = "test-producer", **arguments: Any) -> Producer:
-        """As ``Broker.producer``."""
+        """Return a producer, as ``Broker.producer``."""
         return self._keep(Producer(group, self.namesrv_addr, **arguments))
 
     def consumer(self, group: str = "test-consumer", **arguments: Any) -> PushConsumer:
-        """As ``Broker.consumer``."""
+        """Return a consumer, as ``Broker.consumer``."""
         return self._keep(PushConsumer(group, self.namesrv_addr, **{"from_where": "earliest", **arguments}))
 
     def puller(self, group: str = "test-puller", **arguments: Any) -> PullConsumer:
-        """As ``Broker.puller``."""
+        """Return a pull consumer, as ``Broker.puller``."""
         return self._keep(PullConsumer(group, self.namesrv_addr, **{"from_where": "earliest", **arguments}))
 
     def admin(self, **arguments: Any) -> AdminClient:
-        """As ``Broker.admin``."""
+        """Return an admin client, as ``Broker.admin``."""
         return self._keep(AdminClient(self.namesrv_addr, **arguments))
 
     def _keep(self, client: _C) -> _C:
@@ -98,7 +97,7 @@ class RemoteBroker:
     # --- act ---
 
     def create_topics(self, *, topics: Iterable[str] | Mapping[str, int] = (), groups: Iterable[str] = ()) -> None:
-        """As ``Broker.create_topics``; what is made stays."""
+        """Create topics and groups, as ``Broker.create_topics``; they stay."""
         there = set(self._admin.topics())
         for topic, queues in named_topics(topics).items():
             if topic not in there:
@@ -107,11 +106,11 @@ class RemoteBroker:
             self._admin.create_group(group)
 
     def create_topic(self, topic: str, queues: int = 4, *, perm: str = "rw", order: bool = False) -> None:
-        """As ``Broker.create_topic``."""
+        """Create a topic, as ``Broker.create_topic``."""
         self._admin.create_topic(topic, queues=queues, perm=perm, order=order)
 
     def send(self, topic: str, *bodies: Body, **fields: Any) -> Sequence[SendResult]:
-        """As ``Broker.send``, by a producer."""
+        """Send, as ``Broker.send``, by a producer."""
         queue_id, broker = fields.pop("queue_id", None), fields.pop("broker", None)
         if queue_id is not None or broker is not None:
             wanted = [
@@ -129,7 +128,7 @@ class RemoteBroker:
     def messages(
         self, topic: str, *, queue_id: int | None = None, tags: str | None = None, key: str | None = None
     ) -> Sequence[Delivery]:
-        """As ``Broker.messages``, of those that came since the test began."""
+        """Return messages, as ``Broker.messages``, since the begin of the test."""
         wanted = None if tags in (None, "", "*") else {tag.strip() for tag in str(tags).split("||")}
         try:
             queues = self._reader.queues(topic)
@@ -155,22 +154,22 @@ class RemoteBroker:
             at = answer.next_offset
 
     def dead_letters(self, group: str) -> Sequence[Delivery]:
-        """As ``Broker.dead_letters``."""
+        """Return dead letters, as ``Broker.dead_letters``."""
         return self.messages(f"%DLQ%{group}")
 
     def offset(self, group: str, topic: str) -> Mapping[MessageQueue, int]:
-        """As ``Broker.offset``."""
+        """Return offsets, as ``Broker.offset``."""
         lags: Mapping[MessageQueue, Any] = self._admin.lag(group, topic)
         return {queue: lag[0] for queue, lag in lags.items() if lag[0] >= 0}
 
     def describe(self) -> str:
-        """What is known of the cluster."""
+        """Return the known facts about the cluster."""
         return f"--- the cluster at {self.namesrv_addr}: messages of before this test are not counted ---"
 
     # --- wait and assert ---
 
     def wait_for(self, topic: str, count: int = 1, *, timeout_s: float = 5.0, **match: Any) -> Sequence[Delivery]:
-        """As ``Broker.wait_for``."""
+        """Wait, as ``Broker.wait_for``."""
         wanted = BrokerArguments(topic, match)
         messages: list[Delivery] = []
 
@@ -183,7 +182,7 @@ class RemoteBroker:
         return messages
 
     def wait_consumed(self, group: str, topic: str | None = None, *, timeout_s: float = 5.0) -> None:
-        """As ``Broker.wait_consumed``; consumers tell brokers of their progress every five seconds."""
+        """Wait, as ``Broker.wait_consumed``; consumers report progress every five seconds."""
 
         def is_done() -> bool:
             try:
@@ -195,13 +194,13 @@ class RemoteBroker:
             self._fail(f"wait_consumed: expected group {group} to have consumed all within {timeout_s:g} s")
 
     def wait_until(self, condition: Callable[[], object], *, timeout_s: float = 5.0) -> None:
-        """As ``Broker.wait_until``."""
+        """Wait, as ``Broker.wait_until``."""
         if not until_true(condition, timeout_s):
             name = getattr(condition, "__name__", repr(condition))
             self._fail(f"wait_until: expected {name} to be true within {timeout_s:g} s")
 
     def wait_members(self, group: str, count: int, *, timeout_s: float = 5.0) -> None:
-        """As ``Broker.wait_members``."""
+        """Wait, as ``Broker.wait_members``."""
 
         def are_there() -> bool:
             try:
@@ -221,7 +220,7 @@ class RemoteBroker:
         key: str | None = None,
         times: int | None = None,
     ) -> Sequence[Delivery]:
-        """As ``Broker.assert_sent``."""
+        """Assert, as ``Broker.assert_sent``."""
         wanted = BrokerArguments(topic, {"body": body, "tags": tags, "key": key})
         messages = wanted.among(self.messages)
         if len(messages) != times if times is not None else not messages:
@@ -230,7 +229,7 @@ class RemoteBroker:
         return messages
 
     def assert_nothing_sent(self, topic: str) -> None:
-        """As ``Broker.assert_nothing_sent``."""
+        """Assert, as ``Broker.assert_nothing_sent``."""
         messages = self.messages(topic)
         if messages:
             self._fail(f"assert_nothing_sent: expected no message in {topic}, found {len(messages)}")

@@ -1,7 +1,6 @@
-"""Moving the time of a cluster: what waits takes place in its order, each at its own moment.
+"""Steps of the time of a cluster: waiting work runs in order, at the due time.
 
-Room: testing. It must never let anything happen before its time, nor wait for a consumer that does not go on. Thread:
-that of the event loop.
+Nothing runs early, and a blocked consumer does not block a step. Thread: that of the event loop.
 """
 
 from __future__ import annotations
@@ -17,30 +16,30 @@ from mqfast.testing.wait_helpers import Waits
 
 __all__ = ["TimeSteps"]
 
-_SETTLE_S: Final = 2.0  # for consumers to do what they got
-_ANSWER_S: Final = 1.0  # for producers that were asked about a transaction
+_SETTLE_S: Final = 2.0  # for consumers to process their messages
+_ANSWER_S: Final = 1.0  # for producers with a transaction check
 _CLEAN_MS: Final = 10_000
 _PASSIVELY: Final = "CONSUME_PASSIVELY"
 _CLUSTERING: Final = "CLUSTERING"
 
 
 class TimeSteps:
-    """The steps of one cluster."""
+    """The time steps of a cluster."""
 
     def __init__(self, cluster: RunningCluster, waits: Waits) -> None:
         self._cluster = cluster
         self._waits = waits
-        self._late: set[str] = set()  # groups that did not come to an end in this advance
+        self._late: set[str] = set()  # groups that did not finish in this advance
         self._checked_ms: dict[str, int] = {}
         self._cleaned_ms = 0
 
     def reset(self) -> None:
-        """The clock is that of the system again."""
+        """Use the system's clock again."""
         self._checked_ms.clear()
         self._cleaned_ms = 0
 
     async def next_ms(self) -> int | None:
-        """When the next thing takes place; None: nothing waits."""
+        """Return the time of the next waiting work; None: nothing waits."""
         await self._deliver()
         return self._next_due_ms()
 
@@ -65,7 +64,7 @@ class TimeSteps:
         return last + max(1, -(-(now + 1 - last) // interval)) * interval
 
     async def advance_to(self, target_ms: int) -> int:
-        """Move the clock there. Returns: how many messages came due, which can be pulled now."""
+        """Move the clock there. Returns: count of messages that came due and can be pulled now."""
         self._late.clear()
         count = await self._deliver()
         while True:
@@ -94,7 +93,7 @@ class TimeSteps:
                 member.parts.long_polling.pass_time(seconds)
 
     async def _deliver(self) -> int:
-        """Deliver all that is due, and wait until readers see it. Returns: how many messages."""
+        """Deliver all due messages, and wait until readers can read the messages. Returns: the count of messages."""
         running = self._cluster.running()
         await self._readable(running)
         begin = sum(map(_delivered, running))
@@ -124,7 +123,7 @@ class TimeSteps:
                 timer.run_once(now_ms)
 
     async def _settle(self) -> None:
-        """Let consumers do what they got, so that what they send back waits from this moment on."""
+        """Let consumers process their messages, so that retries wait from this moment on."""
         for group in self._groups():
             if group in self._late:
                 continue
@@ -138,7 +137,7 @@ class TimeSteps:
                 self._late.add(group)
 
     def _groups(self) -> list[str]:
-        """The groups whose progress the brokers hear of."""
+        """Return the groups with progress known to the brokers."""
         names = {
             group.name: None
             for member in self._cluster.running()
@@ -148,7 +147,7 @@ class TimeSteps:
         return list(names)
 
     async def _check(self, names: set[str]) -> None:
-        """Ask producers about transactions that are still open, and let them answer."""
+        """Check open transactions at their producers, and wait for the answers."""
         for member in self._cluster.running():
             if member.name not in names:
                 continue
@@ -174,13 +173,13 @@ class TimeSteps:
 
 
 def _moves(member: RunningServer) -> list[int]:
-    """What changes while anything is delivered."""
+    """Return values that change while messages are delivered."""
     timer = member.parts.timers.service
     return [member.context.engine.log.written, *((timer.enqueued, timer.dequeued) if timer is not None else ())]
 
 
 def _delivered(member: RunningServer) -> int:
-    """Messages that came due so far; one that is far away and parked once more by the timer did not."""
+    """Return the count of messages that came due so far, without messages that the timer parks again."""
     context, delays = member.context, member.parts.delays
     by_level = sum(delays.service.offset(level + 1) for level in range(len(delays.levels.delays_ms)))
     timer = member.parts.timers.service
@@ -189,7 +188,7 @@ def _delivered(member: RunningServer) -> int:
 
 
 def _heads(member: RunningServer) -> Iterator[tuple[int, int]]:
-    """(queue id, offset) of the first message of each delay level that has any."""
+    """Return (queue id, offset) of the first message of each delay level with messages."""
     context, service = member.context, member.parts.delays.service
     for queue_id in context.store.queue_ids(SCHEDULE_TOPIC):
         offset = service.offset(queue_id + 1)

@@ -1,7 +1,7 @@
-"""Where a test's stores are: in memory where there is room, else in the directory for temporary files.
+"""Directories of a test's stores: in memory if there is room, else in the directory for temporary files.
 
-A directory is marked by a lock that ends with its process, so that what a killed test left is found and removed by the
-next one. Room: testing. It must never remove a directory whose process lives, or that no test broker made.
+A directory is marked by a lock that ends with its process, so that the next test finds and removes directories of
+killed tests. Directories of live processes, and those of other programs, stay.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _swept: set[str] = set()
 
 
 class ScratchDirectory:
-    """A directory of this process's own. Attributes: ``path``. Raises: OSError."""
+    """A directory of this process. Attributes: ``path``. Raises: OSError."""
 
     def __init__(self) -> None:
         parent = _parent()
@@ -36,7 +36,7 @@ class ScratchDirectory:
         fcntl.flock(self._mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def remove(self) -> None:
-        """Remove the directory and all that is in it."""
+        """Remove the directory with all files."""
         remove_tree(self.path)
         os.close(self._mark)
 
@@ -52,14 +52,14 @@ def _parent() -> str:
 
 
 def _sweep(parent: str) -> None:
-    """Remove what processes of this user left that are gone."""
+    """Remove directories of this user's ended processes."""
     for entry in os.scandir(parent):
         if not entry.name.startswith(_PREFIX) or not entry.is_dir(follow_symlinks=False):
             continue
         try:
             about = entry.stat(follow_symlinks=False)
             if about.st_uid != os.getuid() or time.time() - about.st_mtime < _YOUNG_S:
-                continue  # a young one may not have its lock yet
+                continue  # a young directory may not have its lock yet
             mark = os.open(os.path.join(entry.path, _MARK), os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             remove_tree(entry.path)  # its removal had begun
@@ -77,5 +77,5 @@ def _sweep(parent: str) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """Remove a directory and all that is in it; what is gone already is no error."""
+    """Remove a directory with all files; a missing file is no error."""
     shutil.rmtree(path, ignore_errors=True)

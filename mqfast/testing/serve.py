@@ -1,6 +1,6 @@
-"""A test broker for programs in other languages: a command that runs beside it, or a server until a signal.
+"""A test broker for programs in other languages: for the run of a command, or until a signal.
 
-Room: testing. It must never load a broker before the arguments are checked.
+The broker is loaded after the check of the arguments.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TURN_S: Final = 0.2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What a test broker takes on a command line."""
+    """Add the arguments of a test broker."""
     parser.add_argument(
         "--topic", action="append", default=[], metavar="NAME[:QUEUES]", help="a topic (4 queues); may come again"
     )
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def broker_of(arguments: argparse.Namespace) -> Broker:
-    """The broker that the arguments ask for. Raises: UsageError, ConfigError."""
+    """Return the broker of the arguments. Raises: UsageError, ConfigError."""
     from mqfast.errors import UsageError
     from mqfast.testing import Broker
 
@@ -91,7 +91,7 @@ def serve(broker: Broker) -> None:
 
 
 def _in_foreground() -> bool:
-    """Is this the foreground of a terminal, whose control-C goes to the command as well?"""
+    """Return whether the process is in the foreground of a terminal, whose control-C the command gets as well."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:
@@ -105,14 +105,14 @@ def _in_foreground() -> bool:
 
 
 def _end_of(process: subprocess.Popen[bytes]) -> int:
-    """Wait in short turns: a signal that another thread got first does not end a long one, and is sent on too late."""
+    """Wait for a process with short timeouts: a signal to another thread does not end a long wait."""
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(_TURN_S)
 
 
 def run_beside(broker: Broker, command: Sequence[str]) -> int:
-    """Run a command with the address in its environment. Returns: its exit code, 128 and the signal that ended it.
+    """Run a command with the address in its environment. Returns: its exit code; 128 plus the signal if killed.
 
     Raises: OSError where the command cannot be run.
     """
@@ -131,7 +131,7 @@ def run_beside(broker: Broker, command: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``python -m mqfast.testing``. Returns: the exit code."""
+    """Run ``python -m mqfast.testing``. Returns: the exit code."""
     given = list(sys.argv[1:] if argv is None else argv)
     own, command = (given[: given.index("--")], given[given.index("--") + 1 :]) if "--" in given else (given, [])
     parser = argparse.ArgumentParser(

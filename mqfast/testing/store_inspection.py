@@ -1,7 +1,7 @@
-"""What is in the brokers of a test: messages, dead letters, what waits for its time, how far groups are.
+"""The content of the brokers of a test: messages, dead letters, scheduled messages, progress of groups.
 
-All of it is read from the stores themselves, so that no consumer group is disturbed. Room: testing. It must never
-change anything, nor hold a file of a store: what is returned is a copy. Thread: that of the event loop.
+All values are copies, read from the stores without a consumer group. Nothing is changed. Thread: that of the event
+loop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _SOON_MS: Final = 5
 
 
 class QueueLag(NamedTuple):
-    """How far a group is in one queue. Attributes: committed: -1: nothing; behind: messages it has to do."""
+    """Progress of a group in a queue. Attributes: committed: -1 without a commit; behind: count of unprocessed
+    messages.
+    """
 
     queue: MessageQueue
     committed: int
@@ -53,7 +55,7 @@ def _copy(member: RunningServer, message: StoredMessage) -> Delivery:
 def messages(
     cluster: RunningCluster, topic: str, *, queue_id: int | None = None, tags: str | None = None, key: str | None = None
 ) -> list[Delivery]:
-    """The messages of a topic, in the order in which they were stored."""
+    """Return the messages of a topic in the order of storage."""
     wanted = None if tags in (None, "", "*") else {tag.strip() for tag in str(tags).split("||")}
     deliveries = []
     for member in cluster.running():
@@ -72,7 +74,7 @@ def messages(
 
 
 def scheduled(cluster: RunningCluster) -> list[tuple[datetime, Delivery]]:
-    """What waits for its time, by delay level or by the timer, the next one first."""
+    """Return the messages that wait for their time, by delay level or by the timer, the next first."""
     entries = []
     for member in cluster.running():
         for due_ms, message in [*_by_level(member), *_by_timer(member)]:
@@ -107,7 +109,7 @@ def _by_timer(member: RunningServer) -> Iterator[tuple[int, StoredMessage]]:
             gone.add((pairs.get(names.REAL_TOPIC), pairs[names.TIMER_DEL_UNIQKEY].rpartition("+")[2]))
             continue
         unique = pairs.get(names.UNIQ_KEY, str(message.physical_offset))
-        if unique not in seen:  # a message beyond the wheel's window is parked again and again
+        if unique not in seen:  # the timer parks a message beyond the wheel's window repeatedly
             seen.add(unique)
             waiting.append((due_ms, unique, message))
     yield from (
@@ -118,7 +120,7 @@ def _by_timer(member: RunningServer) -> Iterator[tuple[int, StoredMessage]]:
 
 
 def committed(cluster: RunningCluster, group: str, topic: str) -> dict[MessageQueue, int]:
-    """The offsets that a group has committed."""
+    """Return the committed offsets of a group."""
     offsets = {}
     for member in cluster.running():
         for queue_id, offset in member.context.offsets.offsets(group).get(topic, {}).items():
@@ -127,7 +129,7 @@ def committed(cluster: RunningCluster, group: str, topic: str) -> dict[MessageQu
 
 
 def topics_of(cluster: RunningCluster, group: str) -> list[str]:
-    """The topics that a group reads, or has read; its retry topic, too."""
+    """Return the topics that a group reads or has read, and the retry topic."""
     topics: dict[str, None] = {}
     for member in cluster.running():
         members = member.context.consumers.group(group)
@@ -139,14 +141,14 @@ def topics_of(cluster: RunningCluster, group: str) -> list[str]:
 
 
 def lags(cluster: RunningCluster, group: str, topic: str) -> list[QueueLag]:
-    """How far a group is in each queue of a topic that has or had messages."""
+    """Return the progress of a group in each queue of a topic that has or had messages."""
     lag_list = []
     for member in cluster.running():
         context = member.context
         for queue_id in context.store.queue_ids(topic):
             end = context.store.max_offset(topic, queue_id)
             at = context.offsets.get(group, topic, queue_id)
-            # A group that began behind the last message has none to do, and commits nothing.
+            # A group that began behind the last message has no work, and commits nothing.
             first_offset = cluster.gate.first_pulls.get(QueueOffset(member.name, group, topic, queue_id))
             done = at if at >= 0 else first_offset if first_offset is not None and first_offset >= end else -1
             min_offset = context.store.min_offset(topic, queue_id)
@@ -155,7 +157,7 @@ def lags(cluster: RunningCluster, group: str, topic: str) -> list[QueueLag]:
 
 
 def is_delivering(cluster: RunningCluster, topics: Container[str]) -> bool:
-    """Is a message on its way into one of these topics now: its delay is over, or readers do not see it yet?"""
+    """Return whether a due message is not yet readable in one of these topics."""
     for member in cluster.running():
         log = member.context.engine.log
         if log.dispatched < log.written:
@@ -168,7 +170,7 @@ def is_delivering(cluster: RunningCluster, topics: Container[str]) -> bool:
 
 
 def members_of(cluster: RunningCluster, group: str) -> list[str]:
-    """The clients of a consumer group, each once."""
+    """Return the clients of a consumer group, each once."""
     client_ids: dict[str, None] = {}
     for member in cluster.running():
         members = member.context.consumers.group(group)

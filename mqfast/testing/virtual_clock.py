@@ -1,6 +1,6 @@
-"""The time of a test's cluster: the system's, moved ahead as a test says, or one that stands until a test moves it.
+"""The time of a test's cluster: the system's, moved ahead by a test, or a time that only a test moves.
 
-Room: testing. It must never touch the clock of the process, of its clients or of a socket.
+The clock of the process, of its clients and of sockets is not changed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _SECONDS_MAX: Final = 10 * 365 * 86_400
 
 
 class Time:
-    """What brokers, name servers and stores look at. Args: stands: does it move by itself?
+    """The time of brokers, name servers and stores. Args: stands: whether the time stands still.
 
-    Attributes: ``on_change``: called with (ms ahead of the system's clock, ms where it stands or 0). ``jumps``: ms that
-        were added by jumps that are on.
+    Attributes: ``on_change``: called with (ms ahead of the system's clock, ms of a time that stands still, or 0).
+        ``jumps``: ms of active jumps.
     Thread: read by any, moved by one.
     """
 
@@ -34,16 +34,16 @@ class Time:
         self.jumps: list[int] = []
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch."""
+        """Return milliseconds since the epoch."""
         return self._at_ms or _system_ms() + self._ahead_ms
 
     @property
     def setting(self) -> tuple[int, int]:
-        """(ms ahead of the system's clock, ms where it stands or 0)."""
+        """Return (ms ahead of the system's clock, ms of a time that stands still, or 0)."""
         return self._ahead_ms, self._at_ms
 
     def move_to(self, ms: int) -> None:
-        """It is then; never earlier than now."""
+        """Move the time to then; never back."""
         now = self.now_ms()
         if ms > now:
             if self._stands:
@@ -53,12 +53,12 @@ class Time:
             self.on_change(self._ahead_ms, self._at_ms)
 
     def jump(self, ms: int) -> None:
-        """The clocks were set: it is so much later at once, or earlier, and nothing took place meanwhile."""
+        """Set the clocks ahead or back, without the work between."""
         self.jumps.append(ms)
         self._add(ms)
 
     def jump_back(self, ms: int) -> None:
-        """The end of a jump; nothing where a reset has ended it."""
+        """End a jump; nothing after a reset."""
         if ms in self.jumps:
             self.jumps.remove(ms)
             self._add(-ms)
@@ -71,7 +71,7 @@ class Time:
         self.on_change(self._ahead_ms, self._at_ms)
 
     def reset(self) -> None:
-        """The system's time again."""
+        """Use the system's time again."""
         self.jumps.clear()
         self._ahead_ms = 0
         self._at_ms = _whole_second_ms() if self._stands else 0
@@ -79,7 +79,7 @@ class Time:
 
 
 class Clock:
-    """The clock in the hand of a test.
+    """The clock of a test.
 
     What waits in the cluster (delays, retries, timed messages, checks of transactions, locks of queues, pulls that are
     held) takes place in its order while the clock is moved. The clocks of clients and of the process are not touched.
@@ -92,15 +92,15 @@ class Clock:
         self._next_ms = next_ms
 
     def now(self) -> datetime:
-        """The cluster's time, in UTC's terms with the local zone."""
+        """Return the cluster's time, in the local zone."""
         return datetime.fromtimestamp(self._time.now_ms() / 1000).astimezone()
 
     def now_ms(self) -> int:
-        """The cluster's time in milliseconds since the epoch."""
+        """Return the cluster's time in milliseconds since the epoch."""
         return self._time.now_ms()
 
     def advance(self, seconds: float | timedelta) -> int:
-        """Move the clock ahead. Returns, once they can be pulled: how many messages came due.
+        """Move the clock ahead. Returns, once the messages can be pulled: count of messages that came due.
 
         Args: seconds: from 0 to ten years. Raises: UsageError.
         """
@@ -108,7 +108,7 @@ class Clock:
         return self._advance_to(self._time.now_ms() + round(checks.seconds("advance", given, _SECONDS_MAX) * 1000))
 
     def travel_to(self, when: datetime) -> int:
-        """Move the clock to a moment that lies ahead. Returns: as ``advance``. Raises: UsageError."""
+        """Move the clock to a later moment. Returns: as ``advance``. Raises: UsageError."""
         if not isinstance(when, datetime):
             raise UsageError(f"travel_to: expected a datetime, found {when!r}")
         seconds = when.timestamp() - self._time.now_ms() / 1000
@@ -117,7 +117,7 @@ class Clock:
         return self.advance(seconds)
 
     def advance_to_next(self) -> timedelta | None:
-        """Move the clock to the next thing that waits. Returns: how far that was; None: nothing waits."""
+        """Move the clock to the next waiting work. Returns: the step; None: nothing waits."""
         next_ms = self._next_ms()
         if next_ms is None:
             return None
@@ -127,7 +127,7 @@ class Clock:
 
 
 def _whole_second_ms() -> int:
-    """Where time stands at first: brokers deliver timed messages at whole seconds, so a delay ends when a test says."""
+    """Return the first virtual time: a whole second, since brokers deliver timed messages at whole seconds."""
     return _system_ms() // 1000 * 1000
 
 

@@ -1,7 +1,6 @@
-"""Waiting for a test's brokers, and the picture of the cluster that every failure shows.
+"""Waits for a test's brokers, and the description of the cluster in every failure.
 
-Room: testing. It must never wait without a deadline, nor fail without saying what it saw. Thread: that of the event
-loop, but for ``until_true``.
+Every wait has a deadline. Thread: that of the event loop, but for ``until_true``.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ __all__ = ["WAIT_S_MAX", "Waits", "describe", "stopped_loop", "until_true"]
 
 _T = TypeVar("_T")
 WAIT_S_MAX: Final = 86_400
-_LOOK_S: Final = 0.005  # what is not told of is looked for so often
+_LOOK_S: Final = 0.005  # polling interval without a notification
 _NUDGE_S: Final = 0.025
 _REQUESTS: Final = 20
 _WAITING: Final = 10
@@ -29,7 +28,7 @@ _BODY: Final = 60
 
 
 class Waits:
-    """Waits for conditions in the event loop: looks again after each answer of a server."""
+    """Waits for conditions in the event loop, checked after each answer of a server."""
 
     def __init__(self, cluster: RunningCluster) -> None:
         self._cluster = cluster
@@ -42,9 +41,9 @@ class Waits:
                 future.set_result(None)
 
     async def until(self, poll: Callable[[], _T | None], timeout_s: float, *, nudge: str = "") -> _T | None:
-        """What a look finds, once it finds anything; None: the time is over.
+        """Return the result of ``poll`` once there is a result; None at the timeout.
 
-        Args: nudge: a consumer group whose pulls are to end meanwhile, so that it says how far it is.
+        Args: nudge: a consumer group whose held pulls are answered meanwhile, so that the group commits.
         """
         loop = asyncio.get_running_loop()
         deadline_s, nudge_s = loop.time() + timeout_s, loop.time() + _NUDGE_S
@@ -64,7 +63,7 @@ class Waits:
         return result
 
     def nudge(self, group: str) -> None:
-        """End the pulls of a group that wait: with its next ones it says what it has done."""
+        """Answer the group's held pulls, so that its next pulls commit their offsets."""
         for topic in look.topics_of(self._cluster, group):
             for member in self._cluster.running():
                 config = member.context.topics.get(topic)
@@ -73,7 +72,7 @@ class Waits:
 
 
 def until_true(condition: Callable[[], object], timeout_s: float) -> bool:
-    """Look until a condition of the caller's is true, in the caller's thread. False: the time is over."""
+    """Poll a condition of the caller in the caller's thread. Returns: False at the timeout."""
     deadline_s, pause_s = time.monotonic() + checks.seconds("timeout_s", timeout_s, WAIT_S_MAX), 0.001
     while not condition():
         left_s = deadline_s - time.monotonic()
@@ -85,7 +84,7 @@ def until_true(condition: Callable[[], object], timeout_s: float) -> bool:
 
 
 def stopped_loop() -> str:
-    """For the failure of a wait: what a caller in an event loop should do. Empty elsewhere."""
+    """Return advice for a failed wait inside of an event loop; empty elsewhere."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -97,7 +96,7 @@ def stopped_loop() -> str:
 
 
 def describe(cluster: RunningCluster) -> str:
-    """The cluster as text: topics, groups, last requests, what waits, faults."""
+    """Return the cluster as text: topics, groups, last requests, waiting work, faults."""
     lines = [f"--- the brokers at {_time(cluster.time.now_ms())} ---"]
     for member in cluster.members.values():
         lines.append(f"{member.name}: {member.state}")
