@@ -206,7 +206,7 @@ def _tally_file(task: _IndexTask) -> _OfIndex:
     return _OfIndex(entries, counted, digest, findings, counts)
 
 
-# --- one by one ------------------------------------------------------------------------------------------------------
+# --- comparison ------------------------------------------------------------------------------------------------------
 
 Pair = tuple[tuple[int, int], tuple[int, str]]
 """(hash, physical offset), and (where found, name there)."""

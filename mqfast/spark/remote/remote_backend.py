@@ -60,9 +60,7 @@ def _is_plain(tag: str) -> bool:
 
 
 class RemoteBackend:
-    """The queues of a broker. Thread: one at a time. Raises: as Backend; ClientError for a Backend error of the
-    network.
-    """
+    """The queues of a broker. Thread: one at a time. Raises: as Backend; ClientError for errors of the network."""
 
     def __init__(self, options: Options, broker: str) -> None:
         self.options: Final = options

@@ -75,7 +75,9 @@ class _RemoteSink:
 
     @property
     def is_careless(self) -> bool:
-        """Return whether rows get marks without write state: at_least_once."""
+        """Return whether delivery is at_least_once: the marks of each attempt are unique, and no write state is
+        used.
+        """
         return self.options.delivery == "at_least_once"
 
     def send(self, batches: Iterator[pa.RecordBatch], key: str, batch: int) -> Sent:
