@@ -4,31 +4,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mqfast.settings.declaration import setting
+
 __all__ = ["HaSettings"]
 
 
 @dataclass(frozen=True, slots=True)
 class HaSettings:
-    """Timing and limits of a master and a slave.
+    """Timing and limits of a master and a slave; times in seconds, RocketMQ's settings are ms."""
 
-    Attributes:
-        batch_bytes: log bytes of one frame (RocketMQ: haTransferBatchSize).
-        heartbeat_s: idle time after which a master sends an empty frame, and a slave its report
-            (haSendHeartbeatInterval).
-        housekeeping_s: a connection without received bytes for so long is closed (haHousekeepingInterval).
-        flow_bytes_per_s: a master sends at most this, to all slaves together; None for no limit
-            (maxHaTransferByteInSecond, with haFlowControlEnable).
-        reconnect_s: pause of a slave after a connection ended.
-        connect_timeout_s: time limit of a connect.
-        whole_log: a slave without a log begins with the master's first file, not with its last file.
-        truncate_diverged: a slave truncates bytes that its master lacks (haTruncateDiverged); else the slave stops.
-    """
-
-    batch_bytes: int = 32768
-    heartbeat_s: float = 5.0
-    housekeeping_s: float = 20.0
-    flow_bytes_per_s: int | None = None
-    reconnect_s: float = 5.0
-    connect_timeout_s: float = 3.0
-    whole_log: bool = False
-    truncate_diverged: bool = False
+    batch_bytes: int = setting(32768, "haTransferBatchSize", "bytes", "Log bytes of one frame.")
+    heartbeat_s: float = setting(
+        5.0,
+        "haSendHeartbeatInterval",
+        "s",
+        "Idle time after which a master sends an empty frame, and a slave its report.",
+    )
+    housekeeping_s: float = setting(
+        20.0, "haHousekeepingInterval", "s", "A connection without received bytes for so long is closed."
+    )
+    flow_bytes_per_s: int | None = setting(
+        None,
+        "maxHaTransferByteInSecond",
+        "bytes",
+        "A master sends at most this per second, to all slaves together; none without haFlowControlEnable: no limit.",
+    )
+    reconnect_s: float = setting(5.0, None, "s", "Pause of a slave after a connection ended.")
+    connect_timeout_s: float = setting(3.0, None, "s", "Time limit of a connect.")
+    whole_log: bool = setting(
+        False, None, "", "A slave without a log begins with the master's first file, not with its last file."
+    )
+    truncate_diverged: bool = setting(
+        False, "haTruncateDiverged", "", "A slave truncates bytes that its master lacks; else the slave stops."
+    )

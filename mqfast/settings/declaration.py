@@ -57,9 +57,9 @@ class SettingSpec(NamedTuple):
     @classmethod
     def of(cls, default: bool | int | float | str | None, **more: Any) -> SettingSpec:
         """Return a declaration with the kind of the default; a number is from 0 to 2^31 - 1 unless given."""
-        kind = _KINDS.get(type(default), "str")
+        kind = more.setdefault("kind", _KINDS.get(type(default), "str"))
         limits = {"low": 0, "high": I32_MAX} if kind in ("int", "number") else {}
-        return cls(**{"kind": kind, "default": default, "broker_default": default, **limits, **more})
+        return cls(**{"default": default, "broker_default": default, **limits, **more})
 
     def expected(self) -> str:
         """Return the values in words: ``int of messages``."""
