@@ -4,8 +4,8 @@
 Builds a copy of the working tree with gcov (MQFAST_COVERAGE=1: C, and the C that Cython makes), runs the short forms of
 all lanes under coverage.py, and prints lines and branches of csrc/, of the .pyx and of the Python of mqfast/store. It
 must never build in the working tree itself. Children count too: started, forked, and those that leave by ``os._exit``;
-what a process did that was killed is lost. The C files that tests compile for themselves (the CRC variants, the door
-below the simulated system) are compiled with gcov as well, unless with a sanitizer.
+what a process did that was killed is lost. The C files that tests compile for themselves (the CRC variants, the table
+of OS calls below the simulated system) are compiled with gcov as well, unless with a sanitizer.
 
 What counts as a branch:
 - csrc/: every branch that gcov sees, without optimisation. A line with the comment ``coverage: REASON``, or in a
@@ -53,10 +53,10 @@ WITHOUT_PYTHON = ("tests/memory", "tests/races")
 MEMORY = ("tests/memory/memory_runs.py", "1", "1", "verify")
 # The engine's paths that the goal names, by module of mqfast/store.
 PATHS = {
-    "record": ("_record",),
-    "append and flush": ("_append", "_commit_log", "_group_commit", "_mapped_file", "_put", "_transient_pool"),
-    "recovery": ("_dispatch", "_scan"),
-    "the door's face": ("_os",),
+    "record": ("record",),
+    "append and flush": ("append", "commit_log", "group_commit", "mapped_file", "put_message", "transient_pool"),
+    "recovery": ("dispatch", "scan"),
+    "the table of OS calls": ("os_api",),
 }
 # Of the C that Cython makes: what is a branch of ours, and which functions are ours.
 NAME = r"\(?(?:__pyx_t_\d+|__pyx_v_[\w.>\-]+)\)?"

@@ -19,10 +19,10 @@ from mqfast.store.base.os_api import OsApi
 OTHER_PROCESS = """
 import sys
 from mqfast.errors import StoreLocked
-from mqfast.store.base.os_api import OsDoor
+from mqfast.store.base.os_api import OsApi
 from mqfast.store.base.lock import StoreLock
 try:
-    StoreLock.acquire(OsDoor(), sys.argv[1])
+    StoreLock.acquire(OsApi(), sys.argv[1])
 except StoreLocked:
     print("locked")
 else:

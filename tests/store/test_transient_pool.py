@@ -116,12 +116,12 @@ def run(script: str) -> str:
 def test_refused_mlock_is_a_warning() -> None:
     out = run(
         "import ctypes, os, resource\n"
-        "from mqfast.store.base.os_api import OsDoor\n"
+        "from mqfast.store.base.os_api import OsApi\n"
         "from mqfast.store.log.transient_pool import TransientStorePool\n"
         "resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, 0))\n"
         "if os.geteuid() == 0:\n"
         "    os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)\n"  # root may always lock
-        "pool = TransientStorePool(OsDoor(), 3, 4096, 1 << 30)\n"
+        "pool = TransientStorePool(OsApi(), 3, 4096, 1 << 30)\n"
         "print(pool.free_count, pool.locked_bytes, len(pool.warnings), pool.warnings[0])\n"
     )
     assert out.startswith("3 0 1 3 of 3 pool buffers of 4096 bytes are not locked in memory: ")

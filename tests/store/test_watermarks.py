@@ -86,7 +86,7 @@ def test_a_closed_watch_is_called_no_more(tmp_path: Path) -> None:
     gone.close()
     gone.close()
     store.flush()
-    lab(store).flush.waiters.tell()
+    lab(store).flush.waiters.notify()
     assert calls == ["kept"]
     store.close()
     with pytest.raises(StoreClosed):
@@ -99,8 +99,8 @@ def test_a_failed_sync_is_reported_once_with_its_error(tmp_path: Path) -> None:
     watch = store.engine.watch_flushed(lambda flushed, error: calls.append(error))
     watch.want(end_of(store.put("T", b"x")))
     store.log.fail(errno.EIO)
-    lab(store).flush.waiters.tell()
-    lab(store).flush.waiters.tell()
+    lab(store).flush.waiters.notify()
+    lab(store).flush.waiters.notify()
     assert [type(error) for error in calls] == [FlushError]
     store.close()
 
@@ -120,7 +120,7 @@ def test_a_watch_whose_callback_fails_harms_no_other(tmp_path: Path, caplog: pyt
     for watch in watches:
         watch.want(end)
     store.flush()
-    lab(store).flush.waiters.tell()
+    lab(store).flush.waiters.notify()
     assert calls == [end]
     assert not lab(store).flush.waiters.pending
     assert "a flush callback failed" in caplog.text
@@ -137,11 +137,11 @@ def test_tickets_are_finished_in_the_order_of_their_offsets_and_only_when_covere
         ticket.add_done_callback(lambda done: told.append(done.end_offset))
     for ticket in early:
         assert ticket.done()
-    lab(store).flush.waiters.tell()
+    lab(store).flush.waiters.notify()
     assert told == []
     assert lab(store).flush.waiters.pending
     store.flush()
-    lab(store).flush.waiters.tell()
+    lab(store).flush.waiters.notify()
     assert told == [ticket.end_offset for ticket in late]
     assert not lab(store).flush.waiters.pending
     store.close()

@@ -228,7 +228,7 @@ def test_two_attempts_of_one_task_at_a_time_store_each_row_once(broker: Broker) 
 
 
 def test_an_answer_or_a_request_may_be_lost_at_each_point(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("sender", "asked"):
+    for module in ("sender", "write_state"):
         monkeypatch.setattr(f"mqfast.spark.remote.{module}.ATTEMPT_S", 0.4)
     one, batch = writer(broker, rows(1), brokerTimeout="30s"), 0
     for code in (ASK_ONCE, BATCH, END_ONCE):
