@@ -255,14 +255,14 @@ def test_flushes_of_the_clock_do_not_meet_python(tmp_path: Path) -> None:
     config = StoreConfig.tiny(**settings, flush_interval_ms_consume_queue=60_000, mapped_file_bytes_commit_log=1 << 20)
     with mqfast.open(tmp_path / "store", config=config) as store:
         turns = 0
-        finish = lab(store).flush.waiters.tell
+        finish = lab(store).flush.waiters.notify
 
         def count() -> None:
             nonlocal turns
             turns += 1
             finish()
 
-        lab(store).flush.waiters.tell = count  # type: ignore[method-assign]
+        lab(store).flush.waiters.notify = count  # type: ignore[method-assign]
         began = time.monotonic()
         for _ in range(50):
             store.put("T", b"x")
