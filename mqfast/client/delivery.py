@@ -269,7 +269,7 @@ class Delivery(Received):
 
     @property
     def is_part(self) -> bool:
-        """Return whether the record holds several messages."""
+        """Return whether the message is part of a record that holds several messages."""
         return type(self._record) is InnerRecord
 
     @property

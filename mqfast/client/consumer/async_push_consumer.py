@@ -129,23 +129,23 @@ class AsyncPushConsumer(PushConsumerBase, AsyncCalls):
         """
         self._warn_of_no_handler("on(), or `async for` in another task")
         loop = loop_of_caller()
-        told = asyncio.Event()
-        before: dict[int, Any] = {}
+        stop = asyncio.Event()
+        handlers: dict[int, Any] = {}
 
         def on_signal(number: int) -> None:
-            if told.is_set():
-                _restore_handlers(loop, before)
+            if stop.is_set():
+                _restore_handlers(loop, handlers)
                 signal.raise_signal(number)
-            told.set()
+            stop.set()
 
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 handler = signal.getsignal(number)
                 with contextlib.suppress(NotImplementedError):
                     loop.add_signal_handler(number, on_signal, number)
-                    before[number] = handler
+                    handlers[number] = handler
         try:
-            waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(told.wait()), asyncio.ensure_future(self.start())]
+            waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(self.start())]
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
                 if waits[1].done():
@@ -158,7 +158,7 @@ class AsyncPushConsumer(PushConsumerBase, AsyncCalls):
                     wait.cancel()
                 await self.close()
         finally:
-            _restore_handlers(loop, before)
+            _restore_handlers(loop, handlers)
 
     def __del__(self) -> None:
         engine = getattr(self, "_engine", None)

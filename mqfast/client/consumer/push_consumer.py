@@ -59,7 +59,7 @@ class PushConsumer(PushConsumerBase, SyncCalls):
     _takes_coroutines: ClassVar[bool] = False
     _loop_workers: LoopWorkers | None = None
     _ended: threading.Event | None = None
-    _told: queue.SimpleQueue[int] | None = None
+    _signals: queue.SimpleQueue[int] | None = None
 
     _replier: Producer | None = None
 
@@ -140,8 +140,8 @@ class PushConsumer(PushConsumerBase, SyncCalls):
         Raises: as ``start``.
         """
         self._warn_of_no_handler("on(), or iterate over the consumer in another thread")
-        told = self._told = queue.SimpleQueue()
-        before: dict[int, Any] = {}
+        signals = self._signals = queue.SimpleQueue()
+        handlers: dict[int, Any] = {}
         count = 0
 
         is_starting = False
@@ -150,21 +150,21 @@ class PushConsumer(PushConsumerBase, SyncCalls):
             nonlocal count
             count += 1
             if count > 1:
-                _restore_handlers(before)
+                _restore_handlers(handlers)
                 signal.raise_signal(number)
-            told.put(number)  # the only queue class whose put may interrupt its get
+            signals.put(number)  # the only queue class whose put may interrupt its get
             if is_starting:
-                raise _Told
+                raise _StartInterrupted
 
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
-                before[number] = signal.signal(number, on_signal)
+                handlers[number] = signal.signal(number, on_signal)
         try:
             try:
                 is_starting = True
                 self.start()
                 is_starting = False
-            except _Told:
+            except _StartInterrupted:
                 is_starting = False
                 self.close()
                 return
@@ -172,13 +172,13 @@ class PushConsumer(PushConsumerBase, SyncCalls):
             assert ended is not None
             while not ended.is_set():
                 try:
-                    told.get(timeout=1.0)
+                    signals.get(timeout=1.0)
                 except queue.Empty:
                     continue
                 break
             self.close()
         finally:
-            _restore_handlers(before)
+            _restore_handlers(handlers)
 
     def __del__(self) -> None:
         engine = getattr(self, "_engine", None)
@@ -218,8 +218,8 @@ class PushConsumer(PushConsumerBase, SyncCalls):
                 await asyncio.to_thread(self._replier.close, 1.0)
             if self._ended is not None:
                 self._ended.set()
-            if self._told is not None:
-                self._told.put(0)
+            if self._signals is not None:
+                self._signals.put(0)
 
     def __iter__(self) -> Loop:
         """Iterate over messages of ``topics``; the request for the next message acknowledges a message.
@@ -233,7 +233,7 @@ class PushConsumer(PushConsumerBase, SyncCalls):
         return Loop(self._loop_workers, self._in_hand, self._check_usable)
 
 
-class _Told(BaseException):
+class _StartInterrupted(BaseException):
     """A signal that ends the start of ``run``."""
 
 

@@ -93,7 +93,7 @@ class Fetcher:
         while not assigned.has_position:
             before = assigned.pq
             if (leaving := self._state.leaving.get(queue)) is not None:
-                await asyncio.wait([leaving])
+                await asyncio.wait([leaving])  # the last commit of this queue by this member
             try:
                 since_ms = self._since_ms.get(queue.topic)
                 where = where_of_new(self._settings.from_where, was_lost=assigned.was_lost, since_ms=since_ms)
