@@ -1,5 +1,5 @@
-"""Writes the settings table of ``settings.md``, the settings that the network may change in ``broker.md``, and the
-types of ``mqfast/settings/store_settings.py`` from the declarations: ``python docs/settings_table.py``.
+"""Writes the tables of ``settings.md``, the settings that the network may change in ``broker.md``, and the types of
+``mqfast/settings/store_settings.py`` from the declarations: ``python docs/settings_table.py``.
 
 It must never hold a fact about a setting of its own: names, units, defaults and texts come from
 ``StoreConfig.describe()``, and whether a setting has an effect from the sources that read it. A test compares the
@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from mqfast.broker.config.broker_config import BrokerConfig  # noqa: E402  (the sources beside this file, not an installed package)
+from mqfast.broker.config.broker_settings import setting_groups  # noqa: E402  (the sources beside this file, not an installed package)
 from mqfast.config import FIELD_OF_PROPERTY, StoreConfig  # noqa: E402  (the sources beside this file, not an installed package)
-from mqfast.settings.declaration import specs_of  # noqa: E402  (the sources beside this file, not an installed package)
+from mqfast.namesrv.namesrv_config import acting_settings  # noqa: E402  (the sources beside this file, not an installed package)
+from mqfast.settings.declaration import SettingSpec, specs_of  # noqa: E402  (the sources beside this file, not an installed package)
 
 DOCUMENT = ROOT / "docs" / "settings.md"
 TYPES = ROOT / "mqfast" / "settings" / "store_settings.py"
@@ -27,6 +30,8 @@ BEGIN_TYPES = "    # Written by docs/settings_table.py."
 HOST_PARTS = {"brokerIP1": "str", "listenPort": "int"}
 BEGIN = "<!-- settings: written by docs/settings_table.py -->"
 END = "<!-- end of settings -->"
+BEGIN_SERVERS = "<!-- settings of servers: written by docs/settings_table.py -->"
+END_SERVERS = "<!-- end of settings of servers -->"
 # Settings that the engine asks for by what follows from them.
 ASKED_AS = {
     "profile": "retention_rules",
@@ -63,11 +68,31 @@ def table() -> str:
     return "\n".join(lines)
 
 
+def server_tables() -> str:
+    """Return the tables of the broker's and the name server's settings, Markdown."""
+    groups = {f"Broker: {title}": specs for title, specs in setting_groups().items()}
+    groups["Name server"] = acting_settings()
+    return "\n\n".join(f"### {title}\n\n{_server_table(specs)}" for title, specs in groups.items())
+
+
+def _server_table(specs: Mapping[str, SettingSpec]) -> str:
+    lines = ["| Setting | Default | Unit | What it does |", "|---|---|---|---|"]
+    for name, spec in specs.items():
+        default = str(spec.default).lower() if isinstance(spec.default, bool) else str(spec.default)
+        default = default.replace(str(Path.home()), "~")
+        shown = "name of the machine" if name == "brokerName" else f"`{default}`" if default else ""
+        unit = "on/off" if spec.kind == "bool" else spec.unit or ("number" if spec.kind == "int" else "text")
+        lines.append(f"| `{name}`{' ‡' if spec.is_live else ''} | {shown} | {unit} | {spec.doc} |")
+    return "\n".join(lines)
+
+
 def renewed(document: str) -> str:
-    """The document with its table written anew."""
-    head, _, rest = document.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    return f"{head}{BEGIN}\n\n{table()}\n\n{END}{tail}"
+    """The document with its tables written again."""
+    for begin, end, text in ((BEGIN, END, table()), (BEGIN_SERVERS, END_SERVERS, server_tables())):
+        head, _, rest = document.partition(begin)
+        _, _, tail = rest.partition(end)
+        document = f"{head}{begin}\n\n{text}\n\n{end}{tail}"
+    return document
 
 
 def renewed_live(document: str) -> str:

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from mqfast.broker.config.broker_settings import MASTER_ID, acting_settings
 from mqfast.broker.config.rocketmq_keys import ROCKETMQ_KEYS
 from mqfast.config import FIELD_OF_PROPERTY, PROPERTY_OF_FIELD, StoreConfig
 from mqfast.errors import ConfigError
-from mqfast.schedule.timer.settings import TimerSettings
-from mqfast.settings.declaration import SettingSpec, specs_of
+from mqfast.settings.declaration import SettingSpec
 from mqfast.settings.property_settings import PropertySettings, as_text
 from mqfast.settings.rocketmq_names import KNOWN_TO_ROCKETMQ
 from mqfast.util.near_names import near_names
@@ -26,8 +26,6 @@ from mqfast.util.property_file import escaped
 
 __all__ = ["BrokerConfig"]
 
-MASTER_ID: Final = 0
-_I64_MAX: Final = 2**63 - 1
 # Keys that the store's parser checks, also without a setting of the store.
 _FOR_THE_STORE: Final = frozenset({*FIELD_OF_PROPERTY, "enableDLegerCommitLog"})
 # Settings of the store that take effect in retention at once.
@@ -40,159 +38,14 @@ _LIVE_IN_THE_STORE: Final = frozenset(
 )  # fmt: skip
 
 
-def _acting() -> dict[str, SettingSpec]:
-    spec = SettingSpec.of
-    live: dict[str, Any] = {"is_live": True}
-    return {
-        # identity and address
-        "brokerClusterName": spec("DefaultCluster"),
-        "brokerName": spec(os.uname().nodename or "DEFAULT_BROKER"),
-        "brokerId": spec(MASTER_ID),
-        "brokerIP1": spec(""),
-        "brokerIP2": spec(""),
-        "bindAddress": spec("127.0.0.1"),
-        "listenPort": spec(10911, high=65_535),
-        "namesrvAddr": spec(""),
-        "regionId": spec("DefaultRegion"),
-        "traceOn": spec(True),
-        "brokerPermission": spec(6, **live),
-        "rocketmqHome": spec(""),
-        "configBlackList": spec("configBlackList;brokerConfigPath"),
-        # metrics and probes
-        "metricsExporterType": spec("DISABLE"),
-        "metricsPromExporterHost": spec(""),
-        "metricsPromExporterPort": spec(5557),
-        "metricsLabel": spec(""),
-        "enableRemotingMetrics": spec(True),
-        # registration
-        "registerNameServerPeriod": spec(30_000),
-        "registerBrokerTimeoutMills": spec(24_000),
-        "enableSingleTopicRegister": spec(True, **live),
-        # replication
-        "haListenPort": spec(10912, high=65_535),
-        "haBindAddress": spec(""),
-        "haAllowedAddresses": spec(""),
-        "haTlsCaFile": spec(""),
-        "haTlsCertFile": spec(""),
-        "haTlsKeyFile": spec(""),
-        "haMasterAddress": spec(""),
-        "haSendHeartbeatInterval": spec(5000),
-        "haHousekeepingInterval": spec(20_000),
-        "haTransferBatchSize": spec(32_768),
-        "haFlowControlEnable": spec(False),
-        "maxHaTransferByteInSecond": spec(104_857_600),
-        "haMaxGapNotInSync": spec(268_435_456, **live),
-        "haTruncateDiverged": spec(False),
-        "haMaxTimeSlaveNotCatchup": spec(15_000, **live),
-        "minInSyncReplicas": spec(1, **live),
-        # fail-over by leases of etcd
-        "haEtcdEndpoints": spec(""),
-        "haEtcdPrefix": spec("/mqfast"),
-        "haEtcdCaFile": spec(""),
-        "haEtcdCertFile": spec(""),
-        "haEtcdKeyFile": spec(""),
-        "haLeaseSeconds": spec(3),
-        "haLeaseMarginMs": spec(500),
-        "haBrokerIds": spec(""),
-        "inSyncReplicas": spec(1, **live),
-        "slaveTimeout": spec(3000, **live),
-        # topics and groups
-        "autoCreateTopicEnable": spec(True, **live),
-        "autoCreateSubscriptionGroup": spec(True, **live),
-        "maxAutoCreatedTopics": spec(50_000, **live),
-        "maxAutoCreatedGroups": spec(50_000, **live),
-        "clientGroupsMax": spec(2000),
-        "groupMembersMax": spec(500_000),
-        "subscriptionBytesMax": spec(64 << 20),
-        "queueLocksMax": spec(500_000),
-        "defaultTopicQueueNums": spec(8),
-        "clusterTopicEnable": spec(True),
-        "brokerTopicEnable": spec(True),
-        "traceTopicEnable": spec(False),
-        "msgTraceTopicName": spec("RMQ_SYS_TRACE_TOPIC"),
-        "reviveQueueNum": spec(8),
-        # sending
-        "rejectTransactionMessage": spec(False, **live),
-        "brokerFastFailureEnable": spec(True, **live),
-        "waitTimeMillsInSendQueue": spec(200, **live),
-        "sendThreadPoolQueueCapacity": spec(10_000),
-        "idempotentWriteKeepHours": spec(168),
-        "idempotentWriteTasksMax": spec(200_000),
-        "startAcceptSendRequestTimeStamp": spec(0, high=_I64_MAX, **live),
-        # pulling
-        "longPollingEnable": spec(True, **live),
-        "shortPollingTimeMills": spec(1000, **live),
-        "slaveReadEnable": spec(False, **live),
-        "enablePropertyFilter": spec(False, **live),
-        "rejectPullConsumerEnable": spec(False, **live),
-        "notifyConsumerIdsChangedEnable": spec(True, **live),
-        "useServerSideResetOffset": spec(True, **live),
-        "litePullMessageEnable": spec(True, **live),
-        "pullThreadPoolQueueCapacity": spec(100_000),
-        "litePullThreadPoolQueueCapacity": spec(100_000),
-        "enableBroadcastOffsetStore": spec(True, **live),
-        "broadcastOffsetExpireSecond": spec(120, **live),
-        "broadcastOffsetExpireMaxSecond": spec(300, **live),
-        "filterDataCleanTimeSpan": spec(86_400_000, **live),
-        "maxErrorRateOfBloomFilter": spec(20),
-        "expectConsumerNumUseFilter": spec(32),
-        "accessMessageInMemoryMaxRatio": spec(40, **live),
-        "maxTransferBytesOnMessageInMemory": spec(262_144, **live),
-        "maxTransferCountOnMessageInMemory": spec(32, **live),
-        "maxTransferBytesOnMessageInDisk": spec(65_536, **live),
-        "maxTransferCountOnMessageInDisk": spec(8, **live),
-        "maxFilterMessageSize": spec(16_000, **live),
-        "travelCqFileNumWhenGetMessage": spec(1, **live),
-        # delayed messages, transactions, timer
-        "flushDelayOffsetInterval": spec(10_000),
-        "transactionTimeOut": spec(6000, **live),
-        "transactionCheckMax": spec(15, **live),
-        "transactionCheckInterval": spec(30_000, **live),
-        "recallMessageEnable": spec(False, **live),
-        "allowRecallWhenBrokerNotWriteable": spec(True, **live),
-        **{str(timer.rocketmq_name): timer for timer in specs_of(TimerSettings).values()},
-        "storeReplyMessageEnable": spec(True, **live),
-        # connections
-        "serverChannelMaxIdleTimeSeconds": spec(120),
-        "connectionsMax": spec(50_000),
-        "requestsPerConnectionMax": spec(10_000),
-        "requestBytesPerConnectionMax": spec(64 << 20),
-        "frameMaxLength": spec(16 * 1024 * 1024),
-        "proxyProtocolEnable": spec(True),
-        "channelExpiredTimeout": spec(120_000),
-        # access control
-        "aclEnable": spec(False),
-        "aclFile": spec(""),
-        "aclTrustProxyProtocol": spec(False),
-        "authenticationEnabled": spec(False),
-        "authenticationWhitelist": spec(""),
-        "authorizationEnabled": spec(False),
-        "authorizationWhitelist": spec(""),
-        "initAuthenticationUser": spec(""),
-        "innerClientAuthenticationCredentials": spec(""),
-        # TLS
-        "tls.config.file": spec(""),
-        "tls.server.mode": spec("permissive"),
-        "tls.server.certPath": spec(""),
-        "tls.server.keyPath": spec(""),
-        "tls.server.keyPassword": spec(""),
-        "tls.server.trustCertPath": spec(""),
-        "tls.server.need.client.auth": spec("none"),
-        "tls.enable": spec(False),
-        "useTLS": spec(False),
-        "tls.client.certPath": spec(""),
-        "tls.client.keyPath": spec(""),
-        "tls.client.keyPassword": spec(""),
-        "tls.client.trustCertPath": spec(""),
-        "tls.client.authServer": spec(False),
-    }
-
-
 @functools.cache
 def _settings() -> Mapping[str, SettingSpec]:
     idle = (ROCKETMQ_KEYS.keys() | KNOWN_TO_ROCKETMQ) - _FOR_THE_STORE
     defaults = {name: key.default for name, key in ROCKETMQ_KEYS.items()} | _by_cpus(os.cpu_count() or 1)
-    return {**{name: SettingSpec(default=defaults.get(name, ""), has_effect=False) for name in idle}, **_acting()}
+    return {
+        **{name: SettingSpec(default=defaults.get(name, ""), has_effect=False) for name in idle},
+        **acting_settings(),
+    }
 
 
 def _by_cpus(cpus: int) -> dict[str, str]:
