@@ -116,17 +116,17 @@ class Channel(asyncio.Protocol):
     """
 
     def __init__(
-        self, end: Endpoint, *, server_side: bool, context: ssl.SSLContext | None, host: str | None = None
+        self, endpoint: Endpoint, *, server_side: bool, context: ssl.SSLContext | None, host: str | None = None
     ) -> None:
-        self._end = end
-        self._dispatch: Callable[[Channel, RemotingCommand], None] = end.processors.dispatch
+        self._endpoint = endpoint
+        self._dispatch: Callable[[Channel, RemotingCommand], None] = endpoint.processors.dispatch
         self._server_side = server_side
         self._context = context
         self._host = host
-        self._connection = end.new_connection()
+        self._connection = endpoint.new_connection()
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
-        self._preamble: ProxyHeader | None = ProxyHeader() if server_side and end.settings.proxy_protocol else None
+        self._preamble: ProxyHeader | None = ProxyHeader() if server_side and endpoint.settings.proxy_protocol else None
         self._undecided = True  # nothing was read yet: at a server, TLS is undecided
         self._tls: TlsStream | None = None
         self._events: deque[ConnectionEvent] = deque()
@@ -138,7 +138,7 @@ class Channel(asyncio.Protocol):
         self._leaving = False
         self._ending = False
         self._buffered = 0
-        self._opened_s = end.clock()
+        self._opened_s = endpoint.clock()
         self.peer: tuple[str, int] = ("", 0)
         self.socket_peer: tuple[str, int] = ("", 0)
         self.owner: Any = None
@@ -177,15 +177,15 @@ class Channel(asyncio.Protocol):
         tcp = self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
         name = transport.get_extra_info("peername") or ("", 0)
         self.peer = self.socket_peer = (str(name[0]), int(name[1])) if len(name) > 1 else (str(name), 0)
-        settings = self._end.settings
-        if len(self._end.channels) >= settings.connections_max:
-            self._end.log.warning(
+        settings = self._endpoint.settings
+        if len(self._endpoint.channels) >= settings.connections_max:
+            self._endpoint.log.warning(
                 "connections", "%s:%d: closed, there are %d connections already", *self.peer, settings.connections_max
             )
             self.is_closed = True
             tcp.abort()
             return
-        self._end.channels.add(self)
+        self._endpoint.channels.add(self)
         tcp.set_write_buffer_limits(settings.write_high_bytes, settings.write_low_bytes)
         if not self._server_side and self._context is not None:
             self._tls = TlsStream(self._context, server_side=False, host=self._host)
@@ -227,7 +227,7 @@ class Channel(asyncio.Protocol):
         self.is_closed = True
         answers = [event for event in self._events if type(event) is ResponseReceived]
         self._events.clear()
-        self._end.buffered_bytes -= self._buffered
+        self._endpoint.buffered_bytes -= self._buffered
         self._buffered = 0
         if self._timer is not None:
             self._timer.cancel()
@@ -243,8 +243,8 @@ class Channel(asyncio.Protocol):
         for call in self._connection.close():
             if not call.context.done():
                 call.context.set_exception(lost)
-        if self in self._end.channels:
-            self._end.closed(self)
+        if self in self._endpoint.channels:
+            self._endpoint.closed(self)
 
     def pause_writing(self) -> None:
         """Stop reading: the peer does not read responses."""
@@ -274,7 +274,7 @@ class Channel(asyncio.Protocol):
         if not data:
             return None
         self._undecided = False
-        mode = self._end.settings.tls_mode
+        mode = self._endpoint.settings.tls_mode
         if data[0] == CLIENT_HELLO:
             if mode is TlsMode.DISABLED or self._context is None:
                 why = "TLS is disabled" if mode is TlsMode.DISABLED else "there is no certificate"
@@ -295,17 +295,17 @@ class Channel(asyncio.Protocol):
 
     def _count_buffered(self) -> None:
         buffered = self._connection.buffered
-        self._end.buffered_bytes += buffered - self._buffered
+        self._endpoint.buffered_bytes += buffered - self._buffered
         self._buffered = buffered
-        settings = self._end.settings
-        if self._end.buffered_bytes > settings.buffered_bytes_max:
+        settings = self._endpoint.settings
+        if self._endpoint.buffered_bytes > settings.buffered_bytes_max:
             # The channel with the most bytes, not the last to receive: that may be of a well-behaved client.
-            largest = max(self._end.channels, key=lambda channel: channel._buffered)
+            largest = max(self._endpoint.channels, key=lambda channel: channel._buffered)
             if not largest._ending:
                 largest._break(
                     FrameTooLarge(
                         f"expected at most {settings.buffered_bytes_max} bytes of incomplete frames of all "
-                        f"connections, found {self._end.buffered_bytes}, of which this one has {largest._buffered}"
+                        f"connections, found {self._endpoint.buffered_bytes}, of which this one has {largest._buffered}"
                     )
                 )
 
@@ -316,7 +316,7 @@ class Channel(asyncio.Protocol):
         self._working = True
         try:
             connection, events = self._connection, self._events
-            served, clock = 0, self._end.clock
+            served, clock = 0, self._endpoint.clock
             until_s = clock() + _TURN_S
             while events and not connection.blocked and not self.is_closed:
                 served += 1
@@ -325,8 +325,8 @@ class Channel(asyncio.Protocol):
                     break
                 event = events.popleft()
                 if type(event) is Request:
-                    if self._end.latencies is not None:
-                        event.command.received_s = self._end.clock()
+                    if self._endpoint.latencies is not None:
+                        event.command.received_s = self._endpoint.clock()
                     self._dispatch(self, event.command)
                     if connection.out_bytes > _FLUSH_BYTES:
                         self._flush()
@@ -353,7 +353,7 @@ class Channel(asyncio.Protocol):
 
     def _break(self, error: FrameError) -> None:
         self._broken = self._broken or str(error)
-        self._end.log.warning("broken", "%s:%d: closed: %s", *self.peer, error)
+        self._endpoint.log.warning("broken", "%s:%d: closed: %s", *self.peer, error)
         self._flush()
         self.close()
 
@@ -381,9 +381,9 @@ class Channel(asyncio.Protocol):
 
     def answer(self, request: RemotingCommand, answer: RemotingCommand | None) -> None:
         """Send the response to a request, at any time; None: there is no response. On a closed connection: nothing."""
-        latencies = self._end.latencies
+        latencies = self._endpoint.latencies
         if latencies is not None and answer is not None:
-            latencies.note(request, answer.code, self._end.clock(), not self.is_closed)
+            latencies.note(request, answer.code, self._endpoint.clock(), not self.is_closed)
         if self.is_closed:
             return
         self._connection.answer(request, answer)
@@ -470,7 +470,7 @@ class Channel(asyncio.Protocol):
         self._events.clear()
         self._events.extend(answers)
         if self._tls is not None:
-            self._tls.end()
+            self._tls.close()
             self._write_records()
         if self._connection.blocked:
             self._transport.abort()  # a peer that does not read would keep the connection open
@@ -520,7 +520,7 @@ class Channel(asyncio.Protocol):
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_s = deadline_s
-            self._timer = self._loop.call_later(max(0.0, deadline_s - self._end.clock()), self._time_out)
+            self._timer = self._loop.call_later(max(0.0, deadline_s - self._endpoint.clock()), self._time_out)
 
     def _time_out(self) -> None:
         self._timer, self._timer_s = None, math.inf
@@ -542,14 +542,14 @@ class Channel(asyncio.Protocol):
 
     def check_timeouts(self) -> None:
         """Close an idle connection, and a connection without the end of its handshake."""
-        settings = self._end.settings
+        settings = self._endpoint.settings
         has_begun = self._preamble is not None and self._preamble.has_begun
         if self._ending:
             if self._transport is not None and self._connection.idle_s() > settings.handshake_timeout_s:
                 self._transport.abort()
         elif has_begun or (self._tls is not None and not self._tls.established):
-            if self._end.clock() - self._opened_s > settings.handshake_timeout_s:
+            if self._endpoint.clock() - self._opened_s > settings.handshake_timeout_s:
                 self._break(FrameError(f"expected a handshake within {settings.handshake_timeout_s:g} s, found none"))
         elif self._connection.idle_s() > settings.idle_timeout_s:
-            self._end.log.info("idle", "%s:%d: closed, idle for %g s", *self.peer, settings.idle_timeout_s)
+            self._endpoint.log.info("idle", "%s:%d: closed, idle for %g s", *self.peer, settings.idle_timeout_s)
             self.close()

@@ -60,7 +60,7 @@ class RemotingClient:
         self._ready: dict[str, Channel] = {}
         self._addresses: dict[Channel, str] = {}
         self.on_closed: list[Callable[[str], object]] = []
-        self._end = Endpoint(
+        self._endpoint = Endpoint(
             processors or Processors(clock=clock),
             settings or RemotingSettings(),
             clock=clock,
@@ -80,11 +80,11 @@ class RemotingClient:
 
     async def _connect(self, address: str, host: str, port: int) -> Channel:
         loop = asyncio.get_running_loop()
-        self._end.start_sweep()
+        self._endpoint.start_sweep()
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 _, channel = await loop.create_connection(
-                    lambda: Channel(self._end, server_side=False, context=self._context, host=host), host, port
+                    lambda: Channel(self._endpoint, server_side=False, context=self._context, host=host), host, port
                 )
                 try:
                     await channel.encrypted()
@@ -133,14 +133,14 @@ class RemotingClient:
 
     def filenos(self) -> list[int]:
         """Return the file descriptors of all connections."""
-        descriptors = [channel.fileno() for channel in self._end.channels]
+        descriptors = [channel.fileno() for channel in self._endpoint.channels]
         return [descriptor for descriptor in descriptors if descriptor >= 0]
 
     def renew(self, address: str) -> None:
         """Make the next request open a new connection; the old one closes after its pending responses."""
         if (channel := self._given_up(address)) is not None:
             channel.drain()
-            self._tell(address)
+            self._notify_closed(address)
 
     def drain(self, address: str) -> None:
         """Close the connection to an address, if there is one; the next request opens a new connection."""
@@ -157,26 +157,26 @@ class RemotingClient:
 
     def _closed(self, channel: Channel) -> None:
         if (address := self._addresses.pop(channel, None)) is not None:
-            self._tell(address)
+            self._notify_closed(address)
 
-    def _tell(self, address: str) -> None:
+    def _notify_closed(self, address: str) -> None:
         for told in list(self.on_closed):
             told(address)
 
     async def close(self) -> None:
         """Close all connections; pending calls end with ConnectionLost."""
-        self._end.stop_sweep()
+        self._endpoint.stop_sweep()
         for task in self._channels.values():
             task.cancel()
         try:  # a cancelled caller leaves no connection open
             await asyncio.sleep(0)
-            for channel in list(self._end.channels):
+            for channel in list(self._endpoint.channels):
                 channel.close()
             deadline = time.monotonic() + 1.0
-            while self._end.channels and time.monotonic() < deadline:
+            while self._endpoint.channels and time.monotonic() < deadline:
                 await asyncio.sleep(0.005)
         finally:
-            for channel in list(self._end.channels):
+            for channel in list(self._endpoint.channels):
                 channel.abort()
             self._channels.clear()
             self._ready.clear()

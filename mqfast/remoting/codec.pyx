@@ -172,24 +172,24 @@ cdef inline int hex_digit(uint8_t c) noexcept nogil:
     return -1
 
 
-cdef bint take_string(Text *t, Span *found) noexcept nogil:
-    """Step over a string; ``found`` is set to the text between the quotes."""
+cdef bint take_string(Text *t, Span *text) noexcept nogil:
+    """Step over a string; ``text`` is set to the text between the quotes."""
     cdef const uint8_t *at = t.at
     cdef int i
     if at >= t.end or at[0] != c'"':
         return wanted(t, b"a string")
     at += 1
-    found.at = at
-    found.escaped = False
+    text.at = at
+    text.escaped = False
     while at < t.end:
         if at[0] == c'"':
-            found.size = at - found.at
+            text.size = at - text.at
             t.at = at + 1
             return True
         if at[0] != c'\\':
             at += 1
             continue
-        found.escaped = True
+        text.escaped = True
         t.at = at
         at += 1
         if at >= t.end:
@@ -352,7 +352,7 @@ cdef int64_t number_in(const uint8_t *at, Py_ssize_t size, bint *valid) noexcept
     """Parse as Java's Long.parseLong."""
     cdef bint minus = False
     cdef uint64_t value = 0
-    cdef uint64_t most = 9223372036854775807
+    cdef uint64_t limit = 9223372036854775807
     valid[0] = False
     if size and (at[0] == c'-' or at[0] == c'+'):
         minus = at[0] == c'-'
@@ -366,7 +366,7 @@ cdef int64_t number_in(const uint8_t *at, Py_ssize_t size, bint *valid) noexcept
         value = value * 10 + (at[0] - c'0')
         at += 1
         size -= 1
-    if value > most + minus:
+    if value > limit + minus:
         return 0
     valid[0] = True
     return <int64_t> (0 - value) if minus else <int64_t> value
@@ -637,13 +637,13 @@ cdef dict _all_pairs(RemotingCommand command):
     cdef Text t = fields_of(command)
     cdef Span key
     cdef Span value
-    cdef dict found = {}
+    cdef dict fields = {}
     while take_pair(&t, &key, &value) if command.serialize == 0 else take_binary_pair(&t, &key, &value):
         if value.at != NULL:
-            found[text_of(&key)] = text_of(&value)
+            fields[text_of(&key)] = text_of(&value)
         elif command.serialize == 0:
-            found.pop(text_of(&key), None)
-    return found
+            fields.pop(text_of(&key), None)
+    return fields
 
 
 cpdef object repeated_name(RemotingCommand command):
@@ -698,13 +698,13 @@ cdef class FrameDecoder:
 
     def feed(self, data):
         """Add the next bytes. Returns: the completed commands, in order; check ``error`` afterwards."""
-        cdef list found = []
+        cdef list commands = []
         cdef Py_buffer view
         if self.error is not None:
-            return found
+            return commands
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
-            self._take(<const uint8_t *> view.buf, view.len, found)
+            self._take(<const uint8_t *> view.buf, view.len, commands)
         except (FrameTooLarge, HeaderIllegal) as error:
             self.error = error
             self._command = None
@@ -712,19 +712,19 @@ cdef class FrameDecoder:
             self._prefix_have = self._header_have = self._body_have = 0
         finally:
             PyBuffer_Release(&view)
-        return found
+        return commands
 
-    cdef int _take(self, const uint8_t *at, Py_ssize_t left, list found) except -1:
+    cdef int _take(self, const uint8_t *at, Py_ssize_t remaining, list commands) except -1:
         cdef Py_ssize_t take
         cdef uint32_t total
         cdef Py_ssize_t header_size
         while True:
             if self._header is None:
-                take = min(<Py_ssize_t> (8 - self._prefix_have), left)
+                take = min(<Py_ssize_t> (8 - self._prefix_have), remaining)
                 memcpy(self._prefix + self._prefix_have, at, take)
                 self._prefix_have += take
                 at += take
-                left -= take
+                remaining -= take
                 if self._prefix_have >= 4:
                     total = big32(self._prefix)
                     if total < 4 or total > 0x7FFFFFFF:
@@ -754,31 +754,31 @@ cdef class FrameDecoder:
                 self._body = None
             if self._command is None:
                 header_size = PyBytes_GET_SIZE(self._header)
-                take = min(header_size - self._header_have, left)
+                take = min(header_size - self._header_have, remaining)
                 memcpy(PyBytes_AS_STRING(self._header) + self._header_have, at, take)
                 self._header_have += take
                 at += take
-                left -= take
+                remaining -= take
                 if self._header_have < header_size:
                     return 0
                 self._command = decoded(self._prefix[4], self._header)
                 total = big32(self._prefix) - 4 - <uint32_t> header_size
                 self._body = PyBytes_FromStringAndSize(NULL, total) if total else b""
-            take = min(PyBytes_GET_SIZE(self._body) - self._body_have, left)
+            take = min(PyBytes_GET_SIZE(self._body) - self._body_have, remaining)
             if take:
                 memcpy(PyBytes_AS_STRING(self._body) + self._body_have, at, take)
                 self._body_have += take
                 at += take
-                left -= take
+                remaining -= take
             if self._body_have < PyBytes_GET_SIZE(self._body):
                 return 0
             self._command.body = self._body
-            found.append(self._command)
+            commands.append(self._command)
             self._command = None
             self._header = self._body = None
             self._prefix_have = 0
             self._header_have = self._body_have = 0
-            if left == 0:
+            if remaining == 0:
                 return 0
 
 

@@ -316,7 +316,7 @@ cdef class Connection:
 
     cdef Call _wait_for(self, int opaque, int code, double timeout_s, context):
         cdef Call call = Call.__new__(Call)
-        cdef Call one
+        cdef Call pending
         cdef list deadlines = self._deadlines
         call.opaque = opaque
         call.code = code
@@ -326,7 +326,7 @@ cdef class Connection:
         self._calls[opaque] = call
         heappush(deadlines, (call.deadline_s, opaque))
         if len(deadlines) > DEADLINES_MIN and len(deadlines) > 4 * len(self._calls):  # most calls were answered in time
-            deadlines[:] = [(one.deadline_s, one.opaque) for one in self._calls.values()]
+            deadlines[:] = [(pending.deadline_s, pending.opaque) for pending in self._calls.values()]
             heapify(deadlines)
         return call
 
@@ -399,14 +399,14 @@ cdef class Connection:
     def expired(self):
         """Return the expired calls, in order; their responses will be ``UnmatchedResponse``."""
         cdef Call call
-        cdef list found = []
+        cdef list expired_calls = []
         now = self._clock()
         while (deadline := self.next_deadline_s()) is not None and deadline <= now:
             call = self._calls.pop(heappop(self._deadlines)[1])
             if self._mute_s < 0 and self._received_s <= call.begun_s:
                 self._mute_s = call.begun_s
-            found.append(call)
-        return found
+            expired_calls.append(call)
+        return expired_calls
 
     @property
     def is_unresponsive(self):

@@ -50,7 +50,7 @@ class RemotingServer:
         self.processors = processors
         self.context = context
         self._make_channel = make_channel
-        self._end = Endpoint(
+        self._endpoint = Endpoint(
             processors,
             settings or RemotingSettings(),
             clock=clock,
@@ -64,13 +64,13 @@ class RemotingServer:
         """Listen; port 0 takes a free port. Raises: OSError where the address is not available."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: self._make_channel(self._end, server_side=True, context=self.context),
+            lambda: self._make_channel(self._endpoint, server_side=True, context=self.context),
             host,
             port,
             backlog=_BACKLOG,
             reuse_address=True,
         )
-        self._end.start_sweep()
+        self._endpoint.start_sweep()
 
     @property
     def address(self) -> tuple[str, int]:
@@ -82,25 +82,25 @@ class RemotingServer:
     @property
     def channels(self) -> frozenset[Channel]:
         """Return the current connections."""
-        return frozenset(self._end.channels)
+        return frozenset(self._endpoint.channels)
 
     @property
     def buffered_bytes(self) -> int:
         """Return the bytes of incomplete frames of all connections."""
-        return self._end.buffered_bytes
+        return self._endpoint.buffered_bytes
 
     async def stop(self, grace_s: float = 1.0) -> None:
         """Stop listening, let running requests end within the grace time, send all responses, close all connections."""
         if self._server is None:
             return
         self._server.close()
-        self._end.stop_sweep()
+        self._endpoint.stop_sweep()
         await self.processors.stop(grace_s)
         await asyncio.sleep(0)  # responses of this iteration of the loop are sent
-        for channel in list(self._end.channels):
+        for channel in list(self._endpoint.channels):
             channel.close()
         deadline = time.monotonic() + grace_s
-        while self._end.channels and time.monotonic() < deadline:
+        while self._endpoint.channels and time.monotonic() < deadline:
             await asyncio.sleep(0.005)
         self.abort()
 
@@ -108,7 +108,7 @@ class RemotingServer:
         """Stop listening and cut all connections, as the end of the process does. No response is sent."""
         if self._server is not None:
             self._server.close()
-        self._end.stop_sweep()
-        for channel in list(self._end.channels):
+        self._endpoint.stop_sweep()
+        for channel in list(self._endpoint.channels):
             channel.abort()
         self._server = None

@@ -107,7 +107,7 @@ class TlsStream:
         elif not self.ended:
             self._tls.write(data)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Send the end of the TLS connection."""
         if self.established:
             with contextlib.suppress(ssl.SSLError):

@@ -109,7 +109,7 @@ async def member(namesrv: str, group: str, topic: str) -> AsyncIterator[Member]:
         instance.add_consumer(group, one)
         route = await instance.driver.run(instance.route(topic, timeout_s=10))
         await instance.heartbeat()
-        assert all(instance.is_known_to(place.addresses[0]) for place in route.brokers.values())
+        assert all(instance.is_registered_at(place.addresses[0]) for place in route.brokers.values())
         yield one
         await instance.remove_consumer(group, one)
     finally:

@@ -49,7 +49,7 @@ def text_of(value: Any) -> str | None:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_captured_frames_decode_to_what_their_senders_meant(name: str) -> None:
+def test_captured_frames_decode(name: str) -> None:
     for capture in captures(name):
         (command,) = decode(capture.frame)
         meant = json.loads(capture.header)
@@ -113,7 +113,7 @@ def test_fields_of_other_kinds_become_text() -> None:
         assert copy.ext_fields == {"yes": "true", "no": "false", "number": "12", "text": "t"}
 
 
-def test_what_is_missing_has_its_default_and_what_is_unknown_is_ignored() -> None:
+def test_missing_fields_have_defaults_and_unknown_fields_are_ignored() -> None:
     (command,) = decode(frame(b' { "other" : [ {"deep": null} , 1e5 ] , "code" : "34" } '))
     assert (command.code, command.flag, command.opaque, command.remark, command.ext_fields) == (34, 0, 0, None, {})
     (command,) = decode(frame(b'{"language":"COBOL","extFields":null,"remark":null,"code":34}'))
@@ -165,7 +165,7 @@ def test_text_with_escapes() -> None:
         (frame(b"\0" * 17 + b"\0\0\0\6\0\0\0\0\0\1", codec=1), HeaderIllegal, "value within the fields"),
     ],
 )
-def test_what_is_no_frame_is_refused_and_nothing_after_it_is_read(
+def test_invalid_frame_is_refused_and_later_bytes_are_not_decoded(
     data: bytes, error: type[FrameError], said: str
 ) -> None:
     good = encode(RemotingCommand(34, opaque=5))
@@ -372,9 +372,7 @@ COMMANDS = st.builds(
 
 
 @given(st.lists(COMMANDS, max_size=5), st.lists(st.integers(1, 50), min_size=1))
-def test_what_is_encoded_decodes_to_the_same_however_it_is_cut(
-    commands: list[RemotingCommand], cuts: list[int]
-) -> None:
+def test_encode_decode_round_trip_in_pieces_of_any_size(commands: list[RemotingCommand], cuts: list[int]) -> None:
     stream = b"".join(map(encode, commands))
     decoder = FrameDecoder()
     found: list[RemotingCommand] = []

@@ -72,7 +72,7 @@ def test_byte_by_byte() -> None:
     assert connection.receive(STREAM) == []
 
 
-def test_answers_in_any_order_find_their_calls_and_those_of_nobody_are_told() -> None:
+def test_responses_match_calls_in_any_order_and_others_are_unmatched() -> None:
     connection = Connection(Clock())
     calls = [connection.call(105, {"topic": f"t{i}"}, timeout_ms=1000, context=i) for i in range(3)]
     requests = sent(connection)
@@ -149,7 +149,7 @@ def test_a_frame_that_comes_slowly_is_waited_for_whatever_short_calls_expire() -
     assert event.call is pull
 
 
-def test_a_frame_that_comes_too_slowly_ends_like_one_that_never_ends() -> None:
+def test_too_slow_frame_times_out() -> None:
     clock = Clock()
     connection = Connection(clock)
     connection.call(11, timeout_ms=60_000)
@@ -218,7 +218,7 @@ def test_deadlines_hold_while_most_of_many_calls_are_answered() -> None:
     assert connection.close() == []
 
 
-def test_one_way_requests_get_no_answer_and_others_one() -> None:
+def test_oneway_requests_get_no_response_and_others_get_a_response() -> None:
     connection = Connection(Clock())
     oneway, request = RemotingCommand(15, opaque=1, flag=2), RemotingCommand(14, opaque=2, serialize=ROCKETMQ)
     events = connection.receive(encode(oneway) + encode(request))
@@ -336,7 +336,7 @@ def test_a_closed_connection_gives_back_its_calls_and_does_nothing_more() -> Non
     assert connection.expired() == []
 
 
-def test_numbers_of_calls_go_round_without_meeting_one_that_waits() -> None:
+def test_opaque_wraps_around_without_collisions() -> None:
     connection = Connection(Clock())
     first = connection.call(11, timeout_ms=1)
     connection._next_opaque = 2**31 - 1

@@ -142,7 +142,7 @@ def test_answers_in_the_codec_of_the_client(play: Callable[..., None]) -> None:
     play(main)
 
 
-def test_a_code_that_nobody_serves_is_refused_and_the_connection_stays(play: Callable[..., None]) -> None:
+def test_unregistered_code_is_refused_and_the_connection_stays(play: Callable[..., None]) -> None:
     async def main(world: World) -> None:
         client = world.client()
         answer = await client.call(world.address, 4711)
@@ -156,7 +156,7 @@ def test_a_code_that_nobody_serves_is_refused_and_the_connection_stays(play: Cal
     play(main)
 
 
-def test_what_a_handler_raises_becomes_the_answer(play: Callable[..., None]) -> None:
+def test_exception_of_a_handler_becomes_the_response(play: Callable[..., None]) -> None:
     async def main(world: World) -> None:
         client = world.client()
         said = [await client.call(world.address, 2, {"how": how}) for how in ("field", "refused", "else")]
@@ -182,7 +182,7 @@ def test_held_requests_are_answered_later_and_out_of_order(play: Callable[..., N
     play(main)
 
 
-def test_a_call_times_out_and_its_late_answer_harms_nobody(play: Callable[..., None]) -> None:
+def test_call_timeout_and_late_response(play: Callable[..., None]) -> None:
     async def main(world: World) -> None:
         client = world.client()
         with pytest.raises(CallTimeout, match="no answer to request 3 in time"):
@@ -194,7 +194,7 @@ def test_a_call_times_out_and_its_late_answer_harms_nobody(play: Callable[..., N
     play(main)
 
 
-def test_the_server_asks_its_clients(play: Callable[..., None]) -> None:
+def test_server_sends_requests_to_clients(play: Callable[..., None]) -> None:
     async def main(world: World) -> None:
         told: list[str] = []
 
@@ -217,7 +217,7 @@ def test_the_server_asks_its_clients(play: Callable[..., None]) -> None:
     play(main)
 
 
-def test_lanes_limit_what_runs_and_what_waits(play: Callable[..., None]) -> None:
+def test_concurrency_limit_of_running_and_waiting_requests(play: Callable[..., None]) -> None:
     async def main(world: World) -> None:
         client = world.client()
         calls = [asyncio.create_task(client.call(world.address, 4, timeout_ms=20_000)) for _ in range(5)]
@@ -235,7 +235,7 @@ def test_lanes_limit_what_runs_and_what_waits(play: Callable[..., None]) -> None
     play(main)
 
 
-def test_who_waited_too_long_in_a_lane_is_told_so(play: Callable[..., None]) -> None:
+def test_queue_timeout_of_waiting_requests(play: Callable[..., None]) -> None:
     async def main(world: World) -> None:
         lane = ConcurrencyLimit("brief", concurrency=1, queue_timeout_ms=0)
         world.processors.register([4], world.slow, lane)
@@ -252,7 +252,7 @@ def test_who_waited_too_long_in_a_lane_is_told_so(play: Callable[..., None]) -> 
     play(main)
 
 
-def test_one_way_requests_get_no_answer(play: Callable[..., None]) -> None:
+def test_oneway_requests_get_no_response(play: Callable[..., None]) -> None:
     async def main(world: World) -> None:
         reader, writer = await world.raw()
         writer.write(b"".join(encode(RemotingCommand(code, opaque=code, flag=2)) for code in (1, 2, 99)))
@@ -405,7 +405,7 @@ def test_incomplete_frames_of_all_connections_together_are_limited(play: Callabl
     play(main, RemotingSettings(buffered_bytes_max=250_000))
 
 
-def test_who_holds_most_makes_room_for_a_client_that_behaves(play: Callable[..., None]) -> None:
+def test_connection_with_most_buffered_bytes_is_closed_first(play: Callable[..., None]) -> None:
     async def main(world: World) -> None:
         half = encode(RemotingCommand(1, body=b"x" * 100_000))[:-1]
         hogs = []
@@ -455,7 +455,7 @@ def test_a_lost_connection_ends_its_calls_and_the_next_call_makes_a_new_one(play
     play(main)
 
 
-def test_calls_to_nobody(play: Callable[..., None]) -> None:
+def test_call_without_a_listener(play: Callable[..., None]) -> None:
     async def main(world: World) -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
@@ -476,7 +476,7 @@ def test_calls_to_nobody(play: Callable[..., None]) -> None:
     assert split_address("[::1]:10911") == ("::1", 10911)
 
 
-def test_a_server_that_stops_sends_what_it_has_answered(play: Callable[..., None]) -> None:
+def test_stopping_server_sends_its_responses(play: Callable[..., None]) -> None:
     async def main(world: World) -> None:
         client = world.client()
         call = asyncio.create_task(client.call(world.address, 4))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mqfast.client.route.route_table import TopicRoute
     from mqfast.remoting.command import RemotingCommand
 
-__all__ = ["MASTER", "Asking", "BrokerInfo", "Clusters", "read_field"]
+__all__ = ["MASTER", "AdminBase", "BrokerInfo", "Clusters", "read_field"]
 
 T = TypeVar("T")
 MASTER: Final = 0
@@ -92,7 +92,7 @@ class Clusters(NamedTuple):
         return self.brokers[known_name("broker", broker, self.brokers.keys() or addresses)].any
 
 
-class Asking:
+class AdminBase:
     """The base of all subjects. Thread: that of the client."""
 
     _instance: ClientInstance
@@ -119,7 +119,7 @@ class Asking:
             raise type(error)(f"{what}{address}, request {code} {code.name}: {error}; it may be done") from None
         return checked(answer, address, about, *also)
 
-    def _ask(
+    def _query(
         self,
         address: str,
         code: RequestCode,
@@ -135,7 +135,7 @@ class Asking:
 
     # --- name servers ---
 
-    def _ask_name_server(
+    def _query_name_server(
         self, code: RequestCode, kind: type[T], fields: Mapping[str, Any] | None = None, *, about: str
     ) -> RequestSteps[T]:
         """Return the body of the first name server that answers."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Final, NamedTuple
 
-from mqfast.client.admin.admin_base import Asking, read_field
+from mqfast.client.admin.admin_base import AdminBase, read_field
 from mqfast.client.admin.bodies import HaBody, TableBody, properties_text, settings_of
 from mqfast.client.admin.call import call
 from mqfast.client.admin.checks import checked_flag, checked_pairs, known_name
@@ -58,7 +58,7 @@ class HaStatus(NamedTuple):
     slaves: Sequence[SlaveStatus]
 
 
-class BrokerCalls(Asking):
+class BrokerCalls(AdminBase):
     """The calls about brokers and name servers. A broker is named by its name (the master) or by ``host:port``."""
 
     @call
@@ -89,7 +89,7 @@ class BrokerCalls(Asking):
         """Return measurements of a broker: ``putTps``, ``commitLogDiskRatio``, ``msgPutTotalTodayNow`` and others."""
         address = yield from self._address_of(broker)
         code = RequestCode.GET_BROKER_RUNTIME_INFO
-        body = yield from self._ask(address, code, TableBody, about=f"broker {broker}")
+        body = yield from self._query(address, code, TableBody, about=f"broker {broker}")
         return dict(sorted(body.table.items()))
 
     @call
@@ -97,7 +97,7 @@ class BrokerCalls(Asking):
         """Return the replication state of a broker and of its slaves. Raises: Refused for brokers of 4.9."""
         address = yield from self._address_of(broker)
         code = RequestCode.GET_BROKER_HA_STATUS
-        body = yield from self._ask(address, code, HaBody, about=f"replication of broker {broker}")
+        body = yield from self._query(address, code, HaBody, about=f"replication of broker {broker}")
         return _ha_status(address, body)
 
     @call
@@ -136,8 +136,8 @@ class BrokerCalls(Asking):
         yield from self._each_name_server(RequestCode.UPDATE_NAMESRV_CONFIG, None, properties_text(pairs), about=about)
 
 
-def _settings_at(asking: Asking, address: str) -> RequestSteps[dict[str, str]]:
-    answer = yield from asking._call(address, RequestCode.GET_BROKER_CONFIG, about="settings of the broker")
+def _settings_at(admin: AdminBase, address: str) -> RequestSteps[dict[str, str]]:
+    answer = yield from admin._call(address, RequestCode.GET_BROKER_CONFIG, about="settings of the broker")
     return read_answer(answer, address, lambda data: settings_of("body", data))
 
 
@@ -156,9 +156,9 @@ def _is_number(text: str) -> bool:
     return whole.isascii() and whole.isdigit() and (not rest or (rest.isascii() and rest.isdigit()))
 
 
-def _permission(asking: Asking, broker: str, code: RequestCode, field: str) -> RequestSteps[int]:
-    known_name("broker", broker, (yield from asking._clusters()).brokers)
-    answers = yield from asking._each_name_server(code, {"brokerName": broker}, about=f"broker {broker}")
+def _permission(admin: AdminBase, broker: str, code: RequestCode, field: str) -> RequestSteps[int]:
+    known_name("broker", broker, (yield from admin._clusters()).brokers)
+    answers = yield from admin._each_name_server(code, {"brokerName": broker}, about=f"broker {broker}")
     return max(read_field(answer, address, field) for address, answer in answers.items())
 
 

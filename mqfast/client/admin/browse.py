@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from mqfast.client.admin.admin_base import Asking, BrokerInfo
+from mqfast.client.admin.admin_base import AdminBase, BrokerInfo
 from mqfast.client.admin.topics import stats_at
 from mqfast.client.consumer.pull_request import pull
 from mqfast.client.consumer.queue_bounds import offset_at
@@ -56,7 +56,7 @@ class _Queue:
 
 
 def pages_of(
-    asking: Asking,
+    admin: AdminBase,
     topic: str,
     brokers: RequestSteps[list[BrokerInfo]],
     span: BrowseRange,
@@ -64,11 +64,11 @@ def pages_of(
     max_count: int | None,
 ) -> Iterator[RequestSteps[Sequence[Delivery]]]:
     """Return the pages of a browse. Args: max_count: reaching this many messages is logged. Raises: UsageError."""
-    return _pages(asking, Subscription(topic, tags), brokers, span, max_count)
+    return _pages(admin, Subscription(topic, tags), brokers, span, max_count)
 
 
 def _pages(
-    asking: Asking,
+    admin: AdminBase,
     wanted: Subscription,
     brokers: RequestSteps[list[BrokerInfo]],
     span: BrowseRange,
@@ -76,38 +76,38 @@ def _pages(
 ) -> Iterator[RequestSteps[Sequence[Delivery]]]:
     topic = wanted.topic
     queues: list[_Queue] = []
-    yield _found_queues(asking, topic, brokers, span, queues)
+    yield _found_queues(admin, topic, brokers, span, queues)
     remaining = max_count
     while (remaining is None or remaining > 0) and any(queue.waiting or queue.is_empty for queue in queues):
         given: list[int] = []
-        yield _next_page(asking, queues, wanted, span, remaining, given)
+        yield _next_page(admin, queues, wanted, span, remaining, given)
         remaining = None if remaining is None else remaining - sum(given)
     if remaining == 0 and any(queue.waiting or queue.is_empty for queue in queues):
         _log.warning("topic %s: %s messages were read, as max_count says; there may be more", topic, max_count)
 
 
 def _found_queues(
-    asking: Asking, topic: str, brokers: RequestSteps[list[BrokerInfo]], span: BrowseRange, queues: list[_Queue]
+    admin: AdminBase, topic: str, brokers: RequestSteps[list[BrokerInfo]], span: BrowseRange, queues: list[_Queue]
 ) -> RequestSteps[Sequence[Delivery]]:
     """Return an empty first page, and set the queues with their begin and end offsets."""
     for broker in (yield from brokers):
-        for queue, stats in (yield from stats_at(asking, broker.any, topic)).items():
+        for queue, stats in (yield from stats_at(admin, broker.any, topic)).items():
             at, end = stats.min_offset, stats.max_offset
             if at < end and span.begin_ms:  # an older broker may return the next or the last of equal times
-                at = max(at, (yield from _offset_at(asking, queue, span.begin_ms - 1)))
+                at = max(at, (yield from _offset_at(admin, queue, span.begin_ms - 1)))
             if at < end and span.end_ms is not None:
-                end = min(end, (yield from _offset_at(asking, queue, span.end_ms + 1)) + 1)
+                end = min(end, (yield from _offset_at(admin, queue, span.end_ms + 1)) + 1)
             if at < end:
                 queues.append(_Queue(queue, broker.any, at, end))
     return []
 
 
-def _offset_at(asking: Asking, queue: MessageQueue, time_ms: int) -> RequestSteps[int]:
-    return (yield from offset_at(asking._instance, queue, time_ms, timeout_s=asking._timeout_s))
+def _offset_at(admin: AdminBase, queue: MessageQueue, time_ms: int) -> RequestSteps[int]:
+    return (yield from offset_at(admin._instance, queue, time_ms, timeout_s=admin._timeout_s))
 
 
 def _next_page(
-    asking: Asking,
+    admin: AdminBase,
     queues: list[_Queue],
     wanted: Subscription,
     span: BrowseRange,
@@ -117,7 +117,7 @@ def _next_page(
     """Return messages until a queue has none left in memory: the next message there may be older than the rest."""
     for queue in queues:
         while queue.is_empty:
-            yield from _fill(asking, queue, wanted, span)
+            yield from _fill(admin, queue, wanted, span)
     page: list[Delivery] = []
     while (max_count is None or len(page) < max_count) and not any(queue.is_empty for queue in queues):
         ready = [queue for queue in queues if queue.waiting]
@@ -129,12 +129,12 @@ def _next_page(
     return page
 
 
-def _fill(asking: Asking, queue: _Queue, wanted: Subscription, span: BrowseRange) -> RequestSteps[None]:
+def _fill(admin: AdminBase, queue: _Queue, wanted: Subscription, span: BrowseRange) -> RequestSteps[None]:
     """Pull once."""
     source = Source(queue.queue.broker_name, queue.queue)
     answer = yield from pull(
         queue.address, TOOLS_GROUP, queue.queue, queue.at, wanted, source,
-        max_count=_BATCH, post_subscription=True, timeout_s=asking._timeout_s,
+        max_count=_BATCH, post_subscription=True, timeout_s=admin._timeout_s,
     )  # fmt: skip
     before, queue.at = queue.at, answer.next_offset
     queue.waiting = [m for m in answer.messages if before <= m.queue_offset < queue.end and span.holds(m)][::-1]

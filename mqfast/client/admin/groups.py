@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mqfast.client.admin.admin_base import Asking, BrokerInfo
+from mqfast.client.admin.admin_base import AdminBase, BrokerInfo
 from mqfast.client.admin.bodies import (
     ConnectionsBody,
     DirectResultBody,
@@ -48,7 +48,7 @@ _RESULTS: Final = (
 )  # fmt: skip
 
 
-class GroupCalls(Asking):
+class GroupCalls(AdminBase):
     """The calls about consumer groups and producers."""
 
     @call
@@ -262,38 +262,38 @@ def _is_system(group: str) -> bool:
     return group in _SYSTEM or group.startswith(_SYSTEM_PREFIX)
 
 
-def _group_names(asking: Asking, brokers: Collection[BrokerInfo]) -> RequestSteps[set[str]]:
+def _group_names(admin: AdminBase, brokers: Collection[BrokerInfo]) -> RequestSteps[set[str]]:
     names: set[str] = set()
     for broker in brokers:
         code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-        body = yield from asking._ask(broker.any, code, GroupsBody, about="list of groups")
+        body = yield from admin._query(broker.any, code, GroupsBody, about="list of groups")
         names.update(body.subscription_group_table)
     return names
 
 
-def known_group(asking: Asking, group: str, brokers: Collection[BrokerInfo] | None = None) -> RequestSteps[None]:
+def known_group(admin: AdminBase, group: str, brokers: Collection[BrokerInfo] | None = None) -> RequestSteps[None]:
     """Check that a broker knows the group. Raises: ConfigError with the nearest name."""
     if brokers is None:
-        brokers = (yield from asking._clusters()).of(None)
-    names = yield from _group_names(asking, brokers)
+        brokers = (yield from admin._clusters()).of(None)
+    names = yield from _group_names(admin, brokers)
     known_name("group", group, {name for name in names if name == group or not _is_system(name)})
 
 
-def _config_at(asking: Asking, address: str, group: str) -> RequestSteps[dict[str, Any] | None]:
+def _config_at(admin: AdminBase, address: str, group: str) -> RequestSteps[dict[str, Any] | None]:
     """Return a group's settings on one broker; None: the broker has no such group.
 
     The request is for all groups: the request for one group (352) creates an unknown group.
     """
     code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-    body = yield from asking._ask(address, code, GroupsBody, about=f"group {group}")
+    body = yield from admin._query(address, code, GroupsBody, about=f"group {group}")
     return body.subscription_group_table.get(group)
 
 
-def members_at(asking: Asking, address: str, group: str) -> RequestSteps[ConnectionsBody]:
+def members_at(admin: AdminBase, address: str, group: str) -> RequestSteps[ConnectionsBody]:
     """Return the members of a consumer group that are connected to one broker; an empty body where there are none."""
     also = (ResponseCode.CONSUMER_NOT_ONLINE,)
     fields = {"consumerGroup": group}
-    answer = yield from asking._call(
+    answer = yield from admin._call(
         address, RequestCode.GET_CONSUMER_CONNECTION_LIST, fields, also=also, about=f"group {group}"
     )
     if answer.code != ResponseCode.SUCCESS:
@@ -301,13 +301,13 @@ def members_at(asking: Asking, address: str, group: str) -> RequestSteps[Connect
     return read_answer(answer, address, lambda data: decode_body(data, ConnectionsBody, "body"))
 
 
-def _address_of_member(asking: Asking, group: str, client_id: str) -> RequestSteps[str]:
+def _address_of_member(admin: AdminBase, group: str, client_id: str) -> RequestSteps[str]:
     """Return the address of the broker of a member. Raises: ConfigError with the nearest client id."""
     checked_group(group)
     checked_text("client_id", client_id)
     known: set[str] = set()
-    for broker in (yield from asking._clusters()).of(None):
-        members = yield from members_at(asking, broker.any, group)
+    for broker in (yield from admin._clusters()).of(None):
+        members = yield from members_at(admin, broker.any, group)
         ids = {connection.client_id for connection in members.connection_set}
         if client_id in ids:
             return broker.any
@@ -320,18 +320,18 @@ def _address_of_member(asking: Asking, group: str, client_id: str) -> RequestSte
     raise AssertionError("a known member has an address")
 
 
-def _producers_at(asking: Asking, broker: BrokerInfo, group: str | None) -> RequestSteps[list[dict[str, Any]]]:
+def _producers_at(admin: AdminBase, broker: BrokerInfo, group: str | None) -> RequestSteps[list[dict[str, Any]]]:
     if group is not None:
         checked_group(group)
         code = RequestCode.GET_PRODUCER_CONNECTION_LIST
         fields, also = {"producerGroup": group}, (ResponseCode.SYSTEM_ERROR,)  # 1: there are none
-        answer = yield from asking._call(broker.any, code, fields, also=also, about=f"producers {group}")
+        answer = yield from admin._call(broker.any, code, fields, also=also, about=f"producers {group}")
         if answer.code != ResponseCode.SUCCESS:
             return []
         connections = read_answer(answer, broker.any, lambda data: decode_body(data, ConnectionsBody, "body"))
         return [_producer(group, row.client_id, row.client_addr, row) for row in connections.connection_set]
     try:
-        body = yield from asking._ask(broker.any, RequestCode.GET_ALL_PRODUCER_INFO, ProducersBody, about="producers")
+        body = yield from admin._query(broker.any, RequestCode.GET_ALL_PRODUCER_INFO, ProducersBody, about="producers")
     except BrokerError as error:
         if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise ClientConfigError(

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from mqfast import properties as names
-from mqfast.client.admin.admin_base import Asking, BrokerInfo, read_field
+from mqfast.client.admin.admin_base import AdminBase, BrokerInfo, read_field
 from mqfast.client.admin.browse import BrowseRange, pages_of
 from mqfast.client.admin.call import call, paged
 from mqfast.client.admin.checks import checked_group, checked_number, checked_topic, milliseconds
@@ -49,7 +49,7 @@ _STATUS: Final = {
 }
 
 
-class MessageCalls(Asking):
+class MessageCalls(AdminBase):
     """The calls about messages."""
 
     @call
@@ -178,16 +178,16 @@ def _span(begin: When | None, end: When | None) -> BrowseRange:
     return BrowseRange(begin_ms, end_ms)
 
 
-def _brokers_of_letters(asking: Asking, group: str) -> RequestSteps[list[BrokerInfo]]:
+def _brokers_of_letters(admin: AdminBase, group: str) -> RequestSteps[list[BrokerInfo]]:
     try:
-        return (yield from asking._brokers_of(DLQ_PREFIX + group))
+        return (yield from admin._brokers_of(DLQ_PREFIX + group))
     except NoRoute:
-        yield from known_group(asking, group)
+        yield from known_group(admin, group)
         return []
 
 
 def _by_key(
-    asking: Asking, topic: str, key: str, span: BrowseRange, max_count: int, *, is_unique: bool = False
+    admin: AdminBase, topic: str, key: str, span: BrowseRange, max_count: int, *, is_unique: bool = False
 ) -> RequestSteps[list[Delivery]]:
     """Return the messages with a key, of all brokers; keys are compared, since the index has hashes only."""
     fields = {
@@ -195,9 +195,9 @@ def _by_key(
         "endTimestamp": _I64_MAX if span.end_ms is None else span.end_ms, "_UNIQUE_KEY_QUERY": is_unique,
     }  # fmt: skip
     messages: list[Delivery] = []
-    for broker in (yield from asking._brokers_of(topic)):
+    for broker in (yield from admin._brokers_of(topic)):
         address, source = broker.any, Source(broker.name)
-        answer = yield from asking._call(
+        answer = yield from admin._call(
             address, RequestCode.QUERY_MESSAGE, fields, also=(ResponseCode.QUERY_NOT_FOUND,), about=f"key {key}"
         )
         if answer.code == ResponseCode.SUCCESS:
@@ -207,8 +207,8 @@ def _by_key(
     return [message for message in messages if key in message.keys and message.topic == topic][:max_count]
 
 
-def _by_id(asking: Asking, topic: str, msg_id: str) -> RequestSteps[list[Delivery]]:
-    messages = yield from _by_key(asking, topic, msg_id, BrowseRange(None, None), 32, is_unique=True)
+def _by_id(admin: AdminBase, topic: str, msg_id: str) -> RequestSteps[list[Delivery]]:
+    messages = yield from _by_key(admin, topic, msg_id, BrowseRange(None, None), 32, is_unique=True)
     if messages:
         return messages
     try:
@@ -218,12 +218,12 @@ def _by_id(asking: Asking, topic: str, msg_id: str) -> RequestSteps[list[Deliver
     # The address in an id may be of any machine: only a broker of this cluster gets a request.
     address = place.store_host
     broker = next(
-        (info for info in (yield from asking._clusters()).of(None) if address in info.addresses.values()), None
+        (info for info in (yield from admin._clusters()).of(None) if address in info.addresses.values()), None
     )
     if broker is None:
         return []
     fields = {"topic": topic, "offset": place.physical_offset}
-    answer = yield from asking._call(
+    answer = yield from admin._call(
         address, RequestCode.VIEW_MESSAGE_BY_ID, fields, also=(ResponseCode.SYSTEM_ERROR,), about=f"message {msg_id}"
     )
     if answer.code != ResponseCode.SUCCESS:
@@ -236,12 +236,12 @@ def _by_id(asking: Asking, topic: str, msg_id: str) -> RequestSteps[list[Deliver
 # --- sending a stored message once more ---
 
 
-def _resent(asking: Asking, message: Delivery, topic: str | None) -> RequestSteps[SendResult]:
+def _resent(admin: AdminBase, message: Delivery, topic: str | None) -> RequestSteps[SendResult]:
     """Send a message again. Raises: ConfigError, NoRoute, SendTimeout, BrokerError."""
     if not isinstance(message, Delivery):
         raise ClientUsageError(f"message: expected a Delivery, found {type(message).__name__}")
     to = _topic_of(message) if topic is None else checked_topic(topic)
-    route = yield from asking._route(to)
+    route = yield from admin._route(to)
     queues = route.publish_queues()
     if not queues:
         raise NoRoute(f"topic {to}: expected a queue that may be written, the name servers know none")
@@ -255,7 +255,7 @@ def _resent(asking: Asking, message: Delivery, topic: str | None) -> RequestStep
     }  # fmt: skip
     code, about = RequestCode.SEND_MESSAGE_V2, f"message {message.msg_id} to topic {to}"
     try:
-        answer = yield from asking._call(address, code, fields, bytes(message.view), also=_STATUS, about=about)
+        answer = yield from admin._call(address, code, fields, bytes(message.view), also=_STATUS, about=about)
     except (CallTimeout, ConnectionLost) as error:
         raise SendTimeout(str(error), msg_id=message.msg_id) from None
     at = MessageQueue(to, queue.broker_name, read_field(answer, address, "queueId"))

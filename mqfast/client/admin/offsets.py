@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
-from mqfast.client.admin.admin_base import Asking, BrokerInfo, read_field
+from mqfast.client.admin.admin_base import AdminBase, BrokerInfo, read_field
 from mqfast.client.admin.bodies import ConsumeStatsBody, TimeSpansBody, by_queue, settings_of
 from mqfast.client.admin.call import call
 from mqfast.client.admin.checks import checked_flag, checked_group, checked_queue, checked_topic, known_name
@@ -47,7 +47,7 @@ class Lag(NamedTuple):
     beyond: int = 0
 
 
-class OffsetCalls(Asking):
+class OffsetCalls(AdminBase):
     """The calls about offsets."""
 
     @call
@@ -139,10 +139,10 @@ class OffsetCalls(Asking):
 # --- lag ---
 
 
-def _lag_at(asking: Asking, address: str, group: str, topic: str | None) -> RequestSteps[dict[MessageQueue, Lag]]:
+def _lag_at(admin: AdminBase, address: str, group: str, topic: str | None) -> RequestSteps[dict[MessageQueue, Lag]]:
     fields = {"consumerGroup": group, "topic": topic}
     about = f"lag of group {group}"
-    answer = yield from asking._call(address, RequestCode.GET_CONSUME_STATS, fields, about=about)
+    answer = yield from admin._call(address, RequestCode.GET_CONSUME_STATS, fields, about=about)
     rows = read_answer(
         answer,
         address,
@@ -152,37 +152,37 @@ def _lag_at(asking: Asking, address: str, group: str, topic: str | None) -> Requ
     ages: dict[MessageQueue, int] = {}
     stats: dict[MessageQueue, QueueStats] = {}
     for name in late:
-        spans = yield from asking._ask(
+        spans = yield from admin._query(
             address, RequestCode.QUERY_CONSUME_TIME_SPAN, TimeSpansBody, {"topic": name, "group": group}, about=about
         )
         ages |= {span.queue: max(0, span.delay_time) for span in spans.consume_time_span_set}
-        stats |= yield from stats_at(asking, address, name)
+        stats |= yield from stats_at(admin, address, name)
     lags = {}
     for queue, offsets in rows.items():
         first = stats[queue].min_offset if queue in stats else 0
         behind = max(0, offsets.broker_offset - max(first, offsets.consumer_offset))
         age_ms = ages.get(queue, 0) if behind else 0
         if behind and offsets.consumer_offset < first:  # a Java broker looks up the time of a deleted message
-            oldest = yield from _oldest_ms(asking, address, queue)
+            oldest = yield from _oldest_ms(admin, address, queue)
             age_ms = max(0, round(time.time() * 1000) - oldest) if oldest > 0 else 0
         beyond = max(0, offsets.consumer_offset - offsets.broker_offset)
         lags[queue] = Lag(max(0, offsets.consumer_offset), behind, timedelta(milliseconds=age_ms), beyond)
     return lags
 
 
-def _oldest_ms(asking: Asking, address: str, queue: MessageQueue) -> RequestSteps[int]:
+def _oldest_ms(admin: AdminBase, address: str, queue: MessageQueue) -> RequestSteps[int]:
     fields = {"topic": queue.topic, "queueId": queue.queue_id}
-    answer = yield from asking._call(address, RequestCode.GET_EARLIEST_MSG_STORETIME, fields, about=str(queue))
+    answer = yield from admin._call(address, RequestCode.GET_EARLIEST_MSG_STORETIME, fields, about=str(queue))
     return read_field(answer, address, "timestamp")
 
 
 # --- plans ---
 
 
-def _committed(asking: Asking, address: str, group: str, queue: MessageQueue) -> RequestSteps[int]:
+def _committed(admin: AdminBase, address: str, group: str, queue: MessageQueue) -> RequestSteps[int]:
     """Return the committed offset of a group, or NOTHING_COMMITTED. A broker of 4.x may return 0 for nothing."""
     fields = {"consumerGroup": group, "topic": queue.topic, "queueId": queue.queue_id, "setZeroIfNotFound": False}
-    answer = yield from asking._call(
+    answer = yield from admin._call(
         address, RequestCode.QUERY_CONSUMER_OFFSET, fields, also=(ResponseCode.QUERY_NOT_FOUND,), about=f"group {group}"
     )
     if answer.code != ResponseCode.SUCCESS:
@@ -191,22 +191,22 @@ def _committed(asking: Asking, address: str, group: str, queue: MessageQueue) ->
 
 
 def _plan_at(
-    asking: Asking, broker: BrokerInfo, group: str, topic: str, target: Target, only: MessageQueue | None
+    admin: AdminBase, broker: BrokerInfo, group: str, topic: str, target: Target, only: MessageQueue | None
 ) -> RequestSteps[list[ResetPlan]]:
     """Return the effect of a reset on the queues of a broker."""
-    stats = yield from stats_at(asking, broker.master, topic)
+    stats = yield from stats_at(admin, broker.master, topic)
     if only is not None:
         known_name("queue: id", str(only.queue_id), [str(queue.queue_id) for queue in stats])
         stats = {only: stats[only]}
     plan = []
     for queue, queue_stats in stats.items():
-        to = yield from _wanted(asking, queue, target, queue_stats)
-        now = yield from _committed(asking, broker.master, group, queue)
+        to = yield from _wanted(admin, queue, target, queue_stats)
+        now = yield from _committed(admin, broker.master, group, queue)
         plan.append(row(queue, now, to, queue_stats))
     return plan
 
 
-def _wanted(asking: Asking, queue: MessageQueue, target: Target, stats: QueueStats) -> RequestSteps[int]:
+def _wanted(admin: AdminBase, queue: MessageQueue, target: Target, stats: QueueStats) -> RequestSteps[int]:
     if target.first:
         return stats.min_offset
     if target.offset is not None:
@@ -217,12 +217,12 @@ def _wanted(asking: Asking, queue: MessageQueue, target: Target, stats: QueueSta
         return target.offset
     if target.time_ms is None or stats.max_offset == stats.min_offset:
         return stats.max_offset
-    offset = yield from offset_at(asking._instance, queue, target.time_ms, timeout_s=asking._timeout_s)
+    offset = yield from offset_at(admin._instance, queue, target.time_ms, timeout_s=admin._timeout_s)
     return min(max(offset, stats.min_offset), stats.max_offset)
 
 
-def _topics_at(asking: Asking, address: str, group: str) -> RequestSteps[list[str]]:
-    body = yield from asking._ask(
+def _topics_at(admin: AdminBase, address: str, group: str) -> RequestSteps[list[str]]:
+    body = yield from admin._query(
         address, RequestCode.GET_CONSUME_STATS, ConsumeStatsBody, {"consumerGroup": group}, about=f"group {group}"
     )
     topics = {queue.topic for queue in by_queue("body.offsetTable", body.offset_table)}
@@ -230,13 +230,13 @@ def _topics_at(asking: Asking, address: str, group: str) -> RequestSteps[list[st
 
 
 def _copy_plan_at(
-    asking: Asking, broker: BrokerInfo, source: str, group: str, topic: str
+    admin: AdminBase, broker: BrokerInfo, source: str, group: str, topic: str
 ) -> RequestSteps[list[ResetPlan]]:
     plan = []
-    for queue, queue_stats in (yield from stats_at(asking, broker.master, topic)).items():
-        to = yield from _committed(asking, broker.master, source, queue)
+    for queue, queue_stats in (yield from stats_at(admin, broker.master, topic)).items():
+        to = yield from _committed(admin, broker.master, source, queue)
         if to != NOTHING_COMMITTED:
-            now = yield from _committed(asking, broker.master, group, queue)
+            now = yield from _committed(admin, broker.master, group, queue)
             plan.append(row(queue, now, to, queue_stats))
     return plan
 
@@ -245,7 +245,7 @@ def _copy_plan_at(
 
 
 def _apply(
-    asking: Asking,
+    admin: AdminBase,
     broker: BrokerInfo,
     group: str,
     topic: str,
@@ -256,29 +256,29 @@ def _apply(
 ) -> RequestSteps[None]:
     """Set the offsets of a plan at a broker."""
     address = broker.master
-    if (yield from _set_by_broker(asking, address, group, plan)):
+    if (yield from _set_by_broker(admin, address, group, plan)):
         return
-    is_online = bool((yield from members_at(asking, address, group)).connection_set)
+    is_online = bool((yield from members_at(admin, address, group)).connection_set)
     if is_online and not whole_topic:
         raise ClientConfigError(
             f"queue: broker {broker.name} resets all queues of a running group at once ({_SERVER_SIDE} is off, or "
             f"it is of 4.x); expected no queue=, or group {group} without members"
         )
-    yield from _store(asking, group, plan)
+    yield from _store(admin, group, plan)
     if is_online:  # the broker notifies the members; the request needs an offset in every queue, which exists now
         fields = {
             "topic": topic, "group": group, "timestamp": target.broker_time, "isForce": True, "queueId": -1,
         }  # fmt: skip
         code, also = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, (ResponseCode.CONSUMER_NOT_ONLINE,)
-        yield from asking._call(address, code, fields, also=also, about=f"reset of group {group}, topic {topic}")
+        yield from admin._call(address, code, fields, also=also, about=f"reset of group {group}, topic {topic}")
 
 
-def _set_by_broker(asking: Asking, address: str, group: str, plan: Sequence[ResetPlan]) -> RequestSteps[bool]:
+def _set_by_broker(admin: AdminBase, address: str, group: str, plan: Sequence[ResetPlan]) -> RequestSteps[bool]:
     """Make a broker set the offsets itself, also for the running members. Returns: whether the broker supports that.
 
     A broker that supports it may ignore a committed offset (15) while an earlier reset waits for a member.
     """
-    answer = yield from asking._call(address, RequestCode.GET_BROKER_CONFIG, about="settings of the broker")
+    answer = yield from admin._call(address, RequestCode.GET_BROKER_CONFIG, about="settings of the broker")
     settings = read_answer(answer, address, lambda data: settings_of("body", data))
     if settings.get(_SERVER_SIDE) != "true":
         return False
@@ -288,10 +288,10 @@ def _set_by_broker(asking: Asking, address: str, group: str, plan: Sequence[Rese
             "queueId": queue_plan.queue.queue_id, "offset": queue_plan.to,
         }  # fmt: skip
         code, about = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, f"reset of group {group} in {queue_plan.queue}"
-        yield from asking._call(address, code, fields, about=about)
+        yield from admin._call(address, code, fields, about=about)
     return True
 
 
-def _store(asking: Asking, group: str, plan: Sequence[ResetPlan]) -> RequestSteps[None]:
+def _store(admin: AdminBase, group: str, plan: Sequence[ResetPlan]) -> RequestSteps[None]:
     for queue_plan in plan:
-        yield from store_offset(asking._instance, group, queue_plan.queue, queue_plan.to, timeout_s=asking._timeout_s)
+        yield from store_offset(admin._instance, group, queue_plan.queue, queue_plan.to, timeout_s=admin._timeout_s)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from mqfast.client.admin.admin_base import Asking, BrokerInfo
+from mqfast.client.admin.admin_base import AdminBase, BrokerInfo
 from mqfast.client.admin.bodies import GroupListBody, TopicStatsBody, by_queue
 from mqfast.client.admin.call import call
 from mqfast.client.admin.checks import checked_flag, checked_number, checked_perm, checked_topic, known_name
@@ -30,7 +30,7 @@ _TYPE: Final = "message.type"
 _PAUSE_S: Final = 0.1
 
 
-class TopicCalls(Asking):
+class TopicCalls(AdminBase):
     """The calls about topics and clusters."""
 
     @call
@@ -51,7 +51,7 @@ class TopicCalls(Asking):
         else:
             known_name("cluster", cluster, clusters.names)
             code = RequestCode.GET_TOPICS_BY_CLUSTER
-            body = yield from self._ask_name_server(code, TopicListBody, {"cluster": cluster}, about="list of topics")
+            body = yield from self._query_name_server(code, TopicListBody, {"cluster": cluster}, about="list of topics")
             names = sorted(set(body.topic_list))
         if system:
             return names
@@ -89,7 +89,7 @@ class TopicCalls(Asking):
         names: set[str] = set()
         for broker in (yield from self._brokers_of(topic)):
             code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
-            body = yield from self._ask(broker.any, code, GroupListBody, {"topic": topic}, about=f"topic {topic}")
+            body = yield from self._query(broker.any, code, GroupListBody, {"topic": topic}, about=f"topic {topic}")
             names.update(body.group_list)
         return sorted(names)
 
@@ -172,10 +172,10 @@ def is_system_topic(topic: str) -> bool:
     )
 
 
-def stats_at(asking: Asking, address: str, topic: str) -> RequestSteps[dict[MessageQueue, QueueStats]]:
+def stats_at(admin: AdminBase, address: str, topic: str) -> RequestSteps[dict[MessageQueue, QueueStats]]:
     """Return the queues of a topic on one broker."""
     code = RequestCode.GET_TOPIC_STATS_INFO
-    answer = yield from asking._call(address, code, {"topic": topic}, about=f"topic {topic}")
+    answer = yield from admin._call(address, code, {"topic": topic}, about=f"topic {topic}")
 
     def read(data: bytes) -> dict[MessageQueue, QueueStats]:
         table = by_queue("body.offsetTable", decode_body(data, TopicStatsBody, "body").offset_table)
@@ -191,10 +191,10 @@ def stats_at(asking: Asking, address: str, topic: str) -> RequestSteps[dict[Mess
     return read_answer(answer, address, read)
 
 
-def delete_topic(asking: Asking, topic: str, cluster: str | None) -> RequestSteps[None]:
+def delete_topic(admin: AdminBase, topic: str, cluster: str | None) -> RequestSteps[None]:
     """Delete a topic from its brokers and the name servers."""
-    clusters = yield from asking._clusters()
-    of_topic = {broker.cluster for broker in (yield from asking._brokers_of(topic))}
+    clusters = yield from admin._clusters()
+    of_topic = {broker.cluster for broker in (yield from admin._brokers_of(topic))}
     if cluster is not None:
         known_name("cluster", cluster, clusters.names)
         if cluster not in of_topic:
@@ -203,20 +203,20 @@ def delete_topic(asking: Asking, topic: str, cluster: str | None) -> RequestStep
     for name in [cluster] if cluster else sorted(of_topic):
         for broker in clusters.of(name):
             for _, address in sorted(broker.addresses.items()):
-                yield from asking._call(address, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}, about=about)
+                yield from admin._call(address, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}, about=about)
     rest = of_topic - {cluster} if cluster else set()
     fields = {"topic": topic, "clusterName": cluster if rest else None}
-    yield from asking._each_name_server(RequestCode.DELETE_TOPIC_IN_NAMESRV, fields, about=about)
+    yield from admin._each_name_server(RequestCode.DELETE_TOPIC_IN_NAMESRV, fields, about=about)
     if not rest:
         pair = {"namespace": _ORDER_NAMESPACE, "key": topic}
-        yield from asking._each_name_server(RequestCode.DELETE_KV_CONFIG, pair, about=about)
-    asking._instance.routes.forget(topic)
+        yield from admin._each_name_server(RequestCode.DELETE_KV_CONFIG, pair, about=about)
+    admin._instance.routes.forget(topic)
 
 
-def _config_at(asking: Asking, address: str, topic: str) -> RequestSteps[dict[str, Any] | None]:
+def _config_at(admin: AdminBase, address: str, topic: str) -> RequestSteps[dict[str, Any] | None]:
     """Return a topic's settings on one broker; None: no such topic, or a broker of 4.x, which has no such request."""
     also = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
-    answer = yield from asking._call(
+    answer = yield from admin._call(
         address, RequestCode.GET_TOPIC_CONFIG, {"topic": topic, "lo": True}, also=also, about=f"topic {topic}"
     )
     if answer.code != ResponseCode.SUCCESS:
@@ -225,10 +225,10 @@ def _config_at(asking: Asking, address: str, topic: str) -> RequestSteps[dict[st
     return {name: value for name, value in sorted(settings.items()) if value is not None}
 
 
-def _route_configs(asking: Asking, topic: str) -> RequestSteps[dict[str, dict[str, Any]]]:
+def _route_configs(admin: AdminBase, topic: str) -> RequestSteps[dict[str, dict[str, Any]]]:
     """Return a topic's settings from its route, by broker; empty for an unknown topic."""
     try:
-        route = yield from asking._instance.route(topic, timeout_s=asking._timeout_s, refresh=True)
+        route = yield from admin._instance.route(topic, timeout_s=admin._timeout_s, refresh=True)
     except NoRoute:
         return {}
     return {
@@ -250,12 +250,12 @@ def _attributes(kind: str, old: Mapping[str, Any] | None) -> str | None:
 
 
 def _check_shrink(
-    asking: Asking, broker: BrokerInfo, topic: str, queues: int, old: Mapping[str, Any]
+    admin: AdminBase, broker: BrokerInfo, topic: str, queues: int, old: Mapping[str, Any]
 ) -> RequestSteps[None]:
     before = old.get("readQueueNums", 0)
     if not isinstance(before, int) or before <= queues:
         return
-    stats = yield from stats_at(asking, broker.master, topic)
+    stats = yield from stats_at(admin, broker.master, topic)
     held = {
         queue.queue_id: queue_stats
         for queue, queue_stats in stats.items()
@@ -271,15 +271,15 @@ def _check_shrink(
         )
 
 
-def _wait_for_route(asking: Asking, topic: str, brokers: set[str], queues: int) -> RequestSteps[None]:
+def _wait_for_route(admin: AdminBase, topic: str, brokers: set[str], queues: int) -> RequestSteps[None]:
     """Wait until a name server lists the topic on all brokers: a Java broker may register it with its next
     registration.
     """
-    pauses = max(1, round(asking._timeout_s / _PAUSE_S))
+    pauses = max(1, round(admin._timeout_s / _PAUSE_S))
     missing = brokers
     for _ in range(pauses):
         try:
-            route = yield from asking._instance.route(topic, timeout_s=asking._timeout_s, refresh=True)
+            route = yield from admin._instance.route(topic, timeout_s=admin._timeout_s, refresh=True)
             missing = brokers - {
                 queue_data.broker_name for queue_data in route.queue_datas if queue_data.read_queue_nums == queues
             }
@@ -290,5 +290,5 @@ def _wait_for_route(asking: Asking, topic: str, brokers: set[str], queues: int) 
         yield Sleep(_PAUSE_S)
     raise ClientError(
         f"topic {topic}: brokers {', '.join(sorted(missing))} have it, and the name servers do not name it after "
-        f"{asking._timeout_s:g} s; a broker tells them at its next registration (each 30 s) at the latest"
+        f"{admin._timeout_s:g} s; a broker tells them at its next registration (each 30 s) at the latest"
     )

@@ -65,33 +65,35 @@ class AsyncioDriver:
         finally:
             steps.close()
 
-    async def request(self, ask: Request | EncodedRequest) -> RemotingCommand | None:
+    async def request(self, request: Request | EncodedRequest) -> RemotingCommand | None:
         """Send a request. Raises: ConnectError, ConnectionLost, CallTimeout, TooManyCalls."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + ask.timeout_s
-        frame = None if self._sign is not None or isinstance(ask, Request) else ask.frame
+        deadline = loop.time() + request.timeout_s
+        frame = None if self._sign is not None or isinstance(request, Request) else request.frame
         fields = None
         if frame is None:
-            fields = ask.ext_fields if self._sign is None else self._sign(ask.code, ask.ext_fields or {}, ask.body)
+            fields = request.ext_fields
+            if self._sign is not None:
+                fields = self._sign(request.code, fields or {}, request.body)
         answer = None
         for attempt in range(2):
-            channel = self._client.ready(ask.address) or await self._connected(ask, deadline)
+            channel = self._client.ready(request.address) or await self._connected(request, deadline)
             left_ms = max(1, round((deadline - loop.time()) * 1000))
-            if ask.oneway:
+            if request.oneway:
                 if frame is None:
-                    channel.oneway(ask.code, fields, ask.body)
+                    channel.oneway(request.code, fields, request.body)
                 else:
                     channel.oneway_ready(frame)
                 return None
             if frame is None:
-                answer = await channel.call(ask.code, fields, ask.body, timeout_ms=left_ms)
+                answer = await channel.call(request.code, fields, request.body, timeout_ms=left_ms)
             else:
                 future: asyncio.Future[RemotingCommand] = loop.create_future()
-                channel.begin(frame, ask.code, future, max(0.001, deadline - loop.time()))
+                channel.begin(frame, request.code, future, max(0.001, deadline - loop.time()))
                 answer = await future
             if answer.code != ResponseCode.GO_AWAY or attempt:
                 break
-            self._client.renew(ask.address)  # the broker is leaving: one more attempt, over a new connection
+            self._client.renew(request.address)  # the broker is leaving: one more attempt, over a new connection
         return answer
 
     @property
@@ -99,15 +101,15 @@ class AsyncioDriver:
         """Return whether requests are signed."""
         return self._sign is not None
 
-    def begin(self, ask: EncodedRequest, context: Any, timeout_s: float) -> bool:
+    def begin(self, request: EncodedRequest, context: Any, timeout_s: float) -> bool:
         """Send a request over an existing connection; ``context`` gets the result, see ``Channel.begin``.
 
         Returns: False where the caller has to use ``request``: there is no connection, or requests are signed.
         """
-        channel = None if self._sign is not None else self._client.ready(ask.address)
+        channel = None if self._sign is not None else self._client.ready(request.address)
         if channel is None:
             return False
-        channel.begin(ask.frame, ask.code, context, timeout_s)
+        channel.begin(request.frame, request.code, context, timeout_s)
         return True
 
     async def connect(self, address: str) -> ConnectError | None:
@@ -118,15 +120,15 @@ class AsyncioDriver:
             return ConnectError(f"{error}{self._explain(address)}")
         return None
 
-    async def _connected(self, ask: Request | EncodedRequest, deadline: float) -> Channel:
+    async def _connected(self, request: Request | EncodedRequest, deadline: float) -> Channel:
         try:
             async with asyncio.timeout_at(deadline):
-                return await self._client.channel(ask.address)
+                return await self._client.channel(request.address)
         except TimeoutError:
-            text = f"{ask.address}: no connection in {ask.timeout_s:.2f} s{self._explain(ask.address)}"
+            text = f"{request.address}: no connection in {request.timeout_s:.2f} s{self._explain(request.address)}"
             raise ConnectError(text) from None
         except (ConnectionLost, ValueError) as error:
-            raise ConnectError(f"{error}{self._explain(ask.address)}") from None
+            raise ConnectError(f"{error}{self._explain(request.address)}") from None
 
 
 def _nothing(address: str) -> str:

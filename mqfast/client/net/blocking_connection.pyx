@@ -82,23 +82,23 @@ class Socket:
         self._limits = {RECEIVES: 0.0, SENDS: 0.0} if HAS_TIMEVAL and not self._tls else None
         sock.settimeout(None)
 
-    def _limit(self, which, left):
+    def _limit(self, which, remaining_s):
         if self._limits is None:
-            self.sock.settimeout(left)
+            self.sock.settimeout(remaining_s)
             return
         now = self._limits[which]
-        if not left / 8 <= now <= left:
-            now = max(0.001, left * 0.9)
+        if not remaining_s / 8 <= now <= remaining_s:
+            now = max(0.001, remaining_s * 0.9)
             self._limits[which] = now
             self.sock.setsockopt(socket.SOL_SOCKET, which, struct.pack("@ll", int(now), int(now % 1 * 1e6)))
 
     def receive_into(self, buffer, deadline):
         """Receive bytes. Returns: the number, 0 at the end of the connection. Raises: TimeoutError, OSError."""
         while True:
-            left = deadline - monotonic()
-            if left <= 0:
+            remaining_s = deadline - monotonic()
+            if remaining_s <= 0:
                 raise TimeoutError
-            self._limit(RECEIVES, left)
+            self._limit(RECEIVES, remaining_s)
             try:
                 return self.sock.recv_into(buffer)
             except (BlockingIOError, InterruptedError, TimeoutError, ssl.SSLWantReadError):
@@ -108,10 +108,10 @@ class Socket:
         """Send the data. Raises: TimeoutError (a part may be sent), OSError."""
         rest = data
         while True:
-            left = deadline - monotonic()
-            if left <= 0:
+            remaining_s = deadline - monotonic()
+            if remaining_s <= 0:
                 raise TimeoutError
-            self._limit(SENDS, left)
+            self._limit(SENDS, remaining_s)
             try:
                 sent = self.sock.send(rest)
             except (BlockingIOError, InterruptedError, TimeoutError, ssl.SSLWantWriteError):
@@ -196,7 +196,7 @@ cdef class BlockingConnection:
             return True
         if rested < IDLE_S and not self.socket.has_ended():
             return True
-        self.end("it was idle")
+        self.close("it was idle")
         return False
 
     def call(self, frame, int code, bint oneway, double deadline):
@@ -223,7 +223,7 @@ cdef class BlockingConnection:
             raise ConnectionLost(f"{self.address}: {waiter.error}")
         now = monotonic()
         if frame_timed_out(self._partial_s, self._heard_s, begun, now):
-            self.end("an answer stayed incomplete")
+            self.close("an answer stayed incomplete")
         elif self._received_s <= begun:
             if self._mute_s < 0:
                 self._mute_s = begun
@@ -240,14 +240,14 @@ cdef class BlockingConnection:
             self.socket.send_all(data, deadline)
             self.last_used = monotonic()
         except TimeoutError:
-            self.end("a request was not taken in time")
+            self.close("a request was not taken in time")
             raise CallTimeout(f"{self.address}: the request was not taken in time") from None
         except OSError as error:
-            self.end(f"the connection ended: {error}")
+            self.close(f"the connection ended: {error}")
             raise ConnectionLost(f"{self.address}: the connection ended: {error}") from None
         except BaseException:
             if self.dead is None:
-                self.end("a request was interrupted")  # a part of its frame may be sent
+                self.close("a request was interrupted")  # a part of its frame may be sent
             raise
         finally:
             self._writing.release()
@@ -286,7 +286,7 @@ cdef class BlockingConnection:
             while not waiter.done and self.dead is None:
                 size = self.socket.receive_into(self._buffer, deadline)
                 if not size:
-                    self.end("the connection ended before the answer came")
+                    self.close("the connection ended before the answer came")
                     break
                 self._received_s = monotonic()
                 self._mute_s = -1
@@ -300,11 +300,11 @@ cdef class BlockingConnection:
                 for command in commands:
                     self._deliver(command)
                 if self._decoder.error is not None:
-                    self.end(f"the connection is given up: {self._decoder.error}")
+                    self.close(f"the connection is given up: {self._decoder.error}")
         except TimeoutError:
             pass
         except OSError as error:
-            self.end(f"the connection ended before the answer came: {error}")
+            self.close(f"the connection ended before the answer came: {error}")
         finally:
             with self._hand:
                 self._hand_over()
@@ -330,10 +330,10 @@ cdef class BlockingConnection:
         if not command.flag & RESPONSE:
             self._refuse(command)
             return 0
-        found = self._waiters.pop(command.opaque, None)
-        if found is None:
+        waiting = self._waiters.pop(command.opaque, None)
+        if waiting is None:
             return 0  # its caller returned at its deadline
-        waiter = found
+        waiter = waiting
         waiter.answer = command
         waiter.done = True
         wake(waiter)
@@ -352,9 +352,9 @@ cdef class BlockingConnection:
         """Take no more requests, and close once no caller waits for a response."""
         self._leaving = True
         if not self._waiters:
-            self.end(why)
+            self.close(why)
 
-    def end(self, str why):
+    def close(self, str why):
         """Close the connection: every waiting caller gets an error."""
         cdef ResponseWaiter waiter
         with self._hand:

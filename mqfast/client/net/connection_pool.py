@@ -61,52 +61,52 @@ class _Single:
         except Empty:
             text = f"{self._address}: all {TLS_SOCKETS} connections were in use until the deadline"
             raise ConnectError(text) from None
-        lane: BlockingConnection | None = None
+        connection: BlockingConnection | None = None
         generation = self._generation
         try:
-            while self._free and lane is None:
-                lane = self._free.pop()
-                if not lane.is_usable():
-                    lane = None
-            lane = lane or BlockingConnection(self._connect(deadline))
-            return lane.call(frame, code, oneway, deadline)
+            while self._free and connection is None:
+                connection = self._free.pop()
+                if not connection.is_usable():
+                    connection = None
+            connection = connection or BlockingConnection(self._connect(deadline))
+            return connection.call(frame, code, oneway, deadline)
         except Gone as gone:
             raise ConnectError(f"{self._address}: {gone}") from None
         except Exception:
             raise
         except BaseException:  # Ctrl-C may have come between a read of the socket and the use of its bytes
-            if lane is not None:
-                lane.end("its caller was interrupted")
+            if connection is not None:
+                connection.close("its caller was interrupted")
             raise
         finally:
-            if lane is not None and lane.dead is None:
+            if connection is not None and connection.dead is None:
                 if self._closed or generation != self._generation:
-                    lane.end("the client is closed, or the broker is leaving")
+                    connection.close("the client is closed, or the broker is leaving")
                 else:
-                    self._free.append(lane)
+                    self._free.append(connection)
             self._slots.put(None)
 
     def drain(self) -> None:
         """Make the next request open a new connection; responses to pending requests come over the old connections."""
         self._generation += 1
         while self._free:
-            self._free.pop().end("the broker is leaving")
+            self._free.pop().close("the broker is leaving")
 
-    def end(self, why: str) -> None:
+    def close(self, why: str) -> None:
         """Close the unused connections; a used connection is closed by the caller."""
         self._closed = True
         while self._free:
-            self._free.pop().end(why)
+            self._free.pop().close(why)
 
     def close_idle(self) -> None:
         """Close the connections that were idle too long; those used last stay."""
-        for lane in list(self._free):
-            if time.monotonic() - lane.last_used >= IDLE_S:
-                lane.end("it was idle")
+        for connection in list(self._free):
+            if time.monotonic() - connection.last_used >= IDLE_S:
+                connection.close("it was idle")
 
     def abandon(self) -> list[Socket]:
         """Return the sockets, for a child of a fork."""
-        return [lane.socket for lane in self._free]
+        return [connection.socket for connection in self._free]
 
 
 class _Shared:
@@ -115,17 +115,17 @@ class _Shared:
     def __init__(self, connect: Callable[[float], Socket], address: str) -> None:
         self._connect = connect
         self._address = address
-        self._lane: BlockingConnection | None = None
+        self._connection: BlockingConnection | None = None
         self._connecting = threading.Lock()
 
     def call(self, frame: Callable[[int], bytes], code: int, oneway: bool, deadline: float) -> RemotingCommand | None:
         """Send a request. Raises: ConnectError, ConnectionLost, CallTimeout."""
         while True:
-            lane = self._lane
-            if lane is None or not lane.is_usable():
-                lane = self._connected(deadline)
+            connection = self._connection
+            if connection is None or not connection.is_usable():
+                connection = self._connected(deadline)
             try:
-                return lane.call(frame, code, oneway, deadline)
+                return connection.call(frame, code, oneway, deadline)
             except Gone as gone:  # nothing was written: a new connection is tried, each attempt has the same deadline
                 if time.monotonic() >= deadline:
                     raise ConnectError(f"{self._address}: {gone}") from None
@@ -134,33 +134,33 @@ class _Shared:
         if not self._connecting.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise ConnectError(f"{self._address}: no connection in time")
         try:
-            if self._lane is None or not self._lane.is_usable():
-                self._lane = BlockingConnection(self._connect(deadline))
-            return self._lane
+            if self._connection is None or not self._connection.is_usable():
+                self._connection = BlockingConnection(self._connect(deadline))
+            return self._connection
         finally:
             self._connecting.release()
 
     def drain(self) -> None:
         """Make the next request open a new connection; responses to pending requests come over the old connection."""
-        lane, self._lane = self._lane, None
-        if lane is not None:
-            lane.drain()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.drain()
 
-    def end(self, why: str) -> None:
+    def close(self, why: str) -> None:
         """Close the connection."""
-        lane, self._lane = self._lane, None
-        if lane is not None:
-            lane.end(why)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close(why)
 
     def close_idle(self) -> None:
         """Close the connection after a long idle time."""
-        lane = self._lane
-        if lane is not None and time.monotonic() - lane.last_used >= IDLE_S and not lane.is_busy:
-            lane.end("it was idle")
+        connection = self._connection
+        if connection is not None and time.monotonic() - connection.last_used >= IDLE_S and not connection.is_busy:
+            connection.close("it was idle")
 
     def abandon(self) -> list[Socket]:
         """Return the sockets, for a child of a fork."""
-        return [] if self._lane is None else [self._lane.socket]
+        return [] if self._connection is None else [self._connection.socket]
 
 
 class BlockingConnectionPool:
@@ -220,40 +220,41 @@ class BlockingConnectionPool:
         finally:
             generator.close()
 
-    def request(self, ask: AnyRequest) -> RemotingCommand | None:
+    def request(self, request: AnyRequest) -> RemotingCommand | None:
         """Send a request. Raises: ConnectError (nothing was sent), ConnectionLost, CallTimeout."""
-        deadline = time.monotonic() + ask.timeout_s
-        if self._sign is None and type(ask) is not Request:
-            frame = ask.frame  # type: ignore[union-attr]
+        deadline = time.monotonic() + request.timeout_s
+        if self._sign is None and type(request) is not Request:
+            frame = request.frame  # type: ignore[union-attr]
         else:
-            frame = self._framed(ask)
+            frame = self._framed(request)
         with ASKING as inside:
             if inside:  # the interrupted request may be writing to its socket, or reading for all callers
-                return _once(self._connection(ask.address), ask.address, frame, ask.code, ask.oneway, deadline)
-            place = self._places.get(ask.address) or self._place(ask.address)
-            answer = place.call(frame, ask.code, ask.oneway, deadline)
+                connect = self._connection(request.address)
+                return _once(connect, request.address, frame, request.code, request.oneway, deadline)
+            place = self._places.get(request.address) or self._place(request.address)
+            answer = place.call(frame, request.code, request.oneway, deadline)
             if answer is not None and answer.code == ResponseCode.GO_AWAY:
                 place.drain()  # one more attempt, over a new connection
-                answer = place.call(frame, ask.code, ask.oneway, deadline)
+                answer = place.call(frame, request.code, request.oneway, deadline)
             return answer
 
-    def _framed(self, ask: AnyRequest) -> Callable[[int], bytes]:
-        fields = ask.ext_fields
+    def _framed(self, request: AnyRequest) -> Callable[[int], bytes]:
+        fields = request.ext_fields
         if self._sign is not None:
-            fields = self._sign(ask.code, fields or {}, ask.body)
+            fields = self._sign(request.code, fields or {}, request.body)
 
         def frame(opaque: int) -> bytes:
             head = RemotingCommand(
-                ask.code,
+                request.code,
                 fields,
-                ask.body,
+                request.body,
                 opaque=opaque,
-                flag=ONEWAY if ask.oneway else 0,
+                flag=ONEWAY if request.oneway else 0,
                 language=LanguageCode.PYTHON,
             )
-            if isinstance(ask.body, bytes):
+            if isinstance(request.body, bytes):
                 return encode(head)
-            return b"".join([encode(head, with_body=False), *ask.body])
+            return b"".join([encode(head, with_body=False), *request.body])
 
         return frame
 
@@ -284,7 +285,7 @@ class BlockingConnectionPool:
         """Close every socket; waiting callers get ConnectionLost."""
         places, self._places = self._places, {}
         for place in places.values():
-            place.end("the client is closed")
+            place.close("the client is closed")
 
     def close_idle(self) -> None:
         """Close the sockets that were idle for IDLE_S."""
@@ -308,13 +309,13 @@ def _once(
     deadline: float,
 ) -> RemotingCommand | None:
     """Send a request over a new connection. Raises: ConnectError, ConnectionLost, CallTimeout."""
-    lane = BlockingConnection(connect(deadline))
+    connection = BlockingConnection(connect(deadline))
     try:
-        return lane.call(frame, code, oneway, deadline)
+        return connection.call(frame, code, oneway, deadline)
     except Gone as gone:
         raise ConnectError(f"{address}: {gone}") from None
     finally:
-        lane.end("its request is done")
+        connection.close("its request is done")
 
 
 _by_instance: weakref.WeakKeyDictionary[ClientInstance, BlockingConnectionPool] = weakref.WeakKeyDictionary()

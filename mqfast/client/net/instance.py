@@ -113,7 +113,7 @@ class ClientInstance:
         self._heartbeat_asked = False
         self._heard: set[str] = set()
         self._was_heard: set[str] = set()  # including brokers whose later heartbeats failed
-        self._told_besides: frozenset[str] = frozenset()
+        self._heartbeat_targets: frozenset[str] = frozenset()
         self._unheard_s: dict[str, float] = {}  # time of a failed heartbeat
         self._failed_s: dict[str, float] = {}  # topic -> time of the last route request after a failure
         self._context = settings.context()
@@ -409,7 +409,7 @@ class ClientInstance:
                 for broker_id, address in place.addresses.items()
                 if ids_wanted is None or broker_id == ids_wanted
             }
-            | self._told_besides
+            | self._heartbeat_targets
         )
         data = encode_body(body)
         async with self._heartbeat_lock:
@@ -431,18 +431,18 @@ class ClientInstance:
                 self._was_heard.add(address)
                 self._unheard_s.pop(address, None)
 
-    def is_known_to(self, address: str) -> bool:
+    def is_registered_at(self, address: str) -> bool:
         """Return whether this broker has accepted a heartbeat of this client."""
         return address in self._heard
 
-    def was_told(self, address: str) -> bool:
+    def has_tried_heartbeat(self, address: str) -> bool:
         """Return whether this broker has accepted a heartbeat, or whether a failed one is not yet due again."""
         return address in self._heard or time.monotonic() - self._unheard_s.get(address, -HEARTBEAT_S) < HEARTBEAT_S
 
-    def tell_besides(self, addresses: Iterable[str]) -> None:
+    def add_heartbeat_targets(self, addresses: Iterable[str]) -> None:
         """Send heartbeats to these brokers as well, although no known route names them."""
-        if (wanted := frozenset(addresses)) != self._told_besides:
-            self._told_besides = wanted
+        if (wanted := frozenset(addresses)) != self._heartbeat_targets:
+            self._heartbeat_targets = wanted
             self.heartbeat_soon()
 
     def serve(self, code: int, group: str | None, handler: Handler) -> None:

@@ -216,7 +216,7 @@ class AsyncProducer(ProducerBase):
     async def _send(self, out: PreparedMessage, how: SendOptions, contexts: list[Any] | None) -> SendResult:
         size = out.size
         begin = time.monotonic()
-        if not self._pressure.try_take(1, size) and not await self._pressure.take_async(1, size, how.timeout_s):
+        if not self._pressure.try_acquire(1, size) and not await self._pressure.acquire_async(1, size, how.timeout_s):
             raise SendTimeout(
                 f"{out.message.topic}: {self._pressure.messages} messages with {self._pressure.bytes} bytes were on "
                 f"their way for {how.timeout_s:g} s (max_in_flight {self._limits[0]}); nothing was sent",
@@ -226,7 +226,7 @@ class AsyncProducer(ProducerBase):
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
 
         def ended(result: SendResult | None, error: Exception | None) -> None:
-            self._pressure.give(1, size)
+            self._pressure.release(1, size)
             self._count(error)
             if contexts is not None:
                 self._after(contexts, () if result is None else (result,), error, time.monotonic() - begin)
@@ -271,7 +271,7 @@ class AsyncProducer(ProducerBase):
         contexts = self._contexts([message]) if self._hooks else None
         out = prepared(message if contexts is None else contexts[0].message, self._wire)
         size = out.size
-        if not self._pressure.try_take(1, size):
+        if not self._pressure.try_acquire(1, size):
             raise Backlog(
                 f"{out.message.topic}: {self._pressure.messages} messages with {self._pressure.bytes} bytes are on "
                 f"their way (max_in_flight {self._limits[0]}, max_in_flight_bytes {self._limits[1]}); nothing was sent",
@@ -280,7 +280,7 @@ class AsyncProducer(ProducerBase):
         begin = 0.0 if contexts is None else time.monotonic()
 
         def ended(result: SendResult | None, error: Exception | None) -> None:
-            self._pressure.give(1, size)
+            self._pressure.release(1, size)
             self._count(error)
             if contexts is not None:
                 self._after(contexts, () if result is None else (result,), error, time.monotonic() - begin)
@@ -295,7 +295,7 @@ class AsyncProducer(ProducerBase):
         try:
             self._start(out, self._usual, ended)
         except ClientNested:
-            self._pressure.give(1, size)
+            self._pressure.release(1, size)
             raise
         is_begun = True
 
@@ -355,7 +355,7 @@ class AsyncProducer(ProducerBase):
 
         def done(slots: list[list[Any]], outcomes: Sequence[SendResult | Exception]) -> None:
             self._count_all(outcomes)
-            pressure.give(len(slots), sum(slot[3] for slot in slots))
+            pressure.release(len(slots), sum(slot[3] for slot in slots))
             for slot, end in zip(slots, outcomes, strict=True):
                 if slot[4] is not None:
                     slot[4](*((None, end) if isinstance(end, Exception) else (end, None)))
@@ -391,11 +391,11 @@ class AsyncProducer(ProducerBase):
                     ends.append([True, _as_client_error(error), None, 0, None])
                     continue
                 size = out.size
-                while not pressure.try_take(1, size):
+                while not pressure.try_acquire(1, size):
                     start(grouping.rest())
                     if ends:
                         yield await wait(ends.popleft())
-                    elif not await pressure.take_async(1, size, self._timeout_s):
+                    elif not await pressure.acquire_async(1, size, self._timeout_s):
                         raise Backlog(f"{out.message.topic}: other sends left no room in {self._timeout_s:g} s")
                     else:
                         break

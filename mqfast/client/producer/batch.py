@@ -161,10 +161,11 @@ class Pipeline:
 
     def start(self, out: PreparedMessage, how: SendOptions, done: Done) -> None:
         """Begin a send. ``done`` is called once, perhaps before the return."""
-        ask = self.sender.first_attempt(self.instance, out, how)
-        if ask is not None:
+        request = self.sender.first_attempt(self.instance, out, how)
+        if request is not None:
             try:
-                if self.instance.driver.begin(ask, FirstAttempt(ask, how, done, self._go_on), ask.timeout_s):
+                attempt = FirstAttempt(request, how, done, self._go_on)
+                if self.instance.driver.begin(request, attempt, request.timeout_s):
                     return
             except (ConnectionLost, TooManyCalls):
                 pass  # the steps find the same
@@ -222,8 +223,9 @@ class Pipeline:
                 _Flight(self, self.sender.send(self.instance, out, remaining), done).go(None, None)
 
     def _go_on(self, first: FirstAttempt, answer: RemotingCommand | None, error: Exception | None) -> None:
-        ask = first.ask
-        _Flight(self, self.sender.send(self.instance, ask.out, first.how, ask), first.whom).go_on(answer, error)
+        request = first.request
+        steps = self.sender.send(self.instance, request.out, first.how, request)
+        _Flight(self, steps, first.on_done).go_on(answer, error)
 
     def start_in_order(self, out: PreparedMessage, how: SendOptions, done: Done) -> None:
         """Begin a send to ``how.queue`` after the pending sends to that queue."""

@@ -121,10 +121,10 @@ cdef inline char *put_property(
     return to + name_size + size + 1
 
 
-def plain(message, UniqueIds ids not None, str topic, Py_ssize_t most):
+def plain(message, UniqueIds ids not None, str topic, Py_ssize_t max_bytes):
     """Return a plain message: bytes as the body, no properties but tags and keys.
 
-    Args: topic: of the message, checked, with the namespace. most: bytes of a body.
+    Args: topic: of the message, checked, with the namespace. max_bytes: of a body.
     Returns: the message, not compressed; None for a message that is not plain, valid or not.
     """
     cdef PreparedMessage out
@@ -140,7 +140,7 @@ def plain(message, UniqueIds ids not None, str topic, Py_ssize_t most):
     if type(body) is not bytes:
         return None
     size = PyBytes_GET_SIZE(<bytes> body)
-    if size == 0 or size > most:
+    if size == 0 or size > max_bytes:
         return None
     if (
         message.properties is not None
@@ -285,7 +285,7 @@ cdef class HeaderTemplate:
     cdef bytes make(self, int opaque, int sys_flag, int64_t born_ms, int flag, bytes properties, body, bint oneway):
         cdef Py_buffer view
         cdef bytes end = self._oneway_end if oneway else self._end
-        cdef Py_ssize_t most
+        cdef Py_ssize_t max_bytes
         cdef bytes head
         cdef bytes out
         cdef uint8_t *begin
@@ -293,11 +293,11 @@ cdef class HeaderTemplate:
         cdef Py_ssize_t header
         PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
         try:
-            most = (
+            max_bytes = (
                 8 + PyBytes_GET_SIZE(self._begin) + 6 * PyBytes_GET_SIZE(properties) + 4 * 20 + 24
                 + PyBytes_GET_SIZE(end) + PyBytes_GET_SIZE(self._last)
             )
-            head = PyBytes_FromStringAndSize(NULL, most)
+            head = PyBytes_FromStringAndSize(NULL, max_bytes)
             begin = <uint8_t *> PyBytes_AS_STRING(head)
             at = begin + 8
             at += put_bytes(at, self._begin)
@@ -421,24 +421,24 @@ cpdef result_of(status, RemotingCommand answer, PreparedMessage out, queue):
 def results_of(result, list many not None):
     """Return the result of each message of a batch, from that of the batch. Args: many: a PreparedMessage for each."""
     cdef list ids = result[2].split(",")
-    cdef list found = []
+    cdef list results = []
     cdef int64_t offset = result[4]
     cdef Py_ssize_t i = 0
     cdef bint each = len(ids) == len(many)
-    cdef PreparedMessage one
+    cdef PreparedMessage part
     status, batch_id, queue, transaction, handle, region = (
         result[0], result[2], result[3], result[5], result[6], result[7]
     )
-    for one in many:
-        found.append(
+    for part in many:
+        results.append(
             new_tuple(
                 SendResult,
-                (status, one.msg_id, ids[i] if each else batch_id, queue, offset + i, transaction, handle, region,
-                 (one.msg_id,)),
+                (status, part.msg_id, ids[i] if each else batch_id, queue, offset + i, transaction, handle, region,
+                 (part.msg_id,)),
             )
         )
         i += 1
-    return found
+    return results
 
 
 cdef class FirstAttempt:
@@ -449,15 +449,15 @@ cdef class FirstAttempt:
         continue.
     """
 
-    cdef readonly SendRequest ask
+    cdef readonly SendRequest request
     cdef readonly object how
-    cdef readonly object whom
+    cdef readonly object on_done
     cdef object _goes_on
 
-    def __init__(self, SendRequest ask not None, how, done, goes_on):
-        self.ask = ask
+    def __init__(self, SendRequest request not None, how, done, goes_on):
+        self.request = request
         self.how = how
-        self.whom = done
+        self.on_done = done
         self._goes_on = goes_on
 
     def done(self):
@@ -466,11 +466,11 @@ cdef class FirstAttempt:
 
     def set_result(self, RemotingCommand answer not None):
         """End with the response."""
-        result = self.ask.stored(answer)
+        result = self.request.stored(answer)
         if result is None:
             self._goes_on(self, answer, None)
         else:
-            self.whom(result, None)
+            self.on_done(result, None)
 
     def set_exception(self, error):
         """End without a response."""
@@ -482,7 +482,7 @@ cdef class FirstAttempt:
 
 def encode_batch(list many not None):
     """Return the body of a batch (320). Args: many: a PreparedMessage for each message. Raises: MessageIllegal."""
-    cdef Py_ssize_t size = 0, one
+    cdef Py_ssize_t size = 0, record_size
     cdef bytes properties, body, out
     cdef uint8_t *at
     cdef PreparedMessage item
@@ -495,8 +495,8 @@ def encode_batch(list many not None):
         properties = item.properties
         if PyBytes_GET_SIZE(properties) > PROPERTIES_MAX:
             raise MessageIllegal(f"properties: expected at most 32767 bytes, found {PyBytes_GET_SIZE(properties)}")
-        one = 22 + PyBytes_GET_SIZE(body) + PyBytes_GET_SIZE(properties)
-        put32(at, <uint32_t> one)
+        record_size = 22 + PyBytes_GET_SIZE(body) + PyBytes_GET_SIZE(properties)
+        put32(at, <uint32_t> record_size)
         put32(at + 4, 0)
         put32(at + 8, 0)
         put32(at + 12, <uint32_t> item.flag)

@@ -23,8 +23,8 @@ class InFlightLimiter:
     """Messages in flight, and callers that wait for room.
 
     Args: messages, size: limits of what is in flight; size in bytes, each message with OWN_BYTES more.
-    Thread: any for ``take``, ``try_take``, ``give`` and ``wait_empty``; the ``async`` methods belong to one event loop,
-    in which ``give`` is called then.
+    Thread: any for ``acquire``, ``try_acquire``, ``release`` and ``wait_empty``; the ``async`` methods belong to an
+    event loop, in which ``release`` is called then.
     """
 
     def __init__(self, messages: int, size: int) -> None:
@@ -45,8 +45,8 @@ class InFlightLimiter:
             and self.bytes + size + messages * OWN_BYTES <= self._bytes_max
         )
 
-    def try_take(self, messages: int, size: int, *, is_held: bool = False) -> bool:
-        """Take room at once. Args: is_held: as ``take``. Returns: whether there was room."""
+    def try_acquire(self, messages: int, size: int, *, is_held: bool = False) -> bool:
+        """Take room at once. Args: is_held: as ``acquire``. Returns: whether there was room."""
         with self._lock:
             if self._tasks or not self._fits(messages, size):
                 return False
@@ -56,7 +56,7 @@ class InFlightLimiter:
             self.bytes += size + messages * OWN_BYTES
             return True
 
-    def take(self, messages: int, size: int, timeout_s: float) -> bool:
+    def acquire(self, messages: int, size: int, timeout_s: float) -> bool:
         """Take room, on a thread that may wait, for messages that the thread holds until ``hand_over``.
 
         Returns: whether there was room in time.
@@ -81,11 +81,11 @@ class InFlightLimiter:
         with self._lock:
             self._held -= messages
 
-    async def take_async(self, messages: int, size: int, timeout_s: float) -> bool:
+    async def acquire_async(self, messages: int, size: int, timeout_s: float) -> bool:
         """Take room, in the event loop; waiting callers get room in their order. Returns: whether there was room in
         time.
         """
-        if self.try_take(messages, size):
+        if self.try_acquire(messages, size):
             return True
         room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks.append((room, messages, size))
@@ -94,7 +94,7 @@ class InFlightLimiter:
                 await room
         except BaseException as error:
             if room.done() and not room.cancelled():
-                self.give(messages, size)  # room came at the last moment
+                self.release(messages, size)  # room came at the last moment
             room.cancel()
             self._wake_tasks()
             if isinstance(error, TimeoutError):
@@ -102,7 +102,7 @@ class InFlightLimiter:
             raise
         return True
 
-    def give(self, messages: int, size: int) -> None:
+    def release(self, messages: int, size: int) -> None:
         """Release the room of messages that are no longer in flight."""
         with self._lock:
             self.messages -= messages

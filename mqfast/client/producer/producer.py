@@ -241,18 +241,18 @@ class Producer(ProducerBase):
         connection_pool, sender = self._connection_pool, self._sender
         assert connection_pool is not None
         try:
-            ask = sender.first_attempt(instance, out, how)
-            if ask is None:
+            request = sender.first_attempt(instance, out, how)
+            if request is None:
                 result = connection_pool.run(sender.send(instance, out, how))
             else:
                 answer = failed = None
                 try:
-                    answer = connection_pool.request(ask)
+                    answer = connection_pool.request(request)
                 except (ConnectError, ConnectionLost, CallTimeout) as failure:
                     failed = of_client(failure)
-                result = ask.stored(answer)
+                result = request.stored(answer)
                 if result is None:
-                    result = connection_pool.go_on(sender.send(instance, out, how, ask), answer, failed)
+                    result = connection_pool.go_on(sender.send(instance, out, how, request), answer, failed)
         except BaseException as error:
             self._failed.add()
             if not isinstance(error, Exception):
@@ -371,7 +371,7 @@ class Producer(ProducerBase):
         if not serves_here():  # that thread has to make the room
             refuse_nested()
             limit_s = self._timeout_s
-        if not pressure.take(1, size, limit_s):
+        if not pressure.acquire(1, size, limit_s):
             raise Backlog(
                 f"{out.message.topic}: {pressure.messages} messages with {pressure.bytes} bytes are on their way for "
                 f"{limit_s:g} s (max_in_flight {self._limits[0]}, max_in_flight_bytes {self._limits[1]}); "
@@ -381,7 +381,7 @@ class Producer(ProducerBase):
 
         def ended(result: SendResult | None, error: Exception | None) -> None:
             self._count(error)
-            pressure.give(1, size)
+            pressure.release(1, size)
             done(result, error)
 
         with HALF_DONE:
@@ -427,7 +427,7 @@ class Producer(ProducerBase):
 
         def done(slots: list[list[Any]], outcomes: Sequence[SendResult | Exception]) -> None:
             self._count_all(outcomes)
-            pressure.give(len(slots), sum(slot[3] for slot in slots))
+            pressure.release(len(slots), sum(slot[3] for slot in slots))
             is_awaited = False
             for slot, end in zip(slots, outcomes, strict=True):
                 if slot[4] is not None:
@@ -467,11 +467,11 @@ class Producer(ProducerBase):
                     ends.append([True, _as_client_error(error), False, 0, None])
                     continue
                 size = out.size
-                while not pressure.try_take(1, size, is_held=True):
+                while not pressure.try_acquire(1, size, is_held=True):
                     start(grouping.rest())
                     if ends:
                         yield wait(ends.popleft())
-                    elif not pressure.take(1, size, self._timeout_s):
+                    elif not pressure.acquire(1, size, self._timeout_s):
                         raise Backlog(f"{out.message.topic}: other sends left no room in {self._timeout_s:g} s")
                     else:
                         break

@@ -50,7 +50,7 @@ async def introduced(instance: ClientInstance, sender: Sender, topic: str, timeo
     """
     queues = await instance.driver.run(sender.queues(instance, topic, timeout_s))
     addresses = {instance.routes.address(queue.broker_name) for queue in queues}
-    if not all(address is None or instance.was_told(address) for address in addresses):
+    if not all(address is None or instance.has_tried_heartbeat(address) for address in addresses):
         heartbeat = instance.spawn(instance.heartbeat(), "mqfast introduction")
         await asyncio.wait([heartbeat], timeout=timeout_s / 2)  # continues after the call, for the next caller
 

@@ -239,17 +239,17 @@ class Sender:
             return plan.stored
         raise plan.failures.error(out, self.clock() - plan.begin_s)
 
-    def _result(self, status: SendStatus, answer: RemotingCommand, ask: SendRequest) -> SendResult:
+    def _result(self, status: SendStatus, answer: RemotingCommand, request: SendRequest) -> SendResult:
         try:
-            return result_of(status, answer, ask.out, ask.head.queue)
+            return result_of(status, answer, request.out, request.head.queue)
         except FieldError as error:
             raise BrokerError(
-                f"{ask.out.message.topic}: {ask.address} answered code {answer.code} without a valid msgId, queueId "
-                f"and queueOffset ({error}); the message may be stored",
+                f"{request.out.message.topic}: {request.address} answered code {answer.code} without a valid msgId, "
+                f"queueId and queueOffset ({error}); the message may be stored",
                 code=answer.code,
                 remark=answer.remark or "",
-                broker=ask.address,
-                msg_id=ask.out.msg_id,
+                broker=request.address,
+                msg_id=request.out.msg_id,
             ) from None
 
 

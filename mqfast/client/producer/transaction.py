@@ -153,7 +153,7 @@ async def make_known(instance: ClientInstance) -> None:
         instance.cluster.cluster_info(timeout_s=3.0, about="brokers that ask for transactions")
     )
     brokers = info.broker_addr_table.values()
-    instance.tell_besides(data.broker_addrs[MASTER_ID] for data in brokers if MASTER_ID in data.broker_addrs)
+    instance.add_heartbeat_targets(data.broker_addrs[MASTER_ID] for data in brokers if MASTER_ID in data.broker_addrs)
 
 
 class Checks:

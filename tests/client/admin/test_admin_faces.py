@@ -66,7 +66,7 @@ def test_the_asyncio_face_starts_no_thread(cluster: BrokerProcess) -> None:
     asyncio.run(flow())
 
 
-def test_many_threads_ask_with_one_client(admin: AdminClient) -> None:
+def test_threads_share_an_admin_client(admin: AdminClient) -> None:
     wrong: list[BaseException] = []
 
     def work() -> None:
@@ -85,7 +85,7 @@ def test_many_threads_ask_with_one_client(admin: AdminClient) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_child_of_a_fork_asks_anew(admin: AdminClient) -> None:
+def test_fork_child_of_an_admin_client_starts_again(admin: AdminClient) -> None:
     expected = admin.clusters()
     read, write = os.pipe()
     child = os.fork()
@@ -138,7 +138,7 @@ def test_a_topic_is_made_smaller_in_two_steps(admin: AdminClient) -> None:
     assert settings["attributes"] == {"message.type": "FIFO"}
 
 
-def test_a_deleted_topic_is_gone_from_the_broker(admin: AdminClient) -> None:
+def test_deleted_topic_is_removed_from_the_broker(admin: AdminClient) -> None:
     admin.create_topic("gone", queues=1)
     admin.delete_topic("gone")
     assert ask(address_of(admin), RequestCode.GET_TOPIC_CONFIG, topic="gone").code == 17

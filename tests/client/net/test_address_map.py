@@ -76,7 +76,7 @@ def test_clients_of_a_loop_do_too(cluster: BrokerProcess) -> None:
     asyncio.run(flow())
 
 
-def test_an_error_says_what_to_set_where_the_broker_was_never_reached(cluster: BrokerProcess) -> None:
+def test_error_of_an_unreachable_broker_names_address_map(cluster: BrokerProcess) -> None:
     said = "address that broker .* told the name servers: set brokerIP1 .* address_map="
     with Producer("near", cluster.namesrv, address_map=HERE) as near:
         near.send("orders", b"41")  # makes the topic: a consumer has its route
@@ -123,7 +123,7 @@ def test_the_whole_address_goes_before_the_host_in_the_order_of_the_map() -> Non
         ({"": "b"}, "address_map: expected host:port or host as text, found ''"),
     ],
 )
-def test_a_map_that_is_none_is_refused(wrong: Any, match: str) -> None:
+def test_invalid_address_map_is_refused(wrong: Any, match: str) -> None:
     for make in (Producer, PushConsumer, PullConsumer):
         with pytest.raises(ConfigError, match=match):
             make("g", "127.0.0.1:1", address_map=wrong)

@@ -63,7 +63,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield one
 
 
-def test_a_route_is_asked_for_once_and_a_copied_one_has_four_queues(cluster: BrokerProcess) -> None:
+def test_route_is_fetched_once_and_a_default_route_has_four_queues(cluster: BrokerProcess) -> None:
     async def flow() -> None:
         settings = InstanceSettings(parse_addresses(cluster.namesrv))
         instance = ClientInstance.shared(settings, asyncio.get_running_loop())
@@ -87,7 +87,7 @@ def test_a_route_is_asked_for_once_and_a_copied_one_has_four_queues(cluster: Bro
     in_loop(flow)
 
 
-def test_a_broker_knows_who_is_here_until_the_end(cluster: BrokerProcess) -> None:
+def test_heartbeats_register_a_client_until_it_closes(cluster: BrokerProcess) -> None:
     async def flow() -> None:
         instance = ClientInstance.shared(InstanceSettings(parse_addresses(cluster.namesrv)), asyncio.get_running_loop())
         await instance.acquire()
@@ -96,7 +96,7 @@ def test_a_broker_knows_who_is_here_until_the_end(cluster: BrokerProcess) -> Non
         await instance.driver.run(instance.publish_route("orders", copied_topic="TBW102", queues=4))
         address = next(iter(instance.routes.brokers.values())).addresses[0]
         await instance.heartbeat()
-        assert instance.is_known_to(address)
+        assert instance.is_registered_at(address)
         asking = RemotingClient()
         fields = {"producerGroup": "makers"}
         answer = await asking.call(address, RequestCode.GET_PRODUCER_CONNECTION_LIST, fields)
@@ -191,7 +191,7 @@ def test_the_variable_of_the_environment_is_read(monkeypatch: pytest.MonkeyPatch
         parse_addresses(None)
 
 
-def test_the_io_thread_is_one_and_ends_when_told(tmp_path: Path) -> None:
+def test_io_thread_is_shared_and_stops(tmp_path: Path) -> None:
     first = io_thread.shared()
     assert io_thread.shared() is first
 
@@ -255,7 +255,7 @@ class AddressServer(BaseHTTPRequestHandler):
         pass
 
 
-def test_an_address_server_that_failed_is_asked_again_by_the_next_start(cluster: BrokerProcess) -> None:
+def test_next_start_repeats_a_failed_address_server_request(cluster: BrokerProcess) -> None:
     class Late(AddressServer):
         pass
 

@@ -172,7 +172,7 @@ def test_a_commit_that_was_interrupted_comes_later(broker: Broker) -> None:
     assert broker.offset("committers", "orders")[MessageQueue("orders", "broker-a", 0)] == 1
 
 
-def test_a_close_that_was_interrupted_while_messages_are_on_their_way_is_done_all_the_same(broker: Broker) -> None:
+def test_interrupted_close_with_messages_in_flight_still_closes(broker: Broker) -> None:
     producer = Producer("closers", broker.namesrv_addr, send_timeout_s=600)
     producer.send("orders", b"1")
     with broker.faults.lose_answers(only=[RequestCode.SEND_MESSAGE_V2]):
@@ -185,7 +185,7 @@ def test_a_close_that_was_interrupted_while_messages_are_on_their_way_is_done_al
             future.result(20)
 
 
-def test_a_close_that_was_cancelled_while_messages_are_on_their_way_is_done_all_the_same(broker: Broker) -> None:
+def test_cancelled_close_with_messages_in_flight_still_closes(broker: Broker) -> None:
     async def main() -> None:
         ends: list[object] = []
         producer = AsyncProducer("closers", broker.namesrv_addr, send_timeout_s=600)

@@ -70,7 +70,7 @@ def who_waits(connection_pool: BlockingConnectionPool, server: RawServer, leavin
     until(lambda: server.connections[0].sock.fileno() == -1)  # nobody waits there any more: it is closed
 
 
-def test_who_waits_on_a_shared_socket_gets_the_answer() -> None:
+def test_go_away_keeps_pending_responses_of_a_shared_socket() -> None:
     connection_pool, leaving = BlockingConnectionPool(), Leaving()
     with RawServer(leaving) as server, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -85,7 +85,7 @@ def test_who_waits_on_a_shared_socket_gets_the_answer() -> None:
     connection_pool.close()
 
 
-def test_who_waits_in_a_loop_gets_the_answer() -> None:
+def test_go_away_keeps_pending_responses_of_a_loop() -> None:
     leaving = Leaving()
 
     async def main(server: RawServer) -> None:
@@ -110,7 +110,7 @@ def test_who_waits_in_a_loop_gets_the_answer() -> None:
         assert len(server.connections) == 2
 
 
-def test_an_old_connection_whose_answer_never_comes_is_closed_when_nobody_waits() -> None:
+def test_drained_connection_without_response_closes_after_the_last_timeout() -> None:
     leaving = Leaving()
 
     async def main(server: RawServer) -> None:
@@ -129,7 +129,7 @@ def test_an_old_connection_whose_answer_never_comes_is_closed_when_nobody_waits(
 
 
 @pytest.mark.parametrize("name", ["drain", "renew"])
-def test_a_connection_that_is_being_made_is_not_given_up_with_the_one_before_it(name: str) -> None:
+def test_connect_in_progress_survives_the_drain_of_the_previous_connection(name: str) -> None:
     """Two tasks that hear of it one after the other: a connection that nobody knew any more stayed open, unused."""
 
     async def main(server: RawServer) -> None:
@@ -161,7 +161,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def test_who_waits_on_a_socket_with_tls_gets_the_answer(certificate: Path) -> None:
+def test_go_away_keeps_pending_responses_of_a_tls_socket(certificate: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
     connection_pool, leaving = (
@@ -174,7 +174,7 @@ def test_who_waits_on_a_socket_with_tls_gets_the_answer(certificate: Path) -> No
 
 
 @pytest.mark.parametrize("count", [2, 50])
-def test_sends_whose_answers_come_with_that_of_one_sent_away_have_their_ends(count: int) -> None:
+def test_sends_answered_together_with_go_away_complete(count: int) -> None:
     """All answers in one piece, the first of which ends the use of the connection: none may be dropped."""
     requests: list[RemotingCommand] = []
 
@@ -240,7 +240,7 @@ class Rolling:
             server.__exit__(None, None, None)
 
 
-def test_a_send_follows_the_route_away_from_a_broker_that_leaves() -> None:
+def test_send_follows_the_route_after_go_away() -> None:
     """The known route names that broker alone: three attempts at it, within 0.1 s, were all that a send tried."""
     rolling = Rolling()
     try:

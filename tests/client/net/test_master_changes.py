@@ -75,7 +75,7 @@ def test_producer_and_consumer_find_the_new_master(tmp_path: Path, kind: Any) ->
     run(flow)
 
 
-def test_a_slave_that_is_not_read_is_not_asked_without_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pulls_from_an_unreadable_slave_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It sends to the master, which is away."""
     asked: list[str] = []
     original = fetcher.pull

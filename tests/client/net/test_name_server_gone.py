@@ -23,7 +23,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
-def test_all_clients_go_on(broker: Broker, how: str) -> None:
+def test_sync_clients_continue_without_name_servers(broker: Broker, how: str) -> None:
     seen: list[str] = []
     consumer = broker.consumer("pushers")
     consumer.subscribe("orders", lambda message: seen.append(message.text()))
@@ -61,7 +61,7 @@ def test_all_clients_go_on(broker: Broker, how: str) -> None:
     assert len(seen) == len(set(seen)) == 30
 
 
-def test_clients_of_a_loop_go_on(broker: Broker) -> None:
+def test_async_clients_continue_without_name_servers(broker: Broker) -> None:
     async def flow() -> None:
         seen: set[str] = set()
         consumer = AsyncPushConsumer("pushers", broker.namesrv_addr, from_where="first")

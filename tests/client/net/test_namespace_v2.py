@@ -49,7 +49,7 @@ def codes_of(broker: Broker) -> set[int]:
     return {one.code for one in asked}
 
 
-def test_sync_clients_name_it_in_all_they_ask(broker: Broker) -> None:
+def test_sync_clients_send_namespace_v2_in_every_request(broker: Broker) -> None:
     asked_for_end = threading.Event()
 
     def check(message: Delivery) -> TransactionStatus:
@@ -123,7 +123,7 @@ def test_it_is_signed(broker: Broker) -> None:
     assert not is_signed_with(RemotingCommand(asked.code, {**asked.fields, "ns": "other"}, asked.body), "secret")
 
 
-def test_without_one_there_are_no_such_fields(broker: Broker) -> None:
+def test_no_namespace_v2_fields_without_the_setting(broker: Broker) -> None:
     with Producer("makers", broker.namesrv_addr, namespace="old") as producer:
         producer.send("orders", b"1")
     assert [one for one in broker.requests() if named(one)] == []
@@ -137,7 +137,7 @@ def test_both_kinds_may_be_used_at_once(broker: Broker) -> None:
     assert named(asked) == TENANT
 
 
-def test_java_s_name_for_it_and_what_is_none() -> None:
+def test_java_name_and_invalid_values_of_namespace_v2() -> None:
     settings = {"producerGroup": "g", "namesrvAddr": "127.0.0.1:1", "namespaceV2": "tenant"}
     assert Producer.from_java(settings)._settings.namespace_v2 == "tenant"
     for wrong in ("", 7):

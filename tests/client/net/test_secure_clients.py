@@ -228,7 +228,7 @@ def test_a_connection_that_is_not_safe_is_none(secured: Secured, wrong: str) -> 
 
 
 @pytest.mark.parametrize("who", [None, Credentials("tenant11", "another"), Credentials("nobody11", "secret")])
-def test_whoever_is_not_known_sends_and_gets_nothing(secured: Secured, who: Credentials | None) -> None:
+def test_unknown_account_can_neither_send_nor_consume(secured: Secured, who: Credentials | None) -> None:
     with Producer("makers", **secured.mine) as producer:
         producer.send("guarded", b"x")
     given = {**secured.mine, "credentials": who}
@@ -243,7 +243,7 @@ def test_whoever_is_not_known_sends_and_gets_nothing(secured: Secured, who: Cred
     assert "secret" not in repr(who)
 
 
-def test_who_may_only_read_cannot_send(secured: Secured) -> None:
+def test_read_only_account_cannot_send(secured: Secured) -> None:
     with Producer("makers", **secured.mine) as producer:
         producer.send("readable", b"x")
     reader = {**secured.mine, "credentials": Credentials("readonly", "readsecret")}

@@ -75,7 +75,7 @@ def test_by_default_a_start_says_at_once_that_no_name_server_answers(name: str) 
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_start_tries_for_as_long_as_it_is_told(name: str) -> None:
+def test_start_retries_until_start_timeout(name: str) -> None:
     begun = time.monotonic()
     with pytest.raises(ConnectError, match="no name server answered"):
         MAKERS[name](NOBODY, start_timeout_s=0.5).start()

@@ -135,7 +135,7 @@ def test_the_name_of_a_host_is_resolved_in_time(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "name.invalid", "a" * 70 + ".invalid"])
-def test_a_host_is_reached_or_the_reason_is_told(host: str) -> None:
+def test_host_is_reached_or_the_error_has_the_reason(host: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         if host in ("127.0.0.1", "localhost"):

@@ -82,7 +82,7 @@ def test_no_id_comes_twice_when_the_clock_stands_or_goes_back() -> None:
         ({"tags": "h\u00e9"}, {"TAGS": "h\u00e9"}),
     ],
 )
-def test_what_a_message_has_becomes_its_properties(fields: dict[str, Any], expected: dict[str, str]) -> None:
+def test_message_attributes_become_properties(fields: dict[str, Any], expected: dict[str, str]) -> None:
     out = prepared(Message("T", b"x", **fields), WIRE)
     assert properties.decode(out.properties) == {"UNIQ_KEY": out.msg_id, **expected}
 
@@ -101,7 +101,7 @@ def test_the_message_is_not_changed() -> None:
     assert message.body == b"x"
 
 
-def test_what_is_sent_does_not_change_with_the_buffer() -> None:
+def test_encoded_body_does_not_change_with_the_buffer() -> None:
     body = bytearray(b"one")
     out = prepared(Message("T", body), WIRE)
     body[:] = b"two"
@@ -141,7 +141,7 @@ def test_what_is_sent_does_not_change_with_the_buffer() -> None:
         ({"delay_level": 1, "delay_s": 1}, MessageIllegal, "expected one delay"),
     ],
 )
-def test_what_cannot_be_sent_is_refused(fields: dict[str, Any], kind: type[Exception], match: str) -> None:
+def test_invalid_messages_are_refused(fields: dict[str, Any], kind: type[Exception], match: str) -> None:
     with pytest.raises(kind, match=match):
         prepared(Message(**{"topic": "T", "body": b"x", **fields}), WIRE)
 
@@ -204,7 +204,7 @@ def test_an_unknown_compression_is_refused() -> None:
     opaque=st.integers(0, (1 << 31) - 1),
     born=st.integers(0, 1 << 60),
 )
-def test_a_frame_says_what_was_given(tags: str, body: bytes, flag: int, queue_id: int, opaque: int, born: int) -> None:
+def test_frame_has_the_given_fields(tags: str, body: bytes, flag: int, queue_id: int, opaque: int, born: int) -> None:
     out = prepared(Message("T", body, tags=tags, flag=flag), WIRE)
     frame = head_of(out, WIRE, 'bro"ker', queue_id).frame(opaque, 5, born, flag, out.properties, out.body)
     (command,) = FrameDecoder().feed(frame)
@@ -219,7 +219,7 @@ def test_a_frame_says_what_was_given(tags: str, body: bytes, flag: int, queue_id
     assert (header.batch, header.unit_mode) == (False, False)
 
 
-def test_a_one_way_frame_says_so() -> None:
+def test_oneway_frame_has_the_oneway_flag() -> None:
     out = prepared(Message("T", b"x"), WIRE)
     frame = head_of(out, WIRE, "b", 0).frame(1, 0, 0, 0, out.properties, out.body, True)
     (command,) = FrameDecoder().feed(frame)
@@ -246,7 +246,7 @@ def items(body: bytes) -> list[tuple[int, bytes, dict[str, str]]]:
     return found
 
 
-def test_a_batch_has_its_messages_one_behind_the_other() -> None:
+def test_batch_body_has_the_messages_in_order() -> None:
     out = batch_of([Message("T", b"one", tags="a", flag=-7), Message("T", "zw\u00f6lf", keys="k")], WIRE)
     first, second = items(out.body)
     assert out.code == 320
@@ -274,7 +274,7 @@ def test_a_batch_without_wait_says_so_in_its_header() -> None:
         ([Message("%RETRY%g", b"x")], "no retry topic"),
     ],
 )
-def test_what_cannot_be_a_batch_is_refused(messages: list[Message], match: str) -> None:
+def test_invalid_batches_are_refused(messages: list[Message], match: str) -> None:
     with pytest.raises(MessageIllegal, match=match):
         batch_of(messages, WIRE)
 

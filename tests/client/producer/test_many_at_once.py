@@ -53,7 +53,7 @@ async def all_at_once(address: str, count: int = COUNT, **arguments: Any) -> tup
     return ends, most
 
 
-def test_one_route_and_one_connection_for_all() -> None:
+def test_many_sends_share_a_route_request_and_a_connection() -> None:
     with RawServer(lambda one, request: one.answer(request)) as server:
         ends, most = asyncio.run(all_at_once(server.address))
         assert all(isinstance(end, SendResult) and end.ok for end in ends)
@@ -129,7 +129,7 @@ def test_no_send_waits_for_a_connection_longer_than_its_time() -> None:
 
 
 @pytest.mark.parametrize("has_route", [False, True])
-def test_a_close_ends_what_waits(has_route: bool) -> None:
+def test_close_ends_waiting_sends(has_route: bool) -> None:
     async def main(address: str) -> list[Any]:
         ends = list[Any]()
         producer = await AsyncProducer("g", address, close_timeout_s=0.2).start()
@@ -152,7 +152,7 @@ def test_a_close_ends_what_waits(has_route: bool) -> None:
         assert all(isinstance(end, ClientClosed) and "nothing was sent" in str(end) for end in ends)
 
 
-def test_a_close_ends_the_sends_that_wait_for_the_one_before_them() -> None:
+def test_close_ends_waiting_sends_of_an_in_order_queue() -> None:
     count = 1000
 
     async def main(server: RawServer) -> list[Any]:
@@ -308,7 +308,7 @@ def test_sends_in_order_that_all_fail_at_once_have_an_end_each(monkeypatch: pyte
             instance = producer._instance
             assert instance is not None
             async with asyncio.timeout(20):
-                while not (server.requests and instance.is_known_to(server.address)):
+                while not (server.requests and instance.is_registered_at(server.address)):
                     await asyncio.sleep(0.01)
             for _ in range(calls_max):
                 producer.send_nowait(Message("T", b"x"), on_done=failed.append)

@@ -174,7 +174,7 @@ def test_an_async_send_waits_no_longer_than_its_time() -> None:
         asyncio.run(main(server.address))
 
 
-def test_a_cancelled_send_tells_its_id() -> None:
+def test_cancelled_send_has_its_msg_id() -> None:
     async def main(address: str) -> None:
         async with AsyncProducer("g", address, close_timeout_s=0.2) as producer:
             task = asyncio.ensure_future(producer.send("T", b"x"))
@@ -281,7 +281,7 @@ def run(script: str, timeout_s: float = 60) -> str:
     return done.stdout.strip()
 
 
-def test_a_process_ends_though_nobody_closed_its_producer(cluster: BrokerProcess) -> None:
+def test_process_exits_with_an_open_producer(cluster: BrokerProcess) -> None:
     script = f"""
         from mqfast import Message
         from mqfast.client import Producer
@@ -412,7 +412,7 @@ def test_a_broker_that_goes_and_comes_back(tmp_path: Path) -> None:
                 time.sleep(0.1)
 
 
-def test_no_name_server_says_who_was_asked() -> None:
+def test_error_without_name_server_names_the_addresses() -> None:
     address = nobody()
     with Producer("g", address) as producer, pytest.raises(ConnectError, match=f"route of topic T.*{address}"):
         producer.send("T", b"x")
@@ -426,7 +426,7 @@ def test_no_route_says_that_brokers_make_no_topics(tmp_path: Path) -> None:
             assert isinstance(next(producer.send_many([Message("T", b"x")])), NoRoute)
 
 
-def test_a_lost_answer_is_tried_again_with_one_id() -> None:
+def test_retry_after_a_lost_response_keeps_the_unique_id() -> None:
     def serve(one: Connection, request: RemotingCommand) -> None:
         if one.number <= 1:
             one.cut()
@@ -452,7 +452,7 @@ def test_an_async_send_is_tried_again_on_a_busy_broker_with_another_queue() -> N
         assert len({request.ext_fields["e"] for request in server.requests}) == 3
 
 
-def test_four_mebibytes_and_one_byte_more(tmp_path: Path) -> None:
+def test_max_message_size(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path, mappedFileSizeCommitLog=32 << 20) as cluster:
         with Producer("g", cluster.namesrv, compress_over_bytes=None, send_timeout_s=20) as producer:
             assert producer.send("T", bytes(4 << 20)).ok
@@ -518,7 +518,7 @@ def test_room_is_given_in_order() -> None:
         assert [bytes(one.body) for one in server.requests] == [f"{i}".encode() for i in range(20)]
 
 
-def test_while_a_broker_is_gone_the_memory_of_what_waits_is_bounded() -> None:
+def test_memory_of_waiting_sends_is_bounded_without_a_broker() -> None:
     async def main(address: str) -> None:
         async with AsyncProducer("g", address, max_in_flight_bytes=100_000, close_timeout_s=0.1) as producer:
             refused = 0
@@ -593,7 +593,7 @@ class Broken(ClientHook):
     after_send = before_send
 
 
-def test_hooks_hear_of_every_send_and_may_add_properties(caplog: pytest.LogCaptureFixture) -> None:
+def test_hooks_get_every_send_and_may_add_properties(caplog: pytest.LogCaptureFixture) -> None:
     hook = Recorder()
     with RawServer(ok) as server, Producer("g", server.address, hooks=[Broken(), hook]) as producer:
         result = producer.send("T", b"x")
@@ -628,7 +628,7 @@ def test_hooks_hear_of_every_send_and_may_add_properties(caplog: pytest.LogCaptu
     assert "broken hook" in caplog.text
 
 
-def test_hooks_of_an_async_producer_hear_of_every_end() -> None:
+def test_hooks_of_an_async_producer_get_every_end() -> None:
     async def main(address: str) -> None:
         hook = Recorder()
         async with AsyncProducer("g", address, hooks=[hook]) as producer:
@@ -644,7 +644,7 @@ def test_hooks_of_an_async_producer_hear_of_every_end() -> None:
         asyncio.run(main(server.address))
 
 
-def test_a_callback_that_raises_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_exception_of_a_callback_is_isolated(caplog: pytest.LogCaptureFixture) -> None:
     async def main(address: str) -> None:
         async with AsyncProducer("g", address) as producer:
             producer.send_nowait(Message("T", b"x"), on_done=lambda outcome: 1 // 0)  # type: ignore[arg-type, return-value]
@@ -656,7 +656,7 @@ def test_a_callback_that_raises_harms_nobody(caplog: pytest.LogCaptureFixture) -
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_what_a_callback_raises_ends_no_other_send() -> None:
+def test_exception_of_a_callback_ends_no_other_send() -> None:
     """CancelledError is no Exception: out of a protocol it would end the connection, and all that waits there."""
 
     def cancelled(outcome: object) -> None:
@@ -776,7 +776,7 @@ def test_wrong_sends_are_refused(arguments: Any, keywords: Any, match: str) -> N
         assert not server.requests
 
 
-def test_one_message_is_no_batch() -> None:
+def test_single_message_is_refused_as_a_batch() -> None:
     one: Any = Message("T", b"x")
     with RawServer(ok) as server, Producer("g", server.address) as producer:
         with pytest.raises(MessageIllegal, match="messages: expected several, found Message"):

@@ -49,7 +49,7 @@ def test_a_name_of_rocketmq_is_refused(name: str, producer: Producer) -> None:
         ("WAIT", "wait_store_ok=False"), ("TTL", "request"), ("REAL_TOPIC", "clients and brokers alone set it"),
     ],
 )  # fmt: skip
-def test_the_error_says_what_to_use(name: str, instead: str, producer: Producer) -> None:
+def test_error_of_a_reserved_name_has_the_alternative(name: str, instead: str, producer: Producer) -> None:
     with pytest.raises(MessageIllegal, match=instead):
         producer.send("t", b"x", properties={name: "1"})
 
@@ -72,7 +72,7 @@ def test_every_way_to_send_refuses_them(producer: Producer) -> None:
     asyncio.run(main())
 
 
-def test_ready_bytes_may_have_what_has_no_place_beside_them(producer: Producer) -> None:
+def test_encoded_bodies_allow_properties_without_a_header_field(producer: Producer) -> None:
     given = names.encode({"TAGS": "a", "KEYS": "k", "WAIT": "false", "__SHARDINGKEY": "s", "colour": "red"})
     with Broker(topics={"t": 1}) as broker:
         broker.producer().send(Message("t", b"x", properties=given))

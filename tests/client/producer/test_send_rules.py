@@ -112,13 +112,13 @@ NOBODY = ConnectError("a: refused")
 
 
 @pytest.mark.parametrize("answer, failed", [(LOST, 1), (SILENT, 1), (NOBODY, 1), (14, 1), (2, 0), (0, 0)])
-def test_a_broker_that_does_not_serve_has_the_route_asked_for(answer: Any, failed: int) -> None:
+def test_failed_attempt_requests_the_route(answer: Any, failed: int) -> None:
     cluster = Cluster(answer, 0)
     cluster.run(sender(cluster), MESSAGE)
     assert cluster.failed == ["T"] * failed
 
 
-def test_a_broker_that_leaves_has_the_route_looked_for_before_the_next_attempt() -> None:
+def test_go_away_refreshes_the_route_before_the_next_attempt() -> None:
     cluster = Cluster(1500, 0, brokers=["a"])
     cluster.moves_to = (1, ["b"])
     assert cluster.run(sender(cluster), MESSAGE) is not None
@@ -126,7 +126,7 @@ def test_a_broker_that_leaves_has_the_route_looked_for_before_the_next_attempt()
     assert cluster.paused_s == []
 
 
-def test_a_send_whose_only_broker_is_gone_waits_for_a_new_route() -> None:
+def test_send_without_another_broker_waits_for_a_new_route() -> None:
     cluster = Cluster(NOBODY, 0, brokers=["a"])
     cluster.found_soon = ["a", "b"]
     assert cluster.run(sender(cluster), MESSAGE) is not None
@@ -140,7 +140,7 @@ def test_a_send_with_another_broker_does_not_wait() -> None:
     assert cluster.paused_s == []
 
 
-def test_where_no_other_broker_has_the_topic_a_send_waits_for_one() -> None:
+def test_go_away_without_another_broker_waits_and_uses_no_attempt() -> None:
     """Neither "go away" nor a connection that is not made meanwhile uses up an attempt: nothing was stored."""
     cluster = Cluster(1500, NOBODY, NOBODY, NOBODY, 0, brokers=["a"])
     cluster.moves_to = (4, ["b"])
@@ -150,7 +150,7 @@ def test_where_no_other_broker_has_the_topic_a_send_waits_for_one() -> None:
     assert cluster.now - 100.0 < 3.0
 
 
-def test_a_broker_that_leaves_for_good_ends_the_send_at_its_deadline() -> None:
+def test_repeated_go_away_ends_the_send_at_its_deadline() -> None:
     cluster = Cluster(*[1500] * 20, brokers=["a"])
     with pytest.raises(SendFailed, match="nothing was stored") as caught:
         cluster.run(sender(cluster), MESSAGE)
@@ -158,7 +158,7 @@ def test_a_broker_that_leaves_for_good_ends_the_send_at_its_deadline() -> None:
     assert not caught.value.maybe_stored
 
 
-def test_a_send_to_one_queue_waits_for_its_broker_that_leaves() -> None:
+def test_send_to_a_fixed_queue_waits_after_go_away() -> None:
     cluster = Cluster(1500, 1500, 0)
     queue = MessageQueue("T", "a", 1)
     assert cluster.run(sender(cluster), MESSAGE, SendOptions(3.0, queue)) is not None
@@ -215,7 +215,7 @@ def test_there_are_as_many_attempts_as_the_setting_says(retries: int, attempts: 
     assert len(cluster.asked) == attempts
 
 
-def test_the_error_tells_each_attempt_and_whether_it_may_be_stored() -> None:
+def test_send_failed_lists_attempts_and_maybe_stored() -> None:
     cluster = Cluster(SILENT, NOBODY, 2, takes_s=0.5)
     with pytest.raises(SendFailed) as caught:
         cluster.run(sender(cluster), MESSAGE)
@@ -259,7 +259,7 @@ def test_a_single_attempt_has_its_own_kind_of_error(
     assert getattr(caught.value, "maybe_stored", None) is stored
 
 
-def test_all_attempts_together_have_one_time() -> None:
+def test_attempts_share_the_send_timeout() -> None:
     cluster = Cluster(SILENT, SILENT, 0, takes_s=1.6)
     with pytest.raises(SendFailed, match=r"2 attempts in 3\.20 s"):
         cluster.run(sender(cluster), MESSAGE)
@@ -292,7 +292,7 @@ def to_b1(queues: Sequence[MessageQueue], _: Message) -> MessageQueue:
     ],
     ids=["key", "queue", "selector"],
 )
-def test_a_message_of_one_queue_is_tried_once(message: Message, how: SendOptions) -> None:
+def test_send_to_a_fixed_queue_is_not_retried(message: Message, how: SendOptions) -> None:
     cluster = Cluster(0)
     cluster.run(sender(cluster), message, how)
     where = (cluster.asked[0].head.fields["n"], cluster.asked[0].head.fields["e"])
@@ -303,7 +303,7 @@ def test_a_message_of_one_queue_is_tried_once(message: Message, how: SendOptions
     assert len(cluster.asked) == 1
 
 
-def test_equal_keys_go_to_one_queue() -> None:
+def test_equal_sharding_keys_go_to_the_same_queue() -> None:
     for key in ("a", "customer-7", ""):
         cluster = Cluster(*[0] * 8)
         for _ in range(8):
@@ -320,14 +320,14 @@ def test_equal_keys_go_to_one_queue() -> None:
         (SendOptions(3.0, None, lambda queues, message: None), "selector: expected one of the 4 queues"),  # type: ignore[arg-type, return-value]
     ],
 )
-def test_a_queue_that_is_none_is_refused_before_anything_is_sent(how: SendOptions, match: str) -> None:
+def test_invalid_queue_is_refused_before_a_request(how: SendOptions, match: str) -> None:
     cluster = Cluster()
     with pytest.raises(UsageError, match=match):
         cluster.run(sender(cluster), MESSAGE, how)
     assert not cluster.asked
 
 
-def test_one_way_is_one_attempt() -> None:
+def test_oneway_send_is_not_retried() -> None:
     cluster = Cluster(None)
     assert cluster.run(sender(cluster), MESSAGE, SendOptions(3.0, oneway=True)) is None
     assert cluster.asked[0].oneway
@@ -388,7 +388,7 @@ def cluster_result(msg_id: str, broker: str) -> SendResult:
     [2, 10, 205, LOST, RemotingCommand(0, {"msgId": "x"}, flag=1), RemotingCommand(0, {**STORED, "queueId": "one"})],
     ids=["busy", "no flush", "permission", "lost", "half", "no number"],
 )
-def test_what_the_first_attempt_does_not_end_goes_on_as_if_the_steps_had_asked(outcome: Any) -> None:
+def test_steps_continue_after_the_first_attempt_as_from_the_start(outcome: Any) -> None:
     ends = []
     for ready in (False, True):
         cluster = Cluster(outcome, 0, brokers=("a",))

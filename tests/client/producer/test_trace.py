@@ -109,7 +109,7 @@ def test_twenty_records_are_sent_at_once(cluster: BrokerProcess) -> None:
         assert pub_of(cluster.namesrv, "twenty", results[-1].msg_id)
 
 
-def test_what_is_consumed_is_written_by_the_same_hook(cluster: BrokerProcess) -> None:
+def test_consume_trace_records(cluster: BrokerProcess) -> None:
     with Producer("g", cluster.namesrv) as producer:
         result = producer.send("consumed", b"x", keys="k")
     (message,) = traces(cluster.namesrv, "consumed", "x")
@@ -143,7 +143,7 @@ def test_what_is_consumed_is_written_by_the_same_hook(cluster: BrokerProcess) ->
     assert [record[6] for record in records[1::2]] == ["0", "4", "2"]
 
 
-def test_a_push_consumer_writes_what_it_consumes(cluster: BrokerProcess) -> None:
+def test_push_consumer_writes_trace_records(cluster: BrokerProcess) -> None:
     with Producer("g", cluster.namesrv) as producer:
         result = producer.send("pushed", b"x", keys="k")
     handled = threading.Event()
@@ -171,7 +171,7 @@ def test_records_are_cut_into_messages_and_dropped_where_there_are_too_many() ->
     assert len(messages) > 2
 
 
-def test_trace_that_is_none_is_refused() -> None:
+def test_invalid_trace_setting_is_refused() -> None:
     with pytest.raises(ConfigError, match="trace: expected True, False or the name of a topic"):
         Producer("g", "127.0.0.1:1", trace="a b")
 
@@ -211,7 +211,7 @@ def test_the_end_of_a_transaction_is_written(cluster: BrokerProcess, state: str)
     assert half["message_kind"] == "HALF"
 
 
-def test_the_end_that_a_broker_asked_for_is_written(cluster: BrokerProcess) -> None:
+def test_trace_of_a_transaction_end_after_a_check(cluster: BrokerProcess) -> None:
     async def flow() -> str:
         asked = asyncio.Event()
 
@@ -245,7 +245,7 @@ def test_a_recall_is_written(cluster: BrokerProcess) -> None:
 
 
 @pytest.mark.parametrize("face", ["threads", "asyncio"])
-def test_a_pull_consumer_writes_what_it_hands_out(cluster: BrokerProcess, face: str) -> None:
+def test_pull_consumer_writes_trace_records(cluster: BrokerProcess, face: str) -> None:
     topic, trace = f"handed-out-{face}", f"pull-trace-{face}"
     with Producer("g", cluster.namesrv) as producer:
         result = producer.send(topic, b"x", keys="k")

@@ -47,7 +47,7 @@ def leave_open(producer: TransactionProducer, body: str) -> None:
 
 
 @pytest.mark.parametrize("first_to_close", [0, 1])
-def test_a_producer_is_asked_though_another_one_of_its_group_was_closed(broker: Broker, first_to_close: int) -> None:
+def test_transaction_check_reaches_the_remaining_producer_of_the_group(broker: Broker, first_to_close: int) -> None:
     checks = Checks()
     producers = [TransactionProducer("pay", broker.namesrv_addr, check=checks).start() for _ in range(2)]
     leave_open(producers[0], "of the first")
@@ -74,7 +74,7 @@ with producer.transaction(Message("paid", b"42", keys="42")) as transaction:
 
 
 @pytest.mark.parametrize("face", ["threads", "loop"])
-def test_the_next_producer_is_asked_before_its_first_send(face: str) -> None:
+def test_transaction_check_reaches_a_new_producer_before_its_first_send(face: str) -> None:
     """Its predecessor has died between the half message and the end; brokers make no topics by themselves."""
     checks = Checks()
     with Broker(topics={"paid": 2}, config=SOON, auto_create_topics=False) as broker:
@@ -111,7 +111,7 @@ def test_the_threads_of_checks_end_with_their_producer(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("face", ["threads", "loop"])
-def test_a_master_that_takes_no_heartbeat_holds_nobody_up(broker: Broker, face: str) -> None:
+def test_master_without_heartbeat_does_not_delay_requests(broker: Broker, face: str) -> None:
     """The send itself goes well, and in its time; so does the next one, which does not wait for the heartbeat again."""
 
     async def in_loop() -> list[float]:
@@ -145,7 +145,7 @@ def test_a_master_that_takes_no_heartbeat_holds_nobody_up(broker: Broker, face: 
     assert took[2] < took[0]
 
 
-def test_a_request_of_which_no_broker_knows_says_what_happened(broker: Broker) -> None:
+def test_error_of_a_request_without_reply(broker: Broker) -> None:
     with (
         broker.faults.lose_requests(only=[RequestCode.HEART_BEAT]),
         Producer("ask", broker.namesrv_addr, close_timeout_s=1.0) as producer,
@@ -167,7 +167,7 @@ class Recorder(ClientHook):
 
 
 @pytest.mark.parametrize("face", ["threads", "loop"])
-def test_hooks_hear_of_requests_too(broker: Broker, face: str) -> None:
+def test_hooks_get_requests(broker: Broker, face: str) -> None:
     hook = Recorder()
     consumer = broker.consumer("servers")
     consumer.subscribe("questions", lambda message: message.reply_sync(b"to " + message.body) and None)

@@ -48,7 +48,7 @@ UNREADABLE = [
 
 
 @pytest.mark.parametrize("body", UNREADABLE, ids=short)
-def test_what_is_no_route_is_an_error_and_takes_no_memory(body: bytes) -> None:
+def test_invalid_route_is_an_error_with_bounded_memory(body: bytes) -> None:
     with pytest.raises(FieldError):
         decode_route("T", body)
 
@@ -80,7 +80,7 @@ class Names:
 
 
 @pytest.mark.parametrize("body", UNREADABLE, ids=short)
-def test_clients_say_who_answered_nonsense_and_go_on(body: bytes) -> None:
+def test_clients_report_an_invalid_response_and_continue(body: bytes) -> None:
     with RawServer(lambda one, request: one.answer(request)) as server:
         names = server.names = Names(body)
         with Producer("g", server.address) as producer:

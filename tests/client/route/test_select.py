@@ -22,12 +22,12 @@ def names(picked: list[MessageQueue]) -> str:
     return " ".join(f"{queue.broker_name}{queue.queue_id}" for queue in picked)
 
 
-def test_one_queue_after_the_other() -> None:
+def test_round_robin_over_queues() -> None:
     robin = RoundRobin(0)
     assert names([robin.pick(queues("a", "b")) for _ in range(6)]) == "a0 a1 b0 b1 a0 a1"
 
 
-def test_another_broker_than_the_last_one_where_there_is_one() -> None:
+def test_round_robin_avoids_the_last_broker() -> None:
     robin = RoundRobin(0)
     assert names([robin.pick(queues("a", "b"), "a") for _ in range(4)]) == "b0 b1 b0 b1"
     assert {robin.pick(queues("a"), "a").broker_name for _ in range(4)} == {"a"}
@@ -130,7 +130,7 @@ def test_5_does_not_go_to_the_broker_of_the_attempt_before() -> None:
     assert faults.pick(queues("a"), "a", robin).broker_name == "a"
 
 
-def test_4_takes_one_of_the_better_half_when_none_is_available() -> None:
+def test_4_takes_a_broker_of_the_better_half_when_none_is_available() -> None:
     faults, _ = table(V4)
     for broker, latency in (("a", 1.0), ("b", 2.0), ("c", 3.0), ("d", 4.0)):
         faults.update(broker, latency)

@@ -71,7 +71,7 @@ def test_a_sync_caller_goes_on_over_a_new_connection(timeout_s: float) -> None:
 
 
 @pytest.mark.parametrize("timeout_s", [1.2, 0.3])
-def test_a_task_goes_on_over_a_new_connection(timeout_s: float) -> None:
+def test_next_request_uses_a_new_connection_after_an_unresponsive_server(timeout_s: float) -> None:
     mute = Mute()
 
     async def is_answered(driver: AsyncioDriver, server: RawServer) -> bool:

@@ -54,7 +54,9 @@ def test_steps_are_run_on_the_callers_thread(connection_pool: BlockingConnection
         assert server.requests[0].language == 3
 
 
-def test_what_steps_raise_comes_out_and_errors_go_in(connection_pool: BlockingConnectionPool) -> None:
+def test_exceptions_of_steps_are_raised(
+    connection_pool: BlockingConnectionPool,
+) -> None:
     def steps(address: str) -> RequestSteps[str]:
         try:
             yield Request(address, CODE, None, b"", 0.5)
@@ -75,7 +77,7 @@ def test_a_body_of_several_parts_is_sent_as_one(connection_pool: BlockingConnect
         assert bytes(answer.body) == b"onetwo"
 
 
-def test_many_threads_share_one_socket_and_get_their_own_answers(connection_pool: BlockingConnectionPool) -> None:
+def test_threads_share_a_socket_and_each_gets_its_response(connection_pool: BlockingConnectionPool) -> None:
     wrong: list[str] = []
 
     def work(address: str, thread: int) -> None:
@@ -184,7 +186,7 @@ def test_a_connection_that_is_cut_at_every_byte_of_the_answer(cut_at: int) -> No
     connection_pool.close()
 
 
-def test_every_caller_hears_of_the_end_of_the_connection(connection_pool: BlockingConnectionPool) -> None:
+def test_lost_connection_ends_every_waiting_caller(connection_pool: BlockingConnectionPool) -> None:
     waiting = threading.Semaphore(0)
 
     def serve(one: Connection, request: RemotingCommand) -> None:
@@ -341,7 +343,7 @@ def test_a_socket_that_rested_too_long_is_closed(
         assert len(server.connections) == 2
 
 
-def test_a_broker_that_leaves_is_asked_again_over_a_new_connection(connection_pool: BlockingConnectionPool) -> None:
+def test_go_away_repeats_the_request_over_a_new_connection(connection_pool: BlockingConnectionPool) -> None:
     def serve(one: Connection, request: RemotingCommand) -> None:
         if one.number == 0:
             one.send(encode(request.response(1500, remark="GO_AWAY")))
@@ -355,7 +357,7 @@ def test_a_broker_that_leaves_is_asked_again_over_a_new_connection(connection_po
         assert len(server.connections) == 2
 
 
-def test_one_way_requests_wait_for_nothing(connection_pool: BlockingConnectionPool) -> None:
+def test_oneway_requests_do_not_wait(connection_pool: BlockingConnectionPool) -> None:
     with RawServer(lambda one, request: None) as server:
         assert connection_pool.request(Request(server.address, CODE, {"a": "b"}, b"", 5.0, True)) is None
         deadline = time.monotonic() + 10
@@ -399,7 +401,7 @@ def test_closing_ends_those_that_wait() -> None:
 
 
 @pytest.mark.parametrize("where", ["send", "wait"])
-def test_an_interrupted_caller_leaves_the_lane_usable(
+def test_interrupted_caller_leaves_the_connection_usable(
     connection_pool: BlockingConnectionPool, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when Ctrl-C comes while a caller writes or reads: other callers go on."""
@@ -422,7 +424,7 @@ def interrupt(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
-def test_the_frame_of_the_lane_is_what_the_codec_reads() -> None:
+def test_frame_of_a_blocking_connection_is_decoded_by_the_codec() -> None:
     (command,) = FrameDecoder().feed(frame_of_an_answer())
     assert command.is_response
 
@@ -443,7 +445,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def test_a_caller_with_tls_that_is_interrupted_leaves_no_half_of_a_frame(
+def test_interrupted_caller_with_tls_leaves_no_partial_frame(
     certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mqfast.client.net.blocking_connection import Socket
@@ -505,7 +507,7 @@ def test_with_tls_each_socket_has_one_caller_and_there_are_at_most_four(certific
 
 
 def test_a_producer_over_tls_on_both_of_its_ways(certificate: Path) -> None:
-    """Sync sends over lanes, the others over the loop; a certificate of nobody's is refused on both."""
+    """Sync sends over blocking connections, the others over the loop; an untrusted certificate is refused on both."""
     trusting = ssl.create_default_context(cafile=str(certificate / "cert.pem"))
     with RawServer(lambda one, request: one.answer(request), server_tls(certificate)) as server:
         with Producer("g", server.address, tls=trusting) as producer:
@@ -518,7 +520,7 @@ def test_a_producer_over_tls_on_both_of_its_ways(certificate: Path) -> None:
                 producer.send_future(Message("T", b"x")).result(10)
 
 
-def test_a_certificate_that_nobody_trusts_is_refused(certificate: Path) -> None:
+def test_untrusted_certificate_is_refused(certificate: Path) -> None:
     connection_pool = BlockingConnectionPool(ssl.create_default_context())
     with RawServer(echo, server_tls(certificate)) as server:
         with pytest.raises(ConnectError, match=r"no TLS: .*certificate verify failed"):
