@@ -165,7 +165,7 @@ class Broker:
         opened.push_async_callback(client.close)
         ha = HaService(config, store, client, self._right)
         opened.push_async_callback(ha.close)
-        await ha.look_for_newer_master()
+        await ha.check_for_newer_master()
         certificates = ServerCertificates(config.tls("server"), _log)
         if config.is_guarded and (tls := self._tls_in_words(certificates)) in ("off", "permissive"):
             _log.warning(

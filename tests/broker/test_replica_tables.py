@@ -206,7 +206,7 @@ def test_a_master_that_changes_while_the_one_before_is_asked_is_asked_at_once(
                     sync.set_master("new:1")
 
             monkeypatch.setattr(table_sync, "_INTERVAL_S", 3600.0)
-            monkeypatch.setattr(sync, "ask_once", ask)
+            monkeypatch.setattr(sync, "sync_once", ask)
             sync.set_master("old:1")
             await until(lambda: asked == ["old:1", "new:1"])
 
@@ -225,11 +225,11 @@ def test_what_another_master_delivered_says_nothing(tmp_path: Path, monkeypatch:
             async def bounds(master: str) -> tuple[int, int]:
                 return 0, 100 if master == "old:1" else 0
 
-            monkeypatch.setattr(sync, "_ask", ask)
+            monkeypatch.setattr(sync, "_request", ask)
             monkeypatch.setattr(sync, "_bounds", bounds)
-            await sync._sync_delivered("old:1", {})
+            await sync._sync_deliveries("old:1", {})
             assert slave.context.tables.delays.offsets() == {}, "the log does not go so far"
-            await sync._sync_delivered("new:1", {})
+            await sync._sync_deliveries("new:1", {})
             assert slave.context.tables.delays.offsets() == {1: 3}
 
     run(flow)
@@ -250,7 +250,7 @@ def test_an_answer_of_the_master_before_says_nothing_of_the_next_one(
 
             monkeypatch.setattr(table_sync, "epochs_of", epochs)
             with contextlib.suppress(MqfastError):
-                await sync.ask_once("old:1")
+                await sync.sync_once("old:1")
             assert sync._has_old_epoch is None, "nobody knows yet"
 
     run(flow)
@@ -290,9 +290,9 @@ def test_a_master_that_answers_nonsense_is_asked_again(tmp_path: Path) -> None:
                 master.answers = {one: (0, {}, right) for one, right in _RIGHT.items()}
                 master.answers[code] = (0, {}, body)
                 with pytest.raises(MqfastError):
-                    await sync.ask_once(master.address)
+                    await sync.sync_once(master.address)
             master.answers = {one: (0, {}, right) for one, right in _RIGHT.items()}
-            await sync.ask_once(master.address)
+            await sync.sync_once(master.address)
             assert "T" in tables.topics
 
     with Nonsense() as master:
@@ -320,7 +320,7 @@ def test_a_transaction_has_ended_when_the_log_of_the_slave_says_so(tmp_path: Pat
                 bounds = b'{"table":{"commitLogMinOffset":"0","commitLogMaxOffset":"%d"}}' % (end + further)
                 master.answers[RequestCode.GET_BROKER_RUNTIME_INFO] = (0, {}, bounds)
                 sync._delivered = None
-                await sync.ask_once(master.address)
+                await sync.sync_once(master.address)
                 assert max(0, slave.context.offsets.get(group, half, 0)) == noted
 
     with Nonsense() as master:
@@ -338,7 +338,7 @@ def test_an_error_of_any_kind_does_not_end_the_asking(tmp_path: Path, monkeypatc
                 raise ValueError(master)
 
             monkeypatch.setattr(table_sync, "_INTERVAL_S", 0.01)
-            monkeypatch.setattr(sync, "ask_once", ask)
+            monkeypatch.setattr(sync, "sync_once", ask)
             sync.set_master("no address")
             await until(lambda: len(asked) > 2)
 
@@ -365,7 +365,7 @@ def test_tables_claim_nothing_of_a_log_that_was_cut(tmp_path: Path) -> None:
             kept = sum(one.physical_offset < end for one in context.store.get("T", 0, 0))
             assert 0 < kept < 4
             await asyncio.to_thread(raw.truncate_to, end)
-            slave.parts.replicas._was_cut(end)
+            slave.parts.replicas._on_truncated(end)
             assert context.offsets.get("g", "T", 0) == kept
             assert context.tables.delays.get(1) == 0
             assert checkpoint_of(slave).is_of_master, "everything is parked anew"

@@ -175,7 +175,7 @@ def test_an_unreplicated_topic_exists_after_the_take_over(tmp_path: Path, monkey
             async def nothing(_master: str) -> None:
                 pass
 
-            monkeypatch.setattr(asked, "ask_once", nothing)
+            monkeypatch.setattr(asked, "sync_once", nothing)
             assert await both.send(1, b"x") == ResponseCode.SUCCESS
             await until(lambda: two.broker.context.engine.raw.end == one.broker.context.engine.raw.end)
             await both.stop(1)
@@ -238,7 +238,7 @@ def test_a_master_with_a_revoked_lease_accepts_messages_after_the_next_lease(
 def test_a_new_slave_has_the_tables_before_it_may_lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups would begin anew, behind messages that they never had."""
     refused: list[int] = []
-    ask = TableSync._ask
+    ask = TableSync._request
 
     async def without_offsets(self: TableSync, master: str, code: int, *more: Any, **named: Any) -> Any:
         if code == RequestCode.GET_ALL_CONSUMER_OFFSET:
@@ -251,7 +251,7 @@ def test_a_new_slave_has_the_tables_before_it_may_lead(tmp_path: Path, monkeypat
             one = await both.start(1)
             assert await both.send(1, b"x") == ResponseCode.SUCCESS
             with monkeypatch.context() as patched:
-                patched.setattr(TableSync, "_ask", without_offsets)
+                patched.setattr(TableSync, "_request", without_offsets)
                 two = await both.start(2)
                 await until(lambda: len(both.bodies(2)) == 1 and two.broker.parts.replicas.epochs.last == 1)
                 tried = len(refused)

@@ -142,7 +142,7 @@ def test_a_diverged_slave_reports_it_while_its_master_is_unreachable(tmp_path: P
                 await until(lambda: following().state is FollowState.DIVERGED)
                 sync = one.parts.replicas._sync
                 assert sync is not None
-                await sync.ask_once(wrong.address)
+                await sync.sync_once(wrong.address)
                 assert one.context.topics.get("T") is not None
             async with slave(tmp_path / "b", namesrv) as one:
                 assert following().state is FollowState.DIVERGED

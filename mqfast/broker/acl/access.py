@@ -149,9 +149,9 @@ class AccessControl:
     def start(self) -> None:
         """Start to poll the files of ACL 1.0 for changes."""
         if self._plain is not None:
-            self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+            self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._poll)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         if self._plain is not None:
             self._plain.reload_if_changed()
         self.start()

@@ -1,4 +1,4 @@
-"""How groups consume topics (401, 402). Source: MessageRequestModeManager."""
+"""The message request modes of groups (401, 402). Source: MessageRequestModeManager."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["RequestMode", "RequestModes"]
 
 
 class RequestMode(Struct, rename="camel"):
-    """How a group is to consume a topic."""
+    """The mode by which a group consumes a topic."""
 
     consumer_group: str
     mode: str
@@ -19,6 +19,6 @@ class RequestMode(Struct, rename="camel"):
 
 
 RequestModes = dict[str, dict[str, RequestMode]]
-"""Topic -> group -> mode."""
+"""Modes by topic and group."""
 
 build_tables(__name__)

@@ -93,7 +93,7 @@ class Registration:
         self._timer = asyncio.get_running_loop().call_later(interval_ms / 1000, self._by_the_clock)
 
     def topics_changed(self, topics: Collection[str]) -> None:
-        """Register changed topics soon: these alone where the settings say so and the topics are named."""
+        """Register changed topics soon: only ``topics`` with enableSingleTopicRegister, else all topics."""
         self.register_soon(topics if self._config["enableSingleTopicRegister"] and topics else None)
 
     def register_soon(self, topics: Iterable[str] | None = None) -> None:
@@ -122,10 +122,10 @@ class Registration:
             server.told = asyncio.get_running_loop().create_future()
         told = server.told
         if server.may_begin:
-            _begin(self._tasks, self._tell_waiting(address, server))
+            _begin(self._tasks, self._register_pending(address, server))
         return told
 
-    async def _tell_waiting(self, address: str, server: _NameServer) -> None:
+    async def _register_pending(self, address: str, server: _NameServer) -> None:
         """Run the pending registrations of a name server. A full registration waits for the previous one."""
         while server.may_begin and self._servers.get(address) is server:
             told, server.told = server.told, None
@@ -135,8 +135,8 @@ class Registration:
             server.running.add(told)
             server.is_told_all = server.is_told_all or wants_all
             try:
-                if wants_all or not await self._tell_changed(address, topics):
-                    await self._tell_all(address)
+                if wants_all or not await self._register_topics(address, topics):
+                    await self._register_all(address)
             finally:
                 server.running.discard(told)
                 server.is_told_all = server.is_told_all and not wants_all
@@ -173,7 +173,7 @@ class Registration:
             await asyncio.wait([self._want(address, None)])
             after_s *= 2
 
-    async def _tell_changed(self, address: str, topics: Iterable[str]) -> bool:
+    async def _register_topics(self, address: str, topics: Iterable[str]) -> bool:
         """Register some topics by 217.
 
         A registration (103) of some topics would delete all others at a name server with
@@ -186,11 +186,11 @@ class Registration:
         table = list(self._table(topics).items())
         for first in range(0, len(table), _CALLS_AT_ONCE):
             some = table[first : first + _CALLS_AT_ONCE]
-            if not all(await asyncio.gather(*(self._tell_topic(address, name, raw) for name, raw in some))):
+            if not all(await asyncio.gather(*(self._register_topic(address, name, raw) for name, raw in some))):
                 return False
         return True
 
-    async def _tell_topic(self, address: str, name: str, raw: dict[str, Any]) -> bool:
+    async def _register_topic(self, address: str, name: str, raw: dict[str, Any]) -> bool:
         queue_data = QueueData(
             self._config["brokerName"],
             raw.get("perm", READ | WRITE),
@@ -262,7 +262,7 @@ class Registration:
             "brokerId": str(self._config["brokerId"]),
         }
 
-    async def _tell_all(self, address: str) -> None:
+    async def _register_all(self, address: str) -> None:
         """Register all topics by 103."""
         fields, body = self._request()
         timeout_ms = self._config["registerBrokerTimeoutMills"]

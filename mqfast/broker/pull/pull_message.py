@@ -358,7 +358,7 @@ class PullProcessor:
             self._commit(pull)
             return self._to_the_master(pull, f"this slave has no message there: {status.name}")
         is_above = code == ResponseCode.PULL_OFFSET_MOVED and header.queue_offset > found.max_offset
-        if is_above and self._replicas.is_not_reigning:  # the master may have messages there
+        if is_above and self._replicas.may_be_replaced:  # the master may have messages there
             code, next_offset = ResponseCode.PULL_NOT_FOUND, header.queue_offset
         self._note(pull, code, next_offset)
         self._commit(pull)

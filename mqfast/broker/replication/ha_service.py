@@ -1,7 +1,7 @@
-"""The replication port of a master, open before the broker serves: slaves connect here, and here the master looks for
-a newer master of its name.
+"""The replication port of a master, open before the broker serves, and the check for a newer master of the broker's
+name.
 
-The settings decide which broker is master. Source: DefaultHAService.
+The settings determine the master. Source: DefaultHAService.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def settings_of(config: BrokerConfig) -> HaSettings:
 
 
 class HaService:
-    """Serves slaves at a port of its own; does nothing on a slave until ``listen`` is called.
+    """Serves slaves at a separate port; does nothing on a slave until ``listen`` is called.
 
-    Args: client: asks name servers and other brokers; right: the lease under fail-over, which alone decides which
-        broker is master.
-    Attributes: ``host``, ``port``: where slaves connect; port 0 where no slave can; ``admission``: which slaves may
-        connect; ``epochs``: of the log; ``acks``: offsets of slaves, None on a slave; ``master``: the server, None
-        where no slave can connect; ``fenced``: why this master takes no messages, None where it does.
+    Args: client: for requests to name servers and other brokers; right: the lease under fail-over, which alone
+        determines the master.
+    Attributes: ``host``, ``port``: listening address for slaves; port 0 without a listener; ``admission``: which slaves
+        may connect; ``epochs``: of the log; ``acks``: offsets of slaves, None on a slave; ``master``: the server, None
+        without a listener; ``fenced``: reason why this master refuses messages, None if it accepts.
     Raises: ConfigError.
     Thread: that of the event loop.
     """
@@ -162,12 +162,11 @@ class HaService:
         needed = max(0, self._config["inSyncReplicas"] - 1) if is_sync else 0
         return needed, max(0, self._config["slaveTimeout"]) / 1000
 
-    async def look_for_newer_master(self, own: str = "") -> None:
-        """Ask the name servers for a master of this broker's name, and that one for its epoch, for a second at most.
+    async def check_for_newer_master(self, own: str = "") -> None:
+        """Check for a master with a newer epoch, for a second at most; ``fenced`` is set if this master was replaced.
 
-        A newer master has replaced this one, which is ``fenced`` from then on. Without an answer nothing changes.
-
-        Args: own: this broker's address, which is not a rival.
+        The name servers give the address of a master of this broker's name; that master gives its epoch. Without an
+        answer nothing changes. Args: own: this broker's address, which is skipped.
         """
         is_exempt = self._config.is_slave or self.right is not None
         if is_exempt or not self._config.name_servers or self.fenced is not None:
@@ -188,6 +187,6 @@ class HaService:
         self._store.engine.raw.refuse_puts()
 
     async def close(self) -> None:
-        """Listen no more; also where the broker's start failed."""
+        """Stop listening; also after a failed start of the broker."""
         if self.master is not None:
             await self.master.stop()

@@ -88,12 +88,12 @@ class _Delivered(NamedTuple):
 class TableSync:
     """Copies the tables of the master periodically.
 
-    Args: followed: returns the connection whose log is appended now, None without a connection; hear_confirmed: takes
-        the confirm offset of the master; bounds_readers: readers only see messages of all in-sync brokers.
+    Args: followed: returns the connection whose log is appended now, None without a connection; update_confirm_offset:
+        called with the confirm offset of the master; bounds_readers: readers only see messages of all in-sync brokers.
     Attributes: ``master``: the master's address for clients, from the name servers; None while unknown; ``bounds``:
-        first byte and end of the master's log, from the last ``ask_bounds``, None until the answer; ``topics_end``:
-        every earlier message in the log is of a topic that the master has sent, or that was deleted there; ``cuts``:
-        number of truncations of this slave's log, counted by the truncating thread.
+    first byte and end of the master's log, from the last ``request_bounds``, None until the answer; ``topics_end``:
+    every earlier message in the log is of a topic that the master has sent, or that was deleted there; ``cuts``: number
+    of truncations of this slave's log, counted by the truncating thread.
     Thread: that of the event loop; ``is_whole``: any.
     """
 
@@ -103,11 +103,11 @@ class TableSync:
         epochs: EpochCheck,
         followed: Callable[[], Followed | None],
         *,
-        hear_confirmed: Callable[[int], object],
+        update_confirm_offset: Callable[[int], object],
         bounds_readers: bool,
     ) -> None:
         self.followed = followed
-        self._hear_confirmed: Final = hear_confirmed
+        self._hear_confirmed: Final = update_confirm_offset
         self._bounds_readers: Final = bounds_readers
         self.master: str | None = None
         self.bounds: tuple[int, int] | None = None
@@ -142,11 +142,11 @@ class TableSync:
         self._changed.set()
         return True
 
-    def ask_now(self) -> None:
+    def sync_now(self) -> None:
         """Copy the tables at once: the log of the master is followed from now on."""
         self._changed.set()
 
-    async def ask_epochs(self) -> Told | None:
+    async def request_epochs(self) -> Told | None:
         """Request the epochs of the master, before a connection for the log.
 
         Returns: None without an answer, or for a replaced master, which is not followed. Raises: FieldError.
@@ -154,7 +154,7 @@ class TableSync:
         master = self.master
         if master is None:
             return None
-        self.ask_bounds()
+        self.request_bounds()
         epochs = await epochs_of(self._context.client, master)
         if epochs is None or master != self.master:  # the master changed; the next request goes to the new master
             return None
@@ -163,7 +163,7 @@ class TableSync:
 
     def start(self) -> None:
         """Start the periodic requests."""
-        self._task = asyncio.ensure_future(self._ask_for_ever())
+        self._task = asyncio.ensure_future(self._sync_loop())
 
     async def stop(self) -> None:
         """Stop the periodic requests."""
@@ -172,18 +172,20 @@ class TableSync:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
 
-    async def _ask_for_ever(self) -> None:
+    async def _sync_loop(self) -> None:
         while True:
             self._changed.clear()  # before the request, since the master may change during the request
             if self.master is not None:
-                await self._try(self.ask_once(self.master))
+                await self._try(self.sync_once(self.master))
             end_s = self._context.loop.time() + _INTERVAL_S
             while not self._changed.is_set() and (left_s := end_s - self._context.loop.time()) > 0:
                 try:
                     async with asyncio.timeout(min(left_s, _DELIVERED_S if self._delivered is None else _LOOK_S)):
                         await self._changed.wait()
                 except TimeoutError:
-                    await self._try(self._ask_delivered() if self._delivered is None else self._take_delivered())
+                    await self._try(
+                        self._sync_new_deliveries() if self._delivered is None else self._apply_deliveries()
+                    )
 
     async def _try(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -191,13 +193,13 @@ class TableSync:
         except Exception as error:  # no response of a peer may end the loop
             self._limit.warning("sync", "tables of master %s: %s", self.master, str(error) or repr(error))
 
-    def ask_bounds(self) -> None:
+    def request_bounds(self) -> None:
         """Request begin and end of the master's log."""
         self.bounds = None
         if self.master is not None and (self._asking is None or self._asking.done()):
-            self._asking = asyncio.ensure_future(self._ask_bounds(self.master))
+            self._asking = asyncio.ensure_future(self._request_bounds(self.master))
 
-    async def _ask_bounds(self, master: str) -> None:
+    async def _request_bounds(self, master: str) -> None:
         try:
             bounds = await self._bounds(master)
             if master == self.master:
@@ -206,7 +208,7 @@ class TableSync:
             self._limit.warning("bounds", "bounds of the log of master %s: %s", master, error)
 
     async def _bounds(self, master: str) -> tuple[int, int]:
-        runtime: _Runtime = await self._ask(master, RequestCode.GET_BROKER_RUNTIME_INFO, _Runtime)
+        runtime: _Runtime = await self._request(master, RequestCode.GET_BROKER_RUNTIME_INFO, _Runtime)
         try:
             first, end = (int(runtime.table[name]) for name in ("commitLogMinOffset", "commitLogMaxOffset"))
         except (KeyError, ValueError):
@@ -216,7 +218,7 @@ class TableSync:
             self._hear_confirmed(int(confirmed))
         return max(0, first), end
 
-    def was_cut(self, end: int) -> None:
+    def on_truncated(self, end: int) -> None:
         """Limit the tables to the truncated log, since other messages will follow. Raises: StorageError.
 
         Durability: the tables are on the disk when the call returns.
@@ -234,7 +236,7 @@ class TableSync:
         if (timer := load_checkpoint(os_api, path)) is not None:  # of this broker's own wheel, if it was a master
             write_checkpoint(os_api, path, of_master(timer))
 
-    async def ask_once(self, master: str) -> None:
+    async def sync_once(self, master: str) -> None:
         """Copy all tables once. Raises: RemotingError, FieldError, StorageError."""
         epochs = await epochs_of(self._context.client, master)
         if epochs is None:
@@ -251,9 +253,9 @@ class TableSync:
         if followed.session != epochs.session:
             raise FieldError("master whose tables are taken", "the one whose log is followed", master)
         end = (await self._bounds(master))[1]
-        topics = await self._ask(master, RequestCode.GET_ALL_TOPIC_CONFIG, _Topics)
-        groups = await self._ask(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, _Groups)
-        offsets = await self._ask(master, RequestCode.GET_ALL_CONSUMER_OFFSET, _Offsets)
+        topics = await self._request(master, RequestCode.GET_ALL_TOPIC_CONFIG, _Topics)
+        groups = await self._request(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, _Groups)
+        offsets = await self._request(master, RequestCode.GET_ALL_CONSUMER_OFFSET, _Offsets)
         if self.followed() != followed:
             return  # another log is followed now
         tables, context = self._context.tables, self._context
@@ -275,8 +277,8 @@ class TableSync:
             else:
                 self._commit(group, topic, queues)
         self._ended = followed, ended
-        await self._sync_delivered(master, ended)
-        modes = await self._ask(master, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, _Modes, or_none=True)
+        await self._sync_deliveries(master, ended)
+        modes = await self._request(master, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, _Modes, or_none=True)
         if self.followed() != followed:
             return
         if modes is not None:
@@ -294,27 +296,27 @@ class TableSync:
             except (UsageError, ValueError) as error:
                 self._limit.warning("offset", "an offset of the master is left out: %s", error)
 
-    async def _ask_delivered(self) -> None:
+    async def _sync_new_deliveries(self) -> None:
         """Request the deliveries since the last request, with the last known ends of transactions.
 
         Deliveries that are not copied are repeated after a take-over.
         """
         master, ended = self.master, self._ended
         if master is not None and ended is not None and ended[0] == self.followed():
-            await self._sync_delivered(master, ended[1])
+            await self._sync_deliveries(master, ended[1])
 
-    async def _sync_delivered(self, master: str, ended: dict[str, dict[str, int]]) -> None:
+    async def _sync_deliveries(self, master: str, ended: dict[str, dict[str, int]]) -> None:
         """Copy delay offsets, the timer's checkpoint and ends of transactions: the deliveries into the log of the
         master.
         """
         followed = self.followed()
         if self._delivered is None or self._delivered.master != master or self._delivered.followed != followed:
-            delays = await self._ask(master, RequestCode.GET_ALL_DELAY_OFFSET, _Delays)
-            timer = await self._ask_timer(master) if self._context.config["timerWheelEnable"] else None
+            delays = await self._request(master, RequestCode.GET_ALL_DELAY_OFFSET, _Delays)
+            timer = await self._request_timer(master) if self._context.config["timerWheelEnable"] else None
             self._delivered = _Delivered(master, (await self._bounds(master))[1], delays, timer, ended, followed)
-        await self._take_delivered()
+        await self._apply_deliveries()
 
-    async def _take_delivered(self) -> None:
+    async def _apply_deliveries(self) -> None:
         """Store the deliveries, once this log has them. Raises: StorageError."""
         delivered, cuts = self._delivered, self.cuts
         if delivered is not None and delivered.followed != self.followed():
@@ -335,13 +337,13 @@ class TableSync:
             self._checkpoint = delivered.timer
         self._whole = delivered.master, cuts
 
-    async def _ask_timer(self, master: str) -> TimerCheckpoint | None:
+    async def _request_timer(self, master: str) -> TimerCheckpoint | None:
         answer = await self._context.client.call(master, RequestCode.GET_TIMER_CHECK_POINT, timeout_ms=_TIMEOUT_MS)
         if answer.code != ResponseCode.SUCCESS:
             return None  # a master without a timer
         return TimerCheckpoint.decode(bytes(answer.body))
 
-    async def _ask(self, master: str, code: int, kind: type[Any], *, or_none: bool = False) -> Any:
+    async def _request(self, master: str, code: int, kind: type[Any], *, or_none: bool = False) -> Any:
         answer = await self._context.client.call(master, code, timeout_ms=_TIMEOUT_MS)
         if answer.code != ResponseCode.SUCCESS:
             if or_none:  # 4.9 has no such request code

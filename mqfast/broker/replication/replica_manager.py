@@ -67,7 +67,7 @@ class ReplicaManager:
             context.writer.replicated = self._replicated
         context.registration.state_version = max(0, self.epochs.last)
         if ha.fenced is not None:
-            self._tell_fenced()
+            self._apply_fence()
         if ha.right is not None and not config.is_slave:
             context.registration.is_silent = True
         self._settings_changed()
@@ -75,40 +75,40 @@ class ReplicaManager:
         if config.is_slave:
             self._follow_master(context)
         else:
-            context.registration.on_registered = self._look_again
+            context.registration.on_registered = self._check_again
 
     def _follow_master(self, context: BrokerContext) -> None:
         self._sync = sync = TableSync(
             context,
             self.epochs,
-            self._whose_log,
-            hear_confirmed=self.hear_confirmed,
+            self._followed_log,
+            update_confirm_offset=self.update_confirm_offset,
             bounds_readers=self.bounds_readers,
         )
         tls = self.ha.tls
         self._slave = HaSlave(
             context.engine.raw,
             self.ha.settings,
-            self._ask_for_master,
+            self._master_address,
             bounds=(lambda: sync.bounds) if self._right is not None or self._config.name_servers else None,
             on_cut=self._count_cut,
-            on_follow=self._look_at_tables,
+            on_follow=self._on_follow,
             epochs=self.epochs.file,
             tells_history=lambda: self._tells_history,
             identity=self._identity,
             tls=None if tls is None else tls.client,
         )
         if self._right is None:
-            context.registration.on_registered = self._hear_of_master
+            context.registration.on_registered = self._on_registered
 
     @property
     def port(self) -> int:
-        """Where slaves connect; 0 where no slave can."""
+        """Return the listening port for slaves; 0 without a listener."""
         return self.ha.port
 
     @property
     def fenced(self) -> str | None:
-        """Why this master takes no messages; None where it does."""
+        """Return the reason why this master refuses messages; None if it accepts."""
         return self.ha.fenced
 
     def _settings_changed(self) -> None:
@@ -129,39 +129,39 @@ class ReplicaManager:
         if self.ha.master is not None:
             self.ha.master.send_history()
 
-    def _tell_fenced(self) -> None:
+    def _apply_fence(self) -> None:
         self._context.writer.fenced = self.ha.fenced
         self._context.registration.is_silent = True
 
-    def _look_again(self, _fields: Mapping[str, Any]) -> None:
+    def _check_again(self, _fields: Mapping[str, Any]) -> None:
         """Check again for a newer master: a name server accepted a registration."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.ensure_future(self._look_for_newer_master())
 
     async def _look_for_newer_master(self) -> None:
         was_fenced = self.ha.fenced is not None
-        await self.ha.look_for_newer_master(self._context.address)
+        await self.ha.check_for_newer_master(self._context.address)
         if self.ha.fenced is not None and not was_fenced:
-            self._tell_fenced()
+            self._apply_fence()
 
     def _count_cut(self, end: int) -> None:
         """Count a truncation. Thread: that of the slave."""
         assert self._sync is not None
         self._sync.cuts += 1
-        self._context.loop.call_soon_threadsafe(self._was_cut, end)
+        self._context.loop.call_soon_threadsafe(self._on_truncated, end)
 
-    def _was_cut(self, end: int) -> None:
+    def _on_truncated(self, end: int) -> None:
         assert self._sync is not None
-        self._sync.was_cut(end)
+        self._sync.on_truncated(end)
 
-    def _whose_log(self) -> Followed | None:
+    def _followed_log(self) -> Followed | None:
         return None if self._slave is None else self._slave.followed
 
-    def _look_at_tables(self) -> None:
+    def _on_follow(self) -> None:
         """Copy the tables at once when the slave begins to follow. Thread: that of the slave."""
         assert self._sync is not None
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            self._context.loop.call_soon_threadsafe(self._sync.ask_now)
+            self._context.loop.call_soon_threadsafe(self._sync.sync_now)
 
     def _identity(self) -> tuple[int, int] | None:
         """Return broker id and epoch, None if this broker must not lead: without tables of a master groups would skip
@@ -173,14 +173,14 @@ class ReplicaManager:
         has_tables = self._sync is not None and self._sync.synced_ms > 0 and self._sync.is_whole
         return (self._config["brokerId"], epoch) if self._right is not None and has_tables and epoch >= 0 else None
 
-    def _ask_for_master(self) -> tuple[str, int] | None:
+    def _master_address(self) -> tuple[str, int] | None:
         """Return the master's address before each connection. Thread: that of the slave."""
         assert self._sync is not None
         address = self._master_ha  # read first: a new master is set before its address
         self._tells_history = False
         if address is None or self._sync.master is None:
             return address
-        asked = self._sync.ask_epochs()
+        asked = self._sync.request_epochs()
         try:
             epochs = asyncio.run_coroutine_threadsafe(asked, self._context.loop).result(_ASK_S)
         except RuntimeError:  # the loop has ended
@@ -193,7 +193,7 @@ class ReplicaManager:
         self._tells_history = bool(epochs.session)
         return address
 
-    def _hear_of_master(self, fields: Mapping[str, Any]) -> None:
+    def _on_registered(self, fields: Mapping[str, Any]) -> None:
         """Follow the master in the response of a name server to a registration."""
         self.follow(str(fields.get("masterAddr") or ""), str(fields.get("haServerAddr") or ""))
 
@@ -255,7 +255,7 @@ class ReplicaManager:
         return self._confirmed is not None
 
     @property
-    def is_not_reigning(self) -> bool:
+    def may_be_replaced(self) -> bool:
         """Return True if, under fail-over, another broker may be the master now and have further messages."""
         return self._right is not None and not self._right.is_valid()
 
@@ -265,7 +265,7 @@ class ReplicaManager:
         is_bound = self._confirmed is not None and not self._config.is_slave
         return self._store.engine.raw.confirm_offset if is_bound else None
 
-    def hear_confirmed(self, offset: int) -> None:
+    def update_confirm_offset(self, offset: int) -> None:
         """Store the confirm offset of the master; ignored unless this slave follows that master's log."""
         if self._confirmed is None or self._slave is None or self._master_ha is None:
             return
@@ -336,7 +336,7 @@ class ReplicaManager:
 
 
 def _address_of(config: BrokerConfig) -> tuple[str, int] | None:
-    """Return where the settings say that the master's slaves connect. Raises: ConfigError."""
+    """Return haMasterAddress, None without the setting. Raises: ConfigError."""
     if not config["haMasterAddress"]:
         return None
     try:

@@ -168,7 +168,7 @@ class ClientProcessor:
             # the client must send them again. RocketMQ refuses the pulls of such a group until a subscription changes.
             known = self._consumers.group(consumer.group_name)
             changed = changed or (left_out and (known is None or not known.subscriptions))
-            self._tell(
+            self._notify(
                 [self._consumers.register(channel, given.client_id, consumer, without_subscriptions=left_out, **client)]
             )
         caller = self._rights.caller(channel, request)
@@ -183,7 +183,7 @@ class ClientProcessor:
         if group := fields.get("producerGroup"):
             self._producers.unregister(channel, group)
         if group := fields.get("consumerGroup"):
-            self._tell([self._consumers.unregister(channel, group)])
+            self._notify([self._consumers.unregister(channel, group)])
         return request.response()
 
     def consumer_ids(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -246,7 +246,7 @@ class ClientProcessor:
     def channel_closed(self, channel: Channel) -> None:
         """Remove the client of a closed connection."""
         self._producers.channel_closed(channel)
-        self._tell(self._consumers.channel_closed(channel))
+        self._notify(self._consumers.channel_closed(channel))
 
     def scan(self) -> None:
         """Remove expired members, close their connections, notify the other members; remove expired locks."""
@@ -254,10 +254,10 @@ class ClientProcessor:
         for channel in {*late, *self._producers.expire()}:
             if isinstance(channel, Channel):
                 channel.close()
-        self._tell(notices)
+        self._notify(notices)
         self._locks.expire()
 
-    def _tell(self, notices: Iterable[Notice | None]) -> None:
+    def _notify(self, notices: Iterable[Notice | None]) -> None:
         for notice in notices:
             if notice is None or not self._notifies_members(notice.group):
                 continue

@@ -1,4 +1,4 @@
-"""What the tables of topics and groups allow clients: groups of heartbeats, queues that are locked.
+"""The decisions on requests of clients by the tables of topics and groups: groups of heartbeats, locked queues.
 
 Source: ClientManageProcessor.
 """
@@ -40,7 +40,7 @@ class ClientRules:
         return True
 
     def has_queue(self, group: str, queue: LockedQueue) -> bool:
-        """Return whether this is a queue of this broker, and the group is known."""
+        """Return whether this broker has the queue and knows the group."""
         context = self._context
         topic = context.topics.get(queue.topic)
         queues = 0 if topic is None else max(topic.read_queue_nums, topic.write_queue_nums)
