@@ -27,7 +27,8 @@ from libc.string cimport memcpy
 
 from mqfast.store.base.os_api cimport (
     mq_assert, MQ_ADVISE_HUGE, MQ_OPEN_CREATE, MQ_OPEN_READ, MQ_OPEN_TRUNCATE, MQ_OPEN_WRITE, MQ_READ_WRITE,
-    OsApi, allocate, allocate_empty, check, check_room, decode_path, encode_path, guard_add, guard_remove, in_folios, mq_acquire32, mq_acquire64, mq_add64, mq_cas64, mq_get32, mq_get64, mq_load32, mq_load64, mq_or32, mq_os,
+    OsApi, allocate, allocate_empty, check, check_room, decode_path, encode_path, guard_add, guard_remove, in_folios,
+    mq_acquire32, mq_acquire64, mq_add64, mq_cas64, mq_get32, mq_get64, mq_load32, mq_load64, mq_or32, mq_os,
     mq_put32, mq_put64, mq_release32, mq_release64, mq_stat, mq_store32, mq_store64, os_error, populate, read_all,
 )
 
@@ -486,7 +487,8 @@ cdef class IndexFile:
             self.check_damage()
             if (count < 0 or count > self.state.capacity) and self.damage is None:
                 self.damage = (
-                    f"file {self.path}, offset 36: entry count {count} of an index file of {self.state.capacity} entries"
+                    f"file {self.path}, offset 36: entry count {count} of an index file of {self.state.capacity} "
+                    "entries"
                 )
         finally:
             self.release()
@@ -623,7 +625,8 @@ cdef class IndexFile:
                 w.next = previous
         return got
 
-    cdef int64_t select(self, int32_t key_hash, int64_t begin_ms, int64_t end_ms, int64_t *to, int64_t room, bint *older) except -1:
+    cdef int64_t select(self, int32_t key_hash, int64_t begin_ms, int64_t end_ms, int64_t *to, int64_t room,
+                        bint *older) except -1:
         # As select_into, at most `room` hits into an array; returns the number of hits. `older` says that an older file
         # must be read too.
         cdef int64_t got

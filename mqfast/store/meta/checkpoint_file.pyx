@@ -7,7 +7,10 @@ the numbers.
 
 from libc.stdint cimport int64_t, uint8_t
 from libc.string cimport memcmp, memcpy
-from mqfast.store.base.os_api cimport MQ_OPEN_WRITE, Mutex, OsApi, acquire, check, check_room, encode_path, lock, mq_load64, mq_put64, mq_store64, release, unlock, write_all
+from mqfast.store.base.os_api cimport (
+    MQ_OPEN_WRITE, Mutex, OsApi, acquire, check, check_room, encode_path, lock, mq_load64, mq_put64, mq_store64,
+    release, unlock, write_all,
+)
 
 cdef enum:
     FILE_BYTES = 4096

@@ -177,7 +177,8 @@ cdef class Gather:
     cdef Window window
     cdef PreadFile window_file  # the file of the block
 
-    def __cinit__(self, columns, *, int64_t batch_bytes=1 << 20, int64_t batch_rows=1 << 16, bint micros=False, bint check_crc=False, str bad="stop",
+    def __cinit__(self, columns, *, int64_t batch_bytes=1 << 20, int64_t batch_rows=1 << 16, bint micros=False,
+                  bint check_crc=False, str bad="stop",
                   queues=None, hidden=(), tags=None, stored_from=None, stored_before=None, bint queued_only=True):
         cdef int i
         self.names = []
@@ -187,7 +188,8 @@ cdef class Gather:
             raise UsageError(f"bad: expected stop, skip or mark, found {bad!r}")
         self.bad = ("stop", "skip", "mark").index(bad)
         if not 1 <= batch_bytes <= 1 << 28 or not 1 <= batch_rows <= 1 << 24:
-            raise UsageError(f"batch_bytes, batch_rows: expected 1 to 2^28 and 1 to 2^24, found {batch_bytes}, {batch_rows}")
+            raise UsageError(f"batch_bytes, batch_rows: expected 1 to 2^28 and 1 to 2^24, found {batch_bytes}, "
+                             f"{batch_rows}")
         self.batch_bytes = batch_bytes
         self.batch_rows = batch_rows
         self.queued_only = queued_only
@@ -278,13 +280,14 @@ cdef class Gather:
             self.hidden_count += 1
         return 0
 
-    # --- which records -----------------------------------------------------------------------------------------------------
+    # --- which records -----------------------------------------------------------------------------------------------
 
     cdef Wanted *find_wanted(self, const Record *r, int32_t queue_id) noexcept nogil:
         cdef int64_t k = hash_queue(r.topic, r.topic_bytes, queue_id) & (self.slots - 1)
         cdef Wanted *w = &self.table[k]
         while w.topic != NULL:
-            if w.queue_id == queue_id and w.topic_bytes == r.topic_bytes and memcmp(w.topic, r.topic, r.topic_bytes) == 0:
+            if (w.queue_id == queue_id and w.topic_bytes == r.topic_bytes
+                and memcmp(w.topic, r.topic, r.topic_bytes) == 0):
                 return w
             k = (k + 1) & (self.slots - 1)
             w = &self.table[k]
@@ -299,7 +302,8 @@ cdef class Gather:
                 w = self.find_wanted(r, ANY_QUEUE_ID)
             return w != NULL and w.start <= r.queue_offset < w.end
         for i in range(self.hidden_count):
-            if (r.topic_bytes == self.hidden_bytes[i] or (self.hidden_prefix[i] and r.topic_bytes > self.hidden_bytes[i])) and \
+            if (r.topic_bytes == self.hidden_bytes[i]
+                or (self.hidden_prefix[i] and r.topic_bytes > self.hidden_bytes[i])) and \
                     memcmp(r.topic, self.hidden[i], self.hidden_bytes[i]) == 0:
                 return False
         return True
@@ -313,14 +317,15 @@ cdef class Gather:
             return 0
         if self.need_found:
             find_properties(r.properties, r.properties_bytes, &self.found[self.waiting])
-            if self.tags != NULL and not has_tag(self.tags, self.found[self.waiting].tags, self.found[self.waiting].tags_bytes):
+            if (self.tags != NULL and not has_tag(self.tags, self.found[self.waiting].tags,
+                                                  self.found[self.waiting].tags_bytes)):
                 return 0
         memcpy(&self.pending[self.waiting], r, sizeof(Record))
         self.crc_ok[self.waiting] = crc_ok
         self.waiting += 1
         return 0
 
-    # --- filling the columns -----------------------------------------------------------------------------------------------
+    # --- filling the columns -----------------------------------------------------------------------------------------
 
     cdef int begin(self) except -1:
         cdef int i
@@ -345,7 +350,7 @@ cdef class Gather:
     cdef bint is_full(self) noexcept nogil:
         return self.filled_bytes >= self.batch_bytes or self.rows >= self.batch_rows
 
-    # --- along the log -----------------------------------------------------------------------------------------------------
+    # --- along the log -----------------------------------------------------------------------------------------------
 
     cdef int take_log(self, LogWalk walk, int64_t limit, int *outcome) except -1 nogil:
         """Add records from the position of the walk on; ``outcome`` is FULL, DONE (the limit), or 16 + the result of
@@ -401,7 +406,7 @@ cdef class Gather:
             walk.failed(outcome)
         return "full" if outcome == FULL else "limit" if outcome == DONE else _STOPS[outcome - 16]
 
-    # --- along a queue -----------------------------------------------------------------------------------------------------
+    # --- along a queue -----------------------------------------------------------------------------------------------
 
     cdef int load(self, PreadFile file, const uint8_t *units, int64_t i, int64_t n, int64_t *got) except -1 nogil:
         """Read the record of unit i into the block, with the following records that are close. The unit is within the
@@ -424,7 +429,8 @@ cdef class Gather:
         while k < n:
             physical = mq_get64(units + k * UNIT_BYTES)
             size = mq_get32(units + k * UNIT_BYTES + 8)
-            if physical < end or physical - end > NEAR or size <= 0 or physical + size - start > BLOCK or physical + size > file.start + file.bytes:
+            if (physical < end or physical - end > NEAR or size <= 0 or physical + size - start > BLOCK
+                or physical + size > file.start + file.bytes):
                 break
             end = physical + size
             k += 1
@@ -442,7 +448,8 @@ cdef class Gather:
             self.window.filled = got[0]
         return 0
 
-    cdef int take_units(self, const uint8_t *units, int64_t *at, int64_t n, int64_t first_offset, PreadFile file, const uint8_t *topic,
+    cdef int take_units(self, const uint8_t *units, int64_t *at, int64_t n, int64_t first_offset, PreadFile file,
+                        const uint8_t *topic,
                         int32_t topic_bytes, int32_t queue_id, int64_t *outcome) except -1 nogil:
         """Add the records of units from ``at[0]`` on; ``outcome`` is an End, or an error number below 0."""
         cdef Window *w = &self.window
@@ -458,7 +465,8 @@ cdef class Gather:
             unit = units + at[0] * UNIT_BYTES
             physical = mq_get64(unit)
             size = mq_get32(unit + 8)
-            if (physical == 0 and size == FILLER_SIZE) or (self.tags != NULL and not may_have_tag(self.tags, mq_get64(unit + 12))):
+            if ((physical == 0 and size == FILLER_SIZE)
+                or (self.tags != NULL and not may_have_tag(self.tags, mq_get64(unit + 12)))):
                 at[0] += 1
                 continue
             if physical < file.start or physical >= file.start + file.bytes:
@@ -507,7 +515,8 @@ cdef class Gather:
         outcome[0] = DONE
         return 0
 
-    def units(self, bytes units not None, int64_t at, int64_t first_offset, PreadFile file not None, bytes topic not None, int32_t queue_id) -> tuple:
+    def units(self, bytes units not None, int64_t at, int64_t first_offset, PreadFile file not None,
+              bytes topic not None, int32_t queue_id) -> tuple:
         """Add the records of queue units of 20 bytes, from unit number ``at`` on; unit number 0 has queue offset
         ``first_offset``.
 
@@ -538,8 +547,10 @@ cdef class Gather:
     # --- a broker's response
     # ---------------------------------------------------------------------------------------------
 
-    cdef int take_answer(self, const uint8_t *p, int64_t n, int64_t *at, int64_t *expected, int64_t begin, int64_t end, const uint8_t *asked, int32_t asked_bytes,
-                         const uint8_t *topic, int32_t topic_bytes, int32_t queue_id, int64_t *outcome, int64_t *there) except -1 nogil:
+    cdef int take_answer(self, const uint8_t *p, int64_t n, int64_t *at, int64_t *expected, int64_t begin, int64_t end,
+                         const uint8_t *asked, int32_t asked_bytes,
+                         const uint8_t *topic, int32_t topic_bytes, int32_t queue_id, int64_t *outcome,
+                         int64_t *there) except -1 nogil:
         """Add adjacent whole records from byte ``at[0]`` on; ``outcome`` is FULL, DONE, OTHER_QUEUE, HOLE, or 16 + the
         result of step.
         """
@@ -607,7 +618,8 @@ cdef class Gather:
         outcome[0] = FULL if at[0] < n or self.is_full() else DONE
         return 0
 
-    def answer(self, const uint8_t[::1] body not None, int64_t at, int64_t expected, int64_t begin, int64_t end, bytes asked not None,
+    def answer(self, const uint8_t[::1] body not None, int64_t at, int64_t expected, int64_t begin, int64_t end,
+               bytes asked not None,
                bytes topic not None, int32_t queue_id) -> tuple:
         """Add the records of a broker's response to a pull, from byte ``at`` of the response on.
 
@@ -628,12 +640,15 @@ cdef class Gather:
         if not 0 <= at <= n:
             raise UsageError(f"at: expected 0 to {n}, found {at}")
         with nogil:
-            self.take_answer(p, n, &at, &expected, begin, end, name, name_bytes, shown, shown_bytes, queue_id, &outcome, &there)
+            self.take_answer(p, n, &at, &expected, begin, end, name, name_bytes, shown, shown_bytes, queue_id, &outcome,
+                             &there)
         if outcome >= 16:
             return at, _STOPS[outcome - 16], expected, there
-        return at, "full" if outcome == FULL else "limit" if outcome == DONE else "hole" if outcome == HOLE else "queue", expected, there
+        return (at, "full" if outcome == FULL else "limit" if outcome == DONE else "hole" if outcome == HOLE else
+                "queue", expected, there)
 
-    def message(self, StoredMessage message not None, bytes topic not None, int32_t queue_id, int64_t queue_offset, bint crc_ok=True) -> bool:
+    def message(self, StoredMessage message not None, bytes topic not None, int32_t queue_id, int64_t queue_offset,
+                bint crc_ok=True) -> bool:
         """Add a message of the caller, as a message of this queue. Returns: True if the batch is full."""
         cdef Record r
         cdef const uint8_t *name = topic
@@ -681,7 +696,7 @@ cdef class Gather:
         return batch
 
 
-# --- names ------------------------------------------------------------------------------------------------------------------
+# --- names -----------------------------------------------------------------------------------------------------------
 
 cdef char *share_names(list names) except? NULL:
     """Return all names, each with a closing zero, in memory that a schema owns."""

@@ -15,7 +15,10 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 from mqfast.store.index.index_file cimport key_slot_hash
-from mqfast.store.base.os_api cimport MQ_OPEN_READ, OsApi, check, decode_path, encode_path, mq_get16, mq_get32, mq_get64, mq_os, mq_stat, os_error, read_all
+from mqfast.store.base.os_api cimport (
+    MQ_OPEN_READ, OsApi, check, decode_path, encode_path, mq_get16, mq_get32, mq_get64, mq_os, mq_stat, os_error,
+    read_all,
+)
 from mqfast.store.record.record cimport (
     BORN_HOST_V6,
     MAGIC_BLANK,
@@ -56,12 +59,13 @@ cdef enum:
 cdef int64_t LEAST_TAGS_CODE = -2147483648      # smaller values are addresses of the extension file
 
 STOPS = {
-    STEP_BLANK: "blank", STEP_END: "end", STEP_ZERO: "zero", STEP_BAD: "no record", STEP_MISMATCH: "length", STEP_PLACE: "place",
+    STEP_BLANK: "blank", STEP_END: "end", STEP_ZERO: "zero", STEP_BAD: "no record", STEP_MISMATCH: "length",
+    STEP_PLACE: "place",
     STEP_CRC: "crc",
 }
 
 
-# --- the walk ------------------------------------------------------------------------------------------------------------
+# --- the walk --------------------------------------------------------------------------------------------------------
 
 cdef int step(Window *w) noexcept nogil:
     """Check w.at: a record, or the reason why there is none. Moves w.at only over a valid record."""
@@ -176,7 +180,8 @@ cdef class PreadFile:
             raise StoreClosed(f"file is closed: {self.path}")
         if position < 0 or n < 0 or n > room:
             if whole or position < 0 or n < 0:
-                raise CorruptFile("the file ends early", path=self.path, offset=position, expected=f"{n} bytes", found=f"{max(room, 0)}")
+                raise CorruptFile("the file ends early", path=self.path, offset=position, expected=f"{n} bytes",
+                                  found=f"{max(room, 0)}")
             n = max(room, 0)
         data = PyBytes_FromStringAndSize(NULL, n)
         to = PyBytes_AS_STRING(data)
@@ -185,7 +190,8 @@ cdef class PreadFile:
         check(got, "read", self.path)
         if got != n:
             if whole:
-                raise CorruptFile("the file has shrunk", path=self.path, offset=position, expected=f"{n} bytes", found=f"{got}")
+                raise CorruptFile("the file has shrunk", path=self.path, offset=position, expected=f"{n} bytes",
+                                  found=f"{got}")
             return data[:got]
         return data
 
@@ -287,7 +293,8 @@ cdef class PreadFile:
                     n = chunk
             if position < end and good:
                 check(got, "read", self.path)
-                raise CorruptFile("the file has shrunk", path=self.path, offset=position, expected=f"{n} bytes", found=f"{got}")
+                raise CorruptFile("the file has shrunk", path=self.path, offset=position, expected=f"{n} bytes",
+                                  found=f"{got}")
             return position
         finally:
             free(buffer)
@@ -390,7 +397,7 @@ cdef int64_t first_set(const uint8_t *p, int64_t n) noexcept nogil:
     return n
 
 
-# --- walking through a log file ------------------------------------------------------------------------------------------
+# --- walking through a log file --------------------------------------------------------------------------------------
 
 @cython.no_gc_clear
 @cython.final
@@ -467,7 +474,8 @@ cdef class LogWalk:
     cdef int failed(self, int rc) except -1:
         if rc == SHRUNK:
             raise CorruptFile("the file has shrunk", path=self.file.path, offset=self.window.at,
-                              expected=f"{self.file.bytes} bytes", found=f"{self.window.start + self.window.filled - self.file.start}")
+                              expected=f"{self.file.bytes} bytes",
+                              found=f"{self.window.start + self.window.filled - self.file.start}")
         if rc == NO_MEMORY:
             raise MemoryError()
         raise os_error(rc, "read", self.file.path)
@@ -738,7 +746,8 @@ cdef class LogTally:
             if is_schedule(r.topic, r.topic_bytes):
                 tags = 0
             number = parse_int(f.inner_num, f.inner_num_bytes, 1) if f.inner_num != NULL else 1
-            base = parse_int(f.inner_base, f.inner_base_bytes, r.queue_offset) if f.inner_base != NULL else r.queue_offset
+            base = (parse_int(f.inner_base, f.inner_base_bytes, r.queue_offset) if f.inner_base != NULL
+                    else r.queue_offset)
             if count_unit(self, r.topic, r.topic_bytes, r.queue_id, r, tags, base, number, r.queue_offset) < 0:
                 return NO_MEMORY
             begin_pairs(&pairs, &f)
@@ -746,13 +755,15 @@ cdef class LogTally:
                 base = parse_int(pairs.offset, pairs.offset_bytes, -1) if pairs.offset != NULL else -1
                 if pairs.name_bytes > 0 and base >= 0 and memchr(pairs.name, c'/', pairs.name_bytes) == NULL:
                     light = pairs.name_bytes >= 5 and memcmp(pairs.name, "%LMQ%", 5) == 0
-                    if count_unit(self, pairs.name, pairs.name_bytes, 0 if light else r.queue_id, r, tags, base, 1, base) < 0:
+                    if count_unit(self, pairs.name, pairs.name_bytes, 0 if light else r.queue_id, r, tags, base, 1,
+                                  base) < 0:
                         return NO_MEMORY
         if transaction != TRANSACTION_ROLLBACK and (f.tags != NULL or f.uniq_key != NULL or f.keys != NULL):
             topic_hash = <int32_t> (<uint32_t> jhash(r.topic, r.topic_bytes, 0) * 31 + 35)      # '#'
             if f.uniq_key != NULL:
                 self.keys += 1
-                self.key_digest += mix(key_slot_hash(jhash(f.uniq_key, f.uniq_key_bytes, topic_hash)), r.physical_offset, 0, 0)
+                self.key_digest += mix(key_slot_hash(jhash(f.uniq_key, f.uniq_key_bytes, topic_hash)),
+                                       r.physical_offset, 0, 0)
             if f.keys != NULL:
                 name = f.keys
                 names_end = name + f.keys_bytes
@@ -762,7 +773,8 @@ cdef class LogTally:
                         stop = names_end
                     if stop > name:
                         self.keys += 1
-                        self.key_digest += mix(key_slot_hash(jhash(name, stop - name, topic_hash)), r.physical_offset, 0, 0)
+                        self.key_digest += mix(key_slot_hash(jhash(name, stop - name, topic_hash)), r.physical_offset,
+                                               0, 0)
                     name = stop + 1
             if f.tags != NULL:
                 self.tags += 1
@@ -791,12 +803,14 @@ cdef class LogTally:
             c = &self.table[i]
             if c.topic != NULL and c.count:
                 topic = (<const char *> c.topic)[:c.topic_bytes].decode("utf-8", "replace")
-                found[topic, c.queue_id] = (c.count, c.digest, c.batch_digest, c.first_physical, c.end_physical, c.min_offset,
+                found[topic, c.queue_id] = (c.count, c.digest, c.batch_digest, c.first_physical, c.end_physical,
+                                            c.min_offset,
                                             c.max_offset, c.bytes)
         return found
 
 
-cdef int count_unit(LogTally t, const uint8_t *topic, int32_t n, int32_t queue_id, Record *r, int64_t tags, int64_t base,
+cdef int count_unit(LogTally t, const uint8_t *topic, int32_t n, int32_t queue_id, Record *r, int64_t tags,
+                    int64_t base,
                     int64_t number, int64_t queue_offset) noexcept nogil:
     cdef Counted *c = t.find(topic, n, queue_id)
     if c == NULL:
@@ -891,7 +905,7 @@ cdef class RecordPositions:
         return self.table[i].physical if i < self.used else -1
 
 
-# --- sums over queue files and index files ----------------------------------------------------------------------------------
+# --- sums over queue files and index files ---------------------------------------------------------------------------
 
 @cython.no_gc_clear
 @cython.final
@@ -939,7 +953,8 @@ cdef class ExtFiles:
         return value if value >= LEAST_TAGS_CODE else self.tags_of(value)
 
 
-def tally_units(PreadFile file not None, int64_t position, int64_t end, int32_t unit_bytes, int64_t log_min, int64_t log_end,
+def tally_units(PreadFile file not None, int64_t position, int64_t end, int32_t unit_bytes, int64_t log_min,
+                int64_t log_end,
                 bint with_tags, ExtFiles ext, state) -> tuple:
     """Check the units of a queue file and add up those whose record should be in [log_min, log_end).
 
@@ -949,7 +964,8 @@ def tally_units(PreadFile file not None, int64_t position, int64_t end, int32_t 
     the first, counted, their sum, last offset, next queue offset of a batch queue, messages).
     Raises: CorruptFile if the file has shrunk, StorageError.
     """
-    cdef int64_t units = 0, fillers = 0, removed = 0, beyond = 0, invalid = 0, invalid_at = -1, disorder = 0, disorder_at = -1
+    cdef int64_t units = 0, fillers = 0, removed = 0, beyond = 0
+    cdef int64_t invalid = 0, invalid_at = -1, disorder = 0, disorder_at = -1
     cdef int64_t counted = 0, last = -1, next_base = -1, messages = 0
     cdef uint64_t digest = 0
     cdef int64_t n = 0, got = 0, i, physical, tags, base, number, chunk = 3276 * unit_bytes
@@ -957,7 +973,8 @@ def tally_units(PreadFile file not None, int64_t position, int64_t end, int32_t 
     cdef const uint8_t *p
     cdef uint8_t *buffer
     if state is not None:
-        (units, fillers, removed, beyond, invalid, invalid_at, disorder, disorder_at, counted, digest, last, next_base, messages) = state
+        (units, fillers, removed, beyond, invalid, invalid_at, disorder, disorder_at, counted, digest, last, next_base,
+         messages) = state
     end -= (end - position) % unit_bytes
     buffer = <uint8_t *> malloc(chunk)
     if buffer == NULL:
@@ -984,8 +1001,10 @@ def tally_units(PreadFile file not None, int64_t position, int64_t end, int32_t 
                     else:
                         number = mq_get16(p + 36) if unit_bytes == BATCH_UNIT_BYTES else 1
                         messages += number
-                        base = mq_get64(p + 28) if unit_bytes == BATCH_UNIT_BYTES else (file.start + position + i) // UNIT_BYTES
-                        if physical <= last or (unit_bytes == BATCH_UNIT_BYTES and next_base >= 0 and base != next_base):
+                        base = (mq_get64(p + 28) if unit_bytes == BATCH_UNIT_BYTES
+                                else (file.start + position + i) // UNIT_BYTES)
+                        if (physical <= last or (unit_bytes == BATCH_UNIT_BYTES and next_base >= 0
+                                                 and base != next_base)):
                             if disorder == 0:
                                 disorder_at = file.start + position + i
                             disorder += 1
@@ -1007,8 +1026,10 @@ def tally_units(PreadFile file not None, int64_t position, int64_t end, int32_t 
                 position += n
         if got != n:
             check(got, "read", file.path)
-            raise CorruptFile("the file has shrunk", path=file.path, offset=position, expected=f"{n} bytes", found=f"{got}")
-        return (units, fillers, removed, beyond, invalid, invalid_at, disorder, disorder_at, counted, digest, last, next_base, messages)
+            raise CorruptFile("the file has shrunk", path=file.path, offset=position, expected=f"{n} bytes",
+                              found=f"{got}")
+        return (units, fillers, removed, beyond, invalid, invalid_at, disorder, disorder_at, counted, digest, last,
+                next_base, messages)
     finally:
         free(buffer)
 
@@ -1028,7 +1049,8 @@ def tally_index(PreadFile file not None, int32_t slots, int32_t capacity, int64_
     cdef int32_t *heads
     cdef uint8_t *buffer
     if slots < 1 or capacity < 2 or entries + 20 * <int64_t> capacity > file.bytes:
-        raise CorruptFile("no index file of these sizes has this length", path=file.path, expected=f"{entries + 20 * <int64_t> capacity} bytes",
+        raise CorruptFile("no index file of these sizes has this length", path=file.path,
+                          expected=f"{entries + 20 * <int64_t> capacity} bytes",
                           found=f"{file.bytes}")
     count = max(1, min(<int64_t> int.from_bytes(file.read(36, 4), "big", signed=True), capacity))
     buffer = <uint8_t *> malloc(_BLOCK)
@@ -1048,7 +1070,8 @@ def tally_index(PreadFile file not None, int32_t slots, int32_t capacity, int64_
                     key_hash = mq_get32(p)
                     physical = mq_get64(p + 4)
                     previous = mq_get32(p + 16)
-                    if key_hash < 0 or physical < 0 or mq_get32(p + 12) < 0 or previous != heads[max(key_hash, 0) % slots]:
+                    if (key_hash < 0 or physical < 0 or mq_get32(p + 12) < 0
+                        or previous != heads[max(key_hash, 0) % slots]):
                         if wrong == 0:
                             wrong_at = entries + 20 * number
                         wrong += 1
@@ -1063,7 +1086,8 @@ def tally_index(PreadFile file not None, int32_t slots, int32_t capacity, int64_
                     i += 20
         if got != n:
             check(got, "read", file.path)
-            raise CorruptFile("the file has shrunk", path=file.path, offset=entries + 20 * number, expected=f"{n} bytes", found=f"{got}")
+            raise CorruptFile("the file has shrunk", path=file.path, offset=entries + 20 * number,
+                              expected=f"{n} bytes", found=f"{got}")
         number = 0
         with nogil:
             while number < slots:
@@ -1082,7 +1106,8 @@ def tally_index(PreadFile file not None, int32_t slots, int32_t capacity, int64_
                     i += 4
         if got != n:
             check(got, "read", file.path)
-            raise CorruptFile("the file has shrunk", path=file.path, offset=40 + 4 * number, expected=f"{n} bytes", found=f"{got}")
+            raise CorruptFile("the file has shrunk", path=file.path, offset=40 + 4 * number, expected=f"{n} bytes",
+                              found=f"{got}")
         return count - 1, counted, digest, wrong, wrong_at, wrong_slots, wrong_slot_at, beyond
     finally:
         free(buffer)

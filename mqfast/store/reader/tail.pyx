@@ -85,7 +85,8 @@ cdef class LogTail:
     cdef int64_t interval_ns
     cdef uint32_t bell
 
-    def __init__(self, OsApi os_api not None, directories, int64_t position, topic, queue_id, tags, bint spin, double poll_interval_us, bint check_crc):
+    def __init__(self, OsApi os_api not None, directories, int64_t position, topic, queue_id, tags, bint spin,
+                 double poll_interval_us, bint check_crc):
         if topic is not None and type(topic) is not str:
             raise UsageError(f"topic: expected str or None, found {type(topic).__name__}")
         if queue_id is not None and (topic is None or not isinstance(queue_id, int) or not 0 <= queue_id <= 0x7FFFFFFF):
@@ -136,7 +137,8 @@ cdef class LogTail:
             return True
         for start, _ in files:
             if start > self.position:
-                raise OffsetError(f"physical offset {self.position} is outside the log: the next file begins at {start}")
+                raise OffsetError(f"physical offset {self.position} is outside the log: the next file begins at "
+                                  f"{start}")
         return False
 
     cdef int _leave_file(self) except -1:
@@ -156,10 +158,12 @@ cdef class LogTail:
         self.file.check_damage()
         if self.last >= 0:
             p = self.held.base + (self.last - self.file.start_offset)
-            if mq_get32(p) != self.seen.total or mq_get64(p + 28) != self.last or read_store_timestamp(p) != self.seen.store_timestamp:
+            if (mq_get32(p) != self.seen.total or mq_get64(p + 28) != self.last
+                or read_store_timestamp(p) != self.seen.store_timestamp):
                 self.file.check_damage()
                 raise CorruptFile("the log was cut back under its reader", path=self.file.path, offset=self.last,
-                                  expected=f"the record of {self.seen.total} bytes that was read there", found=f"size {mq_get32(p)}")
+                                  expected=f"the record of {self.seen.total} bytes that was read there",
+                                  found=f"size {mq_get32(p)}")
         return 0
 
     # --- wait ---
@@ -285,7 +289,8 @@ cdef class LogTail:
                 mq_prefetchr(p + total - 64)
                 mq_prefetchr(p + total - 1)
             outcome = parse_record(p, end - self.position, &r)
-            if outcome == REC_OK and (r.physical_offset != self.position or (self.checked and not check_crc(p, &r, False))):
+            if (outcome == REC_OK
+                and (r.physical_offset != self.position or (self.checked and not check_crc(p, &r, False)))):
                 outcome = 0
             if outcome != REC_OK:
                 break
