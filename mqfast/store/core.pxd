@@ -1,4 +1,4 @@
-# The rooms of one open store, as the puts, the gets and the engine interface see them.
+# The rooms of an open store, for the puts, the gets and the engine interface.
 from libc.stdint cimport int64_t
 from mqfast.store.dispatch.dispatch cimport Dispatcher
 from mqfast.store.log.commit_log cimport CommitLog
@@ -14,13 +14,13 @@ cdef class Core:
     cdef readonly QueueTable table
     cdef readonly Dispatcher dispatcher
     cdef readonly object queues         # QueueStore
-    cdef readonly object index          # IndexService that queries ask, or None
+    cdef readonly object index          # IndexService for queries, or None
     cdef readonly object config         # StoreConfig
-    cdef int64_t query_max_num          # messages of one query, where nothing is asked for
-    cdef int64_t query_batch            # index entries that one look takes
+    cdef int64_t query_max_num          # messages of a query without a limit
+    cdef int64_t query_batch            # index entries of a lookup
     cdef readonly object waiters        # FlushWaiters: callbacks of the flush thread
     cdef LogState *state
-    cdef QueueState *last_queue         # that the last record of ready bytes went to, or NULL
+    cdef QueueState *last_queue         # queue of the last record with encoded fields, or NULL
     cdef bytes store_host
     cdef bytes born_host
     cdef int64_t max_body

@@ -1,4 +1,4 @@
-"""Types of core.pyx; what each part does is described there."""
+"""Types of core.pyx."""
 
 from collections.abc import Iterable
 

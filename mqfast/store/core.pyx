@@ -1,7 +1,7 @@
-"""Core: the rooms of one open store and the limits of its configuration, for the rooms that put and get.
+"""Core: the rooms of an open store and the limits of its configuration, for the rooms that put and get.
 
-It must never put or get a message, and never import a room that does (put/, get/): those import it. What they offer to the broker, replication and
-Spark is put together in engine.py.
+No message is put or read here, and no room that does (put/, get/) is imported: those import this module. engine.py
+combines them for the broker, replication and Spark.
 """
 
 cimport cython
@@ -27,7 +27,7 @@ cdef int FLUSH_DISK_TIMEOUT = PutMessageStatus.FLUSH_DISK_TIMEOUT
 
 
 cdef int64_t integer(object value, str what, int64_t low, int64_t high) except? -1:
-    """A whole number in [low, high]. Raises: MessageIllegal."""
+    """Return a whole number in [low, high]. Raises: MessageIllegal."""
     cdef int overflow = 0
     cdef int64_t number
     if not isinstance(value, int):
@@ -40,13 +40,14 @@ cdef int64_t integer(object value, str what, int64_t low, int64_t high) except? 
 
 @cython.no_gc_clear
 cdef class Core:
-    """The rooms of one open store. Made by MessageStore before its first put.
+    """The rooms of an open store. Made by MessageStore before the first put.
 
-    Args: index: the IndexService that queries ask, or None; waiters: FlushWaiters of the flush service.
+    Args: index: the IndexService for queries, or None; waiters: FlushWaiters of the flush service.
     Thread: any.
     """
 
-    def __init__(self, CommitLog log not None, QueueTable table not None, Dispatcher dispatcher not None, queues, index, config, waiters not None):
+    def __init__(self, CommitLog log not None, QueueTable table not None, Dispatcher dispatcher not None, queues, index,
+                 config, waiters not None):
         self.log = log
         self.table = table
         self.dispatcher = dispatcher
@@ -77,37 +78,41 @@ cdef class Core:
         return mq_load64(&self.state.puts)
 
     def mark_deleted(self, queues, bint deleted=True) -> None:
-        """Give out no more offsets of queues that are being deleted: whoever puts looks them up again. False takes it back."""
+        """Stop giving out offsets of queues that are being deleted: every put looks the queues up again. False reverts
+        this.
+        """
         cdef ConsumeQueue queue
         self.log.take_put_lock()
         for queue in queues:
             queue.state.deleted = deleted
-            unit_put(self.state, &queue.state)      # who waits for a message there looks again
+            unit_put(self.state, &queue.state)      # wakes the waiters for a message there
         unlock_puts(self.state)
 
     cdef int contended(self) except -1:
-        """The put lock is held by somebody: let go of the GIL until it is free."""
+        """Release the GIL until the put lock is free: another thread holds the lock."""
         cdef LogState *s = self.state
-        self.log.raise_state()      # in a forked child whoever holds the lock does not exist
+        self.log.raise_state()      # in a forked child the holder of the lock does not exist
         held = self.log.lock_held_ms
         if held > self.busy_timeout_ms:
-            raise PageCacheBusy(f"one append has held the put lock for {held} ms: expected at most {self.busy_timeout_ms} ms")
+            raise PageCacheBusy(f"one append has held the put lock for {held} ms: expected at most "
+                                f"{self.busy_timeout_ms} ms")
         with nogil:
             wait_to_lock_puts(s)
             unlock_puts(s)
-        self.log.raise_state()      # what was checked before the wait may not hold any more
+        self.log.raise_state()      # checks from before the wait may no longer hold
         return 0
 
     cdef int wait_durable(self, int64_t end, int64_t timeout_ns) except -1:
-        """Wait for the disk, and for slaves where puts wait for them; the outcome as a PutMessageStatus."""
+        """Wait for the disk, and for slaves if puts wait for them. Returns: a PutMessageStatus."""
         cdef int outcome = self._wait_for_disk(end, timeout_ns) if self.log.sync_flush else OK
         cdef int slaves = OK if self.waiters.acks is None else self.waiters.acks.wait_for(end)
         return slaves if slaves != OK else outcome
 
     def wait_for_slaves(self, acks) -> None:
-        """From now on a put ends when enough slaves have its message, by this AckTable; None: puts wait for no slave. The outcome is the status of
-        the put: FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE, when it is stored here only. A put with ``wait_store_ok=False`` waits for nothing, and
-        ``put_nowait`` and ``aput`` wait for the disk only: watch the AckTable for them.
+        """Let puts end when enough slaves have the message, by this AckTable; None: puts wait for no slave. The status
+        of a put that is stored only here is FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE. A put with
+        ``wait_store_ok=False`` waits for nothing, and ``put_nowait`` and ``aput`` wait for the disk only: watch the
+        AckTable for them.
         """
         self.waiters.acks = acks
         self.sync_flush = self.log.sync_flush or acks is not None
@@ -134,7 +139,7 @@ cdef class Core:
 
 @cython.no_gc_clear
 cdef class StoreBase:
-    """A store that has an engine: what MessageStore is built on."""
+    """A store with an engine: the base of MessageStore."""
 
     @property
     def log(self) -> CommitLog:

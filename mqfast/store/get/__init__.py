@@ -1,1 +1,1 @@
-"""The Python side of a get and a query: results and their columns."""
+"""Gets and queries: the read path, results and their columns."""

@@ -1,4 +1,4 @@
-# Columns of hits. `pins`: the holds on the files that they point into.
+# Columns of hits. `pins`: the holds on the files that the hits point into.
 from mqfast.store.get.hits cimport Hits
 
 cdef object fixed_fields(const Hits *hits, list pins)

@@ -1,11 +1,12 @@
 """Hits of a get as columns: a numpy array of the fixed fields, and the Arrow C data interface.
 
-Everything is copied, so that columns stay valid after the result, the store and the files are gone. It must never trust a length of a record that
-was not checked against the record, never hand out text that is not UTF-8, and never need pyarrow for the Arrow interface. numpy is imported where
-an array is asked for, pyarrow where one of its batches is, nowhere else. The C structs and their rules: https://arrow.apache.org/docs/format/CDataInterface.html (and CStreamInterface, PyCapsule
-interface). The layout of a record: FORMAT.md.
+Everything is copied, so that columns stay valid after the result, the store and the files are gone. Every length is
+checked against the record, text is always valid UTF-8, and the Arrow interface needs no pyarrow. numpy is imported for
+an array, pyarrow for a pyarrow batch, and nowhere else. The C structs and their rules:
+https://arrow.apache.org/docs/format/CDataInterface.html (and CStreamInterface, PyCapsule interface). The layout of a
+record: FORMAT.md.
 
-How a column is filled: record/_columns.pyx. Who owns the C structs: record/_arrow.pyx.
+record/record_columns.pyx fills the columns; record/arrow.pyx owns the C structs.
 """
 
 from cpython.buffer cimport PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -66,25 +67,25 @@ from mqfast.store.record.record cimport MAGIC_V2, REC_OK, PropertyRefs, Record, 
 from mqfast.errors import CorruptFile, UsageError
 
 FIXED_FIELDS = (
-    ("queue_offset", "i8"),                 # where the message was found in its queue
+    ("queue_offset", "i8"),                 # queue offset of the unit
     ("physical_offset", "i8"),              # byte in the whole log
-    ("record_queue_offset", "i8"),          # as the record says it: another one for light queues and diverged queues
+    ("record_queue_offset", "i8"),          # in the record: differs for light queues and diverged queues
     ("born_timestamp", "i8"),               # ms since the epoch
     ("store_timestamp", "i8"),              # ms since the epoch
     ("prepared_transaction_offset", "i8"),
     ("size", "i4"),                         # of the whole record, bytes
-    ("queue_id", "i4"),                     # as the record says it
+    ("queue_id", "i4"),                     # in the record
     ("flag", "i4"),
     ("sys_flag", "i4"),
     ("body_crc", "i4"),                     # 31 bits
     ("reconsume_times", "i4"),
-    ("body_bytes", "i4"),                   # as stored, perhaps compressed
+    ("body_bytes", "i4"),                   # as stored, may be compressed
     ("topic_bytes", "i4"),
     ("properties_bytes", "i4"),
     ("version", "i4"),                      # 1 or 2: width of the topic length
 )
 
-cdef packed struct Row:                     # one line of FIXED_FIELDS
+cdef packed struct Row:                     # a row of FIXED_FIELDS
     int64_t queue_offset
     int64_t physical_offset
     int64_t record_queue_offset
@@ -103,7 +104,7 @@ cdef packed struct Row:                     # one line of FIXED_FIELDS
     int32_t version
 
 
-cdef object numpy_array = None, numpy_empty = None, plain_bytes = None, fixed_dtype = None     # made when the first array is asked for
+cdef object numpy_array = None, numpy_empty = None, plain_bytes = None, fixed_dtype = None  # made for the first array
 
 
 cdef object not_whole(list pins, const uint8_t *p):
@@ -112,9 +113,10 @@ cdef object not_whole(list pins, const uint8_t *p):
 
 
 cdef object fixed_fields(const Hits *hits, list pins):
-    """The fixed fields of every message: a structured array of shape (hits.count,), fields as in FIXED_FIELDS, native byte order.
+    """Return the fixed fields of every message: a structured array of shape (hits.count,), fields as in FIXED_FIELDS,
+    native byte order.
 
-    Raises: CorruptFile when a record is not whole.
+    Raises: CorruptFile if a record is not whole.
     """
     global numpy_array, numpy_empty, plain_bytes, fixed_dtype
     cdef Py_ssize_t i
@@ -129,7 +131,8 @@ cdef object fixed_fields(const Hits *hits, list pins):
         numpy_array, numpy_empty, plain_bytes = numpy.ndarray, numpy.empty, numpy.dtype(numpy.uint8)
         fixed_dtype = numpy.dtype(list(FIXED_FIELDS))
         assert fixed_dtype.itemsize == <Py_ssize_t> sizeof(Row)
-    # numpy looks at each field when it makes memory of this dtype, and again when it shows it: of bytes that takes a third
+    # numpy checks each field when it allocates an array of this dtype, and again when it shows the array: bytes take a
+    # third of that time
     memory = numpy_empty(hits.count * <Py_ssize_t> sizeof(Row), plain_bytes)
     PyObject_GetBuffer(memory, &view, PyBUF_WRITABLE)
     row = <Row *> view.buf
@@ -159,22 +162,23 @@ cdef object fixed_fields(const Hits *hits, list pins):
     return numpy_array(hits.count, fixed_dtype, memory)
 
 
-# --- Arrow: what a stream holds ---------------------------------------------------------------------------------------------
+# --- Arrow: the content of a stream ----------------------------------------------------------------------------------
 
-cdef struct Pending:                        # of a stream: the one batch until it is taken
+cdef struct Pending:                        # of a stream: the batch until it is taken
     ArrowArray batch
     bint large
 
 cdef int ENOMEM_ = 12
 
 
-# --- Arrow: the batch ------------------------------------------------------------------------------------------------------
+# --- Arrow: the batch ------------------------------------------------------------------------------------------------
 
 cdef enum:
     COUNT = 18              # columns of a batch
 
 cdef Field[18] columns_of_a_batch = [
-    TOPIC, QUEUE_ID, QUEUE_OFFSET, PHYSICAL_OFFSET, SIZE, FLAG, SYS_FLAG, BORN_TIMESTAMP, STORE_TIMESTAMP, BORN_HOST, STORE_HOST,
+    TOPIC, QUEUE_ID, QUEUE_OFFSET, PHYSICAL_OFFSET, SIZE, FLAG, SYS_FLAG, BORN_TIMESTAMP, STORE_TIMESTAMP, BORN_HOST,
+    STORE_HOST,
     RECONSUME_TIMES, PREPARED, BODY_CRC, BODY, TAGS, KEYS, PROPERTIES,
 ]
 
@@ -188,14 +192,16 @@ cdef void set_columns(Column *columns, bint large) noexcept nogil:
 
 
 cdef int batch_schema_of(ArrowSchema *schema, bint large) noexcept nogil:
-    """The schema of a batch. Returns 0, or -1 without memory (nothing is kept then)."""
+    """Make the schema of a batch. Returns 0, or -1 without memory (nothing is kept then)."""
     cdef Column columns[COUNT]
     set_columns(columns, large)
     return fill_schema(schema, columns, COUNT, NULL)
 
 
 cdef bint wants_large(object requested_schema) except -1:
-    """Does the caller ask for bodies as large_binary? Everything else that it may ask for is left to it, as Arrow allows."""
+    """Return True if the caller requests bodies as large_binary. All other requests are left to the caller, as Arrow
+    allows.
+    """
     cdef ArrowSchema *schema
     cdef int64_t i
     if requested_schema is None:
@@ -212,15 +218,16 @@ cdef bint wants_large(object requested_schema) except -1:
 
 
 cdef int begin_columns(Column *columns, Tree *tree, const Hits *hits) except -1:
-    """Room for what is known beforehand; all of it in the tree, but for the texts."""
+    """Reserve room for all columns of known size, in the tree, and for the texts."""
     cdef int k
     for k in range(COUNT):
         put_in_tree(&columns[k], tree, hits.count)
         begin_column(&columns[k])
         if columns[k].field in (TOPIC, BORN_HOST, STORE_HOST):
-            reserve(&columns[k].texts.text, hits.count * 16)        # what most of them take, so that few grow
+            reserve(&columns[k].texts.text, hits.count * 16)        # the usual size, so that few columns grow
         elif columns[k].field == BODY:
-            reserve(&columns[k].texts.text, max(hits.total_bytes - hits.count * 91, 0))     # a record is its body and 91 bytes at least
+            # a record is its body and at least 91 bytes
+            reserve(&columns[k].texts.text, max(hits.total_bytes - hits.count * 91, 0))
     return 0
 
 
@@ -235,10 +242,10 @@ cdef inline int put_optional(Column *c, Py_ssize_t i, const uint8_t *p, int32_t 
 
 
 cdef Py_ssize_t fill_columns(Column **c, const Hits *hits) except -2 nogil:
-    """Copy every record, one after the other: how many were whole.
+    """Copy every record, in order. Returns: the number of whole records.
 
-    Not column by column, as gather.pyx does with fill_column: all columns are wanted here, and a record is read once. Batches of 1,000 take 109 ns
-    a message this way, 132 the other way. c: the columns by Field.
+    Not column by column, as gather.pyx does with fill_column: all columns are needed here, and each record is read
+    once. Batches of 1,000 take 109 ns a message this way, 132 the other way. c: the columns by Field.
     """
     cdef int32_t *queue_id = <int32_t *> c[<int> QUEUE_ID].numbers.p
     cdef int64_t *queue_offset = <int64_t *> c[<int> QUEUE_OFFSET].numbers.p
@@ -267,13 +274,14 @@ cdef Py_ssize_t fill_columns(Column **c, const Hits *hits) except -2 nogil:
     cdef const uint8_t *store = NULL
     cdef const uint8_t *topic = NULL
     cdef int32_t born_bytes = 0, store_bytes = 0, topic_bytes = 0
-    cdef int64_t more_topics = 0, more_borns = 0, more_stores = 0   # of the same as the last one, not yet in their columns
+    # equal to the previous value, not yet in their columns
+    cdef int64_t more_topics = 0, more_borns = 0, more_stores = 0
     cdef Py_ssize_t done = count
     for i in range(count):
         p = hits.at[i].record
-        if i + 8 < count:       # get has only seen its head and its tail; most are as long as this one
+        if i + 8 < count:  # get has read only the head and the tail of the record; most records have a similar length
             mq_fetch_to_read(hits.at[i + 8].record, mq_get32(p))
-        if parse_record(p, mq_get32(p), &r) != REC_OK:      # what is made of its fields agrees even if the file changes
+        if parse_record(p, mq_get32(p), &r) != REC_OK:      # the parsed fields agree even if the file changes
             done = i
             break
         queue_id[i] = r.queue_id
@@ -368,15 +376,16 @@ cdef object schema_capsule(bint large):
 
 
 cdef object arrow_schema():
-    """A capsule ``arrow_schema``: the columns that a batch of messages has."""
+    """Return a capsule ``arrow_schema``: the columns of a batch of messages."""
     return schema_capsule(False)
 
 
 cdef tuple arrow_array(const Hits *hits, list pins, object requested_schema):
-    """Capsules ``arrow_schema`` and ``arrow_array``: all messages as one struct array (a record batch).
+    """Return capsules ``arrow_schema`` and ``arrow_array``: all messages as a struct array (a record batch).
 
-    Args: ``requested_schema``: a capsule; bodies become large_binary where it asks for that, the rest of it is left to the consumer.
-    Raises: CorruptFile when a record is not whole; UsageError when bodies or a text column exceed 2 GiB.
+    Args: ``requested_schema``: a capsule; if it requests large_binary, bodies have that type; all else is left to the
+    consumer.
+    Raises: CorruptFile if a record is not whole; UsageError if bodies or a text column exceed 2 GiB.
     """
     cdef bint large = wants_large(requested_schema)
     cdef ArrowArray *batch
@@ -399,11 +408,12 @@ cdef class Schema:
         return schema_capsule(False)
 
 
-cdef object import_batch = None, batch_schema = None    # of pyarrow, when its first batch is asked for
+cdef object import_batch = None, batch_schema = None    # of pyarrow, set for the first batch
 
 
 cdef object record_batch(const Hits *hits, list pins):
-    """All messages as a pyarrow.RecordBatch, with one schema for all batches: pyarrow takes longer for a schema than for what it describes.
+    """Return all messages as a pyarrow.RecordBatch. All batches share a schema: pyarrow takes longer for a schema than
+    for the data.
 
     Raises: ImportError without pyarrow; otherwise as arrow_array.
     """
@@ -417,13 +427,13 @@ cdef object record_batch(const Hits *hits, list pins):
         import_batch, batch_schema = pyarrow.RecordBatch._import_from_c, pyarrow.schema(Schema())
     fill_batch(&batch, hits, pins, False)
     try:
-        return import_batch(<size_t> &batch, batch_schema)     # takes the batch over, also when it fails later
+        return import_batch(<size_t> &batch, batch_schema)     # takes the batch over, also if it fails later
     finally:
         if batch.release != NULL:
             batch.release(&batch)
 
 
-# --- Arrow: a stream of one batch ------------------------------------------------------------------------------------------
+# --- Arrow: a stream of a single batch -------------------------------------------------------------------------------
 
 cdef int stream_schema(ArrowArrayStream *stream, ArrowSchema *out) noexcept nogil:
     return ENOMEM_ if batch_schema_of(out, (<Pending *> stream.private_data).large) < 0 else 0
@@ -450,7 +460,9 @@ cdef void release_stream(ArrowArrayStream *stream) noexcept nogil:
 
 
 cdef object arrow_stream(const Hits *hits, list pins, object requested_schema):
-    """A capsule ``arrow_array_stream`` of one batch; otherwise as arrow_array. The messages are copied now, not when it is read."""
+    """Return a capsule ``arrow_array_stream`` of a single batch; otherwise as arrow_array. The messages are copied now,
+    not at the read of the stream.
+    """
     cdef ArrowArrayStream *stream
     cdef Pending *pending = <Pending *> calloc(1, sizeof(Pending))
     if pending == NULL:

@@ -1,4 +1,4 @@
-# Reading messages through a queue.
+# Reads of messages through a queue.
 from libc.stdint cimport int32_t, int64_t
 from mqfast.store.core cimport Core
 from mqfast.store.get.get_result cimport GetResult
@@ -10,12 +10,12 @@ from mqfast.store.record.record cimport StoredMessage
 
 cdef int64_t MAX_OFFSET
 
-# How a get for a broker differs from a user's.
+# The differences between a broker's get and a user's.
 cdef struct Manner:
-    bint of_broker              # as RocketMQ: the first message always, one file of the queue, removed records passed over
-    int64_t log_end             # for a broker: what is in memory is counted from here
-    int64_t last_physical       # set: of the newest unit that was looked at; 0: none was, -1: the offset lies outside the queue
-    int64_t messages            # set: how many were found; a record of a batch queue may hold several
+    bint of_broker  # as RocketMQ: the first message always, a single file of the queue, removed records skipped
+    int64_t log_end             # for a broker: the distance of a record in memory is counted from here
+    int64_t last_physical       # set: of the newest unit that was read; 0: none, -1: the offset is outside the queue
+    int64_t messages            # set: number of messages; a record of a batch queue may hold several
 
 
 
@@ -31,7 +31,8 @@ cdef class QueueUnit:
 
 
 cdef object find_queue(Core store, str topic, int64_t queue_id, int64_t offset, int64_t count)
-cdef GetResult read_any(CommitLog log, object queue, int64_t offset, const ReadLimits *limits, UnitFilter wanted, object ask, Manner *manner)
+cdef GetResult read_any(CommitLog log, object queue, int64_t offset, const ReadLimits *limits, UnitFilter wanted,
+                        object ask, Manner *manner)
 cdef int64_t number(object value, str what, int64_t low, int64_t high) except? -1
 cdef str topic_name(object topic)
 cdef QueueUnit unit_of_any(CommitLog log, object queue, int64_t offset)

@@ -1,4 +1,4 @@
-"""Types of get_message.pyx; what each part does is described there."""
+"""Types of get_message.pyx."""
 
 from typing import final
 

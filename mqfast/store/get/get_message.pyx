@@ -1,7 +1,7 @@
-"""get: units of one queue -> messages of the log, zero-copy (RocketMQ: DefaultMessageStore.getMessage).
+"""get: units of a queue -> messages of the log, zero-copy (RocketMQ: DefaultMessageStore.getMessage).
 
-It must never show a record beyond the readable position, never return a message whose tag only has the same hash, and never trust a unit:
-the record is checked against it. The result holds the files that it points into. The walk itself: unit_walk.pyx.
+No record beyond the readable position and no message whose tag only has the same hash is returned. Every unit is
+checked against its record. The result holds the files that it points into. The walk: unit_walk.pyx.
 """
 
 cimport cython
@@ -56,7 +56,7 @@ cdef int64_t BATCH_UNIT_BYTES = _BATCH_UNIT_BYTES
 
 
 cdef int64_t number(object value, str what, int64_t low, int64_t high) except? -1:
-    """A whole number in [low, high]. Raises: UsageError."""
+    """Return a whole number in [low, high]. Raises: UsageError."""
     cdef int64_t found = 0
     cdef bint fits = True
     if not isinstance(value, int):
@@ -76,7 +76,7 @@ cdef str topic_name(object topic):
     return topic
 
 
-# --- may the record of a unit stand there? ---------------------------------------------------------------------------------
+# --- does the record of a unit belong there? -------------------------------------------------------------------------
 
 cdef object misplaced(ConsumeQueue queue, int64_t place, path, int64_t physical, int32_t size, found):
     return CorruptFile(f"queue {queue.topic}/{queue.queue_id} offset {place} does not point at its record", path=path,
@@ -88,8 +88,9 @@ cdef str of_another_place(int64_t claimed):
 
 
 cdef bint beyond(CommitLog log, int64_t physical, int32_t size) except -1:
-    """Does a unit point behind everything written? One that is put with its record stands there a moment before `written` covers the
-    record; both happen under the put lock."""
+    """Return True if a unit points behind everything written. The unit of a put exists a moment before `written` covers
+    the record; both are set under the put lock.
+    """
     cdef int64_t written = mq_load64(&log.state.written)
     if physical > written - size:
         log.take_put_lock()
@@ -99,7 +100,9 @@ cdef bint beyond(CommitLog log, int64_t physical, int32_t size) except -1:
 
 
 cdef class LivePlaces:
-    """The units of a queue of an open store, for the rule of placement.py. Raises OffsetError where retention took what would tell."""
+    """The units of a queue of an open store, for the rule of placement.py. Raises OffsetError if retention removed the
+    evidence.
+    """
     cdef CommitLog log
     cdef ConsumeQueue queue
 
@@ -122,7 +125,7 @@ cdef class LivePlaces:
 
 
 cdef bint stands_well(CommitLog log, ConsumeQueue queue, int64_t place, int64_t claimed, int64_t physical) except -1:
-    """May a record that claims another queue offset stand here?"""
+    """Return True if a record that claims another queue offset belongs here."""
     cdef LivePlaces places
     if claimed == NOT_IN_QUEUE:
         return False
@@ -134,18 +137,20 @@ cdef bint stands_well(CommitLog log, ConsumeQueue queue, int64_t place, int64_t 
     try:
         return may_stand(place, claimed, physical, places)
     except OffsetError:
-        return True             # retention took what would tell
+        return True             # retention removed the evidence
 
 
-# --- what a filter in Python sees ------------------------------------------------------------------------------------------
+# --- the unit for a filter in Python ---------------------------------------------------------------------------------
 
 @cython.final
 cdef class QueueUnit:
-    """One unit of a queue, as a filter in Python sees it; its record is read only where the filter asks for it."""
+    """A unit of a queue for a filter in Python; its record is read only on access."""
 
     @property
     def record(self):
-        """The message, as StoredMessage. Raises: OffsetError when retention took it; CorruptFile when the unit does not point at it."""
+        """The message, as StoredMessage. Raises: OffsetError if retention removed it; CorruptFile if the unit does not
+        point at it.
+        """
         cdef StoredMessage message
         if self.message is None:
             if self.log is None:
@@ -156,16 +161,19 @@ cdef class QueueUnit:
                 message.queue_position = self.queue_offset
                 self.message = message
                 return message
-            claimed = message.offset_in(self.queue.topic_text, self.queue.queue_id) if message.size == self.size else None
+            claimed = (message.offset_in(self.queue.topic_text, self.queue.queue_id) if message.size == self.size
+                       else None)
             claim = NOT_IN_QUEUE if claimed is None else ANYWHERE if claimed == ANY_PLACE else claimed
             if not stands_well(self.log, self.queue, self.queue_offset, claim, self.physical_offset):
-                raise misplaced(self.queue, self.queue_offset, self.log.path, self.physical_offset, self.size, of_another_place(claim))
+                raise misplaced(self.queue, self.queue_offset, self.log.path, self.physical_offset, self.size,
+                                of_another_place(claim))
             message.queue_position = self.queue_offset
             self.message = message
         return self.message
 
 
-cdef QueueUnit unit_of(CommitLog log, ConsumeQueue queue, int64_t queue_offset, int64_t physical_offset, int32_t size, int64_t tags_code):
+cdef QueueUnit unit_of(CommitLog log, ConsumeQueue queue, int64_t queue_offset, int64_t physical_offset, int32_t size,
+                       int64_t tags_code):
     cdef QueueUnit unit = QueueUnit.__new__(QueueUnit)
     unit.log = log
     unit.queue = queue
@@ -177,7 +185,7 @@ cdef QueueUnit unit_of(CommitLog log, ConsumeQueue queue, int64_t queue_offset, 
 
 
 cdef QueueUnit unit_of_any(CommitLog log, object queue, int64_t offset):
-    """The unit of one queue offset, of a queue of either kind. Raises: OffsetError outside the queue."""
+    """Return the unit of a queue offset, of a queue of either kind. Raises: OffsetError outside the queue."""
     cdef QueueUnit found
     if type(queue) is ConsumeQueue:
         physical, size, tags_code = (<ConsumeQueue> queue).unit(offset)
@@ -189,10 +197,10 @@ cdef QueueUnit unit_of_any(CommitLog log, object queue, int64_t offset):
     return found
 
 
-# --- a queue of 20-byte units ----------------------------------------------------------------------------------------------
+# --- a queue of 20-byte units ----------------------------------------------------------------------------------------
 
 cdef bint outside(GetResult g, int64_t offset, int64_t first, int64_t last):
-    """Is the offset outside [first, last)? The result then says why, and where to go on."""
+    """Return True if the offset is outside [first, last); the result then has the reason and the next offset."""
     if last == 0:
         g.status = NO_MESSAGE_IN_QUEUE
         g.next_offset = 0
@@ -208,21 +216,21 @@ cdef bint outside(GetResult g, int64_t offset, int64_t first, int64_t last):
 
 
 cdef struct Progress:
-    bint removed                # a record was passed that retention took
+    bint removed                # a skipped record was removed by retention
     bint stopped
 
 
 cdef int64_t behind_file(CommitLog log, int64_t physical) noexcept:
-    """First byte of the log file behind the one that a physical offset lies in."""
+    """Return the first byte of the log file behind the file of a physical offset."""
     return physical - physical % log.file_bytes + log.file_bytes
 
 
 cdef int hold_file(UnitWalk *w, GetResult g, CommitLog log, Manner *manner, Progress *done) except -1:
-    """The walk stopped at a unit of another file of the log: hold that one, or pass the unit where it is gone."""
+    """Hold the log file of the unit where the walk stopped, or skip the unit if the file was removed."""
     cdef MappedFile file = log.file_at(w.physical)
     cdef FilePin held
     if file is None:
-        if g.hits.count and not manner.of_broker:       # retention was faster: the next get says so
+        if g.hits.count and not manner.of_broker:       # retention was faster: the next get reports it
             done.stopped = True
             return 0
         done.removed = True
@@ -230,7 +238,7 @@ cdef int hold_file(UnitWalk *w, GetResult g, CommitLog log, Manner *manner, Prog
         w.removed_until = behind_file(log, w.physical)
         w.at += UNIT_BYTES
         return 0
-    if done.removed and not manner.of_broker:       # what was passed is told before what comes behind it
+    if done.removed and not manner.of_broker:       # the skipped records are reported before later records
         done.stopped = True
         return 0
     held = pin_file(file)
@@ -242,7 +250,7 @@ cdef int hold_file(UnitWalk *w, GetResult g, CommitLog log, Manner *manner, Prog
 
 
 cdef int ask_test(UnitWalk *w, GetResult g, CommitLog log, ConsumeQueue queue, object ask, Progress *done) except -1:
-    """A test in Python decides on the unit where the walk stopped."""
+    """Let a test in Python decide on the unit where the walk stopped."""
     cdef int64_t place = w.at // UNIT_BYTES
     cdef bint passes = False
     try:
@@ -250,7 +258,7 @@ cdef int ask_test(UnitWalk *w, GetResult g, CommitLog log, ConsumeQueue queue, o
     except CorruptFile:
         if g.hits.count == 0:
             raise
-        done.stopped = True     # what was found is returned first
+        done.stopped = True     # the found messages are returned first
         return 0
     except OffsetError:
         if log.file_at(w.physical) is not None:
@@ -268,8 +276,9 @@ cdef int ask_test(UnitWalk *w, GetResult g, CommitLog log, ConsumeQueue queue, o
     return 0
 
 
-cdef int refuse_unit(UnitWalk *w, GetResult g, CommitLog log, ConsumeQueue queue, MappedFile segment, object found) except -1:
-    """The unit where the walk stopped leads astray: an error, unless something was found before."""
+cdef int refuse_unit(UnitWalk *w, GetResult g, CommitLog log, ConsumeQueue queue, MappedFile segment,
+                     object found) except -1:
+    """Raise the error of an invalid unit, unless the result has messages."""
     cdef MappedFile file = log.file_at(w.physical)
     if g.hits.count:
         return 0
@@ -279,9 +288,9 @@ cdef int refuse_unit(UnitWalk *w, GetResult g, CommitLog log, ConsumeQueue queue
     raise misplaced(queue, w.at // UNIT_BYTES, log.path if file is None else file.path, w.physical, w.size, found)
 
 
-cdef int walk_file(UnitWalk *w, GetResult g, CommitLog log, ConsumeQueue queue, MappedFile segment, object ask, Manner *manner,
-                   Progress *done) except -1:
-    """Along the units of one mapped file of the queue, until its end or what stops the get."""
+cdef int walk_file(UnitWalk *w, GetResult g, CommitLog log, ConsumeQueue queue, MappedFile segment, object ask,
+                   Manner *manner, Progress *done) except -1:
+    """Walk the units of a mapped file of the queue, until its end or the end of the get."""
     cdef int stop
     w.pause = WITH_GIL
     while not done.stopped:
@@ -307,7 +316,7 @@ cdef int walk_file(UnitWalk *w, GetResult g, CommitLog log, ConsumeQueue queue, 
             elif stop == WALK_DAMAGED:
                 refuse_unit(w, g, log, queue, segment, f"size {w.found_size}" if w.found_size else "none")
             elif stop == WALK_BEYOND:
-                # not yet shown to readers, or damaged and shown first when the next get comes to it
+                # not yet visible to readers, or damaged: reported by the next get
                 if g.hits.count == 0 and (w.physical < 0 or beyond(log, w.physical, w.size)):
                     raise misplaced(queue, w.at // UNIT_BYTES, log.path, w.physical, w.size, "one beyond the log")
             elif stop == WALK_NO_MEMORY:
@@ -322,14 +331,15 @@ cdef GetResult finish(GetResult g, CommitLog log, int64_t next_offset, bint remo
         g.status = FOUND
         return g
     if mq_load32(&log.state.flags) & (LOG_CLOSED | LOG_FORKED):
-        log.raise_state()       # what seems to be gone may only be closed
+        log.raise_state()       # records that seem removed may belong to a closed log
     if removed:
         g.status = MESSAGE_WAS_REMOVING
     return g
 
 
-cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, const ReadLimits *limits, UnitFilter wanted, object ask, Manner *manner):
-    """Messages of one queue from a queue offset on, within the limits."""
+cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, const ReadLimits *limits,
+                          UnitFilter wanted, object ask, Manner *manner):
+    """Return messages of a queue from a queue offset on, within the limits."""
     cdef int64_t end = mq_load64(&queue.state.end)
     cdef int64_t first = queue.state.min_logic // UNIT_BYTES, last = end // UNIT_BYTES
     cdef int64_t files = 0
@@ -340,7 +350,7 @@ cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, con
     cdef UnitWalk w
     w.readable_end = readable(&log.state, log.hide_unflushed)
     if log.hide_unflushed or log.state.pooled or mq_load64(&log.state.confirm) != INT64_MAX:
-        # a unit may stand there before its record may be seen
+        # a unit may exist before its record is visible
         last = min(last, queue.readable_offset(w.readable_end))     # the queue may have grown since its end was read
         g.max_offset = last
     if outside(g, offset, first, last):
@@ -369,8 +379,8 @@ cdef GetResult read_queue(CommitLog log, ConsumeQueue queue, int64_t offset, con
     return finish(g, log, w.at // UNIT_BYTES, done.removed and not (manner.of_broker and w.rejected))
 
 
-cdef void begin_walk(UnitWalk *w, GetResult g, ConsumeQueue queue, int64_t offset, const ReadLimits *limits, UnitFilter wanted, bint ask,
-                     Manner *manner) noexcept:
+cdef void begin_walk(UnitWalk *w, GetResult g, ConsumeQueue queue, int64_t offset, const ReadLimits *limits,
+                     UnitFilter wanted, bint ask, Manner *manner) noexcept:
     w.at = offset * UNIT_BYTES
     w.scan_end = w.at + min(limits.scan_bytes, INT64_MAX - w.at)
     w.queue = &queue.state
@@ -391,7 +401,7 @@ cdef void begin_walk(UnitWalk *w, GetResult g, ConsumeQueue queue, int64_t offse
     w.rejected = False
 
 
-# --- a queue of 46-byte units ----------------------------------------------------------------------------------------------
+# --- a queue of 46-byte units ----------------------------------------------------------------------------------------
 
 cdef enum Verdict46:
     UNIT_LEFT_OUT = 0
@@ -400,7 +410,9 @@ cdef enum Verdict46:
 
 
 cdef int judge_batch_unit(CommitLog log, object queue, object unit, UnitFilter wanted, object ask) except -1:
-    """Is the record of a unit there, does it belong there, and do the filters let it pass? Raises: CorruptFile, OffsetError."""
+    """Check that the record of a unit exists, belongs there and passes the filters. Raises: CorruptFile,
+    OffsetError.
+    """
     cdef int verdict = TAKE
     cdef StoredMessage message
     cdef QueueUnit shown
@@ -424,15 +436,16 @@ cdef int judge_batch_unit(CommitLog log, object queue, object unit, UnitFilter w
 
 
 cdef object next_batch_unit(object queue, int64_t offset):
-    """The unit of a queue offset, or the one behind a hole there; None at the end."""
+    """Return the unit of a queue offset, or the unit behind a hole there; None at the end."""
     unit = queue.find(offset)
     if unit is not None and unit.next_offset <= offset:
         unit = queue.find_after(offset)
     return unit
 
 
-cdef GetResult read_batch_queue(CommitLog log, object queue, int64_t offset, const ReadLimits *limits, UnitFilter wanted, object ask, Manner *manner):
-    """A queue of 46-byte units: each unit is one record, which may be a whole inner batch."""
+cdef GetResult read_batch_queue(CommitLog log, object queue, int64_t offset, const ReadLimits *limits,
+                                UnitFilter wanted, object ask, Manner *manner):
+    """Read a queue of 46-byte units: each unit is a record, which may be a whole inner batch."""
     cdef int64_t first = queue.min_offset, last = queue.max_offset, begin = offset
     cdef GetResult g = nothing(NO_MATCHED_MESSAGE, offset, max(first, 0), last)
     cdef int64_t limit = readable(&log.state, log.hide_unflushed)
@@ -444,7 +457,7 @@ cdef GetResult read_batch_queue(CommitLog log, object queue, int64_t offset, con
     cdef int verdict
     cdef bint removed = False, rejected = False
     if first > last:
-        queue.check_bounds()        # else each bound would send the caller to the other one, for ever
+        queue.check_bounds()        # otherwise each bound would send the caller to the other bound, for ever
     if outside(g, offset, first, last):
         if mq_load32(&log.state.flags) & (LOG_CLOSED | LOG_FORKED):
             log.raise_state()       # a closed queue has no bounds
@@ -458,14 +471,17 @@ cdef GetResult read_batch_queue(CommitLog log, object queue, int64_t offset, con
         physical = unit.physical_offset
         if physical + unit.size > limit:
             if g.hits.count == 0 and physical + unit.size > mq_load64(&log.state.written):
-                raise CorruptFile(f"queue {queue.topic}/{queue.queue_id} offset {offset} does not point at its record", path=log.path,
-                                  offset=physical, expected=f"a record of {unit.size} bytes", found="one beyond the log")
+                raise CorruptFile(f"queue {queue.topic}/{queue.queue_id} offset {offset} does not point at its record",
+                                  path=log.path, offset=physical, expected=f"a record of {unit.size} bytes",
+                                  found="one beyond the log")
             break
         if unit.base_offset >= last and unit.base_offset >= queue.max_offset:
             if g.hits.count:
                 break
-            raise CorruptFile(f"queue {queue.topic}/{queue.queue_id} has a unit behind its end; mqfast.repair makes the queue anew from the log",
-                              path=queue.path, expected=f"a queue offset from {offset} to {last - 1}", found=unit.base_offset)
+            raise CorruptFile(f"queue {queue.topic}/{queue.queue_id} has a unit behind its end; mqfast.repair makes "
+                              "the queue anew from the log",
+                              path=queue.path, expected=f"a queue offset from {offset} to {last - 1}",
+                              found=unit.base_offset)
         if offset > begin and unit.base_offset - begin >= limits.scan_bytes // BATCH_UNIT_BYTES:
             break
         if is_full(limits, in_memory_from, messages, g.hits.total_bytes, unit.batch_size, physical, unit.size):
@@ -477,20 +493,21 @@ cdef GetResult read_batch_queue(CommitLog log, object queue, int64_t offset, con
             if g.hits.count:
                 break
             raise
-        file = log.file_at(physical)        # asked once more: retention may have been faster than the judgement
+        file = log.file_at(physical)        # repeated: retention may have been faster than the check
         if verdict == UNIT_LEFT_OUT:
             rejected = True
         elif verdict == UNIT_GONE or file is None:
-            if g.hits.count and not manner.of_broker:       # the next get says so
+            if g.hits.count and not manner.of_broker:       # the next get reports it
                 break
             removed, rejected = True, False
         else:
-            if removed and not manner.of_broker:        # what was passed is told before what comes behind it
+            if removed and not manner.of_broker:        # the skipped records are reported before later records
                 break
             held = pin_file(file)
             g.pins.append(held)
             mq_assert(physical >= file.start_offset, physical, file.start_offset)
-            mq_assert(physical + unit.size <= file.start_offset + file.file_bytes, physical + unit.size, file.start_offset + file.file_bytes)
+            mq_assert(physical + unit.size <= file.start_offset + file.file_bytes, physical + unit.size,
+                      file.start_offset + file.file_bytes)
             if add_hit(&g.hits, held.base + (physical - file.start_offset), unit.base_offset, unit.size) < 0:
                 raise MemoryError()
             messages += unit.batch_size
@@ -499,22 +516,23 @@ cdef GetResult read_batch_queue(CommitLog log, object queue, int64_t offset, con
     return finish(g, log, offset, removed and not (manner.of_broker and rejected))
 
 
-# --- where a get finds its queue -------------------------------------------------------------------------------------------
+# --- the queue of a get ----------------------------------------------------------------------------------------------
 
 cdef bint uncommitted(CommitLog log, ConsumeQueue queue, int64_t offset) except -1:
-    """Is the record of this unit still in a pool buffer? Its unit may have been put with it."""
+    """Return True if the record of this unit is still in a pool buffer. Its unit may have been put with it."""
     if offset * UNIT_BYTES < queue.state.min_logic or mq_load64(&log.state.committed) >= mq_load64(&log.state.written):
         return False
     try:
         physical, size, _ = queue.unit(offset)
     except OffsetError:
-        return False            # retention took it
+        return False            # removed by retention
     return physical + size > mq_load64(&log.state.committed)
 
 
 cdef object find_queue(Core store, str topic, int64_t queue_id, int64_t offset, int64_t count):
-    """The queue, ready to be read from an offset on: ConsumeQueue, BatchConsumeQueue or None. Where a reader would miss its own put,
-    dispatch catches up first."""
+    """Return the queue, readable from an offset on: ConsumeQueue, BatchConsumeQueue or None. If a reader would miss its
+    own put, dispatch catches up first.
+    """
     cdef ConsumeQueue queue = store.table.queues.get((topic, queue_id))
     cdef int64_t last
     if queue is None:
@@ -522,7 +540,7 @@ cdef object find_queue(Core store, str topic, int64_t queue_id, int64_t offset, 
             store.dispatcher.catch_up()
             queue = store.table.queues.get((topic, queue_id))
         return store.queues.batch.get((topic, queue_id)) if queue is None else queue
-    # the last units may still have to be put, or their records to be committed: only then does a get wait for dispatch
+    # the last units may not be put yet, or their records not committed: only then a get waits for dispatch
     if store.read_your_writes:
         last = mq_load64(&queue.state.end) // UNIT_BYTES
         if offset + count > last and mq_load64(&queue.state.next_offset) > last:
@@ -532,7 +550,8 @@ cdef object find_queue(Core store, str topic, int64_t queue_id, int64_t offset, 
     return queue
 
 
-cdef GetResult read_any(CommitLog log, object queue, int64_t offset, const ReadLimits *limits, UnitFilter wanted, object ask, Manner *manner):
+cdef GetResult read_any(CommitLog log, object queue, int64_t offset, const ReadLimits *limits, UnitFilter wanted,
+                        object ask, Manner *manner):
     """Read a queue of either kind."""
     if type(queue) is ConsumeQueue:
         return read_queue(log, <ConsumeQueue> queue, offset, limits, wanted, ask, manner)
@@ -540,7 +559,7 @@ cdef GetResult read_any(CommitLog log, object queue, int64_t offset, const ReadL
 
 
 def read(StoreBase self, topic, queue_id, offset_, max_count_, max_bytes_, tags):
-    """MessageStore.get; the store is open."""
+    """Implement MessageStore.get; the store is open."""
     cdef Core store = self.engine
     cdef ReadLimits limits
     cdef Manner manner

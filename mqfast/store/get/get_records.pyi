@@ -1,4 +1,4 @@
-"""Types of get_records.pyx; what each part does is described there."""
+"""Types of get_records.pyx."""
 
 from collections.abc import Callable
 from types import TracebackType

@@ -1,7 +1,8 @@
-"""A broker's get: whole records of one queue as an iovec of memoryviews, with RocketMQ's limits and statuses (RocketMQ: DefaultMessageStore.getMessage).
+"""A broker's get: whole records of a queue as an iovec of memoryviews, with RocketMQ's limits and statuses (RocketMQ:
+DefaultMessageStore.getMessage).
 
-It must never copy a record, never let a view outlive its mapping, and never look at more units than the limits allow. The walk: unit_walk.pyx;
-who holds it and checks what it finds: get_message.pyx.
+No record is copied, no view outlives its mapping, and no more units are read than the limits allow. The walk:
+unit_walk.pyx; holds and checks: get_message.pyx.
 """
 
 cimport cython
@@ -12,7 +13,9 @@ from mqfast.store.base.os_api cimport mq_load32, mq_load64
 from mqfast.store.core cimport Core
 from mqfast.store.get.get_result cimport GetResult, nothing
 from mqfast.store.get.hits cimport Hit, check_pins
-from mqfast.store.get.get_message cimport MAX_OFFSET, Manner, QueueUnit, find_queue, number, read_any, topic_name, unit_of_any
+from mqfast.store.get.get_message cimport (
+    MAX_OFFSET, Manner, QueueUnit, find_queue, number, read_any, topic_name, unit_of_any,
+)
 from mqfast.store.get.unit_walk cimport ReadLimits
 from mqfast.store.log.log_state cimport LOG_CLOSED, LOG_FORKED
 from mqfast.store.queues.consume_queue cimport UNIT_BYTES, ConsumeQueue
@@ -31,7 +34,7 @@ cdef object OFFSET_OVERFLOW_BADLY = GetMessageStatus.OFFSET_OVERFLOW_BADLY
 cdef object OFFSET_FOUND_NULL = GetMessageStatus.OFFSET_FOUND_NULL
 
 cdef int64_t LEAST_BYTES = 100
-cdef int64_t MOST_BYTES = 128 << 20         # of one get, whatever is asked for
+cdef int64_t MOST_BYTES = 128 << 20         # maximum of a get, whatever is requested
 
 
 def _memory_bytes():
@@ -43,31 +46,40 @@ def _memory_bytes():
 
 @cython.final
 cdef class GetLimits:
-    """What ends a get for a broker; names and defaults are RocketMQ's.
+    """The limits of a get for a broker; names and defaults are RocketMQ's.
 
-    Args: total_memory_bytes: of the machine, None to ask the system; access_message_in_memory_max_ratio: percent of this memory that is taken
-    for the page cache of the log: records that begin at most so far before its end count as in memory; the four ``max_transfer_...``: bytes and
-    messages of a result while its next record is in memory, or on disk; max_filter_message_size: bytes of queue units that one get may look at,
-    at least those of the messages that are asked for (20 bytes a unit: 16,000 are 800 units); travel_cq_file_num_when_get_message: queue files
-    that a get goes through while it has found nothing.
+    Args: total_memory_bytes: of the machine, None to ask the system; access_message_in_memory_max_ratio: percent of
+    this memory that counts as the page cache of the log: records that begin at most so far before the log's end count
+    as in memory; the four ``max_transfer_...``: bytes and messages of a result while its next record is in memory, or
+    on disk; max_filter_message_size: bytes of queue units that a get may read, at least those of the requested messages
+    (20 bytes a unit: 16,000 are 800 units); travel_cq_file_num_when_get_message: queue files that a get without a
+    message reads.
     Raises: UsageError for a number below 0, or no number.
     Source: MessageStoreConfig; DefaultMessageStore.isTheBatchFull, estimateInMemByCommitOffset.
     """
     cdef ReadLimits limits
 
-    def __init__(self, *, total_memory_bytes=None, access_message_in_memory_max_ratio=40, max_transfer_bytes_on_message_in_memory=262144,
+    def __init__(self, *, total_memory_bytes=None, access_message_in_memory_max_ratio=40,
+                 max_transfer_bytes_on_message_in_memory=262144,
                  max_transfer_count_on_message_in_memory=32, max_transfer_bytes_on_message_in_disk=65536,
-                 max_transfer_count_on_message_in_disk=8, max_filter_message_size=16000, travel_cq_file_num_when_get_message=1):
+                 max_transfer_count_on_message_in_disk=8, max_filter_message_size=16000,
+                 travel_cq_file_num_when_get_message=1):
         cdef int64_t memory, ratio
-        memory = number(_memory_bytes() if total_memory_bytes is None else total_memory_bytes, "total_memory_bytes", 0, 1 << 56)
+        memory = number(_memory_bytes() if total_memory_bytes is None else total_memory_bytes, "total_memory_bytes", 0,
+                        1 << 56)
         ratio = number(access_message_in_memory_max_ratio, "access_message_in_memory_max_ratio", 0, 100)
         self.limits.memory_bytes = memory * ratio // 100
-        self.limits.bytes_in_memory = number(max_transfer_bytes_on_message_in_memory, "max_transfer_bytes_on_message_in_memory", 0, MAX_OFFSET)
-        self.limits.count_in_memory = number(max_transfer_count_on_message_in_memory, "max_transfer_count_on_message_in_memory", 0, MAX_OFFSET)
-        self.limits.bytes_on_disk = number(max_transfer_bytes_on_message_in_disk, "max_transfer_bytes_on_message_in_disk", 0, MAX_OFFSET)
-        self.limits.count_on_disk = number(max_transfer_count_on_message_in_disk, "max_transfer_count_on_message_in_disk", 0, MAX_OFFSET)
+        self.limits.bytes_in_memory = number(max_transfer_bytes_on_message_in_memory,
+                                             "max_transfer_bytes_on_message_in_memory", 0, MAX_OFFSET)
+        self.limits.count_in_memory = number(max_transfer_count_on_message_in_memory,
+                                             "max_transfer_count_on_message_in_memory", 0, MAX_OFFSET)
+        self.limits.bytes_on_disk = number(max_transfer_bytes_on_message_in_disk,
+                                           "max_transfer_bytes_on_message_in_disk", 0, MAX_OFFSET)
+        self.limits.count_on_disk = number(max_transfer_count_on_message_in_disk,
+                                           "max_transfer_count_on_message_in_disk", 0, MAX_OFFSET)
         self.limits.scan_bytes = number(max_filter_message_size, "max_filter_message_size", 0, MAX_OFFSET)
-        self.limits.queue_files = number(travel_cq_file_num_when_get_message, "travel_cq_file_num_when_get_message", 1, MAX_OFFSET)
+        self.limits.queue_files = number(travel_cq_file_num_when_get_message, "travel_cq_file_num_when_get_message", 1,
+                                         MAX_OFFSET)
 
     @property
     def in_memory_bytes(self) -> int:
@@ -80,7 +92,7 @@ cdef GetLimits DEFAULT = GetLimits()
 
 @cython.final
 cdef class RecordRange:
-    """Neighbouring records of one log file, as one buffer; it holds the file."""
+    """Adjacent records of a log file, as a single buffer that holds the file."""
     cdef FilePin held
     cdef const uint8_t *p
     cdef Py_ssize_t n
@@ -90,14 +102,15 @@ cdef class RecordRange:
 
 
 cdef list ranges_of(GetResult g):
-    """The hits as memoryviews, neighbours in one."""
+    """Return the hits as memoryviews, adjacent hits in a single view."""
     cdef list found = []
     cdef RecordRange range_ = None
     cdef const Hit *hit
     cdef Py_ssize_t i
     for i in range(g.hits.count):
         hit = &g.hits.at[i]
-        if range_ is not None and range_.p + range_.n == hit.record and hit.record < range_.held.base + range_.held.file.file_bytes:
+        if (range_ is not None and range_.p + range_.n == hit.record and hit.record < range_.held.base
+            + range_.held.file.file_bytes):
             range_.n += hit.size
             continue
         range_ = RecordRange.__new__(RecordRange)
@@ -112,10 +125,11 @@ cdef list ranges_of(GetResult g):
 
 @cython.final
 cdef class GetMessageResult:
-    """What a get for a broker found. Its buffers are views of the mapped log; ``close``, or the end of a ``with``, releases them.
+    """The result of a get for a broker. Its buffers are views of the mapped log; ``close``, or the end of a ``with``,
+    releases the buffers.
 
-    A file of which a view is left stays mapped, also when retention removed it or the store was closed: a slice or an export of a buffer keeps
-    its file by itself. Source: GetMessageResult.
+    A file with a live view stays mapped, also if retention removed the file or the store was closed: a slice or an
+    export of a buffer keeps the file by itself. Source: GetMessageResult.
     """
     cdef GetResult found
     cdef list views
@@ -129,17 +143,17 @@ cdef class GetMessageResult:
 
     @property
     def next_offset(self) -> int:
-        """Queue offset to go on from."""
+        """Next queue offset."""
         return self.found.next_offset
 
     @property
     def min_offset(self) -> int:
-        """First queue offset that can be read."""
+        """First readable queue offset."""
         return self.found.min_offset
 
     @property
     def max_offset(self) -> int:
-        """Queue offset behind the last message that can be read."""
+        """Queue offset behind the last readable message."""
         return self.found.max_offset
 
     @property
@@ -149,7 +163,9 @@ cdef class GetMessageResult:
 
     @property
     def buffers(self) -> list:
-        """The records in their order, whole, as read-only memoryviews for ``sendmsg``: neighbours in the log are one buffer."""
+        """The records in order, whole, as read-only memoryviews for ``sendmsg``: adjacent records are a
+        single buffer.
+        """
         if self.views is None:
             raise UsageError("the result is closed")
         return list(self.views)
@@ -161,17 +177,21 @@ cdef class GetMessageResult:
 
     @property
     def messages(self) -> list:
-        """The records as StoredMessage, for who must look into them; each keeps its file by itself."""
+        """Return the records as StoredMessage, for access to their fields; each keeps the file by itself."""
         if self.views is None:
             raise UsageError("the result is closed")
         return self.found._all()
 
     def check_damage(self) -> None:
-        """After the buffers were read: were they the bytes of the files? Raises: CorruptFile when a file was cut short meanwhile."""
+        """Check after reading the buffers that they had the bytes of the files. Raises: CorruptFile if a file was cut
+        short meanwhile.
+        """
         check_pins(self.found.pins)
 
     def close(self) -> None:
-        """Release the buffers and the files. Safe to call twice. A buffer that something else still exports lives on until that ends."""
+        """Release the buffers and the files. Safe to call twice. A buffer with another export lives on until that
+        export ends.
+        """
         views, self.views = self.views, None
         for view in views or ():
             try:
@@ -191,31 +211,35 @@ cdef class GetMessageResult:
         return self.message_count
 
     def __repr__(self):
-        return (f"<GetMessageResult {self.found.status.name} {self.message_count} messages, {self.found.hits.total_bytes} bytes, "
+        return (f"<GetMessageResult {self.found.status.name} {self.message_count} messages, "
+                f"{self.found.hits.total_bytes} bytes, "
                 f"next_offset={self.found.next_offset}>")
 
 
 cdef bint is_corrected(object status):
-    """Is the next offset of this status a correction, which a slave does not make?"""
-    return status is OFFSET_TOO_SMALL or status is OFFSET_OVERFLOW_BADLY or status is NO_MESSAGE_IN_QUEUE or status is OFFSET_FOUND_NULL
+    """Return True if the next offset of this status is a correction, which a slave does not make."""
+    return (status is OFFSET_TOO_SMALL or status is OFFSET_OVERFLOW_BADLY or status is NO_MESSAGE_IN_QUEUE
+            or status is OFFSET_FOUND_NULL)
 
 
-def get_records(Core self not None, topic, queue_id, offset, max_count=32, *, max_bytes=MOST_BYTES, filter=None, GetLimits limits=None,
-                bint correct_offset=True) -> GetMessageResult:
-    """Find messages of one queue from a queue offset on, for a broker: as RocketMQ's getMessage, result for result.
+def get_records(Core self not None, topic, queue_id, offset, max_count=32, *, max_bytes=MOST_BYTES, filter=None,
+                GetLimits limits=None, bint correct_offset=True) -> GetMessageResult:
+    """Find messages of a queue from a queue offset on, for a broker: as RocketMQ's getMessage, result for result.
 
-    Args: max_count: messages, of which the first is returned even where 0 are asked for or it is too long; max_bytes: of records, taken as 100
-    to 128 MiB; filter: None for all; a UnitFilter as TagCodes, whose test is in C; or a callable that gets a QueueUnit and says True for what is
-    wanted. It reads ``unit.record`` only where the tags code does not tell. limits: None for RocketMQ's defaults; correct_offset: False for a
-    slave, which returns the offset that was asked for where a master corrects one that lies outside the queue.
-    Returns: GetMessageResult, to be closed. An unknown queue is an empty one: NO_MESSAGE_IN_QUEUE.
-    Raises: CorruptFile when the first unit leads astray; what a filter raises; UsageError; StoreClosed.
-    GIL: released when the walk is long. Thread: any.
+    Args: max_count: messages; the first is returned even for 0 and if it is too long; max_bytes: of records, limited to
+    100 bytes to 128 MiB; filter: None for all; a UnitFilter such as TagCodes, whose test is in C; or a callable that
+    takes a QueueUnit and returns True for a match, and reads ``unit.record`` only if the tags code does not decide.
+    limits: None for RocketMQ's defaults; correct_offset: False for a slave, which returns the requested offset; a
+    master corrects an offset outside the queue.
+    Returns: GetMessageResult, to be closed. An unknown queue counts as empty: NO_MESSAGE_IN_QUEUE.
+    Raises: CorruptFile if the first unit is invalid; exceptions of a filter; UsageError; StoreClosed.
+    GIL: released for a long walk. Thread: any.
     Source: DefaultMessageStore.getMessage.
     """
     cdef ReadLimits to
     cdef Manner manner
-    cdef int64_t id_ = number(queue_id, "queue_id", 0, 0x7FFFFFFF), at = number(offset, "offset", -MAX_OFFSET, MAX_OFFSET)
+    cdef int64_t id_ = number(queue_id, "queue_id", 0, 0x7FFFFFFF)
+    cdef int64_t at = number(offset, "offset", -MAX_OFFSET, MAX_OFFSET)
     cdef UnitFilter wanted = None
     cdef object ask = None
     cdef GetMessageResult result
@@ -246,17 +270,20 @@ def get_records(Core self not None, topic, queue_id, offset, max_count=32, *, ma
     result = GetMessageResult.__new__(GetMessageResult)
     result.found = g
     result.message_count = manner.messages
-    result.suggest_pulling_from_slave = manner.last_physical >= 0 and manner.log_end - manner.last_physical > to.memory_bytes
+    result.suggest_pulling_from_slave = (manner.last_physical >= 0
+                                         and manner.log_end - manner.last_physical > to.memory_bytes)
     result.views = ranges_of(g)
     return result
 
 
 def unit_at(Core self not None, topic, queue_id, offset) -> QueueUnit:
-    """Find the unit of one queue offset. Its ``record`` reads the message. In a batch queue: the unit whose record holds this offset.
+    """Find the unit of a queue offset. Its ``record`` reads the message. In a batch queue: the unit whose record holds
+    this offset.
 
     Raises: OffsetError outside the queue; StoreClosed.
     """
-    cdef int64_t id_ = number(queue_id, "queue_id", 0, 0x7FFFFFFF), at = number(offset, "offset", -MAX_OFFSET, MAX_OFFSET)
+    cdef int64_t id_ = number(queue_id, "queue_id", 0, 0x7FFFFFFF)
+    cdef int64_t at = number(offset, "offset", -MAX_OFFSET, MAX_OFFSET)
     if mq_load32(&self.state.flags) & (LOG_CLOSED | LOG_FORKED):
         self.log.check_state()
     queue = find_queue(self, topic_name(topic), id_, at, 1)
@@ -266,9 +293,10 @@ def unit_at(Core self not None, topic, queue_id, offset) -> QueueUnit:
 
 
 def record_at(Core self not None, physical_offset) -> memoryview:
-    """View the whole record that starts at a physical offset, read-only and zero-copy; the view keeps its file.
+    """View the whole record that starts at a physical offset, read-only and zero-copy; the view keeps the file.
 
-    Raises: OffsetError outside the log; CorruptFile when no record starts there; UsageError for no whole number; StoreClosed.
+    Raises: OffsetError outside the log; CorruptFile if no record starts there; UsageError for no whole number;
+    StoreClosed.
     Source: DefaultMessageStore.selectOneMessageByOffset.
     """
     cdef int64_t at = number(physical_offset, "physical_offset", INT64_MIN, INT64_MAX)

@@ -1,4 +1,4 @@
-# What a get found.
+# The result of a get.
 from libc.stdint cimport int64_t, uint8_t
 from mqfast.store.get.hits cimport Hits
 

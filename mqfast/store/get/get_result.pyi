@@ -1,4 +1,4 @@
-"""Types of get_result.pyx; what each part does is described there."""
+"""Types of get_result.pyx."""
 
 from collections.abc import Iterator
 from typing import Any, NoReturn, final, overload

@@ -1,7 +1,7 @@
-"""GetResult: the messages that a get found, and the files that they point into, held as long as somebody looks at them.
+"""GetResult: the messages of a get, and the holds on their files, which last as long as a message is referenced.
 
-It must never copy a record before somebody asks for its bytes, and never let go of a file that a hit points into. Who finds the messages:
-get_message.pyx. Their columns: _columns.pyx, which knows hits and not this class.
+A record is copied only for access to its bytes, and a file with a hit stays held. get_message.pyx finds the messages;
+get_columns.pyx makes their columns from the hits.
 """
 
 cimport cython
@@ -22,15 +22,16 @@ from mqfast.store.record.record cimport BORN_HOST_V6, STORE_HOST_V6, make_messag
 cdef class GetResult:
     """The result of a get: status, next offset, bounds of the queue, and messages.
 
-    Iterate over the result, index it, or use ``to_numpy()``, ``to_arrow()`` or the Arrow interface. Messages and views stay valid as long as they
-    are referenced, also after the store was closed or a file was removed.
+    Iterate over the result, index it, or use ``to_numpy()``, ``to_arrow()`` or the Arrow interface. Messages and views
+    stay valid as long as they are referenced, also after the store was closed or a file was removed.
     """
 
     def __dealloc__(self):
         free(self.hits.at)
 
     def __reduce__(self):
-        raise TypeError("a GetResult cannot be pickled: it holds mappings of the store's files; pickle its messages, list(result)")
+        raise TypeError("a GetResult cannot be pickled: it holds mappings of the store's files; pickle its messages, "
+                        "list(result)")
 
     cdef object owner_of(self, const uint8_t *record):
         cdef FilePin held
@@ -82,11 +83,11 @@ cdef class GetResult:
 
     @property
     def messages(self) -> list:
-        """All messages, as a list."""
+        """Return all messages, as a list."""
         return self._all()
 
     def bodies(self) -> list:
-        """All bodies, copied into bytes objects."""
+        """Return all bodies, copied into bytes objects."""
         cdef list out = []
         cdef Py_ssize_t i
         cdef const uint8_t *p
@@ -100,11 +101,15 @@ cdef class GetResult:
         return out
 
     def to_numpy(self):
-        """The fixed fields of every message as a structured array of shape (len(self),), copied. Imports numpy."""
+        """Return the fixed fields of every message as a structured array of shape (len(self),), copied.
+        Imports numpy.
+        """
         return fixed_fields(&self.hits, self.pins)
 
     def to_arrow(self):
-        """All columns of every message as a pyarrow.RecordBatch, copied: as ``pyarrow.record_batch(self)``, in less time. Imports pyarrow."""
+        """Return all columns of every message as a pyarrow.RecordBatch, copied: as ``pyarrow.record_batch(self)``, but
+        faster. Imports pyarrow.
+        """
         return record_batch(&self.hits, self.pins)
 
     def __arrow_c_array__(self, requested_schema=None):
@@ -124,7 +129,9 @@ cdef class GetResult:
 @cython.freelist(4)
 @cython.final
 cdef class GetResultIterator:
-    """The messages of a result one by one, each made when it is asked for: a loop that lets go of them has one in the cache, not all."""
+    """An iterator over the messages of a result. Each message is made on demand: a loop that drops messages keeps a
+    single message in the cache.
+    """
     cdef GetResult result
     cdef Py_ssize_t at
 
@@ -133,7 +140,7 @@ cdef class GetResultIterator:
 
     def __next__(self):
         cdef Py_ssize_t i = self.at
-        if self.result is None or i >= self.result.hits.count:       # None: made by hand
+        if self.result is None or i >= self.result.hits.count:       # None: made without a result
             raise StopIteration
         self.at = i + 1
         return self.result._message(i)

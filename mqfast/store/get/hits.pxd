@@ -1,4 +1,4 @@
-# Hits of a get: pointers to records that were checked, and the holds on the files that they point into.
+# Hits of a get: pointers to checked records, and the holds on their files.
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport realloc
 from mqfast.store.base.mapped_file cimport FilePin
@@ -6,17 +6,17 @@ from mqfast.store.base.mapped_file cimport FilePin
 cdef struct Hit:
     const uint8_t *record
     int64_t queue_offset
-    int64_t size                # of the record, as its unit says and as was checked
+    int64_t size                # checked size of the record
 
 cdef struct Hits:
-    Hit *at                     # of malloc; its owner frees it
+    Hit *at                     # from malloc; the owner frees the array
     Py_ssize_t count
     Py_ssize_t room
     int64_t total_bytes
 
 
 cdef inline int add_hit(Hits *hits, const uint8_t *record, int64_t queue_offset, int64_t size) noexcept nogil:
-    """Returns -1 without memory."""
+    """Add a hit. Returns -1 without memory."""
     cdef Hit *grown
     if hits.count == hits.room:
         grown = <Hit *> realloc(hits.at, (32 if hits.room == 0 else hits.room * 2) * sizeof(Hit))
@@ -33,7 +33,7 @@ cdef inline int add_hit(Hits *hits, const uint8_t *record, int64_t queue_offset,
 
 
 cdef inline int check_pins(list pins) except -1:
-    """After anything was read through the mappings: is it the files that were seen? Raises: CorruptFile."""
+    """Check after reading through the mappings that the files did not shrink. Raises: CorruptFile."""
     cdef FilePin held
     for held in pins:
         held.file.check_damage()

@@ -1,4 +1,4 @@
-"""Types of query.pyx; what each part does is described there."""
+"""Types of query.pyx."""
 
 from mqfast.store.core import StoreBase
 from mqfast.store.record.record import StoredMessage

@@ -1,7 +1,7 @@
-"""query: a key, or tags -> the messages of a topic that carry it (RocketMQ: DefaultMessageStore.queryMessage).
+"""query: a key, or tags -> the messages of a topic with that key (RocketMQ: DefaultMessageStore.queryMessage).
 
-It must never trust a hash: every entry of the index is compared with the topic, the keys and the store time of the record that it points at.
-Entries whose record is gone or is not one are left out; a log file that was cut short is an error.
+Every entry of the index is compared with the topic, the keys and the store time of the record that it points at.
+Entries without a valid record are skipped; a log file that was cut short is an error.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -22,7 +22,7 @@ cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
 cdef enum:
-    FEW = 64                    # so many hits need no memory of their own; RocketMQ's limit of one look at the index
+    FEW = 64                    # up to this many hits need no allocation; RocketMQ's limit of an index lookup
 
 cdef str TAG_KEY = _TAG_KEY
 
@@ -49,7 +49,7 @@ cdef const char *text(object value, str what, Py_ssize_t *n) except NULL:
 
 
 cdef bint carries(const uint8_t *keys, int64_t keys_bytes, const uint8_t *key, Py_ssize_t key_bytes) noexcept nogil:
-    """Is the key one of those that stand in KEYS, with blanks in between?"""
+    """Return True if the key is among KEYS, which are separated by blanks."""
     cdef const uint8_t *at = keys
     cdef const uint8_t *end = keys + keys_bytes
     cdef const uint8_t *blank
@@ -69,7 +69,7 @@ cdef struct Wanted:
     Py_ssize_t topic_bytes, key_bytes
     int64_t begin, last         # store times
     int64_t readable_end
-    bint by_tag                 # the key is the TAGS of the message
+    bint by_tag                 # the key is the message's TAGS
 
 
 cdef bint is_wanted(const Wanted *w, const Record *r) noexcept nogil:
@@ -86,7 +86,7 @@ cdef bint is_wanted(const Wanted *w, const Record *r) noexcept nogil:
 
 
 cdef FilePin hit_at(CommitLog log, const Wanted *w, int64_t offset, FilePin held, Record *r, const uint8_t **p):
-    """A hold on the record at an offset that the index names, parsed; None when there is none. ``held``: a hold to use again."""
+    """Hold and parse the record at an offset of the index; None without a record. ``held``: a hold to use again."""
     cdef MappedFile file = log.file_at(offset)
     cdef int outcome
     if file is None or offset < 0 or offset >= w.readable_end:
@@ -104,15 +104,16 @@ def _place(message) -> int:
 
 
 def query(StoreBase self not None, topic, key=None, max_count=None, begin_ms=0, end_ms=_latest, *, tag=None) -> list:
-    """The newest ``max_count`` messages of a topic that carry this key (KEYS or unique key), or this tag, newest first.
+    """Return the newest ``max_count`` messages of a topic with this key (KEYS or unique key), or this tag, newest
+    first.
 
     The order is that of the log, as StoreReader.query and RocketMQ's index (IndexService.queryOffset) give it;
-    DefaultMessageStore.queryMessage puts the same messages oldest first. Every hit of the hash index is compared with
-    the message before it is returned.
+    DefaultMessageStore.queryMessage returns the same messages oldest first. Every hit of the hash index is compared
+    with the message before it is returned.
     Args: key or tag, not both. tag: the whole text of the message's TAGS; messages that a release of RocketMQ before
-    5.5 indexed are found by their keys only, until the index is made anew here. max_count: None for the store's
+    5.5 indexed are found by their keys only, until the index is rebuilt here. max_count: None for the store's
     ``default_query_max_num``; begin_ms, end_ms: store times, both included.
-    Raises: UsageError when the index is off, or neither or both of key and tag are given.
+    Raises: UsageError if the index is off, or neither or both of key and tag are given.
     Source: DefaultMessageStore.queryMessage, IndexService.queryOffset (index type T).
     """
     cdef Wanted w
@@ -136,7 +137,8 @@ def query(StoreBase self not None, topic, key=None, max_count=None, begin_ms=0, 
     index = store.index
     batch = store.query_batch
     if index is None:
-        raise UsageError("query: expected message_index_enable, index_file_write_enable and index_file_read_enable, found one of them off")
+        raise UsageError("query: expected message_index_enable, index_file_write_enable and index_file_read_enable, "
+                         "found one of them off")
     w.topic = <const uint8_t *> text(topic, "topic", &w.topic_bytes)
     if (key is None) == (tag is None):
         raise UsageError(f"query: expected a key or a tag, found {'neither' if key is None else 'both'}")
@@ -149,7 +151,7 @@ def query(StoreBase self not None, topic, key=None, max_count=None, begin_ms=0, 
     if store.read_your_writes:
         store.dispatcher.catch_up()
     room = min(batch, <int64_t> FEW)
-    # the index keeps whole seconds: what it says of a message may lie up to a second before its store time
+    # the index keeps whole seconds: its time of a message may be up to a second before the store time
     begin = w.begin - 1000 if w.begin > 1000 else 0
     files = index.files
     at = len(files)
@@ -163,7 +165,7 @@ def query(StoreBase self not None, topic, key=None, max_count=None, begin_ms=0, 
     if n >= room or limit <= 0:
         found = query_more(store, index, h, &w, limit, batch)
     else:
-        # Few hits, newest first as a rule: no table of what was found, and nothing to put in order.
+        # Few hits, usually newest first: no table of hits and no sort.
         for i in range(n):
             hit = hit_at(log, &w, hits[i], held, &r, &p)
             if hit is None:
@@ -183,13 +185,13 @@ def query(StoreBase self not None, topic, key=None, max_count=None, begin_ms=0, 
                 found.sort(key=_place, reverse=True)
             if len(found) > limit:
                 del found[limit:]
-    if index.is_closed:         # asked afterwards: a file that was retired meanwhile is no error, a store that was closed is
+    if index.is_closed:         # checked afterwards: a file that was retired meanwhile is no error, a closed store is
         index.check_open()
     return found
 
 
 cdef list query_more(Core store, index, int32_t h, Wanted *w, int64_t limit, int64_t batch):
-    """As query, for any number of hits: as many looks at the index as it takes, each going on where the one before ended."""
+    """Run query for any number of hits: several lookups in the index, each from the end of the previous lookup."""
     cdef int64_t end = w.last, offset, oldest
     cdef CommitLog log = store.log
     cdef dict found = {}
@@ -208,7 +210,8 @@ cdef list query_more(Core store, index, int32_t h, Wanted *w, int64_t limit, int
         while i > 0:
             i -= 1
             try:
-                if not (<IndexFile?> files[i]).select_into(hits, h, w.begin - 1000 if w.begin > 1000 else 0, end, batch):
+                if not (<IndexFile?> files[i]).select_into(hits, h, w.begin - 1000 if w.begin > 1000 else 0, end,
+                                                           batch):
                     break
             except StoreClosed:
                 continue        # retired meanwhile
@@ -231,5 +234,5 @@ cdef list query_more(Core store, index, int32_t h, Wanted *w, int64_t limit, int
         if fresh:
             end = oldest
         else:
-            batch *= 4          # one second of the index, as it knows no less, holds more hits than a look takes
+            batch *= 4          # a second of the index, the smallest unit, holds more hits than a lookup returns
     return [found[offset] for offset in sorted(found, reverse=True)[:max(limit, 0)]]

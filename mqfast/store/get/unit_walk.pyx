@@ -1,7 +1,9 @@
-"""The walk of a get along the units of one mapped queue file: filter, limits, and the check of each record against its unit.
+"""The walk of a get along the units of a mapped queue file: filter, limits, and the check of each record against its
+unit.
 
-It works on raw pointers without the GIL and stops where its caller must act (WalkStop): hold another file, ask a test in Python, judge a record
-that claims another place. It must never believe a unit, add a record beyond the readable position, or take a lock.
+Works on raw pointers without the GIL and stops where the caller must act (WalkStop): hold another file, run a test in
+Python, check a record that claims another offset. Every unit is checked, no record beyond the readable position is
+added, and no lock is taken.
 """
 
 from libc.stdint cimport INT64_MIN, int32_t, int64_t, uint8_t
@@ -15,9 +17,11 @@ from mqfast.store.record.record cimport NOT_IN_QUEUE, REC_OK, Record, is_plain_r
 cdef int64_t AHEAD = 16 * UNIT_BYTES
 
 
-cdef bint is_full(const ReadLimits *limits, int64_t in_memory_from, int64_t count, int64_t total_bytes, int64_t messages, int64_t physical,
-                  int64_t size) noexcept nogil:
-    """Would a record of so many messages be too much, behind ``count`` messages of ``total_bytes``? The first record never is."""
+cdef bint is_full(const ReadLimits *limits, int64_t in_memory_from, int64_t count, int64_t total_bytes,
+                  int64_t messages, int64_t physical, int64_t size) noexcept nogil:
+    """Return True if a record of so many messages exceeds the limits, behind ``count`` messages of ``total_bytes``. The
+    first record never does.
+    """
     if count == 0:
         return False
     if count + messages > limits.count or total_bytes + size > limits.bytes:
@@ -27,8 +31,9 @@ cdef bint is_full(const ReadLimits *limits, int64_t in_memory_from, int64_t coun
     return total_bytes + size > limits.bytes_on_disk or count >= limits.count_on_disk
 
 
-cdef inline void fetch_ahead(const uint8_t *file, int64_t file_start, int64_t file_bytes, const uint8_t *unit) noexcept nogil:
-    """A batch is bound by cache misses: fetch the head and the tail of a record that comes soon."""
+cdef inline void fetch_ahead(const uint8_t *file, int64_t file_start, int64_t file_bytes,
+                             const uint8_t *unit) noexcept nogil:
+    """Prefetch the head and the tail of a later record: a batch is bound by cache misses."""
     cdef int64_t soon = mq_get64(unit + AHEAD) - file_start
     cdef int32_t size = mq_get32(unit + AHEAD + 8)
     if 0 <= soon <= file_bytes - size:
@@ -38,7 +43,9 @@ cdef inline void fetch_ahead(const uint8_t *file, int64_t file_start, int64_t fi
 
 
 cdef int check_record(UnitWalk *w, const uint8_t *p, int64_t available, bint ask) noexcept nogil:
-    """Parse the record of the unit: 0 when it belongs there and is wanted, 1 when a filter leaves it out, else a WalkStop."""
+    """Parse the record of the unit: 0 if it belongs there and matches, 1 if a filter rejects it, otherwise
+    a WalkStop.
+    """
     cdef Record r
     cdef const QueueState *q = w.queue
     cdef int outcome = parse_record(p, available, &r)
@@ -54,7 +61,7 @@ cdef int check_record(UnitWalk *w, const uint8_t *p, int64_t available, bint ask
 
 
 cdef inline int stop_at(UnitWalk *w, int64_t at, int64_t physical, int32_t size, int stop) noexcept nogil:
-    """Tell the caller about the unit where the walk stops."""
+    """Store the unit where the walk stops for the caller."""
     w.at = at
     w.physical = physical
     w.size = size
@@ -62,7 +69,9 @@ cdef inline int stop_at(UnitWalk *w, int64_t at, int64_t physical, int32_t size,
 
 
 cdef inline int judge_unit(UnitWalk *w, int64_t at, int64_t physical, int64_t tags_code) noexcept nogil:
-    """What the filters say of a unit: a Verdict, or WALK_ASK for the test in Python. A removed record is left out and not rejected."""
+    """Apply the filters to a unit: a Verdict, or WALK_ASK for the test in Python. A removed record is skipped and not
+    rejected.
+    """
     cdef int verdict = TAKE
     if physical < w.removed_until:
         return LEAVE
@@ -83,7 +92,8 @@ cdef int walk_units(UnitWalk *w) noexcept nogil:
     cdef const QueueState *q = w.queue
     cdef const uint8_t *units = w.units - w.units_start
     cdef const uint8_t *file = w.file
-    cdef int64_t file_start = w.file_start, file_bytes = w.file_bytes if file != NULL else 0, readable_end = w.readable_end
+    cdef int64_t file_start = w.file_start
+    cdef int64_t file_bytes = w.file_bytes if file != NULL else 0, readable_end = w.readable_end
     cdef int64_t at = w.at, units_end = w.units_end, last = min(min(units_end, w.scan_end), at + w.pause * UNIT_BYTES)
     # below both, nothing is full
     cdef int64_t few_bytes = min(limits.bytes, min(limits.bytes_in_memory, limits.bytes_on_disk))
@@ -131,11 +141,12 @@ cdef int walk_units(UnitWalk *w) noexcept nogil:
                 w.rejected = True
                 at += UNIT_BYTES
                 continue
-        # the record lies in the log, and where readers may look
+        # the record is in the log and readable
         mq_assert(physical >= file_start, physical, file_start)
         mq_assert(size > 0, size, 0)
         mq_assert(physical + size <= file_start + file_bytes, physical + size, file_start + file_bytes)
-        mq_assert(physical + size <= (readable_end if not mq_planted("read") else physical), physical + size, readable_end)
+        mq_assert(physical + size <= (readable_end if not mq_planted("read") else physical), physical + size,
+                  readable_end)
         if add_hit(hits, p, at // UNIT_BYTES, size) < 0:
             return WALK_NO_MEMORY
         at += UNIT_BYTES

@@ -771,8 +771,7 @@ def search(
     return out, newest.end_timestamp, newest.end_offset
 
 
-# --- sizes of an undescribed file
-# --------------------------------------------------------------------------------------
+# --- sizes of an undescribed file ------------------------------------------------------------------------------------
 
 
 @cython.no_gc_clear

@@ -1,1 +1,1 @@
-"""The Python side of a put: calls, producers, results, batches."""
+"""Puts: calls, producers, results, batches."""

@@ -1,4 +1,4 @@
-# The bodies of one put_many: where each stands and how long it is, held until this goes.
+# The bodies of a put_many: pointers and sizes, held as long as this object exists.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from mqfast.store.log.append cimport BodyList
 from mqfast.store.record.arrow cimport ArrowArrayStream, ArrowSchema
@@ -7,11 +7,11 @@ from mqfast.store.record.arrow cimport ArrowArrayStream, ArrowSchema
 cdef class Bodies:
     cdef BodyList list_
     cdef Py_ssize_t count
-    cdef list items             # the bodies as objects; None: `view` or `chunks` have them all
+    cdef list items             # the bodies as objects; None: `view` or `chunks` have all bodies
     cdef Py_buffer *views       # of items that are no bytes
     cdef Py_ssize_t viewed
-    cdef Py_buffer view         # of an array whose rows they are
-    cdef bint rows              # ... is held
+    cdef Py_buffer view         # of an array whose rows are the bodies
+    cdef bint rows              # the view is held
     cdef int64_t row_bytes
     cdef int32_t size_of(self, Py_ssize_t i) noexcept
     cdef int take_room(self) except -1

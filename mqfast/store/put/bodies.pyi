@@ -1,4 +1,4 @@
-"""Types of bodies.pyx; what each part does is described there."""
+"""Types of bodies.pyx."""
 
 from typing import final
 

@@ -1,8 +1,9 @@
-"""What put_many may be given, as pointers and sizes: a sequence of bytes-like objects, an array whose rows are the bodies, or Arrow arrays.
+"""The bodies of put_many as pointers and sizes: a sequence of bytes-like objects, an array whose rows are the bodies,
+or Arrow arrays.
 
-It must never make a Python object for a row, never need numpy or pyarrow, and never read a body: whoever puts does, while this holds them.
-Arrays come by the buffer protocol, Arrow by its C data interface (arrow.pyx), whose producer answers for its offsets; signs and order
-of these are checked.
+No Python object is made for a row, numpy and pyarrow are not needed, and no body is read here: the put reads while this
+object holds the memory. Arrays come by the buffer protocol, Arrow by its C data interface (arrow.pyx). The producer
+guarantees the offsets; their signs and order are checked.
 """
 
 cimport cython
@@ -24,7 +25,7 @@ from mqfast.store.record.arrow cimport ArrowArray, ArrowArrayStream, ArrowSchema
 
 from mqfast.errors import MessageIllegal, MessageTooLarge
 
-cdef uint8_t NOTHING = 0        # where a body of 0 bytes stands when its array has no memory
+cdef uint8_t NOTHING = 0        # the address of a body of 0 bytes in an array without memory
 
 
 cdef object _too_large(int64_t i, int64_t limit, int64_t size):
@@ -32,8 +33,8 @@ cdef object _too_large(int64_t i, int64_t limit, int64_t size):
 
 
 cdef int borrow_body(object body, Py_buffer *view) except -1:
-    """The bytes of one body, to be released. Raises: TypeError, BufferError, ValueError where it has none in a row; so does an array of objects, whose
-    bytes are pointers.
+    """Borrow the bytes of a body, to be released. Raises: TypeError, BufferError, ValueError for an object without
+    contiguous bytes, or an array of objects, whose bytes are pointers.
     """
     PyObject_GetBuffer(body, view, PyBUF_ND | PyBUF_FORMAT)
     if view.format != NULL and strchr(view.format, 79) != NULL:     # O
@@ -45,7 +46,9 @@ cdef int borrow_body(object body, Py_buffer *view) except -1:
 @cython.no_gc_clear
 @cython.final
 cdef class Bodies:
-    """Thread: one. The pointers count while it lives, after ``fill``, also without the GIL."""
+    """The bodies of a put. Thread: a single thread. The pointers are valid while this object exists, after ``fill``,
+    also without the GIL.
+    """
 
     def __dealloc__(self):
         cdef Py_ssize_t i
@@ -58,7 +61,9 @@ cdef class Bodies:
         PyMem_Free(self.list_.sizes)
 
     cdef bint take_rows(self, object many) except -1:
-        """Rows of a two-dimensional array, or the elements of fixed-size bytes, void and records of a one-dimensional one."""
+        """Take the rows of a two-dimensional array, or the elements of fixed-size bytes, void and records of a
+        one-dimensional array.
+        """
         cdef bint rows = False
         cdef bytes kind
         try:
@@ -71,7 +76,8 @@ cdef class Bodies:
                 rows = self.view.shape[1] <= 1 or self.view.strides[1] == self.view.itemsize
                 self.row_bytes = self.view.shape[1] * self.view.itemsize
             elif self.view.ndim == 1:
-                rows = kind.startswith(b"T{") or (kind.endswith((b"s", b"x")) and (kind.rstrip(b"sx") or b"1").isdigit())
+                rows = (kind.startswith(b"T{")
+                        or (kind.endswith((b"s", b"x")) and (kind.rstrip(b"sx") or b"1").isdigit()))
                 self.row_bytes = self.view.itemsize
         if not rows:
             PyBuffer_Release(&self.view)
@@ -81,7 +87,7 @@ cdef class Bodies:
         return True
 
     cdef bint take_chunks(self, object many) except -1:
-        """An Arrow array or a stream of them, if they are binary or text."""
+        """Take an Arrow array or a stream of arrays, of binary or text."""
         cdef ArrowArrayStream *stream
         cdef ArrowArray *array
         cdef ArrowSchema *schema
@@ -120,14 +126,16 @@ cdef class Bodies:
         for capsule in chunks:
             array = <ArrowArray *> PyCapsule_GetPointer(capsule, "arrow_array")
             if array.length < 0 or array.offset < 0:
-                raise MessageIllegal(f"bodies: expected a length and an offset from 0 on, found {array.length} and {array.offset}")
+                raise MessageIllegal(f"bodies: expected a length and an offset from 0 on, found {array.length} and "
+                                     f"{array.offset}")
             self.count += array.length
         self.chunks = chunks
         return True
 
     cdef broken(self, ArrowArrayStream *stream, int rc):
         cdef const char *why = stream.get_last_error(stream)
-        return MessageIllegal(f"bodies: the Arrow stream failed ({rc}): {'' if why == NULL else (<bytes> why).decode(errors='replace')}")
+        return MessageIllegal(f"bodies: the Arrow stream failed ({rc}): "
+                              f"{'' if why == NULL else (<bytes> why).decode(errors='replace')}")
 
     cdef bint understands(self, ArrowSchema *schema) except -1:
         self.format = <bytes> schema.format
@@ -139,7 +147,7 @@ cdef class Bodies:
         return self.format in (b"z", b"Z", b"u", b"U")
 
     cdef int fill(self, int64_t limit) except -1:
-        """Set the pointers and sizes. Raises: MessageIllegal, MessageTooLarge, naming the first body that is refused."""
+        """Set the pointers and sizes. Raises: MessageIllegal, MessageTooLarge, naming the first refused body."""
         if self.items is not None:
             return self.fill_items(limit)
         return self.fill_rows(limit) if self.chunks is None else self.fill_chunks(limit)
@@ -174,7 +182,8 @@ cdef class Bodies:
                 try:
                     borrow_body(body, &self.views[self.viewed])
                 except (TypeError, BufferError, ValueError) as error:
-                    raise MessageIllegal(f"body {i}: expected a contiguous bytes-like object, found {type(body).__name__}") from error
+                    raise MessageIllegal(f"body {i}: expected a contiguous bytes-like object, found "
+                                         f"{type(body).__name__}") from error
                 at[i] = <const uint8_t *> self.views[self.viewed].buf
                 size = self.views[self.viewed].len
                 self.viewed += 1
@@ -210,7 +219,8 @@ cdef class Bodies:
             if array.length == 0:
                 continue
             if array.n_buffers != (2 if fixed else 3) or (not fixed and array.buffers[1] == NULL):
-                raise MessageIllegal(f"bodies: expected an Arrow array of {2 if fixed else 3} buffers, found {array.n_buffers}")
+                raise MessageIllegal(f"bodies: expected an Arrow array of {2 if fixed else 3} buffers, found "
+                                     f"{array.n_buffers}")
             bits = <const uint8_t *> array.buffers[0] if array.null_count != 0 else NULL
             short_offsets = <const int32_t *> array.buffers[1]
             long_offsets = <const int64_t *> array.buffers[1]
@@ -231,7 +241,8 @@ cdef class Bodies:
                     first = short_offsets[place]
                     size = <int64_t> short_offsets[place + 1] - first
                 if first < 0 or size < 0 or (empty and first + size > 0):
-                    raise MessageIllegal(f"body {done}: expected rising Arrow offsets, found {first} and {first + size}")
+                    raise MessageIllegal(f"body {done}: expected rising Arrow offsets, found {first} and "
+                                         f"{first + size}")
                 if size > limit:
                     raise _too_large(done, limit, size)
                 at[done] = data + first
@@ -240,18 +251,19 @@ cdef class Bodies:
         return 0
 
     cdef list objects(self):
-        """The bodies as objects: copies where they are none yet."""
+        """Return the bodies as objects: copies unless they are objects already."""
         cdef Py_ssize_t i
         if self.items is not None:
             return self.items
         self.fill((<int64_t> 1 << 31) - 1)
         if self.list_.at == NULL:
-            return [(<const char *> self.list_.rows + i * self.list_.step)[:self.list_.row_bytes] for i in range(self.count)]
+            return [(<const char *> self.list_.rows + i * self.list_.step)[:self.list_.row_bytes]
+                    for i in range(self.count)]
         return [(<const char *> self.list_.at[i])[:self.list_.sizes[i]] for i in range(self.count)]
 
 
 cdef Bodies bodies_of(object many):
-    """Hold the bodies; nothing is looked at yet. Raises: MessageIllegal for what is not several."""
+    """Hold the bodies without reading them. Raises: MessageIllegal for an object that is not several bodies."""
     cdef Bodies found = Bodies.__new__(Bodies)
     if type(many) is not list and type(many) is not tuple:
         if PyObject_CheckBuffer(many):
@@ -261,7 +273,7 @@ cdef Bodies bodies_of(object many):
             if found.take_chunks(many):
                 return found
     try:
-        # a new list of its own, so that the items stay referenced while the GIL is away
+        # a separate list, so that the items stay referenced while the GIL is released
         found.items = list(many)
     except TypeError:
         raise MessageIllegal(f"bodies: expected several, found {type(many).__name__}") from None

@@ -1,4 +1,4 @@
-"""Types of encoded.pyx; what each part does is described there."""
+"""Types of encoded.pyx."""
 
 from mqfast.message import Body
 from mqfast.store.core import Core

@@ -1,8 +1,8 @@
-"""Puts of fields that are ready bytes: what a broker has of a request, and stored records under another topic (RocketMQ: MessageExtBrokerInner,
-MessageExtEncoder).
+"""Puts of encoded fields: the fields of a broker's request, and stored records under another topic (RocketMQ:
+MessageExtBrokerInner, MessageExtEncoder).
 
-It must never make a Python object for a field, never keep a buffer of the caller, and never write a byte before every check has passed. The checks and
-the append are those of put_record.pyx.
+No Python object is made for a field, no buffer of the caller is kept, and no byte is written before every check has
+passed. Checks and append: put_record.pyx.
 """
 
 from cpython.buffer cimport PyBuffer_Release
@@ -51,7 +51,7 @@ cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object value, int *overflow) except? -1
     bint PyLong_CheckExact(object value)
 
-# The number of a short int without a call; 0: it is longer, or this Python does not tell.
+# The value of a short int without a call; 0: the int is longer, or this Python does not expose the value.
 cdef extern from *:
     """
     static inline int mq_short_int(PyObject *value, long long *number) {
@@ -79,7 +79,7 @@ cdef int64_t MIN_LONG = -MAX_LONG - 1
 cdef int HEAD_BYTES = 20        # of a batch element: size, magic, CRC, flag, length of the body
 
 
-# --- the fields ----------------------------------------------------------------------------------------------------------
+# --- the fields ------------------------------------------------------------------------------------------------------
 
 cdef inline int64_t whole(object value, str what, int64_t low, int64_t high) except? -1:
     cdef long long number
@@ -116,9 +116,9 @@ cdef inline const uint8_t *_host(object host, str what, Draft *d, int32_t v6) ex
     return <const uint8_t *> PyBytes_AS_STRING(host)
 
 
-cdef inline int _fill(Core e, Draft *d, object topic, object queue_id, object sys_flag, object born_timestamp, object born_host, object store_host,
-                      object reconsume_times) except -1:
-    """What the records of a put have in common; the arguments keep the bytes."""
+cdef inline int _fill(Core e, Draft *d, object topic, object queue_id, object sys_flag, object born_timestamp,
+                      object born_host, object store_host, object reconsume_times) except -1:
+    """Fill the common fields of the records of a put; the arguments keep the bytes."""
     _ready(topic, "topic")
     if PyBytes_GET_SIZE(topic) > 255:
         raise TopicTooLong(f"topic: expected at most 255 bytes, found {PyBytes_GET_SIZE(topic)}: {topic[:40]!r}...")
@@ -138,7 +138,8 @@ cdef inline int _fill(Core e, Draft *d, object topic, object queue_id, object sy
 
 cdef inline int _fill_properties(Draft *d, bytes properties) except -1:
     if PyBytes_GET_SIZE(properties) > MAX_PROPERTIES:
-        raise PropertiesTooLong(f"properties: expected at most {MAX_PROPERTIES} bytes, found {PyBytes_GET_SIZE(properties)}")
+        raise PropertiesTooLong(f"properties: expected at most {MAX_PROPERTIES} bytes, found "
+                                f"{PyBytes_GET_SIZE(properties)}")
     d.properties = <const uint8_t *> PyBytes_AS_STRING(properties)
     d.properties_bytes = <int32_t> PyBytes_GET_SIZE(properties)
     return 0
@@ -151,7 +152,8 @@ cdef inline int _borrow(object body, Py_buffer *view) except -1:
         raise MessageIllegal(f"body: expected a contiguous bytes-like object, found {type(body).__name__}") from error
 
 
-cdef inline int _append(Core e, Draft *d, const uint8_t *body, Py_ssize_t n, bytes properties, const PropertyRefs *f, Appended *out) except -1:
+cdef inline int _append(Core e, Draft *d, const uint8_t *body, Py_ssize_t n, bytes properties, const PropertyRefs *f,
+                        Appended *out) except -1:
     if n > e.max_body:
         raise MessageTooLarge(f"body: expected at most {e.max_body} bytes, found {n}")
     d.body = body
@@ -167,19 +169,22 @@ cdef inline int _answer(Core e, PutResult r, const Appended *out, object store_h
     return 0
 
 
-# --- one record ----------------------------------------------------------------------------------------------------------
+# --- a record --------------------------------------------------------------------------------------------------------
 
-def put_encoded(Core self not None, topic, queue_id, body, properties=b"", flag=0, sys_flag=0, born_timestamp=None, born_host=None,
-                store_host=None, reconsume_times=0, prepared_transaction_offset=0, wait=True, PutResult result=None) -> PutResult:
-    """Store one message whose fields are ready bytes: the record that ``MessageStore.put_message`` makes of the same fields.
+def put_encoded(Core self not None, topic, queue_id, body, properties=b"", flag=0, sys_flag=0, born_timestamp=None,
+                born_host=None, store_host=None, reconsume_times=0, prepared_transaction_offset=0, wait=True,
+                PutResult result=None) -> PutResult:
+    """Store a message with encoded fields: the record that ``MessageStore.put_message`` makes of the same fields.
 
-    Args: topic: bytes, UTF-8; body: any contiguous buffer; properties: the property string, stored unchanged; sys_flag: with the transaction bits
-    of a half, commit or rollback message (prepared and rolled back ones get queue offset 0 and no unit), its host bits are set from the hosts;
-    born_timestamp: ms since the epoch, None for now; born_host, store_host: address and port as 8 bytes (IPv4) or 20 (IPv6), None for the configured
-    ones; wait: with sync flush, wait for the disk, unless the properties have a WAIT that is not ``true``; result: a PutResult that only the caller
-    has, to be filled instead of a new one.
-    Returns: PutResult. Raises: MessageIllegal (MessageTooLarge, PropertiesTooLong, TopicTooLong) before any byte is written; otherwise as
-    MessageStore.put. Thread: any. GIL: kept, but while it waits. Durability: as MessageStore.put.
+    Args: topic: bytes, UTF-8; body: any contiguous buffer; properties: the property string, stored unchanged; sys_flag:
+    with the transaction bits of a half, commit or rollback message (prepared and rolled back messages get queue offset
+    0 and no unit); the host bits are set from the hosts; born_timestamp: ms since the epoch, None for now; born_host,
+    store_host: address and port as 8 bytes (IPv4) or 20 (IPv6), None for the configured hosts; wait: with sync flush,
+    wait for the disk, unless the properties have a WAIT that is not ``true``; result: a PutResult without other
+    references, to be filled instead of a new object.
+    Returns: PutResult. Raises: MessageIllegal (MessageTooLarge, PropertiesTooLong, TopicTooLong) before any byte is
+    written; otherwise as MessageStore.put. Thread: any. GIL: released only during a wait. Durability: as
+    MessageStore.put.
     Source: DefaultMessageStore.putMessage with a MessageExtBrokerInner; WAIT: Message.isWaitStoreMsgOK.
     """
     cdef Draft d
@@ -204,18 +209,22 @@ def put_encoded(Core self not None, topic, queue_id, body, properties=b"", flag=
             _append(self, &d, <const uint8_t *> view.buf, view.len, text, &f, &out)
         finally:
             PyBuffer_Release(&view)
-    _answer(self, result, &out, self.store_host if store_host is None else store_host, self.sync_flush and wait and waits_for_disk(&f))
+    _answer(self, result, &out, self.store_host if store_host is None else store_host, self.sync_flush and wait
+            and waits_for_disk(&f))
     return result
 
 
-def put_stored(Core self not None, physical_offset, topic=None, queue_id=None, properties=None, *, sys_flag=None, born_timestamp=None,
-               store_host=None, reconsume_times=None, prepared_transaction_offset=None, wait=True, PutResult result=None) -> PutResult:
-    """Store the message at a physical offset of this log once more, under another topic, queue or properties.
+def put_stored(Core self not None, physical_offset, topic=None, queue_id=None, properties=None, *, sys_flag=None,
+               born_timestamp=None, store_host=None, reconsume_times=None, prepared_transaction_offset=None, wait=True,
+               PutResult result=None) -> PutResult:
+    """Store the message at a physical offset of this log again, under another topic, queue or properties.
 
-    The body is not decoded: its checksum is compared, then it is copied from the log to its end. For delays, retries, transactions and timers.
-    Args: physical_offset: of a whole record that readers may see; every other argument: as put_encoded, and None for what the record has.
-    properties: never with the checksum property of another record. flag and born host stay.
-    Returns: PutResult. Raises: OffsetError outside the log; CorruptFile when no record starts there or its CRC is wrong; else as put_encoded.
+    The body is not decoded: its checksum is compared, then the body is copied from the log to its end. For delays,
+    retries, transactions and timers.
+    Args: physical_offset: of a whole readable record; every other argument: as put_encoded, None keeps the record's
+    value. properties: never with the checksum property of another record. flag and born host are kept.
+    Returns: PutResult. Raises: OffsetError outside the log; CorruptFile if no record starts there or its CRC is wrong;
+    otherwise as put_encoded.
     GIL: released while the stored body is read. Durability: as MessageStore.put.
     Source: ScheduleMessageService.messageTimeUp, EndTransactionProcessor.endMessageTransaction.
     """
@@ -231,7 +240,8 @@ def put_stored(Core self not None, physical_offset, topic=None, queue_id=None, p
     with nogil:             # pages that are not in memory are read here, not under the put lock
         whole_body = check_crc(stored.p, r, False)
     if not whole_body:
-        raise CorruptFile("body CRC differs", path=self.log.path, offset=physical_offset, expected=r.body_crc, found="another")
+        raise CorruptFile("body CRC differs", path=self.log.path, offset=physical_offset, expected=r.body_crc,
+                          found="another")
     if store_host is None:
         store_host = (<const char *> r.store_host)[:r.store_host_bytes]
     _ready(store_host, "store_host")
@@ -258,17 +268,19 @@ def put_stored(Core self not None, physical_offset, topic=None, queue_id=None, p
     return result
 
 
-# --- a batch as a client sends it ----------------------------------------------------------------------------------------
+# --- a client's batch ------------------------------------------------------------------------------------------------
 
-def put_batch_encoded(Core self not None, topic, queue_id, body, properties=b"", sys_flag=0, born_timestamp=None, born_host=None,
-                      store_host=None, reconsume_times=0, wait=True) -> BatchResult:
-    """Store the messages of a client's batch, as its request (code 320) has them: all or none, next to each other, with one store time.
+def put_batch_encoded(Core self not None, topic, queue_id, body, properties=b"", sys_flag=0, born_timestamp=None,
+                      born_host=None, store_host=None, reconsume_times=0, wait=True) -> BatchResult:
+    """Store the messages of a client's batch, as encoded in its request (code 320): all or none, adjacent, with the
+    same store time.
 
-    Args: body: the encoded messages, one behind the other: for each size, magic code, CRC (these three are not used), flag, length and bytes of the
-    body, length and bytes of the properties; properties: of the batch itself, which are not stored (as since RocketMQ 5.5), but whose WAIT and DELAY
-    count; the rest, as in put_encoded, is of every message.
-    Returns: BatchResult, in order. Raises: MessageIllegal, naming the message and its place in the body, for a batch that is cut short, empty, delayed
-    or transactional; MessageTooLarge when together they exceed ``max_message_bytes`` or a log file; else as put_encoded. Then nothing was written.
+    Args: body: the encoded messages, adjacent: for each size, magic code, CRC (these three are not used), flag, length
+    and bytes of the body, length and bytes of the properties; properties: of the batch itself, which are not stored (as
+    since RocketMQ 5.5), but whose WAIT and DELAY count; the other arguments, as in put_encoded, apply to every message.
+    Returns: BatchResult, in order. Raises: MessageIllegal, naming the message and its position in the body, for a batch
+    that is cut short, empty, delayed or transactional; MessageTooLarge if together they exceed ``max_message_bytes`` or
+    a log file; otherwise as put_encoded. Then nothing was written.
     Durability: a process killed in the middle of the append may leave the first of them, as in RocketMQ.
     Source: MessageExtEncoder.encode(MessageExtBatch, PutMessageContext), CommitLog.asyncPutMessages.
     """
@@ -282,9 +294,11 @@ def put_batch_encoded(Core self not None, topic, queue_id, body, properties=b"",
     if d.sys_flag & TRANSACTION_MASK:
         raise MessageIllegal("batch: expected no transaction bits in sys_flag")
     if d.sys_flag & INNER_BATCH:
-        raise MessageIllegal("batch: expected no inner batch bit in sys_flag; an inner batch is one message, for put_encoded")
+        raise MessageIllegal("batch: expected no inner batch bit in sys_flag; an inner batch is one message, for "
+                             "put_encoded")
     _ready(properties, "properties")
-    find_properties(<const uint8_t *> PyBytes_AS_STRING(properties), <int32_t> min(PyBytes_GET_SIZE(properties), <Py_ssize_t> MAX_INT), &f)
+    find_properties(<const uint8_t *> PyBytes_AS_STRING(properties),
+                    <int32_t> min(PyBytes_GET_SIZE(properties), <Py_ssize_t> MAX_INT), &f)
     wait = wait and waits_for_disk(&f)
     if f.delay != NULL and parse_int(f.delay, f.delay_bytes, 0) > 0:
         raise MessageIllegal("batch: expected no delay level")
@@ -308,7 +322,7 @@ def put_batch_encoded(Core self not None, topic, queue_id, body, properties=b"",
     return result
 
 
-# Where the parts of a batch element stand.
+# The positions of the parts of a batch element.
 cdef struct Part:
     int32_t flag
     int64_t body
@@ -319,7 +333,7 @@ cdef struct Part:
 
 
 cdef bint _read_part(const uint8_t *p, int64_t n, int64_t at, Part *part) noexcept nogil:
-    """The element at `at` of a batch of n bytes; False: it is not whole."""
+    """Parse the element at `at` of a batch of n bytes; False for an incomplete element."""
     if n - at < HEAD_BYTES:
         return False
     part.flag = mq_get32(p + at + 12)
@@ -334,7 +348,9 @@ cdef bint _read_part(const uint8_t *p, int64_t n, int64_t at, Part *part) noexce
 
 
 cdef int _encode_batch(Core e, Draft *d, const uint8_t *p, int64_t n, Block *b) except -1:
-    """The records of a batch body, and what the append of each needs. The body may change meanwhile: it is read with care, each part once."""
+    """Encode the records of a batch body, with the data for the append of each. The body may change meanwhile, so each
+    part is read once.
+    """
     cdef Part part
     cdef PropertyRefs f
     cdef Element *element
@@ -346,9 +362,11 @@ cdef int _encode_batch(Core e, Draft *d, const uint8_t *p, int64_t n, Block *b) 
     around = measure(e, d, False)
     while at < n:
         if not _read_part(p, n, at, &part):
-            raise MessageIllegal(f"batch: message {count} at byte {at} of the body: expected a whole message, found {n - at} bytes that are none")
+            raise MessageIllegal(f"batch: message {count} at byte {at} of the body: expected a whole message, found "
+                                 f"{n - at} bytes that are none")
         if part.body_bytes > e.max_body:
-            raise MessageTooLarge(f"batch: message {count}: expected a body of at most {e.max_body} bytes, found {part.body_bytes}")
+            raise MessageTooLarge(f"batch: message {count}: expected a body of at most {e.max_body} bytes, found "
+                                  f"{part.body_bytes}")
         total += around + part.body_bytes + part.properties_bytes
         at = part.end
         count += 1
@@ -371,7 +389,7 @@ cdef int _encode_batch(Core e, Draft *d, const uint8_t *p, int64_t n, Block *b) 
         d.body_bytes = part.body_bytes
         d.properties = p + part.properties
         d.properties_bytes = part.properties_bytes
-        size = measure(e, d, False)     # the properties of a batch are stored as they came, as in RocketMQ
+        size = measure(e, d, False)     # the properties of a batch are stored unchanged, as in RocketMQ
         find_properties(d.properties, d.properties_bytes, &f)
         if e.multi_dispatch and f.multi_dispatch != NULL:
             raise MessageIllegal(f"batch: message {i}: light queues must be put one by one")

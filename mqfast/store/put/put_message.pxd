@@ -13,7 +13,7 @@ cdef class PutPath(StoreBase):
     cdef object last_tags
     cdef int64_t last_queue_id
     cdef BoundProducer last_producer
-    cdef bytes last_tail                # of the producer made last
+    cdef bytes last_tail                # of the newest producer
     cdef inline PutResult fresh_result(self)
     cdef BoundProducer producer_of(self, object topic, int64_t queue_id, object tags)
     cdef PutResult put_plain(self, object topic, object body, object queue_id, object tags, object keys)
@@ -27,13 +27,14 @@ cdef class BoundProducer:
     cdef readonly ConsumeQueue queue
     cdef QueueState *q
     cdef LogState *state
-    cdef bint general                   # records that are not the simple kind
-    cdef int64_t most_bytes             # body and key that are certainly not too large
-    cdef bytes tail                     # what the template's points to
+    cdef bint general                   # records of other than the simple kind
+    cdef int64_t most_bytes             # body and key up to this size are certainly not too large
+    cdef bytes tail                     # owner of the template's tail
     cdef Template template
     cdef int fill_template(self, bytes topic, bytes properties) except -1
     cdef int rebind(self) except -1
     cdef int check_size(self, int64_t body_bytes, int64_t key_bytes) except -1
     cdef inline int append(self, object body, object key, Appended *out) except -1
     cdef int append_any(self, object body, object key, Appended *out) except -1
-    cdef int append_bytes(self, const uint8_t *body, int64_t body_bytes, const uint8_t *key, int32_t key_bytes, Appended *out) except -1
+    cdef int append_bytes(self, const uint8_t *body, int64_t body_bytes, const uint8_t *key, int32_t key_bytes,
+                          Appended *out) except -1

@@ -1,4 +1,4 @@
-"""Types of put_message.pyx; what each part does is described there."""
+"""Types of put_message.pyx."""
 
 from collections.abc import Iterable
 from typing import NoReturn, Unpack, final

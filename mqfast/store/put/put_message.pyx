@@ -1,8 +1,9 @@
-"""put: from a Python call to a record in the log, and the bound producer (RocketMQ: DefaultMessageStore.putMessage). Messages of any kind go
-through put_record.pyx.
+"""put: from a Python call to a record in the log, and the bound producer (RocketMQ: DefaultMessageStore.putMessage).
+Messages of any kind go through put_record.pyx.
 
-It must never write a byte before every check has passed, never hold the put lock while it may wait for the GIL, and never let a body that
-changes while it is copied leave a record whose CRC is wrong. The bound producer is the hot loop: everything constant is encoded once.
+No byte is written before every check has passed, and the put lock is never held during a wait for the GIL. A body that
+changes during the copy never leaves a record with a wrong CRC. The bound producer is the hot loop: everything constant
+is encoded once.
 """
 
 
@@ -42,7 +43,7 @@ cdef object ZERO = 0
 
 
 cdef list listed(object many, str what):
-    """A new list of its own, so that the items stay referenced while the GIL is away."""
+    """Return a separate list, so that the items stay referenced while the GIL is released."""
     try:
         return list(many)
     except TypeError:
@@ -57,27 +58,27 @@ cdef object joined(object keys):
 
 
 cdef object no_text(object body):
-    """The body of a put, which is bytes; only that of a Message may be a text."""
+    """Return the body of a put, which is bytes; only a Message's body may be a text."""
     if isinstance(body, str):
         raise MessageIllegal("body: expected a contiguous bytes-like object, found str")
     return body
 
 
-cdef Py_ssize_t MOST_PRODUCERS = 4096       # kept for who puts without one of its own: some 2 KB each
+cdef Py_ssize_t MOST_PRODUCERS = 4096       # cached for puts without an explicit producer: some 2 KB each
 
 
 @cython.no_gc_clear
 cdef class PutPath(StoreBase):
-    """Everything of a put that must be fast; MessageStore is built on it."""
+    """The fast part of a put; the base of MessageStore."""
 
     def _bind(self, Core engine not None):
-        """Connect the engine. Once, before the first put."""
+        """Connect the engine. Called once, before the first put."""
         self.engine = engine
         self.producers = {}
         self.last_queue_id = -1
 
     cdef inline PutResult fresh_result(self):
-        """Before the append: what raises MemoryError has stored nothing."""
+        """Make the result before the append: after a MemoryError nothing is stored."""
         cdef PutResult r = PutResult.__new__(PutResult)
         r.host = self.engine.store_host
         return r
@@ -96,7 +97,7 @@ cdef class PutPath(StoreBase):
             key = (topic, queue_id, tags)
             try:
                 p = self.producers.get(key)
-            except TypeError:       # no text, and no key of a dict either: a producer says so
+            except TypeError:       # neither text nor hashable: the producer raises the error
                 p = None
             if p is None:
                 p = BoundProducer(self, topic, queue_id, tags)
@@ -110,38 +111,47 @@ cdef class PutPath(StoreBase):
         return p
 
     def producer(self, topic, queue_id=0, tags=None) -> BoundProducer:
-        """A producer with bound topic, queue and tags. ``producer.put(body)`` and ``producer.put(body, key)`` are for hot loops.
+        """Create a producer with bound topic, queue and tags. ``producer.put(body)`` and ``producer.put(body, key)``
+        are for hot loops.
 
         Raises: MessageIllegal, TopicTooLong.
         """
         return BoundProducer(self, topic, queue_id, tags)
 
-    def put(self, topic, body, queue_id=0, tags=None, keys=None, properties=None, *, flag=0, sys_flag=0, born_timestamp=None, born_host=None,
+    def put(self, topic, body, queue_id=0, tags=None, keys=None, properties=None, *, flag=0, sys_flag=0,
+            born_timestamp=None, born_host=None,
             store_host=None, reconsume_times=0, prepared_transaction_offset=0, wait_store_ok=True):
-        """Store one message.
+        """Store a message.
 
-        Args: body: bytes-like. keys: one key, or several (joined by blanks). properties: a mapping, or the encoded property string as bytes.
-        born_timestamp: ms, default the store time. born_host, store_host: ``address:port``. wait_store_ok: with sync flush, wait for the disk.
-        A call with one of the fields behind ``properties`` is ``put_message`` of a Message with all of them.
-        Returns: PutResult. Raises: MessageIllegal (MessageTooLarge, PropertiesTooLong, TopicTooLong) before any byte is written; DiskFull, PageCacheBusy,
-        PoolExhausted, NotMaster (nothing written); FlushError, StoreFailed, StoreClosed, StoreForked.
-        Durability: async flush: the message survives a killed process; a power cut loses messages since the last flush (docs/durability.md).
-        Sync flush: the message survives a power cut if the status is PUT_OK. With the transient pool and async flush a killed process loses the last commit interval.
+        Args: body: bytes-like. keys: a key, or several (joined by blanks). properties: a mapping, or the encoded
+        property string as bytes. born_timestamp: ms, default the store time. born_host, store_host: ``address:port``.
+        wait_store_ok: with sync flush, wait for the disk. A call with a field behind ``properties`` is ``put_message``
+        of a Message with all of the fields.
+        Returns: PutResult. Raises: MessageIllegal (MessageTooLarge, PropertiesTooLong, TopicTooLong) before any byte is
+        written; DiskFull, PageCacheBusy, PoolExhausted, NotMaster (nothing written); FlushError, StoreFailed,
+        StoreClosed, StoreForked.
+        Durability: async flush: the message survives a killed process; a power cut loses messages since the last flush
+        (docs/durability.md). Sync flush: the message survives a power cut if the status is PUT_OK. With the transient
+        pool and async flush a killed process loses the last commit interval.
         Source: DefaultMessageStore.putMessage.
         """
-        if (properties is None and flag is ZERO and sys_flag is ZERO and born_timestamp is None and born_host is None and store_host is None
+        if (properties is None and flag is ZERO and sys_flag is ZERO and born_timestamp is None and born_host is None
+            and store_host is None
                 and reconsume_times is ZERO and prepared_transaction_offset is ZERO and wait_store_ok is True):
             return self.put_plain(topic, body, queue_id, tags, keys)
-        return put_slow(self.engine, Message(topic, no_text(body), queue_id, tags, keys, properties, flag=flag, sys_flag=sys_flag, born_timestamp=born_timestamp,
-                                                born_host=born_host, store_host=store_host, reconsume_times=reconsume_times,
-                                                prepared_transaction_offset=prepared_transaction_offset, wait_store_ok=wait_store_ok), True)
+        message = Message(topic, no_text(body), queue_id, tags, keys, properties, flag=flag, sys_flag=sys_flag,
+                          born_timestamp=born_timestamp, born_host=born_host, store_host=store_host,
+                          reconsume_times=reconsume_times, prepared_transaction_offset=prepared_transaction_offset,
+                          wait_store_ok=wait_store_ok)
+        return put_slow(self.engine, message, True)
 
     cdef PutResult put_plain(self, object topic, object body, object queue_id, object tags, object keys):
-        """put of topic, body, queue, tags and keys, as most calls are."""
+        """Put topic, body, queue, tags and keys, the arguments of most calls."""
         cdef PutResult r
         cdef Appended out
         cdef int outcome = OK
-        cdef BoundProducer p = self.producer_of(topic, 0 if queue_id is ZERO else integer(queue_id, "queue_id", 0, MAX_INT), tags)
+        cdef BoundProducer p = self.producer_of(
+            topic, 0 if queue_id is ZERO else integer(queue_id, "queue_id", 0, MAX_INT), tags)
         if p.general:
             return put_slow(self.engine, Message(topic, no_text(body), queue_id, tags, keys), True)
         if keys is not None and type(keys) is not str:
@@ -154,29 +164,33 @@ cdef class PutPath(StoreBase):
         return r
 
     def put_message(self, message: Message) -> PutResult:
-        """Store one Message. Returns and raises the same as put."""
+        """Store a Message. Returns and raises the same as put."""
         return put_slow(self.engine, message, True)
 
     def put_nowait(self, topic, body, queue_id=0, tags=None, keys=None, properties=None, **options) -> Ticket:
-        """Store one message without waiting for the disk. Args: the same as put. Returns: Ticket, which can wait."""
+        """Store a message without waiting for the disk. Args: the same as put. Returns: Ticket, which can wait."""
         ticket = Ticket(self.engine, None)
-        ticket.result = put_slow(self.engine, Message(topic, no_text(body), queue_id, tags, keys, properties, **options), False)
+        ticket.result = put_slow(self.engine, Message(topic, no_text(body), queue_id, tags, keys, properties,
+                                                      **options), False)
         return ticket
 
     def put_many(self, topic, bodies, queue_id=0, tags=None) -> BatchResult:
-        """Store many independent messages of one queue. The GIL is released once for all of them.
+        """Store many independent messages of a queue. The GIL is released once for all of them.
 
-        Args: bodies: a sequence of bytes-like objects, a two-dimensional array (one body per row), a one-dimensional array of fixed-size bytes,
-        void or records (buffer protocol, numpy), or an Arrow array, chunked array or column of binary or text. Arrays need no object per body.
-        All bodies are read before the call returns. Returns: BatchResult, in order.
-        Raises: the same as put, for the first invalid body, before anything is written; DiskFull may leave a first part stored.
+        Args: bodies: a sequence of bytes-like objects, a two-dimensional array (a body per row), a one-dimensional
+        array of fixed-size bytes, void or records (buffer protocol, numpy), or an Arrow array, chunked array or column
+        of binary or text. Arrays need no object per body. All bodies are read before the call returns. Returns:
+        BatchResult, in order.
+        Raises: the same as put, for the first invalid body, before anything is written; DiskFull may leave a first part
+        stored.
         """
         return self.producer_of(topic, integer(queue_id, "queue_id", 0, MAX_INT), tags).put_many(bodies)
 
     def put_batch(self, messages) -> BatchResult:
-        """Store several messages as one: all of them or none, next to each other in the log, with one store time.
+        """Store several messages as a unit: all of them or none, adjacent in the log, with the same store time.
 
-        If one message is invalid, none is stored. A process that is killed during the append may leave the first messages, as in RocketMQ.
+        If a message is invalid, none is stored. A process that is killed during the append may leave the first
+        messages, as in RocketMQ.
 
         Args: messages: Message objects; topics and queues may differ. Returns: BatchResult, in order.
         Raises: the same as put; MessageTooLarge if the messages together exceed ``max_message_bytes`` or a log file.
@@ -188,7 +202,9 @@ cdef class PutPath(StoreBase):
 @cython.no_gc_clear
 @cython.final
 cdef class BoundProducer:
-    """Puts messages of one topic, queue and tags, which are checked and encoded once. Thread: any; threads may share a producer."""
+    """A producer with a bound topic, queue and tags, which are checked and encoded once. Thread: any; threads may share
+    a producer.
+    """
 
     def __init__(self, PutPath store, topic, queue_id=0, tags=None):
         if type(topic) is not str:
@@ -204,7 +220,8 @@ cdef class BoundProducer:
         refuse_nested()
         text = check_topic(topic)
         self.state = self.engine.state
-        self.general = (needs_version_2(topic) or len(text) > 127 or len(self.engine.store_host) == 20 or len(self.engine.born_host) == 20
+        self.general = (needs_version_2(topic) or len(text) > 127 or len(self.engine.store_host) == 20
+                        or len(self.engine.born_host) == 20
                         or self.engine.state.crc_property)
         self.queue = self.engine.queues.find_or_create(topic, queue_id)
         self.q = &self.queue.state
@@ -213,14 +230,14 @@ cdef class BoundProducer:
 
     @property
     def queue_id(self) -> int:
-        """The queue."""
+        """The queue id."""
         return self.queue.queue_id
 
     cdef int fill_template(self, bytes topic, bytes properties) except -1:
         cdef Template *t = &self.template
         cdef bytes tail = bytes([len(topic)]) + topic + len(properties).to_bytes(2, "big") + properties
         if tail == self.store.last_tail:
-            tail = self.store.last_tail         # one copy in the cache for the many queues of a topic
+            tail = self.store.last_tail         # the many queues of a topic share a copy in the cache
         self.store.last_tail = self.tail = tail
         t.tail = <const uint8_t *> PyBytes_AS_STRING(tail)
         t.tail_bytes = <int32_t> PyBytes_GET_SIZE(tail)
@@ -228,7 +245,8 @@ cdef class BoundProducer:
         t.properties_bytes = <int32_t> PyBytes_GET_SIZE(properties)
         t.tags_code = _properties.tags_code(self.tags)
         # tags have an entry in the index, which only the dispatcher puts
-        t.dispatch_later = (self.topic == "SCHEDULE_TOPIC_XXXX" or (bool(self.tags) and self.engine.dispatcher.index is not None)
+        t.dispatch_later = (self.topic == "SCHEDULE_TOPIC_XXXX"
+                            or (bool(self.tags) and self.engine.dispatcher.index is not None)
                             or self.engine.queues.is_batch(self.topic))
         memset(t.header, 0, 88)
         mq_put32(t.header + 4, MAGIC_V1)
@@ -239,7 +257,9 @@ cdef class BoundProducer:
         return 0
 
     cdef int rebind(self) except -1:
-        """Its queue was deleted: take the new one. Other threads may be putting with this producer."""
+        """Bind the current queue after the bound queue was deleted. Other threads may put with this
+        producer meanwhile.
+        """
         if self.queue.state.deleted:
             refuse_nested()
             self.queue = self.engine.queues.find_or_create(self.topic, self.queue.queue_id)
@@ -247,17 +267,18 @@ cdef class BoundProducer:
         return 0
 
     cdef int check_size(self, int64_t body_bytes, int64_t key_bytes) except -1:
-        """Raise MessageTooLarge when a record of these would not fit; the producer's own limit is the stricter one."""
+        """Raise MessageTooLarge if a record of these sizes would not fit; the producer's own limit is stricter."""
         cdef int64_t total = 88 + body_bytes + self.template.tail_bytes + key_bytes
         if body_bytes > self.engine.max_body:
             raise MessageTooLarge(f"body: expected at most {self.engine.max_body} bytes, found {body_bytes}")
         if total + BLANK_BYTES > self.engine.log.file_bytes:
-            raise MessageTooLarge(f"record: expected at most {self.engine.log.file_bytes - BLANK_BYTES} bytes (a log file less its"
+            raise MessageTooLarge(f"record: expected at most {self.engine.log.file_bytes - BLANK_BYTES} bytes (a log "
+                                  "file less its"
                                   f" end mark), found {total}")
         return 0
 
     cdef inline int append(self, object body, object key, Appended *out) except -1:
-        """Bytes without a key go straight through; whatever else there is takes its time."""
+        """Append a body: bytes without a key directly, other bodies by the general path."""
         if key is None and PyBytes_CheckExact(body):
             return self.append_bytes(<const uint8_t *> PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body), NULL, 0, out)
         return self.append_any(body, key, out)
@@ -281,23 +302,27 @@ cdef class BoundProducer:
             elif memchr(key_text, 1, key_bytes) != NULL or memchr(key_text, 2, key_bytes) != NULL:
                 raise MessageIllegal(f"key: expected text without U+0001 and U+0002, found {key!r}")
         if PyBytes_CheckExact(body):
-            return self.append_bytes(<const uint8_t *> PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body), key_text, <int32_t> key_bytes, out)
+            return self.append_bytes(<const uint8_t *> PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body), key_text,
+                                     <int32_t> key_bytes, out)
         try:
             borrow_body(body, &view)
         except (TypeError, BufferError, ValueError) as error:
-            raise MessageIllegal(f"body: expected a contiguous bytes-like object, found {type(body).__name__}") from error
+            raise MessageIllegal(f"body: expected a contiguous bytes-like object, found "
+                                 f"{type(body).__name__}") from error
         try:
             return self.append_bytes(<const uint8_t *> view.buf, view.len, key_text, <int32_t> key_bytes, out)
         finally:
             PyBuffer_Release(&view)
 
-    cdef int append_bytes(self, const uint8_t *body, int64_t body_bytes, const uint8_t *key, int32_t key_bytes, Appended *out) except -1:
-        """The hot loop: no Python object is touched but to raise."""
+    cdef int append_bytes(self, const uint8_t *body, int64_t body_bytes, const uint8_t *key, int32_t key_bytes,
+                          Appended *out) except -1:
+        """Append in the hot loop: no Python object is touched except to raise."""
         cdef LogState *s = self.state
         cdef QueueState *q = self.q
         cdef int64_t extra = key_bytes + 6 if key != NULL else 0
         cdef int rc
-        # one of thousands of producers: its lines and its queue's are in no cache, and are asked for before the lock, which loads wait for
+        # with thousands of producers, this producer's and its queue's lines are in no cache: prefetched before the
+        # lock, which loads wait for
         mq_prefetchw(q)
         mq_prefetchw(<uint8_t *> q + 64)
         mq_prefetchr(&self.template)
@@ -308,7 +333,7 @@ cdef class BoundProducer:
             if not try_to_lock_puts(s):
                 self.engine.contended()
                 continue
-            q = self.q              # with the lock: another thread may have rebound this producer
+            q = self.q              # under the lock: another thread may have rebound this producer
             if refused(s, q):
                 unlock_puts(s)
                 self.engine.log.raise_state()
@@ -319,7 +344,7 @@ cdef class BoundProducer:
             if rc == APPEND_OK:
                 break
             self.engine.log.roll(88 + body_bytes + self.template.tail_bytes + extra)
-        if mq_load32(&s.flags) & LOG_FAILED:    # the page that it went to may be gone; the word is in the line of the lock
+        if mq_load32(&s.flags) & LOG_FAILED:  # the record's page may be lost; the word is in the cache line of the lock
             self.engine.log.raise_state()
         return 0
 
@@ -328,7 +353,7 @@ cdef class BoundProducer:
         raise TypeError("a BoundProducer cannot be pickled: it belongs to its store, which one process writes")
 
     def put(self, body, key=None, /):
-        """Store one message; ``key`` is stored as KEYS and indexed. As MessageStore.put."""
+        """Store a message; ``key`` is stored as KEYS and indexed. As MessageStore.put."""
         cdef Appended out
         cdef PutResult r
         cdef int outcome = OK
@@ -342,7 +367,7 @@ cdef class BoundProducer:
         return r
 
     def message_of(self, body) -> Message:
-        """A message of this producer's topic, queue and tags."""
+        """Return a message of this producer's topic, queue and tags."""
         return Message(self.topic, body, self.queue.queue_id, self.tags)
 
     def put_many(self, bodies) -> BatchResult:

@@ -1,4 +1,4 @@
-# Records of any kind: what a Message or ready bytes become, one or a block of them.
+# Records of any kind from a Message or encoded fields, single or in a block.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from mqfast.store.core cimport Core
 from mqfast.store.log.append cimport Appended
@@ -11,7 +11,7 @@ cdef enum:
     MAX_PROPERTIES = 32767
     MAX_INT = 0x7FFFFFFF
 
-# One record of a block.
+# A record of a block.
 cdef struct Element:
     QueueState *queue
     int64_t tags_code
@@ -19,7 +19,7 @@ cdef struct Element:
     int32_t sys_flag
     bint later                      # its unit, or an entry of the index, is left to dispatch
 
-# Encoded records, one behind the other, that lack offsets and store time.
+# Adjacent encoded records without offsets and store time.
 cdef struct Block:
     uint8_t *records
     int64_t total

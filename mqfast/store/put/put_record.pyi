@@ -1,1 +1,1 @@
-"""Types of put_record.pyx; what each part does is described there."""
+"""Types of put_record.pyx."""

@@ -1,8 +1,9 @@
-"""Records of any kind to the end of the log: one Message or several, light queues, inner batches (RocketMQ: DefaultMessageStore.putMessage, putMessages,
-HookUtils.checkBeforePutMessage, MultiDispatch).
+"""Records of any kind to the end of the log: a Message or several, light queues, inner batches (RocketMQ:
+DefaultMessageStore.putMessage, putMessages, HookUtils.checkBeforePutMessage, MultiDispatch).
 
-It must never write a byte before every check has passed, and never hold the put lock while it may wait for the GIL. A bound producer, whose records
-are of the most common kind, is in put_message.pyx; fields that come as ready bytes are in encoded.pyx.
+No byte is written before every check has passed, and the put lock is never held during a wait for the GIL.
+put_message.pyx has the bound producer, whose records are of the most common kind; encoded.pyx has the puts of encoded
+fields.
 """
 
 from cpython.buffer cimport PyBuffer_Release
@@ -13,7 +14,9 @@ from libc.string cimport memcmp, memcpy
 from mqfast.store.base.os_api cimport mq_load32, mq_short_equal, refuse_nested
 from mqfast.store.core cimport Core, integer
 from mqfast.store.log.append cimport Appended, append_draft, append_encoded, refused
-from mqfast.store.log.log_state cimport APPEND_MOVED, APPEND_OK, BLANK_BYTES, LOG_FAILED, LogState, try_to_lock_puts, unlock_puts
+from mqfast.store.log.log_state cimport (
+    APPEND_MOVED, APPEND_OK, BLANK_BYTES, LOG_FAILED, LogState, try_to_lock_puts, unlock_puts,
+)
 from mqfast.store.put.bodies cimport borrow_body
 from mqfast.store.put.put_result cimport BatchResult, PutResult, fill_result
 from mqfast.store.queues.consume_queue cimport ConsumeQueue, QueueState
@@ -42,26 +45,28 @@ cdef int64_t MAX_LONG = 0x7FFFFFFFFFFFFFFF
 cdef int64_t MIN_LONG = -MAX_LONG - 1
 
 
-# --- one record ----------------------------------------------------------------------------------------------------------
+# --- a record --------------------------------------------------------------------------------------------------------
 
 cdef int64_t measure(Core e, Draft *d, bint separated) except -1:
-    """Set what follows from the other fields of a record, and check its sizes. Returns: its bytes.
+    """Set the derived fields of a record, and check its sizes. Returns: the bytes of the record.
 
-    separated: put a separator between properties that lack the last one and the checksum property.
+    separated: put a separator between properties without a final separator and the checksum property.
 
     Raises: TopicTooLong, PropertiesTooLong, MessageTooLarge.
     """
     cdef int64_t total, reserved = 0
-    # RocketMQ looks at the characters only; in version 1 a length of more than 127 bytes would read as negative
+    # RocketMQ checks the characters only; in version 1 a length of more than 127 bytes would read as negative
     d.version_2 = d.topic_bytes > 127
     if d.version_2 and not e.version_2_allowed:
-        raise TopicTooLong(f"topic: expected at most 127 bytes while auto_message_version_on_topic_len is off, found {d.topic_bytes}")
+        raise TopicTooLong(f"topic: expected at most 127 bytes while auto_message_version_on_topic_len is off, found "
+                           f"{d.topic_bytes}")
     d.crc_property = e.state.crc_property
     d.separator = separated and d.crc_property and d.properties_bytes > 0 and d.properties[d.properties_bytes - 1] != 2
     if d.crc_property:
         reserved = 21 if d.separator else 20
     if d.properties_bytes + reserved > MAX_PROPERTIES:
-        raise PropertiesTooLong(f"properties: expected at most {MAX_PROPERTIES - reserved} bytes, found {d.properties_bytes}")
+        raise PropertiesTooLong(f"properties: expected at most {MAX_PROPERTIES - reserved} bytes, found "
+                                f"{d.properties_bytes}")
     total = draft_bytes(d)
     if total + BLANK_BYTES > e.log.file_bytes:
         raise MessageTooLarge(f"record: expected at most {e.log.file_bytes - BLANK_BYTES} bytes (a log file less its"
@@ -70,11 +75,12 @@ cdef int64_t measure(Core e, Draft *d, bint separated) except -1:
 
 
 cdef QueueState *queue_of(Core e, const Draft *d, bint *is_batch) except NULL:
-    """The queue of a record, made if there is none. is_batch: its units have 46 bytes, and only the dispatcher puts them.
+    """Return the queue of a record; a missing queue is created. is_batch: the units have 46 bytes, and only the
+    dispatcher puts them.
 
-    Raises: MessageIllegal and TopicTooLong for what cannot be a topic.
+    Raises: MessageIllegal and TopicTooLong for an invalid topic.
     """
-    cdef QueueState *q = e.last_queue       # the table keeps it allocated, also when it was removed
+    cdef QueueState *q = e.last_queue       # the table keeps it allocated, also after its removal
     cdef ConsumeQueue queue
     is_batch[0] = False
     if (q != NULL and q.queue_id == d.queue_id and q.topic_bytes == d.topic_bytes and not q.deleted
@@ -88,7 +94,8 @@ cdef QueueState *queue_of(Core e, const Draft *d, bint *is_batch) except NULL:
         try:
             topic = (<const char *> d.topic)[:d.topic_bytes].decode("utf-8")
         except UnicodeDecodeError:
-            raise MessageIllegal(f"topic: expected UTF-8 text, found {(<const char *> d.topic)[:d.topic_bytes]!r:.80}") from None
+            raise MessageIllegal(f"topic: expected UTF-8 text, found "
+                                 f"{(<const char *> d.topic)[:d.topic_bytes]!r:.80}") from None
         check_topic(topic)
         queue = e.queues.find_or_create(topic, d.queue_id)        # the queue store keeps it allocated
         q = &queue.state
@@ -97,7 +104,7 @@ cdef QueueState *queue_of(Core e, const Draft *d, bint *is_batch) except NULL:
 
 
 cdef bint is_left_to_dispatch(Core e, const Draft *d, const PropertyRefs *f, int64_t *tags_code) noexcept:
-    """Has the record more to it than a unit with the tags' hash, which is set? As dispatch.pyx sees it."""
+    """Return True if the record needs more than a unit with the tags' hash, which is set. As dispatch.pyx decides."""
     cdef bint indexed = e.dispatcher.index is not None and d.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK
     tags_code[0] = jhash(f.tags, f.tags_bytes, 0) if f.tags != NULL else 0
     return ((indexed and (f.tags != NULL or f.keys != NULL or f.uniq_key != NULL))
@@ -110,12 +117,13 @@ cdef inline bint _starts_with(const Draft *d, const char *word, int32_t n) noexc
 
 
 cdef inline bint _has_light_queues(Core e, const Draft *d, const PropertyRefs *f) noexcept:
-    return (e.multi_dispatch and f.multi_dispatch != NULL and not _starts_with(d, b"%RETRY%", 7) and not _starts_with(d, b"rmq_sys_", 8)
+    return (e.multi_dispatch and f.multi_dispatch != NULL and not _starts_with(d, b"%RETRY%", 7)
+            and not _starts_with(d, b"rmq_sys_", 8)
             and not (d.topic_bytes == 19 and _starts_with(d, b"SCHEDULE_TOPIC_XXXX", 19)))
 
 
 cdef int append_record(Core e, Draft *d, bytes properties, const PropertyRefs *f, Appended *out) except -1:
-    """Append a record whose body is checked; `d` has `properties`, and `f` what is found in them."""
+    """Append a record with a checked body; `d` has `properties`, and `f` their references."""
     cdef int64_t total, tags_code
     cdef bint later
     if d.sys_flag & INNER_BATCH or _has_light_queues(e, d, f):
@@ -126,15 +134,15 @@ cdef int append_record(Core e, Draft *d, bytes properties, const PropertyRefs *f
     return 0
 
 
-# A light queue of a record, and the offset there that its properties name.
+# A light queue of a record, and the offset there in its properties.
 cdef struct Light:
     QueueState *queue
     int64_t offset
 
 
-cdef int _append(Core e, const Draft *d, int64_t total, bint later, int64_t tags_code, int64_t expected, int64_t advance, const Light *lights,
-                 Py_ssize_t light_count, Appended *out) except -1:
-    """Returns APPEND_OK, or APPEND_MOVED when a queue is not where the properties say (expected, lights)."""
+cdef int _append(Core e, const Draft *d, int64_t total, bint later, int64_t tags_code, int64_t expected,
+                 int64_t advance, const Light *lights, Py_ssize_t light_count, Appended *out) except -1:
+    """Append. Returns APPEND_OK, or APPEND_MOVED if a queue's offset differs from the properties (expected, lights)."""
     cdef LogState *s = e.state
     cdef QueueState *q
     cdef bint is_batch
@@ -164,13 +172,15 @@ cdef int _append(Core e, const Draft *d, int64_t total, bint later, int64_t tags
         if rc == APPEND_OK:
             break
         e.log.roll(total)
-    if mq_load32(&s.flags) & LOG_FAILED:        # the page that it went to may be gone
+    if mq_load32(&s.flags) & LOG_FAILED:        # the record's page may be lost
         e.log.raise_state()
     return APPEND_OK
 
 
 cdef int _append_special(Core e, Draft *d, bytes properties, bint has_lights, Appended *out) except -1:
-    """Light queues and inner batches: their property text names queue offsets, so it is made anew when those moved."""
+    """Append to light queues, or an inner batch: the property text has queue offsets, so the text is created again
+    after they moved.
+    """
     cdef str topic = (<const char *> d.topic)[:d.topic_bytes].decode("utf-8")
     cdef int64_t advance = 1, expected = -1
     cdef QueueState *q
@@ -187,7 +197,8 @@ cdef int _append_special(Core e, Draft *d, bytes properties, bint has_lights, Ap
         except ValueError:
             advance = 0
         if advance <= 0 or advance > 32767:
-            raise MessageIllegal(f"inner batch: expected INNER_NUM from 1 to 32767, found {fields.get(_properties.INNER_NUM)!r}")
+            raise MessageIllegal(f"inner batch: expected INNER_NUM from 1 to 32767, found "
+                                 f"{fields.get(_properties.INNER_NUM)!r}")
         if not e.queues.is_batch(topic):
             raise MessageIllegal(f"inner batch: expected a topic with queue.type=BatchCQ, found {topic!r}")
     if has_lights:
@@ -227,7 +238,7 @@ cdef int _append_special(Core e, Draft *d, bytes properties, bint has_lights, Ap
 
 
 cdef bytes without_crc(bytes properties):
-    """Without the checksum that a record brought from another store."""
+    """Remove the checksum that a record brought from another store."""
     if b"__CRC32#\x01" not in properties:
         return properties
     fields = _properties.decode(properties)
@@ -235,10 +246,10 @@ cdef bytes without_crc(bytes properties):
     return _properties.encode(fields)
 
 
-# --- a Message -----------------------------------------------------------------------------------------------------------
+# --- a Message -------------------------------------------------------------------------------------------------------
 
 cdef int check_numbers(object message) except -1:
-    """The numbers of a Message fit their fields."""
+    """Check that the numbers of a Message fit their fields."""
     if not isinstance(message, Message):
         raise MessageIllegal(f"message: expected a Message, found {type(message).__name__}")
     integer(message.queue_id, "queue_id", 0, MAX_INT)
@@ -258,13 +269,15 @@ cdef bytes _encoded_properties(object message):
         raise MessageIllegal(f"properties: expected texts that have a UTF-8 form, found {error}") from error
 
 
-cdef int _fill(Core e, Draft *d, object message, bytes topic, bytes properties, bytes born, bytes store, Py_buffer *view) except -1:
-    """Fill a draft; `view` is taken over the body and must be released."""
+cdef int _fill(Core e, Draft *d, object message, bytes topic, bytes properties, bytes born, bytes store,
+               Py_buffer *view) except -1:
+    """Fill a draft; `view` is acquired over the body and must be released."""
     body = message.encoded_body()
     try:
         borrow_body(body, view)
     except (TypeError, BufferError, ValueError) as error:
-        raise MessageIllegal(f"body: expected a contiguous bytes-like object, found {type(message.body).__name__}") from error
+        raise MessageIllegal(f"body: expected a contiguous bytes-like object, found "
+                             f"{type(message.body).__name__}") from error
     try:
         if view.len > e.max_body:
             raise MessageTooLarge(f"body: expected at most {e.max_body} bytes, found {view.len}")
@@ -293,13 +306,13 @@ cdef int _fill(Core e, Draft *d, object message, bytes topic, bytes properties, 
 
 
 cdef PutResult put_slow(Core e, object message, bint wait):
-    """One message of any kind: everything is checked before the put lock is taken."""
+    """Put a message of any kind: everything is checked before the put lock is taken."""
     cdef bytes topic, properties, born, store
     cdef Draft d
     cdef PropertyRefs f
     cdef Py_buffer view
     cdef Appended out
-    cdef PutResult r = PutResult.__new__(PutResult)     # before the append: what raises MemoryError has stored nothing
+    cdef PutResult r = PutResult.__new__(PutResult)     # before the append: after a MemoryError nothing is stored
     e.log.raise_state()
     refuse_nested()
     check_numbers(message)
@@ -323,19 +336,20 @@ cdef PutResult put_slow(Core e, object message, bint wait):
     return r
 
 
-# --- several messages ----------------------------------------------------------------------------------------------------
+# --- several messages ------------------------------------------------------------------------------------------------
 
 cdef int check_block(Core e, int64_t total) except -1:
-    """Raises: MessageTooLarge for a classic batch whose records are too long together."""
+    """Raise MessageTooLarge for a classic batch whose records are too long together."""
     if total > e.max_body + 65536:
         raise MessageTooLarge(f"batch: expected at most {e.max_body + 65536} bytes of records, found {total}")
     if total + BLANK_BYTES > e.log.file_bytes:
-        raise MessageTooLarge(f"batch: expected at most {e.log.file_bytes - BLANK_BYTES} bytes of records, found {total}")
+        raise MessageTooLarge(f"batch: expected at most {e.log.file_bytes - BLANK_BYTES} bytes of records, found "
+                              f"{total}")
     return 0
 
 
 cdef BatchResult put_all(Core e, list given, bint together):
-    """Check and encode all, then append them: as one block, or each by itself."""
+    """Check and encode all, then append them: as a block, or each by itself."""
     cdef Py_ssize_t i, n = len(given)
     cdef BatchResult result = BatchResult.__new__(BatchResult)
     cdef list records = []
@@ -379,7 +393,7 @@ cdef BatchResult put_all(Core e, list given, bint together):
 
 
 cdef bytes _encode_one(Core e, object message, Element *element, bint *wait):
-    """One record of a batch, without offsets. wait: False once a message asks for no wait."""
+    """Encode a record of a batch, without offsets. wait: False after a message without wait."""
     cdef bytes topic, properties, born, store
     cdef Draft d
     cdef PropertyRefs f
@@ -412,7 +426,7 @@ cdef bytes _encode_one(Core e, object message, Element *element, bint *wait):
 
 
 cdef int append_block(Core e, Block *b, bint together, Appended *out) except -1:
-    """Append the records: together with one store time, all or none, or each by itself."""
+    """Append the records: together with the same store time, all or none, or each by itself."""
     cdef LogState *s = e.state
     cdef Py_ssize_t i = 0, k, step = b.count if together else 1
     cdef int64_t at = 0, size
@@ -441,8 +455,9 @@ cdef int append_block(Core e, Block *b, bint together, Appended *out) except -1:
 
 
 cdef QueueState *_again(Core e, const QueueState *q) except NULL:
-    """The queue that there is instead of one that was deleted."""
-    cdef ConsumeQueue queue = e.queues.find_or_create((<const char *> q.topic)[:q.topic_bytes].decode("utf-8"), q.queue_id)
+    """Return the current queue in place of a deleted queue."""
+    cdef ConsumeQueue queue = e.queues.find_or_create((<const char *> q.topic)[:q.topic_bytes].decode("utf-8"),
+                                                      q.queue_id)
     return &queue.state
 
 
@@ -454,14 +469,15 @@ cdef bint _any_refused(LogState *s, const Element *elements, Py_ssize_t n) noexc
     return False
 
 
-cdef bint _append_records(LogState *s, uint8_t *records, int64_t total, Py_ssize_t n, const Element *elements, Appended *out) noexcept nogil:
-    """All records or none; the put lock is held."""
+cdef bint _append_records(LogState *s, uint8_t *records, int64_t total, Py_ssize_t n, const Element *elements,
+                          Appended *out) noexcept nogil:
+    """Append all records or none; the put lock is held."""
     cdef Py_ssize_t i
     cdef int64_t at = 0
     if s.written - s.file_start + total + BLANK_BYTES > s.file_bytes:
         return False
     for i in range(n):
-        append_encoded(s, elements[i].queue, records + at, elements[i].size, elements[i].sys_flag, elements[i].later, elements[i].tags_code,
-                       out[0].store_timestamp if i else -1, &out[i])
+        append_encoded(s, elements[i].queue, records + at, elements[i].size, elements[i].sys_flag, elements[i].later,
+                       elements[i].tags_code, out[0].store_timestamp if i else -1, &out[i])
         at += elements[i].size
     return True

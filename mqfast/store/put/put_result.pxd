@@ -1,4 +1,4 @@
-# What a put answers.
+# The results of a put.
 from libc.stdint cimport int32_t, int64_t
 from mqfast.store.log.append cimport Appended
 

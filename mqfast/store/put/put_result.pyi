@@ -1,4 +1,4 @@
-"""Types of put_result.pyx; what each part does is described there."""
+"""Types of put_result.pyx."""
 
 from collections.abc import Callable
 from typing import Any, NoReturn, final

@@ -1,7 +1,7 @@
-"""What a put answers: where its message was stored, one or many, and the ticket of one that is not awaited.
+"""The results of a put: the positions of stored messages, and the ticket of a message that is not awaited.
 
-A result must never be made behind its append: who meets MemoryError there has stored a message that nobody hears of. A put makes its result
-first (put_message.pyx) and then only assigns; message ids and the results of a batch are made when asked for.
+A result is always made before its append: a MemoryError afterwards would hide a stored message. A put makes its result
+first (put_message.pyx) and then only assigns; message ids and the results of a batch are made on access.
 """
 
 cimport cython
@@ -20,9 +20,10 @@ cdef tuple STATUS = tuple(PutMessageStatus)
 @cython.freelist(32)
 @cython.no_gc
 cdef class PutResult:
-    """Where a message was stored.
+    """The position of a stored message.
 
-    physical_offset: byte in the log; queue_offset: unit in its queue; size: bytes of the record; store_timestamp: ms since the epoch.
+    physical_offset: byte in the log; queue_offset: unit in its queue; size: bytes of the record; store_timestamp: ms
+    since the epoch.
     """
 
     @property
@@ -36,7 +37,7 @@ cdef class PutResult:
         return encode_message_id(self.host, self.physical_offset)
 
     def with_status(self, status) -> PutResult:
-        """A copy with another status."""
+        """Return a copy with another status."""
         cdef PutResult r = PutResult.__new__(PutResult)
         r.physical_offset = self.physical_offset
         r.queue_offset = self.queue_offset
@@ -47,7 +48,8 @@ cdef class PutResult:
         return r
 
     def __reduce__(self):
-        return load_result, (self.physical_offset, self.queue_offset, self.store_timestamp, self.size, self.outcome, self.host)
+        return load_result, (self.physical_offset, self.queue_offset, self.store_timestamp, self.size, self.outcome,
+                             self.host)
 
     def __repr__(self):
         return (f"<PutResult {self.status.name} physical_offset={self.physical_offset} queue_offset={self.queue_offset}"
@@ -55,7 +57,7 @@ cdef class PutResult:
 
 
 cdef class BatchResult:
-    """Where the messages of a batch were stored: a sequence of PutResult objects, created on access."""
+    """The positions of the messages of a batch: a sequence of PutResult objects, created on access."""
     def __dealloc__(self):
         PyMem_Free(self.items)
 
@@ -85,7 +87,7 @@ cdef class BatchResult:
 
     @property
     def message_id(self) -> str:
-        """Offset message ids, joined by commas, as RocketMQ answers a batch."""
+        """Offset message ids, joined by commas, as in RocketMQ's response to a batch."""
         return ",".join(self[i].message_id for i in range(self.count))
 
     def __reduce__(self):
@@ -95,8 +97,9 @@ cdef class BatchResult:
         return f"<BatchResult {self.status.name} {self.count} messages>"
 
 
-def load_result(int64_t physical_offset, int64_t queue_offset, int64_t store_timestamp, int32_t size, int outcome, bytes host) -> PutResult:
-    """A pickled result."""
+def load_result(int64_t physical_offset, int64_t queue_offset, int64_t store_timestamp, int32_t size, int outcome,
+                bytes host) -> PutResult:
+    """Restore a pickled result."""
     cdef PutResult r = PutResult.__new__(PutResult)
     r.physical_offset = physical_offset
     r.queue_offset = queue_offset
@@ -112,7 +115,7 @@ def _fields_of(PutResult r):
 
 
 def load_batch(list items not None, int outcome, bytes host) -> BatchResult:
-    """A pickled result of a batch."""
+    """Restore a pickled result of a batch."""
     cdef BatchResult r = BatchResult.__new__(BatchResult)
     cdef Py_ssize_t i
     r.outcome = STATUS[outcome]
@@ -127,9 +130,10 @@ def load_batch(list items not None, int outcome, bytes host) -> BatchResult:
 
 
 class Ticket:
-    """The ticket of a message that is stored and may not yet be durable.
+    """The ticket of a stored message that may not yet be durable.
 
-    ``wait`` blocks until the message is durable. Callbacks run in the flush thread once the message is durable or its flush failed.
+    ``wait`` blocks until the message is durable. Callbacks run in the flush thread once the message is durable or its
+    flush failed.
     """
 
     __slots__ = ("_callbacks", "_error", "_finished", "_lock", "_engine", "result")
@@ -159,14 +163,17 @@ class Ticket:
     def wait(self, timeout=None) -> bool:
         """Wait until the message is durable.
 
-        Args: timeout: seconds, None for ever. Returns: False at the timeout. Raises: FlushError, StoreFailed. GIL: released.
+        Args: timeout: seconds, None for ever. Returns: False at the timeout.
+        Raises: FlushError, StoreFailed. GIL: released.
         """
         if self._error is not None:
             raise self._error
         return self._engine.log.wait_flushed(self.end_offset, timeout)
 
     def add_done_callback(self, callback) -> None:
-        """Call ``callback(ticket)`` in the flush thread once the message is durable or its flush failed; at once if that is so already."""
+        """Call ``callback(ticket)`` in the flush thread once the message is durable or its flush failed; at once if
+        that is so already.
+        """
         acquire(self._lock)
         try:
             if not self._finished and not self.done():
@@ -187,7 +194,7 @@ class Ticket:
         return self._error
 
     def finish(self, error=None) -> None:
-        """Called by the flush service, once."""
+        """Complete the ticket. Called by the flush service, once."""
         acquire(self._lock)
         try:
             self._finished = True

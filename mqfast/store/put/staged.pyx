@@ -1,7 +1,7 @@
-"""Records encoded in one process and appended in another: property texts, the check of a block, and the append.
+"""Staged records, encoded in a process and appended in another: property texts, the check of a block, and the append.
 
-The append patches offsets and store time under the put lock. Between encoding and append the bytes were on disk or on
-a network, so ``count_records`` and ``append_records`` check every length before use. Record format:
+The append patches offsets and store time under the put lock. Between encoding and append the bytes were on disk or on a
+network, so ``count_records`` and ``append_records`` check every length before use. Record format:
 ``mqfast/store/FORMAT.md``.
 """
 
@@ -27,10 +27,10 @@ cdef enum StagedStop:
 
 
 def property_texts(list rows, dict orders, order_of, slow) -> list:
-    """The property text of each row.
+    """Return the property text of each row.
 
-    Args: orders: names -> names in the order of the store, filled by order_of; slow: makes the text of a row whose values hold separators or nothing,
-    or says what is wrong: called with its number and the row.
+    Args: orders: names -> names in the order of the store, filled by order_of; slow: called with the number and the row
+    for a row with separators or empty values; returns the text or raises.
     """
     cdef list made = []
     cdef list parts
@@ -71,9 +71,10 @@ def property_texts(list rows, dict orders, order_of, slow) -> list:
 
 
 def count_records(block, int64_t max_record_bytes=0x7FFFFFFF) -> tuple:
-    """(records, bytes) of the whole records at the start of a block, each with its CRC checked.
+    """Return (records, bytes) of the whole records at the start of a block, each with a checked CRC.
 
-    The bytes are fewer than the block's when it ends inside a record. Raises: CorruptFile with the offset in the block; MessageTooLarge.
+    The bytes are fewer than the block's if it ends inside a record. Raises: CorruptFile with the offset in the block;
+    MessageTooLarge.
     """
     cdef Py_buffer view
     cdef int64_t at = 0, count = 0, n
@@ -87,7 +88,8 @@ def count_records(block, int64_t max_record_bytes=0x7FFFFFFF) -> tuple:
     if rc == NO_ROOM:
         raise MessageTooLarge(f"record: expected at most {max_record_bytes} bytes, found a longer one at offset {at}")
     if rc != DONE:
-        raise CorruptFile("staged records are damaged", offset=at, expected="a whole record with the right CRC", found="something else")
+        raise CorruptFile("staged records are damaged", offset=at, expected="a whole record with the right CRC",
+                          found="something else")
     return count, at
 
 
@@ -99,7 +101,7 @@ cdef int _count(const uint8_t *p, int64_t n, int64_t most, int64_t *at, int64_t 
         if total > most:
             return NO_ROOM
         if total > n - at[0]:
-            return DONE         # goes on in the next block
+            return DONE         # continues in the next block
         if parse_record(p + at[0], n - at[0], &r) != REC_OK or not check_crc(p + at[0], &r, False):
             return BAD_RECORD
         at[0] += r.total
@@ -108,10 +110,11 @@ cdef int _count(const uint8_t *p, int64_t n, int64_t most, int64_t *at, int64_t 
 
 
 def append_records(StoreBase into not None, block) -> int:
-    """Append encoded records to the log in their order; returns how many.
+    """Append encoded records to the log in order. Returns: the number of records.
 
-    Args: block: a writable buffer of whole records, as count_records found them; it is patched on the way.
-    Raises: CorruptFile, when a record is none; ConfigError, when the store keeps CRC properties; otherwise as put_many: what came before stays.
+    Args: block: a writable buffer of whole records, as count_records found them; the buffer is patched meanwhile.
+    Raises: CorruptFile for an invalid record; ConfigError if the store keeps CRC properties; otherwise as put_many:
+    earlier records stay.
     Durability: as put_many. GIL: released.
     """
     cdef Py_buffer view
@@ -131,27 +134,31 @@ def append_records(StoreBase into not None, block) -> int:
             with nogil:
                 rc = _append(s, store.table, store.log.prefault_window > 0 and not s.pooled, p, view.len, &at, &count)
             if rc == BAD_RECORD:
-                raise CorruptFile("staged records are damaged", offset=at, expected="a whole record", found="something else")
+                raise CorruptFile("staged records are damaged", offset=at, expected="a whole record",
+                                  found="something else")
             store.log.raise_state()
             if at < view.len:
                 parse_record(p + at, view.len - at, &r)
                 if rc == NO_ROOM:
                     if r.total + BLANK_BYTES > store.log.file_bytes:
-                        raise MessageTooLarge(f"record: expected at most {store.log.file_bytes - BLANK_BYTES} bytes (a log file less its end mark),"
+                        raise MessageTooLarge(f"record: expected at most {store.log.file_bytes - BLANK_BYTES} bytes (a "
+                                              "log file less its end mark),"
                                               f" found {r.total}")
                     store.log.roll(r.total)
                 else:
                     store.queues.find_or_create(str((<const char *> r.topic)[:r.topic_bytes], "utf-8"), r.queue_id)
                     if store.table.find(r.topic, r.topic_bytes, r.queue_id) == NULL:
-                        raise MessageIllegal(f"topic {str((<const char *> r.topic)[:r.topic_bytes], 'utf-8')!r}: expected ConsumeQueues,"
+                        raise MessageIllegal(f"topic {str((<const char *> r.topic)[:r.topic_bytes], 'utf-8')!r}: "
+                                             "expected ConsumeQueues,"
                                              " found a topic of batch queues")
     finally:
         PyBuffer_Release(&view)
     return count
 
 
-cdef int _append(LogState *s, QueueTable table, bint prefault, uint8_t *p, int64_t n, int64_t *at, int64_t *count) noexcept nogil:
-    """From at[0] on, in chunks; DONE, or why it stopped at the record at at[0]."""
+cdef int _append(LogState *s, QueueTable table, bint prefault, uint8_t *p, int64_t n, int64_t *at,
+                 int64_t *count) noexcept nogil:
+    """Append from at[0] on, in chunks. Returns: DONE, or the reason of a stop at the record at at[0]."""
     cdef Record r
     cdef QueueState *q
     cdef Appended out

@@ -449,8 +449,7 @@ cdef class Gather:
         return 0
 
     cdef int take_units(self, const uint8_t *units, int64_t *at, int64_t n, int64_t first_offset, PreadFile file,
-                        const uint8_t *topic,
-                        int32_t topic_bytes, int32_t queue_id, int64_t *outcome) except -1 nogil:
+                        const uint8_t *topic, int32_t topic_bytes, int32_t queue_id, int64_t *outcome) except -1 nogil:
         """Add the records of units from ``at[0]`` on; ``outcome`` is an End, or an error number below 0."""
         cdef Window *w = &self.window
         cdef int64_t physical, size, claimed, got = 0
@@ -544,8 +543,7 @@ cdef class Gather:
             raise os_error(outcome, "read", file.path)
         return at, {FULL: "full", DONE: "limit", OTHER_FILE: "file", DOUBT: "doubt"}[outcome]
 
-    # --- a broker's response
-    # ---------------------------------------------------------------------------------------------
+    # --- a broker's response -----------------------------------------------------------------------------------------
 
     cdef int take_answer(self, const uint8_t *p, int64_t n, int64_t *at, int64_t *expected, int64_t begin, int64_t end,
                          const uint8_t *asked, int32_t asked_bytes,
@@ -619,8 +617,7 @@ cdef class Gather:
         return 0
 
     def answer(self, const uint8_t[::1] body not None, int64_t at, int64_t expected, int64_t begin, int64_t end,
-               bytes asked not None,
-               bytes topic not None, int32_t queue_id) -> tuple:
+               bytes asked not None, bytes topic not None, int32_t queue_id) -> tuple:
         """Add the records of a broker's response to a pull, from byte ``at`` of the response on.
 
         Args: ``expected``: queue offset of the next message, -1 if holes are no loss (a filter, a batch); ``begin``,
@@ -662,8 +659,7 @@ cdef class Gather:
         self.flush()                # while the message and the name exist
         return self.is_full()
 
-    # --- the collected records
-    # ---------------------------------------------------------------------------------------------
+    # --- the collected records ---------------------------------------------------------------------------------------
 
     def arrow_schema(self):
         """Return a capsule ``arrow_schema``: the columns of every batch."""

@@ -60,8 +60,7 @@ cdef int64_t LEAST_TAGS_CODE = -2147483648      # smaller values are addresses o
 
 STOPS = {
     STEP_BLANK: "blank", STEP_END: "end", STEP_ZERO: "zero", STEP_BAD: "no record", STEP_MISMATCH: "length",
-    STEP_PLACE: "place",
-    STEP_CRC: "crc",
+    STEP_PLACE: "place", STEP_CRC: "crc",
 }
 
 
@@ -110,8 +109,7 @@ cdef int step(Window *w) noexcept nogil:
     return STEP_RECORD
 
 
-# --- an open file
-# -------------------------------------------------------------------------------------------------------
+# --- an open file ----------------------------------------------------------------------------------------------------
 
 @cython.no_gc_clear
 @cython.final
@@ -610,8 +608,7 @@ cdef class LogWalk:
         return STOPS[outcome]
 
 
-# --- sums over the log, to be compared with sums over queues and index
-# ---------------------------------------------------
+# --- sums over the log, to be compared with sums over queues and index -----------------------------------------------
 
 cdef inline uint64_t mix(uint64_t a, uint64_t b, uint64_t c, uint64_t d) noexcept nogil:
     # Each number passes through the multiplication of the previous numbers, so that equal sums mean equal sets except
@@ -804,14 +801,12 @@ cdef class LogTally:
             if c.topic != NULL and c.count:
                 topic = (<const char *> c.topic)[:c.topic_bytes].decode("utf-8", "replace")
                 found[topic, c.queue_id] = (c.count, c.digest, c.batch_digest, c.first_physical, c.end_physical,
-                                            c.min_offset,
-                                            c.max_offset, c.bytes)
+                                            c.min_offset, c.max_offset, c.bytes)
         return found
 
 
 cdef int count_unit(LogTally t, const uint8_t *topic, int32_t n, int32_t queue_id, Record *r, int64_t tags,
-                    int64_t base,
-                    int64_t number, int64_t queue_offset) noexcept nogil:
+                    int64_t base, int64_t number, int64_t queue_offset) noexcept nogil:
     cdef Counted *c = t.find(topic, n, queue_id)
     if c == NULL:
         return NO_MEMORY
@@ -831,8 +826,7 @@ cdef int count_unit(LogTally t, const uint8_t *topic, int32_t n, int32_t queue_i
     return 0
 
 
-# --- record positions of queue units
-# -------------------------------------------------------------------------------------
+# --- record positions of queue units ---------------------------------------------------------------------------------
 
 cdef int _compare_places(const void *a, const void *b) noexcept nogil:
     cdef int64_t x = (<const Place *> a).physical, y = (<const Place *> b).physical
@@ -954,8 +948,7 @@ cdef class ExtFiles:
 
 
 def tally_units(PreadFile file not None, int64_t position, int64_t end, int32_t unit_bytes, int64_t log_min,
-                int64_t log_end,
-                bint with_tags, ExtFiles ext, state) -> tuple:
+                int64_t log_end, bint with_tags, ExtFiles ext, state) -> tuple:
     """Check the units of a queue file and add up those whose record should be in [log_min, log_end).
 
     Args: ``state``: the result for the previous file, None for the first.
@@ -1050,8 +1043,7 @@ def tally_index(PreadFile file not None, int32_t slots, int32_t capacity, int64_
     cdef uint8_t *buffer
     if slots < 1 or capacity < 2 or entries + 20 * <int64_t> capacity > file.bytes:
         raise CorruptFile("no index file of these sizes has this length", path=file.path,
-                          expected=f"{entries + 20 * <int64_t> capacity} bytes",
-                          found=f"{file.bytes}")
+                          expected=f"{entries + 20 * <int64_t> capacity} bytes", found=f"{file.bytes}")
     count = max(1, min(<int64_t> int.from_bytes(file.read(36, 4), "big", signed=True), capacity))
     buffer = <uint8_t *> malloc(_BLOCK)
     heads = <int32_t *> calloc(slots, 4)

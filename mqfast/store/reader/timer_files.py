@@ -78,7 +78,7 @@ class TimerFinding(NamedTuple):
     path: str
     offset: int | None
     expected: object
-    found: object
+    actual: object
     weight: str
 
 

@@ -1,1 +1,1 @@
-"""One record of the log: encode, check, decode; Arrow's columns."""
+"""Records of the log: encode, check, decode; Arrow columns."""

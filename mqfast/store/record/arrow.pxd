@@ -1,4 +1,5 @@
-# The C structs of Arrow, and growing buffers that become its columns. All of it works without the GIL; what fails takes it to raise.
+# The C structs of Arrow, and growing buffers for its columns. All of this works without the GIL; failures take the GIL
+# to raise.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memmove
 from mqfast.store.base.os_api cimport mq_short_equal
@@ -37,11 +38,12 @@ cdef struct ArrowArrayStream:
     void *private_data
 
 cdef void release_schema(ArrowSchema *schema) noexcept nogil
-cdef int make_schema(ArrowSchema *schema, const char *format, const char *name, int64_t flags, int64_t n_children) noexcept nogil
+cdef int make_schema(ArrowSchema *schema, const char *format, const char *name, int64_t flags,
+                     int64_t n_children) noexcept nogil
 cdef int make_map_schema(ArrowSchema *schema, const char *name, int64_t flags) noexcept nogil
 
-cdef struct Tree:                           # one piece of memory for a batch: its nodes, their lists, columns whose size is known
-    int64_t users                           # nodes that were not released; the last one frees it
+cdef struct Tree:  # a block of memory for a batch: its nodes, their lists, columns of known size
+    int64_t users                           # nodes that were not released; the last node frees the tree
     int64_t bytes
     int64_t used
 
@@ -51,7 +53,7 @@ cdef void make_node(Tree *tree, ArrowArray *array, int64_t length, int64_t n_buf
 
 
 cdef inline void *take(Tree *tree, int64_t n) noexcept nogil:
-    """n of the bytes that new_tree was asked for."""
+    """Return n of the bytes that new_tree has reserved."""
     cdef uint8_t *p = <uint8_t *> tree + tree.used
     tree.used += (n + 15) & ~15
     return p
@@ -59,7 +61,7 @@ cdef inline void *take(Tree *tree, int64_t n) noexcept nogil:
 
 cdef int64_t nulls(const uint8_t *bits, int64_t n) noexcept nogil
 
-# Capsules of heap structs; they take them over also when they fail.
+# Capsules of heap structs, which are consumed also on failure.
 cdef object new_schema_capsule(ArrowSchema *schema)
 cdef object new_array_capsule(ArrowArray *array)
 cdef object new_stream_capsule(ArrowArrayStream *stream)
@@ -80,7 +82,9 @@ cdef int grow(Buffer *b, int64_t n) except -1 nogil
 
 
 cdef inline int reserve(Buffer *b, int64_t n) except -1 nogil:
-    """Room for n more bytes; never leaves it without memory, as some consumers take a NULL buffer for a missing one."""
+    """Reserve room for n more bytes; the buffer is never NULL, since some consumers take a NULL buffer for a missing
+    buffer.
+    """
     if b.p != NULL and b.used + n <= b.room:
         return 0
     return grow(b, n)
@@ -101,7 +105,7 @@ cdef inline int put64(Buffer *b, int64_t x) except -1 nogil:
 
 
 cdef inline void reserve_in_tree(Buffer *b, Tree *tree, int64_t n) noexcept nogil:
-    """A buffer of n bytes within a tree: it must not grow, and the tree frees it."""
+    """Make a buffer of n bytes within a tree: it must not grow, and the tree frees it."""
     b.p = <uint8_t *> take(tree, n)
     b.used = 0
     b.room = n
@@ -122,7 +126,7 @@ cdef int put_new_host(Texts *t, const uint8_t *p, int32_t n) except -1 nogil
 
 
 cdef inline int put_raw(Texts *t, const uint8_t *p, int64_t n) except -1 nogil:
-    """One value that is UTF-8."""
+    """Append a value that is UTF-8."""
     if t.text.used + n > 0x7FFFFFFF:
         return too_long()
     reserve(&t.text, n)
@@ -132,19 +136,20 @@ cdef inline int put_raw(Texts *t, const uint8_t *p, int64_t n) except -1 nogil:
 
 
 cdef inline int put_copy(Texts *t) except -1 nogil:
-    """The value before once more."""
+    """Append the previous value again."""
     cdef int64_t start = (<int32_t *> (t.offsets.p + t.offsets.used - 8))[0]
     cdef int64_t length = t.text.used - start
-    reserve(&t.text, max(length, 16))   # first: put_raw must not move what it copies from
+    reserve(&t.text, max(length, 16))   # first: put_raw must not move its source
     if length > 16 or t.text.used > 0x7FFFFFFF - 16:
         return put_raw(t, t.text.p + start, length)
-    memmove(t.text.p + t.text.used, t.text.p + start, 16)       # of a known length: no call; what is too much is overwritten
+    # of a known length: no call; additional bytes are overwritten
+    memmove(t.text.p + t.text.used, t.text.p + start, 16)
     t.text.used += length
     return put32(&t.offsets, <int32_t> t.text.used)
 
 
 cdef inline int put_again_times(Texts *t, int64_t *times) except -1 nogil:
-    """The value before so many times more; the number is 0 behind it. One loop for a run of equal values, in place of a call a value."""
+    """Append the previous value so many times; the number is 0 afterwards. A single loop for a run of equal values."""
     cdef int64_t n = times[0], start, length, used, k
     cdef int32_t *offset
     cdef uint8_t value[16]
@@ -157,7 +162,7 @@ cdef inline int put_again_times(Texts *t, int64_t *times) except -1 nogil:
         for k in range(n):
             put_copy(t)
         return 0
-    reserve(&t.text, n * length + 16)       # what is too much of the last copy is overwritten, or not used
+    reserve(&t.text, n * length + 16)       # additional bytes of the last copy are overwritten, or not used
     reserve(&t.offsets, n * 4)
     memcpy(value, t.text.p + start, 16)
     offset = <int32_t *> (t.offsets.p + t.offsets.used)
@@ -172,7 +177,7 @@ cdef inline int put_again_times(Texts *t, int64_t *times) except -1 nogil:
 
 
 cdef inline bint same_bytes(const uint8_t *a, int32_t a_bytes, const uint8_t *b, int32_t b_bytes) noexcept nogil:
-    """Is it the same value again? None was before when a is NULL."""
+    """Return True for an equal value. `a` is NULL without a previous value."""
     return a != NULL and a_bytes == b_bytes and mq_short_equal(a, b, a_bytes)
 
 

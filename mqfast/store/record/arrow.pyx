@@ -1,11 +1,12 @@
-"""Arrow's C data interface and the buffers that its columns are made of; for _columns.pyx.
+"""Arrow's C data interface and the buffers of Arrow columns; for record_columns.pyx and get_columns.pyx.
 
-Nothing here knows a record or a result. It must never hand out text that is not UTF-8, and never need pyarrow. The C structs and their
+Independent of records and results. Text is always valid UTF-8, and pyarrow is not needed. The C structs and their
 rules: https://arrow.apache.org/docs/format/CDataInterface.html (and the PyCapsule interface).
 
-Ownership, as Arrow has it: every schema and array struct owns its own buffers and child structs (those of a tree its last node), and gives them up in its release callback, which
-may be called without the GIL, from any thread, once; a consumer may move a struct away (it copies it and sets release to NULL). A capsule
-that nobody took releases its struct when it goes.
+Ownership, as in Arrow: every schema and array struct owns its own buffers and child structs (those of a tree are owned
+by the last node), and frees them in the release callback. The callback may run without the GIL, from any thread, once.
+A consumer may move a struct away (copy it and set release to NULL). A capsule that was not consumed releases its struct
+at the end.
 """
 
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_New
@@ -23,7 +24,7 @@ cdef extern from *:
     int bits_set "__builtin_popcountll"(uint64_t word) noexcept nogil
 
 
-# --- structs ---------------------------------------------------------------------------------------------------------------
+# --- structs ---------------------------------------------------------------------------------------------------------
 
 cdef void release_schema(ArrowSchema *schema) noexcept nogil:
     cdef int64_t i
@@ -36,8 +37,11 @@ cdef void release_schema(ArrowSchema *schema) noexcept nogil:
     schema.release = NULL
 
 
-cdef int make_schema(ArrowSchema *schema, const char *format, const char *name, int64_t flags, int64_t n_children) noexcept nogil:
-    """One node with room for its children, all of them released; format and name must be literals. Returns 0, or -1 without memory."""
+cdef int make_schema(ArrowSchema *schema, const char *format, const char *name, int64_t flags,
+                     int64_t n_children) noexcept nogil:
+    """Make a node with room for all children, all of them released; format and name must be literals. Returns 0, or -1
+    without memory.
+    """
     cdef int64_t i
     memset(schema, 0, sizeof(ArrowSchema))
     schema.format = format
@@ -58,7 +62,7 @@ cdef int make_schema(ArrowSchema *schema, const char *format, const char *name, 
 
 
 cdef int make_map_schema(ArrowSchema *schema, const char *name, int64_t flags) noexcept nogil:
-    """A map of text to text. Returns 0, or -1 without memory."""
+    """Make a map of text to text. Returns 0, or -1 without memory."""
     cdef ArrowSchema *child
     if make_schema(schema, "+m", name, flags, 1) < 0:
         return -1
@@ -71,12 +75,14 @@ cdef int make_map_schema(ArrowSchema *schema, const char *name, int64_t flags) n
 
 
 cdef enum:
-    TREE_HEAD = 32      # sizeof(Tree), so that what follows is aligned
-    NODE_MOST = 144     # an ArrowArray, its place in the list of its parent, three buffers, and what is lost to alignment
+    TREE_HEAD = 32      # sizeof(Tree), so that the next bytes are aligned
+    NODE_MOST = 144     # an ArrowArray, its place in its parent's list, three buffers, and padding
 
 
 cdef Tree *new_tree(int64_t nodes, int64_t columns, int64_t room) noexcept nogil:
-    """Memory for so many nodes of three buffers at most, and for so many columns of room bytes in all. NULL without memory."""
+    """Allocate memory for so many nodes of at most three buffers, and for so many columns of room bytes in all. NULL
+    without memory.
+    """
     cdef int64_t n = TREE_HEAD + nodes * NODE_MOST + columns * 15 + room
     cdef Tree *tree = <Tree *> malloc(n)
     if tree != NULL:
@@ -95,14 +101,17 @@ cdef void release_node(ArrowArray *array) noexcept nogil:
     for i in range(array.n_buffers):
         if not <uint8_t *> tree <= <const uint8_t *> array.buffers[i] < <uint8_t *> tree + tree.bytes:
             free(<void *> array.buffers[i])
-    array.release = NULL        # before the tree goes: the node may stand in it
+    array.release = NULL        # before the tree is freed: the node may be in it
     if mq_add64(&tree.users, -1) == 0:
         free(tree)
 
 
-cdef void make_node(Tree *tree, ArrowArray *array, int64_t length, int64_t n_buffers, int64_t n_children) noexcept nogil:
-    """One node with NULL buffers and its children, all of them released; all but the node itself in the tree. A consumer may move it away, and release
-    it after the others. A buffer that is not in the tree is freed with the node."""
+cdef void make_node(Tree *tree, ArrowArray *array, int64_t length, int64_t n_buffers,
+                    int64_t n_children) noexcept nogil:
+    """Make a node with NULL buffers and all children, all of them released; all but the node itself in the tree. A
+    consumer
+    may move the node away, and release the node after the others. A buffer outside the tree is freed with the node.
+    """
     cdef ArrowArray *children
     cdef int64_t i
     memset(array, 0, sizeof(ArrowArray))
@@ -136,7 +145,7 @@ cdef int64_t nulls(const uint8_t *bits, int64_t n) noexcept nogil:
     return count
 
 
-# --- buffers ---------------------------------------------------------------------------------------------------------------
+# --- buffers ---------------------------------------------------------------------------------------------------------
 
 cdef int grow(Buffer *b, int64_t n) except -1 nogil:
     cdef int64_t room = max(b.room * 2, b.used + n, 64)
@@ -161,7 +170,7 @@ cdef void drop_texts(Texts *t) noexcept nogil:
 
 
 cdef bint is_utf8(const uint8_t *p, int64_t n) noexcept nogil:
-    """Well-formed UTF-8 as Unicode has it: no over-long forms, no surrogates, nothing above U+10FFFF."""
+    """Return True for well-formed UTF-8 by Unicode: no over-long forms, no surrogates, nothing above U+10FFFF."""
     cdef int64_t i = 0, need, k
     cdef uint64_t word
     cdef uint8_t c, low, high
@@ -198,7 +207,7 @@ cdef int begin_texts(Texts *t) except -1 nogil:
     return reserve(&t.text, 0)
 
 
-# What needs the interpreter stands in functions of its own: one with such a part looks for the GIL whenever it is called.
+# Code that needs the interpreter is in separate functions: a function with such a part checks the GIL at every call.
 
 cdef int too_long() except -1 nogil:
     with gil:
@@ -210,7 +219,7 @@ cdef int put_bytes(Texts *t, bytes value) except -1:
 
 
 cdef int put_text(Texts *t, const uint8_t *p, int64_t n) except -1 nogil:
-    """One value; what is not UTF-8 becomes U+FFFD, as for every reader of a message."""
+    """Append a value; invalid UTF-8 becomes U+FFFD, as for every reader of a message."""
     return put_raw(t, p, n) if is_utf8(p, n) else put_mended(t, p, n)
 
 
@@ -225,7 +234,9 @@ cdef int put_new_host(Texts *t, const uint8_t *p, int32_t n) except -1 nogil:
 
 
 cdef int put_properties(const uint8_t *p, int32_t n, Texts *names, Texts *values) except -1 nogil:
-    """All pairs as a map: of equal names the last one's value at the first one's place, none without a name or a value."""
+    """Append all pairs as a map: of equal names the last value at the first position, none without a name or
+    a value.
+    """
     cdef const uint8_t *name[64]
     cdef const uint8_t *value[64]
     cdef int32_t name_bytes[64]
@@ -266,7 +277,7 @@ cdef int put_properties(const uint8_t *p, int32_t n, Texts *names, Texts *values
 
 
 cdef int put_odd_properties(const uint8_t *p, int32_t n, Texts *names, Texts *values) except -1 nogil:
-    """Many pairs, or bytes that are no text."""
+    """Append many pairs, or bytes that are no text."""
     with gil:
         for name_text, value_text in decode_properties((<const char *> p)[:n]).items():
             put_bytes(names, name_text.encode("utf-8"))

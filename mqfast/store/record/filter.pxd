@@ -1,13 +1,13 @@
-# Which messages of a queue a reader wants: asked of the unit first, of its record where the unit cannot tell.
+# The messages that a reader requests: a test of the unit, and of its record if the unit does not decide.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from mqfast.store.record.record cimport PropertyRefs, Record
 
 cdef enum Verdict:
     LEAVE = 0
     TAKE = 1
-    ASK_RECORD = 2              # the unit does not tell: by_record decides
+    ASK_RECORD = 2              # the unit does not decide: by_record does
 
-cdef int64_t LEAST_TAGS_CODE    # anything smaller is an address of the extension file
+cdef int64_t LEAST_TAGS_CODE    # smaller values are addresses of the extension file
 
 # Both may run without the GIL, in any thread, and must not raise.
 ctypedef int (*unit_test)(const void *context, int64_t tags_code) noexcept nogil
@@ -15,8 +15,8 @@ ctypedef bint (*record_test)(const void *context, const Record *record) noexcept
 
 
 cdef class UnitFilter:
-    cdef unit_test by_unit      # NULL: everything
-    cdef record_test by_record  # of what by_unit answered ASK_RECORD
+    cdef unit_test by_unit      # NULL: everything matches
+    cdef record_test by_record  # of units with the answer ASK_RECORD
     cdef const void *context
 
 
@@ -30,7 +30,7 @@ cdef struct TagTexts:
 cdef class TagFilter(UnitFilter):
     cdef TagTexts tags
     cdef frozenset texts
-    cdef tuple kept             # what the pointers point into
+    cdef tuple kept             # owners of the memory that the pointers point into
 
 
 cdef struct CodeTable:          # open addressing

@@ -1,4 +1,4 @@
-"""Types of filter.pyx; what each part does is described there."""
+"""Types of filter.pyx."""
 
 from collections.abc import Collection, Iterable
 from typing import Final, Self, final

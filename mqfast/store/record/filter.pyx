@@ -1,7 +1,8 @@
-"""Filters of messages: of a unit's tags code first, of the record's tag where the code cannot tell.
+"""Filters of messages: by a unit's tags code first, by the record's tag if the code does not decide.
 
-One place for the rule of tags: get, tail, the column scan and a broker's get all ask it. It must never read a file, need the GIL for a test, or
-take a tag for wanted because only its hash is. ``UnitFilter`` is the hook for a test in C: a subclass in Cython sets ``by_unit`` and ``by_record``.
+The only implementation of the rule of tags: for get, tail, the column scan and a broker's get. No file is read, a test
+needs no GIL, and a tag is compared by its text, not only its hash. ``UnitFilter`` is the hook for a test in C: a
+subclass in Cython sets ``by_unit`` and ``by_record``.
 """
 
 cimport cython
@@ -17,11 +18,11 @@ cdef int64_t LEAST_TAGS_CODE = -2147483648
 
 
 cdef class UnitFilter:
-    """A test of units in C, and of records where the unit cannot tell. This one takes everything."""
+    """A test of units in C, and of records if the unit does not decide. This base class accepts everything."""
 
 
 cdef bint has_tag(const TagTexts *tags, const uint8_t *tag, int32_t n) noexcept nogil:
-    """Is this text one of the wanted tags? ``tag``: NULL for a message without a tag."""
+    """Return True if this text is a requested tag. ``tag``: NULL for a message without a tag."""
     cdef int i
     if tag == NULL:
         return False
@@ -32,7 +33,9 @@ cdef bint has_tag(const TagTexts *tags, const uint8_t *tag, int32_t n) noexcept 
 
 
 cdef bint may_have_tag(const TagTexts *tags, int64_t tags_code) noexcept nogil:
-    """Can a message of this tags code have a wanted tag? An address of the extension file does not tell."""
+    """Return True if a message of this tags code can have a requested tag. An address of the extension file does not
+    decide.
+    """
     cdef int i
     if tags_code < LEAST_TAGS_CODE:
         return True
@@ -54,9 +57,9 @@ cdef bint record_has_tag(const void *context, const Record *record) noexcept nog
 
 @cython.final
 cdef class TagFilter(UnitFilter):
-    """Messages with one of these tags: the text itself is compared, not only its hash.
+    """A filter of messages with one of these tags: the text itself is compared, not only its hash.
 
-    Args: tags: 1 to 64 texts. Raises: UsageError for another number of them.
+    Args: tags: 1 to 64 texts. Raises: UsageError for another number of texts.
     """
 
     def __init__(self, tags):
@@ -77,11 +80,13 @@ cdef class TagFilter(UnitFilter):
         self.context = &self.tags
 
     def has(self, tag) -> bool:
-        """Is this text, or None for no tag, one of the wanted tags?"""
+        """Return True if this text, or None for no tag, is a requested tag."""
         return tag in self.texts
 
     def may_have(self, int64_t tags_code) -> bool:
-        """Can a message of this tags code have one of the tags? An address of the extension file does not tell."""
+        """Return True if a message of this tags code can have a requested tag. An address of the extension file does
+        not decide.
+        """
         return may_have_tag(&self.tags, tags_code)
 
 
@@ -108,9 +113,9 @@ cdef bint record_has_code(const void *context, const Record *record) noexcept no
 
 @cython.final
 cdef class TagCodes(UnitFilter):
-    """Messages whose tags code is one of these: what a broker compares; its client compares the text of the tag.
+    """A filter of messages by tags code, as a broker compares; the client compares the text of the tag.
 
-    A unit that has an address of the extension file in place of its code is decided by the tag of its record.
+    A unit with an address of the extension file in place of the code is decided by the tag of its record.
     Args: codes: any number of Java hash codes of tags (32 bits, signed); those of other length raise UsageError.
     Source: DefaultMessageFilter.isMatchedByConsumeQueue.
     """
@@ -148,7 +153,9 @@ cdef dict _filters = {}
 
 
 cpdef TagFilter tag_filter(object expression):
-    """``"A || B"`` -> the filter of these tags; None, empty and ``*`` -> None. Raises: UsageError for what is no text of tags, or beyond 64."""
+    """Return the filter of the tags in ``"A || B"``; None for None, empty and ``*``. Raises: UsageError for an invalid
+    text, or beyond 64 tags.
+    """
     if expression is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Types of marked.pyx; what each part does is described there."""
+"""Types of marked.pyx."""
 
 from mqfast.message import Body
 

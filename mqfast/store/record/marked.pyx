@@ -1,6 +1,6 @@
-"""Records of the log that carry one property, found by a walk over its bytes without the GIL.
+"""Records of the log with a given property, found by a walk over the bytes without the GIL.
 
-It must never trust a length: the bytes may end inside a record. Record format: ``mqfast/store/FORMAT.md``.
+Every length is checked: the bytes may end inside a record. Record format: ``mqfast/store/FORMAT.md``.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -14,7 +14,7 @@ from mqfast.errors import CorruptFile
 
 
 cdef bint has_property(const Record *r, const char *name, int64_t n) noexcept nogil:
-    """Is there a property whose text begins with these n bytes, the name and U+0001?"""
+    """Return True if the text of a property begins with these n bytes, the name and U+0001."""
     cdef const uint8_t *at = r.properties
     cdef const uint8_t *end = r.properties + r.properties_bytes
     while end - at >= n:
@@ -28,11 +28,11 @@ cdef bint has_property(const Record *r, const char *name, int64_t n) noexcept no
 
 
 def marked_records(block, bytes name not None, int64_t physical_offset) -> tuple:
-    """([(begin, end, store timestamp, topic, queue id, queue offset, properties), ...] of the records in a block of the log that have the property,
-    bytes up to where the next walk goes on).
+    """Return ([(begin, end, store timestamp, topic, queue id, queue offset, properties), ...] of the records in a block
+    of the log with the property, number of bytes before the next walk).
 
-    Args: block: bytes of one log file from ``physical_offset`` on, cut anywhere. The second number is 0 when not one record is whole, and leads behind
-    the block where an end mark fills the rest of the file.
+    Args: block: bytes of a log file from ``physical_offset`` on, cut anywhere. The second number is 0 without a whole
+    record, and points behind the block if an end mark fills the rest of the file.
     Raises: CorruptFile with the offset of bytes that are no record.
     """
     cdef Py_buffer view
@@ -66,11 +66,13 @@ def marked_records(block, bytes name not None, int64_t physical_offset) -> tuple
             if found < 0:
                 break
             made.append((
-                physical_offset + found - r.total, physical_offset + found, r.store_timestamp, (<const char *> r.topic)[:r.topic_bytes].decode("utf-8", "replace"), r.queue_id,
+                physical_offset + found - r.total, physical_offset + found, r.store_timestamp,
+                (<const char *> r.topic)[:r.topic_bytes].decode("utf-8", "replace"), r.queue_id,
                 r.queue_offset, (<const char *> r.properties)[:r.properties_bytes],
             ))
     finally:
         PyBuffer_Release(&view)
     if is_bad:
-        raise CorruptFile("the log cannot be read", offset=physical_offset + at, expected="a record", found="something else")
+        raise CorruptFile("the log cannot be read", offset=physical_offset + at, expected="a record",
+                          found="something else")
     return made, at

@@ -1,4 +1,4 @@
-# One CommitLog record: parse, check, find properties, encode. All of it works without the GIL on raw pointers.
+# A CommitLog record: parse, check, find properties, encode. All of this works without the GIL on raw pointers.
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from mqfast.store.base.os_api cimport crc31, mq_get16, mq_get32, mq_get64, mq_short_equal
 
@@ -13,7 +13,7 @@ cdef enum:
     TRANSACTION_ROLLBACK = 0x0C
     CRC_PROPERTY_BYTES = 20
     NOT_IN_QUEUE = -2147483648  # offset_in_queue: the record does not belong there
-    ANYWHERE = -2147483647      # it does, and does not say where
+    ANYWHERE = -2147483647      # the record belongs there, without an offset
     HEADER_BYTES = 88           # up to the body, both hosts IPv4
 
 cdef enum Check:
@@ -46,7 +46,7 @@ cdef struct Record:
     const uint8_t *topic
     const uint8_t *properties
 
-# The properties that put and dispatch ask for; a NULL pointer means absent.
+# The properties that put and dispatch use; a NULL pointer means absent.
 cdef struct PropertyRefs:
     const uint8_t *tags
     const uint8_t *keys
@@ -69,7 +69,7 @@ cdef struct PropertyRefs:
     int32_t wait_bytes
     int32_t crc_bytes
 
-# What a general encode needs: everything of the record except the fields that are patched at append.
+# The input of a general encode: everything of the record except the fields that are patched at append.
 cdef struct Draft:
     int32_t queue_id
     int32_t flag
@@ -92,13 +92,13 @@ cdef struct Draft:
 cdef int parse_record(const uint8_t *p, int64_t available, Record *r) noexcept nogil
 cdef int check_crc(const uint8_t *p, Record *r, bint property_crc) noexcept nogil
 cdef void find_properties(const uint8_t *p, int32_t n, PropertyRefs *f) noexcept nogil
-# The queues beside its own that a record is in: INNER_MULTI_DISPATCH names them, INNER_MULTI_QUEUE_OFFSET says where.
+# The additional queues of a record: INNER_MULTI_DISPATCH has their names, INNER_MULTI_QUEUE_OFFSET the offsets.
 cdef struct QueuePairs:
     const uint8_t *name
     const uint8_t *offset       # text; NULL: none for this name
     int32_t name_bytes
     int32_t offset_bytes
-    const uint8_t *next_name    # what is left; NULL: nothing
+    const uint8_t *next_name    # the rest; NULL: nothing
     const uint8_t *names_end
     const uint8_t *next_offset
     const uint8_t *offsets_end
@@ -111,21 +111,24 @@ cdef bint waits_for_disk(const PropertyRefs *f) noexcept nogil
 cdef int64_t parse_int(const uint8_t *p, int32_t n, int64_t otherwise) noexcept nogil
 cdef int64_t draft_bytes(const Draft *d) noexcept nogil
 cdef int64_t encode_draft(uint8_t *to, const Draft *d) noexcept nogil
-cdef void finish_record(uint8_t *p, int32_t total, int64_t queue_offset, int64_t physical_offset, int64_t store_timestamp,
-                        int32_t sys_flag, bint crc_property) noexcept nogil
+cdef void finish_record(uint8_t *p, int32_t total, int64_t queue_offset, int64_t physical_offset,
+                        int64_t store_timestamp, int32_t sys_flag, bint crc_property) noexcept nogil
 cdef int64_t read_store_timestamp(const uint8_t *p) noexcept nogil
 
 
-cdef inline bint is_plain_record(const uint8_t *p, int64_t size, int64_t physical_offset, int64_t queue_offset, int32_t queue_id,
-                                 const uint8_t *topic, int32_t topic_bytes) noexcept nogil:
-    """Is it a whole version 1 record with IPv4 hosts, of exactly this length, position and queue? `size` bytes may be read.
+cdef inline bint is_plain_record(const uint8_t *p, int64_t size, int64_t physical_offset, int64_t queue_offset,
+                                 int32_t queue_id, const uint8_t *topic, int32_t topic_bytes) noexcept nogil:
+    """Return True for a whole version 1 record with IPv4 hosts, of exactly this length, position and queue. `size`
+    bytes may be read.
 
-    What parse_record and the comparisons behind it would find, at a third of the work. False says nothing: ask them.
+    The result of parse_record and the comparisons behind it, at a third of the work. False decides nothing: call those.
     """
     cdef int64_t at
-    if size < HEADER_BYTES + 3 or mq_get32(p) != size or mq_get32(p + 4) != MAGIC_V1 or mq_get64(p + 28) != physical_offset:
+    if (size < HEADER_BYTES + 3 or mq_get32(p) != size or mq_get32(p + 4) != MAGIC_V1
+        or mq_get64(p + 28) != physical_offset):
         return False
-    if mq_get64(p + 20) != queue_offset or mq_get32(p + 12) != queue_id or mq_get32(p + 36) & (BORN_HOST_V6 | STORE_HOST_V6):
+    if (mq_get64(p + 20) != queue_offset or mq_get32(p + 12) != queue_id
+        or mq_get32(p + 36) & (BORN_HOST_V6 | STORE_HOST_V6)):
         return False
     at = mq_get32(p + HEADER_BYTES - 4)                     # bytes of the body
     if at < 0 or at > size - HEADER_BYTES - 3 - topic_bytes:
@@ -140,7 +143,7 @@ cdef inline bint is_plain_record(const uint8_t *p, int64_t size, int64_t physica
 cdef class StoredMessage:
     cdef object owner           # keeps the bytes alive: a FilePin, or a bytes object
     cdef const uint8_t *p
-    cdef int64_t queue_position # queue offset it was found at; -1 when it was not found through a queue
+    cdef int64_t queue_position # queue offset of its unit; -1 without a queue
     cdef Record record
     cdef bint parsed
     cdef int fields(self) except -1

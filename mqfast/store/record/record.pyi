@@ -1,4 +1,4 @@
-"""Types of record.pyx; what each part does is described there."""
+"""Types of record.pyx."""
 
 from typing import Any, final
 

@@ -1,7 +1,8 @@
-"""One record of the CommitLog: encode, check, decode (RocketMQ: MessageExtEncoder, CommitLog.checkMessageAndReturnSize, MessageDecoder).
+"""CommitLog records: encode, check, decode (RocketMQ: MessageExtEncoder, CommitLog.checkMessageAndReturnSize,
+MessageDecoder).
 
-It must never trust a length before it was compared with the bytes that are there, and never own memory: it works on pointers that its
-caller holds. The layout stands in FORMAT.md.
+Every length is compared with the available bytes before use, and no memory is owned: the functions work on pointers
+that the caller holds. Layout: FORMAT.md.
 """
 
 cimport cython
@@ -12,17 +13,19 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t
 from libc.string cimport memchr, memcmp, memcpy
 from mqfast.store.base.mapped_file cimport FilePin
-from mqfast.store.base.os_api cimport crc31, crc32_copy, crc32_more, mq_get16, mq_get32, mq_get64, mq_put16, mq_put32, mq_put64, mq_touch
+from mqfast.store.base.os_api cimport (
+    crc31, crc32_copy, crc32_more, mq_get16, mq_get32, mq_get64, mq_put16, mq_put32, mq_put64, mq_touch,
+)
 
 from mqfast.errors import CorruptFile
 from mqfast.message import encode_message_id, format_host
 from mqfast.properties import decode as decode_properties
 
 
-# --- parse and check ---------------------------------------------------------------------------------------------------
+# --- parse and check -------------------------------------------------------------------------------------------------
 
 cdef int parse_record(const uint8_t *p, int64_t available, Record *r) noexcept nogil:
-    """Parse the record at p, of which `available` bytes may be read. Lengths are checked before they are used."""
+    """Parse the record at p, of which `available` bytes may be read. Lengths are checked before use."""
     cdef int64_t at, total
     cdef int32_t magic
     if available < 8:
@@ -62,7 +65,7 @@ cdef int parse_record(const uint8_t *p, int64_t available, Record *r) noexcept n
     at += 16
     r.body = p + at
     if r.body_bytes < 0:
-        r.body_bytes = 0            # RocketMQ counts a negative length as nothing
+        r.body_bytes = 0            # RocketMQ counts a negative length as empty
     at += r.body_bytes
     if at + 2 > available:
         return REC_BAD
@@ -90,17 +93,17 @@ cdef int parse_record(const uint8_t *p, int64_t available, Record *r) noexcept n
 
 
 cdef int check_crc(const uint8_t *p, Record *r, bint property_crc) noexcept nogil:
-    """1 when the checksum agrees: of the body, or of the whole record when property_crc asks for that one."""
+    """Return 1 if the checksum agrees: of the body, or of the whole record with property_crc."""
     cdef PropertyRefs f
     cdef int64_t value = 0
     cdef int i
     if not property_crc:
-        # also of an empty body, whose checksum is 0: RocketMQ skips it, and takes a body for empty whose length was lost
+        # also of an empty body, whose checksum is 0: RocketMQ skips it, and accepts a body with a lost length as empty
         return crc31(r.body, r.body_bytes) == <uint32_t> r.body_crc
     find_properties(r.properties, r.properties_bytes, &f)
     if f.crc == NULL or f.crc_bytes != 10 or r.total < CRC_PROPERTY_BYTES:
         return 0
-    for i in range(9, -1, -1):      # the digits stand lowest first
+    for i in range(9, -1, -1):      # the lowest digit comes first
         if f.crc[i] < c'0' or f.crc[i] > c'9':
             return 0
         value = value * 10 + (f.crc[i] - c'0')
@@ -116,13 +119,18 @@ cdef inline bint _is(const uint8_t *name, int64_t n, const char *word, int64_t w
 
 
 cdef void find_properties(const uint8_t *p, int32_t n, PropertyRefs *f) noexcept nogil:
-    """One pass over the property text; the last of equal names wins; pairs with an empty name or value do not count."""
+    """Find the properties in a pass over the property text; the last of equal names wins; pairs with an empty name or
+    value do not count.
+    """
     cdef const uint8_t *end = p + n
     cdef const uint8_t *pair_end
     cdef const uint8_t *sep
     cdef int64_t name_bytes
     cdef int32_t value_bytes
-    f.tags = f.keys = f.uniq_key = f.delay = f.inner_num = f.inner_base = f.multi_dispatch = f.multi_offset = f.wait = f.crc = NULL
+    f.tags = (
+        f.keys = (
+            f.uniq_key = (
+                f.delay = f.inner_num = f.inner_base = f.multi_dispatch = f.multi_offset = f.wait = f.crc = NULL)))
     while p < end:
         pair_end = <const uint8_t *> memchr(p, 2, end - p)
         if pair_end == NULL:
@@ -169,7 +177,9 @@ cdef void find_properties(const uint8_t *p, int32_t n, PropertyRefs *f) noexcept
 
 
 cdef bint waits_for_disk(const PropertyRefs *f) noexcept nogil:
-    """Does a put of these properties wait for a sync flush? So it does unless WAIT says otherwise (Message.isWaitStoreMsgOK: Boolean.parseBoolean)."""
+    """Return True if a put of these properties waits for a sync flush, which is the default without WAIT
+    (Message.isWaitStoreMsgOK: Boolean.parseBoolean).
+    """
     cdef int32_t i
     if f.wait == NULL:
         return True
@@ -182,7 +192,7 @@ cdef bint waits_for_disk(const PropertyRefs *f) noexcept nogil:
 
 
 cdef int64_t parse_int(const uint8_t *p, int32_t n, int64_t otherwise) noexcept nogil:
-    """The decimal number of that text, or `otherwise` when it is none (or longer than 18 digits)."""
+    """Return the decimal number of that text, or `otherwise` for other text (or more than 18 digits)."""
     cdef int64_t value = 0
     cdef int32_t i = 0
     cdef bint negative = False
@@ -207,7 +217,7 @@ cdef void begin_pairs(QueuePairs *pairs, const PropertyRefs *f) noexcept nogil:
 
 
 cdef bint next_pair(QueuePairs *pairs) noexcept nogil:
-    """The next name and its offset; False at the end of the names."""
+    """Read the next name and its offset; False at the end of the names."""
     cdef const uint8_t *stop
     if pairs.next_name == NULL or pairs.next_name >= pairs.names_end:
         return False
@@ -230,7 +240,9 @@ cdef bint next_pair(QueuePairs *pairs) noexcept nogil:
 
 
 cdef int64_t offset_in_queue(const Record *r, const uint8_t *topic, int32_t n, int32_t queue_id) noexcept nogil:
-    """The queue offset that the record itself claims in a queue: its own, or one that INNER_MULTI_DISPATCH names."""
+    """Return the record's own queue offset in a queue: that of its queue, or an offset that
+    INNER_MULTI_DISPATCH names.
+    """
     cdef PropertyRefs f
     cdef QueuePairs pairs
     if r.queue_id == queue_id and r.topic_bytes == n and memcmp(r.topic, topic, n) == 0:
@@ -244,7 +256,9 @@ cdef int64_t offset_in_queue(const Record *r, const uint8_t *topic, int32_t n, i
 
 
 cdef int32_t jhash(const uint8_t *p, int64_t n, int32_t seed) noexcept nogil:
-    """Java's String.hashCode of UTF-8 text, continued from `seed`; ill-formed bytes hash as Java's decoder reads them, U+FFFD."""
+    """Return Java's String.hashCode of UTF-8 text, continued from `seed`; ill-formed bytes hash as Java's decoder reads
+    them, U+FFFD.
+    """
     cdef uint32_t h = <uint32_t> seed, c, low
     cdef int64_t i = 0, need, k
     while i < n:
@@ -253,7 +267,8 @@ cdef int32_t jhash(const uint8_t *p, int64_t n, int32_t seed) noexcept nogil:
             h = h * 31 + c
             i += 1
             continue
-        need = 1 if c & 0xE0 == 0xC0 and c >= 0xC2 else 2 if c & 0xF0 == 0xE0 else 3 if c & 0xF8 == 0xF0 and c <= 0xF4 else 0
+        need = (1 if c & 0xE0 == 0xC0 and c >= 0xC2 else 2 if c & 0xF0 == 0xE0 else 3 if c & 0xF8 == 0xF0 and c <= 0xF4
+                else 0)
         if need == 0:
             h = h * 31 + 0xFFFD
             i += 1
@@ -284,7 +299,7 @@ cdef int32_t jhash(const uint8_t *p, int64_t n, int32_t seed) noexcept nogil:
     return <int32_t> h
 
 
-# --- encode ------------------------------------------------------------------------------------------------------------
+# --- encode ----------------------------------------------------------------------------------------------------------
 
 cdef int64_t draft_bytes(const Draft *d) noexcept nogil:
     cdef int64_t total = 72 + d.body_bytes + d.topic_bytes + d.properties_bytes + 2
@@ -296,9 +311,10 @@ cdef int64_t draft_bytes(const Draft *d) noexcept nogil:
 
 
 cdef int64_t encode_draft(uint8_t *to, const Draft *d) noexcept nogil:
-    """Everything but the size word and what finish_record patches; returns the record's length.
+    """Write everything except the size word and the fields that finish_record patches. Returns: the record's length.
 
-    Body and CRC are one pass that reads each byte once, so that they agree even when the caller's buffer changes meanwhile.
+    Body and CRC are a single pass that reads each byte once, so that they agree even if the caller's buffer changes
+    meanwhile.
     """
     cdef int64_t at = 48
     cdef int32_t born = 20 if d.sys_flag & BORN_HOST_V6 else 8
@@ -343,9 +359,9 @@ cdef int64_t encode_draft(uint8_t *to, const Draft *d) noexcept nogil:
     return at
 
 
-cdef void finish_record(uint8_t *p, int32_t total, int64_t queue_offset, int64_t physical_offset, int64_t store_timestamp,
-                        int32_t sys_flag, bint crc_property) noexcept nogil:
-    """Patch what is known only under the put lock, but not the size word: it is published last."""
+cdef void finish_record(uint8_t *p, int32_t total, int64_t queue_offset, int64_t physical_offset,
+                        int64_t store_timestamp, int32_t sys_flag, bint crc_property) noexcept nogil:
+    """Patch the values that are known only under the put lock, but not the size word, which is published last."""
     cdef uint32_t crc
     cdef uint8_t size_word[4]
     cdef uint8_t *digits
@@ -362,10 +378,10 @@ cdef void finish_record(uint8_t *p, int32_t total, int64_t queue_offset, int64_t
             crc //= 10
 
 
-# --- what a reader gets --------------------------------------------------------------------------------------------------
+# --- the reader's message --------------------------------------------------------------------------------------------
 
 cdef StoredMessage make_message(object owner, const uint8_t *p, int64_t queue_position):
-    """A message over memory that `owner` keeps alive; the caller has checked that the record there is whole."""
+    """Make a message over memory that `owner` keeps alive; the caller has checked that the record there is whole."""
     cdef StoredMessage m = StoredMessage.__new__(StoredMessage)
     m.owner = owner
     m.p = p
@@ -373,19 +389,20 @@ cdef StoredMessage make_message(object owner, const uint8_t *p, int64_t queue_po
     return m
 
 
-@cython.no_gc       # what it keeps alive cannot lead back to it: nothing for the collector to find, or to be counted and called for
+@cython.no_gc       # its references cannot lead back to the message: the collector need not track it
 @cython.freelist(64)
 @cython.final
 cdef class StoredMessage:
-    """One message of the store; each field is decoded on access.
+    """A message of the store; each field is decoded on access.
 
-    The body is a zero-copy view. The message keeps its file mapped, also after the store was closed or retention removed the file. If another
-    process truncates the file, the next field or view raises CorruptFile; earlier views stay readable and show zeros for the lost bytes.
-    The message exports the stored body through the buffer protocol: ``bytes(message)`` copies the body.
+    The body is a zero-copy view. The message keeps its file mapped, also after the store was closed or retention
+    removed the file. If another process truncates the file, the next field or view raises CorruptFile; earlier views
+    stay readable and show zeros for the lost bytes. The message exports the stored body through the buffer protocol:
+    ``bytes(message)`` copies the body.
     """
 
     cdef int still_there(self, int32_t total) except -1:
-        """A file that was cut short since the record was found has lost the record's end first: look there."""
+        """Check the record's end, which is lost first if the file was cut short since."""
         if isinstance(self.owner, FilePin):
             mq_touch(self.p + total - 1)
             (<FilePin> self.owner).file.check_damage()
@@ -466,12 +483,12 @@ cdef class StoredMessage:
 
     @property
     def born_timestamp(self) -> int:
-        """When the producer created the message, ms since the epoch."""
+        """Time of creation by the producer, ms since the epoch."""
         return mq_get64(self.p + 40)
 
     @property
     def store_timestamp(self) -> int:
-        """When the message was appended, ms since the epoch."""
+        """Time of the append, ms since the epoch."""
         return read_store_timestamp(self.p)
 
     @property
@@ -488,13 +505,13 @@ cdef class StoredMessage:
 
     @property
     def reconsume_times(self) -> int:
-        """How often a consumer sent the message back."""
+        """Number of times that a consumer sent the message back."""
         self.fields()
         return self.record.reconsume_times
 
     @property
     def prepared_transaction_offset(self) -> int:
-        """Physical offset of the half message of a committed transaction, else 0."""
+        """Physical offset of the half message of a committed transaction, otherwise 0."""
         self.fields()
         return self.record.prepared_offset
 
@@ -537,36 +554,41 @@ cdef class StoredMessage:
     def message_id(self) -> str:
         """Offset id: store host and physical offset in hex. Source: MessageDecoder.createMessageId."""
         self.fields()
-        return encode_message_id((<const char *> self.record.store_host)[:self.record.store_host_bytes], self.physical_offset)
+        return encode_message_id((<const char *> self.record.store_host)[:self.record.store_host_bytes],
+                                 self.physical_offset)
 
     def offset_in(self, bytes topic not None, int32_t queue_id) -> int | None:
-        """The queue offset that the record claims in a queue, -1 when it belongs there and does not say; None: not its queue."""
+        """Return the record's own queue offset in a queue, -1 if it belongs there without an offset; None: not its
+        queue.
+        """
         self.fields()
-        cdef int64_t at = offset_in_queue(&self.record, <const uint8_t *> PyBytes_AS_STRING(topic), <int32_t> PyBytes_GET_SIZE(topic),
-                                          queue_id)
+        cdef int64_t at = offset_in_queue(&self.record, <const uint8_t *> PyBytes_AS_STRING(topic),
+                                          <int32_t> PyBytes_GET_SIZE(topic), queue_id)
         return None if at == NOT_IN_QUEUE else -1 if at == ANYWHERE else at
 
     def check_crc(self) -> bool:
-        """True if the stored body agrees with its CRC."""
+        """Return True if the stored body agrees with its CRC."""
         self.fields()
         return check_crc(self.p, &self.record, False) == 1
 
     def to_bytes(self) -> bytes:
-        """The whole record as stored in the log."""
+        """Return the whole record as stored in the log."""
         return (<const char *> self.p)[:mq_get32(self.p)]
 
     def __reduce__(self):
         return load_message, (self.to_bytes(), self.queue_position)
 
     def __repr__(self):
-        return (f"<StoredMessage {self.topic}/{self.queue_id}@{self.queue_offset} physical_offset={self.physical_offset}"
+        return (f"<StoredMessage {self.topic}/{self.queue_id}@{self.queue_offset} "
+                f"physical_offset={self.physical_offset}"
                 f" size={self.size}>")
 
 
 def decode_record(data, offset=0) -> StoredMessage:
-    """Decode one record out of a bytes object.
+    """Decode a record out of a bytes object.
 
-    Args: data: bytes that hold the record at ``offset``. Raises: CorruptFile when no whole record is there or its CRC is wrong.
+    Args: data: bytes that hold the record at ``offset``. Raises: CorruptFile if no whole record is there or its CRC is
+    wrong.
     """
     cdef bytes held = bytes(data)
     cdef int64_t at = offset
@@ -577,14 +599,15 @@ def decode_record(data, offset=0) -> StoredMessage:
     cdef const uint8_t *p = <const uint8_t *> PyBytes_AS_STRING(held) + at
     cdef int outcome = parse_record(p, left, &r)
     if outcome != REC_OK:
-        raise CorruptFile("not a whole record", offset=offset, expected="a record", found=f"size {r.total}, magic {r.magic & 0xFFFFFFFF:#x}")
+        raise CorruptFile("not a whole record", offset=offset, expected="a record",
+                          found=f"size {r.total}, magic {r.magic & 0xFFFFFFFF:#x}")
     if not check_crc(p, &r, False):
         raise CorruptFile("body CRC differs", offset=offset, expected=r.body_crc, found=crc31(r.body, r.body_bytes))
     return make_message(held, p, -1)
 
 
 def load_message(bytes record not None, int64_t queue_position) -> StoredMessage:
-    """A pickled message: a copy of its record, and its place in the queue that it was read through (-1: none)."""
+    """Restore a pickled message: a copy of its record, and its offset in the queue of the read (-1: none)."""
     cdef Record r
     if parse_record(<const uint8_t *> PyBytes_AS_STRING(record), PyBytes_GET_SIZE(record), &r) != REC_OK:
         raise CorruptFile("the pickled message is damaged", expected="a whole record", found=f"{len(record)} bytes")
@@ -592,6 +615,6 @@ def load_message(bytes record not None, int64_t queue_position) -> StoredMessage
 
 
 def java_hash(str text) -> int:
-    """Java's String.hashCode. Source: java.lang.String."""
+    """Return Java's String.hashCode. Source: java.lang.String."""
     cdef bytes data = text.encode("utf-8", "surrogatepass")
     return jhash(<const uint8_t *> PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), 0)

@@ -1,4 +1,4 @@
-"""Types of _columns.pyx; what each part does is described there."""
+"""Types of record_columns.pyx."""
 
 from typing import Final
 

@@ -1,9 +1,9 @@
 """Fields of many records as Arrow columns, for results of a get and for scans.
 
-What a column is, how it grows, its schema, and how a batch is made of columns. A scan fills the columns that somebody chose block by block
-(fill_column); a result of a get fills all of its own in one pass, with the same buffers (get/_columns.pyx).
-It must never trust a length that was not checked against the record, never hand out text that is not UTF-8, and never keep a pointer to a record
-behind a call. The Arrow structs and their owners: arrow.pyx. The layout of a record: FORMAT.md.
+The definition of a column, its growth, its schema, and the batch of columns. A scan fills chosen columns block by block
+(fill_column); a result of a get fills all of its columns in a single pass, with the same buffers (get/get_columns.pyx).
+Every length is checked against the record, text is always valid UTF-8, and no pointer to a record is kept after a call.
+The Arrow structs and their owners: arrow.pyx. The layout of a record: FORMAT.md.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
@@ -40,14 +40,15 @@ from mqfast.store.record.record cimport PropertyRefs, Record
 
 from mqfast.errors import UsageError
 
-# By Field: the names of the columns, in the order in which a record holds them.
+# By Field: the names of the columns, in the order of a record's fields.
 COLUMNS = (
-    "topic", "queue_id", "queue_offset", "physical_offset", "size", "body_size", "born_timestamp", "store_timestamp", "born_host", "store_host",
-    "flag", "sys_flag", "reconsume_times", "prepared_transaction_offset", "body_crc", "tags", "keys", "uniq_key", "message_id", "properties",
-    "raw_properties", "body", "crc_ok",
+    "topic", "queue_id", "queue_offset", "physical_offset", "size", "body_size", "born_timestamp", "store_timestamp",
+    "born_host", "store_host",
+    "flag", "sys_flag", "reconsume_times", "prepared_transaction_offset", "body_crc", "tags", "keys", "uniq_key",
+    "message_id", "properties", "raw_properties", "body", "crc_ok",
 )
 
-cdef list _names = [name.encode("ascii") for name in COLUMNS]     # which `names` points into
+cdef list _names = [name.encode("ascii") for name in COLUMNS]     # owner of the memory that `names` points into
 cdef const char *names[23]
 for _i, _name in enumerate(_names):
     names[_i] = <const char *> <bytes> _name
@@ -66,7 +67,7 @@ cdef inline bint is_int64(int field) noexcept nogil:
 
 
 cdef bint needs_properties(int field) noexcept nogil:
-    """Does the column need `found` of each record? Only these may be missing in a record."""
+    """Return True if the column needs `found` of each record. Only these may be missing in a record."""
     return field in (TAGS, KEYS, UNIQ_KEY)
 
 
@@ -74,10 +75,10 @@ cdef inline bint is_text(int field) noexcept nogil:
     return needs_properties(field) or field in (TOPIC, BORN_HOST, STORE_HOST, MESSAGE_ID, RAW_PROPERTIES, BODY)
 
 
-# --- room -------------------------------------------------------------------------------------------------------------------
+# --- room ------------------------------------------------------------------------------------------------------------
 
 cdef int begin_column(Column *c) except -1 nogil:
-    """An empty column, of a batch that is like the one before."""
+    """Make an empty column, sized by the previous batch."""
     c.host_bytes = 0
     if c.text_bytes:
         reserve(&c.texts.text, c.text_bytes + c.text_bytes // 8)
@@ -94,14 +95,14 @@ cdef int begin_column(Column *c) except -1 nogil:
 
 
 cdef int64_t _row_bytes(const Column *c) noexcept nogil:
-    """What each row takes whatever its text; a bit counts as a byte."""
+    """Return the fixed bytes of each row, without texts; a bit counts as a byte."""
     if c.field == CRC_OK:
         return 1
     return (8 if is_int64(c.field) or c.large else 4) + (1 if needs_properties(c.field) else 0)
 
 
 cdef void put_in_tree(Column *c, Tree *tree, int64_t rows) noexcept nogil:
-    """Before begin_column: room in the tree for what takes so much a row. There will be no more rows."""
+    """Reserve room in the tree for the data of fixed size, before begin_column. No further rows are added."""
     cdef int64_t bits = (rows + 7) // 8
     c.in_tree = True
     if c.field == PROPERTIES:
@@ -120,7 +121,7 @@ cdef int64_t filled_bytes(const Column *c) noexcept nogil:
 
 
 cdef void drop_column(Column *c) noexcept nogil:
-    """Free what was not given away; the tree stays."""
+    """Free the buffers that were not given away; the tree stays."""
     if c.in_tree:
         c.numbers.p = c.valid.p = NULL
         if c.field != PROPERTIES:
@@ -131,7 +132,7 @@ cdef void drop_column(Column *c) noexcept nogil:
     drop_texts(&c.values)
 
 
-# --- filling ----------------------------------------------------------------------------------------------------------------
+# --- filling ---------------------------------------------------------------------------------------------------------
 
 cdef inline int64_t _micros(int64_t ms) noexcept nogil:
     # A damaged record may hold any number.
@@ -160,7 +161,7 @@ cdef inline int _put_optional(Column *c, int64_t row, const uint8_t *p, int32_t 
 
 
 cdef int _put_message_id(Texts *t, const Record *r) except -1 nogil:
-    """Store host and physical offset, in upper-case hexadecimal digits."""
+    """Append store host and physical offset, in upper-case hexadecimal digits."""
     cdef const char *digits = "0123456789ABCDEF"
     cdef uint8_t text[56]
     cdef int i, n = r.store_host_bytes
@@ -174,7 +175,8 @@ cdef int _put_message_id(Texts *t, const Record *r) except -1 nogil:
 
 cdef int bodies_too_long() except -1 nogil:
     with gil:
-        raise UsageError("the bodies of one batch exceed 2 GiB: ask for fewer bytes at a time; a result of a get also has them as large_binary")
+        raise UsageError("the bodies of one batch exceed 2 GiB: ask for fewer bytes at a time; a result of a get also "
+                         "has them as large_binary")
 
 
 cdef int _put_bodies(Column *c, const Record *records, int n) except -1 nogil:
@@ -203,7 +205,7 @@ cdef int _put_bodies(Column *c, const Record *records, int n) except -1 nogil:
 
 
 cdef int _put_topics(Texts *t, const Record *r, int n) except -1 nogil:
-    """They are mostly the same ones: equal ones in a row are counted and put together."""
+    """Append the topics. Most are equal: equal neighbours are counted and put together."""
     cdef const uint8_t *last = NULL
     cdef int32_t last_bytes = 0
     cdef int64_t more = 0
@@ -219,7 +221,9 @@ cdef int _put_topics(Texts *t, const Record *r, int n) except -1 nogil:
 
 
 cdef int _put_hosts(Column *c, const Record *r, int n) except -1 nogil:
-    """The same. The text of a host takes the GIL, so that the one of the block before counts as well."""
+    """Append the hosts, equal neighbours together. The text of a host takes the GIL, so the last host of the previous
+    block counts as well.
+    """
     cdef const uint8_t *p
     cdef int32_t p_bytes
     cdef int64_t more = 0
@@ -240,7 +244,7 @@ cdef int _put_hosts(Column *c, const Record *r, int n) except -1 nogil:
 
 
 cdef inline void _copy32(int32_t *to, const int32_t *first, int n) noexcept nogil:
-    """One field of n records that stand one behind the other."""
+    """Copy a field of n adjacent records."""
     cdef int i
     for i in range(n):
         to[i] = first[i * (sizeof(Record) // 4)]
@@ -272,10 +276,11 @@ cdef int _put64s(Buffer *b, const int64_t *first, int n, bint micros) except -1 
     return 0
 
 
-cdef int fill_column(Column *c, const Record *r, const PropertyRefs *found, const uint8_t *crc_ok, int n, int64_t row) except -1 nogil:
-    """Put one field of n records behind `row` rows. Each record was parsed.
+cdef int fill_column(Column *c, const Record *r, const PropertyRefs *found, const uint8_t *crc_ok, int n,
+                     int64_t row) except -1 nogil:
+    """Put a field of n records behind `row` rows. Each record was parsed.
 
-    Raises: UsageError when the column exceeds 2 GiB, MemoryError; it holds some of the rows then.
+    Raises: UsageError if the column exceeds 2 GiB, MemoryError; the column holds some of the rows then.
     """
     cdef int i, field = c.field
     if n == 0:
@@ -335,10 +340,10 @@ cdef int fill_column(Column *c, const Record *r, const PropertyRefs *found, cons
     return 0
 
 
-# --- Arrow ------------------------------------------------------------------------------------------------------------------
+# --- Arrow -----------------------------------------------------------------------------------------------------------
 
 cdef int64_t _nodes(const Column *columns, int count) noexcept nogil:
-    """The batch, its columns, and the entries of a map with their names and values."""
+    """Return the number of nodes: the batch, its columns, and the entries of a map with their names and values."""
     cdef int64_t n = 1 + count
     cdef int i
     for i in range(count):
@@ -348,7 +353,9 @@ cdef int64_t _nodes(const Column *columns, int count) noexcept nogil:
 
 
 cdef Tree *new_batch_tree(const Column *columns, int count, int64_t rows) noexcept nogil:
-    """Memory for the nodes of a batch; with rows >= 0 also for what so many rows take in each column (put_in_tree). NULL without memory."""
+    """Allocate memory for the nodes of a batch; with rows >= 0 also for the fixed data of so many rows in each column
+    (put_in_tree). NULL without memory.
+    """
     cdef int64_t room = 0
     cdef int i
     if rows >= 0:
@@ -358,7 +365,7 @@ cdef Tree *new_batch_tree(const Column *columns, int count, int64_t rows) noexce
 
 
 cdef void give_columns(Column *columns, int count, Tree *tree, ArrowArray *batch, int64_t rows) noexcept nogil:
-    """Make the batch out of the columns, which are empty then; it owns the tree."""
+    """Make the batch out of the columns, which are empty then; the batch owns the tree."""
     cdef int i
     cdef Column *c
     cdef ArrowArray *child
@@ -404,9 +411,10 @@ cdef const char *_format(const Column *c) noexcept nogil:
 
 
 cdef int fill_schema(ArrowSchema *schema, const Column *columns, int count, const char *shown) noexcept nogil:
-    """The schema of a batch. Returns 0, or -1 without memory (nothing is kept then).
+    """Make the schema of a batch. Returns 0, or -1 without memory (nothing is kept then).
 
-    shown: the names in the result, one behind the other, each with its closing zero, in memory that outlives the schema; NULL: those of COLUMNS.
+    shown: the names in the result, adjacent, each with a closing zero, in memory that outlives the schema; NULL: the
+    names of COLUMNS.
     """
     cdef const char *name
     cdef int64_t flags
