@@ -157,7 +157,7 @@ MUTANTS: Final = (
     Mutant(
         "plain-record-of-any-queue",
         _PLAIN_RECORD,
-        " or mq_get32(p + 12) != queue_id or ",
+        " or mq_get32(p + 12) != queue_id\n        or ",
         " or ",
         "a unit that leads to a record of another queue would be believed",
         ("test_a_get_checks_the_place_and_the_lengths_of_a_record",),
@@ -526,8 +526,8 @@ MUTANTS: Final = (
     Mutant(
         "batch-times-differ",
         _MESSAGE,
-        "                       out[0].store_timestamp if i else -1, &out[i])",
-        "                       -1, &out[i])",
+        "                       elements[i].tags_code, out[0].store_timestamp if i else -1, &out[i])",
+        "                       elements[i].tags_code, -1, &out[i])",
         "a batch has one store time",
         ("test_all_elements_share_one_store_time",),
     ),
@@ -1068,7 +1068,7 @@ MUTANTS: Final = (
         "total_bytes + size > limits.bytes:\n        return True\n",
         "total_bytes > limits.bytes:\n        return True\n",
         "a message that does not fit any more belongs to the next get",
-        ("test_a_get_ends_at_the_byte_that_it_may_have",),
+        ("test_a_get_ends_at_its_byte_limit",),
     ),
     Mutant(
         "unit-believed",
@@ -1263,7 +1263,7 @@ MUTANTS: Final = (
         "        while removed < c.delete_file_batch_max and log.first_is_flushed():\n",
         "        while removed <= c.delete_file_batch_max and log.first_is_flushed():\n",
         "a pass removes so many files and no more",
-        ("test_a_pass_removes_no_more_files_than_it_may",),
+        ("test_retention_removes_at_most_its_limit_of_files",),
     ),
     Mutant(
         "removal-not-synced",

@@ -135,7 +135,7 @@ def test_a_failed_flush_is_tried_again(tmp_path: Path) -> None:
     assert numbers(StoreCheckpoint.load(OsApi(), str(place / "checkpoint")))[4] == 3
 
 
-def test_a_file_that_somebody_removes_is_made_again_whole(tmp_path: Path) -> None:
+def test_a_removed_checkpoint_file_is_created_again(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     checkpoint = StoreCheckpoint(OsApi(), str(path))
     checkpoint.confirm_phy_offset = 1

@@ -104,7 +104,7 @@ def test_a_log_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("relisted", [False, True])
-def test_units_that_go_while_they_are_read(store: Path, relisted: bool) -> None:
+def test_column_scan_of_units_removed_meanwhile(store: Path, relisted: bool) -> None:
     with StoreReader(store) as reader:
         strict, lossy = along(reader), along(reader, skip_lost=True)
         for start in (2, 3):
@@ -118,7 +118,7 @@ def test_units_that_go_while_they_are_read(store: Path, relisted: bool) -> None:
         assert len(lossy.lost) == 1
 
 
-def test_messages_whose_log_files_go_while_they_are_read(store: Path) -> None:
+def test_column_scan_of_log_files_removed_meanwhile(store: Path) -> None:
     with StoreReader(store) as reader:
         starts = [start for start, _ in reader.log_starts()]
         places = column(along(reader), "physical_offset")
@@ -134,7 +134,7 @@ def test_messages_whose_log_files_go_while_they_are_read(store: Path) -> None:
         assert told(lossy) == ["messages 0 to 49", f"messages 50 to {gone - 1}"]
 
 
-def test_a_whole_log_that_goes_is_one_loss_for_each_file_of_units(store: Path) -> None:
+def test_a_removed_log_is_a_loss_per_queue_file(store: Path) -> None:
     with StoreReader(store) as reader:
         run = along(reader, skip_lost=True)
         shutil.rmtree(store / "commitlog")
@@ -170,7 +170,7 @@ def batches(tmp_path: Path) -> tuple[Path, str, int]:
     return path, longest.topic, longest.queue_id
 
 
-def test_batches_whose_log_goes_are_lost_and_never_left_out(tmp_path: Path) -> None:
+def test_batches_of_a_removed_log_count_as_lost(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with mqfast.open(path, config=StoreConfig.tiny(mapped_file_bytes_commit_log=8192)) as opened:
         opened.topic_table.ensure("B", 1, attributes={"queue.type": "BatchCQ"})
@@ -189,7 +189,7 @@ def test_batches_whose_log_goes_are_lost_and_never_left_out(tmp_path: Path) -> N
         assert told(lossy) == [f"message {i}" for i in range(gone)]
 
 
-def test_batches_whose_units_go_are_lost_and_never_left_out(batches: tuple[Path, str, int]) -> None:
+def test_batches_of_removed_units_count_as_lost(batches: tuple[Path, str, int]) -> None:
     path, topic, queue_id = batches
     with StoreReader(path) as reader:
         first, end = reader.min_offset(topic, queue_id), reader.max_offset(topic, queue_id)

@@ -64,7 +64,7 @@ def test_the_caller_persists_and_the_next_open_finds_it(tmp_path: Path) -> None:
     assert again.warnings == []
 
 
-def test_files_of_others_stay_as_they_are_though_the_store_would_rewrite_them(tmp_path: Path) -> None:
+def test_a_store_with_tables_leaves_their_files_unchanged(tmp_path: Path) -> None:
     root = tmp_path / "s"
     (root / "config").mkdir(parents=True)
     text = json.dumps({"dataVersion": {"counter": 1, "timestamp": 1}, "topicConfigTable": {}})

@@ -113,7 +113,7 @@ def test_seek_goes_anywhere_but_below_zero(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["break", "exception", "next"])
-def test_a_loop_that_was_left_begins_again_at_the_message_it_had_in_hand(tmp_path: Path, how: str) -> None:
+def test_after_break_a_new_loop_begins_at_the_unacknowledged_message(tmp_path: Path, how: str) -> None:
     with filled(tmp_path / "store", 0) as store:
         for number in range(10):
             store.put("T", b"%d" % number)
@@ -137,7 +137,7 @@ def test_a_loop_that_was_left_begins_again_at_the_message_it_had_in_hand(tmp_pat
         assert consumer.lag() == 0
 
 
-def test_commit_covers_what_was_handed_out_and_no_more(tmp_path: Path) -> None:
+def test_commit_acknowledges_the_handed_out_messages_only(tmp_path: Path) -> None:
     with filled(tmp_path / "store", 0) as store:
         for number in range(10):
             store.put("T", b"%d" % number)

@@ -229,7 +229,7 @@ def test_wrong_tags_codes(code: Any) -> None:
 # --- buffers ---------------------------------------------------------------------------------------------------------
 
 
-def test_neighbours_are_one_buffer(tmp_path: Path) -> None:
+def test_adjacent_records_are_a_single_buffer(tmp_path: Path) -> None:
     with mqfast.open(tmp_path / "s") as store:
         for i in range(12):
             store.put("T", b"x" * 50, queue_id=0 if i % 4 else 1, tags="A")
@@ -303,7 +303,7 @@ def test_removed_messages_are_passed_and_the_rest_is_found(tmp_path: Path) -> No
         assert store.engine.get_records("T", 0, 0, filter=reads).queue_offsets == found.queue_offsets
 
 
-def test_a_unit_that_leads_astray_is_an_error_where_it_comes_first(tmp_path: Path) -> None:
+def test_an_invalid_first_unit_raises(tmp_path: Path) -> None:
     with mqfast.open(tmp_path / "s") as store:
         for _ in range(3):
             store.put("T", b"x")

@@ -322,7 +322,7 @@ def test_queues_in_turns(tmp_path: Path) -> None:
         (b"WAIT\x01true\x02WAIT\x01false\x02", False),
     ],
 )
-def test_wait_inside_ready_properties_is_seen(tmp_path: Path, text: bytes, waits: bool) -> None:
+def test_the_wait_property_of_encoded_properties_counts(tmp_path: Path, text: bytes, waits: bool) -> None:
     with open_still(tmp_path, flush_disk_type="SYNC_FLUSH", **SMALL) as store:  # who waits flushes; nobody else does
         for way in (
             lambda: store.engine.put_encoded(b"A", 0, b"x", text),
@@ -361,7 +361,7 @@ def test_a_batch_has_the_bytes_of_put_batch(tmp_path: Path) -> None:
         assert len(other.query("A", "k")) == 32
 
 
-def test_a_batch_is_stored_as_it_came_also_with_a_checksum_property(tmp_path: Path) -> None:
+def test_a_batch_with_a_checksum_property_is_stored_unchanged(tmp_path: Path) -> None:
     with opened(tmp_path, enabled_append_prop_crc=True) as store:
         place = store.engine.put_batch_encoded(b"A", 0, element(b"x", b"a\x01b"))[0].physical_offset
         assert store.get_by_offset(place).properties_bytes[:12] == b"a\x01b__CRC32#\x01"  # no separator, as RocketMQ
@@ -466,7 +466,7 @@ def test_a_stored_record_over_the_end_of_many_log_files(tmp_path: Path) -> None:
         assert store.max_offset("B", 0) == 60
 
 
-def test_a_place_without_a_whole_record_is_refused(tmp_path: Path) -> None:
+def test_put_stored_without_a_whole_record_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         first = store.engine.put_encoded(b"A", 0, b"body" * 10)
         written = store.log.written

@@ -42,7 +42,7 @@ def test_a_loop_ends_when_nothing_comes_for_so_long(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("timeout", [2_147_484, 1e10, float("inf")])
-def test_a_timeout_may_be_longer_than_any_wait_of_the_system(tmp_path: Path, timeout: float) -> None:
+def test_a_follow_timeout_above_the_epoll_maximum(tmp_path: Path, timeout: float) -> None:
     with opened(tmp_path / "store") as store, ThreadPoolExecutor(1) as pool:
         came = pool.submit(lambda: bytes(next(store.consumer("g", "T").follow(timeout=timeout)).body))
         until(lambda: is_waiting(store)() or came.done())
@@ -73,7 +73,7 @@ def test_a_thread_that_waits_is_woken_by_every_put_and_new_queue(tmp_path: Path,
     assert seen == [*(b"%d" % number for number in range(60)), b"end"]
 
 
-def test_messages_of_other_tags_wake_nobody_for_good(tmp_path: Path) -> None:
+def test_a_loop_waits_on_after_messages_of_other_tags(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as store, ThreadPoolExecutor(1) as pool:
         done = pool.submit(lambda: next(store.consumer("g", "T", tags="new").follow(timeout=30)).queue_offset)
         until(is_waiting(store))
@@ -118,7 +118,7 @@ def test_a_message_is_acknowledged_when_the_loop_asks_for_the_next(tmp_path: Pat
         assert store.consumer_offsets.get("g", "T", 0) == 5
 
 
-def test_while_a_loop_waits_what_it_did_is_acknowledged(tmp_path: Path) -> None:
+def test_the_previous_message_is_acknowledged_while_follow_waits(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as store, ThreadPoolExecutor(1) as pool:
         store.put("T", b"0")
         done = pool.submit(
@@ -144,7 +144,7 @@ def test_deleted_messages_are_told_to_a_loop_that_waits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("timeout", [-1, "1", True])
-def test_a_timeout_that_is_none_is_refused(tmp_path: Path, timeout: Any) -> None:
+def test_an_invalid_follow_timeout_is_refused(tmp_path: Path, timeout: Any) -> None:
     with opened(tmp_path / "store") as store, pytest.raises(UsageError, match="timeout: expected seconds"):
         store.consumer("g", "T").follow(timeout)
 

@@ -85,7 +85,7 @@ def test_nor_in_an_open_store(made: Forged, tmp_path: Path, dispatch: str) -> No
         assert bytes(store.get_by_offset(placed.message_id).body) == body
 
 
-def test_nobody_begins_in_a_body(store: Forged) -> None:
+def test_no_reader_begins_inside_a_body(store: Forged) -> None:
     with StoreReader(store.path) as reader:
         for place in store.false[::50]:
             for begin in (

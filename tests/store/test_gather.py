@@ -154,7 +154,7 @@ def scan(reader: StoreReader, g: Gather, skip_damage: bool = False, skip_lost: b
     return LogColumns(reader, g, *reader.readable_range(), skip_damage=skip_damage, skip_lost=skip_lost)
 
 
-def test_filters_leave_what_they_name(small: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_gather_filters_keep_the_named_messages(small: tuple[Path, list[dict[str, Any]]]) -> None:
     path, expected = small
     moment = expected[30]["store_timestamp"]
     wanted = {("T1", 0): (1, 5), ("T2", 1): (0, 3), ("none", 9): (0, 99)}
@@ -200,7 +200,7 @@ def test_records_longer_than_a_block_come_whole(tmp_path: Path) -> None:
         assert [row["body"] for row in rows_of(reader.queue_columns("T", 0, 1, 3, columns=["body"]))] == bodies[1:3]
 
 
-def test_text_that_is_none_becomes_replacement_characters(tmp_path: Path) -> None:
+def test_invalid_utf8_becomes_replacement_characters(tmp_path: Path) -> None:
     make(tmp_path / "store", 5)
     log = next((tmp_path / "store" / "commitlog").iterdir())
     data = bytearray(log.read_bytes())

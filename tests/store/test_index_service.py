@@ -391,7 +391,7 @@ def test_damage_is_reported_and_the_rest_usable(os_api: OsApi, tmp_path: Path) -
     service.close()
 
 
-def test_sizes_of_a_store_nobody_described(os_api: OsApi, tmp_path: Path) -> None:
+def test_index_sizes_are_inferred_from_the_files(os_api: OsApi, tmp_path: Path) -> None:
     assert infer_index_sizes(os_api, str(tmp_path / "none")) is None
     assert infer_index_sizes(os_api, str(tmp_path)) is None
     IndexFile.create(os_api, tmp_path / "20230101000000000", 5, 6).close()

@@ -62,7 +62,7 @@ def test_a_log_that_fills_its_budget_exactly_keeps_all_its_files(tmp_path: Path)
         assert store.retention.run_once(store.os_api.now_ms()) == 1
 
 
-def test_a_pass_removes_no_more_files_than_it_may(tmp_path: Path) -> None:
+def test_retention_removes_at_most_its_limit_of_files(tmp_path: Path) -> None:
     with filled(tmp_path / "store", retention_bytes=128 << 10, delete_file_batch_max=2) as store:
         assert store.stats()["log_files"] > 5
         assert store.retention.run_once(store.os_api.now_ms()) == 2
@@ -81,7 +81,7 @@ def test_four_dirty_pages_are_flushed_and_three_are_not(tmp_path: Path) -> None:
         assert store.log.flushed == store.log.written
 
 
-def test_a_get_ends_at_the_byte_that_it_may_have(tmp_path: Path) -> None:
+def test_a_get_ends_at_its_byte_limit(tmp_path: Path) -> None:
     with mqfast.open(tmp_path / "store", config=StoreConfig.tiny()) as store:
         size = store.put("T", b"12345").size
         store.put_many("T", [b"12345"] * 4)

@@ -147,7 +147,7 @@ def test_views_outlive_the_store_and_the_file(tmp_path: Path) -> None:
     assert [bytes(view) for view in views] == given
 
 
-def test_a_result_is_walked_as_often_as_one_likes(tmp_path: Path) -> None:
+def test_a_get_result_can_be_iterated_repeatedly(tmp_path: Path) -> None:
     with mqfast.open(tmp_path / "store") as store:
         for number in range(5):
             store.put("T", b"%d" % number)

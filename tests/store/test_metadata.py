@@ -314,7 +314,7 @@ def test_strange_values_inside_a_topic_count_as_their_defaults(tmp_path: Path) -
     assert (topic.perm, topic.attributes, topic.read_queue_nums) == (6, {}, 16)
 
 
-def test_small_tables_answer_for_what_they_do_not_have(tmp_path: Path) -> None:
+def test_small_tables_without_an_entry(tmp_path: Path) -> None:
     os_api = OsApi()
     filters = ConsumerFilterTable.load(os_api, str(tmp_path / "consumerFilter.json"))
     assert filters.get("T") is None
@@ -334,7 +334,7 @@ def test_small_tables_answer_for_what_they_do_not_have(tmp_path: Path) -> None:
     assert "'T', queues=2" in repr(topics.ensure("T", 2))
 
 
-def test_a_file_whose_values_did_not_change_keeps_the_text_of_its_writer(tmp_path: Path) -> None:
+def test_an_unchanged_config_file_is_not_rewritten(tmp_path: Path) -> None:
     """Releases before 5.5 write maps of numbers in one line: only a change brings the newer form."""
     path = tmp_path / "consumerOffset.json"
     older = b'{\n\t"offsetTable":{\n\t\t"T@g":{0:5,1:6\n\t\t}\n\t}\n}'

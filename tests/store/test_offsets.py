@@ -96,7 +96,7 @@ def test_file_of_4x_keeps_its_form(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lmq", [True, False])
-def test_groups_go_on_where_they_were_when_light_queues_are_switched(tmp_path: Path, lmq: bool) -> None:
+def test_consumer_offsets_survive_a_switch_of_light_queues(tmp_path: Path, lmq: bool) -> None:
     """Else every group begins anew: with light queues all offsets are in a file of its own (RocketMQ issue 7087)."""
     with mqfast.open(tmp_path, config=StoreConfig.tiny(enable_lmq=not lmq)) as store:
         for number in range(5):
@@ -187,7 +187,7 @@ class Place(enum.IntEnum):
 
 
 @pytest.mark.parametrize("number", [True, Place.FIFTH, numpy.int64(5), numpy.uint8(5)], ids=repr)
-def test_whatever_counts_as_a_whole_number_is_a_plain_number_in_the_file(tmp_path: Path, number: int) -> None:
+def test_offsets_are_stored_as_plain_ints(tmp_path: Path, number: int) -> None:
     path = tmp_path / "c.json"
     offsets = ConsumerOffsets.load(OsApi(), str(path), lmq=True)
     offsets.commit("g", "T", number, number)

@@ -32,7 +32,7 @@ def _made(path: Path, queues: int, messages: int) -> None:
 
 
 @pytest.mark.parametrize("messages", [1, 204, 205, 300, 301, 1201])
-def test_every_queue_goes_on_where_it_ended(messages: int, tmp_path: Path) -> None:
+def test_next_queue_offsets_continue_after_a_reopen(messages: int, tmp_path: Path) -> None:
     _made(tmp_path / "store", 5, messages)
     for turn in (0, 1):
         with _open(tmp_path / "store") as store:

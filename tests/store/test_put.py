@@ -299,7 +299,7 @@ def test_tickets(tmp_path: Path, settings: dict[str, Any]) -> None:
         assert bodies(store) == [b"%d" % i * 100 for i in range(30)]
 
 
-def test_a_failing_callback_harms_nobody(tmp_path: Path) -> None:
+def test_a_failing_ticket_callback_does_not_stop_the_others(tmp_path: Path) -> None:
     done = threading.Event()
 
     def fail(_: Any) -> None:
@@ -652,7 +652,7 @@ def test_a_message_to_light_queues_is_durable_with_sync_flush(tmp_path: Path) ->
             assert [message.queue_offset for message in store.get("%LMQ%b", 0, number)] == [number]
 
 
-def test_a_result_that_somebody_has_is_not_used_again(tmp_path: Path) -> None:
+def test_a_referenced_put_result_is_not_reused(tmp_path: Path) -> None:
     with mqfast.open(tmp_path / "store", **SMALL) as store:
         producer = store.producer("T", 0, "A")
         ways = (producer.put, lambda body: store.put("T", body, tags="A"), lambda body: store.put("T", body, keys="k"))

@@ -80,7 +80,7 @@ def test_what_is_wrong_is_said(
         assert store.put_count == 0
 
 
-def test_no_argument_is_kept_and_none_is_let_go_of(tmp_path: Path) -> None:
+def test_put_keeps_the_reference_counts_of_arguments(tmp_path: Path) -> None:
     with mqfast.open(tmp_path / "store") as store:
         body, tags, keys = bytes(bytearray(b"body")), "".join(["A", "1"]), ["k1", "k2"]
         store.put("T", body, 1, tags=tags, keys=keys)  # the producer of this topic, queue and tags is kept
@@ -93,6 +93,6 @@ def test_no_argument_is_kept_and_none_is_let_go_of(tmp_path: Path) -> None:
         assert [sys.getrefcount(one) for one in (body, tags, keys)] == before
 
 
-def test_it_tells_its_parameters() -> None:
+def test_put_has_a_signature() -> None:
     assert list(inspect.signature(mqfast.MessageStore.put).parameters) == PARAMETERS
     assert "Store one message." in (mqfast.MessageStore.put.__doc__ or "")

@@ -468,7 +468,7 @@ def record_head(store: Any, at: int) -> bytes:
     return bytes(store.log.read(at, 64))
 
 
-def test_a_noted_cut_does_not_touch_what_somebody_else_went_on_with(tmp_path: Path) -> None:
+def test_a_noted_cut_of_a_log_that_another_writer_extended_is_skipped(tmp_path: Path) -> None:
     slave = still(tmp_path / "s", **SLAVE)
     master = still(tmp_path / "m", **SMALL)
     fill(master, 20)
@@ -483,7 +483,7 @@ def test_a_noted_cut_does_not_touch_what_somebody_else_went_on_with(tmp_path: Pa
     master.close()
 
 
-def test_a_killed_slave_goes_on_where_whole_records_end(tmp_path: Path) -> None:
+def test_a_killed_slave_resumes_behind_the_last_whole_record(tmp_path: Path) -> None:
     """What a kill leaves: the files as they are, at every moment between two appends."""
     master, slave = still(tmp_path / "m", **SMALL), still(tmp_path / "s", **SLAVE)
     fill(master, 60)
@@ -636,7 +636,7 @@ def test_slaves_are_sent_what_readers_may_not_see_yet(tmp_path: Path) -> None:
     slave.close()
 
 
-def test_puts_dispatch_themselves_again_when_readers_are_bound_no_more(tmp_path: Path) -> None:
+def test_puts_dispatch_themselves_after_unbound_readers(tmp_path: Path) -> None:
     store = still(tmp_path / "s", **SMALL)
     raw = store.engine.raw
     raw.bound_readers(0)

@@ -399,7 +399,7 @@ def _claim(path: Path, placed: Any, queue_offset: int) -> None:
     _patch(path / "commitlog" / f"{0:020}", placed.physical_offset + 20, queue_offset.to_bytes(8, "big"))
 
 
-def test_a_queue_whose_first_file_went_while_the_next_was_made(tmp_path: Path) -> None:
+def test_reader_of_a_queue_whose_first_file_was_removed_during_a_roll(tmp_path: Path) -> None:
     path = tmp_path / "store"
     _written(path, 50)
     with StoreReader(path) as reader:
@@ -425,7 +425,7 @@ def test_a_get_in_a_gap_between_queue_files_goes_on_behind_it(tmp_path: Path) ->
         reader.max_offset("T", 0)
 
 
-def test_a_log_file_that_went_since_it_was_listed(tmp_path: Path) -> None:
+def test_reader_of_a_log_file_removed_since_the_listing(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with mqfast.open(path, **TINY) as store:
         store.put("Old", b"x")
@@ -488,7 +488,7 @@ def test_records_that_claim_another_place(tmp_path: Path) -> None:
             reader.get("T", 0, 2, 1)
 
 
-def test_a_search_by_time_over_a_unit_that_points_nowhere(tmp_path: Path) -> None:
+def test_offset_by_time_over_a_unit_without_a_record(tmp_path: Path) -> None:
     path = tmp_path / "store"
     placed = _written(path, 40)
     for physical, size in ((1 << 40, 100), (placed[20].physical_offset + 1, 100), (placed[20].physical_offset, 90)):
@@ -498,7 +498,7 @@ def test_a_search_by_time_over_a_unit_that_points_nowhere(tmp_path: Path) -> Non
             assert reader.offset_by_time("T", 0, placed[20].store_timestamp) in range(40)
 
 
-def test_a_batch_unit_that_does_not_lead_on(tmp_path: Path) -> None:
+def test_a_batch_unit_that_points_at_another_record_raises(tmp_path: Path) -> None:
     (case,) = golden_cases("5.3.3", ("batch-cq",))
     path = Path(shutil.copytree(case.store, tmp_path / "store"))
     for folder in sorted((path / "batchconsumequeue").glob("*/*")):
@@ -517,7 +517,7 @@ def test_a_batch_unit_that_does_not_lead_on(tmp_path: Path) -> None:
     pytest.fail("no queue with enough units")
 
 
-def test_keys_of_one_hash_are_told_apart(tmp_path: Path) -> None:
+def test_query_distinguishes_keys_with_the_same_hash(tmp_path: Path) -> None:
     """Java's hash takes "Aa" and "BB" for the same: more entries are asked for until enough are right."""
     with mqfast.open(tmp_path / "store", **TINY) as store:
         oldest = store.put("T", b"", keys="BB")
@@ -557,7 +557,7 @@ def test_a_queue_extension_that_is_made_after_the_reader_looked(tmp_path: Path) 
         assert sum(before) > 0
 
 
-def test_tags_of_one_hash_are_told_apart(tmp_path: Path) -> None:
+def test_get_distinguishes_tags_with_the_same_hash(tmp_path: Path) -> None:
     with mqfast.open(tmp_path / "store", **TINY) as store:
         for tags in ("Aa", "BB", "Aa"):
             store.put("T", b"", tags=tags)

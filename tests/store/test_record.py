@@ -130,7 +130,7 @@ def test_the_offset_in_another_queue(names: str, offsets: str | None, expected: 
     assert message.offset_in(b"Topic", 0) == 7
 
 
-def test_a_record_is_in_no_queue_that_it_does_not_name() -> None:
+def test_offset_in_a_foreign_queue_is_none() -> None:
     message = decode_record(V1.encode())
     assert message.offset_in(b"Topic", 0) == 7
     assert message.offset_in(b"Topic", 1) is None

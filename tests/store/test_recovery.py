@@ -106,7 +106,7 @@ def test_whole_records_behind_damage_are_kept(
         assert not [text for text in store.stats()["warnings"] if "whole records" in text]
 
 
-def test_a_clean_store_with_damage_in_its_last_file_keeps_them_too(tmp_path: Path) -> None:
+def test_a_clean_store_with_damage_in_the_last_file_keeps_whole_records(tmp_path: Path) -> None:
     with still(tmp_path / "s", **SIZES) as store:
         places = [store.put("T", b"x" * 100).physical_offset for _ in range(20)]
     flip(tmp_path / "s", places[7] + BODY)
@@ -145,7 +145,7 @@ def test_on_damage_stop_changes_nothing(tmp_path: Path, clean: bool) -> None:
         assert store.recovery.kept_records == 5
 
 
-def test_on_damage_stop_opens_what_is_whole(tmp_path: Path) -> None:
+def test_on_damage_stop_opens_an_undamaged_store(tmp_path: Path) -> None:
     path, _ = killed(tmp_path)
     with mqfast.open(path, on_damage="stop", **SIZES) as store:
         assert store.recovery.records == 60
@@ -154,7 +154,7 @@ def test_on_damage_stop_opens_what_is_whole(tmp_path: Path) -> None:
     mqfast.open(tmp_path / "new", on_damage="stop", **SIZES).close()
 
 
-def test_no_room_to_keep_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovery_without_disk_space_for_kept_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, places = killed(tmp_path)
     flip(path, places[3][0] + BODY)
     log = tree(path / "commitlog")
@@ -192,7 +192,7 @@ def test_a_body_that_looks_like_a_record_is_not_taken_for_one(tmp_path: Path) ->
         assert store.recovery.kept_by_scan == 0
 
 
-def test_without_units_a_scan_finds_them_and_says_so(tmp_path: Path) -> None:
+def test_without_units_records_are_found_by_scan_and_reported(tmp_path: Path) -> None:
     path, places = killed(tmp_path)
     shutil.rmtree(path / "consumequeue")
     flip(path, places[5][0])  # its size: no length leads on

@@ -70,7 +70,7 @@ def test_the_log_ends_before_a_body_whose_crc_is_wrong(
     shutil.rmtree(copy)
 
 
-def test_one_store_damaged_again_and_again(killed: tuple[Path, list[int]], tmp_path: Path) -> None:
+def test_a_store_damaged_repeatedly(killed: tuple[Path, list[int]], tmp_path: Path) -> None:
     """A dozen records, from the back to the front: each time the log gets shorter by what is behind it."""
     path, starts = killed
     copy = tmp_path / "store"

@@ -189,7 +189,7 @@ def test_a_process_that_an_older_writer_left_is_not_named_where_it_can_be_seen(t
 
 
 @pytest.mark.skipif(not Path("/proc/self/fdinfo").exists(), reason="needs Linux's /proc")
-def test_who_is_refused_hears_who_has_the_store_and_what_to_do(tmp_path: Path) -> None:
+def test_store_locked_names_the_holder_and_the_remedy(tmp_path: Path) -> None:
     with holding(tmp_path / "store") as holder:
         # Neither a process id that an older writer left nor a missing one leads astray.
         for abort in (str(holder.pid), "1", None):

@@ -287,7 +287,7 @@ class Failing:
 
 
 @pytest.mark.parametrize("answer", [-errno.EIO, 0])
-def test_every_reader_of_a_file_says_that_it_cannot_be_read(tmp_path: Path, answer: int) -> None:
+def test_unreadable_file_raises_in_every_read(tmp_path: Path, answer: int) -> None:
     """A failed read, and one that finds less than the file was long."""
     _log_of(tmp_path / "log", [reference.Record("T", b"x")] * 20, 4096)
     (tmp_path / "units").write_bytes(reference.unit(0, 100, 0) * 400)
@@ -444,7 +444,7 @@ def test_a_tally_of_other_queues_keys_and_times(tmp_path: Path) -> None:
     assert rows == {("%LMQ%a", 0): (3, 7, 10), ("b", 0): (1, 8, 9)}
 
 
-def test_units_that_are_none_are_counted(tmp_path: Path) -> None:
+def test_invalid_units_are_counted(tmp_path: Path) -> None:
     good, bad = reference.unit(0, 100, 0), reference.unit(-1, 100, 0)
     (tmp_path / "queue").write_bytes(good + bad + reference.unit(100, 0, 0) + reference.unit(200, 100, 5) + b"rest")
     file = PreadFile(DOOR, tmp_path / "queue", 1000)

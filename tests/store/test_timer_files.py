@@ -124,7 +124,7 @@ def test_a_wheel_without_its_log_and_a_log_without_its_wheel(timer_store: Path) 
     assert {damage.kind for damage in damages(timer_store)} == {"timer.slot", "timer.check"}
 
 
-def test_units_whose_records_retention_took_are_no_damage(timer_store: Path) -> None:
+def test_timer_units_below_retention_are_no_damage(timer_store: Path) -> None:
     with mqfast.open(timer_store) as store:
         store.put("T", bytes(20_000))  # the log goes on in its second file
         store.put("T", bytes(20_000))

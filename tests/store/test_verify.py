@@ -364,7 +364,7 @@ def test_a_queue_with_an_extension_is_made_anew_with_it(tmp_path: Path) -> None:
     assert _messages(store) == before
 
 
-def test_a_unit_is_missed_only_for_records_that_ask_for_one(tmp_path: Path) -> None:
+def test_verify_misses_units_only_of_queued_records(tmp_path: Path) -> None:
     store = tmp_path / "store"
     settings: dict[str, Any] = {"enableMultiDispatch": True, "enableLmq": True, **SMALL}
     with mqfast.open(store, **settings) as opened:
@@ -493,7 +493,7 @@ def test_a_table_of_delays_that_is_another_one(clean: Path) -> None:
     assert _only(clean, "config").path.endswith("delayOffset.json")
 
 
-def test_two_repairs_in_one_second_keep_what_each_took_away(clean: Path) -> None:
+def test_two_repairs_in_the_same_second_use_two_folders(clean: Path) -> None:
     os_api = OsApi()
     os_api.fix_clock(1_800_000_000_000)
     for number in range(2):

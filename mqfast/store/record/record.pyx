@@ -127,10 +127,8 @@ cdef void find_properties(const uint8_t *p, int32_t n, PropertyRefs *f) noexcept
     cdef const uint8_t *sep
     cdef int64_t name_bytes
     cdef int32_t value_bytes
-    f.tags = (
-        f.keys = (
-            f.uniq_key = (
-                f.delay = f.inner_num = f.inner_base = f.multi_dispatch = f.multi_offset = f.wait = f.crc = NULL)))
+    f.tags = f.keys = f.uniq_key = f.delay = f.wait = f.crc = NULL
+    f.inner_num = f.inner_base = f.multi_dispatch = f.multi_offset = NULL
     while p < end:
         pair_end = <const uint8_t *> memchr(p, 2, end - p)
         if pair_end == NULL:
