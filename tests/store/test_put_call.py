@@ -95,4 +95,4 @@ def test_put_keeps_the_reference_counts_of_arguments(tmp_path: Path) -> None:
 
 def test_put_has_a_signature() -> None:
     assert list(inspect.signature(mqfast.MessageStore.put).parameters) == PARAMETERS
-    assert "Store one message." in (mqfast.MessageStore.put.__doc__ or "")
+    assert "Store a message." in (mqfast.MessageStore.put.__doc__ or "")
