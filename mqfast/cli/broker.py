@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mqfast.broker.config.broker_config import BrokerConfig
     from mqfast.broker.server import Broker
 
-__all__ = ["add_command", "broker_banner", "config_of", "tell", "with_extra"]
+__all__ = ["add_command", "broker_banner", "config_of", "print_warnings", "with_extra"]
 
 _PRECEDENCE = """settings, the later counts: RocketMQ's defaults, the variables NAMESRV_ADDR and ROCKETMQ_HOME, the
 file of -c, variables ROCKETMQ_<KEY> as ROCKETMQ_LISTEN_PORT, the command line"""
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         config.warnings.append(
             "no name server: clients and other brokers find this broker by none; -n or namesrvAddr names one"
         )
-    tell(config, strict=arguments.strict)
+    print_warnings(config, strict=arguments.strict)
     try:
         from mqfast.broker.config.broker_logs import start_logging
         from mqfast.broker.server import Broker
@@ -118,17 +118,17 @@ def config_of(arguments: argparse.Namespace) -> BrokerConfig:
     from mqfast.broker.config.broker_config import BrokerConfig
 
     config = BrokerConfig()
-    config.take_defaults(os.environ)
+    config.update_defaults(os.environ)
     if arguments.conf:
         config.read_file(arguments.conf)
-    config.take_environment(os.environ)
-    config.take(dict(arguments.settings), "command line")
+    config.update_environment(os.environ)
+    config.update(dict(arguments.settings), "command line")
     if arguments.namesrv:
-        config.take({"namesrvAddr": arguments.namesrv}, "command line")
+        config.update({"namesrvAddr": arguments.namesrv}, "command line")
     return config
 
 
-def tell(config: BrokerConfig, *, strict: bool) -> None:
+def print_warnings(config: BrokerConfig, *, strict: bool) -> None:
     """Print warnings about settings without effect. Raises: ConfigError with ``strict`` for unknown settings."""
     for line in config.warnings:
         with contextlib.suppress(OSError):  # a full disk loses the lines, not the server

@@ -102,7 +102,7 @@ class Import:
             given = {"tags": arguments.tags, "keys": arguments.keys, "properties": dict(arguments.property) or None}
             self._text = {"topic": arguments.topic, "queue_id": arguments.queue or 0, **given}
 
-    def take(self, run: Run) -> None:
+    def store(self, run: Run) -> None:
         """Store the messages of a run. Raises: UsageError for an invalid line; the errors of a put."""
         index, self._skip = min(self._skip, len(run.lines)), max(0, self._skip - len(run.lines))
         while index < len(run.lines):

@@ -74,9 +74,9 @@ def _config(arguments: argparse.Namespace) -> NamesrvConfig:
     config = NamesrvConfig()
     if arguments.conf:
         config.read_file(arguments.conf)
-    config.take(dict(arguments.settings), "command line")
+    config.update(dict(arguments.settings), "command line")
     given = {"listenPort": arguments.port, "bindAddress": arguments.host}
-    config.take({name: value for name, value in given.items() if value is not None}, "command line")
+    config.update({name: value for name, value in given.items() if value is not None}, "command line")
     return config
 
 

@@ -197,12 +197,12 @@ class _Writer:
             text: dict[str, Any] = {} if self.binary else {"encoding": "utf-8", "newline": ""}
             self._file = open(self._part, "wb" if self.binary else "w", **text)  # noqa: SIM115  (closed by __exit__)
         try:
-            self.begin()
+            self.write_head()
         except BaseException:
             self._drop()
             raise
 
-    def begin(self) -> None:
+    def write_head(self) -> None:
         """Write the head of the file."""
 
     def write(self, columns: Mapping[str, list[Any]]) -> None:
@@ -216,7 +216,7 @@ class _Writer:
             self.write(matches)
         return len(matches["topic"])
 
-    def end(self) -> None:
+    def write_tail(self) -> None:
         """Write the end of the file."""
 
     def _drop(self) -> None:
@@ -234,7 +234,7 @@ class _Writer:
             self._drop()
             return
         try:
-            self.end()
+            self.write_tail()
             if self._to is not None:
                 self._file.flush()
                 os.fsync(self._file.fileno())
@@ -279,7 +279,7 @@ class _Csv(_Writer):
     columns = (*_NAMES.values(), "sys_flag", "body")
     json_maps = True
 
-    def begin(self) -> None:
+    def write_head(self) -> None:
         self._rows = csv.writer(self._file)
         self._rows.writerow([*self._NAMES, "body", "bodyBase64"])
 
@@ -300,7 +300,7 @@ class _Parquet(_Writer):
     columns = (*ROW_COLUMNS, "tags", "keys", "uniq_key", "body")
     binary = True
 
-    def begin(self) -> None:
+    def write_head(self) -> None:
         try:
             import pyarrow
             import pyarrow.parquet as parquet
@@ -326,7 +326,7 @@ class _Parquet(_Writer):
         ]
         self._parquet.write_batch(self._arrow.record_batch(arrays, schema=self._schema))
 
-    def end(self) -> None:
+    def write_tail(self) -> None:
         self._parquet.close()
 
 
@@ -396,7 +396,7 @@ def import_(arguments: argparse.Namespace) -> ExitCode:
     with store, out.progress("importing") as progress:
         try:
             for run in runs(files, progress):
-                work.take(run)
+                work.store(run)
             store.flush()
         except (MqfastError, OSError):
             out.note(f"{work.count:,} messages were stored, none from {work.where} on")

@@ -10,7 +10,7 @@ import errno
 from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.cli.arguments import Parser, name_value
-from mqfast.cli.broker import add_log_options, broker_banner, config_of, tell, with_extra
+from mqfast.cli.broker import add_log_options, broker_banner, config_of, print_warnings, with_extra
 from mqfast.cli.exit_codes import EXIT_CODES, ExitCode
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _encrypt(config: BrokerConfig, names: NamesrvConfig) -> None:
         for word in ("certPath", "keyPath", "keyPassword"):
             wanted[f"tls.client.{word}"] = names[f"tls.server.{word}"]
     of_file = config.tls("client")
-    config.take(
+    config.update(
         {name: text for name, text in wanted.items() if text and name not in given and name not in of_file}, "mqfast up"
     )
 
@@ -115,12 +115,12 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     given = {"listenPort": arguments.broker_port, "bindAddress": arguments.host, "storePathRootDir": arguments.store}
     arguments.settings = [*_SMALL.items(), *given.items(), *arguments.settings]
     config = config_of(arguments)
-    tell(config, strict=False)
+    print_warnings(config, strict=False)
     names = NamesrvConfig()
-    names.take({name: str(text).lower() for name, text in config.given().items() if name in _SHARED}, "mqfast up")
-    names.take(config.tls("server"), "mqfast up")
+    names.update({name: str(text).lower() for name, text in config.given().items() if name in _SHARED}, "mqfast up")
+    names.update(config.tls("server"), "mqfast up")
     _encrypt(config, names)
-    names.take(
+    names.update(
         {
             "listenPort": arguments.namesrv_port,
             "bindAddress": arguments.host,
@@ -132,7 +132,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 
     def make_broker(host: str, port: int) -> Broker:
         local = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-        config.take({"namesrvAddr": with_port(local, port)}, "mqfast up")
+        config.update({"namesrvAddr": with_port(local, port)}, "mqfast up")
         return Broker(config)
 
     start_logging(json_lines=arguments.log_json, level=arguments.log_level)

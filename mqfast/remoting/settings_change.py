@@ -85,7 +85,7 @@ class SettingsChange:
             if file is not None and taken:
                 await asyncio.get_running_loop().run_in_executor(None, _rewrite, Path(file), taken)
             if taken:
-                self._config.take(taken, self._where)
+                self._config.update(taken, self._where)
             ignored = sorted(pairs.keys() - taken.keys())
             self._log.warning(
                 "changed",

@@ -47,9 +47,9 @@ class PropertySettings:
         """Read the settings of a property file. Raises: ConfigError, OSError."""
         text, warnings = decode_conf(Path(path).read_bytes())
         self.warnings += [f"{path}: {line}" for line in warnings]
-        self.take(parse_properties(text), str(path))
+        self.update(parse_properties(text), str(path))
 
-    def take(self, pairs: Mapping[str, str], where: str) -> None:
+    def update(self, pairs: Mapping[str, str], where: str) -> None:
         """Set values. Raises: ConfigError for a value of the wrong kind; no value changes then."""
         taken = {name: self._parsed(name, text, where) for name, text in pairs.items() if name in self._known}
         without_effect = sorted(name for name in taken if not self._known[name].has_effect)
@@ -78,7 +78,7 @@ class PropertySettings:
         return name in self._known and self._known[name].has_effect
 
     def check_values(self, pairs: Mapping[str, str], where: str) -> None:
-        """Check values as ``take`` does, without a change. Raises: ConfigError."""
+        """Check values as ``update`` does, without a change. Raises: ConfigError."""
         for name, text in pairs.items():
             if name in self._known:
                 self._parsed(name, text, where)

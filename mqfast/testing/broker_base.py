@@ -121,12 +121,12 @@ class BrokerBase:
                 time_=self._time,
                 name_servers=self._name_servers,
             )
-            self._cluster.take_state(state)
+            self._cluster.restore_state(state)
             self._host.run(self._cluster.start())
             self._namesrv_addr = self._cluster.namesrv_addr
             self._addresses = {member.name: f"127.0.0.1:{member.port}" for member in self._cluster.members.values()}
         except BaseException:
-            self._host.end()
+            self._host.close()
             raise
         self._started = True
         self._waits = Waits(self._cluster)
@@ -150,14 +150,14 @@ class BrokerBase:
             self.close_clients()
             self._host.run(self._cluster.close())
         finally:
-            self._host.end()
+            self._host.close()
             if self._place is not None:
                 self._place.remove()
 
-    def leave(self) -> None:
+    def close_at_exit(self) -> None:
         """Remove the files without an orderly end, at the exit of the interpreter."""
         if self._started and self._pid == os.getpid() and self._place is not None:
-            self._cluster.leave(keeps_stores=self._store is not None)
+            self._cluster.close_at_exit(keeps_stores=self._store is not None)
             self._place.remove()
 
     def state(self) -> Mapping[str, Any]:
@@ -292,7 +292,7 @@ class BrokerBase:
         wanted = named_groups(groups)
         self._call(lambda: None)
         if named or wanted:
-            self._host.run(self._cluster.furnish_all(named, wanted))
+            self._host.run(self._cluster.create_all(named, wanted))
 
     def create_topic(self, topic: str, queues: int = _QUEUES, *, perm: str = "rw", order: bool = False) -> None:
         """Create or change a topic on all brokers; the name servers know the topic on return. Raises: UsageError."""
@@ -504,7 +504,7 @@ _running: weakref.WeakSet[BrokerBase] = weakref.WeakSet()
 def _leave_all() -> None:
     """Remove all files at the exit of the interpreter, when no thread can be started any more."""
     for broker in list(_running):
-        broker.leave()
+        broker.close_at_exit()
 
 
 atexit.register(_leave_all)

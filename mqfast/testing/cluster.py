@@ -60,7 +60,7 @@ def _steady_ms() -> int:
 def check_settings(settings: Mapping[str, object]) -> None:
     """Check settings of a broker. Raises: ConfigError."""
     config = BrokerConfig()
-    config.take({name: str(value) for name, value in settings.items()}, "config")
+    config.update({name: str(value) for name, value in settings.items()}, "config")
     if config.unknown:
         raise ConfigError(next(line for line in config.warnings if config.unknown[0] in line))
     # For an invalid value a broker uses the default, as Java's does, and a test would not notice. Settings of RocketMQ
@@ -110,7 +110,7 @@ class RunningServer:
     def config(self, path: str) -> BrokerConfig:
         """Return the settings as a broker reads settings, with a store there. Raises: ConfigError."""
         config = BrokerConfig()
-        config.take({**self.settings, "storePathRootDir": path}, "mqfast.testing.Broker")
+        config.update({**self.settings, "storePathRootDir": path}, "mqfast.testing.Broker")
         return config
 
 
@@ -174,7 +174,7 @@ class RunningCluster:
 
     async def _start_name_server(self, name: str) -> None:
         config = NamesrvConfig()
-        config.take(
+        config.update(
             {
                 "listenPort": str(self._ports.get(name, 0)),
                 "kvConfigPath": f"{self.root}/{name}/kvConfig.json",
@@ -193,7 +193,7 @@ class RunningCluster:
     async def start_member(self, member: RunningServer) -> None:
         """Start a broker on its store and, after an earlier start, on its port."""
         config = member.config(member.store_path)
-        config.take({"namesrvAddr": self.namesrv_addr}, "mqfast.testing")
+        config.update({"namesrvAddr": self.namesrv_addr}, "mqfast.testing")
         member.os_api = self._door()
         member.broker = Broker(
             config,
@@ -220,7 +220,7 @@ class RunningCluster:
         os_api.set_clock(*self.time.setting)
         return os_api
 
-    async def furnish_all(self, topics: Mapping[str, int], groups: Iterable[str]) -> None:
+    async def create_all(self, topics: Mapping[str, int], groups: Iterable[str]) -> None:
         """Create topics and groups on all running brokers; the name servers know the topics on return."""
         await asyncio.gather(*(self.create_topics(member, topics, groups) for member in self.running()))
 
@@ -251,13 +251,13 @@ class RunningCluster:
         self.time.on_change = lambda _ahead_ms, _stands_ms: None
 
     def state(self) -> dict[str, Any]:
-        """Return ports and stores, for ``take_state``."""
+        """Return ports and stores, for ``restore_state``."""
         return {
             "ports": dict(self._ports),
             "members": {member.name: (member.port, member.generation) for member in self.members.values()},
         }
 
-    def take_state(self, state: Mapping[str, Any]) -> None:
+    def restore_state(self, state: Mapping[str, Any]) -> None:
         """Use these ports and stores at the start."""
         self._ports.update(state.get("ports", {}))
         for name, (port, generation) in state.get("members", {}).items():
@@ -267,7 +267,7 @@ class RunningCluster:
         """Return the directory of each open store, and the physical offset up to which syncs came."""
         return {member.store_path: member.context.engine.log.flushed for member in self.running()}
 
-    def leave(self, *, keeps_stores: bool) -> None:
+    def close_at_exit(self, *, keeps_stores: bool) -> None:
         """Close all stores from the thread of the interpreter's exit, whatever the loop does."""
         for member in self.members.values():
             opened = [(member.os_api, member.context.store)] if member.is_running else []
@@ -355,7 +355,7 @@ class RunningCluster:
 
     async def reset(self) -> None:
         """Empty messages, offsets, groups, faults, clock; ports, connections and the first topics stay."""
-        self.gate.forget()
+        self.gate.clear()
         self.disk.heal()
         self.time.reset()
         ending = {
@@ -385,7 +385,7 @@ class RunningCluster:
         assert path == member.store_path
         old_door.die()
         member.os_api = os_api
-        member.broker.config.take({"storePathRootDir": path}, "mqfast.testing")
+        member.broker.config.update({"storePathRootDir": path}, "mqfast.testing")
         await member.broker.renew(store, tables)
         self._later(member, lambda: _throw_away(old_store, old_path))
         self.disk.apply(os_api, store)

@@ -87,7 +87,7 @@ class Duplicates:
         self._done: dict[tuple[QueueOffset, str], int] = {}  # offsets below were delivered twice
         self._pulls = 0
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Cancel all second deliveries."""
         self._ranges.clear()
         self._done.clear()

@@ -72,7 +72,7 @@ class EventLoopThread:
             give_up()
             raise UsageError("a test broker cannot wait for itself: expected a call from outside of its thread")
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Stop the loop and the thread."""
         if self._pid == os.getpid():
             self._loop.call_soon_threadsafe(self._loop.stop)

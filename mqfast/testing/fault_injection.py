@@ -138,14 +138,14 @@ class FaultInjection:
 
         return make
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Clear faults and recorded requests."""
         self.faults.clear()
         self.refuses = 0
         self.asked.clear()
         self.first_pulls.clear()
         self.delivered.clear()
-        self.duplicates.forget()
+        self.duplicates.clear()
 
     @contextlib.contextmanager
     def restart(self, ending: Container[str]) -> Iterator[None]:

@@ -87,7 +87,7 @@ async def server_of(kind: str, home: Path, names: dict[str, str]) -> AsyncIterat
             yield one.address
         return
     config = NamesrvConfig()
-    config.take(
+    config.update(
         {"listenPort": "0", "kvConfigPath": str(home / "kv.json"), "scanNotActiveBrokerInterval": "50", **names}, "test"
     )
     server = NameServer(config)

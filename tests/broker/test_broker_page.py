@@ -102,6 +102,6 @@ def test_the_image_has_rocketmqs_user_ports_and_variables() -> None:
     assert "--uid 3000 --gid 3000" in text
     assert re.search(r"^EXPOSE 9876 10909 10911 5557$", text, re.MULTILINE)
     config = BrokerConfig()
-    config.take_environment(dict(re.findall(r"(ROCKETMQ_\w+)=(\S+)", text)))
+    config.update_environment(dict(re.findall(r"(ROCKETMQ_\w+)=(\S+)", text)))
     assert config.unknown == []
     assert (config["bindAddress"], config.store_path) == ("0.0.0.0", "/home/rocketmq/store")

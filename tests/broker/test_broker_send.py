@@ -140,7 +140,7 @@ def test_a_name_server_learns_topics_at_start_and_when_they_are_made(tmp_path: P
         from mqfast.namesrv.server import NameServer
 
         settings = NamesrvConfig()
-        settings.take({"listenPort": "0", "kvConfigPath": str(tmp_path / "kv.json")}, "test")
+        settings.update({"listenPort": "0", "kvConfigPath": str(tmp_path / "kv.json")}, "test")
         name_server = NameServer(settings)
         await name_server.start()
         address = "{}:{}".format(*name_server.address)
@@ -247,9 +247,9 @@ def test_a_topic_that_changes_counts_for_the_next_send(tmp_path: Path) -> None:
             answer = await one.send("T", b"x", queue_id=3, properties="UNIQ_KEY\x01U")
             assert answer.code == ResponseCode.INVALID_PARAMETER
             soon = one.context.now_ms() + 3_600_000
-            one.context.config.take({"startAcceptSendRequestTimeStamp": str(soon)}, "test")
+            one.context.config.update({"startAcceptSendRequestTimeStamp": str(soon)}, "test")
             assert (await one.send("T", b"x", properties="UNIQ_KEY\x01U")).code == ResponseCode.SYSTEM_ERROR
-            one.context.config.take({"startAcceptSendRequestTimeStamp": "0"}, "test")
+            one.context.config.update({"startAcceptSendRequestTimeStamp": "0"}, "test")
             assert (await one.send("T", b"x", properties="UNIQ_KEY\x01U")).code == 0
 
     run(flow())

@@ -162,7 +162,7 @@ def test_refusals_have_rocketmqs_codes_and_words(tmp_path: Path) -> None:
             for number in range(4):
                 assert (await one.send("T", b"x", properties=text(TIMER_DELIVER_MS=due))).code == 0
                 await parked(one, number + 1)
-                one.context.config.take({"timerCongestNumEachSlot": "4" if number < 3 else "2"}, "test")
+                one.context.config.update({"timerCongestNumEachSlot": "4" if number < 3 else "2"}, "test")
             answer = await one.send("T", b"x", properties=text(TIMER_DELIVER_MS=due))
             assert (answer.code, answer.remark) == (
                 ResponseCode.SYSTEM_ERROR,
@@ -229,7 +229,7 @@ def test_recalls_that_are_refused(tmp_path: Path) -> None:
             assert (answer.code, answer.remark) == (16, "recall failed, operation is forbidden")
             assert answer.ext_fields["MSG_REGION"] == "DefaultRegion"
             config = one.context.config
-            config.take({"recallMessageEnable": "true"}, "test")
+            config.update({"recallMessageEnable": "true"}, "test")
             answer = await recall(one, Handle("T", "broker-a", soon, "K").encode())
             assert (answer.code, answer.remark) == (17, "recall failed, the topic[T] not exist")
             one.context.topics.ensure("T", 4)
@@ -246,15 +246,15 @@ def test_recalls_that_are_refused(tmp_path: Path) -> None:
                 for handle in handles:
                     answer = await recall(one, handle)
                     assert (answer.code, answer.remark) == (604, remark), handle
-            config.take({"brokerPermission": "4"}, "test")
+            config.update({"brokerPermission": "4"}, "test")
             assert (await recall(one, Handle("T", "broker-a", soon, "K").encode())).code == 0
-            config.take({"allowRecallWhenBrokerNotWriteable": "false"}, "test")
+            config.update({"allowRecallWhenBrokerNotWriteable": "false"}, "test")
             answer = await recall(one, Handle("T", "broker-a", soon, "K").encode())
             assert (answer.code, answer.remark) == (14, "recall failed, broker service not available")
-            config.take({"startAcceptSendRequestTimeStamp": str(clock.now_ms + 1)}, "test")
-            config.take({"allowRecallWhenBrokerNotWriteable": "true"}, "test")
+            config.update({"startAcceptSendRequestTimeStamp": str(clock.now_ms + 1)}, "test")
+            config.update({"allowRecallWhenBrokerNotWriteable": "true"}, "test")
             assert (await recall(one, Handle("T", "broker-a", soon, "K").encode())).code == 14
-            config.take({"timerMaxDelaySec": "1", "startAcceptSendRequestTimeStamp": "0"}, "test")
+            config.update({"timerMaxDelaySec": "1", "startAcceptSendRequestTimeStamp": "0"}, "test")
             answer = await recall(one, Handle("T", "broker-a", soon, "K").encode())
             assert answer.remark == "recall failed, timestamp invalid"
 

@@ -24,7 +24,7 @@ __all__ = ["as_slave", "end_of", "name_server", "pull", "run", "until"]
 @contextlib.asynccontextmanager
 async def name_server(tmp_path: Path) -> AsyncIterator[str]:
     config = NamesrvConfig()
-    config.take({"listenPort": "0", "kvConfigPath": str(tmp_path / "kv.json")}, "test")
+    config.update({"listenPort": "0", "kvConfigPath": str(tmp_path / "kv.json")}, "test")
     server = NameServer(config)
     await server.start()
     try:

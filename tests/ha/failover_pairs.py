@@ -38,7 +38,7 @@ class Pair:
         self._ports = free_ports(24)
         config = NamesrvConfig()
         paths = {"kvConfigPath": f"{work}/kv.json", "configStorePath": f"{work}/namesrv.properties"}
-        config.take({**paths, "listenPort": "0"}, "test")
+        config.update({**paths, "listenPort": "0"}, "test")
         self.names = NameServer(config)
 
     async def start(self, number: int, **more: Any) -> FailoverBroker:

@@ -84,7 +84,7 @@ class Clients:
 async def main(work: str, endpoints: str, *brokers: str) -> None:
     config = NamesrvConfig()
     paths = {"kvConfigPath": f"{work}/kv.json", "configStorePath": f"{work}/namesrv.properties"}
-    config.take({**paths, "listenPort": "9876", "bindAddress": "0.0.0.0"}, "test")
+    config.update({**paths, "listenPort": "9876", "bindAddress": "0.0.0.0"}, "test")
     names = NameServer(config)
     await names.start()
     end = asyncio.Event()

@@ -38,7 +38,7 @@ QUICK = {"registerNameServerPeriod": 10_000, "haSendHeartbeatInterval": 200}
 async def name_server(work: Path) -> AsyncIterator[str]:
     config = NamesrvConfig()
     paths = {"kvConfigPath": f"{work}/kvConfig.json", "configStorePath": f"{work}/namesrv.properties"}
-    config.take({**paths, "listenPort": "0"}, "test")
+    config.update({**paths, "listenPort": "0"}, "test")
     server = NameServer(config)
     await server.start()
     try:

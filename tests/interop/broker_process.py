@@ -22,7 +22,7 @@ from mqfast.remoting.loop import runner
 async def main(store: str, *settings: str) -> None:
     changed = dict(one.split("=", 1) for one in settings)
     names = NamesrvConfig()
-    names.take(
+    names.update(
         {"kvConfigPath": f"{store}/kvConfig.json", "configStorePath": f"{store}/namesrv.properties", "listenPort": "0",
          **{name: value for name, value in changed.items() if name.startswith("tls.")}},
         "test",
@@ -36,7 +36,7 @@ async def main(store: str, *settings: str) -> None:
         "brokerIP1": "127.0.0.1", "mappedFileSizeCommitLog": str(64 << 20),
     }  # fmt: skip
     given.update(changed)
-    config.take(given, "test")
+    config.update(given, "test")
     broker = Broker(config)
     await broker.start()
     end = asyncio.Event()

@@ -30,7 +30,7 @@ class OurCluster:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         names = NamesrvConfig()
-        names.take({"listenPort": "0", "kvConfigPath": str(work / "kv.json")}, "test")
+        names.update({"listenPort": "0", "kvConfigPath": str(work / "kv.json")}, "test")
         self._namesrv = NameServer(names)
         self._run(self._namesrv.start())
         self.namesrv = "{}:{}".format(*self._namesrv.address)
@@ -39,7 +39,7 @@ class OurCluster:
             "namesrvAddr": self.namesrv, "storePathRootDir": str(work / "store"), **settings,
         }  # fmt: skip
         config = BrokerConfig()
-        config.take({name: str(value) for name, value in given.items()}, "test")
+        config.update({name: str(value) for name, value in given.items()}, "test")
         self.broker = Broker(config)
         self._run(self.broker.start())
         self.address = "{}:{}".format(*self.broker.address)

@@ -76,7 +76,7 @@ def broker_config(path: Path, **settings: Any) -> BrokerConfig:
         **settings,
     }  # fmt: skip
     texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
-    config.take(texts, "test")
+    config.update(texts, "test")
     return config
 
 

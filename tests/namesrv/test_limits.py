@@ -52,7 +52,7 @@ def body_of(topics: list[str], version: int = 1) -> bytes:
 @contextlib.asynccontextmanager
 async def name_server(tmp_path: Path, **settings: Any) -> AsyncIterator[World]:
     config = NamesrvConfig()
-    config.take(
+    config.update(
         {"listenPort": "0", "kvConfigPath": str(tmp_path / "kv.json"), **{k: str(v) for k, v in settings.items()}},
         "test",
     )

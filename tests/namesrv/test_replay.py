@@ -60,7 +60,7 @@ async def played(
 ) -> list[tuple[Capture, RemotingCommand, RemotingCommand]]:
     """(request, the answer that was captured, ours) of all that went to the name server."""
     config = NamesrvConfig()
-    config.take({"listenPort": "0", "kvConfigPath": str(tmp_path / "kv.json")}, "test")
+    config.update({"listenPort": "0", "kvConfigPath": str(tmp_path / "kv.json")}, "test")
     server = NameServer(config)
     await server.start()
     wire = Wire(server)

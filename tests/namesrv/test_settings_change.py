@@ -28,7 +28,7 @@ def config_of(tmp_path: Path, text: str = FILE) -> NamesrvConfig:
     path.chmod(0o600)
     config = NamesrvConfig()
     config.read_file(path)
-    config.take({"listenPort": "0", "kvConfigPath": str(tmp_path / "kv.json")}, "test")
+    config.update({"listenPort": "0", "kvConfigPath": str(tmp_path / "kv.json")}, "test")
     return config
 
 
@@ -92,7 +92,7 @@ def test_settings_without_live_effect_are_refused(tmp_path: Path) -> None:
 
 def test_a_change_that_cannot_be_written_is_not_in_force(tmp_path: Path) -> None:
     config = config_of(tmp_path)
-    config.take({"configStorePath": str(tmp_path / "namesrv.properties" / "below")}, "test")
+    config.update({"configStorePath": str(tmp_path / "namesrv.properties" / "below")}, "test")
     (answer,) = changed(config, b"orderMessageEnable=true")
     assert answer.code == 1
     assert "nothing was changed" in str(answer.remark)

@@ -108,7 +108,7 @@ class BrokerConfig(PropertySettings):
         return name in _LIVE_IN_THE_STORE or super().is_live(name)
 
     def check_values(self, pairs: Mapping[str, str], where: str) -> None:
-        """Raise as ``take`` for invalid settings, without a change. Raises: ConfigError."""
+        """Raise as ``update`` for invalid settings, without a change. Raises: ConfigError."""
         of_store = {name: text for name, text in pairs.items() if name in _FOR_THE_STORE}
         super().check_values(
             {name: text for name, text in pairs.items() if name not in of_store or name in self._known}, where
@@ -119,20 +119,22 @@ class BrokerConfig(PropertySettings):
                 raise ConfigError(f"{where}: {'; '.join(sorted(strange))}")
             StoreConfig.from_broker_conf(_lines({**self.store_keys, **of_store}))
 
-    def take(self, pairs: Mapping[str, str], where: str) -> None:
+    def update(self, pairs: Mapping[str, str], where: str) -> None:
         """Set settings of broker and store. Raises: ConfigError for a value of the wrong kind."""
         of_store = {name: text for name, text in pairs.items() if name in _FOR_THE_STORE}
-        super().take({name: text for name, text in pairs.items() if name not in of_store or name in self._known}, where)
+        super().update(
+            {name: text for name, text in pairs.items() if name not in of_store or name in self._known}, where
+        )
         self.store_keys.update(of_store)
         if self._origin is not None:
-            self._origin.take(pairs, where)
+            self._origin.update(pairs, where)
 
-    def take_defaults(self, environment: Mapping[str, str]) -> None:
+    def update_defaults(self, environment: Mapping[str, str]) -> None:
         """Set the variables that RocketMQ uses as defaults, below a file: NAMESRV_ADDR and ROCKETMQ_HOME."""
         names = {"NAMESRV_ADDR": "namesrvAddr", "ROCKETMQ_HOME": "rocketmqHome"}
-        self.take({names[name]: text for name, text in environment.items() if name in names}, "environment")
+        self.update({names[name]: text for name, text in environment.items() if name in names}, "environment")
 
-    def take_environment(self, environment: Mapping[str, str]) -> None:
+    def update_environment(self, environment: Mapping[str, str]) -> None:
         """Set settings from variables ROCKETMQ_<KEY>, above a file: in any case, ``_`` for ``.`` or between words.
 
         Variables without a similar setting are ignored, such as ROCKETMQ_VERSION of images.
@@ -151,7 +153,7 @@ class BrokerConfig(PropertySettings):
                 self.warnings.append(
                     f"environment: expected a setting of the broker, found {name}; did you mean {meant}?"
                 )
-        self.take(pairs, "environment")
+        self.update(pairs, "environment")
 
     def store_config(self, **overrides: Any) -> StoreConfig:
         """Return the settings of the store from these lines of a broker.conf.

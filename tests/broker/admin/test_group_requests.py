@@ -127,7 +127,7 @@ def test_offsets_that_go_with_their_group_are_gone_from_the_disk_when_the_answer
 def test_an_unknown_group_is_made_only_where_groups_may_be_made(tmp_path: Path) -> None:
     async def flow(one: Running) -> None:
         assert (await one.call(352, group="new")).code == 0
-        one.context.config.take({"autoCreateSubscriptionGroup": "false"}, "test")
+        one.context.config.update({"autoCreateSubscriptionGroup": "false"}, "test")
         answer = await one.call(352, group="other")
         assert (answer.code, answer.remark) == (26, "No group in this broker")
 

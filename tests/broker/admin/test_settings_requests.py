@@ -193,7 +193,7 @@ async def checked(client: RemotingClient, address: str, body: bytes) -> None:
 
 def test_a_broker_of_a_pair_keeps_a_change_behind_a_change_of_its_role(tmp_path: Path) -> None:
     config = broker_config(tmp_path)
-    config.in_role(is_slave=True).take({"autoCreateTopicEnable": "false", "fileReservedTime": "9"}, "test")
+    config.in_role(is_slave=True).update({"autoCreateTopicEnable": "false", "fileReservedTime": "9"}, "test")
     assert config.in_role(is_slave=False)["autoCreateTopicEnable"] is False
     assert config.store_keys["fileReservedTime"] == "9"
 

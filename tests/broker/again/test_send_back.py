@@ -228,7 +228,7 @@ def test_refusals_have_rocketmqs_codes_and_words(tmp_path: Path) -> None:
             answer = await send_message_back(one, offset)
             assert answer.code == ResponseCode.NO_PERMISSION
             assert answer.remark == "the topic[%RETRY%g] sending message is forbidden"
-            one.context.config.take({"brokerPermission": "4"}, "test")
+            one.context.config.update({"brokerPermission": "4"}, "test")
             answer = await send_message_back(one, offset)
             assert answer.code == ResponseCode.NO_PERMISSION
             assert answer.remark == "the broker[127.0.0.1] sending message is forbidden"

@@ -65,7 +65,7 @@ class Broker(Clocked):
     def open(self) -> None:
         super().open()
         config = BrokerConfig()
-        config.take({"brokerName": "broker-a", "transactionCheckMax": "100000"}, "test")
+        config.update({"brokerName": "broker-a", "transactionCheckMax": "100000"}, "test")
         self.line = Line()
         self.ticks = itertools.count()
         producers = ProducerManager(lambda: self.now_ms)

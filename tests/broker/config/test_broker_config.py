@@ -42,7 +42,7 @@ def test_every_key_of_rocketmq_is_taken() -> None:
     config = BrokerConfig()
     samples = {"boolean": "true", "int": "1", "long": "1", "double": "0.5", "text": "x"}
     pairs = {name: key.default or samples[key.type] for name, key in ROCKETMQ_KEYS.items()}
-    config.take(pairs, "test")
+    config.update(pairs, "test")
     assert config.unknown == []
     assert len(ROCKETMQ_KEYS) == 522
     assert len(config.warnings) == 1
@@ -76,11 +76,11 @@ def test_what_is_written_nearer_to_the_start_counts(tmp_path: Path) -> None:
         "ROCKETMQ_brokerName": "environment", "ROCKETMQ_FLUSHDISKTYPE": "SYNC_FLUSH", "ROCKETMQ_ZONE": "z",
         "ROCKETMQ_TLS_SERVER_MODE": "enforcing", "HOME": "/root", "ROCKETMQ_BROKER_NAM": "typo",
     }  # fmt: skip
-    config.take_defaults(environment)
+    config.update_defaults(environment)
     assert config.name_servers == ["environment:1"]
     config.read_file(path)
-    config.take_environment(environment)
-    config.take({"brokerName": "line"}, "command line")
+    config.update_environment(environment)
+    config.update({"brokerName": "line"}, "command line")
     assert config.name_servers == ["file:1"]
     assert [config[name] for name in ("listenPort", "brokerName", "regionId", "rocketmqHome", "tls.server.mode")] == [
         2, "line", "file", "/opt/rocketmq", "enforcing",
@@ -91,7 +91,7 @@ def test_what_is_written_nearer_to_the_start_counts(tmp_path: Path) -> None:
 
 def test_typos_get_near_names_of_broker_and_store() -> None:
     config = BrokerConfig()
-    config.take({"brokerIp1": "x", "fileReservdTime": "1", "zzz": "1", "pullMessageThreadPoolNums": "9"}, "test")
+    config.update({"brokerIp1": "x", "fileReservdTime": "1", "zzz": "1", "pullMessageThreadPoolNums": "9"}, "test")
     assert config.unknown == ["brokerIp1", "fileReservdTime", "zzz"]
     text = "\n".join(config.warnings)
     assert "test: without effect here: pullMessageThreadPoolNums\n" in text
@@ -116,7 +116,7 @@ def test_typos_get_near_names_of_broker_and_store() -> None:
 def test_what_would_be_another_broker_is_an_error(pairs: dict[str, str], says: str) -> None:
     config = BrokerConfig()
     with pytest.raises(ConfigError, match=re.escape(says)):
-        config.take(pairs, "test")
+        config.update(pairs, "test")
         config.check()
         config.store_config()
 
@@ -129,7 +129,7 @@ def test_the_text_has_all_values_and_no_secret() -> None:
         "innerClientAuthenticationCredentials": '{"accessKey":"u","secretKey":"secret-4"}',
         "socksProxyConfig": '{"*":{"password":"secret-5"}}', "metricsGrpcExporterHeader": "token:secret-6",
     }  # fmt: skip
-    config.take({**secrets, "fileReservedTime": "9", "brokerName": "b", "storePathRootDir": "/s"}, "test")
+    config.update({**secrets, "fileReservedTime": "9", "brokerName": "b", "storePathRootDir": "/s"}, "test")
     text = config.text()
     lines = dict(line.split("=", 1) for line in text.splitlines())
     assert "secret" not in text.replace("secretKey", "")
@@ -153,12 +153,12 @@ def test_tls_settings_come_from_their_file_and_go_before_it(tmp_path: Path) -> N
                     "tls.server.mode=enforcing\ntls.client.authServer=true\n")  # fmt: skip
     config = BrokerConfig()
     assert config.tls("server") == {}
-    config.take({"tls.config.file": str(path), "tls.server.keyPath": "/own/key"}, "test")
+    config.update({"tls.config.file": str(path), "tls.server.keyPath": "/own/key"}, "test")
     assert config.tls("server") == {
         "tls.server.certPath": "/file/cert", "tls.server.keyPath": "/own/key", "tls.server.mode": "enforcing",
     }  # fmt: skip
     assert config.tls("client") == {"tls.client.authServer": "true"}
-    config.take({"tls.config.file": "/no/such/file"}, "test")
+    config.update({"tls.config.file": "/no/such/file"}, "test")
     with pytest.raises(OSError):
         config.tls("server")
 
@@ -187,7 +187,7 @@ def test_nothing_is_deleted_unless_a_file_or_a_setting_says_so(tmp_path: Path) -
             file = tmp_path / "broker.conf"
             file.write_text("brokerName=a\n")
             config.read_file(file)
-        config.take(dict(line.split("=") for line in lines), "test")
+        config.update(dict(line.split("=") for line in lines), "test")
         store = config.store_config()
         return store.retention_rules.rocketmq, store.retention_rules == RetentionRules()
 
@@ -201,9 +201,9 @@ def test_nothing_is_deleted_unless_a_file_or_a_setting_says_so(tmp_path: Path) -
 def test_variables_of_images_and_scripts_are_no_settings() -> None:
     config = BrokerConfig()
     names = ("VERSION", "ACCESS_KEY", "SECRET_KEY", "ZONE", "PORT_9876_TCP", "HEAP", "IMAGE", "BUILD_DATE", "CONF_DIR")
-    config.take_environment({f"ROCKETMQ_{name}": "1" for name in names})
+    config.update_environment({f"ROCKETMQ_{name}": "1" for name in names})
     assert (config.warnings, config.unknown) == ([], [])
-    config.take_environment({"ROCKETMQ_LISTN_PORT": "1", "ROCKETMQ_FLUSHDISKTYP": "x"})
+    config.update_environment({"ROCKETMQ_LISTN_PORT": "1", "ROCKETMQ_FLUSHDISKTYP": "x"})
     assert [line.partition("found ")[2] for line in config.warnings] == [
         "ROCKETMQ_LISTN_PORT; did you mean listenPort or haListenPort?",
         "ROCKETMQ_FLUSHDISKTYP; did you mean flushDiskType?",

@@ -19,7 +19,7 @@ GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 
 def texts(path: Path, **settings: str) -> list[str]:
     config = BrokerConfig()
-    config.take(settings, "test")
+    config.update(settings, "test")
     return [str(one) for one in check_store(path, config)]
 
 

@@ -132,7 +132,7 @@ def test_check_client_config_validates_an_expression(tmp_path: Path) -> None:
             assert await check(one, "*", "TAG") == (0, None)
             assert await check(one, "*", None) == (0, None)
             assert await check(one, "n > 3") == (ResponseCode.SYSTEM_ERROR, NO_SQL)
-            one.context.config.take({"enablePropertyFilter": "true"}, "test")
+            one.context.config.update({"enablePropertyFilter": "true"}, "test")
             assert await check(one, "n > 3") == (0, None)
             code, remark = await check(one, "n > AND")
             assert code == ResponseCode.SUBSCRIPTION_PARSE_FAILED

@@ -138,7 +138,7 @@ def test_a_table_that_cannot_be_written_is_an_error_and_is_written_by_the_next_s
 async def slow_name_server(tmp_path: Path) -> AsyncIterator[tuple[NameServer, asyncio.Event, list[str]]]:
     """A name server that takes a topic (217) only once the event is set; and the topics that came."""
     config = NamesrvConfig()
-    config.take({"listenPort": "0", "kvConfigPath": str(tmp_path / "kv.json")}, "test")
+    config.update({"listenPort": "0", "kvConfigPath": str(tmp_path / "kv.json")}, "test")
     server = NameServer(config)
     await server.start()
     may, came = asyncio.Event(), list[str]()

@@ -22,7 +22,7 @@ from mqfast.remoting.command import RemotingCommand
 @contextlib.asynccontextmanager
 async def name_server(tmp_path: Path, **settings: str) -> AsyncIterator[NameServer]:
     config = NamesrvConfig()
-    config.take({"listenPort": "0", "kvConfigPath": str(tmp_path / "kv.json"), **settings}, "test")
+    config.update({"listenPort": "0", "kvConfigPath": str(tmp_path / "kv.json"), **settings}, "test")
     server = NameServer(config)
     await server.start()
     try:

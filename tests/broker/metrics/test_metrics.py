@@ -294,12 +294,12 @@ def test_a_broker_that_no_name_server_knows_is_not_ready(tmp_path: Path) -> None
 
 def test_a_broker_that_may_not_or_can_not_write_is_not_healthy(tmp_path: Path) -> None:
     async def flow(one: Running) -> None:
-        one.context.config.take({"brokerPermission": "4"}, "test")
+        one.context.config.update({"brokerPermission": "4"}, "test")
         assert await reasons(one, "/health") == ["brokerPermission has no write bit"]
         assert await reasons(one, "/ready") == []
-        one.context.config.take({"brokerPermission": "6", "startAcceptSendRequestTimeStamp": str(2**62)}, "test")
+        one.context.config.update({"brokerPermission": "6", "startAcceptSendRequestTimeStamp": str(2**62)}, "test")
         assert await reasons(one, "/health") == ["startAcceptSendRequestTimeStamp lies ahead"]
-        one.context.config.take({"startAcceptSendRequestTimeStamp": "0"}, "test")
+        one.context.config.update({"startAcceptSendRequestTimeStamp": "0"}, "test")
         one.context.stopping.set()
         assert await reasons(one, "/ready") == ["the broker stops"]
         one.context.stopping.clear()

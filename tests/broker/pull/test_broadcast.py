@@ -84,7 +84,7 @@ def test_clients_that_are_gone_are_forgotten_and_the_setting_ends_it(tmp_path: P
             now[0] += 121_000
             one.parts.pull.scan()
             assert offsets(await pull(one, queueOffset=-1, **BY_PROXY))[0] == 0
-            one.context.config.take({"enableBroadcastOffsetStore": "false"}, "test")
+            one.context.config.update({"enableBroadcastOffsetStore": "false"}, "test")
             assert (await pull(one, queueOffset=-1, **BY_PROXY)).remark == "OFFSET_TOO_SMALL"
 
     run(flow())

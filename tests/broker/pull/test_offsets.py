@@ -74,7 +74,7 @@ def test_a_group_begins_elsewhere_where_the_first_message_is_not_in_memory(tmp_p
         async with running_broker(tmp_path, accessMessageInMemoryMaxRatio=0) as one:
             await one.send("T", b"x")
             assert await stored(one) == NOT_FOUND
-            one.context.config.take({"accessMessageInMemoryMaxRatio": "40"}, "test")
+            one.context.config.update({"accessMessageInMemoryMaxRatio": "40"}, "test")
             assert await stored(one) == 0
 
     run(flow())

@@ -177,9 +177,9 @@ def test_who_may_not_read_is_told_why(tmp_path: Path) -> None:
             context.groups.put(group)
             context.topics.put(context.topics.raw("T", 4, 2))
             await refused(no, "the topic[T] pulling message is forbidden", "3")
-            context.config.take({"litePullMessageEnable": "false"}, "test")
+            context.config.update({"litePullMessageEnable": "false"}, "test")
             await refused(no, f"the broker[{host}] for lite pull consumer is forbidden", "1", code=361)
-            context.config.take({"brokerPermission": "2"}, "test")
+            context.config.update({"brokerPermission": "2"}, "test")
             await refused(no, f"the broker[{host}] pulling message is forbidden", "1")
 
     run(flow())
@@ -234,17 +234,17 @@ def test_limits_of_one_answer_are_those_of_the_settings(tmp_path: Path) -> None:
             for i in range(12):
                 await one.send("T", b"%03d" % i * 100)
             assert len(bodies(await pull(one))) == 5
-            one.context.config.take({"maxTransferCountOnMessageInMemory": "32"}, "test")
+            one.context.config.update({"maxTransferCountOnMessageInMemory": "32"}, "test")
             assert len(bodies(await pull(one))) == 12
             assert len(bodies(await pull(one, maxMsgNums=0))) == 1
             assert len(bodies(await pull(one, maxMsgBytes=1200))) == 2
-            one.context.config.take({"maxTransferBytesOnMessageInMemory": "100"}, "test")
+            one.context.config.update({"maxTransferBytesOnMessageInMemory": "100"}, "test")
             assert len(bodies(await pull(one))) == 1  # the first one goes out whatever its size
             assert len(bodies(await pull(one, maxMsgNums=1024))) == 1
             assert len(bodies(await pull(one, maxMsgNums=1025))) == 12  # somebody who reads much at once
             assert len(bodies(await pull(one, maxMsgNums=1025, maxMsgBytes=1200))) == 2
             # Nothing counts as in memory: the limits of the disk.
-            one.context.config.take({"accessMessageInMemoryMaxRatio": "0"}, "test")
+            one.context.config.update({"accessMessageInMemoryMaxRatio": "0"}, "test")
             found = await pull(one)
             assert (len(bodies(found)), offsets(found)) == (8, (8, 0, 12))
 
@@ -256,9 +256,9 @@ def test_slow_readers_are_sent_to_the_slave_where_slaves_are_read(tmp_path: Path
         async with running_broker(tmp_path, accessMessageInMemoryMaxRatio=0) as one:
             await fill(one)
             assert (await pull(one)).ext_fields["suggestWhichBrokerId"] == "0"
-            one.context.config.take({"slaveReadEnable": "true"}, "test")
+            one.context.config.update({"slaveReadEnable": "true"}, "test")
             assert (await pull(one)).ext_fields["suggestWhichBrokerId"] == "1"
-            one.context.config.take({"accessMessageInMemoryMaxRatio": "40"}, "test")
+            one.context.config.update({"accessMessageInMemoryMaxRatio": "40"}, "test")
             assert (await pull(one)).ext_fields["suggestWhichBrokerId"] == "0"
 
     run(flow())
@@ -293,7 +293,7 @@ def test_a_reset_offset_is_told_once(tmp_path: Path) -> None:
             assert (answer.code, answer.remark) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET")
             assert offsets(answer) == (2, 0, 6)
             assert bodies(await pull(one, queueOffset=5)) == [b"m5"]
-            one.context.config.take({"useServerSideResetOffset": "false"}, "test")
+            one.context.config.update({"useServerSideResetOffset": "false"}, "test")
             one.context.reset_offsets.assign("g", "T", 0, 2)
             assert bodies(await pull(one, queueOffset=5)) == [b"m5"]
 
