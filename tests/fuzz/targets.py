@@ -34,7 +34,7 @@ from laboratory import open_still
 
 from . import broker_requests
 
-_DOOR: Final = OsApi()
+_OS_API: Final = OsApi()
 _NAME: Final = f"{0:020d}"
 _INDEX: Final = "20231114221332600"
 
@@ -113,7 +113,7 @@ def _queue(data: bytes, root: str) -> None:
 def _batch(data: bytes, root: str) -> None:
     _put(root, {f"batchconsumequeue/T/0/{_NAME}": data, f"commitlog/{_NAME}": bytes(4096)})
     _read(root)
-    queue = BatchConsumeQueue(_DOOR, os.path.join(root, "batchconsumequeue"), "T", 0, max(46, len(data)))
+    queue = BatchConsumeQueue(_OS_API, os.path.join(root, "batchconsumequeue"), "T", 0, max(46, len(data)))
     try:
         queue.load()
         queue.recover()
@@ -127,7 +127,7 @@ def _batch(data: bytes, root: str) -> None:
 
 def _ext(data: bytes, root: str) -> None:
     _put(root, {f"consumequeue_ext/T/0/{_NAME}": data})
-    ext = QueueExt(_DOOR, os.path.join(root, "consumequeue_ext"), "T", 0, max(24, len(data)))
+    ext = QueueExt(_OS_API, os.path.join(root, "consumequeue_ext"), "T", 0, max(24, len(data)))
     try:
         ext.load()
         ext.recover()
@@ -139,7 +139,7 @@ def _ext(data: bytes, root: str) -> None:
 
 def _checkpoint(data: bytes, root: str) -> None:
     _put(root, {"checkpoint": data})
-    StoreCheckpoint.load(_DOOR, os.path.join(root, "checkpoint"))
+    StoreCheckpoint.load(_OS_API, os.path.join(root, "checkpoint"))
 
 
 def _json(data: bytes, root: str) -> None:
@@ -148,8 +148,8 @@ def _json(data: bytes, root: str) -> None:
 
 def _tables(data: bytes, root: str) -> None:
     _put(root, {"config/topics.json": data, "config/consumerOffset.json": data})
-    TopicTable.load(_DOOR, os.path.join(root, "config/topics.json"))
-    ConsumerOffsets.load(_DOOR, os.path.join(root, "config/consumerOffset.json"))
+    TopicTable.load(_OS_API, os.path.join(root, "config/topics.json"))
+    ConsumerOffsets.load(_OS_API, os.path.join(root, "config/consumerOffset.json"))
 
 
 def _frames(data: bytes, root: str) -> None:
@@ -178,7 +178,7 @@ def _registration(data: bytes, root: str) -> None:
 
 def _conf(data: bytes, root: str) -> None:
     _put(root, {"broker.conf": data})
-    StoreConfig.from_broker_conf(os.path.join(root, "broker.conf"), os_api=_DOOR)
+    StoreConfig.from_broker_conf(os.path.join(root, "broker.conf"), os_api=_OS_API)
 
 
 _brokers: Final[dict[str, broker_requests.FuzzedBroker]] = {}

@@ -247,7 +247,7 @@ MUTANTS: Final = (
     Mutant(
         "blank-skipped",
         _LOG,
-        "                mq_put32(p + 4, MAGIC_BLANK)\n                mq_publish32(p, <int32_t> left)\n",
+        "                mq_put32(p + 4, MAGIC_BLANK)\n                mq_publish32(p, <int32_t> rest)\n",
         "                mq_put32(p + 4, 0)\n",
         "without its end mark a full file looks as if the log ended there",
         (
@@ -261,7 +261,7 @@ MUTANTS: Final = (
         "    cdef uint8_t *at\n    memcpy(p + 4, t.header + 4, 84)\n",
         "    cdef uint8_t *at\n    mq_publish32(p, total)\n    memcpy(p + 4, t.header + 4, 84)\n",
         "another process that sees the size word must see the record",
-        ("test_another_process_that_sees_the_size_sees_the_record",),
+        ("test_another_process_sees_the_whole_record_with_its_size_word",),
     ),
     Mutant(
         "written-before-record",
@@ -270,7 +270,7 @@ MUTANTS: Final = (
         "        p = s.base + (physical - s.file_start)\n        mq_store64(&s.written, physical + total)\n"
         "        write_record(",
         "a reader that sees the written position must see the record",
-        ("test_a_reader_that_sees_the_end_sees_the_record",),
+        ("test_a_reader_sees_the_whole_record_with_the_written_position",),
     ),
     Mutant(
         "store-time-does-not-fall",
@@ -675,8 +675,8 @@ MUTANTS: Final = (
     Mutant(
         "queue-in-another-filesystem-believed",
         _QUEUE_FLUSH,
-        "            if one.rc_stat < 0 or one.st.device != self.device:\n",
-        "            if one.rc_stat < 0:\n",
+        "            if work.rc_stat < 0 or work.st.device != self.device:\n",
+        "            if work.rc_stat < 0:\n",
         "the sync of one filesystem reaches no other one",
         ("test_a_queue_in_another_filesystem_is_synced_by_itself",),
     ),
@@ -810,7 +810,7 @@ MUTANTS: Final = (
         "    pooled = s.pooled and plain and not w.keyed\n",
         "    pooled = False\n",
         "puts that do not rest would leave their units to the dispatcher for ever",
-        ("test_puts_have_their_units_back_while_the_commit_lags",),
+        ("test_puts_put_their_units_while_the_commit_lags",),
     ),
     Mutant(
         "pool-waits-for-the-commit",
@@ -831,8 +831,8 @@ MUTANTS: Final = (
     Mutant(
         "yields-to-a-thread-that-never-rests",
         _GROUP,
-        "yields = s.os.monotonic_ns(s.os) - began < LONG_YIELD_NS",
-        "yields = s.os.monotonic_ns(s.os) - began >= 0",
+        "yields = s.os.monotonic_ns(s.os) - start_ns < LONG_YIELD_NS",
+        "yields = s.os.monotonic_ns(s.os) - start_ns >= 0",
         "on a busy machine each piece of a commit would wait some milliseconds for its processor",
         ("test_beside_a_thread_that_never_rests_a_commit_does_not_yield_at_each_piece",),
     ),
@@ -850,7 +850,7 @@ MUTANTS: Final = (
         "    if pooled and _borrow(w):\n        return True\n",
         "",
         "the dispatcher would be as far behind a fast thread as a commit takes, and never catch up",
-        ("test_much_that_is_not_committed_is_read_from_the_buffer",),
+        ("test_uncommitted_records_are_dispatched_from_the_buffer",),
     ),
     Mutant(
         "failed-log-keeps-the-dispatcher-awake",
@@ -866,7 +866,7 @@ MUTANTS: Final = (
         "    pooled = s.pooled and plain and not w.keyed\n",
         "    pooled = s.pooled and plain\n",
         "with keys the dispatcher would commit a few bytes at a time, in place of the clock",
-        ("test_where_keys_come_the_dispatcher_waits_for_the_commits_of_the_clock",),
+        ("test_records_with_keys_are_dispatched_after_the_interval_commit",),
     ),
     Mutant(
         "failed-commit-dispatched",
@@ -919,7 +919,7 @@ MUTANTS: Final = (
     Mutant(
         "units-that-were-left-claimed",
         _LOOPS,
-        "synced = self.covered_timestamp if left else timestamp\n",
+        "synced = self.covered_timestamp if left_page else timestamp\n",
         "synced = timestamp\n",
         "the checkpoint claims only what a sync has covered",
         ("test_the_checkpoint_does_not_claim_unflushed_units",),
@@ -962,7 +962,7 @@ MUTANTS: Final = (
         "    cdef bint fast = q.end >= q.asked_end and elapsed <=",
         "    cdef bint fast = True or elapsed <=",
         "thousands of queues would take 16 times the blocks that they need",
-        ("test_a_queue_that_fills_fast_has_much_room_at_once",),
+        ("test_a_fast_filling_queue_grows_in_large_steps",),
     ),
     Mutant(
         "room-or-nothing",
@@ -970,7 +970,7 @@ MUTANTS: Final = (
         "                self.tail.grow(self.tail.allocated + FIRST_ROOM)\n",
         "                raise\n",
         "a queue would stand still on a disk that has room for it",
-        ("test_a_disk_without_much_room_gives_a_queue_a_little",),
+        ("test_a_nearly_full_disk_gives_a_queue_a_small_step",),
     ),
     Mutant(
         "dispatch-lock-taken-again-at-once",
@@ -1411,9 +1411,9 @@ MUTANTS: Final = (
     Mutant(
         "checkpoint-before-the-sync",
         _LOOPS,
-        "        rc = flush_tails(self.queues, self.many, &left, &done, &self.failed)\n",
+        "        rc = flush_tails(self.queues, self.many, &left_page, &done, &self.failed)\n",
         "        self._see_synced(timestamp, offset, False)\n        self.checkpoint.write()\n"
-        "        rc = flush_tails(self.queues, self.many, &left, &done, &self.failed)\n",
+        "        rc = flush_tails(self.queues, self.many, &left_page, &done, &self.failed)\n",
         "a power cut between the two would leave a claim that nothing covers",
         ("test_queues_are_synced_and_then_the_checkpoint_tells_of_it",),
     ),

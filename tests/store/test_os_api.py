@@ -1,4 +1,4 @@
-"""The door to the operating system: its methods, its errors, and that there is no other way out."""
+"""OsApi: methods and errors; no other module calls the system for files."""
 
 from __future__ import annotations
 

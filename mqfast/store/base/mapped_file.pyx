@@ -221,10 +221,10 @@ cdef class MappedFile:
         Raises: CorruptFile when its length is not ``file_bytes`` (``exact``): sizes are part of the format.
         """
         cdef MappedFile file = MappedFile.__new__(MappedFile)
-        cdef int64_t found = os_api.file_size(path)
-        if exact and found != file_bytes:
+        cdef int64_t length = os_api.file_size(path)
+        if exact and length != file_bytes:
             raise CorruptFile("wrong file length", path=str(path), expected=f"{file_bytes} bytes",
-                              found=f"{found} bytes")
+                              found=f"{length} bytes")
         file._init(os_api, path, start_offset, file_bytes, writable)
         return file
 

@@ -724,7 +724,7 @@ cdef class OsApi:
         cdef const char *c = p
         cdef mq_os *os = self.os
         cdef char block[1024]
-        cdef int64_t began
+        cdef int64_t start_ns
         cdef int fd, rc = 0, i
         memset(block, 1, sizeof(block))
         with nogil:
@@ -734,13 +734,13 @@ cdef class OsApi:
         try:
             check(mq_os_allocate(os, fd, 0, 1024 * rounds), "allocate", path)
             for i in range(rounds):
-                began = os.monotonic_ns(os)
+                start_ns = os.monotonic_ns(os)
                 with nogil:
                     rc = mq_os_write_all(os, fd, block, sizeof(block), 1024 * i)
                     if rc >= 0:
                         rc = os.fdatasync(os, fd)
                 check(rc, "fdatasync", path)
-                took.append(os.monotonic_ns(os) - began)
+                took.append(os.monotonic_ns(os) - start_ns)
         finally:
             with nogil:
                 os.close(os, fd)
@@ -889,7 +889,7 @@ cdef class OsApi:
         """
         cdef list native = [encode_path(path) for path in paths]
         cdef const char *names[MOST_PATHS]
-        cdef mq_stat found[MOST_PATHS]
+        cdef mq_stat stats[MOST_PATHS]
         cdef int rc[MOST_PATHS]
         cdef int i, n = len(native)
         if n > MOST_PATHS:
@@ -898,11 +898,11 @@ cdef class OsApi:
             names[i] = <const char *> (<bytes> native[i])
         with nogil:
             for i in range(n):
-                rc[i] = self.os.stat(self.os, names[i], &found[i])
+                rc[i] = self.os.stat(self.os, names[i], &stats[i])
         for i in range(n):
             if rc[i] not in (-_errno.ENOENT, -_errno.ENOTDIR):
                 check(rc[i], "stat", paths[i])
-        return [found[i].device if rc[i] >= 0 else -1 for i in range(n)]
+        return [stats[i].device if rc[i] >= 0 else -1 for i in range(n)]
 
     def fsync_dir(self, path) -> None:
         """Make the entries of a directory durable."""

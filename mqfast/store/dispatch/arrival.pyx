@@ -154,7 +154,7 @@ cdef class Arrivals:
         cdef QueueState *following
         cdef uint64_t count
         cdef ArrivalWatch watch
-        cdef list looked = [], found = []
+        cdef list looked = [], arrived = []
         acquire(self.mutex)
         try:
             self._check_open()
@@ -180,8 +180,8 @@ cdef class Arrivals:
                     continue
                 if self._is_over(watch) or self._arm(watch):
                     self._leave(watch)
-                    found.append(watch.key)
-            return found
+                    arrived.append(watch.key)
+            return arrived
         finally:
             release(self.mutex)
 
@@ -195,13 +195,13 @@ cdef class Arrivals:
         poll.register(self.fd, _select.POLLIN)
         deadline = None if timeout is None else _time.monotonic() + timeout
         while True:
-            found = self.take()
-            if found:
-                return found
-            left = None if deadline is None else max(0.0, deadline - _time.monotonic())
-            if left == 0.0:
+            arrived = self.take()
+            if arrived:
+                return arrived
+            remaining_s = None if deadline is None else max(0.0, deadline - _time.monotonic())
+            if remaining_s == 0.0:
                 return []
-            poll.poll(None if left is None else left * 1000)
+            poll.poll(None if remaining_s is None else remaining_s * 1000)
 
     def end(self) -> None:
         """End all watches, and make the descriptor readable, so that waiting threads see that the store is closed."""

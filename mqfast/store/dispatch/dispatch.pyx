@@ -369,24 +369,24 @@ cdef bint _wait_for_records(LogState *s, Event event, uint32_t seen, bint sync, 
     dispatch themselves then, and each check costs them time), every 20 ms while it does not, and after some of those
     not before the next put.
     """
-    cdef int64_t looks = 0, still = 0, last = -1, written, left = NAP_NS * 1000
+    cdef int64_t looks = 0, still = 0, last = -1, written, remaining_ns = NAP_NS * 1000
     while mq_load32(&event.word) == seen and (of_file < 0 or mq_load64(&s.file_start) == of_file):
         if is_behind(s, sync):
             return True
         if until >= 0:
-            left = until - s.os.monotonic_ns(s.os)
-            if left <= 0:
+            remaining_ns = until - s.os.monotonic_ns(s.os)
+            if remaining_ns <= 0:
                 break
         looks += 1
         written = mq_load64(&s.written)
         still = still + 1 if written == last else 0
         last = written
         if looks <= DISPATCH_LOOKS:
-            futex_wait(&event.word, seen, min(left, NAP_NS))
+            futex_wait(&event.word, seen, min(remaining_ns, NAP_NS))
         elif still < STILL_LOOKS or readable(s, sync) < written or (s.pooled and mq_load64(&s.committed) < written):
-            futex_wait(&event.word, seen, min(left, 20 * NAP_NS if still else 10 * NAP_NS))
+            futex_wait(&event.word, seen, min(remaining_ns, 20 * NAP_NS if still else 10 * NAP_NS))
         else:
-            sleep_until_put(s, event, seen, written, left if until >= 0 else -1)
+            sleep_until_put(s, event, seen, written, remaining_ns if until >= 0 else -1)
             looks = still = 0
     return False
 
@@ -745,17 +745,17 @@ cdef class Dispatcher:
 
     cdef bint _is_room_again(self, bint again) except -1:
         """Retry the disk for the waiting records; return true if any has room."""
-        cdef bint found = False
+        cdef bint has_room = False
         if not again and self.log.os_api.monotonic_ns() < self.next_try:
             return False
         if self.waits_units >= 0:
-            found = self.queues.is_room_again()
+            has_room = self.queues.is_room_again()
         if self.waits_keys >= 0:
-            found |= self._make_index_room()
+            has_room |= self._make_index_room()
         self.next_try = self.log.os_api.monotonic_ns() + TRY_NS
-        if not found:
+        if not has_room:
             self._report_waits()
-        return found
+        return has_room
 
     cdef bint _make_index_room(self) except -1:
         self.changes += 1

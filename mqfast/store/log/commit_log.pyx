@@ -262,19 +262,19 @@ cdef class CommitLog:
         cdef mq_os *os = s.os
         cdef MappedFile file = self.current
         cdef int64_t end = mq_load64(&s.written) - s.file_start + needed + BLANK_BYTES
-        cdef int64_t least = min(in_folios(end), s.whole_bytes), stop = min(in_folios(end + ahead), s.whole_bytes)
+        cdef int64_t min_end = min(in_folios(end), s.whole_bytes), stop = min(in_folios(end + ahead), s.whole_bytes)
         cdef int64_t start = file.allocated, before = start & (FOLIO - 1)
         cdef int rc, fd = file.fd
-        if least <= start:
+        if min_end <= start:
             return 0
         while True:
             with nogil:
                 rc = allocate(os, fd, start - before, before) if before else 0      # existing bytes are kept
                 if rc >= 0:
                     rc = allocate_empty(os, fd, start, stop - start)
-            if rc >= 0 or stop <= least:
+            if rc >= 0 or stop <= min_end:
                 break
-            stop = least
+            stop = min_end
         check_room(self.os_api, rc, "allocate", file.path, stop - start, None)
         file.allocated = stop
         mq_store64(&s.file_bytes, stop)
@@ -572,7 +572,7 @@ cdef class CommitLog:
     cdef int _roll_over(self) except -1:
         cdef LogState *s = &self.state
         cdef MappedFile file
-        cdef int64_t left, target
+        cdef int64_t rest, target
         cdef uint8_t *p
         cdef int rc
         if s.file_bytes and s.file_bytes < s.whole_bytes:
@@ -605,11 +605,11 @@ cdef class CommitLog:
             unlock_puts(s)
             self.raise_state()
         if s.file_bytes:
-            left = s.file_start + s.whole_bytes - s.written
-            if left >= BLANK_BYTES:
+            rest = s.file_start + s.whole_bytes - s.written
+            if rest >= BLANK_BYTES:
                 p = s.base + (s.written - s.file_start)
                 mq_put32(p + 4, MAGIC_BLANK)
-                mq_publish32(p, <int32_t> left)
+                mq_publish32(p, <int32_t> rest)
                 mq_store64(&s.pending[(s.pending_tail - 1) % RING].used, s.written - s.file_start + BLANK_BYTES)
             if mq_load64(&s.dispatched) == s.written:
                 mq_store64(&s.dispatched, s.file_start + s.whole_bytes)

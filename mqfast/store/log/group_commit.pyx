@@ -92,7 +92,7 @@ cdef int _write_out(LogState *s, PendingFile *f, int64_t at, int64_t end) noexce
     A thread that waits for this processor may be about to get the GIL, and a putting thread waits for that thread. On a
     busy machine a yield may cost milliseconds: after such a yield there are no more in this write.
     """
-    cdef int64_t n, began
+    cdef int64_t n, start_ns
     cdef bint yields = True
     cdef int rc = 0
     mq_assert(at >= 0, at, 0)
@@ -104,9 +104,9 @@ cdef int _write_out(LogState *s, PendingFile *f, int64_t at, int64_t end) noexce
         if rc < 0:
             break
         if yields and at < end:
-            began = s.os.monotonic_ns(s.os)
+            start_ns = s.os.monotonic_ns(s.os)
             yield_processor()
-            yields = s.os.monotonic_ns(s.os) - began < LONG_YIELD_NS
+            yields = s.os.monotonic_ns(s.os) - start_ns < LONG_YIELD_NS
     return rc
 
 
@@ -274,7 +274,7 @@ cdef void _lead(LogState *s, bint by_clock) noexcept nogil:
     is held.
     """
     cdef uint32_t group = s.group + 1, before = s.waits_before
-    cdef int64_t timestamp, written, end, began
+    cdef int64_t timestamp, written, end, start_ns
     if not by_clock:
         _gather(s)
     mq_assert(mq_load32(&s.flush_lock) != 0, s.flush_lock, 1)
@@ -287,7 +287,7 @@ cdef void _lead(LogState *s, bint by_clock) noexcept nogil:
     mq_assert(end >= s.flushed, end, s.flushed)
     mq_store64(&s.group_end[group & 1], end)
     mq_store32(&s.group, group)
-    began = s.os.monotonic_ns(s.os)
+    start_ns = s.os.monotonic_ns(s.os)
     if _sync(s, end, by_clock) == 0 and s.flushed >= end:
         if end == written:
             mq_store64(&s.flushed_timestamp, timestamp)
@@ -295,7 +295,7 @@ cdef void _lead(LogState *s, bint by_clock) noexcept nogil:
             mq_store64(&s.flushed_timestamp, s.led_timestamp)
     s.led_timestamp = timestamp
     mq_store64(&s.led_end, written)
-    s.sync_ns = s.os.monotonic_ns(s.os) - began
+    s.sync_ns = s.os.monotonic_ns(s.os) - start_ns
     flushed_moved(s)
     s.group_size = mq_load32(&s.waits_begun) - before
 
@@ -348,7 +348,7 @@ cdef int flush_up_to(LogState *s, int64_t target, int64_t deadline_ns) noexcept 
     deadline the thread of serve_syncs, if any, leads the sync; 0 may then be returned before that sync has ended.
     """
     cdef uint32_t seen, group, own
-    cdef int64_t left = -1
+    cdef int64_t remaining_ns = -1
     cdef bint failed
     mq_add32(&s.waits_begun, 1)
     while True:
@@ -358,24 +358,24 @@ cdef int flush_up_to(LogState *s, int64_t target, int64_t deadline_ns) noexcept 
         if mq_load32(&s.flags) & LOG_FAILED:
             return s.error if s.error < 0 else -LOST
         if deadline_ns >= 0:
-            left = max(0, deadline_ns - s.os.monotonic_ns(s.os))
+            remaining_ns = max(0, deadline_ns - s.os.monotonic_ns(s.os))
         if mq_lock_try(&s.flush_lock):
             if deadline_ns < 0 or not s.syncer or s.flushed >= target:
                 failed = _lead_and_release(s, target, False)
-                if left == 0 and not failed and mq_load64(&s.flushed) < target:
+                if remaining_ns == 0 and not failed and mq_load64(&s.flushed) < target:
                     return 0
                 continue
             s.sync_target = target
             mq_store32(&s.sync_job, JOB_LEAD)
             futex_wake_one(&s.sync_job)
-        if left == 0:
+        if remaining_ns == 0:
             call_waiters(s, mq_load32(&s.group), False)
             return 0
         group = mq_load32(&s.group)
         own = group & 1 if target <= mq_load64(&s.group_end[group & 1]) else (group + 1) & 1
         seen = mq_load32(&s.group_done[own])
         if mq_load32(&s.group) == group and mq_load64(&s.flushed) < target and mq_load32(&s.flush_lock):
-            futex_wait(&s.group_done[own], seen, left)
+            futex_wait(&s.group_done[own], seen, remaining_ns)
 
 
 cdef void serve_syncs(LogState *s) noexcept nogil:

@@ -60,9 +60,9 @@ cdef void unit_put(LogState *s, QueueState *q) noexcept nogil:
 
 cdef void signal_arrivals(LogState *s) noexcept nogil:
     """Make the descriptor readable, once until the list is taken."""
-    cdef uint64_t one = 1
+    cdef uint64_t count = 1
     if mq_load32(&s.arrivals_armed) and mq_cas32(&s.arrivals_armed, 1, 0):
-        write(s.arrivals_fd, &one, sizeof(one))
+        write(s.arrivals_fd, &count, sizeof(count))
 
 
 cdef QueueState *take_arrived(LogState *s) noexcept nogil:

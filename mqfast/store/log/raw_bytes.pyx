@@ -153,7 +153,7 @@ cdef int64_t watched_limit(LogState *s, bint sync, bint unflushed) noexcept nogi
 cdef void wait_above(LogState *s, int64_t offset, bint sync, bint unflushed, int64_t until_ns) noexcept nogil:
     """Wait until watched_limit is above offset, the time is over, or the log takes no more appends."""
     cdef uint32_t seen, bits = WATCH_WRITTEN
-    cdef int64_t left
+    cdef int64_t remaining_ns
     if sync and not unflushed:
         bits |= WATCH_FLUSHED
     while not mq_load32(&s.flags) & (LOG_CLOSED | LOG_FAILED | LOG_FORKED):
@@ -164,10 +164,10 @@ cdef void wait_above(LogState *s, int64_t offset, bint sync, bint unflushed, int
         mq_fence()
         if watched_limit(s, sync, unflushed) > offset:
             return
-        left = until_ns - s.os.monotonic_ns(s.os)
-        if left <= 0:
+        remaining_ns = until_ns - s.os.monotonic_ns(s.os)
+        if remaining_ns <= 0:
             return
-        futex_wait(&s.grown, seen, left)
+        futex_wait(&s.grown, seen, remaining_ns)
 
 
 # --- the confirm offset ---
@@ -219,15 +219,15 @@ cdef struct Scan:
 cdef void scan(const uint8_t *p, int64_t n, int64_t at, int64_t file_end, bint crc, Scan *out) noexcept nogil:
     """Check the records of a file from p on, whose physical offset is `at`."""
     cdef Record r
-    cdef int64_t total, magic, left
+    cdef int64_t total, magic, rest
     out.whole = out.records = 0
     out.need = 8
     out.fell_from = out.fell_to = 0
     out.stop = SCAN_ALL
     while n > 0 and at < file_end:
-        left = file_end - at
-        if left < 8:                    # too short for an end mark
-            out.need = total = left
+        rest = file_end - at
+        if rest < 8:                    # too short for an end mark
+            out.need = total = rest
         elif n < 8:
             out.need = 8
             out.stop = SCAN_PART
@@ -235,11 +235,11 @@ cdef void scan(const uint8_t *p, int64_t n, int64_t at, int64_t file_end, bint c
         else:
             total = mq_get32(p)
             magic = mq_get32(p + 4)
-            if total < 8 or total > left:
+            if total < 8 or total > rest:
                 out.stop = SCAN_SIZE
                 return
             if magic == MAGIC_BLANK:
-                if total != left:
+                if total != rest:
                     out.stop = SCAN_SIZE
                     return
             elif magic != MAGIC_V1 and magic != MAGIC_V2:
@@ -249,7 +249,7 @@ cdef void scan(const uint8_t *p, int64_t n, int64_t at, int64_t file_end, bint c
         if n < total:
             out.stop = SCAN_PART
             return
-        if left >= 8 and magic != MAGIC_BLANK:
+        if rest >= 8 and magic != MAGIC_BLANK:
             if parse_record(p, total, &r) != REC_OK:
                 out.stop = SCAN_RECORD
                 return
@@ -348,43 +348,43 @@ cdef class RawEnd:
     cdef int _feed(self, const uint8_t *p, int64_t n, bint crc) except -1:
         cdef LogState *s = &self.log.state
         cdef int64_t at, k, need = 8
-        cdef Scan found
+        cdef Scan result
         while n > 0:
             at = mq_load64(&s.written)
             if PyByteArray_GET_SIZE(self.part):     # complete the record first, and no more than that
                 self._scan(<const uint8_t *> PyByteArray_AS_STRING(self.part), PyByteArray_GET_SIZE(self.part), at, crc,
-                           &found)
-                k = min(n, found.need - PyByteArray_GET_SIZE(self.part))
+                           &result)
+                k = min(n, result.need - PyByteArray_GET_SIZE(self.part))
                 self.part += p[:k]
                 p += k
                 n -= k
                 self._scan(<const uint8_t *> PyByteArray_AS_STRING(self.part), PyByteArray_GET_SIZE(self.part), at, crc,
-                           &found)
-                if found.whole:
-                    self._land(<const uint8_t *> PyByteArray_AS_STRING(self.part), &found)
+                           &result)
+                if result.whole:
+                    self._land(<const uint8_t *> PyByteArray_AS_STRING(self.part), &result)
                     self.part = bytearray()
                 continue
-            self._scan(p, n, at, crc, &found)
-            if found.whole:
-                self._land(p, &found)
-                p += found.whole
-                n -= found.whole
-            if found.stop == SCAN_PART:
+            self._scan(p, n, at, crc, &result)
+            if result.whole:
+                self._land(p, &result)
+                p += result.whole
+                n -= result.whole
+            if result.stop == SCAN_PART:
                 self.part += p[:n]
                 return 0
-            if found.stop != SCAN_ALL:
-                self._refuse(mq_load64(&s.written), found.stop)
+            if result.stop != SCAN_ALL:
+                self._refuse(mq_load64(&s.written), result.stop)
         return 0
 
-    cdef int _scan(self, const uint8_t *p, int64_t n, int64_t at, bint crc, Scan *found) except -1:
+    cdef int _scan(self, const uint8_t *p, int64_t n, int64_t at, bint crc, Scan *result) except -1:
         """Check the records; raise CorruptFile if the first is bad. Whole records before a bad record are for the log.
         """
         cdef int64_t file_end = at - at % self.log.file_bytes + self.log.file_bytes
-        found.last_timestamp = mq_load64(&self.log.state.last_store_timestamp)
+        result.last_timestamp = mq_load64(&self.log.state.last_store_timestamp)
         with nogil:
-            scan(p, n, at, file_end, crc, found)
-        if found.whole == 0 and found.stop > SCAN_PART:
-            self._refuse(at, found.stop)
+            scan(p, n, at, file_end, crc, result)
+        if result.whole == 0 and result.stop > SCAN_PART:
+            self._refuse(at, result.stop)
         return 0
 
     cdef int _refuse(self, int64_t at, int stop) except -1:
@@ -392,11 +392,11 @@ cdef class RawEnd:
         raise CorruptFile("what the master sent is no record; nothing from there on was appended", path=self.log.path,
                           offset=at, expected=_WRONG[stop], found="other bytes")
 
-    cdef int _land(self, const uint8_t *p, Scan *found) except -1:
+    cdef int _land(self, const uint8_t *p, Scan *result) except -1:
         """Append whole records of a file. Raises: DiskFull, StorageError of a new file; no record was appended then."""
         cdef CommitLog log = self.log
         cdef LogState *s = &log.state
-        cdef int64_t n = found.whole, position
+        cdef int64_t n = result.whole, position
         cdef bint closed
         acquire(log.roll_lock)
         try:
@@ -421,13 +421,13 @@ cdef class RawEnd:
                         mq_publish32(s.base + position, mq_get32(p))
                     else:
                         memcpy(s.base + position, p, n)     # the rest of a file, too short for an end mark
-                    if found.fell_from:
+                    if result.fell_from:
                         if s.clock_fall_from == 0:
-                            mq_store64(&s.clock_fall_to, found.fell_to)
-                        mq_store64(&s.clock_fall_from, found.fell_from)
-                    mq_store64(&s.puts, s.puts + found.records)
+                            mq_store64(&s.clock_fall_to, result.fell_to)
+                        mq_store64(&s.clock_fall_from, result.fell_from)
+                    mq_store64(&s.puts, s.puts + result.records)
                     mq_store64(&s.written, s.written + n)
-                    mq_store64(&s.last_store_timestamp, found.last_timestamp)
+                    mq_store64(&s.last_store_timestamp, result.last_timestamp)
                     if mq_load32(&s.watched):
                         appended(s, NULL)
                 unlock_puts(s)

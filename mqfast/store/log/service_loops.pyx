@@ -45,12 +45,12 @@ cdef inline int64_t _pages_behind(int64_t end, int64_t done) noexcept nogil:
     return end // PAGE - done // PAGE
 
 
-cdef inline int64_t _prefault_nap(int64_t left, int64_t taken, int64_t nap) noexcept nogil:
+cdef inline int64_t _prefault_nap(int64_t rest, int64_t taken, int64_t nap) noexcept nogil:
     """Return the next sleep, 1 to 4 ms, allowing for eight times the rate of the last sleep.
 
-    taken: bytes written in the last sleep; left: bytes that may still be written.
+    taken: bytes written in the last sleep; rest: bytes that may still be written.
     """
-    return max(MS, min(4 * MS, nap * max(left, 0) // (8 * max(taken, 1))))
+    return max(MS, min(4 * MS, nap * max(rest, 0) // (8 * max(taken, 1))))
 
 
 # --- flush ---
@@ -111,7 +111,7 @@ cdef class FlushLoop:
         """
         cdef LogState *s = &self.log.state
         cdef uint32_t seen = event.seen
-        cdef int64_t written, left, now = s.os.monotonic_ns(s.os)
+        cdef int64_t written, remaining_ns, now = s.os.monotonic_ns(s.os)
         cdef int64_t until = now + <int64_t> (seconds * 1e9) if seconds >= 0 else NEVER
         cdef int rc = 1, rc_queues = 1
         cdef bint crowded = False
@@ -146,9 +146,9 @@ cdef class FlushLoop:
                     self.clean = self.queues is None
                     self._begin(s.os.monotonic_ns(s.os))
                 else:
-                    left = min(min(until, self.queues_due), self.due) - now
-                    if left > 0:
-                        futex_wait(&event.word, seen, left)
+                    remaining_ns = min(min(until, self.queues_due), self.due) - now
+                    if remaining_ns > 0:
+                        futex_wait(&event.word, seen, remaining_ns)
         event.seen = mq_load32(&event.word)
         if rc < 0:
             self.log.raise_lost()
@@ -195,7 +195,7 @@ cdef class FlushLoop:
 
         Returns 1, NEEDS_PYTHON, or -errno after a failed sync.
         """
-        cdef bint left = False
+        cdef bint left_page = False
         cdef int64_t done = 0, timestamp, offset
         cdef int rc
         if mq_load32(&s.flags) & LOG_FAILED:
@@ -203,15 +203,15 @@ cdef class FlushLoop:
         if self.by_hand:
             return NEEDS_PYTHON
         self._cover(s, &timestamp, &offset)
-        rc = flush_tails(self.queues, self.many, &left, &done, &self.failed)
+        rc = flush_tails(self.queues, self.many, &left_page, &done, &self.failed)
         if rc < 0:
             latch(s, rc)            # the kernel may have dropped the pages: a second sync would report them durable
         if rc != 1:
             return rc
-        self._see_synced(timestamp, offset, left)
+        self._see_synced(timestamp, offset, left_page)
         mq_store64(&self.checkpoint.physic_msg_timestamp, mq_load64(&s.flushed_timestamp))
         rc = self.checkpoint.write()
-        self.clean = done == 0 and not left and rc == 0
+        self.clean = done == 0 and not left_page and rc == 0
         return 1 if rc == 0 or rc == 1 else NEEDS_PYTHON
 
     cdef void _cover(self, LogState *s, int64_t *timestamp, int64_t *offset) noexcept nogil:
@@ -223,10 +223,10 @@ cdef class FlushLoop:
             s.dispatched_timestamp = timestamp[0]
         timestamp[0] = s.dispatched_timestamp
 
-    cdef void _see_synced(self, int64_t timestamp, int64_t offset, bint left) noexcept nogil:
+    cdef void _see_synced(self, int64_t timestamp, int64_t offset, bint left_page) noexcept nogil:
         # If a page was skipped, the state at the flush before is durable: all its pages are written by now.
-        cdef int64_t synced = self.covered_timestamp if left else timestamp
-        cdef int64_t end = self.covered_offset if left else offset
+        cdef int64_t synced = self.covered_timestamp if left_page else timestamp
+        cdef int64_t end = self.covered_offset if left_page else offset
         self.covered_timestamp = timestamp
         self.covered_offset = offset
         mq_store64(&self.checkpoint.logics_msg_timestamp, synced)
@@ -239,11 +239,11 @@ cdef class FlushLoop:
         self._cover(&self.log.state, &timestamp, &offset)
         return timestamp, offset
 
-    def see_synced(self, tuple covered not None, bint left) -> None:
+    def see_synced(self, tuple covered not None, bint left_page) -> None:
         """Advance the checkpoint after a queue flush to its offset, or to the previous flush's if the last page was
         skipped.
         """
-        self._see_synced(covered[0], covered[1], left)
+        self._see_synced(covered[0], covered[1], left_page)
 
 
 # --- commit ---
@@ -288,21 +288,22 @@ def wait_until_written(CommitLog log not None, Event event not None, int64_t end
     Checks every 50 ms while the log grows. GIL: released.
     """
     cdef LogState *s = &log.state
-    cdef int64_t until = s.os.monotonic_ns(s.os) + <int64_t> (seconds * 1e9), left, written, last = -1, still = 0
+    cdef int64_t until = s.os.monotonic_ns(s.os) + <int64_t> (seconds * 1e9)
+    cdef int64_t remaining_ns, written, last = -1, still = 0
     cdef uint32_t seen = event.seen
     with nogil:
         while mq_load32(&event.word) == seen:
             written = mq_load64(&s.written)
-            left = until - s.os.monotonic_ns(s.os)
-            if written >= end or left <= 0:
+            remaining_ns = until - s.os.monotonic_ns(s.os)
+            if written >= end or remaining_ns <= 0:
                 break
             still = still + 1 if written == last else 0
             last = written
             if still < WRITTEN_LOOKS:
-                futex_wait(&event.word, seen, min(left, LOOK_NS))
+                futex_wait(&event.word, seen, min(remaining_ns, LOOK_NS))
             else:
                 still = 0
-                sleep_until_put(s, event, seen, written, left)
+                sleep_until_put(s, event, seen, written, remaining_ns)
     event.seen = mq_load32(&event.word)
 
 
@@ -317,11 +318,12 @@ def keep_prefaulted(CommitLog log not None, Event event not None) -> None:
     cdef LogState *s = &log.state
     cdef MappedFile file = log.current
     cdef uint32_t seen = event.seen
-    cdef int64_t written, ahead, last = -1, still = 0, window, least, most, nap = MS, slept_at = -1, taken, piece
+    cdef int64_t written, ahead, last = -1, still = 0, nap = MS, slept_at = -1, taken, piece
+    cdef int64_t window, min_window, max_window
     cdef int rc = 0
     cdef bint zeros = log.zeros_ahead > 0
-    least = window = log.ready_bytes
-    most = least if zeros else MAX_WINDOW
+    min_window = window = log.ready_bytes
+    max_window = min_window if zeros else MAX_WINDOW
     piece = ZEROS_STEP if zeros else POPULATE_STEP
     taken = window
     if window <= 0:
@@ -343,7 +345,7 @@ def keep_prefaulted(CommitLog log not None, Event event not None) -> None:
                     slept_at = -1
                 ahead = mq_load64(&s.prefaulted) - written
                 if ahead < window // 2 and last >= 0 and written != last:
-                    window = min(window * 2, most)
+                    window = min(window * 2, max_window)
                 if ahead <= window - min(piece, window // 4):
                     rc = prefault_piece(s, written + window, file.start_offset, zeros)
                     if rc > 0:
@@ -359,7 +361,7 @@ def keep_prefaulted(CommitLog log not None, Event event not None) -> None:
                 if still < PREFAULT_LOOKS:
                     futex_wait(&event.word, seen, nap)
                 else:
-                    window = least
+                    window = min_window
                     still = 0
                     nap = MS
                     sleep_until_put(s, event, seen, written, -1)

@@ -418,7 +418,7 @@ cdef class ConsumeQueue:
         cdef mq_os *os = self.os_api.os
         cdef mq_stat st
         cdef MappedFile file
-        cdef int64_t i, start, found, expected = -1
+        cdef int64_t i, start, length, expected = -1
         for i in range(count):
             start = starts[i]
             path = f"{self.path}/{start:020d}"
@@ -432,21 +432,21 @@ cdef class ConsumeQueue:
                 else:
                     self._begin_scan()
                     self._scan_file(file)
-                found = self.scan.file_bytes
+                length = self.scan.file_bytes
             else:
                 check(os.stat(os, <const char *> file.native_path, &st), "stat", path)
-                found = -1 if st.is_directory else st.bytes
-            if found < 0:
+                length = -1 if st.is_directory else st.bytes
+            if length < 0:
                 continue
-            if i == count - 1 and found == 0:
+            if i == count - 1 and length == 0:
                 self.os_api.unlink(path)          # created, but without its length
                 continue
             if start % self.file_bytes or (expected >= 0 and start != expected):
                 raise CorruptFile("queue file out of place", path=path, expected=expected if expected >= 0
                                   else f"a multiple of {self.file_bytes}", found=start)
-            if found != self.file_bytes:
+            if length != self.file_bytes:
                 raise CorruptFile("wrong file length", path=path, expected=f"{self.file_bytes} bytes",
-                                  found=f"{found} bytes")
+                                  found=f"{length} bytes")
             self.files.append(file)
             expected = start + self.file_bytes
         return 0
@@ -602,7 +602,7 @@ cdef class ConsumeQueue:
         cdef MappedFile file
         cdef QueueState *q = &self.state
         cdef uint8_t *base
-        cdef int64_t at, physical, end, to, old_end = mq_load64(&self.state.end), most = -1
+        cdef int64_t at, physical, end, to, old_end = mq_load64(&self.state.end), last_end = -1
         cdef int32_t size
         cdef bint filler
         cdef Py_ssize_t index = len(self.files) - 1
@@ -613,7 +613,7 @@ cdef class ConsumeQueue:
         while index >= 0:
             file = self.files[index]
             base = file.hold()
-            most = -1
+            last_end = -1
             try:
                 at = 0
                 while at < self.file_bytes:
@@ -624,7 +624,7 @@ cdef class ConsumeQueue:
                     if physical < 0 or size <= 0 or (physical > physical_offset - size and not filler):
                         break
                     if not filler:
-                        most = physical + size
+                        last_end = physical + size
                     at += UNIT_BYTES
                 to = min(old_end - file.start_offset, self.file_bytes)
                 if dropped is not None and at < to:
@@ -636,10 +636,10 @@ cdef class ConsumeQueue:
                 end = file.start_offset + at
                 break
             index -= 1
-        if most < 0 and index > 0:
+        if last_end < 0 and index > 0:
             # only fillers remain in that file: the last real unit, if any, is in an earlier file
-            most = self._last_physical_before(end)
-        self._reach(most)
+            last_end = self._last_physical_before(end)
+        self._reach(last_end)
         mq_store64(&q.end, end)
         self._cut()
 
@@ -724,8 +724,8 @@ cdef class ConsumeQueue:
             start = queue_offset * UNIT_BYTES
             start -= start % self.file_bytes
             self.os_api.makedirs(self.path, False)
-            for left in _paths.list_offset_files(self.os_api, self.path)[0]:
-                self.os_api.unlink(left.path)         # of a queue whose deletion was interrupted
+            for old_file in _paths.list_offset_files(self.os_api, self.path)[0]:
+                self.os_api.unlink(old_file.path)         # of a queue whose deletion was interrupted
         else:
             start = (<MappedFile> self.files[len(self.files) - 1]).start_offset + self.file_bytes
             if self.state.fresh:
@@ -787,9 +787,9 @@ cdef class ConsumeQueue:
                               f" expected {self.min_offset} to {self.max_offset - 1}")
         unit = file.hold() + (at - file.start_offset)
         try:
-            found = mq_get64(unit), mq_get32(unit + 8), mq_get64(unit + 12)
+            fields = mq_get64(unit), mq_get32(unit + 8), mq_get64(unit + 12)
             file.check_damage()
-            return found
+            return fields
         finally:
             file.release()
 
@@ -1019,16 +1019,16 @@ cdef class QueueTable:
         """
         cdef ConsumeQueue queue
         cdef int64_t end, to
-        cdef bint left = False
-        cdef list found = []
+        cdef bint left_page = False
+        cdef list entries = []
         for queue in list(self.queues.values()):
             if queue.is_dirty():
                 to = end = mq_load64(&queue.state.end)
                 if by_clock:
                     to = behind_units(&queue.state, end)
-                    left = left or to < end
-                found.append((queue, to, queue.state.fresh))
-        return found, left
+                    left_page = left_page or to < end
+                entries.append((queue, to, queue.state.fresh))
+        return entries, left_page
 
     def __len__(self):
         return len(self.queues)

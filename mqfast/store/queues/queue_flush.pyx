@@ -43,21 +43,22 @@ cdef struct Work:                   # on a file of a queue
     mq_stat st
 
 
-cdef void _execute(Work *one) noexcept nogil:
-    one.rc = sync_units(one.os, one.base, one.first, one.to, one.end) if one.sync else 0
-    one.rc_stat = one.os.stat(one.os, one.name, &one.st) if one.rc >= 0 else 0
-    if one.rc >= 0:
-        _make_ready(one.os, one.base, one.end, one.ready)
+cdef void _execute(Work *work) noexcept nogil:
+    work.rc = sync_units(work.os, work.base, work.first, work.to, work.end) if work.sync else 0
+    work.rc_stat = work.os.stat(work.os, work.name, &work.st) if work.rc >= 0 else 0
+    if work.rc >= 0:
+        _make_ready(work.os, work.base, work.end, work.ready)
 
 
 # --- without the GIL ---
 
-cdef int flush_tails(QueueTable table, int64_t many, bint *left, int64_t *done, QueueState **failed) noexcept nogil:
+cdef int flush_tails(QueueTable table, int64_t many, bint *left_page, int64_t *done,
+                     QueueState **failed) noexcept nogil:
     """Flush the queues of a table by the clock: of a busy queue all but the page of the next units.
 
     Returns 1: all is durable; NEEDS_PYTHON: a part is, and the rest is for `flush_queues`; -errno: the sync of `failed`
-    failed, and nothing was synced after it. left: set if a page of any queue was left. done: bytes synced. many: number
-    of dirty queues from which on `flush_queues` is used.
+    failed, and nothing was synced after it. left_page: set if a page of any queue was left. done: bytes synced. many:
+    number of dirty queues from which on `flush_queues` is used.
     Thread: one flush at a time.
     """
     cdef Slots *slots = <Slots *> mq_load64(<const int64_t *> &table.slots)
@@ -80,7 +81,7 @@ cdef int flush_tails(QueueTable table, int64_t many, bint *left, int64_t *done, 
             break
         if q != NULL and _is_dirty(q):
             lock(&q.files_lock)
-            rc = _flush_tail(q, left, done)
+            rc = _flush_tail(q, left_page, done)
             unlock(&q.files_lock)
             if rc != 1:
                 failed[0] = q
@@ -92,7 +93,7 @@ cdef inline bint _is_dirty(const QueueState *q) noexcept nogil:
     return (mq_load64(&q.end) > q.flushed or q.cut) and not q.deleted
 
 
-cdef int _flush_tail(QueueState *q, bint *left, int64_t *done) noexcept nogil:
+cdef int _flush_tail(QueueState *q, bint *left_page, int64_t *done) noexcept nogil:
     """Flush a queue as flush_tails does. The queue's `files_lock` is held."""
     cdef int64_t end = mq_load64(&q.end), to, filled
     cdef int rc
@@ -112,7 +113,7 @@ cdef int _flush_tail(QueueState *q, bint *left, int64_t *done) noexcept nogil:
             return rc
     if filled >= FEWEST_PAGES * PAGE:
         _make_ready(q.os, q.tail.base, end - q.tail.start, min(end + 2 * filled - q.tail.start, q.tail.allocated[0]))
-    left[0] = left[0] or to < end
+    left_page[0] = left_page[0] or to < end
     return 1
 
 
@@ -170,42 +171,42 @@ cdef class _QueueFlush:
         cdef MappedFile file
         cdef int64_t end
         try:
-            for one in dirty:
-                queue, end, _ = one
+            for entry in dirty:
+                queue, end, _ = entry
                 for file in list(queue.files):
                     if self.count == FILES_AT_ONCE:
                         self.together()
                     if file in queue.files:         # else retention or the deletion of the topic removed the file
                         self.take(queue, end, file)
-                self.whole.append(one)
+                self.whole.append(entry)
             self.together()
         finally:
             self.release_all()
         return 0
 
     cdef int take(self, ConsumeQueue queue, int64_t end, MappedFile file) except -1:
-        cdef Work *one = &self.work[self.count]
+        cdef Work *work = &self.work[self.count]
         cdef bint sync = self.device < 0, mapped = file.base != NULL
         if sync and not _is_unsynced(queue, end, file):
             return 0
-        one.os = queue.os_api.os
-        one.name = <const char *> file.native_path
-        one.first = max(queue.state.flushed - file.start_offset, 0) & ~<int64_t> 4095
-        one.to = queue.file_bytes if queue.state.cut else min(end - file.start_offset, queue.file_bytes)
-        one.end = end - file.start_offset
-        one.sync = sync
-        one.ready = 0
+        work.os = queue.os_api.os
+        work.name = <const char *> file.native_path
+        work.first = max(queue.state.flushed - file.start_offset, 0) & ~<int64_t> 4095
+        work.to = queue.file_bytes if queue.state.cut else min(end - file.start_offset, queue.file_bytes)
+        work.end = end - file.start_offset
+        work.sync = sync
+        work.ready = 0
         try:
-            one.base = file.hold() if sync or mapped else NULL
+            work.base = file.hold() if sync or mapped else NULL
         except MqfastError as error:
             self.fail(queue, error)
             return 0
-        if one.base != NULL and file is queue.tail and end - queue.state.flushed >= FEWEST_PAGES * PAGE:
-            one.ready = min(one.end + 2 * (end - queue.state.flushed), file.allocated)
+        if work.base != NULL and file is queue.tail and end - queue.state.flushed >= FEWEST_PAGES * PAGE:
+            work.ready = min(work.end + 2 * (end - queue.state.flushed), file.allocated)
         try:
             self.files.append((queue, end, file, mapped))
         except MemoryError:
-            if one.base != NULL:
+            if work.base != NULL:
                 file.release()
             raise
         self.count += 1
@@ -238,10 +239,10 @@ cdef class _QueueFlush:
                 self.verify(&self.work[i], queue, end, file)
             except MqfastError as error:
                 self.fail(queue, error)
-        for one in self.whole:
-            queue, end, fresh = one
+        for entry in self.whole:
+            queue, end, fresh = entry
             if queue in self.elsewhere:
-                self.elsewhere[queue] = one
+                self.elsewhere[queue] = entry
             elif queue not in self.failed:
                 queue.state.flushed = max(queue.state.flushed, end)
                 queue.state.cut = False
@@ -251,23 +252,23 @@ cdef class _QueueFlush:
         self.release_all()
         return 0
 
-    cdef int verify(self, Work *one, ConsumeQueue queue, int64_t end, MappedFile file) except -1:
-        if not one.sync:
-            if one.rc_stat < 0 or one.st.device != self.device:
+    cdef int verify(self, Work *work, ConsumeQueue queue, int64_t end, MappedFile file) except -1:
+        if not work.sync:
+            if work.rc_stat < 0 or work.st.device != self.device:
                 self.elsewhere[queue] = None
                 return 0
             if not _is_unsynced(queue, end, file):
                 return 0
         # a lost page, or a file that was truncated or removed meanwhile, is not durable
         file.check_damage()
-        if one.rc_stat != -_ENOENT:
-            check(one.rc_stat, "stat", file.path)
+        if work.rc_stat != -_ENOENT:
+            check(work.rc_stat, "stat", file.path)
         # else the retention thread removed the file
-        if (one.rc_stat < 0 or one.st.bytes < queue.file_bytes) and file in queue.files:
+        if (work.rc_stat < 0 or work.st.bytes < queue.file_bytes) and file in queue.files:
             raise CorruptFile("queue file was cut short or removed", path=file.path,
                               expected=f"{queue.file_bytes} bytes",
-                              found="no file" if one.rc_stat < 0 else f"{one.st.bytes} bytes")
-        self.done += one.to - one.first
+                              found="no file" if work.rc_stat < 0 else f"{work.st.bytes} bytes")
+        self.done += work.to - work.first
         return 0
 
     cdef int fail(self, ConsumeQueue queue, error) except -1:

@@ -70,7 +70,7 @@ def write_batch_unit(MappedFile file, int64_t position, int64_t physical_offset,
     file.check_damage()
 
 
-def valid_batch_units(MappedFile file, int64_t most, int64_t below_physical) -> tuple:
+def valid_batch_units(MappedFile file, int64_t max_units, int64_t below_physical) -> tuple:
     """Return (count, last): the valid units from the first on with records below that physical offset, and the last
     physical offset (or -1).
 
@@ -79,11 +79,11 @@ def valid_batch_units(MappedFile file, int64_t most, int64_t below_physical) -> 
     cdef const uint8_t *base
     cdef const uint8_t *p
     cdef int64_t count = 0, last = -1, physical
-    most = min(most, file.file_bytes // 46)
+    max_units = min(max_units, file.file_bytes // 46)
     base = file.hold()
     try:
         with nogil:
-            while count < most:
+            while count < max_units:
                 p = base + count * 46
                 physical = mq_get64(p)
                 if physical < 0 or physical >= below_physical or mq_get32(p + 8) <= 0 or mq_get16(p + 36) <= 0:

@@ -1,7 +1,4 @@
-"""Arrivals: in which queues a message came that somebody waits for; never missed, one signal a batch.
-
-Room: tests/store.
-"""
+"""Arrivals: the queues that got a message for a waiting consumer; never missed, one signal a batch."""
 
 from __future__ import annotations
 
@@ -91,7 +88,7 @@ def test_a_batch_of_arrivals_is_one_signal_and_one_report_per_queue(tmp_path: Pa
     store.close()
 
 
-def test_what_is_there_already_is_not_watched(tmp_path: Path) -> None:
+def test_watch_returns_at_once_for_an_existing_message(tmp_path: Path) -> None:
     store = quiet(tmp_path / "s")
     arrivals = store.engine.arrivals()
     assert arrivals.watch("T", 0, 0)
@@ -102,7 +99,7 @@ def test_what_is_there_already_is_not_watched(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_message_below_the_offset_that_is_waited_for_does_not_end_the_watch(tmp_path: Path) -> None:
+def test_a_message_below_the_watched_offset_does_not_end_the_watch(tmp_path: Path) -> None:
     store = quiet(tmp_path / "s")
     arrivals = store.engine.arrivals()
     assert not arrivals.watch("T", 0, 3)
@@ -227,7 +224,7 @@ def test_close_wakes_arrival_waiters(tmp_path: Path) -> None:
     arrivals.close()
 
 
-def test_wait_has_a_timeout_and_another_one_may_follow_a_closed_one(tmp_path: Path) -> None:
+def test_arrivals_wait_times_out_and_can_be_reopened_after_close(tmp_path: Path) -> None:
     store = still(tmp_path / "s")
     arrivals = store.engine.arrivals()
     arrivals.watch("T", 0, 0)
@@ -243,7 +240,7 @@ def test_wait_has_a_timeout_and_another_one_may_follow_a_closed_one(tmp_path: Pa
 
 
 @pytest.mark.parametrize("settings", [{}, SYNC, {"dispatch": "background"}], ids=["inline", "sync", "background"])
-def test_no_message_is_missed_by_a_thread_that_waits_for_each(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_a_thread_that_waits_for_each_message_misses_none(tmp_path: Path, settings: dict[str, Any]) -> None:
     """Each message waits for the one before to be seen, so that one that is missed stops everything."""
     with mqfast.open(tmp_path / "s", mapped_file_bytes_commit_log=MIB, **settings) as store:
         arrivals = store.engine.arrivals()

@@ -1,5 +1,5 @@
-"""The right to write a store: nothing that a process does with its own files ends it, every path leads to it, and
-whoever is refused hears which process has it.
+"""The writer's lock of a store: no file access of the process releases it, every path leads to it, and the error of a
+refused open names the process.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class OneProcess:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fdinfo").exists(), reason="needs Linux's /proc")
-def test_a_process_that_an_older_writer_left_is_not_named_where_it_can_be_seen(tmp_path: Path) -> None:
+def test_a_stale_process_id_in_abort_is_not_named_as_holder(tmp_path: Path) -> None:
     with holding(tmp_path / "store"):
         lock, abort = str(tmp_path / "store" / "lock"), tmp_path / "store" / "abort"
         abort.write_text(str(os.getpid()))
@@ -206,7 +206,7 @@ def test_store_locked_names_the_holder_and_the_remedy(tmp_path: Path) -> None:
             assert "one writer" in str(caught.value)
 
 
-def test_the_lock_ends_with_the_process_that_opened_even_where_its_child_lives(tmp_path: Path) -> None:
+def test_the_lock_ends_with_the_opening_process_despite_a_living_child(tmp_path: Path) -> None:
     parent = subprocess.Popen(
         [sys.executable, "-c", FORK, str(tmp_path / "store")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

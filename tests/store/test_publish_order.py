@@ -1,7 +1,8 @@
-"""Who sees that a record is there sees all of it: in another process by the size word, in this one by the end.
+"""Publication order of a record: a reader that sees the size word (another process) or the end (this process) sees the
+whole record.
 
-Room: tests/store. The bodies are large, so that a record is under way for most of the time in which somebody looks.
-Written for an order that could be turned round without any test failing (``tests/mutation``).
+The bodies are large, so that a copy is under way for most of the time. Written for a reordering that no test detected
+(``tests/mutation``).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ WATCH = """
     """
 
 
-def test_another_process_that_sees_the_size_sees_the_record(tmp_path: Path) -> None:
+def test_another_process_sees_the_whole_record_with_its_size_word(tmp_path: Path) -> None:
     for number in range(ROUNDS):
         path = tmp_path / f"store{number}"
         with mqfast.open(path, mappedFileSizeCommitLog=FILE_BYTES, messageIndexEnable=False) as probe:
@@ -58,7 +59,7 @@ def test_another_process_that_sees_the_size_sees_the_record(tmp_path: Path) -> N
             assert watcher.returncode == 0, errors
 
 
-def test_a_reader_that_sees_the_end_sees_the_record(tmp_path: Path) -> None:
+def test_a_reader_sees_the_whole_record_with_the_written_position(tmp_path: Path) -> None:
     looks: list[int] = []
     wrong: list[str] = []
     done = threading.Event()

@@ -1,7 +1,7 @@
-"""Dispatch with a pool: what only its buffer holds is dispatched as well, so that puts go on themselves.
+"""Dispatch with a transient store pool: records that are only in the buffer are dispatched, so that puts put their
+units.
 
-Room: tests/store. The walk: ``mqfast/store/dispatch/dispatch.pyx``. It must never hand a reader what was not
-committed.
+The walk: ``mqfast/store/dispatch/dispatch.pyx``. Readers never get an uncommitted record.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def units(store: MessageStore, names: list[tuple[str, int]]) -> dict[Any, Any]:
     return found
 
 
-def test_where_keys_come_the_dispatcher_waits_for_the_commits_of_the_clock(tmp_path: Path) -> None:
+def test_records_with_keys_are_dispatched_after_the_interval_commit(tmp_path: Path) -> None:
     """Else it would commit a few bytes for each of them."""
     with pooled(tmp_path / "store") as store:
         store.put("T", b"for the dispatcher", keys="k")
@@ -75,7 +75,7 @@ def test_where_keys_come_the_dispatcher_waits_for_the_commits_of_the_clock(tmp_p
         assert store.log.dispatched == store.log.written > store.log.committed
 
 
-def test_puts_have_their_units_back_while_the_commit_lags(tmp_path: Path) -> None:
+def test_puts_put_their_units_while_the_commit_lags(tmp_path: Path) -> None:
     with pooled(tmp_path / "store") as store:
         for number in range(198):  # 200 units fill the file: the next one is left to the dispatcher
             store.put("T", str(number).encode())
@@ -90,7 +90,7 @@ def test_puts_have_their_units_back_while_the_commit_lags(tmp_path: Path) -> Non
         assert bodies(store)[-2:] == [b"in the buffer only", b"by its put"]
 
 
-def test_much_that_is_not_committed_is_read_from_the_buffer(tmp_path: Path) -> None:
+def test_uncommitted_records_are_dispatched_from_the_buffer(tmp_path: Path) -> None:
     """A commit of it would take as long as it takes to put as much again."""
     with pooled(tmp_path / "store", mapped_file_bytes_consume_queue=400) as store:
         committed = fall_back(store)

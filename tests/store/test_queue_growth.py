@@ -1,7 +1,4 @@
-"""How much room a queue takes at once, and from which disk.
-
-Room: tests/store. The rule: ``ConsumeQueue.make_room``.
-"""
+"""Growth of queue files: step and disk use of ``ConsumeQueue.make_room``."""
 
 from __future__ import annotations
 
@@ -32,9 +29,7 @@ def falls_to_the_dispatcher(store: MessageStore, os_api: OsApi, count: int, ms_e
 
 
 @pytest.mark.parametrize(("ms_each", "falls", "most_blocks"), [(0, 3, 800), (1, 6, 520)])
-def test_a_queue_that_fills_fast_has_much_room_at_once(
-    tmp_path: Path, ms_each: int, falls: int, most_blocks: int
-) -> None:
+def test_a_fast_filling_queue_grows_in_large_steps(tmp_path: Path, ms_each: int, falls: int, most_blocks: int) -> None:
     """Each fall leaves the units of all puts to the dispatcher until it has caught up. Blocks are of 512 bytes."""
     os_api = OsApi()
     config = StoreConfig.tiny(mapped_file_bytes_commit_log=8 << 20, mapped_file_bytes_consume_queue=400_000)
@@ -44,7 +39,7 @@ def test_a_queue_that_fills_fast_has_much_room_at_once(
         assert 6_500 * 20 <= file.stat().st_blocks * 512 <= most_blocks * 512
 
 
-def test_a_disk_without_much_room_gives_a_queue_a_little(sim: Any) -> None:
+def test_a_nearly_full_disk_gives_a_queue_a_small_step(sim: Any) -> None:
     config = StoreConfig.tiny(mapped_file_bytes_commit_log=1 << 20, mapped_file_bytes_consume_queue=400_000)
     store = open_still(os.path.join(sim.root, "s"), config=config, os_api=sim.os_api)
     for _ in range(409):
