@@ -109,7 +109,7 @@ class FlushWaiters:
         return watch
 
     def want(self, watch: FlushWatch, end_offset: int) -> None:
-        """As FlushWatch.want."""
+        """Request durability, as FlushWatch.want."""
         if self._closed:
             raise StoreClosed("the store was closed")
         with self._lock:
@@ -121,7 +121,7 @@ class FlushWaiters:
         self._wake()
 
     def forget(self, watch: FlushWatch) -> None:
-        """As FlushWatch.close."""
+        """Remove the watch, as FlushWatch.close."""
         with self._lock:
             self._watches = [other for other in self._watches if other is not watch]
 
