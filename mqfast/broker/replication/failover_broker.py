@@ -387,7 +387,7 @@ class FailoverBroker:
             context, epoch = self.broker.context, self._leader.epoch
             raw, acks = context.engine.raw, self.broker.parts.replicas.sync_acks
             raw.refuse_puts()
-            self.broker.parts.replicas.rest()
+            self.broker.parts.replicas.stop_leading()
             self.broker.parts.replicas.begin_epoch(epoch)
             self._set = InSyncReplicas(
                 acks,
@@ -402,7 +402,7 @@ class FailoverBroker:
             if not await self._write_state(state):
                 raise EtcdUnreachable(f"etcd: expected the state of epoch {epoch}, found another one")
             await self._store_record(self._state)
-            self.broker.parts.replicas.reign()
+            self.broker.parts.replicas.start_leading()
             if topics_end is not None:
                 name_new_topics(context, topics_end)
                 await context.changes.settled()

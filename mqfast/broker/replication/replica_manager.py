@@ -238,7 +238,7 @@ class ReplicaManager:
             self._looking.cancel()
         if self._replicated is not None:
             self._replicated.close()
-        self.rest()
+        self.stop_leading()
         await self.ha.close()
 
     # -- fail-over -----------------------------------------------------------------------------------------------------
@@ -274,13 +274,13 @@ class ReplicaManager:
         if status.state is FollowState.TRANSFER and status.master == "{}:{}".format(*self._master_ha):
             self._confirmed.update(offset)
 
-    def reign(self) -> None:
+    def start_leading(self) -> None:
         """Start as master: etcd has stored the in-sync set with this master alone."""
         self.no_master = None
         if self._confirmed is not None:
             self._confirmed.start_leading(self.sync_acks)
 
-    def rest(self) -> None:
+    def stop_leading(self) -> None:
         """Stop as master, or stay a slave."""
         if self._confirmed is not None:
             self._confirmed.stop_leading()
