@@ -109,7 +109,7 @@ class ClusterMetadata:
         self.name_servers: Final = NameServers(name_servers)
         self.routes: Final = RouteTable()
         self._log: Final = logger
-        self._outage_logged = False  # one line of the log for each outage: a stream asks a hundred times a second
+        self._outage_logged = False  # one line of the log for each outage: a stream polls a hundred times a second
 
     # --- name servers ---
 

@@ -170,7 +170,7 @@ class Channel(asyncio.Protocol):
         """Return the checked certificate of the peer."""
         return None if self._tls is None else self._tls.peer_certificate()
 
-    # -- the transport tells -------------------------------------------------------------------------------------------
+    # -- transport callbacks -------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Set up the channel: the TCP connection is open."""
@@ -256,7 +256,7 @@ class Channel(asyncio.Protocol):
         self._connection.blocked = False
         self._work()
 
-    # -- what comes in -------------------------------------------------------------------------------------------------
+    # -- input ---------------------------------------------------------------------------------------------------------
 
     def _decide(self, data: bytes) -> bytes | None:
         """Read the PROXY header, then the byte that begins TLS. Returns: None: more bytes are needed."""
@@ -377,7 +377,7 @@ class Channel(asyncio.Protocol):
         self._handshake = asyncio.get_running_loop().create_future()
         await self._handshake
 
-    # -- what goes out -------------------------------------------------------------------------------------------------
+    # -- output --------------------------------------------------------------------------------------------------------
 
     def answer(self, request: RemotingCommand, answer: RemotingCommand | None) -> None:
         """Send the response to a request, at any time; None: there is no response. On a closed connection: nothing."""

@@ -14,7 +14,7 @@ cdef class RemotingCommand:
     cdef readonly object body
     cdef public double received_s
     cdef public bint was_held
-    cdef dict _fields  # None while they stand undecoded in _header
+    cdef dict _fields  # None while undecoded in _header
     cdef bint _has_fields  # "extFields" is on the wire, be it empty
     cdef bytes _header
     cdef Py_ssize_t _from
@@ -25,7 +25,7 @@ cdef struct Text:
     const uint8_t *begin
     const uint8_t *at
     const uint8_t *end
-    const char *expected  # what was wanted where reading stopped; NULL while all is well
+    const char *expected  # the expected text where decoding failed; NULL before
 
 
 cdef struct Span:

@@ -213,7 +213,7 @@ class Processors:
         if isinstance(error, CallRefused):
             return request.response(error.code, remark=error.remark or None)
         if not isinstance(error, _OF_THE_PEER):
-            # An error of the system, descriptors say, is one line: its traceback helps no one.
+            # An OSError, for example of descriptors, is logged without a traceback.
             where = False if isinstance(error, OSError) else error
             self._log.warning(f"failure {request.code}", "request %d failed: %r", request.code, error, exc_info=where)
         return request.response(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")

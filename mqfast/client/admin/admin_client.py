@@ -39,7 +39,7 @@ class AdminCalls(NamedArguments, TopicCalls, GroupCalls, OffsetCalls, MessageCal
 
     Args:
         namesrv_addr: ``"a:9876;b:9876"`` or a list; None: the variable NAMESRV_ADDR.
-        credentials: of an administrator, where the brokers check who asks; None: ROCKETMQ_ACCESS_KEY and
+        credentials: of an administrator, where the brokers check accounts; None: ROCKETMQ_ACCESS_KEY and
             ROCKETMQ_SECRET_KEY, where both are set.
         tls: True: TLS with the system's certificates; or a context of the caller's.
         namespace_v2: a field of every request has it, as with a producer; address_map: as a producer's.

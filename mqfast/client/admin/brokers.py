@@ -1,6 +1,6 @@
 """Brokers and name servers: settings, measurements, replication state, and write permission.
 
-A setting whose name the server does not know, or whose value has another type, is refused before a request. Source:
+A setting with an unknown name or a value of another type is refused before a request. Source:
 DefaultMQAdminExtImpl, UpdateBrokerConfigSubCommand, WipeWritePermSubCommand.
 """
 
@@ -27,11 +27,11 @@ _BOOLEANS: Final = ("true", "false")
 class SlaveStatus(NamedTuple):
     """The replication state of a slave.
 
-    Attributes: address: of the slave, as its master sees it, or the slave that was asked; state: from a master
+    Attributes: address: of the slave, as its master sees it, or the address of the request; state: from a master
         ``IN_SYNC`` or ``BEHIND``, from a slave ``TRANSFER``, ``READY``, ``DIVERGED`` or ``SHUTDOWN``; offset: physical
         end offset of the slave's log; behind_bytes: missing bytes; behind: age of the first missing message, None where
-        the broker does not say (RocketMQ's); bytes_per_s: sent in the last second; last_contact: time since the last
-        message of the slave; error: the reason why replication stopped.
+        the broker does not report it (RocketMQ's); bytes_per_s: sent in the last second; last_contact: time since the
+        last message of the slave; error: the reason why replication stopped.
     """
 
     address: str

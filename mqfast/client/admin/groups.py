@@ -86,10 +86,10 @@ class GroupCalls(AdminBase):
         """Create a consumer group on every master of a cluster, or change an existing group.
 
         Args:
-            orderly: its messages are consumed in order (``consumeMessageOrderly``; brokers of 4.x do not know that).
-            retry_max: so often a message comes again before it is a dead letter; -1: no limit.
-            cluster: may be left out where there is one.
-            settings: more of them, by RocketMQ's names; what is not named stays as it is.
+            orderly: messages are consumed in order (``consumeMessageOrderly``; unknown to brokers of 4.x).
+            retry_max: redeliveries of a message before it becomes a dead letter; -1: no limit.
+            cluster: optional where there is a single cluster.
+            settings: further settings, by RocketMQ's names; other settings stay.
         """
         checked_group(group)
         checked_number("retry_max", retry_max, -1, _RETRIES_MAX)

@@ -1,7 +1,7 @@
 """Messages by id, key and time; dead letters and their resend; trace records of a message.
 
 Stored messages do not change: a dead letter that is sent again stays in its topic. A resend to an unknown topic is
-refused, so that no topic is created by chance. An id is first looked up in the index: its form does not distinguish a
+refused, so that no topic is created by chance. The index is searched first for an id: its form does not distinguish a
 producer's id from a broker's. Source: MQAdminImpl, QueryMessageByKey, MessageDecoder, MsgTraceDecodeUtil.
 """
 
@@ -67,7 +67,7 @@ class MessageCalls(AdminBase):
 
         Args:
             msg_id: the producer's unique id, or the broker's offset id.
-            key: one of a message's keys; a broker gives 64 at most (its setting ``maxMsgsNumBatch``).
+            key: one of a message's keys; a broker returns 64 at most (its setting ``maxMsgsNumBatch``).
             begin, end: of the store time, both included; with ``msg_id`` or ``key`` of those only.
         """
         checked_topic(topic)
@@ -103,9 +103,9 @@ class MessageCalls(AdminBase):
         """Return the messages of all queues of a topic, ordered by store time; nothing is committed.
 
         Args:
-            begin, end: of the store time, both included; left out: from the first one, to the last one of now.
+            begin, end: of the store time, both included; default: from the first to the last message of now.
             tags: ``"*"``, or tags joined by ``||``.
-            max_count: so many at most, and a line in the log when there are more; None: all.
+            max_count: limit, logged when there are more; None: all.
         """
         checked_topic(topic)
         if max_count is not None:
@@ -131,7 +131,8 @@ class MessageCalls(AdminBase):
         Body, keys, tags, unique id and the application's properties are the same; property ``DLQ_ATTEMPTS`` counts the
         resends of a dead letter.
         Args: topic: another one.
-        Raises: ConfigError when the dead letter has no property of its original topic; NoRoute when that topic is gone.
+        Raises: ConfigError when the dead letter has no property of its original topic; NoRoute when that topic does not
+            exist.
         """
         return (yield from _resent(self, message, topic))
 

@@ -162,7 +162,7 @@ def _lag_at(admin: AdminBase, address: str, group: str, topic: str | None) -> Re
         first = stats[queue].min_offset if queue in stats else 0
         behind = max(0, offsets.broker_offset - max(first, offsets.consumer_offset))
         age_ms = ages.get(queue, 0) if behind else 0
-        if behind and offsets.consumer_offset < first:  # a Java broker looks up the time of a deleted message
+        if behind and offsets.consumer_offset < first:  # a Java broker reads the time of a deleted message
             oldest = yield from _oldest_ms(admin, address, queue)
             age_ms = max(0, round(time.time() * 1000) - oldest) if oldest > 0 else 0
         beyond = max(0, offsets.consumer_offset - offsets.broker_offset)

@@ -106,18 +106,19 @@ class TopicCalls(AdminBase):
         write_queues: int | None = None,
         allow_shrink: bool = False,
     ) -> RequestSteps[None]:
-        """Create a topic on every master of a cluster, or change an existing topic. Returns once name servers list the
-        topic.
+        """Create a topic on every master of a cluster, or change an existing topic.
+
+        The call returns once the name servers list the topic.
 
         Args:
             queues: 1 to 1024 on each broker.
             perm: ``"rw"``, ``"r"`` or ``"w"``.
-            kind: what its messages are (attribute ``message.type``); brokers of 4.x know no kinds.
-            cluster: may be left out where there is one.
+            kind: type of the messages (attribute ``message.type``); unknown to brokers of 4.x.
+            cluster: optional where there is a single cluster.
             order: producers see the order of queues that the name servers keep (``ORDER_TOPIC_CONFIG``).
-            write_queues: fewer than ``queues`` while a topic is made smaller: nothing new comes into the others.
-            allow_shrink: set fewer queues although those that go hold messages, which no consumer reads then.
-        Raises: ConfigError before anything is changed; ClientError when the name servers do not name the topic in time.
+            write_queues: fewer than ``queues`` while a topic shrinks: the others get no new messages.
+            allow_shrink: set fewer queues although the removed ones hold messages, which no consumer can read then.
+        Raises: ConfigError before anything is changed; ClientError when the name servers do not list the topic in time.
         """
         checked_topic(topic)
         checked_number("queues", queues, 1, _QUEUES_MAX)

@@ -163,7 +163,7 @@ class ClientInstance:
     async def acquire(self, *, may_wait: bool = False) -> None:
         """Register a user of the instance: the first user starts the periodic work.
 
-        Args: may_wait: ``wait_for_name_server`` follows, so that the address server is not asked here.
+        Args: may_wait: ``wait_for_name_server`` follows, so that there is no request to the address server here.
         Raises: ConnectError when the address server names no name server; then nothing is started.
         """
         self._users += 1
@@ -249,7 +249,7 @@ class ClientInstance:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    # -- what goes into every request ----------------------------------------------------------------------------------
+    # -- fields of every request --------------------------------------------------------------------------------------
 
     @property
     def sign_with(self) -> Sign | None:
@@ -332,7 +332,7 @@ class ClientInstance:
     async def _fetch_addresses(self) -> None:
         await self.driver.run(self.cluster.fetch_addresses())
 
-    # -- who is here ---------------------------------------------------------------------------------------------------
+    # -- clients -------------------------------------------------------------------------------------------------------
 
     def _owners(self) -> list[InstanceClient]:
         producers = [producer for of_group in self._producers.values() for producer in of_group]

@@ -116,27 +116,28 @@ class ProducerBase(NamedArguments):
         group: the producer group, 1 to 120 of the characters a-z, A-Z, 0-9, % | - _.
         namesrv_addr: ``"a:9876;b:9876"``, a list, or an HTTP address server; None: the variable NAMESRV_ADDR.
         credentials: None: ROCKETMQ_ACCESS_KEY and ROCKETMQ_SECRET_KEY, where both are set.
-        tls: True: TLS with the system's certificates; or a context. Certificates are checked unless it says otherwise.
-        namespace: topics and groups have it as their prefix on the wire; namespace_v2: a field of every request has it,
-            which RocketMQ 5 reads.
-        address_map: addresses that brokers tell the name servers -> where they are for this client, as
+        tls: True: TLS with the system's certificates; or a context. Certificates are checked unless the context says
+            otherwise.
+        namespace: prefix of topics and groups on the wire; namespace_v2: namespace in a field of every request, for
+            RocketMQ 5.
+        address_map: registered addresses of brokers -> addresses to connect to from this client, as
             ``{"172.17.0.2:10911": "127.0.0.1:10911"}``, or hosts alone.
         send_timeout_s: for all attempts of a send together.
-        retries: attempts after the first one, on another broker where there is one; a send to one queue (``queue=``,
-            ``selector``, a sharding key) is tried once, as in RocketMQ.
-        retry_other_broker_when_not_ok: try again after a status other than SEND_OK.
+        retries: attempts after the first, on another broker where possible; a send to a fixed queue (``queue=``,
+            ``selector``, a sharding key) has a single attempt, as in RocketMQ.
+        retry_other_broker_when_not_ok: another attempt after a status other than SEND_OK.
         latency_fault: avoid slow brokers; True with the table of 5.x, ``"4.9"`` with that of 4.9.
         compress_over_bytes: bodies from this size on are compressed; None: none.
-        topic_queues, create_topic_key: of a topic that brokers make at its first send.
-        linger_ms: sends wait so long for others, to go with them in one request of up to ``batch_bytes``; a send with
-            a queue, a selector or a time of its own goes alone.
-        max_in_flight, max_in_flight_bytes: what may be on its way at once by sends that nobody waits for; each message
-            counts 2 KiB beside its own bytes.
+        topic_queues, create_topic_key: of a topic that brokers create at the first send.
+        linger_ms: time that sends wait for others, for a common request of up to ``batch_bytes``; a send with a queue,
+            a selector or a timeout is not batched.
+        max_in_flight, max_in_flight_bytes: limits of unacknowledged messages of sends that do not wait; each message
+            counts 2 KiB in addition to its bytes.
         trace: write sends, ends of transactions and recalls into the trace topic, or into the topic of this name.
-        hooks: told of every send.
-        start_timeout_s: how long ``start`` waits until a name server answers; 0: not at all, the first send says so;
-            None: without end.
-        close_timeout_s: what ``close`` takes at most.
+        hooks: called for every send.
+        start_timeout_s: limit of ``start`` for a response of a name server; 0: no request, the first send raises; None:
+            without end.
+        close_timeout_s: limit of ``close``.
     Raises: ConfigError (UsageError, ValueError) before anything is sent.
     Source: DefaultMQProducer.
     """
@@ -257,7 +258,7 @@ class ProducerBase(NamedArguments):
             "closed": self._closed,
         }
 
-    # -- for both faces ------------------------------------------------------------------------------------------------
+    # -- for both clients ----------------------------------------------------------------------------------------------
 
     def _check_close(self, timeout_s: float | None) -> None:
         if timeout_s is not None:

@@ -40,8 +40,8 @@ class AsyncProducer(ProducerBase):
             await producer.send("orders", b"42", tags="new", keys="42")
 
     Thread: that of one event loop.
-    Durability: a result means that the broker has the message, and ``status`` what it could not confirm beyond that.
-    A send that is repeated after a lost answer may store the message twice, with one msg_id.
+    Durability: a result means that the broker has the message; ``status`` is the missing confirmation beyond that.
+    A send that is repeated after a lost response may store the message twice, with the same msg_id.
     """ + (ProducerBase.__doc__ or "")
 
     def _set_up(self) -> None:
@@ -414,7 +414,7 @@ class AsyncProducer(ProducerBase):
         while ends:
             yield await wait(ends.popleft())
 
-    # -- ask, call back ------------------------------------------------------------------------------------------------
+    # -- request, recall -----------------------------------------------------------------------------------------------
 
     async def request(self, message: Message, /, *, timeout_s: float = 3.0) -> Delivery:
         """Send a message and await the reply of the consumer; see ``Producer.request``."""

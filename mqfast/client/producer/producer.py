@@ -48,9 +48,9 @@ class Producer(ProducerBase):
         with Producer("order-service", "127.0.0.1:9876") as producer:
             producer.send("orders", b"42", tags="new", keys="42")
 
-    Thread: any; many threads may share one. Fork: a child goes on by itself at its next send.
-    Durability: a result means that the broker has the message, and ``status`` what it could not confirm beyond that.
-    A send that is repeated after a lost answer may store the message twice, with one msg_id.
+    Thread: any; many threads may share one. Fork: a child starts again at its next send.
+    Durability: a result means that the broker has the message; ``status`` is the missing confirmation beyond that.
+    A send that is repeated after a lost response may store the message twice, with the same msg_id.
     """ + (ProducerBase.__doc__ or "")
 
     def _set_up(self) -> None:
@@ -73,7 +73,7 @@ class Producer(ProducerBase):
         self.close()
 
     def start(self) -> Self:
-        """Start, if no send has done so. Raises: ClientClosed; ConnectError as ``start_timeout_s`` says."""
+        """Start, if no send has done so. Raises: ClientClosed; ConnectError after ``start_timeout_s``."""
         self._begun()
         return self
 
@@ -492,7 +492,7 @@ class Producer(ProducerBase):
         for group in groups:
             start_group(self._pipeline, group, self._timeout_s, done)
 
-    # -- ask, call back ------------------------------------------------------------------------------------------------
+    # -- request, recall -----------------------------------------------------------------------------------------------
 
     def request(self, message: Message, /, *, timeout_s: float = 3.0) -> Delivery:
         """Send a message and wait for the reply of the consumer, ``timeout_s`` in all.

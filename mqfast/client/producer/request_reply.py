@@ -55,7 +55,7 @@ async def introduced(instance: ClientInstance, sender: Sender, topic: str, timeo
         await asyncio.wait([heartbeat], timeout=timeout_s / 2)  # continues after the call, for the next caller
 
 
-# -- the one that asks -------------------------------------------------------------------------------------------------
+# -- request -----------------------------------------------------------------------------------------------------------
 
 
 class _Requests:
@@ -174,7 +174,7 @@ def _delivery(fields: Mapping[str, Any], body: bytes) -> Delivery:
     return Delivery(decode_record(struct.pack(">ii", len(record) + 8, _V1) + record), Source(""))
 
 
-# -- the one that answers ----------------------------------------------------------------------------------------------
+# -- reply -------------------------------------------------------------------------------------------------------------
 
 
 def reply_message(request: Delivery, body: Body) -> Message:

@@ -106,7 +106,7 @@ class Sender:
         self._heads: dict[tuple[Any, ...], HeaderTemplate] = {}
         self._targets: dict[tuple[str, int], tuple[object, RoundRobin, list[tuple[str, HeaderTemplate]]]] = {}
 
-    # -- where to ------------------------------------------------------------------------------------------------------
+    # -- queues --------------------------------------------------------------------------------------------------------
 
     def queues(self, instance: ClientInstance, topic: str, timeout_s: float) -> RequestSteps[Sequence[MessageQueue]]:
         """Return the queues that a topic (with the namespace) may be sent to. Raises: NoRoute, ConnectError,

@@ -114,7 +114,7 @@ class Tracer(ClientHook):
         self._instance = None
         self._asked = False
 
-    # -- what is heard -------------------------------------------------------------------------------------------------
+    # -- records ------------------------------------------------------------------------------------------------------
 
     def after_send(self, context: SendContext) -> None:
         """Record the end of a send."""
@@ -196,7 +196,7 @@ class Tracer(ClientHook):
             except RuntimeError:  # the loop has ended
                 pass
 
-    # -- what is sent --------------------------------------------------------------------------------------------------
+    # -- sends --------------------------------------------------------------------------------------------------------
 
     def _flush_soon(self) -> None:
         if self._instance is not None:

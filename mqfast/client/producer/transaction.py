@@ -85,7 +85,7 @@ class Transaction:
         return TransactionStatus.COMMIT if error is None else TransactionStatus.ROLLBACK
 
 
-# -- for both faces ----------------------------------------------------------------------------------------------------
+# -- for both clients --------------------------------------------------------------------------------------------------
 
 
 def half_of(message: Message, producer: Any) -> PreparedMessage:
@@ -239,8 +239,8 @@ class TransactionProducer(Producer):
         with producer.transaction(Message("paid", b"42")) as transaction:
             ...  # write the database
 
-    Args: check: called with the message of a transaction whose end the broker did not hear; True or COMMIT, False or
-    ROLLBACK, None or UNKNOWN (also when it raises). check_threads: how many checks run at once.
+    Args: check: called with the message of a transaction without an end at the broker; returns True or COMMIT, False or
+    ROLLBACK, None or UNKNOWN (also after an exception). check_threads: number of checks at once.
     """
 
     def __init__(
