@@ -266,7 +266,7 @@ def test_hours_that_never_come_and_separators_at_the_end() -> None:
         ("listenPort=99999", "store_host"),
     ],
 )
-def test_what_no_broker_would_work_with_is_an_error(text: str, message: str) -> None:
+def test_settings_that_no_broker_can_use_are_errors(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         StoreConfig.from_broker_conf(text)
 

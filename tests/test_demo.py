@@ -70,7 +70,7 @@ def test_without_a_network_one_line_says_that_there_is_no_java_client(
     assert not any("DemoJava" in line for line in lines)
 
 
-def test_a_missing_store_is_said_in_one_line(tmp_path: Path) -> None:
+def test_a_missing_store_is_an_error_of_one_line(tmp_path: Path) -> None:
     done = run("--store", tmp_path / "nothing", "--dir", tmp_path)
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
@@ -90,7 +90,7 @@ def test_the_comparison_would_notice_a_lost_message(tmp_path: Path, monkeypatch:
         demo.big_store(tmp_path, 5_000)
 
 
-def test_little_disk_space_makes_it_smaller_or_refuses(
+def test_the_demo_is_smaller_or_refused_with_little_disk_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def with_free(free: int) -> None:

@@ -70,7 +70,7 @@ def test_names_are_complete_before_the_first_is_used() -> None:
     assert (listed, starred, same) == ("True", "True", "True")
 
 
-def test_a_name_that_is_not_there() -> None:
+def test_an_unknown_public_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'opne'") as caught:
         mqfast.opne  # type: ignore[attr-defined]  # noqa: B018
     assert caught.value.name == "opne"
@@ -165,7 +165,7 @@ def test_messages_and_results_pickle(tmp_path: Path) -> None:
     ],
     ids=["store", "result of a get", "ticket", "producer", "consumer"],
 )
-def test_what_does_not_pickle_says_why(
+def test_an_argument_that_cannot_be_pickled_is_an_error_with_the_reason(
     tmp_path: Path, take: Callable[[mqfast.MessageStore], object], hint: str
 ) -> None:
     with mqfast.open(tmp_path / "store") as store:

@@ -76,7 +76,7 @@ def test_of_the_cases_of_a_test_so_many_are_left() -> None:
     assert kept[-1].user_properties[0][1].startswith("1 of 2 cases of pairs; all of them: make ")
 
 
-def test_a_case_that_is_asked_for_alone_is_run() -> None:
+def test_a_case_selected_by_name_runs() -> None:
     items: list[Any] = [Item("t.py::a[7]", 3)]
     assert choose(items) == (items, [])
 

@@ -63,7 +63,7 @@ def test_nearly_all_that_is_free_is_touched(
     assert host_memory.touchable_bytes(*machine) == expected
 
 
-def test_a_machine_that_says_nothing(host_memory: ModuleType, tmp_path: Path) -> None:
+def test_a_machine_without_readable_values(host_memory: ModuleType, tmp_path: Path) -> None:
     assert host_memory.available_bytes(tmp_path, tmp_path) == host_memory.touchable_bytes(tmp_path, tmp_path) == 0
 
 

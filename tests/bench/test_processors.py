@@ -132,7 +132,7 @@ def test_queued_work_makes_way(
     assert (found, mask.read_text().strip()) == (during, before)
 
 
-def test_where_the_kernel_has_no_such_mask_nothing_happens(processors: ModuleType, tmp_path: Path) -> None:
+def test_without_a_kernel_mask_nothing_is_changed(processors: ModuleType, tmp_path: Path) -> None:
     """The block runs, and no file is made."""
     with processors.queued_work_away_from(0, tmp_path / "cpumask"):
         pass
@@ -143,7 +143,7 @@ def test_where_the_kernel_has_no_such_mask_nothing_happens(processors: ModuleTyp
     ("buckets", "connections", "during"),
     [("262144", "3", "4096"), ("262144", "1000", "262144"), ("2048", "0", "2048")],
 )
-def test_a_table_of_connections_is_small_meanwhile_where_it_is_as_good_as_empty(
+def test_the_table_of_connections_is_small_for_the_block_if_nearly_empty(
     processors: ModuleType, tmp_path: Path, buckets: str, connections: str, during: str
 ) -> None:
     """Whatever ends the block, it is as large as it was; one that is in use, or small, is left alone."""

@@ -176,7 +176,7 @@ def test_the_others_stand_still_meanwhile(run: ModuleType, tmp_path: Path) -> No
             rival.close()
 
 
-def test_the_bytes_are_there(tmp_path: Path) -> None:
+def test_the_bare_rival_writes_the_measured_bytes(tmp_path: Path) -> None:
     """What the bare rival was told to write is in its file: nothing is measured that was not done."""
     worker = Worker("write + fdatasync")
     assert worker.ask("open", tmp_path / "store", "cache") == {}

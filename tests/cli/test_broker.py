@@ -133,7 +133,7 @@ def test_up_is_a_whole_rocketmq_for_this_machine(start: Callable[..., Process], 
 
 
 @pytest.mark.parametrize("ports", [("TAKEN", "0"), ("0", "TAKEN")], ids=["name server", "broker"])
-def test_a_second_up_is_told_which_options_choose_other_ports(ports: tuple[str, str], tmp_path: Path) -> None:
+def test_a_second_up_is_an_error_with_the_options_for_other_ports(ports: tuple[str, str], tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -147,7 +147,7 @@ def test_a_second_up_is_told_which_options_choose_other_ports(ports: tuple[str, 
     assert "--namesrv-port and --broker-port choose others (0: a free one)" in last
 
 
-def test_a_second_server_of_a_store_is_told_how_to_choose_another_one(
+def test_a_second_server_of_a_store_is_an_error_with_the_option_for_another_directory(
     start: Callable[..., Process], tmp_path: Path
 ) -> None:
     ports = ("--namesrv-port", "0", "--broker-port", "0")
@@ -211,7 +211,7 @@ def test_a_pull_that_waits_is_answered_at_the_end(start: Callable[..., Process],
     assert time.monotonic() - began < 30  # of the minute that the pull would wait
 
 
-def test_what_was_answered_is_there_after_a_kill(start: Callable[..., Process], tmp_path: Path) -> None:
+def test_answered_sends_survive_a_kill(start: Callable[..., Process], tmp_path: Path) -> None:
     one = start(*broker(tmp_path / "s"))
     answers = one.ask(*[sent(b"%04d" % n) for n in range(500)])
     assert {answer.code for answer in answers} == {0}
@@ -224,7 +224,7 @@ def test_what_was_answered_is_there_after_a_kill(start: Callable[..., Process], 
         assert [bytes(m.body) for m in reader.messages("TopicTest", 0)] == [b"%04d" % n for n in range(500)] + [b"next"]
 
 
-def test_systemd_hears_of_ready_life_and_end(start: Callable[..., Process], tmp_path: Path) -> None:
+def test_systemd_is_notified_of_ready_watchdog_and_stopping(start: Callable[..., Process], tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "notify"))
         environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"}
@@ -343,7 +343,7 @@ def test_health_by_http(status: int) -> None:
     assert run("health", "--url", "ftp://x").returncode == 2
 
 
-def test_the_store_of_another_broker_is_looked_at_beforehand(tmp_path: Path) -> None:
+def test_check_store_reports_about_a_store_of_a_java_broker(tmp_path: Path) -> None:
     store = tmp_path / "store"
     shutil.copytree(Path(__file__).parents[1] / "golden" / "golden-5.3.3" / "normal-clean" / "store", store)
     done = run("broker", "--check-store", str(store))

@@ -107,7 +107,7 @@ def test_commands_reach_servers_with_tls_and_credentials(secured: Up, authority:
     assert (refused.returncode, "signature" in refused.stderr) == (7, True)
 
 
-def test_a_plain_client_is_told_that_the_port_wants_tls(secured: Up) -> None:
+def test_a_plain_client_gets_an_error_from_an_enforcing_tls_port(secured: Up) -> None:
     done = mqfast("admin", "cluster", "-n", secured.namesrv)
     assert (done.returncode, "wants TLS" in done.stderr) == (7, True), done.stderr
     for address in (secured.namesrv, secured.broker):
@@ -132,7 +132,7 @@ def test_a_port_that_ends_the_connection_is_suspected_to_want_tls() -> None:
     assert "TLS" in said or "reset" in said
 
 
-def test_a_client_with_tls_is_told_that_the_port_takes_none(tmp_path: Path, authority: Authority) -> None:
+def test_a_tls_client_gets_an_error_from_a_plain_port(tmp_path: Path, authority: Authority) -> None:
     one = Up(tmp_path)
     try:
         assert "TLS: off" in one.banner
@@ -180,7 +180,7 @@ def test_a_variable_of_another_text_is_refused() -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("program", ["namesrv", "broker"])
-def test_a_server_lives_where_its_output_is_on_a_full_disk(tmp_path: Path, program: str) -> None:
+def test_a_server_survives_a_full_disk_under_its_log(tmp_path: Path, program: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     settings = [f"listenPort={port}", "noSuchSetting=1"]

@@ -82,7 +82,7 @@ def test_groups_of_a_brokers_store(tmp_path: Path, capsys: pytest.CaptureFixture
     assert all(r["lag"] <= ends.get((r["topic"], r["queueId"]), 0) for r in rows(text))
 
 
-def test_an_offset_that_its_queue_does_not_have_is_told(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_offset_outside_of_its_queue_is_an_error(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with mqfast.open(store) as writer:
         writer.consumer_offsets.commit("audit", "Orders", 2, 25)
     code, _, said = run(capsys, "groups", store, "audit")
@@ -101,7 +101,7 @@ def test_an_offset_that_its_queue_does_not_have_is_told(store: Path, capsys: pyt
         (("--to-time", "2999-01-01T00:00"), {0: 20, 1: 20, 2: 20}),
     ],
 )
-def test_a_reset_shows_its_plan_and_does_it_when_told_to(
+def test_a_reset_shows_a_plan_and_applies_the_plan_with_yes(
     to: tuple[object, ...], after: dict[int, int], store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = offsets(store)
@@ -139,7 +139,7 @@ def test_a_reset_to_a_time_begins_at_the_first_message_of_that_time(
     assert row["after"] == queue.min_offset + sum(time < at for time in times)
 
 
-def test_a_reset_of_what_is_not_there_is_refused(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_reset_of_an_unknown_group_or_topic_is_refused(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     start = ("reset-offsets", store, "billing")
     code, _, said = run(capsys, *start, "Ordres", "--to-latest", "--apply")
     assert (code, "did you mean Orders?" in said) == (ExitCode.NOTHING_FOUND, True)

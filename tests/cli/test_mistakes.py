@@ -60,7 +60,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
         (("cat", "STORE", "Orders", "--offset", "100"), "the last offset is 1, found 100"),
     ],
 )
-def test_what_is_not_there_has_an_exit_code_of_its_own_and_is_named(
+def test_a_missing_name_has_its_exit_code_and_is_in_the_error(
     arguments: tuple[str, ...], named: str, store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, text, said = run(capsys, *(str(store) if word == "STORE" else word for word in arguments))
@@ -87,7 +87,7 @@ def test_a_query_of_a_store_without_an_index_says_so(tmp_path: Path, capsys: pyt
     assert (code, "the store has no index file" in said) == (ExitCode.NOTHING_FOUND, True)
 
 
-def test_tail_of_a_topic_that_is_not_there_says_so_and_waits(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tail_of_an_unknown_topic_prints_a_note_and_waits(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text, said = run(capsys, "tail", store, "Ordres", "Orders", "--seconds", 0.01)
     assert (code, text) == (ExitCode.NOTHING_FOUND, "")
     assert "topic Ordres: no such topic" in said
@@ -141,7 +141,7 @@ def test_a_path_without_a_store_is_named(path: str, tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.parametrize("path", [5, None, 1.5])
-def test_what_is_no_path_is_an_error_of_usage(path: object) -> None:
+def test_a_value_that_is_no_path_is_a_usage_error(path: object) -> None:
     for attempt in (mqfast.open, mqfast.StoreReader, mqfast.verify, mqfast.repair):
         with pytest.raises(UsageError, match="path: expected a path, found"):
             attempt(path)  # type: ignore[operator]
@@ -219,7 +219,7 @@ def test_other_closed_streams_are_no_obstacle_and_no_file_gets_their_number(clos
     assert mqfast.verify(store).state == "clean"
 
 
-def test_a_reader_that_goes_away_is_no_error(store: Path) -> None:
+def test_a_closed_pipe_is_no_error(store: Path) -> None:
     with mqfast.open(store) as writer:
         writer.put_many("Orders", [b"x" * 1000] * 2000)
     for command in ("cat", "dump", "ls", "get"):

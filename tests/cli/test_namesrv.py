@@ -78,7 +78,7 @@ BODY = json.dumps(
 HEADER = {"brokerName": "b", "brokerAddr": "h:1", "clusterName": "c", "haServerAddr": "h:2", "brokerId": "0"}
 
 
-def test_it_serves_this_machine_and_says_so(started: type[Process]) -> None:
+def test_a_server_serves_the_loopback_interface_and_prints_a_banner(started: type[Process]) -> None:
     server = started("-p", "0")  # type: ignore[call-arg, arg-type]
     assert re.fullmatch(
         r"mqfast namesrv \S+ listens on 127\.0\.0\.1:\d+ \(this machine only; --host 0\.0\.0\.0 opens it; TLS: off\): "
@@ -91,7 +91,7 @@ def test_it_serves_this_machine_and_says_so(started: type[Process]) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-def test_it_ends_soon_though_clients_are_connected(started: type[Process], how: int) -> None:
+def test_shutdown_is_prompt_with_connected_clients(started: type[Process], how: int) -> None:
     server = started("-p", "0")  # type: ignore[call-arg, arg-type]
     host, _, port = server.address.rpartition(":")
     with socket.create_connection((host, int(port))) as idle:
@@ -172,7 +172,7 @@ def test_wrong_settings_are_one_line_and_an_exit_code(arguments: list[str], code
     assert "Traceback" not in done.stderr
 
 
-def test_a_taken_port_is_told() -> None:
+def test_a_port_in_use_is_an_error_with_the_port() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -189,7 +189,7 @@ def test_the_settings_can_be_printed() -> None:
     assert "listenPort=9876\n" in done.stdout
 
 
-def test_without_the_extra_it_says_what_to_install() -> None:
+def test_without_the_extra_the_error_names_the_package_to_install() -> None:
     script = "import sys; sys.modules['msgspec'] = None; from mqfast.cli.main import main; sys.exit(main(['namesrv']))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2

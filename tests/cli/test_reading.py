@@ -160,7 +160,7 @@ def test_raw_bodies_are_the_exact_bytes(store: Path, capsysbinary: pytest.Captur
     assert run(capsysbinary, "cat", store, "B", "--body", "raw", "--separator", "\\q")[0] == ExitCode.USAGE
 
 
-def test_sums_are_told_when_asked_for(store: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_sums_are_printed_with_sha256(store: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     for command in (("cat", store, "A"), ("dump", store), ("get", store, "A/0/0"), ("query", store, "A", "k0")):
         plain = rows(run(capsysbinary, *command, "--json")[1])
         summed = rows(run(capsysbinary, *command, "--json", "--sha256")[1])

@@ -198,7 +198,7 @@ def test_cat_selects_queue_offset_count_and_tags(killed: Path, capsys: pytest.Ca
     assert {"T1", "T2"} == set(tags)
 
 
-def test_tail_shows_what_is_written_while_it_looks(tmp_path: Path) -> None:
+def test_tail_prints_messages_as_they_are_written(tmp_path: Path) -> None:
     with mqfast.open(tmp_path / "store", mappedFileSizeCommitLog=1 << 20) as store:
         store.put("T", b"before", tags="A")
         command = [sys.executable, "-m", "mqfast.cli", "store", "tail", str(tmp_path / "store"), "T", "--json"]
@@ -282,7 +282,7 @@ def test_query_finds_keys_and_unique_keys_in_a_time_range(killed: Path, capsys: 
 # --- putting ---
 
 
-def test_put_stores_what_it_was_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_put_stores_the_given_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = tmp_path / "store"
     put = ("put", store, "Orders", "grüße", "--queue", 2, "--tags", "new", "--keys", "a b", "--property", "colour=red")
     code, _, error = run(capsys, *put)
@@ -417,7 +417,7 @@ def test_bodies_and_names_for_people() -> None:
 
 
 @pytest.mark.parametrize("case", golden_cases("5.3.3", ("normal-clean", "killed", "torn-flip", "torn-middle")), ids=str)
-def test_verify_tells_whole_stores_from_damaged_ones(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_distinguishes_whole_and_damaged_stores(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
     code, text, _ = run(capsys, "verify", case.store)
     assert str(case.store) in text
     report = mqfast.verify(case.store)
@@ -480,7 +480,7 @@ def test_repair_beside_a_writer_is_exit_code_4(tmp_path: Path, capsys: pytest.Ca
         assert run(capsys, "repair", tmp_path / "store", "--yes")[0] == ExitCode.LOCKED
 
 
-def test_the_doctor_looks_at_the_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_doctor_checks_the_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["doctor", str(tmp_path / "store"), "--json"])
     rows = rows_of(capsys.readouterr().out)
     assert {"name", "found", "verdict", "advice"} == set(rows[0])

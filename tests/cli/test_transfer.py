@@ -105,7 +105,9 @@ def test_messages_of_a_deleted_topic_are_not_exported(tmp_path: Path, capsys: py
     assert [json.loads(line)["body"] for line in text.splitlines()] == ["new"] * 3
 
 
-def test_an_export_is_what_was_asked_for(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_export_contains_the_selected_messages(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def flags(*more: object) -> list[int]:
         code, text, _ = run(capsys, "export", store, *more)
         assert code == (ExitCode.OK if text else ExitCode.NOTHING_FOUND)
@@ -234,7 +236,7 @@ def test_standard_input_is_read_when_no_file_is_named(tmp_path: Path) -> None:
         (b'{"topic":"T","body":"a","bornHost":"nowhere"}', "nowhere"),
     ],
 )
-def test_a_wrong_line_is_named_and_what_was_before_is_stored(
+def test_an_invalid_line_is_named_and_the_lines_before_are_stored(
     line: bytes, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "lines"

@@ -128,7 +128,7 @@ def test_a_plan_is_carried_out_by_both_words(word: str, store: Path, capsys: pyt
         (("admin", "dlq", "lst"), "list"),
     ],
 )
-def test_a_mistyped_command_is_told_the_nearest(
+def test_a_mistyped_command_is_an_error_with_the_nearest_command(
     words: tuple[str, ...], meant: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(*words) == ExitCode.USAGE
@@ -142,6 +142,6 @@ def test_health_says_that_a_server_does_not_answer(capsys: pytest.CaptureFixture
     assert "no answer" in capsys.readouterr().out
 
 
-def test_a_name_of_a_cluster_that_is_not_there_is_nothing_found() -> None:
+def test_an_unknown_name_in_a_cluster_is_exit_code_nothing_found() -> None:
     assert exit_code_of(mqfast.errors.UnknownName("group: found 'x'")) == ExitCode.NOTHING_FOUND
     assert issubclass(mqfast.errors.UnknownName, mqfast.errors.ConfigError)

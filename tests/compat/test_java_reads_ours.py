@@ -266,7 +266,7 @@ READERS = [(release, kind) for release in (NEWEST, "5.3.3") for kind in KINDS]
 
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize(("release", "kind"), READERS, ids=str)
-def test_java_reads_ours_and_goes_on(
+def test_java_opens_a_store_of_mqfast_and_appends(
     oracle_of: Callable[[str], JavaOracle], tmp_path: Path, release: str, kind: Kind
 ) -> None:
     import mqfast

@@ -128,7 +128,7 @@ ASKED = [case for case in golden_cases(names=("normal-clean", "ha-slave", "lmq")
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", ASKED, ids=str)
-def test_the_same_questions_give_the_same_answers(
+def test_gets_and_queries_have_the_results_of_java(
     oracle_of: Callable[[str], JavaOracle], case: Case, tmp_path: Path
 ) -> None:
     rng = random.Random(5)

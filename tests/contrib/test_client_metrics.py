@@ -20,7 +20,7 @@ def broker() -> Iterator[Broker]:
         yield broker
 
 
-def test_sends_handlers_and_what_waits_are_measured(broker: Broker) -> None:
+def test_sends_handlers_and_queues_have_metrics(broker: Broker) -> None:
     registry = prometheus_client.CollectorRegistry()
     metrics = MetricsHook(registry)
 
@@ -60,7 +60,7 @@ def test_sends_handlers_and_what_waits_are_measured(broker: Broker) -> None:
     assert 'rocketmq_send_cost_time_bucket{invocation_status="success",le="1.0"' in text
 
 
-def test_what_a_handler_holds_up_is_seen(broker: Broker) -> None:
+def test_cached_messages_of_a_slow_handler_have_metrics(broker: Broker) -> None:
     registry = prometheus_client.CollectorRegistry()
     metrics = MetricsHook(registry)
     broker.send("orders", b"1", b"22", b"333")

@@ -115,7 +115,7 @@ def test_fanout_goes_to_every_connection_from_its_binding_on(broker: Broker) -> 
     assert sorted(got) == [(0, "now"), (1, "now")]
 
 
-def test_what_is_not_acknowledged_comes_again_and_what_is_does_not(broker: Broker) -> None:
+def test_unacknowledged_messages_are_redelivered_and_acknowledged_ones_are_not(broker: Broker) -> None:
     messages: list[Any] = []
     with connection_to(broker) as connection:
         producer = connection.Producer()
@@ -216,7 +216,7 @@ def test_a_message_of_another_client_in_an_exchange_ends_no_reader(broker: Broke
     assert messages[-1].payload == "behind them"
 
 
-def test_a_message_is_got_once_it_is_there_also_by_the_first_call(broker: Broker) -> None:
+def test_a_stored_message_is_returned_by_the_first_get(broker: Broker) -> None:
     with connection_to(broker, topic_queues=4) as connection:
         for number in range(3):
             connection.Producer().publish(number, exchange="", routing_key="tasks", declare=[tasks()])
@@ -255,7 +255,7 @@ def test_an_acknowledgement_in_another_thread_makes_room_at_once(broker: Broker)
     assert [message.payload for message in messages] == [0, 1]
 
 
-def test_a_long_wait_ends_soon_where_there_is_no_room(broker: Broker) -> None:
+def test_a_long_wait_without_room_for_a_message_ends_early(broker: Broker) -> None:
     messages: list[Any] = []
     with connection_to(broker) as connection:
         for number in range(2):
@@ -272,7 +272,7 @@ def test_a_long_wait_ends_soon_where_there_is_no_room(broker: Broker) -> None:
             messages[1].ack()
 
 
-def test_a_member_that_joins_gets_what_was_not_handed_out_and_nobody_else_does(broker: Broker) -> None:
+def test_a_new_member_alone_gets_messages_that_were_not_handed_out(broker: Broker) -> None:
     one_got: list[Any] = []
     two_got: list[Any] = []
     with connection_to(broker, topic_queues=2) as one, connection_to(broker, topic_queues=2) as two:
@@ -299,7 +299,7 @@ def test_a_member_that_joins_gets_what_was_not_handed_out_and_nobody_else_does(b
     assert sorted(one_got + two_got) == list(range(20))
 
 
-def test_a_purge_takes_what_a_consumer_was_not_handed(broker: Broker) -> None:
+def test_a_purge_removes_messages_that_were_not_handed_out(broker: Broker) -> None:
     got: list[Any] = []
     with connection_to(broker) as connection:
         for number in range(5):
@@ -354,14 +354,14 @@ def test_a_publish_while_there_is_no_broker_is_tried_again(rocketmq_broker_per_t
     assert errors
 
 
-def test_a_cluster_that_is_not_there_is_a_connection_error() -> None:
+def test_a_missing_cluster_is_a_connection_error() -> None:
     connection = kombu.Connection("mqfast://127.0.0.1:1//")
     with pytest.raises(connection.connection_errors):
         connection.connect()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_child_of_a_fork_publishes_and_leaves_the_parent_alone(broker: Broker) -> None:
+def test_a_forked_child_publishes_and_the_parent_is_unaffected(broker: Broker) -> None:
     got: list[Any] = []
     with connection_to(broker) as connection:
         producer = connection.Producer()

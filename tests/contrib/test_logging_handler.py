@@ -69,7 +69,7 @@ def test_a_formatter_of_the_user_decides_the_body(broker: Broker) -> None:
         producer.send("app-logs", b"the producer is the user's, and open")
 
 
-def test_without_a_broker_nobody_waits_and_what_has_no_room_is_counted() -> None:
+def test_without_a_broker_logging_does_not_block_and_dropped_records_are_counted() -> None:
     handler = RocketMQHandler("app-logs", namesrv_addr="127.0.0.1:1", capacity=10)
     logger = logger_with(handler)
     begin = time.monotonic()
@@ -115,7 +115,7 @@ logging.info("last")
 """
 
 
-def test_what_was_logged_last_is_sent_at_the_end_of_the_process(broker: Broker) -> None:
+def test_the_last_log_records_are_sent_at_process_exit(broker: Broker) -> None:
     subprocess.run([sys.executable, "-c", SCRIPT, broker.namesrv_addr], check=True, timeout=60)
     lines = [json.loads(one.body)["message"] for one in broker.messages("app-logs")]
     assert sorted(lines) == sorted([*(f"line {number}" for number in range(200)), "last"])

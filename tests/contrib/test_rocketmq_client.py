@@ -165,7 +165,7 @@ def test_a_received_message_has_bytes_and_outlives_its_callback(broker: Broker, 
 
 
 @pytest.mark.parametrize("end", ["later", "nothing", "raises", "exits"])
-def test_a_callback_that_does_not_succeed_gets_its_message_again(broker: Broker, end: str) -> None:
+def test_a_failed_callback_gets_the_message_again(broker: Broker, end: str) -> None:
     times: list[int] = []
     done = threading.Event()
 

@@ -19,7 +19,7 @@ from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.testing import Broker
 
 
-def test_what_is_sent_is_seen() -> None:
+def test_a_sent_message_is_visible() -> None:
     with Broker(topics={"orders": 4}) as broker:
         first, second = broker.send("orders", "42", b"43", tags="new", keys=["a", "b"])
         assert first.ok
@@ -87,7 +87,7 @@ def test_waiting_ends_with_the_message() -> None:
         later.join()
 
 
-def test_a_failure_shows_what_is_there() -> None:
+def test_a_failure_describes_the_cluster() -> None:
     with Broker(topics=["orders"], groups=["billing"]) as broker:
         broker.send("orders", "42", "43")
         broker.send("later", "44", delay_s=3600)
@@ -116,7 +116,7 @@ def test_a_failure_shows_what_is_there() -> None:
         broker.wait_until(lambda: True)
 
 
-def test_the_failure_of_a_wait_in_an_event_loop_says_that_the_loop_stood_still() -> None:
+def test_a_failed_wait_in_an_event_loop_advises_a_thread() -> None:
     async def wait(broker: Broker) -> None:
         broker.wait_for("orders", timeout_s=0.01)
 
@@ -172,7 +172,9 @@ def test_a_reset_leaves_only_the_first_topics() -> None:
         ("orders", "42", {"properties": {"RETRY_TOPIC": "x"}}, "found 'RETRY_TOPIC', .* brokers alone set it"),
     ],
 )  # fmt: skip
-def test_what_no_client_could_send_is_refused(topic: Any, body: Any, fields: dict[str, Any], expected: str) -> None:
+def test_messages_that_no_client_can_send_are_refused(
+    topic: Any, body: Any, fields: dict[str, Any], expected: str
+) -> None:
     with Broker(topics=["orders"]) as broker:
         with pytest.raises(UsageError, match=expected):
             broker.send(topic, body, **fields)
@@ -180,7 +182,7 @@ def test_what_no_client_could_send_is_refused(topic: Any, body: Any, fields: dic
         broker.send("%DLQ%billing", "42", properties={"RETRY_TOPIC": "orders"})  # as a broker writes it
 
 
-def test_what_a_broker_has_when_it_runs_is_an_error_before() -> None:
+def test_attributes_of_a_running_broker_are_errors_before_the_start() -> None:
     broker = Broker()
     for name in ("faults", "clock", "namesrv_addr", "addresses"):
         with pytest.raises(UsageError, match="a broker that is started"):
@@ -205,7 +207,7 @@ def test_a_reset_keeps_connections() -> None:
         asyncio.run(flow())
 
 
-def test_a_store_that_is_kept_is_there_again(tmp_path: Path) -> None:
+def test_a_kept_store_is_opened_by_the_next_broker(tmp_path: Path) -> None:
     with Broker(store=tmp_path / "store") as broker:
         broker.send("orders", "42")
         with pytest.raises(UsageError, match="a store that is not kept"):

@@ -56,7 +56,7 @@ def test_a_group_consumes_everything_once(broker: Broker) -> None:
     broker.wait_members("billing", 0, timeout_s=60)
 
 
-def test_a_send_whose_answer_is_lost_comes_to_the_consumer(broker: Broker) -> None:
+def test_a_send_with_a_lost_response_reaches_the_consumer(broker: Broker) -> None:
     with broker.producer() as producer:
         producer.send("orders", b"41")
         with broker.faults.lose_answers(times=1), pytest.raises(TimeoutError):
@@ -183,7 +183,7 @@ def test_clients_of_a_broker_go_on_over_a_reset(arguments: dict[str, Any], proce
         assert broker.messages("orders") == []
 
 
-def test_a_tool_that_pulls_what_it_wants_is_not_told_of_a_reset(broker: Broker) -> None:
+def test_a_pull_without_a_group_is_not_notified_of_a_reset(broker: Broker) -> None:
     fields = {
         "consumerGroup": "TOOLS_CONSUMER", "topic": "orders", "queueId": 0, "maxMsgNums": 1, "sysFlag": 4,
         "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0, "expressionType": "TAG",
@@ -205,7 +205,7 @@ def test_a_tool_that_pulls_what_it_wants_is_not_told_of_a_reset(broker: Broker) 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.05])
 @pytest.mark.parametrize("arguments", [{}, {"orderly": True}])
-def test_every_message_comes_twice(broker: Broker, arguments: dict[str, Any], seconds: float) -> None:
+def test_duplicate_deliveries_reach_a_push_consumer(broker: Broker, arguments: dict[str, Any], seconds: float) -> None:
     """A consumer leaves out what its handler has: the second one comes when the first one is done."""
     seen: list[str] = []
     consumer = broker.consumer("billing", **arguments)
@@ -227,7 +227,7 @@ def test_every_message_comes_twice(broker: Broker, arguments: dict[str, Any], se
 
 
 @pytest.mark.parametrize("name", ["broadcasting", "puller"])
-def test_every_message_comes_twice_to_each_that_reads_alone(broker: Broker, name: str) -> None:
+def test_duplicate_deliveries_reach_every_broadcasting_consumer(broker: Broker, name: str) -> None:
     seen: list[list[str]] = [[], []]
     sent = [str(number) for number in range(8)]
     with broker.faults.duplicate_deliveries():

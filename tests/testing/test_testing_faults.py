@@ -57,7 +57,7 @@ def test_a_lost_request_is_a_message_that_is_not_stored(broker: Broker) -> None:
     assert sent(broker).code == 0
 
 
-def test_an_answer_of_a_test_is_given_instead(broker: Broker) -> None:
+def test_the_answer_fault_replaces_the_service_of_a_request(broker: Broker) -> None:
     with broker.faults.answer(ResponseCode.NO_PERMISSION, "closed today", only=[SEND], times=1):
         answer = sent(broker)
         assert (answer.code, answer.remark) == (ResponseCode.NO_PERMISSION, "closed today")
@@ -78,7 +78,7 @@ def test_a_slow_broker_answers_later(broker: Broker) -> None:
     assert broker.requests(SEND)[0].fault == "0.2 s late"
 
 
-def test_faults_of_requests_leave_what_the_test_does_alone(broker: Broker) -> None:
+def test_faults_of_requests_do_not_apply_to_calls_of_the_test(broker: Broker) -> None:
     with broker.faults.lose_answers(times=1), broker.faults.lose_requests():
         assert broker.send("orders", "43")[0].ok
     broker.assert_sent("orders", body="43", times=1)
@@ -144,7 +144,7 @@ def test_faults_of_one_request_act_together_and_in_order(broker: Broker) -> None
     broker.assert_sent("orders", body=b"42", times=0)
 
 
-def test_a_pull_comes_twice(broker: Broker) -> None:
+def test_duplicate_deliveries_reach_a_pull_consumer(broker: Broker) -> None:
     broker.send("orders", "42", queue_id=0)
     fields = {
         "consumerGroup": "billing", "topic": "orders", "queueId": 0, "queueOffset": 0, "maxMsgNums": 32, "sysFlag": 4,
@@ -214,7 +214,7 @@ def test_a_power_cut_of_all_takes_those_that_run(power_loss: bool) -> None:
 
 
 @pytest.mark.parametrize("power_loss", [False, True])
-def test_what_was_acknowledged_survives(power_loss: bool) -> None:
+def test_acknowledged_messages_survive_a_kill(power_loss: bool) -> None:
     with Broker(topics=["orders"]) as broker:
         address = broker.addresses["broker-a"]
         for number in range(20):
@@ -231,7 +231,7 @@ def test_what_was_acknowledged_survives(power_loss: bool) -> None:
         broker.wait_for("later", body="44", timeout_s=60)
 
 
-def test_a_power_cut_takes_what_no_sync_covered() -> None:
+def test_a_power_cut_loses_unsynced_messages() -> None:
     config = {"flushDiskType": "ASYNC_FLUSH", "flushIntervalCommitLog": "600000"}
     with Broker(topics=["orders"], config=config) as broker:
         assert sent(broker, b"first").code == 0
@@ -246,7 +246,7 @@ def test_a_power_cut_takes_what_no_sync_covered() -> None:
         broker.assert_sent("orders", body="third", times=1)
 
 
-def test_ports_of_servers_that_are_down_are_nobody_elses() -> None:
+def test_ports_of_stopped_servers_stay_reserved() -> None:
     with Broker(topics=["orders"]) as broker:
         ports = [int(address.rpartition(":")[2]) for address in (broker.addresses["broker-a"], broker.namesrv_addr)]
         broker.stop("broker-a")

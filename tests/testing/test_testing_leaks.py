@@ -102,7 +102,7 @@ def test_brokers_beside_each_other() -> None:
         broker.close()
 
 
-def test_a_cluster_goes_on_without_one_of_each() -> None:
+def test_a_cluster_serves_without_one_name_server_and_one_broker() -> None:
     with Broker(brokers=2, name_servers=2, topics={"orders": 2}) as cluster:
         results = cluster.send("orders", *map(str, range(8)))
         assert {result.message_queue.broker_name for result in results} == {"broker-a", "broker-b"}
@@ -128,7 +128,7 @@ def test_a_cluster_goes_on_without_one_of_each() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_child_of_a_fork_is_told_and_harms_nobody() -> None:
+def test_a_forked_child_gets_an_error_and_the_parent_is_unaffected() -> None:
     with Broker(topics=["orders"]) as broker:
         reader, writer = os.pipe()
         pid = os.fork()
@@ -165,7 +165,7 @@ def test_a_process_that_ends_without_a_close_leaves_no_directory() -> None:
     assert not os.path.exists(out.strip())
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directories_of_killed_processes_are_removed_by_the_next_process(monkeypatch: pytest.MonkeyPatch) -> None:
     text = (
         "import time\n"
         "from mqfast.testing import Broker\n"

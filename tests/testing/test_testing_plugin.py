@@ -148,7 +148,7 @@ def test_cluster(rocketmq_cluster):
         assert len(broker.messages("orders")) == 7
 
 
-def test_on_a_real_cluster_looks_begin_with_the_test_and_consumers_at_their_offsets() -> None:
+def test_on_a_real_cluster_queries_begin_with_the_test_and_consumers_at_their_offsets() -> None:
     def refuse(name: str) -> NoReturn:
         raise AssertionError(name)
 
@@ -203,7 +203,7 @@ def test_handler(rocketmq_broker, rocketmq_consumer):
     assert "1 passed, 1 error" in out
 
 
-def test_nothing_is_loaded_that_no_test_asks_for(tmp_path: Path) -> None:
+def test_the_plugin_loads_no_broker_without_a_fixture(tmp_path: Path) -> None:
     text = """
 import sys
 

@@ -59,7 +59,7 @@ def test_time_in_another_process() -> None:
         broker.assert_sent("orders", body="42", times=1)
 
 
-def test_calls_over_the_line_mean_what_they_mean_in_this_process() -> None:
+def test_calls_to_the_child_process_have_the_same_results() -> None:
     with Broker(topics=["orders"], process=True) as broker:
         broker.send("orders", memoryview(b"42"), bytearray(b"43"))
         broker.assert_sent("orders", body=memoryview(b"42"), times=1)
@@ -88,7 +88,7 @@ def _interrupt(_number: int, _frame: object) -> None:
     raise _Interrupt
 
 
-def test_a_call_after_an_interrupted_one_gets_its_own_answer() -> None:
+def test_a_call_after_an_interrupted_call_gets_the_right_response() -> None:
     with Broker(topics=["orders"], process=True) as broker, broker.producer() as producer:
         before = signal.signal(signal.SIGALRM, _interrupt)
         try:

@@ -104,7 +104,7 @@ def test_three_days_of_timed_messages_take_no_time(broker: Broker) -> None:
     assert took_s < 5, took_s  # some 0.1 s on a machine that does nothing else
 
 
-def test_a_timed_message_comes_at_its_time(broker: Broker) -> None:
+def test_a_timed_message_is_delivered_at_its_time(broker: Broker) -> None:
     at = broker.clock.now() + timedelta(minutes=5)
     broker.send("orders", "42", deliver_at=at)
     ((due, _),) = broker.scheduled()
@@ -136,7 +136,7 @@ def test_retries_take_no_time_unless_they_shall() -> None:
         assert len(broker.scheduled()) == 1
 
 
-def test_a_pull_that_waits_ends_with_its_time(broker: Broker) -> None:
+def test_a_held_pull_ends_at_its_suspend_timeout(broker: Broker) -> None:
     fields = {
         "consumerGroup": "billing", "topic": "orders", "queueId": 0, "queueOffset": 0, "maxMsgNums": 32, "sysFlag": 6,
         "commitOffset": 0, "suspendTimeoutMillis": 15_000, "subscription": "*", "subVersion": 0,
@@ -211,7 +211,7 @@ def test_a_transaction_is_checked_when_its_time_has_come(broker: Broker) -> None
     asyncio.run(flow())
 
 
-def test_a_transaction_that_nobody_answers_for_is_given_up(broker: Broker) -> None:
+def test_a_transaction_without_a_producer_is_discarded(broker: Broker) -> None:
     properties = "TRAN_MSG\x01true\x02PGROUP\x01payers\x02UNIQ_KEY\x01" + "0" * 31 + "1\x02"
     assert send(broker.addresses["broker-a"], "orders", b"42", 0, properties, f=PREPARED, a="payers").code == 0
     broker.clock.advance(timedelta(hours=1))

@@ -91,7 +91,7 @@ def test_a_foreign_link_in_place_of_the_backup_is_not_followed(tmp_path: Path) -
     assert (victim.read_text(), path.read_text()) == ("precious", "old")
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_no_regular_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="expected a file"):
         replace_file(tmp_path, b"x")
     assert os.listdir(tmp_path) == []

@@ -22,13 +22,13 @@ NO_NUMBERS = ("1_000", " 1", "1 ", "1.0", "0x1", "", "+", "\N{MATHEMATICAL BOLD 
 
 
 @pytest.mark.parametrize("text", NO_NUMBERS)
-def test_what_java_does_not_read_is_no_number(text: str) -> None:
+def test_texts_that_java_refuses_are_no_numbers(text: str) -> None:
     with pytest.raises(ValueError):
         java_whole(text)
 
 
 @pytest.mark.parametrize(("text", "number"), [("+7", 7), ("-0", 0), ("007", 7), ("\N{ARABIC-INDIC DIGIT SEVEN}", 7)])
-def test_what_java_reads_is_one(text: str, number: int) -> None:
+def test_texts_that_java_accepts_are_numbers(text: str, number: int) -> None:
     assert java_whole(text) == number
 
 
