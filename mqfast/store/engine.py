@@ -68,7 +68,7 @@ class Engine(Core):
         if self._arrivals is not None:
             self._arrivals.end()
         if self.followers is not None:
-            self.followers.end()
+            self.followers.wake_all()
 
     # --- put ---
 

@@ -73,7 +73,7 @@ class Followers:
                 is_there = True
         return is_there
 
-    def settle(self) -> None:
+    def notify_arrivals(self) -> None:
         """Wake all loops with an arrival. Raises: StoreClosed."""
         for key in self._arrivals.take():
             self._wake_key(key)
@@ -89,7 +89,7 @@ class Followers:
             if waiter.topic == topic:
                 waiter.wake()
 
-    def end(self) -> None:
+    def wake_all(self) -> None:
         """Wake all loops: the store closes."""
         for waiter in tuple(self.waiters):
             waiter.wake()
@@ -126,9 +126,9 @@ class FollowWaiter:
         """Wait for a message at or above these offsets. Returns: True if there is a message already."""
         return self._followers.watch(self, self.topic, positions)
 
-    def take(self) -> bool:
+    def consume_wakeup(self) -> bool:
         """Clear the wake-up. Returns: True if the loop must check its queues again. Raises: StoreClosed."""
-        self._followers.settle()
+        self._followers.notify_arrivals()
         try:
             os.eventfd_read(self._event)
         except BlockingIOError:
@@ -138,7 +138,7 @@ class FollowWaiter:
     def wait(self, timeout_s: float | None) -> bool:
         """Sleep until a wake-up. Returns: False at the timeout. GIL: released. Raises: StoreClosed."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not self.take():
+        while not self.consume_wakeup():
             remaining_s = None if deadline is None else deadline - time.monotonic()
             if remaining_s is not None and remaining_s <= 0:
                 return False
@@ -180,7 +180,7 @@ class Follow:
     def __next__(self) -> StoredMessage:
         deadline = self._deadline()
         while True:
-            message = self._look()
+            message = self._poll()
             if message is not None:
                 return message
             assert self._waiter is not None
@@ -199,12 +199,12 @@ class Follow:
 
         deadline = self._deadline()
         while True:
-            message = self._look()
+            message = self._poll()
             if message is not None:
                 return message
             assert self._waiter is not None
             try:
-                while not self._waiter.take():
+                while not self._waiter.consume_wakeup():
                     remaining_s = None if deadline is None else deadline - time.monotonic()
                     if (remaining_s is not None and remaining_s <= 0) or not await readable(
                         self._waiter.fileno(), remaining_s
@@ -218,7 +218,7 @@ class Follow:
     def _deadline(self) -> float | None:
         return None if self._timeout_s is None else time.monotonic() + self._timeout_s
 
-    def _look(self) -> StoredMessage | None:
+    def _poll(self) -> StoredMessage | None:
         """Acknowledge the current message and return the next message, or None if the loop must wait."""
         if self._is_over:
             return None

@@ -114,10 +114,10 @@ class KeptRecordsWriter:
         return os.path.join(self._directory, f"{os.path.basename(path)}.from-{position}")
 
     def whole_name(self, path: str) -> str:
-        """Return the path to which ``take`` moves the file."""
+        """Return the path to which ``keep_file`` moves the file."""
         return os.path.join(self._directory, os.path.basename(path))
 
-    def take(self, path: str, also_empty: bool = False) -> None:
+    def keep_file(self, path: str, also_empty: bool = False) -> None:
         """Move a whole log file into the folder, or copy the file from another file system. An empty file stays in the
         log,
         unless ``also_empty``.

@@ -483,7 +483,7 @@ class _Recovery:
             self._put_units_again(missing, end)
         waited = time.perf_counter()
         self.report.removed_log_files = log.truncate(
-            end, last_timestamp, -1 if self.clean else unflushed_from, None if keeper is None else keeper.take
+            end, last_timestamp, -1 if self.clean else unflushed_from, None if keeper is None else keeper.keep_file
         )
         self.report.sync_seconds = time.perf_counter() - waited
         if index is not None and index.files and index.end_offset >= end:

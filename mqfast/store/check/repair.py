@@ -169,7 +169,7 @@ class _Repair:
                 # The empty file that was allocated ahead as well: it would leave a gap, and RocketMQ removes it too.
                 self._act(f"move {log.file.path} to {keeper.whole_name(log.file.path)}")
                 if not self.report.dry_run:
-                    keeper.take(log.file.path, also_empty=True)
+                    keeper.keep_file(log.file.path, also_empty=True)
         for path, filled in rest:
             # From the end on, so that the damage at the cut still marks the place after an interruption.
             for at, size in reversed(filled):

@@ -523,7 +523,7 @@ class Verifier:
         last = -1
         listed: Counter[str] = Counter()
 
-        def tell(kind: str, path: str, at: int | None, expected: object, actual: object, severity: Severity) -> None:
+        def note(kind: str, path: str, at: int | None, expected: object, actual: object, severity: Severity) -> None:
             listed[kind] += 1
             if listed[kind] <= _LISTED:
                 self.add(kind, path, at, expected, actual, severity)
@@ -545,28 +545,28 @@ class Verifier:
                     row = rows.pop(physical, None)
                     if row is None:
                         if self.is_deleted(topic, physical + length):  # restored by RocketMQ
-                            tell("queue.deleted", file.path, at, f"no message up to {self.floors[topic]}: the topic was"
+                            note("queue.deleted", file.path, at, f"no message up to {self.floors[topic]}: the topic was"
                                  " deleted there", f"one at {physical}", Severity.NOTE)  # fmt: skip
                         elif physical + length <= self.log_end and not self.in_bad(physical):
-                            tell("queue.unit", file.path, at, f"a record of {topic}/{queue_id} at {physical}",
+                            note("queue.unit", file.path, at, f"a record of {topic}/{queue_id} at {physical}",
                                  "none, or one that an earlier unit has", Severity.DAMAGE)  # fmt: skip
                         continue
                     if row[0] != length:
-                        tell("queue.unit", file.path, at, f"size {row[0]} of the record at {physical}", length,
+                        note("queue.unit", file.path, at, f"size {row[0]} of the record at {physical}", length,
                              Severity.DAMAGE)  # fmt: skip
                     elif row[1] != (tags if resolver is None else resolver.tags_code(tags)) and topic != _SCHEDULE:
-                        tell("queue.unit", file.path, at, f"tags code {row[1]} of the record at {physical}", tags,
+                        note("queue.unit", file.path, at, f"tags code {row[1]} of the record at {physical}", tags,
                              Severity.DAMAGE)  # fmt: skip
                     elif row[2] != base:
                         # RocketMQ serves by the position in the queue, whatever the record says.
-                        tell("queue.offset", file.path, at, f"queue offset {row[2]} of the record at {physical}", base,
+                        note("queue.offset", file.path, at, f"queue offset {row[2]} of the record at {physical}", base,
                              Severity.NOTE)  # fmt: skip
         behind = sorted(physical for physical in rows if physical > last)
         if behind:
-            tell("queue.behind", directory, None, f"units for records from {behind[0]} on", f"{len(behind)} missing",
+            note("queue.behind", directory, None, f"units for records from {behind[0]} on", f"{len(behind)} missing",
                  self.unless_dirty())  # fmt: skip
         for physical in sorted(set(rows).difference(behind)):
-            tell("queue.missing", directory, None, f"a unit for the record at {physical}", "none", Severity.DAMAGE)
+            note("queue.missing", directory, None, f"a unit for the record at {physical}", "none", Severity.DAMAGE)
 
     # --- the index ---------------------------------------------------------------------------------------------------
 

@@ -63,9 +63,9 @@ class MetadataService:
         self._start = start
         self._owns_tables = owns_tables
         self._queues_noted = -1  # number of queues at the last write of the notes
-        self.service = Service("metadata", self._turn)
+        self.service = Service("metadata", self._step)
 
-    def _turn(self, event: Event) -> None:
+    def _step(self, event: Event) -> None:
         pause = self._config.flush_consumer_offset_interval_ms / 1000
         event.wait(_RETRY_S if self._space.waits else pause)
         if self.service.is_stopping:

@@ -256,12 +256,12 @@ class StoreReader(BulkReader):
             if isinstance(place, str):
                 physical = decode_message_id(place).physical_offset
                 try:
-                    return self._look(physical)
+                    return self._message_at(physical)
                 except OffsetError as error:
                     raise OffsetError(f"{not_a_message_id(place)} ({error})") from None
-            return self._look(_physical_offset(place))
+            return self._message_at(_physical_offset(place))
 
-    def _look(self, physical: int) -> StoredMessage:
+    def _message_at(self, physical: int) -> StoredMessage:
         file = self._log_file(physical) if physical >= 0 else None
         if file is None:
             raise OffsetError(f"physical offset {physical}: not in the log of {self.paths.root}")
