@@ -51,7 +51,8 @@ cdef class RemotingCommand:
 
     Args:
         code: request code, or response code.
-        ext_fields: the header's fields, by RocketMQ's names; numbers and booleans become text on the wire, None is omitted.
+        ext_fields: the header's fields, by RocketMQ's names; numbers and booleans become text on the wire, None is left
+            out.
         body: bytes, or a list of buffers that are sent in order.
         serialize: the codec of the header, JSON or ROCKETMQ.
     Attributes: ``received_s``: time of receipt of a request, by the clock of the server, where latencies are counted;
