@@ -62,7 +62,7 @@ class Consumer:
     """A consumer of one topic for one group, in this process. ``MessageStore.consumer`` creates it.
 
     ``for message in consumer`` ends when every queue is read to its end, ``follow`` waits; ``poll`` returns one batch.
-    Queues are read in turn, each in order. A loop acknowledges a message when the loop asks for the next one.
+    Queues are read round-robin, each in order. A loop acknowledges a message with its request for the next message.
     ``commit()`` acknowledges all messages that were handed out. After ``break`` or an exception, a new loop begins at
     the first message that was not acknowledged, which is the current message of the old loop. ``poll`` continues behind
     the messages that were handed out.

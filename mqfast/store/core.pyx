@@ -78,7 +78,7 @@ cdef class Core:
         return mq_load64(&self.state.puts)
 
     def mark_deleted(self, queues, bint deleted=True) -> None:
-        """Stop giving out offsets of queues that are being deleted: every put looks the queues up again. False reverts
+        """Stop giving out offsets of queues that are being deleted: every put finds its queue again. False reverts
         this.
         """
         cdef ConsumeQueue queue

@@ -2,8 +2,8 @@
 
 The content of a body is never taken for a record. A boundary is the start of a log file, the physical offset of a
 queue unit, or the end of a valid record that begins at a boundary. The bytes are searched only if none of these is
-left. A record found by the search counts if it is whole, holds its own physical offset, and the records from it on
-lead without a gap to a known boundary or to the end of the written bytes. Such a record is marked as found by scan.
+left. A record found by the search must be whole and hold its own physical offset. The records from it on must lead
+without a gap to a known boundary or to the end of the written bytes. Such a record is marked as found by scan.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _scan(file: PreadFile, at: int, known: int) -> tuple[int, bool]:
     written
     part of this file.
 
-    Returns: (physical offset or -1; True if any bytes looked like a record).
+    Returns: (physical offset or -1; True if any bytes resembled a record).
     """
     doubtful = False
     while True:

@@ -138,8 +138,8 @@ class LogScan:
 class StoreReader(BulkReader):
     """A read-only view of the store at ``path``.
 
-    Args: config: sizes of index files and log directories, used where the files do not tell them. commit_log: the log
-        directory or directories, if the log does not lie in the store.
+    Args: config: sizes of index files and log directories, used if the files do not contain them. commit_log: the log
+        directory or directories, if the log is outside the store.
     Raises: StoreNotFound, StorageError.
     Thread: any; calls are serialised. Messages own their bytes and may be kept and passed to other threads.
     """
