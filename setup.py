@@ -1,4 +1,4 @@
-"""Builds the extension modules. Everything that is data about the package stands in pyproject.toml.
+"""Builds the extension modules. Metadata of the package are in pyproject.toml.
 
 Every ``mqfast/**/*.pyx`` becomes one extension of the same dotted name. ``mqfast.store.base.os_api`` alone links
 ``csrc/*.c``: the C part has statics (CPU choice, table of OS calls) that must exist once in the process; the other
@@ -6,7 +6,7 @@ extensions reach it by ``cimport``. Never tuned to the building machine: instruc
 runs. A build without a C compiler or without Python.h ends before any work, with one line. The demonstrations
 (``NOT_INSTALLED``) are run from a checkout and are in no wheel.
 
-Environment switches, each kept in its own build directory so that changing between them rebuilds what it must:
+Environment switches, each with a build directory of its own, so that a change of mode rebuilds only as needed:
     MQFAST_DEBUG=1      debug information; the engine checks its own rules (csrc/invariants.h)
     MQFAST_SANITIZE=1   AddressSanitizer, UndefinedBehaviorSanitizer and the rules (run Python with libasan preloaded)
     MQFAST_SANITIZE=thread  ThreadSanitizer instead (run Python with libtsan preloaded)
@@ -30,7 +30,7 @@ _COMPILING = {
 
 
 def missing_tool() -> str | None:
-    """Return what this system lacks to compile an extension module, with the way to get it; None where nothing is."""
+    """Return what is missing for the compilation of an extension, and how to install the missing tool; else None."""
     compiler = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
     include = sysconfig.get_path("include")
     advice = "on Debian and Ubuntu: apt-get install gcc libc6-dev python3-dev"
@@ -117,7 +117,7 @@ def compile_flags(module: str) -> list[str]:
         "-fno-strict-aliasing",
         "-Wall",
         "-Wextra",
-        # What Cython generates sets these off by the hundred; csrc is held to them by its own tests.
+        # Generated code causes these warnings by the hundred; tests of csrc require csrc to be free of them.
         "-Wno-unused-parameter",
         "-Wno-unused-function",
         "-Wno-sign-compare",
@@ -139,13 +139,13 @@ def compile_flags(module: str) -> list[str]:
         if not THREAD:
             flags += ["-fno-sanitize-recover=undefined"]
     if COVERAGE:
-        # An inlined function is counted once, not once a call.
+        # An inlined function is counted once, not at each call.
         flags += ["--coverage", "-fprofile-update=atomic", "-Dalways_inline="]
     return flags
 
 
-# gcc clears up to 8 KiB by "rep stos" on any x86-64, which takes longer to begin than to clear the 200 bytes of a
-# message: 6 of 79 ns of a get. Other compilers do not know the option, and do not need it.
+# gcc clears up to 8 KiB by "rep stos" on any x86-64, whose start-up takes longer than clearing the 200 bytes of a
+# message: 6 of 79 ns of a get. Other compilers lack the option, and do not need the option.
 SHORT_CLEARS = "-mmemset-strategy=unrolled_loop:256:noalign,libcall:-1:noalign"
 
 
@@ -173,8 +173,8 @@ def link_flags() -> list[str]:
 def extensions() -> list[Extension]:
     """Find every .pyx under mqfast/ and describe how it is built."""
     c_sources = sorted(str(path) for path in Path("csrc").glob("*.c"))
-    # Any header or .pxd may reach any module through a chain of cimports; all of them together compile in seconds,
-    # so each module simply depends on all.
+    # Any header or .pxd may affect any module through a chain of cimports. All modules together compile in seconds,
+    # so each module depends on all.
     depends = sorted(str(path) for path in (*Path("csrc").glob("*.h"), *Path("mqfast").rglob("*.pxd")))
     depends.append("setup.py")  # the flags
     found = []
@@ -200,7 +200,7 @@ class BuildExt(build_ext):
         super().finalize_options()
         base = f"build/{MODE}-{sys.implementation.cache_tag}{getattr(sys, 'abiflags', '')}-{sys.platform}"
         if self.inplace:
-            # In-place and editable builds share these, so that both are incremental.
+            # In-place and editable builds share the objects, so that both are incremental.
             self.build_temp = f"{base}/temp"
             self.build_lib = f"{base}/lib"
         self.parallel = self.parallel or min(WORKERS, os.cpu_count() or 1)
@@ -230,7 +230,7 @@ class BuildExt(build_ext):
             print(f"compiled: {self.built} of {len(self.extensions)} extension modules", file=sys.stderr, flush=True)
 
     def copy_extensions_to_source(self) -> None:
-        # A module of another mode may lie there and be the younger file: always replace it.
+        # A module of another mode may be there and newer: always replace the file.
         force, self.force = self.force, True
         super().copy_extensions_to_source()
         self.force = force
@@ -251,7 +251,7 @@ class BuildPy(build_py):
 setup(
     ext_modules=extensions(),
     cmdclass={"build_ext": BuildExt, "build_py": BuildPy},
-    # Spark looks for top-level modules named pyspark_*: this one is a folder of ours under that name.
+    # Spark imports top-level modules named pyspark_*: a folder of this package has such a name.
     packages=[*find_packages(include=["mqfast", "mqfast.*"]), "pyspark_mqfast"],
     package_dir={"pyspark_mqfast": "mqfast/spark/autoload"},
 )

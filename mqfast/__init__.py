@@ -14,9 +14,9 @@ The route of one message, and the file of each step:
     dispatch   store/dispatch/dispatch.pyx    log -> queue unit, index entry
     get        store/get/get_message.pyx             queue unit -> message, zero-copy
     query      store/index/index_service.py    key -> message
-    reopen     store/check/recovery.py         what a crash left -> a consistent store
+    reopen     store/check/recovery.py         the state after a crash -> a consistent store
 
-Clients of brokers are reached from here too: ``from mqfast import Producer, PushConsumer``; see ``mqfast.client``.
+Clients of brokers are public names as well: ``from mqfast import Producer, PushConsumer``; see ``mqfast.client``.
 
 The import of this package loads no other module of mqfast: each public name is loaded on first use.
 """
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from mqfast.store.reader.tail import LogTail
     from mqfast.store.record.record import StoredMessage
 
-    # At run time those of clients are in it where msgspec is installed: see __getattr__.
+    # At run time the names of clients are included if msgspec is installed: see __getattr__.
     __all__ = [
         "AdminClient",
         "AsyncAdminClient",
@@ -164,7 +164,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Where each name is; the imports above, which only type checkers read, say the same.
+# Module of each name; the imports above, which only type checkers read, must agree.
 _HOMES = {
     "BatchResult": "mqfast.store.put.put_result",
     "Bodies": "mqfast.message",
@@ -263,7 +263,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'mqfast' has no attribute {name!r}", name=name)
     value = getattr(import_module(_HOMES[name]), "open_store" if name == "open" else name)
-    globals()[name] = value  # found without this function from now on
+    globals()[name] = value  # later accesses do not call this function
     return value
 
 
@@ -279,7 +279,7 @@ def _of_client(name: str) -> Any:
 
 
 def _public_names() -> list[str]:
-    """The names of ``from mqfast import *``: without clients where they cannot be imported."""
+    """Return the names of ``from mqfast import *``: without clients if the client's extra is missing."""
     from importlib.machinery import PathFinder
 
     clients = _OF_CLIENTS if PathFinder.find_spec("msgspec") is not None else ()
