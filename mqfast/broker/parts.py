@@ -1,7 +1,7 @@
-"""Parts: everything that a running broker consists of, built at once by ``build_parts``.
+"""Parts: all components of a running broker, built at once by ``build_parts``.
 
-Shared tables and clocks are in ``BrokerContext``; a part that needs another part gets the other one in its constructor.
-``server.py`` registers, starts and stops the parts. Source: BrokerController.
+Shared tables and clocks are in ``BrokerContext``; a part that needs another part gets the other part in the
+constructor. ``server.py`` registers, starts and stops the parts. Source: BrokerController.
 """
 
 from __future__ import annotations
@@ -64,23 +64,23 @@ _log = logging.getLogger("mqfast.broker")
 
 
 class Part(Protocol):
-    """One part of a broker: serves some request codes, or works by the clock.
+    """A component of a broker: serves request codes, or runs periodically.
 
-    ``Broker`` registers the codes of all parts, starts the parts in their order and stops them in reverse.
+    ``Broker`` registers the codes of all parts, starts the parts in order and stops the parts in reverse.
     """
 
     def register(self, processors: Processors) -> None:
         """Put the codes into the table of the server."""
 
     def start(self) -> None:
-        """Begin what runs by the clock; the event loop runs."""
+        """Start periodic work; the event loop runs."""
 
     async def stop(self) -> None:
-        """Answer requests that wait, persist, end what runs by the clock."""
+        """Answer waiting requests, persist, stop periodic work."""
 
 
 class Clocks(NamedTuple):
-    """The clocks of a broker, all in ms: the wall clock, one that only grows, and the one that expires clients."""
+    """The clocks of a broker, in ms: the wall clock, a monotonic clock, and the clock that expires clients."""
 
     now_ms: Callable[[], int]
     steady_ms: Callable[[], int]
@@ -88,10 +88,10 @@ class Clocks(NamedTuple):
 
 
 class Ground(NamedTuple):
-    """What is open before parts are built.
+    """The resources that are open before the parts are built.
 
-    Attributes: ``client``: of the broker, towards other servers; ``host``, ``ip``, ``port``: where clients find the
-        broker; ``latencies``: None where no metrics are served.
+    Attributes: ``client``: for requests to other servers; ``host``, ``ip``, ``port``: the address for clients;
+        ``latencies``: None without metrics.
     """
 
     config: BrokerConfig
@@ -108,7 +108,7 @@ class Ground(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What a broker with another store keeps: the registration and the connected clients."""
+    """The state that a broker keeps when the store is replaced: the registration and the connected clients."""
 
     registration: Registration
     consumers: ConsumerManager
@@ -117,7 +117,7 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of a broker, and what they share. Thread: that of the event loop."""
+    """The parts of a broker, with the shared context. Thread: that of the event loop."""
 
     ground: Ground
     context: BrokerContext
@@ -138,7 +138,7 @@ class Parts:
 
     @property
     def in_start_order(self) -> tuple[Part, ...]:
-        """The parts that serve requests, in the order of their start."""
+        """Return the parts that serve requests, in start order."""
         return (
             self.ground.access,
             self.send,
@@ -156,7 +156,7 @@ class Parts:
         )
 
     def register(self) -> None:
-        """Put the codes of all parts into the table of the server, whose answers wait for changes of tables."""
+        """Register the codes of all parts; responses wait for changes of tables."""
         processors = self.ground.processors
         processors.settling = self.context.changes
         self.clients.register(processors)
@@ -164,26 +164,26 @@ class Parts:
             part.register(processors)
 
     def kept(self) -> Kept:
-        """Return what a broker with another store keeps."""
+        """Return the state that a broker with another store keeps."""
         return Kept(self.context.registration, self.context.consumers, self.context.producers)
 
 
 def build_parts(ground: Ground, store: MessageStore, tables: ConfigTables, kept: Kept | None = None) -> Parts:
-    """Build all parts of a broker; nothing is registered or started.
+    """Build all parts of a broker, without registering or starting any.
 
-    Args: kept: of the broker before, whose store is replaced. Raises: as the constructors of the parts.
+    Args: kept: state of the previous broker, whose store is replaced. Raises: as the constructors of the parts.
     """
     config = ground.config
     ground.access.address = with_port(ground.host, ground.port)
     limits = Limits(config)
     long_polling = LongPolling(store, store.engine, limits, held_max=config["pullThreadPoolQueueCapacity"])
     context = _context(ground, store, tables, kept, long_polling)
-    replicas = ReplicaManager(context, ground.ha)  # first: parts ask the writer whether an answer waits for slaves
+    replicas = ReplicaManager(context, ground.ha)  # first: other parts read writer.replicated
     writes = IdempotentWrites(context)
     recall = Recall(context)
     send = SendProcessor(context, writes, long_polling, prepare=half_of, recall_handle=recall.handle_of)
     offsets = OffsetProcessor(context, limits)
-    delays, timers = Delays(context), BrokerTimers(context)  # in this order: a level wins over the timer
+    delays, timers = Delays(context), BrokerTimers(context)  # in this order: a delay level wins over the timer
     transactions = Transactions(context)
     return Parts(
         ground=ground,

@@ -1,6 +1,6 @@
-"""The broker as a whole: store, tables, managers, parts, ports, registration; the order in which they start and end.
+"""The broker: opens the store, builds and registers the parts, listens, and ends all of that in order.
 
-It must never serve a request itself, nor know the command line. Source: BrokerController, BrokerStartup.
+Requests are served by the parts (``parts.py``). Source: BrokerController, BrokerStartup.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def _steady_clock_ms() -> int:
 class Broker:
     """A broker in the running event loop.
 
-    Args: config: its settings; now_ms: the wall clock; door: the store's table of OS calls, with its clock;
-    client_ms: ms that only grow, by which silent clients expire; port: where it listens instead of ``listenPort``, and
-    there alone; make_channel: as that of ``RemotingServer``; right: under fail-over, to take messages; store_settings:
-    more settings of the store, by any of its names.
-    Attributes: ``context``: what the parts share, once started.
-    Raises: ConfigError where settings cannot be used; what ``open_store`` raises.
+    Args: config: the settings; now_ms: the wall clock; os_api: the OS calls of the store, with their clock; client_ms:
+    ms that only grow, which expire silent clients; port: the only port to listen at, instead of ``listenPort``;
+    make_channel: as that of ``RemotingServer``; right: the lease under fail-over; store_settings: more settings of the
+    store, by any name.
+    Attributes: ``parts``: all parts, once started; ``context``: what the parts share, once started.
+    Raises: ConfigError for unusable settings; as ``open_store``.
     Thread: that of the event loop.
     """
 
@@ -99,29 +99,29 @@ class Broker:
 
     @property
     def parts(self) -> Parts:
-        """All parts, once the broker was started."""
+        """Return all parts, once the broker was started."""
         assert self._parts is not None, "the broker was not started"
         return self._parts
 
     @property
     def context(self) -> BrokerContext:
-        """What the parts share, once the broker was started."""
+        """Return what the parts share, once the broker was started."""
         return self.parts.context
 
     @property
     def access(self) -> AccessControl:
-        """Access control, once the broker was started."""
+        """Return access control, once the broker was started."""
         return self.parts.ground.access
 
     @property
     def processors(self) -> Processors:
-        """The table of requests, once the broker was started."""
+        """Return the table of requests, once the broker was started."""
         return self.parts.ground.processors
 
     # --- start ---
 
     async def start(self) -> None:
-        """Open the store, listen, register. Raises: OSError where the address cannot be had; as ``open_store``."""
+        """Open the store, listen, register. Raises: OSError if the address is not available; as ``open_store``."""
         store, tables = self._open_store()
         opened = contextlib.AsyncExitStack()
         opened.callback(store.close)
@@ -134,7 +134,7 @@ class Broker:
             raise
 
     async def _give_up(self) -> None:
-        """Stop what a start that failed has started."""
+        """Stop everything that a failed start has started."""
         self._stop_timers()
         if self._reached is not None:
             self._reached.cancel()
@@ -156,7 +156,10 @@ class Broker:
         return open_store(path, config=config, tables=tables, os_api=self._os_api), tables
 
     async def _start(self, store: MessageStore, tables: ConfigTables, opened: contextlib.AsyncExitStack) -> None:
-        """Args: opened: gets what is to be closed where the start fails."""
+        """Start the broker with an open store.
+
+        Args: opened: gets what is to be closed after a failure.
+        """
         config = self.config
         access = AccessControl(config)
         processors = access.processors()
@@ -215,7 +218,7 @@ class Broker:
         return parts
 
     async def _start_fast(self, fast: RemotingServer, port: int) -> None:
-        """Listen on the VIP port. Raises: OSError that says whose port this is."""
+        """Listen at the VIP port. Raises: OSError with the meaning of the port."""
         try:
             await fast.start(self.config["bindAddress"], port)
         except OSError as error:
@@ -229,7 +232,7 @@ class Broker:
 
     def _start_parts(self) -> None:
         parts = self.parts
-        of_masters = (parts.delays, parts.transactions)  # a slave's master delivers and checks
+        of_masters = (parts.delays, parts.transactions)  # on a slave the master delivers and checks
         for part in parts.in_start_order:
             if not (self.config.is_slave and part in of_masters):
                 part.start()
@@ -263,7 +266,7 @@ class Broker:
 
     @property
     def tls(self) -> str:
-        """TLS at the broker's port: off, permissive or enforcing."""
+        """Return the TLS mode of the broker's port: off, permissive or enforcing."""
         return self._tls_in_words(self.parts.ground.certificates)
 
     def _tls_in_words(self, certificates: ServerCertificates) -> str:
@@ -275,13 +278,13 @@ class Broker:
 
     @property
     def address(self) -> tuple[str, int]:
-        """(host, port) where the broker listens."""
+        """Return (host, port) of the main listener."""
         return self._servers[0].address
 
     # --- while it runs ---
 
     def _channel_closed(self, channel: Channel) -> None:
-        if self._parts is None:  # it starts: no part knows the connection
+        if self._parts is None:  # during the start no part knows the connection
             return
         self._parts.clients.channel_closed(channel)
         self._parts.send.channel_closed(channel)
@@ -306,7 +309,7 @@ class Broker:
                 server.context = certificates.context
 
     def _persist(self) -> None:
-        """Put changed tables on disk, in one thread of the loop's pool: a sync may take long."""
+        """Persist changed tables in one thread of the loop's pool, since a sync may take long."""
         if self._persisting is None or self._persisting.done():
             self._persisting = self.context.loop.run_in_executor(None, self._persist_tables)
             self._persisting.add_done_callback(_say_failure)
@@ -316,17 +319,17 @@ class Broker:
         context.filters.write()
         context.tables.persist(before_offsets=context.store.flush)
 
-    # --- all anew ---
+    # --- another store ---
 
     @property
     def is_renewable(self) -> bool:
-        """Is ``renew`` possible? Not with access control, whose users are files of the store."""
+        """Return True if ``renew`` is possible: not with access control, whose users are files of the store."""
         return type(self.processors) is Processors
 
     async def renew(self, store: MessageStore, tables: ConfigTables) -> None:
-        """Go on with another, empty store: ports, connections and members of groups stay, all else is as at a start.
+        """Continue with another, empty store; ports, connections and members of groups stay, all else restarts.
 
-        What the old store has is left to the caller, who closes it. Raises: UsageError unless it is renewable.
+        The caller closes the old store. Raises: UsageError unless the broker is renewable.
         """
         if not self.is_renewable:
             raise UsageError("renew: expected a broker without access control, whose users are files of its store")
@@ -349,7 +352,7 @@ class Broker:
     # --- end ---
 
     async def stop(self) -> None:
-        """Answer what waits, flush, persist, leave the name servers, close; within two seconds but for a slow disk."""
+        """Answer waiting requests, flush, persist, unregister, close; within two seconds unless the disk is slow."""
         if not self._started:
             return
         context = self.context
@@ -361,9 +364,9 @@ class Broker:
         await self._end()
 
     async def abandon(self) -> None:
-        """End without a word: connections are cut, nobody is told or answered.
+        """End as a killed process: cut the connections, without responses and without unregistering.
 
-        The store is closed as ever; behind a door that drops what is written this is the end of a killed process.
+        The store is closed as usual; with an OS API that drops writes the files are those of a killed process.
         """
         if not self._started:
             return
@@ -389,7 +392,7 @@ class Broker:
         self._timers.clear()
 
     async def _stop_parts(self) -> None:
-        """Stop all parts: one that fails must not leave the store open."""
+        """Stop all parts; a failing part does not leave the store open."""
         for part in reversed(self.parts.in_start_order):
             try:
                 await part.stop()

@@ -1,1 +1,1 @@
-"""idempotence: see docs/architecture.md."""
+"""Idempotent writes: rows that are stored once, by producer state (key, batch, partition, row)."""

@@ -1,8 +1,8 @@
-"""Sends whose rows are stored once, and the request that asks what is remembered.
+"""Sends whose rows are stored once, and requests for the producer state.
 
-Room: broker/once. ``send.py`` hands over each send with the field ONCE. Between the look into the memory and the put
-nothing else runs, so two tries of a request never both store. It must never answer that a row is stored before the log
-has it, and never store a row behind a gap. Forms: ``mqfast/remoting/once.py``.
+``send_message.py`` passes each send with the field ONCE. Nothing else runs between the lookup of the state and the put,
+so that two attempts of a request never both store. No row is acknowledged before the log has that row, and no row is
+stored after a gap. Formats: ``mqfast/remoting/once.py``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ Put = Callable[[Body], Stored]
 
 
 class IdempotentWrites:
-    """The memory of writes, and the sends that use it. A part of the broker.
+    """The producer state of a broker, and the sends that use the state. A part of the broker.
 
     Thread: that of the event loop.
     """
@@ -72,27 +72,27 @@ class IdempotentWrites:
         self._timer: asyncio.TimerHandle | None = None
         self._saving: asyncio.Future[None] | None = None
         self._dirty = False
-        self._ends = 0  # behind the last note of a batch that is stored as a whole
+        self._ends = 0  # after the last record of a completely stored batch
         self._saved_ms = 0
         self._saved_end = 0
-        self._gone: set[str] = set()  # topics that were deleted while the memory was being read
+        self._gone: set[str] = set()  # topics deleted during the recovery
         context.topics.on_delete.append(self._topic_leaves)
 
     def register(self, processors: Processors) -> None:
-        """Questions are few."""
+        """Register the handlers; requests are rare."""
         lane = ConcurrencyLimit("once", concurrency=64, queue_max=1000)
         processors.register((ASK_ONCE,), self.ask, lane)
         processors.register((END_ONCE,), self.end, lane)
 
     def start(self) -> None:
-        """The file is written by the clock, once there is something to write."""
+        """Start to write the file periodically, when the state has changed."""
         if self._context.config.is_slave:
             self._file.forget()
             return
         self._timer = self._context.loop.call_later(_LOOK_S, self._look)
 
     async def stop(self) -> None:
-        """What is remembered goes into its file."""
+        """Write the state into the file."""
         if self._timer is not None:
             self._timer.cancel()
         if self._loading is not None and not self._loading.done():
@@ -102,7 +102,7 @@ class IdempotentWrites:
         if self._memory is not None and (self._dirty or self._grown):
             await self._save()
 
-    # --- the memory ---
+    # --- the producer state ---
 
     async def _loaded(self) -> ProducerStateTable:
         if self._memory is not None:
@@ -128,16 +128,16 @@ class IdempotentWrites:
         if self._memory is None or (self._saving is not None and not self._saving.done()):
             return
         is_old = self._dirty and self._context.now_ms() - self._saved_ms >= _PERSIST_MS
-        if is_old or self._grown >= _PERSIST_BYTES:  # a restart reads the log behind the file, whatever is in there
+        if is_old or self._grown >= _PERSIST_BYTES:  # a restart reads all of the log after the offset of the file
             self._saving = asyncio.ensure_future(self._save())
 
     @property
     def _grown(self) -> int:
-        """Bytes of log since the file was written."""
+        """Return the bytes of log since the file was written."""
         return self._context.engine.raw.end - self._saved_end
 
     async def _save(self) -> None:
-        """One picture of the memory and the log's end, taken in the loop; written when the log is durable up to it."""
+        """Take a snapshot of the state and the log's end in the loop; write once the log is durable up to that end."""
         context, memory = self._context, self._memory
         assert memory is not None
         memory.expire(context.now_ms())
@@ -151,16 +151,15 @@ class IdempotentWrites:
             self._dirty = True
             _log.warning("what is remembered of writes is not in its file, the next turn tries again: %s", error)
 
-    # --- the question ---
+    # --- requests ---
 
     async def ask(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """ASK_ONCE. Fields: ``topic`` (names with ; between them, for access control), ``key``, ``batch``, ``tasks``.
+        """Serve ASK_ONCE. Fields: ``topic`` (names separated by ;, for access control), ``key``, ``batch``, ``tasks``.
 
-        The body of the answer: ``version``; ``newest``: the newest batch of the write, -1: it is not known;
-        ``divisions``: topic -> [queues, brokers] of this batch; ``before``: of the newest batch before it; ``done``:
-        the newest batch that is stored as a whole in any of the topics that were asked for, -1: none is; ``ended``: all
-        topics in which this batch is; ``rows``: [partition, topic, queue id, last row, crc] of this batch, where
-        ``tasks`` is true.
+        The body of the response: ``version``; ``newest``: the newest batch of the write, -1 if unknown; ``divisions``:
+        topic -> [queues, brokers] of this batch; ``before``: of the newest batch before; ``done``: the newest batch
+        that is completely stored in any of the requested topics, -1: none is; ``ended``: all topics in which this batch
+        is completely stored; ``rows``: [partition, topic, queue id, last row, crc] of this batch, if ``tasks`` is true.
         """
         key, batch, _, topics = self._asked(request)
         memory, rights = await self._loaded(), self._context.rights
@@ -174,8 +173,8 @@ class IdempotentWrites:
         said = {
             "version": VERSION,
             "newest": -1 if newest is None else newest,
-            "divisions": {topic: one for topic, one in memory.divisions(key, batch).items() if sees(topic)},
-            "before": {topic: one for topic, one in memory.before(key, batch).items() if sees(topic)},
+            "divisions": {topic: division for topic, division in memory.divisions(key, batch).items() if sees(topic)},
+            "before": {topic: division for topic, division in memory.before(key, batch).items() if sees(topic)},
             "rows": [row for row in rows if sees(row[1])],
             "done": memory.done(key, topics),
             "ended": [topic for topic in memory.ended(key, batch) if sees(topic)],
@@ -183,9 +182,9 @@ class IdempotentWrites:
         return request.response(ResponseCode.SUCCESS, {ONCE: str(VERSION)}, encode_body(said))
 
     async def end(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """END_ONCE: note that a batch is stored as a whole in these topics, and in no others.
+        """Serve END_ONCE: note that a batch is completely stored in these topics, and in no others.
 
-        Fields: as of ``ask``, and ``rows``: how many it has.
+        Fields: as of ``ask``, and ``rows``: the number of rows.
         """
         key, batch, rows, topics = self._asked(request)
         memory, context = await self._loaded(), self._context
@@ -202,7 +201,7 @@ class IdempotentWrites:
         return request.response(ResponseCode.SUCCESS, {ONCE: str(VERSION)})
 
     def _note(self, text: str) -> Stored:
-        """Write a record of the broker's own; the caller changes the memory before anything else runs."""
+        """Store a record of the broker; the caller changes the state before anything else runs."""
         context = self._context
         context.topics.ensure(ENDS_TOPIC, 1)
         properties = f"{STAMP}\x01{text}\x02".encode()
@@ -221,7 +220,7 @@ class IdempotentWrites:
             raise CallRefused(ResponseCode.SYSTEM_BUSY, f"idempotentWriteTasksMax: {error}") from None
 
     def _topic_leaves(self, topic: str) -> None:
-        """A topic is deleted. Its rows are forgotten here, and by whoever reads the log later."""
+        """Forget the rows of a deleted topic, here and, by a record, in later recoveries."""
         if self._context.config.is_slave or self._context.topics.get(ENDS_TOPIC) is None:  # no row was ever stored
             return
         done = self._note(gone_text(topic))
@@ -236,7 +235,7 @@ class IdempotentWrites:
             self._gone.add(topic)
 
     def _asked(self, request: RemotingCommand) -> tuple[str, int, int, list[str]]:
-        """Key, batch, rows and topics of a question. Raises: CallRefused."""
+        """Return key, batch, rows and topics of a request. Raises: CallRefused."""
         fields = request.ext_fields
         try:
             key, batch, rows = str(fields["key"]), int(fields["batch"]), int(fields.get("rows", 0))
@@ -249,7 +248,7 @@ class IdempotentWrites:
                 f"key and batch: expected 1 to {KEY_MAX} letters and digits, and numbers from 0 to 2^63-1, found "
                 f"{key[: KEY_MAX + 1]!r}, batch {str(batch)[:20]}, {str(rows)[:20]} rows",
             )
-        topics = str(fields.get("topic") or "").split(";")  # each one was checked by access control
+        topics = str(fields.get("topic") or "").split(";")  # access control has checked each topic
         if wrong := [text for text in map(illegal_topic, topics) if text is not None]:
             raise CallRefused(ResponseCode.INVALID_PARAMETER, f"topic: {wrong[0]}")
         if self._context.config.is_slave:
@@ -263,10 +262,10 @@ class IdempotentWrites:
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
         """Store the rows of a request that are not stored yet.
 
-        Args: properties: of the message, where it is one alone; put: stores a body.
+        Args: properties: of a single message, else empty; put: stores a body.
         Raises: CallRefused.
         """
-        if self._context.config.is_slave:  # its log may be cut: it answers for no row
+        if self._context.config.is_slave:  # the log of a slave may be truncated
             raise _of_slave()
         span = SequenceRange.parse(text)
         if span is None:
@@ -311,7 +310,7 @@ class IdempotentWrites:
             if row == mark.row and known.crc != mark.crc:
                 raise _other_rows(topic, queue_id, mark, known)
             return self._answer(request, queue_id, known, "before")
-        if memory.done(mark.key, (topic,)) >= mark.batch:  # as from a task that its driver gave up
+        if memory.done(mark.key, (topic,)) >= mark.batch:  # e.g. from a task that the driver gave up
             raise CallRefused(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"rows of write {mark.key}: batch {mark.batch} is over: topic {topic} has it as a whole, with the rows "
@@ -325,7 +324,7 @@ class IdempotentWrites:
             )
         if known is None:
             self._make_room(memory, mark.key)
-            self._context.topics.ensure(ENDS_TOPIC, 1)  # where it is, marks are in the log
+            self._context.topics.ensure(ENDS_TOPIC, 1)  # the topic says that the log has marks
         body: Body = request.body
         if row > span.previous:
             assert known is not None
@@ -373,7 +372,7 @@ class IdempotentWrites:
 
 
 def _behind(body: Body, topic: str, queue_id: int, mark: RowSequence, known: LastSequence) -> int:
-    """Where in a batch body the messages behind the last stored row begin. Raises: CallRefused."""
+    """Return the position in a batch body after the last stored row. Raises: CallRefused."""
     stamp = f"{STAMP}\x01{mark._replace(row=known.row, crc=known.crc).text()}\x02".encode()
     data = memoryview(body)
     at = 0

@@ -1,8 +1,8 @@
-"""What a broker remembers of writes that count once: the last row of each task for each queue, by write and batch.
+"""The producer state of idempotent writes: the last row of each task in each queue, by write and batch.
 
-Room: broker/once; no I/O and no clock. The messages are the truth: each carries its mark, so a restart learns from the
-log what is not in the file. It must never forget a row that may be sent again: the newest batch of a write and the one
-before it stay until the write has been idle for as long as the settings say.
+No I/O and no clock. Each message has its mark, so that a restart can rebuild the state from the log. A row that may be
+sent again is never forgotten: the newest two batches of a write stay until the write is idle for the time of the
+settings.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Division = tuple[int, int]
 
 
 class LastSequence(NamedTuple):
-    """The last row of a task that a queue has. ``end`` is the physical offset behind its record."""
+    """The last row of a task in a queue. ``end`` is the physical offset after the record."""
 
     row: int
     crc: int
@@ -33,7 +33,7 @@ class LastSequence(NamedTuple):
 
 
 class FencedBatch(Exception):
-    """A row of a batch that is over: a newer one has begun."""
+    """A row of an older batch: a newer batch has begun."""
 
 
 class OtherPartitioning(Exception):
@@ -41,7 +41,7 @@ class OtherPartitioning(Exception):
 
 
 class ProducerStateFull(Exception):
-    """There is no room for another write, and none that could be forgotten."""
+    """There is no room for another write, and no write can be forgotten."""
 
 
 class _Batch:
@@ -53,7 +53,7 @@ class _Batch:
 class _Write:
     def __init__(self) -> None:
         self.last_ms = 0
-        self.done: dict[str, int] = {}  # topic -> the newest batch that is stored there as a whole
+        self.done: dict[str, int] = {}  # topic -> the newest batch that is completely stored there
         self.batches: dict[int, _Batch] = {}
 
     @property
@@ -66,11 +66,11 @@ class _Write:
 
 
 class ProducerStateTable:
-    """The memory of one broker.
+    """The producer state of a broker.
 
-    Args: keep_ms: how long after its last row a write is remembered; places_max: tasks times queues in all, and topics
-        in which a batch of a write is stored as a whole.
-    Attributes: ``newest_begin``: the physical offset of the newest record that was noted, -1: none was.
+    Args: keep_ms: how long a write is kept after the last row; places_max: the most entries: tasks times queues, and
+        topics with a completely stored batch.
+    Attributes: ``newest_begin``: the physical offset of the newest noted record, -1 without one.
     Thread: that of the event loop, or one at a time.
     """
 
@@ -86,13 +86,13 @@ class ProducerStateTable:
 
     @property
     def writes(self) -> int:
-        """How many writes are remembered."""
+        """Return the number of writes."""
         return len(self._writes)
 
-    # --- asked ---
+    # --- queries ---
 
     def last(self, mark: RowSequence, topic: str, queue_id: int) -> LastSequence | None:
-        """The last row that a queue has of a task. Raises: OldBatch, OtherDivision."""
+        """Return the last row of a task in a queue. Raises: FencedBatch, OtherPartitioning."""
         write = self._writes.get(mark.key)
         if write is None:
             return None
@@ -110,42 +110,42 @@ class ProducerStateTable:
         return batch.rows.get((mark.partition, topic, queue_id))
 
     def newest(self, key: str) -> int | None:
-        """The newest batch of a write, None where it is not known."""
+        """Return the newest batch of a write, None for an unknown write."""
         write = self._writes.get(key)
         return None if write is None else write.newest
 
     def done(self, key: str, topics: Iterable[str]) -> int:
-        """The newest batch of a write that is stored as a whole in any of these topics, -1: none is."""
+        """Return the newest batch of a write that is completely stored in any of these topics, -1: none is."""
         write = self._writes.get(key)
         return -1 if write is None else max((write.done.get(topic, -1) for topic in topics), default=-1)
 
     def ended(self, key: str, batch: int) -> list[str]:
-        """The topics in which a batch, or a later one, is stored as a whole."""
+        """Return the topics in which a batch, or a later batch, is completely stored."""
         write = self._writes.get(key)
         return [] if write is None else [topic for topic, newest in write.done.items() if newest >= batch]
 
     def divisions(self, key: str, batch: int) -> dict[str, Division]:
-        """Topic -> division of a batch."""
+        """Return topic -> division of a batch."""
         write = self._writes.get(key)
-        found = None if write is None else write.batches.get(batch)
-        return {} if found is None else dict(found.divisions)
+        entry = None if write is None else write.batches.get(batch)
+        return {} if entry is None else dict(entry.divisions)
 
     def before(self, key: str, batch: int) -> dict[str, Division]:
-        """Topic -> division of the newest batch before this one."""
+        """Return topic -> division of the newest batch before this one."""
         write = self._writes.get(key)
         older = [number for number in write.batches if number < batch] if write is not None else []
         return self.divisions(key, max(older)) if older else {}
 
     def rows(self, key: str, batch: int) -> list[tuple[int, str, int, int, int]]:
-        """(partition, topic, queue id, last row, crc) of all tasks of a batch."""
+        """Return (partition, topic, queue id, last row, crc) of all tasks of a batch."""
         write = self._writes.get(key)
-        found = None if write is None else write.batches.get(batch)
-        return [] if found is None else [(*place, one.row, one.crc) for place, one in found.rows.items()]
+        entry = None if write is None else write.batches.get(batch)
+        return [] if entry is None else [(*place, last.row, last.crc) for place, last in entry.rows.items()]
 
-    # --- told ---
+    # --- changes ---
 
     def make_room(self, key: str, now_ms: int) -> None:
-        """Forget what has expired, before something new of a write is remembered. Raises: MemoryFull."""
+        """Forget expired writes, before something new of a write is stored. Raises: ProducerStateFull."""
         if self._places >= self.places_max:
             self.expire(now_ms)
             self._forget_idle(key, now_ms)
@@ -155,7 +155,7 @@ class ProducerStateTable:
             )
 
     def trim(self, now_ms: int) -> None:
-        """Forget idle writes where there are too many: a log may tell of more than were ever remembered at a time."""
+        """Forget idle writes if there are too many: a log may have more writes than were ever kept at a time."""
         if self._places > self.places_max:
             self._forget_idle("", now_ms)
 
@@ -167,7 +167,7 @@ class ProducerStateTable:
                 self._drop(key)
 
     def note(self, mark: RowSequence, topic: str, queue_id: int, last: LastSequence, now_ms: int) -> None:
-        """A row is stored. A row that is not behind the last one, or of a batch that is over, changes nothing."""
+        """Note a stored row. A row at or before the last one, or of an older batch, changes nothing."""
         write = self._writes.get(mark.key)
         if write is None:
             write = self._writes[mark.key] = _Write()
@@ -189,7 +189,7 @@ class ProducerStateTable:
         write.last_ms = max(write.last_ms, now_ms)
 
     def end(self, key: str, batch: int, topics: Iterable[str], now_ms: int) -> None:
-        """A batch is stored as a whole in these topics; nothing follows from that for others."""
+        """Note that a batch is completely stored in these topics; other topics are not affected."""
         write = self._writes.get(key)
         if write is None:
             write = self._writes[key] = _Write()
@@ -199,7 +199,7 @@ class ProducerStateTable:
         write.last_ms = max(write.last_ms, now_ms)
 
     def forget_topic(self, topic: str) -> None:
-        """A topic was deleted, and its rows with it: whoever sends them again means another topic of this name."""
+        """Forget the rows of a deleted topic: rows that are sent again are for a new topic of this name."""
         for write in self._writes.values():
             self._places -= write.done.pop(topic, None) is not None
             for number, batch in list(write.batches.items()):
@@ -212,7 +212,7 @@ class ProducerStateTable:
                     del write.batches[number]
 
     def expire(self, now_ms: int) -> int:
-        """Forget writes that are idle for longer than ``keep_ms``. Returns: how many."""
+        """Forget writes that are idle for longer than ``keep_ms``. Returns: the number of writes."""
         old = [key for key, write in self._writes.items() if write.last_ms < now_ms - self.keep_ms]
         for key in old:
             self._drop(key)
@@ -224,14 +224,14 @@ class ProducerStateTable:
     # --- as JSON ---
 
     def dump(self) -> dict[str, Any]:
-        """All of it as JSON values."""
+        """Return the state as JSON values."""
         return {
             key: {
                 "lastMs": write.last_ms,
                 "done": dict(write.done),
                 "batches": {
                     str(number): {
-                        "divisions": {topic: list(one) for topic, one in batch.divisions.items()},
+                        "divisions": {topic: list(division) for topic, division in batch.divisions.items()},
                         "rows": [[*place, *last] for place, last in batch.rows.items()],
                     }
                     for number, batch in write.batches.items()
@@ -241,16 +241,16 @@ class ProducerStateTable:
         }
 
     def load(self, said: dict[str, Any]) -> None:
-        """Take what ``dump`` made, all or nothing. Raises: ValueError, TypeError, KeyError, AttributeError."""
+        """Replace the state by the output of ``dump``. Raises: ValueError, TypeError, KeyError, AttributeError."""
         writes: dict[str, _Write] = {}
         for key, value in said.items():
             write = writes[str(key)] = _Write()
             write.last_ms = int(value["lastMs"])
             write.done = {str(topic): int(number) for topic, number in value["done"].items()}
-            for number, one in value["batches"].items():
+            for number, fields in value["batches"].items():
                 batch = write.batches[int(number)] = _Batch()
-                batch.divisions = {str(topic): (int(q), int(b)) for topic, (q, b) in one["divisions"].items()}
-                batch.rows = dict(_rows(one["rows"]))
+                batch.divisions = {str(topic): (int(q), int(b)) for topic, (q, b) in fields["divisions"].items()}
+                batch.rows = dict(_rows(fields["rows"]))
         self._writes = writes
         self._places = sum(write.places for write in writes.values())
 

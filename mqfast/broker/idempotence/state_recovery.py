@@ -1,9 +1,9 @@
-"""The memory of writes after a restart: what the file says, and what the log has since then.
+"""Recovery of the producer state after a restart: from the file, and from the log after the offset of the file.
 
-Room: broker/once. The file ``config/mqfastWrites.json`` says up to which physical offset it holds all marks; a walk
-over the log behind it finds the rest. Without the file, or with one that does not fit the log, the walk begins at the
-oldest log file that may hold a write which is still remembered. The walk runs once, at the first request that needs the
-memory, and not in the event loop. It must never believe a file whose log was cut or replaced.
+The file ``config/mqfastWrites.json`` has all marks up to a physical offset; a scan of the log after that offset finds
+the others. Without the file, or with a file that does not match the log, the scan begins at the oldest log file that
+may have a write within the time of the settings. The scan runs once, at the first request that needs the state, outside
+of the event loop. A file is ignored if the log was truncated or replaced.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MARK_NAME: Final = STAMP.encode()
 
 
 class ProducerStateFile:
-    """The file of the memory.
+    """The file of the producer state.
 
     Thread: one at a time.
     """
@@ -55,7 +55,7 @@ class ProducerStateFile:
         self._file: Final = ConfigFile(engine.log.os_api, path)
 
     def load(self, memory: ProducerStateTable) -> int | None:
-        """Fill an empty memory. Returns: from which physical offset on the log has to be walked; None: all of it."""
+        """Fill an empty state. Returns: the physical offset where the scan of the log begins; None: scan all."""
         try:
             said = self._file.load()
         except CorruptFile as error:
@@ -75,24 +75,24 @@ class ProducerStateFile:
             why = f"the file is damaged ({error!r})"
         if why is not None:
             _log.warning("what is remembered of writes is read from the log: %s", why)
-            self.forget()  # the log may grow until the file seems to fit
+            self.forget()  # else the log may grow until the file seems to match
             return None
         return offset
 
     def forget(self) -> None:
-        """Delete the file, as where the log is a slave's: a log may be cut and go on otherwise."""
+        """Delete the file, e.g. on a slave, whose log may be truncated and diverge."""
         os_api = self._engine.log.os_api
         for path in (self._file.path, self._file.path + ".bak"):
             os_api.unlink(path, missing_ok=True)
 
     def persist(self, writes: dict[str, Any], offset: int, last: list[int] | None, flush: Callable[[], object]) -> None:
-        """Write it, once the log is durable up to the offset."""
+        """Write the file, once the log is durable up to the offset."""
         said = {"version": _VERSION, "offset": offset, "last": last, "writes": writes}
         self._file.persist(said, before=flush)
 
 
 def last_record(engine: Engine, physical_offset: int) -> list[int] | None:
-    """What recognises the record at a physical offset: the offset, its store time and the checksum of its body."""
+    """Return the identity of the record at a physical offset: offset, store time and checksum of the body."""
     try:
         message = engine.log.message(physical_offset)
     except MqfastError:
@@ -106,14 +106,14 @@ def _not_of_this_log(engine: Engine, offset: int, last: list[int] | None) -> str
         return f"the log ends at {end}, and the file knows it up to {offset}"
     if last is None or last[0] < engine.raw.min_offset:
         return None
-    found = last_record(engine, last[0])
-    return None if found == last else f"the record at {last[0]} is another one: expected {last}, found {found}"
+    record = last_record(engine, last[0])
+    return None if record == last else f"the record at {last[0]} is another one: expected {last}, found {record}"
 
 
 def remember(engine: Engine, file: ProducerStateFile, memory: ProducerStateTable, now_ms: int) -> None:
-    """Fill an empty memory from the file and the log up to its end.
+    """Fill an empty state from the file and the log up to its end.
 
-    Raises: CorruptFile, StorageError where the log cannot be read.
+    Raises: CorruptFile, StorageError for an unreadable log.
     """
     begin = file.load(memory)
     if begin is not None:
@@ -132,11 +132,11 @@ def remember(engine: Engine, file: ProducerStateFile, memory: ProducerStateTable
 def _walk(engine: Engine, memory: ProducerStateTable, begin: int) -> None:
     at = max(begin, engine.raw.min_offset, 0)
     end = engine.raw.end
-    began, found, block = at, 0, _BLOCK_BYTES
+    start, marks, block = at, 0, _BLOCK_BYTES
     while at < end:
         try:
             views = engine.raw.read(at, block, unflushed=True)
-        except OffsetError:  # retention took the file meanwhile
+        except OffsetError:  # retention has deleted the file
             at = max(at + 1, engine.raw.min_offset)
             continue
         if not views:
@@ -152,12 +152,12 @@ def _walk(engine: Engine, memory: ProducerStateTable, begin: int) -> None:
         block = _BLOCK_BYTES
         at += used
         for record in records:
-            found += _take(memory, *record)
+            marks += _take(memory, *record)
         if records:
             memory.trim(records[-1][2])
-    if at > began:
+    if at > start:
         _log.info(
-            "%d marks of writes in %d bytes of the log; %d writes are remembered", found, at - began, memory.writes
+            "%d marks of writes in %d bytes of the log; %d writes are remembered", marks, at - start, memory.writes
         )
 
 
@@ -191,14 +191,14 @@ def _take(
             return False
         topic, queue_id = place
     if topic == HALF_TOPIC or topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-        return False  # a copy of a message that has been in its topic
+        return False  # a copy of a message that was in its topic before
     memory.note(mark, topic, queue_id, LastSequence(mark.row, mark.crc, end, queue_offset), store_ms)
     memory.newest_begin = begin
     return True
 
 
 def _oldest(engine: Engine, since_ms: int) -> int:
-    """The first log file with records of this time or later: its first offset."""
+    """Return the first offset of the first log file with records of this time or later."""
     first, end, file_bytes = engine.raw.min_offset, engine.raw.end, engine.log.file_bytes
     at = first
     while at >= 0 and at + file_bytes < end:

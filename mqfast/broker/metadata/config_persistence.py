@@ -50,7 +50,7 @@ class Registrar(Protocol):
         """Return the registrations that have not ended."""
 
     def is_late(self, told: Collection[asyncio.Future[None]]) -> None:
-        """Let no answer wait for these registrations any more."""
+        """Stop delaying responses for these registrations."""
 
 
 class AtOnce:

@@ -1,1 +1,1 @@
-"""Consumption: requests that read messages (pull, hold) and that read or note how far a group has come (offsets)."""
+"""Consumption: pulls, long polling, offsets of groups, messages that consumers send back."""

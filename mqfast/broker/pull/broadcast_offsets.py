@@ -1,10 +1,9 @@
-"""How far each client of a broadcasting group has pulled, for clients that change between a proxy and this broker.
+"""Offsets of the clients of broadcasting groups, for clients that switch between a proxy and this broker.
 
-A client of the remoting protocol keeps its offsets itself. A proxy that pulls for a client begins where the client was,
-and the other way round. The offsets are in memory: after a restart a client of a proxy begins at the first message
-while this is in memory, else behind the last one.
-
-Room: broker/pull. It must never move a client that always came the same way. Source: BroadcastOffsetManager.
+A client of the remoting protocol keeps its own offsets. After a switch, in either direction, the client continues at
+the offset of before. The offsets are in memory: after a restart a client of a proxy begins at the first message if that
+message is in memory, else after the last message. Clients that do not switch are not affected.
+Source: BroadcastOffsetManager.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class _Client:
 
 
 class BroadcastOffsets:
-    """(topic, group) -> client -> its offsets. Thread: that of the event loop."""
+    """(topic, group) -> client -> offsets. Thread: that of the event loop."""
 
     def __init__(self, context: BrokerContext, limits: Limits) -> None:
         self._context = context
@@ -44,7 +43,9 @@ class BroadcastOffsets:
         self._clients: dict[tuple[str, str], dict[str, _Client]] = {}
 
     def begin(self, channel: Channel, request: RemotingCommand, header: PullHeader) -> int:
-        """Where a client goes on that came another way before, or asks a proxy for the first time; -1: as it says."""
+        """Return the offset of a client that has switched, or that a proxy pulls for first; -1: the offset of the
+        pull.
+        """
         who = self._who(channel, request, header)
         if who is None:
             return -1
@@ -61,7 +62,7 @@ class BroadcastOffsets:
     def pulled(
         self, channel: Channel, request: RemotingCommand, header: PullHeader, code: int, next_offset: int
     ) -> None:
-        """A client has pulled, and is told to go on at an offset."""
+        """Store the offset at which a client continues after a pull."""
         who = self._who(channel, request, header)
         if who is None:
             return
@@ -78,7 +79,7 @@ class BroadcastOffsets:
         client.offsets[header.queue_id] = max(offset, client.offsets.get(header.queue_id, offset))
 
     def _who(self, channel: Channel, request: RemotingCommand, header: PullHeader) -> tuple[str, bool] | None:
-        """The client of a broadcasting pull, and whether a proxy pulls for it; None: it is no such pull."""
+        """Return the client of a broadcasting pull, and True if a proxy pulls; None for other pulls."""
         members = self._context.consumers.group(header.consumer_group)
         by_proxy = header.request_source == PROXY_FOR_BROADCAST
         if not by_proxy and (members is None or members.message_model != "BROADCASTING"):
@@ -102,7 +103,7 @@ class BroadcastOffsets:
         return self._context.store.max_offset(*queue) if engine.is_on_disk(*queue, 0, self._limits.get()) else 0
 
     def scan(self) -> None:
-        """Forget clients that have not pulled for long, sooner those that are gone."""
+        """Forget clients that have not pulled for long, disconnected clients earlier."""
         config, now = self._context.config, self._context.now_ms()
         gone_ms, idle_ms = config["broadcastOffsetExpireSecond"] * 1000, config["broadcastOffsetExpireMaxSecond"] * 1000
         for (topic, group), clients in list(self._clients.items()):

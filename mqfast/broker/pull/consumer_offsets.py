@@ -1,8 +1,8 @@
-"""How far groups have come, and the bounds of queues: 14, 15, 29-32, 43, 308.
+"""Offsets of groups and bounds of queues: 14, 15, 29-32, 43, 308.
 
 Offsets are in memory at once and on disk within flushConsumerOffsetInterval, never ahead of durable messages (the
-broker persists the table with ``before_offsets``). It must never refuse an offset that goes back: that is how a group
-reads again. Source: ConsumerManageProcessor, ConsumerOffsetManager, AdminBrokerProcessor.
+broker persists the table with ``before_offsets``). An offset may go back, so that a group reads messages again.
+Source: ConsumerManageProcessor, ConsumerOffsetManager, AdminBrokerProcessor.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class OffsetProcessor:
         self._limits: Final = limits
 
     def register(self, processors: Processors) -> None:
-        """Put the codes into the table of the server."""
+        """Register the handlers."""
         consumers, admin = ConcurrencyLimit("consumerManage"), ConcurrencyLimit("admin")
         for code, handler, lane in (
             (RequestCode.QUERY_CONSUMER_OFFSET, self.query, consumers),
@@ -49,15 +49,15 @@ class OffsetProcessor:
             processors.register([code], handler, lane)
 
     def start(self) -> None:
-        """Nothing runs by the clock; the broker persists the table."""
+        """Do nothing: the broker persists the table."""
 
     async def stop(self) -> None:
-        """The broker persists the table when it closes the store."""
+        """Do nothing: the broker persists the table when the store closes."""
 
     # --- 14, 15 ---
 
     def query(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """14: where does the group go on? Raises: FieldError."""
+        """Serve 14: the offset at which a group continues. Raises: FieldError."""
         group, topic, queue_id = text(request, "consumerGroup"), text(request, "topic"), whole(request, "queueId")
         offset = self.position(group, topic, queue_id)
         if offset < 0:
@@ -72,7 +72,7 @@ class OffsetProcessor:
         return request.response(0, {"offset": str(offset)})
 
     def position(self, group: str, topic: str, queue_id: int) -> int:
-        """Where a group goes on: at a reset that waits, or behind what it has consumed; -1: it never said."""
+        """Return a pending reset offset of a group, else the committed offset; -1 without one."""
         context = self._context
         if context.config["useServerSideResetOffset"]:
             reset = context.reset_offsets.get(group, topic, queue_id)
@@ -83,7 +83,7 @@ class OffsetProcessor:
         return context.offsets.get(group, topic, queue_id)
 
     def _begins_in_memory(self, topic: str, queue_id: int) -> bool:
-        """Is the first message that the queue ever had still there, and in memory?"""
+        """Return True if the first message ever stored in the queue still exists, in memory."""
         context = self._context
         if not 0 <= queue_id <= _I32 or topic not in context.topics.table or context.store.min_offset(topic, queue_id):
             return False
@@ -94,7 +94,7 @@ class OffsetProcessor:
         return not context.engine.is_on_disk(topic, queue_id, 0, self._limits.get())
 
     def update(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """15: the group has come so far. Raises: CallRefused with RocketMQ's codes and words."""
+        """Serve 15: commit an offset. Raises: CallRefused with RocketMQ's codes and texts."""
         group, topic = text(request, "consumerGroup"), text(request, "topic")
         context = self._context
         if group not in context.groups.table:
@@ -115,51 +115,53 @@ class OffsetProcessor:
         return request.response()
 
     def _has_queue(self, topic: str, queue_id: int) -> bool:
-        """Has the topic the queue, or had it when the topic had more?"""
-        found = self._context.topics.get(topic)
-        if found is not None and queue_id < max(found.read_queue_nums, found.write_queue_nums):
+        """Return True if the topic has the queue, or had the queue before its number of queues was reduced."""
+        config = self._context.topics.get(topic)
+        if config is not None and queue_id < max(config.read_queue_nums, config.write_queue_nums):
             return True
         return self._context.store.max_offset(topic, queue_id) > 0
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Note how far a group has come. Numbers below 0 say nothing: ali-ons sends -1 where it means 0."""
+        """Store a group's offset. Negative numbers are ignored: ali-ons sends -1 for 0."""
         if 0 <= queue_id <= _I32 and 0 <= offset <= _I64 and "@" not in group and "@" not in topic:
             self._context.offsets.commit(group, topic, queue_id, offset)
 
     # --- 29, 30, 31, 32 ---
 
     def search(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """29: the offset of a time. LOWER: the first message at or behind it; UPPER: the last at or before it."""
+        """Serve 29: the offset of a time. LOWER: the first message at or after the time; UPPER: the last at or
+        before.
+        """
         topic, queue_id, time_ms = text(request, "topic"), _queue_id(request), whole(request, "timestamp")
         boundary = "UPPER" if str(request.ext_fields.get("boundaryType", "")).upper() == "UPPER" else "LOWER"
         offset = self._context.store.offset_by_time(topic, queue_id, max(0, time_ms), boundary)
         return request.response(0, {"offset": str(offset)})
 
     def max_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """30: the offset behind the last message."""
+        """Serve 30: the offset after the last message."""
         offset = self._context.store.max_offset(text(request, "topic"), _queue_id(request))
         return request.response(0, {"offset": str(offset)})
 
     def min_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """31: the first offset that can be read."""
+        """Serve 31: the first readable offset."""
         offset = self._context.store.min_offset(text(request, "topic"), _queue_id(request))
         return request.response(0, {"offset": str(offset)})
 
     def earliest(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """32: when the first message was stored; -1: there is none."""
+        """Serve 32: the store time of the first message; -1 without messages."""
         time_ms = self._context.engine.earliest_message_time(text(request, "topic"), _queue_id(request))
         return request.response(0, {"timestamp": str(time_ms)})
 
     # --- 43, 308 ---
 
     def all_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """43: all offsets of all groups, as their file has them."""
+        """Serve 43: all offsets of all groups, in the format of the file."""
         return request.response(body=encode_body(self._context.offsets.as_file()))
 
     def correction(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """308: the lowest offset of all groups of a topic, by queue; Long.MAX where a group is behind it.
+        """Serve 308: by queue, the lowest offset of all groups of a topic; Long.MAX if the compared group is behind.
 
-        Groups to filter are left out of the answer. RocketMQ deletes their offsets, which is not done here.
+        Filtered groups are left out of the response. RocketMQ also deletes their offsets; this broker does not.
         """
         topic, compared = text(request, "topic"), str(request.ext_fields.get("compareGroup") or "")
         left_out = {name for name in str(request.ext_fields.get("filterGroups") or "").split(",") if name}

@@ -1,9 +1,7 @@
-"""What ends one get, by RocketMQ's settings, which admins may change at run time.
+"""The limits of a get, by RocketMQ's settings, which admins may change at run time.
 
-No client of RocketMQ can ask for more than 1024 messages. Who does reads much at once: the answer has up to BULK_BYTES
-then, where the settings allow fewer.
-
-Room: broker/pull. It must never make new limits for each get. Source: MessageStoreConfig.
+Clients of RocketMQ request at most 1024 messages. A larger request gets up to BULK_BYTES, even if the settings allow
+fewer bytes. The limits are cached until a setting changes. Source: MessageStoreConfig.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ _BULK_COUNT: Final = 1 << 14
 _CLIENT_COUNT_MAX: Final = 1024  # pullBatchSize of RocketMQ's clients
 
 TOKENS_MAX: Final = 100_000
-"""Words of SQL92 that one get evaluates at most, but for as many messages as it was asked for."""
+"""The most words of SQL92 that a get evaluates, times the messages."""
 _UNIT_BYTES: Final = 20
 
 _NAMES: Final = {
@@ -36,7 +34,7 @@ _NAMES: Final = {
 
 
 class Limits:
-    """The limits of this moment. Thread: that of the event loop."""
+    """The limits by the present settings. Thread: that of the event loop."""
 
     def __init__(self, config: BrokerConfig) -> None:
         self._config: Final = config
@@ -46,11 +44,11 @@ class Limits:
         config.listeners.append(self._changed)
 
     def get(self, wanted: WantedUnits = None, count: int = 0) -> GetLimits:
-        """The limits of a get with a filter, made anew when a setting has changed.
+        """Return the limits of a get with a filter.
 
-        A long SQL92 expression sees fewer messages in one get, since the event loop stands still meanwhile.
+        A long SQL92 expression is evaluated for fewer messages per get, since the evaluation blocks the event loop.
 
-        Args: count: how many messages are asked for.
+        Args: count: the number of requested messages.
         """
         limits = self._of_settings()
         if count > _CLIENT_COUNT_MAX and not isinstance(wanted, SqlUnits):
@@ -62,13 +60,13 @@ class Limits:
 
     def _of_settings(self) -> GetLimits:
         if self._limits is None:
-            # What is out of range is taken as the nearest that is not.
+            # Values out of range are replaced by the nearest bound.
             given = self._given = {name: self._config[key] for name, key in _NAMES.items()}
             given["access_message_in_memory_max_ratio"] = min(100, given["access_message_in_memory_max_ratio"])
             given["travel_cq_file_num_when_get_message"] = max(1, given["travel_cq_file_num_when_get_message"])
             self._limits = GetLimits(**given)
-            least = {name: _BULK_COUNT if "count" in name else BULK_BYTES for name in given if "transfer" in name}
-            self._bulk = GetLimits(**{**given, **{name: max(given[name], value) for name, value in least.items()}})
+            bulk = {name: _BULK_COUNT if "count" in name else BULK_BYTES for name in given if "transfer" in name}
+            self._bulk = GetLimits(**{**given, **{name: max(given[name], value) for name, value in bulk.items()}})
         return self._limits
 
     def _changed(self) -> None:

@@ -1,12 +1,12 @@
-"""Long polling: pulls that found nothing wait here for a message, until their time is over.
+"""Long polling: pulls without a message are held until a message arrives or the time is over.
 
-The store says in which queues something came, once for a batch of messages (``engine.arrivals``); sends of this broker
-say so at once (``notify_arrival``). A pull with a filter is woken by a message that the filter wants; after messages
-that it does not want it is answered within ``PROGRESS_S``, so that its group gets ahead. Many pulls are woken in steps
-of ``TURN_S``, between which the event loop serves others.
+The store reports queues with new messages once per batch of messages (``engine.arrivals``); sends of this broker report
+at once (``notify_arrival``). A pull with a filter ends at a matching message; after messages that do not match, the
+pull is answered within ``PROGRESS_S``, so that the group makes progress. Many pulls are checked in slices of
+``TURN_S``, between which the event loop serves other requests.
 
-Room: broker/pull. It must never answer a pull twice, keep one whose connection is gone, or read a message twice in
-vain: each pull remembers up to where it has looked. Source: PullRequestHoldService, NotifyMessageArrivingListener.
+A pull is answered once, and dropped if the connection closes. Each pull stores the offset up to which messages were
+checked, so that no message is read twice. Source: PullRequestHoldService, NotifyMessageArrivingListener.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ ServeAgain = Callable[[Channel, RemotingCommand], None]
 
 
 class HeldPull:
-    """One pull that waits.
+    """A pull that waits.
 
-    Attributes: checked: the offset up to which its filter has seen the queue; due_s: when it is answered at the latest.
+    Attributes: checked: the offset up to which messages were checked by the filter; due_s: the latest time of the
+        response.
     """
 
     __slots__ = ("channel", "checked", "due_s", "is_over", "queue", "request", "serve_again", "wanted")
@@ -69,10 +70,10 @@ class HeldPull:
 
 
 class LongPolling:
-    """All pulls that wait.
+    """All held pulls.
 
-    Args: held_max: how many may wait.
-    Attributes: ``is_stopped``: no pull may wait any more; ``waiting``: queue -> its pulls, always the same object.
+    Args: held_max: the most held pulls.
+    Attributes: ``is_stopped``: no pull is held any more; ``waiting``: queue -> held pulls, always the same object.
     Thread: that of the event loop.
     """
 
@@ -89,10 +90,10 @@ class LongPolling:
         self._limits: Final = limits
         self._held_max: Final = held_max
         self._loop = asyncio.get_running_loop()
-        self.waiting: Final[dict[Queue, dict[HeldPull, None]]] = {}  # pulls in the order in which they came
+        self.waiting: Final[dict[Queue, dict[HeldPull, None]]] = {}  # pulls in order of arrival
         self._watched: dict[Queue, int] = {}
         self._fresh: dict[Queue, None] = {}
-        self._passes: dict[Queue, bool] = {}  # queues that are gone through now, and whether to begin once more
+        self._passes: dict[Queue, bool] = {}  # queues being checked now; True: check once more
         self._channels: dict[Channel, set[HeldPull]] = {}
         self._due: list[tuple[float, int, HeldPull]] = []
         self._numbers = itertools.count()
@@ -119,9 +120,9 @@ class LongPolling:
         suspend_ms: int,
         serve_again: ServeAgain,
     ) -> bool:
-        """Let a pull wait that found nothing at an offset. False: there are too many, or the broker stops.
+        """Hold a pull without messages at an offset. Returns: False if too many pulls are held, or the broker stops.
 
-        Args: serve_again: answers the pull when it is not to wait any more.
+        Args: serve_again: answers the pull when the wait ends.
         """
         if self.is_stopped or self._count >= self._held_max:
             return False
@@ -141,7 +142,7 @@ class LongPolling:
     # --- arrival ---
 
     def notify_arrival(self, queue: Queue) -> None:
-        """A message was put into a queue in this turn of the loop: look in the next one, behind the sender's answer.
+        """Check the pulls of a queue with a new message in the next loop iteration, after the sender's response.
 
         The store's own signal comes from the dispatcher's thread, some 0.3 ms later.
         """
@@ -168,7 +169,7 @@ class LongPolling:
             self._arrived(queue)
 
     def _watch(self, queue: Queue) -> None:
-        """Hear of the next message that any pull of the queue has not seen."""
+        """Watch for the next message that some pull of the queue has not checked."""
         offset = min(held.checked for held in self.waiting[queue])
         try:
             is_there = self._arrivals.watch(queue[0], queue[1], offset)
@@ -182,7 +183,7 @@ class LongPolling:
             self._watched[queue] = offset
 
     def _arrived(self, queue: Queue) -> None:
-        """Go through the pulls of a queue, a few milliseconds in each turn of the loop, so that others are served."""
+        """Check the pulls of a queue in slices of a few milliseconds, so that other requests are served."""
         if queue in self._passes:
             self._passes[queue] = True
             return
@@ -206,21 +207,21 @@ class LongPolling:
             self._watch(queue)
 
     def _is_wanted(self, held: HeldPull) -> bool:
-        """Is there something to say to a pull now? What its filter does not want is not looked at again."""
+        """Return True if a pull can be answered now. Messages that do not match are not checked again."""
         topic, queue_id = held.queue
         try:
             end = self._store.max_offset(topic, queue_id)
             if held.wanted is None or end < held.checked:
-                return end != held.checked  # below: the queue is a new one, and the pull is to be told
+                return end != held.checked  # below: the queue was created again, and the pull gets the new bounds
             if end == held.checked:
                 return False
             limits = self._limits.get(held.wanted)
-            with self._engine.get_records(topic, queue_id, held.checked, 1, filter=held.wanted, limits=limits) as found:
-                if found.status is not GetMessageStatus.NO_MATCHED_MESSAGE or found.next_offset <= held.checked:
+            with self._engine.get_records(topic, queue_id, held.checked, 1, filter=held.wanted, limits=limits) as got:
+                if got.status is not GetMessageStatus.NO_MATCHED_MESSAGE or got.next_offset <= held.checked:
                     return True
-                held.checked = found.next_offset
+                held.checked = got.next_offset
         except MqfastError:
-            return True  # the pull itself finds out, and says what is wrong
+            return True  # the pull itself gets the error
         self._note_due(held, self._now_s() + PROGRESS_S)
         return False
 
@@ -229,7 +230,7 @@ class LongPolling:
         held.serve_again(held.channel, held.request)
 
     def end(self, queue: Queue) -> None:
-        """Answer the pulls that wait for a queue now, whatever is in it."""
+        """Answer the held pulls of a queue now, with or without messages."""
         for held in list(self.waiting.get(queue, ())):
             self._wake(held)
 
@@ -239,15 +240,15 @@ class LongPolling:
         return self._loop.time() + self._ahead_s
 
     def pass_time(self, seconds: float) -> None:
-        """So much time passes at once: pulls whose time is over then are answered."""
+        """Advance the clock: pulls whose time is over then are answered."""
         self._ahead_s += seconds
         self._set_timer()
 
     def _note_due(self, held: HeldPull, due_s: float) -> None:
         if due_s > held.due_s:
-            return  # it is answered before
+            return  # answered earlier
         held.due_s = due_s
-        if len(self._due) > _DUE_SPARE + 2 * self._count:  # most of them were answered
+        if len(self._due) > _DUE_SPARE + 2 * self._count:  # most entries are of answered pulls
             self._due = [entry for entry in self._due if not entry[2].is_over]
             heapq.heapify(self._due)
         heapq.heappush(self._due, (due_s, next(self._numbers), held))
@@ -272,7 +273,7 @@ class LongPolling:
             if not held.is_over:
                 self._wake(held)
             if monotonic() > until_s:
-                break  # the rest in the next turn of the loop
+                break  # the rest in the next loop iteration
         self._set_timer()
 
     # --- the end ---
@@ -292,12 +293,12 @@ class LongPolling:
             del self._channels[held.channel]
 
     def channel_closed(self, channel: Channel) -> None:
-        """A connection is gone: its pulls are forgotten."""
+        """Forget the pulls of a closed connection."""
         for held in list(self._channels.get(channel, ())):
             self._forget(held)
 
     def stop(self) -> None:
-        """Answer all pulls that wait, and let none wait any more."""
+        """Answer all held pulls, and hold no more."""
         if not self.is_stopped:
             self._loop.remove_reader(self._fd)
         self.is_stopped = True

@@ -1,10 +1,9 @@
-"""Pulls: 11 and 361. May the group read, which messages it wants, what it gets, or that it waits (``hold.py``).
+"""Pulls (11, 361): checks of the permission, the filter, the messages, the wait for messages (``long_polling.py``).
 
-Records go out as views of the mapped log; a view keeps its file until the connection has sent it. Records that are too
-far behind the end of the log to be in memory are read by a thread, since the loop must not wait for a disk.
-
-Room: broker/pull. It must never copy a record that is in memory, and never answer with less than the four offsets that
-clients read from every answer. Source: PullMessageProcessor, DefaultPullMessageResultHandler.
+Records are sent as views of the mapped log; a view keeps the file mapped until the connection has sent the view.
+Records that are probably not in memory are read in a thread, since the loop must not wait for a disk. Records in memory
+are not copied, and every response has the four offsets that clients read.
+Source: PullMessageProcessor, DefaultPullMessageResultHandler.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _log = logging.getLogger("mqfast.broker")
 
 # Bits of the header's sysFlag.
 COMMIT_OFFSET, SUSPEND, SUBSCRIPTION = 1, 2, 4
-# Why a group may not read (forbiddenType of the answer).
+# Reasons of a refusal (forbiddenType of the response).
 BY_BROKER, BY_GROUP, BY_TOPIC, BY_BROADCASTING, BY_SUBSCRIPTION = 1, 2, 3, 4, 5
 _FORBIDDEN_READ: Final = 1 << 2
 _I32: Final = 2**31 - 1
@@ -70,12 +69,12 @@ _EMPTY: Final = (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_ME
 
 
 def _bounded(offset: int) -> int:
-    """An offset as the store takes it: beyond this no queue can be."""
+    """Return an offset within the range of the store; no queue exceeds this range."""
     return min(max(offset, -_OFFSET_MAX), _OFFSET_MAX)
 
 
 class _Refused(Exception):
-    """The group may not read: code, words, and the reason as a number where there is one."""
+    """The group may not read: code, text, and the reason as a number if there is one."""
 
     def __init__(self, code: int, remark: str, forbidden: int = 0) -> None:
         super().__init__(remark)
@@ -85,7 +84,7 @@ class _Refused(Exception):
 
 
 class _Pull(NamedTuple):
-    """A pull that may be served."""
+    """A checked pull."""
 
     channel: Channel
     request: RemotingCommand
@@ -118,47 +117,48 @@ class PullProcessor:
         self._tasks: set[asyncio.Future[None]] = set()
 
     def register(self, processors: Processors) -> None:
-        """Put the codes into the table of the server."""
+        """Register the handlers."""
         config = self._context.config
-        most, lite_most = config["pullThreadPoolQueueCapacity"], config["litePullThreadPoolQueueCapacity"]
-        pulls = ConcurrencyLimit("pull", concurrency=most, queue_max=most)  # what is awaited takes no time of others
-        lite = ConcurrencyLimit("litePull", concurrency=lite_most, queue_max=lite_most)
+        max_pulls, max_lite_pulls = config["pullThreadPoolQueueCapacity"], config["litePullThreadPoolQueueCapacity"]
+        # An awaited pull blocks no other pull.
+        pulls = ConcurrencyLimit("pull", concurrency=max_pulls, queue_max=max_pulls)
+        lite = ConcurrencyLimit("litePull", concurrency=max_lite_pulls, queue_max=max_lite_pulls)
         processors.register([RequestCode.PULL_MESSAGE], self.pull, pulls)
         processors.register([RequestCode.LITE_PULL_MESSAGE], self.pull, lite)
         self._filters.register(processors)
 
     def start(self) -> None:
-        """Pulls wait from the first on."""
+        """Do nothing: pulls are held from the beginning."""
 
     async def stop(self) -> None:
-        """Answer all pulls that wait."""
+        """Answer all held pulls."""
         self._long_polling.stop()
         self._filters.compiling.close()
         if self._tasks:
             await asyncio.wait(self._tasks)
 
     def scan(self) -> None:
-        """Forget filters and broadcasting clients that have been gone for long; every ten seconds."""
+        """Forget filters and broadcasting clients of groups and clients that left long ago; every ten seconds."""
         self._filters.forget_late()
         self._broadcast.scan()
 
     def channel_closed(self, channel: Channel) -> None:
-        """A connection is gone, and with it the pulls that wait for it."""
+        """Forget the held pulls of a closed connection."""
         self._long_polling.channel_closed(channel)
 
     def pull(
         self, channel: Channel, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
-        """11, 361. Raises: FieldError, MqfastError."""
+        """Serve 11, 361. Raises: FieldError, MqfastError."""
         return self._serve(channel, request, not request.is_oneway)
 
-    # --- may it be served? ---
+    # --- checks ---
 
     def _serve(
         self, channel: Channel, request: RemotingCommand, may_hold: bool
     ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
         header = pull_header(request)
-        if not may_hold and (rights := self._context.rights).compares:  # it waited, and rights may be gone since then
+        if not may_hold and (rights := self._context.rights).compares:  # after a wait: rights may have been revoked
             needs = of_topic(header.topic, Action.SUB), of_group(header.consumer_group, Action.SUB)
             rights.demand(channel, request, *needs)
         if header.expression_type == SQL92 and header.sys_flag & SUBSCRIPTION and header.subscription:
@@ -173,12 +173,12 @@ class PullProcessor:
             return request.response(refusal.code, fields, remark=refusal.remark)
         pull = _Pull(channel, request, header, topic, group, wanted, may_hold)
         if self._context.config.is_slave and not self._context.config["slaveReadEnable"]:
-            # RocketMQ's slave names the offset behind the messages that it does not send: the group never gets them.
+            # RocketMQ's slave returns the offset after the withheld messages: the group skips these messages.
             return self._to_the_master(pull, "this slave is not read from, slaveReadEnable is false")
         return self._read(pull)
 
     def _to_the_master(self, pull: _Pull, remark: str) -> RemotingCommand:
-        """The group goes on at the same offset, at the master."""
+        """Return a response after which the group continues at the same offset, at the master."""
         store, header = self._context.store, pull.header
         queue = header.topic, header.queue_id
         fields = self._fields(pull, header.queue_offset, store.min_offset(*queue), store.max_offset(*queue))
@@ -225,10 +225,10 @@ class PullProcessor:
     def _host(self) -> str:
         return self._context.address.rpartition(":")[0]
 
-    # --- what does it want? ---
+    # --- the filter ---
 
     def _wanted(self, channel: Channel, header: PullHeader, group: dict[str, Any]) -> WantedUnits:
-        """The filter of a pull: its own, or that of its group's heartbeat."""
+        """Return the filter of a pull: of the pull itself, or of the group's heartbeat."""
         members = self._context.consumers.group(header.consumer_group)
         try:
             if header.sys_flag & SUBSCRIPTION:
@@ -303,7 +303,7 @@ class PullProcessor:
         check_supported(subscription.expression_type, self._context.config)
         return SqlUnits(entry.compiled)
 
-    # --- what does it get? ---
+    # --- the messages ---
 
     def _read(self, pull: _Pull) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
         context, header = self._context, pull.header
@@ -320,44 +320,44 @@ class PullProcessor:
 
     def _records(self, pull: _Pull, limits: GetLimits) -> GetMessageResult:
         header = pull.header
-        most = header.max_msg_bytes
+        max_bytes = header.max_msg_bytes
         return self._context.engine.get_records(
             header.topic,
             header.queue_id,
             _bounded(header.queue_offset),
             max(0, header.max_msg_nums),
-            max_bytes=most if most is not None and most > 0 else _I32,
+            max_bytes=max_bytes if max_bytes is not None and max_bytes > 0 else _I32,
             filter=pull.wanted,
             limits=limits,
         )
 
     async def _read_in_a_thread(self, pull: _Pull, limits: GetLimits) -> RemotingCommand | None:
         def read() -> tuple[GetMessageResult, list[bytes]]:
-            found = self._records(pull, limits)
-            return found, [bytes(one) for one in found.buffers]
+            result = self._records(pull, limits)
+            return result, [bytes(buffer) for buffer in result.buffers]
 
         context, topic = self._context, pull.header.topic
         before = context.offsets.deletions(topic)
-        found, copies = await context.loop.run_in_executor(None, read)
-        if context.offsets.deletions(topic) != before:  # the offsets of this pull mean nothing in a topic made anew
+        result, copies = await context.loop.run_in_executor(None, read)
+        if context.offsets.deletions(topic) != before:  # these offsets are not valid in a topic created again
             return pull.request.response(ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{topic}] not exist, {_GONE}")
-        return self._answer(pull, found, copies)
+        return self._answer(pull, result, copies)
 
-    # --- the answer ---
+    # --- the response ---
 
     def _answer(
-        self, pull: _Pull, found: GetMessageResult, copies: list[bytes] | None = None
+        self, pull: _Pull, result: GetMessageResult, copies: list[bytes] | None = None
     ) -> RemotingCommand | None:
-        context, header, status = self._context, pull.header, found.status
-        code, next_offset = _CODES[status], found.next_offset
+        context, header, status = self._context, pull.header, result.status
+        code, next_offset = _CODES[status], result.next_offset
         if status in _EMPTY and header.queue_offset == 0:
             code = ResponseCode.PULL_NOT_FOUND
         if code == ResponseCode.PULL_OFFSET_MOVED and context.config.is_slave:
-            # Its master has messages that this slave lacks: those before its first file, and the newest ones.
+            # The master has messages that this slave lacks: those before the first file, and the newest ones.
             context.stats.missed()
             self._commit(pull)
             return self._to_the_master(pull, f"this slave has no message there: {status.name}")
-        is_above = code == ResponseCode.PULL_OFFSET_MOVED and header.queue_offset > found.max_offset
+        is_above = code == ResponseCode.PULL_OFFSET_MOVED and header.queue_offset > result.max_offset
         if is_above and self._replicas.may_be_replaced:  # the master may have messages there
             code, next_offset = ResponseCode.PULL_NOT_FOUND, header.queue_offset
         self._note(pull, code, next_offset)
@@ -365,13 +365,13 @@ class PullProcessor:
         if code == ResponseCode.PULL_NOT_FOUND and pull.may_hold and header.sys_flag & SUSPEND:
             if self._waits(pull):
                 return None
-            if not self._long_polling.is_stopped:  # the client would ask again at once
+            if not self._long_polling.is_stopped:  # else the client would repeat the pull at once
                 self._log.warning("held", "%d pulls wait, one more is refused", len(self._long_polling))
                 remark = "[OVERLOAD]system busy, start flow control for a while"
                 return pull.request.response(ResponseCode.SYSTEM_BUSY, remark=remark)
         group, topic = header.consumer_group, header.topic
         if code == 0:
-            context.stats.got(topic, group, found.message_count, found.total_bytes)
+            context.stats.got(topic, group, result.message_count, result.total_bytes)
         else:
             context.stats.missed()
             if code == ResponseCode.PULL_OFFSET_MOVED:
@@ -379,15 +379,15 @@ class PullProcessor:
                     "moved", "group %s, topic %s, queue %d: offset %d is moved to %d: %s",
                     group, topic, header.queue_id, header.queue_offset, next_offset, status.name,
                 )  # fmt: skip
-        fields = self._fields(pull, next_offset, found.min_offset, found.max_offset)
+        fields = self._fields(pull, next_offset, result.min_offset, result.max_offset)
         if context.config["slaveReadEnable"]:
-            name = "whichBrokerWhenConsumeSlowly" if found.suggest_pulling_from_slave else "brokerId"
+            name = "whichBrokerWhenConsumeSlowly" if result.suggest_pulling_from_slave else "brokerId"
             fields["suggestWhichBrokerId"] = str(pull.group.get(name, 0))
-        body = found.buffers if copies is None else copies
+        body = result.buffers if copies is None else copies
         return pull.request.response(code, fields, body if body else b"", remark=status.name)
 
     def _moved(self, pull: _Pull, offset: int) -> RemotingCommand:
-        """Tell the group to go on at another offset."""
+        """Return a response after which the group continues at another offset."""
         context, header = self._context, pull.header
         self._note(pull, ResponseCode.PULL_OFFSET_MOVED, offset)
         context.stats.missed()
@@ -407,25 +407,26 @@ class PullProcessor:
         }
 
     def _note(self, pull: _Pull, code: int, next_offset: int) -> None:
-        """What a pull says of its group's progress."""
+        """Store the progress of a group by a pull."""
         header = pull.header
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         self._broadcast.pulled(pull.channel, pull.request, header, code, next_offset)
         self._context.pull_offsets.set(group, topic, queue_id, next_offset)
 
     def _commit(self, pull: _Pull) -> None:
-        """A pull says how far its group has come: not where the group is told to go on elsewhere, since the offset of a
-        reset must last although the client ends before its next update. RocketMQ's broker commits there, too.
+        """Commit the header's offset, except while a reset is pending, or for a deleted group.
+
+        The reset must survive a client that stops before its next commit. RocketMQ's broker commits here, too.
         """
         if not pull.may_hold or not pull.header.sys_flag & COMMIT_OFFSET:
             return
         context, header = self._context, pull.header
         queue = header.consumer_group, header.topic, header.queue_id
-        # While a thread read, an admin may have reset the group or deleted it.
+        # During the read in a thread, an admin may have reset or deleted the group.
         if context.reset_offsets.get(*queue) is None and header.consumer_group in context.groups.table:
             self._offsets.commit(*queue, header.commit_offset)
 
-    # --- waiting ---
+    # --- the wait ---
 
     def _waits(self, pull: _Pull) -> bool:
         header, config = pull.header, self._context.config
@@ -442,7 +443,7 @@ class PullProcessor:
         )
 
     def _serve_again(self, channel: Channel, request: RemotingCommand) -> None:
-        """Answer a pull that has waited, whatever happens."""
+        """Answer a pull after the wait, also after an error."""
         try:
             answer = self._serve(channel, request, False)
         except CallRefused as refused:

@@ -1,6 +1,6 @@
-"""36: a consumer gives a message back. It comes again after a delay, or goes to the dead letters of its group.
+"""36: a consumer sends a message back. The message is delivered again after a delay, or becomes a dead letter.
 
-Room: broker. It must never decode or copy a body. Source: AbstractSendMessageProcessor.consumerSendMsgBack.
+No body is decoded or copied. Source: AbstractSendMessageProcessor.consumerSendMsgBack.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ class SendBack:
         self._context = context
 
     def register(self, processors: Processors) -> None:
-        """Send-backs do not wait behind sends."""
+        """Register the handler; send-backs do not wait behind sends."""
         processors.register(
             [RequestCode.CONSUMER_SEND_MSG_BACK], self.send_back, ConcurrencyLimit("sendBack", concurrency=10_000)
         )
 
     def start(self) -> None:
-        """Nothing runs by the clock."""
+        """Do nothing: no periodic work."""
 
     async def stop(self) -> None:
-        """Nothing runs by the clock."""
+        """Do nothing: no periodic work."""
 
     def send_back(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | Awaitable[RemotingCommand]:
-        """36. Raises: FieldError, CallRefused."""
+        """Serve 36. Raises: FieldError, CallRefused."""
         context = self._context
         name = text(request, "group")
         offset, level = whole(request, "offset"), whole(request, "delayLevel")
@@ -75,10 +75,10 @@ class SendBack:
         if message is None:
             raise CallRefused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
         context.rights.demand(channel, request, of_message(message, Action.SUB))
-        most = int(group.get("retryMaxTimes", 16))
+        max_retries = int(group.get("retryMaxTimes", 16))
         if request.version >= _HONOURS_RECONSUME_MAX:
-            most = whole(request, "maxReconsumeTimes", most)
-        is_dead = message.reconsume_times >= most or level < 0
+            max_retries = whole(request, "maxReconsumeTimes", max_retries)
+        is_dead = message.reconsume_times >= max_retries or level < 0
         if is_dead:
             target, queue_id, level = dlq_topic(name), 0, 0
             context.topics.ensure(target, _DLQ_QUEUES)
@@ -86,7 +86,7 @@ class SendBack:
             level = _FIRST_LEVEL + message.reconsume_times
         pairs = message.properties
         if not message.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-            pairs[names.RETRY_TOPIC] = message.topic  # whatever its producer says: clients take it for the topic
+            pairs[names.RETRY_TOPIC] = message.topic  # overwrites the producer's value: clients show this topic
         origin_topic = pairs.setdefault(names.RETRY_TOPIC, message.topic)
         pairs[names.WAIT] = "false"
         pairs[names.DELAY] = str(level)
@@ -106,7 +106,7 @@ class SendBack:
         return request.response()
 
     async def _when_durable(self, request: RemotingCommand, stored: Stored) -> RemotingCommand:
-        # RocketMQ does not wait here: a power cut, or the loss of a master, then loses a message that was given back.
+        # RocketMQ does not wait here: after a power cut, or the loss of the master, the message is lost.
         done = await self._context.writer.durable(stored)
-        # It is stored; a consumer that hears of an error stores the message once more.
+        # The message is stored; after an error a consumer would store the message once more.
         return request.response(0 if done.code in _STORED else done.code, remark=done.remark)

@@ -1,1 +1,1 @@
-"""schedule: see docs/architecture.md."""
+"""Delayed messages of a broker: delay levels, timers, recalls."""

@@ -1,7 +1,6 @@
-"""Delay levels in a broker: every put asks here first, and the event loop delivers what is due.
+"""Delay levels in a broker: parks messages of every put, and delivers due messages in the event loop.
 
-Room: broker. It must never hold a rule of delays: those are in ``schedule``. Source: HookUtils.handleScheduleMessage,
-ScheduleMessageService.start.
+The rules of delays are in ``mqfast.schedule``. Source: HookUtils.handleScheduleMessage, ScheduleMessageService.start.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ __all__ = ["Delays"]
 
 _log = logging.getLogger("mqfast.broker")
 _AFTER_FAILURE_MS: Final = 1000
-_SHORT_MS: Final = 1000  # levels with shorter delays are looked at when a message comes
+_SHORT_MS: Final = 1000  # levels with shorter delays are checked when a message arrives
 
 
 class Delays:
     """Parks delayed messages and delivers them.
 
-    Attributes: ``service``: what delivers; tests with a clock of their own call its ``run_once``; ``is_delivering``:
-        ``start`` was called, which a slave does not do.
+    Attributes: ``service``: delivers; tests with another clock call ``run_once``; ``is_delivering``: ``start`` was
+        called, which is not the case on a slave.
     Thread: that of the event loop.
     """
 
@@ -48,17 +47,17 @@ class Delays:
         context.writer.deferrals.append(self)
 
     def register(self, processors: Processors) -> None:
-        """Delays serve no code."""
+        """Do nothing: delay levels serve no code."""
 
     def start(self) -> None:
-        """Deliver from now on."""
+        """Start the delivery."""
         self.is_delivering = True
         self._warn_of_levels()
         self._turn()
         self._save_later()
 
     def _warn_of_levels(self) -> None:
-        """What waits in a level that the settings do not have any more is not delivered, in RocketMQ neither."""
+        """Warn of messages in levels that the settings do not have: neither mqfast nor RocketMQ delivers those."""
         store, offsets, known = self._context.store, self._context.tables.delays, len(self.levels.delays_ms)
         for queue_id in store.queue_ids(SCHEDULE_TOPIC):
             first = max(store.min_offset(SCHEDULE_TOPIC, queue_id), offsets.get(queue_id + 1))
@@ -70,20 +69,20 @@ class Delays:
                 )  # fmt: skip
 
     async def stop(self) -> None:
-        """Deliver no more; the progress so far becomes durable."""
+        """Stop the delivery; the progress becomes durable."""
         self._stopped = True
-        for one in (self._timer, self._saver, self._saving):
-            if one is not None:
-                one.cancel()
+        for handle in (self._timer, self._saver, self._saving):
+            if handle is not None:
+                handle.cancel()
         if not self.is_delivering:
-            return  # a slave: the table says how far its master is, and the service how far that was at the start
+            return  # a slave: the table has the master's progress, the service that of the start
         try:
             await self._context.loop.run_in_executor(None, self.service.stop)
         except MqfastError as error:
             _log.warning("the progress of delay levels was not noted, some messages will come again: %s", error)
 
     def defer(self, record: MessageRecord, now_ms: int) -> MessageRecord | Refusal | None:
-        """The record parked, where its properties name a delay level."""
+        """Return the parked record if the properties name a delay level."""
         try:
             place = self.levels.park(record.topic, record.queue_id, record.properties, record.sys_flag)
         except MessageIllegal as error:
@@ -96,7 +95,7 @@ class Delays:
         return record.with_topic(place.topic, place.queue_id, place.properties)
 
     def _wake(self) -> None:
-        """Have a turn behind the put that is under way, and more until readers see the message."""
+        """Run after the present put, and repeatedly until readers see the message."""
         if not self._is_woken and not self._stopped:
             self._is_woken = True
             if self._timer is not None:
@@ -130,7 +129,7 @@ class Delays:
             self._saving = self._context.loop.create_task(self._save())
 
     async def _save(self) -> None:
-        """Put the progress on disk, behind the deliveries that it passes."""
+        """Persist the progress, after the deliveries before that progress."""
         context = self._context
         try:
             if self.service.has_unnoted_progress:

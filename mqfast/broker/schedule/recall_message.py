@@ -1,7 +1,7 @@
-"""370: a producer calls a timed message back before it is delivered; and the handle by which it does.
+"""370: a producer recalls a timed message before the delivery, by a handle.
 
-The handle comes with the answer to the send. A recall is itself a timed message, for the same time; it deletes its
-target in the slot of both. Room: broker. It must never say that a message was recalled that could not be.
+The response to the send has the handle. A recall is a timed message for the same time, which deletes the target in the
+common slot. The response says "recalled" only if the message can be recalled.
 Source: RecallMessageProcessor, RecallMessageHandle, SendMessageProcessor.attachRecallHandle.
 """
 
@@ -37,7 +37,7 @@ _OUTCOMES_OF_STORED: Final = (
 
 
 class Handle(NamedTuple):
-    """Which message is meant; ``time``: ms since the epoch, as text."""
+    """The message to recall; ``time``: ms since the epoch, as text."""
 
     topic: str
     broker_name: str
@@ -45,12 +45,12 @@ class Handle(NamedTuple):
     message_id: str
 
     def encode(self) -> str:
-        """The text that clients keep."""
+        """Return the text for clients."""
         return base64.urlsafe_b64encode(" ".join((_VERSION, *self)).encode()).decode()
 
 
 def decode_handle(text: str) -> Handle | None:
-    """The parts of a handle; None: it is none."""
+    """Return the fields of a handle; None for another text."""
     try:
         data = base64.b64decode(text + "=" * (-len(text) % 4 if "=" not in text else 0), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
@@ -60,7 +60,7 @@ def decode_handle(text: str) -> Handle | None:
 
 
 def recall_handle(properties: bytes, broker_name: str) -> str | None:
-    """The handle of a message that was parked, by the properties that it was parked with; None: it has none."""
+    """Return the handle of a parked message, by the parked properties; None without one."""
     fields = names.decode(properties)
     topic, unique = fields.get(names.REAL_TOPIC), fields.get(names.UNIQ_KEY)
     time = java_number(fields.get(names.TIMER_OUT_MS, ""), _LONG_MAX)
@@ -71,28 +71,28 @@ def recall_handle(properties: bytes, broker_name: str) -> str | None:
 
 
 class Recall:
-    """Serves 370, and gives handles to the answers of sends. Thread: that of the event loop."""
+    """Serves 370, and makes the handles in responses to sends. Thread: that of the event loop."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
         self._fields: Final = {"MSG_REGION": context.config["regionId"]}
 
     def register(self, processors: Processors) -> None:
-        """Recalls do not wait behind sends."""
+        """Register the handler; recalls do not wait behind sends."""
         processors.register([RequestCode.RECALL_MESSAGE], self.recall, ConcurrencyLimit("recall", concurrency=10_000))
 
     def start(self) -> None:
-        """Nothing runs by the clock."""
+        """Do nothing: no periodic work."""
 
     async def stop(self) -> None:
-        """Nothing runs by the clock."""
+        """Do nothing: no periodic work."""
 
     def handle_of(self, record: MessageRecord) -> str | None:
-        """Return the handle for the answer to a send."""
+        """Return the handle for the response to a send."""
         return recall_handle(record.properties, self._context.config["brokerName"])
 
     async def recall(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """370. Raises: FieldError."""
+        """Serve 370. Raises: FieldError."""
         topic, text = request.ext_fields.get("topic"), request.ext_fields.get("recallHandle")
         if topic is None:
             raise FieldError("topic", "a value", "none")
@@ -127,7 +127,7 @@ class Recall:
         return None
 
     def _handle(self, topic: str, text: str) -> tuple[Handle | None, str]:
-        """The handle, or what is wrong with it."""
+        """Return the handle, or None and the reason of a refusal."""
         handle = decode_handle(text)
         if handle is None:
             return None, "recall handle is invalid"

@@ -1,7 +1,7 @@
-"""Timed messages in a broker (and 60, 61): every put asks here, and the event loop parks and delivers what is due.
+"""Timed messages in a broker, and 60, 61: parks messages of every put, and delivers due messages in the event loop.
 
-Room: broker. It must never hold a rule of the timer: those are in ``schedule/timer``; and never wait for a disk in the
-event loop, but where the clock fell. Source: HookUtils.handleScheduleMessage, BrokerController.initializeMessageStore.
+The rules of the timer are in ``mqfast.schedule.timer``. The event loop does not wait for a disk, except after the clock
+was set back. Source: HookUtils.handleScheduleMessage, BrokerController.initializeMessageStore.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from mqfast.store.base.results import PutMessageStatus
 __all__ = ["BrokerTimers"]
 
 _log = logging.getLogger("mqfast.broker")
-_SOON_S: Final = 0.005  # messages that come within this time are parked together
-_LONGEST_S: Final = 1.0  # the wall clock may be set meanwhile
+_SOON_S: Final = 0.005  # messages within this time are parked together
+_LONGEST_S: Final = 1.0  # the wall clock may change meanwhile
 _AFTER_FAILURE_MS: Final = 1000
 _HOUR_MS: Final = 3_600_000
 
@@ -38,8 +38,8 @@ _HOUR_MS: Final = 3_600_000
 class BrokerTimers:
     """Parks timed messages and delivers them.
 
-    Attributes: ``service``: what does it; None where ``timerWheelEnable`` is off, and on a slave.
-    Raises: CorruptFile where a file of the timer has a wrong length; StorageError.
+    Attributes: ``service``: parks and delivers; None with ``timerWheelEnable=false``, and on a slave.
+    Raises: CorruptFile for a timer file of a wrong length; StorageError.
     Thread: that of the event loop.
     """
 
@@ -76,37 +76,37 @@ class BrokerTimers:
             self._turn_in(_SOON_S)
 
     def register(self, processors: Processors) -> None:
-        """60 and 61, which slaves ask for; 370 is in ``recall.py``."""
+        """Register 60 and 61, which slaves request; 370 is in ``recall_message.py``."""
         lane = ConcurrencyLimit("timer")
         processors.register([RequestCode.GET_TIMER_CHECK_POINT], self._check_point, lane)
         processors.register([RequestCode.GET_TIMER_METRICS], self._metrics, lane)
 
     def _check_point(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """60: up to where the timer is durable, as its file has it."""
+        """Serve 60: the durable progress of the timer, in the format of the file."""
         if self.service is None:
             raise CallRefused(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
         return request.response(body=self.service.checkpoint.encode())
 
     def _metrics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """61: how many messages of each topic are parked, as the file has it."""
+        """Serve 61: the number of parked messages by topic, in the format of the file."""
         if self.service is None:
             raise CallRefused(ResponseCode.SYSTEM_ERROR, "The timer message store is null")
         return request.response(body=self.service.metrics.text())
 
     def start(self) -> None:
-        """Park and deliver from now on."""
+        """Start parking and delivery."""
         self._warn_of_retention()
         if self.service is not None:
             self._turn()
 
     def _warn_of_retention(self) -> None:
-        """Retention deletes by the age of a log file, whatever still waits in it."""
+        """Warn if retention deletes log files before the longest delay is over."""
         store, settings = self._context.store.config, self._settings
         rules = store.retention_rules
         kept_ms = store.file_reserved_time_hours * _HOUR_MS if rules.rocketmq else rules.age_ms
         waits_ms = max(store.delay_levels_ms, default=0)
         if settings.is_enabled:
-            # What is due later than the window is stored anew at its end.
+            # A message due after the window is stored again at the end of the window.
             window_ms = settings.window_slots * settings.precision_ms
             waits_ms = max(waits_ms, min(settings.max_delay_s * 1000, window_ms))
         if kept_ms is not None and kept_ms < waits_ms:
@@ -118,7 +118,7 @@ class BrokerTimers:
             )  # fmt: skip
 
     async def stop(self) -> None:
-        """Park and deliver no more; what was done becomes durable."""
+        """Stop parking and delivery; the progress becomes durable."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -134,7 +134,7 @@ class BrokerTimers:
     # --- a message is put ---
 
     def defer(self, record: MessageRecord, now_ms: int) -> MessageRecord | Refusal | None:
-        """The record parked, where its properties name a time; those of the record itself then name its place, too."""
+        """Return the parked record if the properties name a time; ``record`` gets the parked properties, too."""
         settings = self._settings
         try:
             place = accept(
@@ -159,10 +159,10 @@ class BrokerTimers:
             self.service.wake()
             self._turn_in(_SOON_S)
 
-    # --- turns ---
+    # --- runs ---
 
     def _turn_in(self, delay_s: float) -> None:
-        """Have a turn after a delay, unless one comes sooner."""
+        """Run after a delay, unless an earlier run is scheduled."""
         if self._stopped:
             return
         loop = self._context.loop
@@ -171,7 +171,7 @@ class BrokerTimers:
             if not self._timer.cancelled() and self._timer_at_s <= at_s:
                 return
             self._timer.cancel()
-        self._timer_at_s = at_s  # uvloop's handle of a call that is due at once does not know when
+        self._timer_at_s = at_s  # uvloop's handle of a call without delay has no time
         self._timer = loop.call_later(delay_s, self._turn)
 
     def _turn(self) -> None:
@@ -203,7 +203,7 @@ class BrokerTimers:
 
 
 def refusal(status: PutMessageStatus, settings: TimerSettings) -> Refusal:
-    """RocketMQ's code and words for a message that the timer refuses. Source: SendMessageProcessor."""
+    """Return RocketMQ's code and text for a message that the timer refuses. Source: SendMessageProcessor."""
     if status is PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL:
         most_ms = settings.max_delay_s * 1000
         return Refusal(

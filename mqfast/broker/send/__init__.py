@@ -1,1 +1,1 @@
-"""send: see docs/architecture.md."""
+"""Sends: single messages, batches, replies, and the wait until a message is committed."""

@@ -1,7 +1,7 @@
-"""Waiting in the event loop until a part of the log is safe: on this disk, or at slaves.
+"""Waits in the event loop until a part of the log is committed: flushed to this disk, or acknowledged by slaves.
 
-All requests of one kind share one watch, which is told once a sync or once a report of a slave. It must never block the
-loop, and never sync by itself. Source: GroupCommitService, GroupTransferService.
+All requests of a kind share one watch, notified once per flush or per acknowledgement. No wait blocks the loop, and
+none flushes. Source: GroupCommitService, GroupTransferService.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["FlushWaiter", "Outcome", "ReplicaWaiter"]
 
 
 Outcome = bool | MqfastError
-"""Of a wait: in time; not in time; the store can promise nothing more."""
+"""Of a wait: in time; timed out; the failure of the store."""
 
 
 class _Waiting(NamedTuple):
@@ -41,42 +41,42 @@ def _settle(future: asyncio.Future[bool], outcome: Outcome) -> None:
 
 
 class _Waits:
-    """Who waits for which physical offset.
+    """The requests that wait for a physical offset.
 
-    Args: timeout_s: how long a request waits at most.
+    Args: timeout_s: the longest wait of a request.
     Thread: that of the event loop.
     """
 
     def __init__(self, timeout_s: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._timeout_s = timeout_s
-        self._waiting: deque[_Waiting] = deque()  # puts come from this loop only, so ends and deadlines both grow
+        self._waiting: deque[_Waiting] = deque()  # puts are made in this loop only: offsets and deadlines ascend
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def set_timeout(self, timeout_s: float) -> None:
-        """So long a request waits from now on, also one that waits already."""
+        """Set the timeout of later requests, and shorten the wait of requests that wait already."""
         if timeout_s == self._timeout_s:
             return
         self._timeout_s = timeout_s
         latest_s = self._loop.time() + timeout_s
-        self._waiting = deque(one._replace(deadline_s=min(one.deadline_s, latest_s)) for one in self._waiting)
+        self._waiting = deque(wait._replace(deadline_s=min(wait.deadline_s, latest_s)) for wait in self._waiting)
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_at(self._waiting[0].deadline_s, self._time_is_over) if self._waiting else None
 
     def when(self, end_offset: int, notify: Callable[[Outcome], object]) -> None:
-        """Call ``notify`` once, in this loop and perhaps within the call. Args: notify: it must not raise."""
+        """Call ``notify`` once, in this loop and perhaps within the call. Args: notify: must not raise."""
         self._waiting.append(_Waiting(end_offset, self._loop.time() + self._timeout_s, notify))
         if self._timer is None:
             self._timer = self._loop.call_later(self._timeout_s, self._time_is_over)
 
     def wait(self, end_offset: int) -> asyncio.Future[bool]:
-        """A future of whether the log is safe up to this offset in time: False where the time is over.
+        """Return a future: True once the log is committed up to this offset, False after the timeout.
 
-        It raises FlushError or StoreClosed where the store can promise nothing more.
+        The future raises FlushError or StoreClosed after a failure of the store.
         """
         future: asyncio.Future[bool] = self._loop.create_future()
         self.when(end_offset, partial(_settle, future))
@@ -84,8 +84,8 @@ class _Waits:
 
     def _tell(self, reached: int, error: MqfastError | None = None) -> None:
         while self._waiting and (error is not None or self._waiting[0].end_offset <= reached):
-            one = self._waiting.popleft()
-            one.notify(True if one.end_offset <= reached or error is None else error)
+            waiting = self._waiting.popleft()
+            waiting.notify(True if waiting.end_offset <= reached or error is None else error)
 
     def _time_is_over(self) -> None:
         now = self._loop.time()
@@ -94,7 +94,7 @@ class _Waits:
         self._timer = self._loop.call_at(self._waiting[0].deadline_s, self._time_is_over) if self._waiting else None
 
     def close(self) -> None:
-        """Who still waits hears that time is over."""
+        """End all waits as timed out."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -103,9 +103,9 @@ class _Waits:
 
 
 class FlushWaiter(_Waits):
-    """Requests that are answered when their messages are on disk.
+    """Requests that are answered once their messages are on disk.
 
-    Args: timeout_s: how long a request waits at most (RocketMQ: syncFlushTimeout).
+    Args: timeout_s: the longest wait of a request (RocketMQ: syncFlushTimeout).
     Thread: that of the event loop.
     """
 
@@ -114,7 +114,7 @@ class FlushWaiter(_Waits):
         self._watch = engine.watch_flushed(self._from_the_flush_thread)
 
     def when(self, end_offset: int, notify: Callable[[Outcome], object]) -> None:
-        """As of any wait."""
+        """Call ``notify`` once, as in the base class."""
         super().when(end_offset, notify)
         self._watch.want(end_offset)
 
@@ -123,15 +123,15 @@ class FlushWaiter(_Waits):
             self._loop.call_soon_threadsafe(self._tell, flushed, error)
 
     def close(self) -> None:
-        """Hear no more of the store; who still waits hears that time is over."""
+        """Stop watching the store; end all waits as timed out."""
         self._watch.close()
         super().close()
 
 
 class ReplicaWaiter(_Waits):
-    """Requests that are answered when as many slaves as needed have their messages.
+    """Requests that are answered once the required number of slaves has their messages.
 
-    Args: acks: told by the slaves' connections, in this loop; wake: sends to slaves at once.
+    Args: acks: notified by the slaves' connections, in this loop; wake: sends to slaves at once.
     Thread: that of the event loop.
     """
 
@@ -143,16 +143,16 @@ class ReplicaWaiter(_Waits):
         acks.watch(self._tell)
 
     def is_possible(self, end_offset: int, max_gap_bytes: int) -> bool:
-        """Are as many slaves near as are needed?"""
+        """Return True if the required number of slaves is within the gap."""
         return self._acks.in_sync(end_offset, max_gap_bytes) >= self._acks.needed
 
     def when(self, end_offset: int, notify: Callable[[Outcome], object]) -> None:
-        """As of any wait."""
+        """Call ``notify`` once, as in the base class; at once for an acknowledged offset."""
         if self._acks.acked >= end_offset:
             notify(True)
             return
         super().when(end_offset, notify)
-        if not self._is_woken:  # behind whatever else this turn of the loop puts
+        if not self._is_woken:  # after other puts of the same loop iteration
             self._is_woken = True
             self._loop.call_soon(self._send_now)
 
@@ -161,6 +161,6 @@ class ReplicaWaiter(_Waits):
         self._wake()
 
     def close(self) -> None:
-        """Hear no more of slaves; who still waits hears that time is over."""
+        """Stop watching slaves; end all waits as timed out."""
         self._acks.unwatch(self._tell)
         super().close()

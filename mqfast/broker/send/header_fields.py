@@ -1,7 +1,4 @@
-"""Fields of request headers, read by name and kind.
-
-Room: broker. It must never know a request.
-"""
+"""Fields of request headers, read by name and type."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ _LONG_DIGITS = 19
 
 
 def text(request: RemotingCommand, name: str) -> str:
-    """A text that must be there. Raises: FieldError."""
+    """Return a required text. Raises: FieldError."""
     value = request.ext_fields.get(name)
     if value is None or value == "":
         raise FieldError(name, "a value", "none")
@@ -24,7 +21,7 @@ def text(request: RemotingCommand, name: str) -> str:
 
 
 def whole(request: RemotingCommand, name: str, default: int | None = None) -> int:
-    """A whole number; without a default it must be there. Raises: FieldError."""
+    """Return a whole number, required unless there is a default. Raises: FieldError."""
     value = request.ext_fields.get(name)
     if value is None or value == "":
         if default is None:
@@ -40,5 +37,5 @@ def whole(request: RemotingCommand, name: str, default: int | None = None) -> in
 
 
 def flag(request: RemotingCommand, name: str) -> bool:
-    """Is it ``true``? False where it is not there."""
+    """Return True if the field is ``true``; False without the field."""
     return str(request.ext_fields.get(name, "")).lower() == "true"

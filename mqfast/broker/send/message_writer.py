@@ -1,8 +1,7 @@
-"""Storing a message: the one way by which every part of the broker does it.
+"""Storing of messages, for all parts of the broker; the outcomes of the store become RocketMQ's codes and texts.
 
-A message that is to come later is given its other topic first (``deferrals``). The store's outcomes become RocketMQ's
-codes and texts here, and nowhere else. It must never block the event loop: what waits for the disk awaits.
-Source: HookUtils.handleScheduleMessage, SendMessageProcessor.handlePutMessageResult.
+A delayed message gets another topic first (``deferrals``). Waits for the disk are awaited, and never block the event
+loop. Source: HookUtils.handleScheduleMessage, SendMessageProcessor.handlePutMessageResult.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ T = TypeVar("T")
 
 
 class MessageRecord:
-    """One message on its way into the store; ``properties`` are the bytes of the property string."""
+    """A message to be stored; ``properties`` are the bytes of the property string."""
 
     __slots__ = (
         "body",
@@ -85,7 +84,7 @@ class MessageRecord:
         self.prepared_transaction_offset = prepared_transaction_offset
 
     def with_topic(self, topic: str, queue_id: int, properties: bytes) -> MessageRecord:
-        """The same message in another place, with other properties."""
+        """Return the same message for another topic and queue, with other properties."""
         return MessageRecord(
             topic,
             queue_id,
@@ -101,14 +100,14 @@ class MessageRecord:
 
 
 class Refusal(NamedTuple):
-    """A message that is not stored, and why."""
+    """The code and the reason of a message that is not stored."""
 
     code: int
     remark: str
 
 
 class Stored(NamedTuple):
-    """How it went: RocketMQ's code, its remark, and where the message is, if it was stored."""
+    """The outcome of a put: RocketMQ's code and remark, and the position of the message if stored."""
 
     code: int
     remark: str | None
@@ -127,10 +126,10 @@ class ArrivalListener(Protocol):
 
 
 class DelayHook(Protocol):
-    """Gives messages that are to come later their other topic."""
+    """Replaces the topic of delayed messages."""
 
     def defer(self, record: MessageRecord, now_ms: int) -> MessageRecord | Refusal | None:
-        """The record to store instead; a refusal; None: the message is none of its own."""
+        """Return the record to store instead; a refusal; None if the message is not delayed."""
 
 
 _Source = Literal["disk", "replicas"]
@@ -204,7 +203,7 @@ class CommitWait(Generic[T]):
         if isinstance(disk, MqfastError):
             return writer.failed(disk)
         if writer.right is not None and not writer.right.is_valid():
-            # The message may be in this log alone: another broker may be the master by now.
+            # The message may be in this log only: another broker may be the master by now.
             return writer.failed(NotMaster(writer.right.reason))
         if self._replica_code:
             return self._stored._replace(code=self._replica_code)
@@ -214,12 +213,11 @@ class CommitWait(Generic[T]):
 class MessageWriter:
     """Stores messages.
 
-    Args: store_host: address and port of the broker, 8 or 20 bytes; sync_flush: answers wait for the disk; arrivals: is
-        notified of a message in a queue with held pulls.
-    Attributes: ``deferrals``: called in order; ``replicated``: where answers wait for slaves as well;
-        ``max_gap_bytes``: a slave that is further behind counts as absent (RocketMQ: haMaxGapNotInSync);
-        ``disk``, ``sync_flush``: where answers wait for the disk, and whether they do;
-        ``fenced``: why this master takes no messages any more; ``right``: under fail-over, whether it may take some.
+    Args: store_host: address and port of the broker, 8 or 20 bytes; sync_flush: responses wait for the disk; arrivals:
+        notified of a message in a queue with held pulls; right: the lease, under fail-over.
+    Attributes: ``deferrals``: called in order; ``replicated``: set if responses wait for slaves, too;
+        ``max_gap_bytes``: a slave further behind counts as absent (RocketMQ: haMaxGapNotInSync); ``disk``: where
+        responses wait for the disk, with ``sync_flush``; ``fenced``: reason why this master refuses messages.
     Thread: that of the event loop.
     """
 
@@ -256,10 +254,10 @@ class MessageWriter:
         self._log = LogLimit(logger)
 
     def put(self, record: MessageRecord) -> PutResult:
-        """Store a record as it is, without waiting for the disk. Raises: NotMaster, as ``Engine.put_encoded``."""
+        """Store a record unchanged, without waiting for the disk. Raises: NotMaster, as ``Engine.put_encoded``."""
         if self.right is not None:
             self.right.check()
-        began = perf_counter()
+        start_s = perf_counter()
         result = self._engine.put_encoded(
             record.topic.encode(),
             record.queue_id,
@@ -274,7 +272,7 @@ class MessageWriter:
             record.prepared_transaction_offset,
             False,
         )
-        took_s = perf_counter() - began
+        took_s = perf_counter() - start_s
         if took_s >= 0.001:
             self._stats.put_took(took_s * 1000)
         self._tell(record.topic, record.queue_id)
@@ -285,17 +283,17 @@ class MessageWriter:
             self._notify((topic, queue_id))
 
     def deferred(self, record: MessageRecord) -> MessageRecord | Refusal:
-        """The record as it is to be stored now."""
+        """Return the record to store now: the parked hook of a delayed message."""
         kind = record.sys_flag & _TRANSACTION_MASK
         if self.deferrals and kind not in (PREPARED, ROLLBACK):
-            for one in self.deferrals:
-                other = one.defer(record, self._now_ms())
-                if other is not None:
-                    return other
+            for hook in self.deferrals:
+                parked = hook.defer(record, self._now_ms())
+                if parked is not None:
+                    return parked
         return record
 
     def write(self, record: MessageRecord) -> Stored:
-        """Store a message, later ones too, without waiting for the disk."""
+        """Store a message, parked if delayed, without waiting for the disk."""
         other = self.deferred(record)
         if isinstance(other, Refusal):
             return Stored(other.code, other.remark, None)
@@ -339,7 +337,7 @@ class MessageWriter:
         return Stored(0, None, result)
 
     def must_wait(self, properties: bytes) -> bool:
-        """Does the answer wait for the disk, for slaves, or for a last look at the lease?
+        """Return True if the response waits for the disk, for slaves, or for a check of the lease.
 
         Source: Message.isWaitStoreMsgOK.
         """
@@ -351,23 +349,24 @@ class MessageWriter:
         return at < 0 or properties[at + len(_NO_WAIT) :].partition(b"\x02")[0].lower() == b"true"
 
     async def durable(self, stored: Stored) -> Stored:
-        """Wait until a stored message is on disk, and at slaves, as the settings want it.
+        """Wait until a stored message is on disk and at slaves, as the settings require.
 
-        Its code becomes FLUSH_DISK_TIMEOUT or FLUSH_SLAVE_TIMEOUT where that takes too long, SLAVE_NOT_AVAILABLE where
-        there are too few slaves. Source: CommitLog.handleDiskFlushAndHA.
+        The code becomes FLUSH_DISK_TIMEOUT or FLUSH_SLAVE_TIMEOUT after a timeout, SLAVE_NOT_AVAILABLE with too few
+        slaves.
+        Source: CommitLog.handleDiskFlushAndHA.
         """
         return stored if stored.result is None else await self.on_committed(stored, _as_it_is)
 
     async def durable_to(self, end_offset: int) -> Stored:
-        """As ``durable``, for what is stored up to a physical offset."""
+        """Wait as ``durable`` for the log up to a physical offset."""
         return await self.on_committed(Stored(0, None, None), _as_it_is, end_offset)
 
     def on_committed(
         self, stored: Stored, make: Callable[[Stored], T], end_offset: int | None = None
     ) -> asyncio.Future[T]:
-        """A future of ``make(stored)``, called when the message is safe or cannot become so; see ``durable``.
+        """Return a future of ``make(stored)``, called once the message is committed or has failed; see ``durable``.
 
-        Args: end_offset: where what was stored ends; without it, ``stored`` has a result that says so.
+        Args: end_offset: end of the stored messages; None: taken from the result of ``stored``.
         """
         if end_offset is None:
             assert stored.result is not None
@@ -377,12 +376,14 @@ class MessageWriter:
         return wait.future
 
     async def stored(self, record: MessageRecord) -> Stored:
-        """Store a message and wait for the disk where the settings and the message say so."""
+        """Store a message and wait for the disk if the settings and the message require that."""
         done = self.write(record)
         return await self.durable(done) if done.result is not None and self.must_wait(record.properties) else done
 
     def failed(self, error: MqfastError) -> Stored:
-        """RocketMQ's code and words for a put that failed; the cause is logged, at most once a minute for a kind."""
+        """Return RocketMQ's code and text for a failed put; logs the cause, at most once a minute per class of
+        error.
+        """
         self._stats.put_failed()
         if self.fenced is not None and isinstance(error, NotMaster):
             error = NotMaster(self.fenced)
@@ -392,7 +393,7 @@ class MessageWriter:
 
 
 def end_of(result: PutResult | BatchResult) -> int:
-    """The physical offset behind what was stored."""
+    """Return the physical offset after the stored messages."""
     end = getattr(result, "end_offset", None)
     return result.physical_offset + result.size if end is None else end  # type: ignore[union-attr]
 
@@ -402,7 +403,7 @@ def _as_it_is(stored: Stored) -> Stored:
 
 
 def failure(error: MqfastError, max_message_bytes: int, disk_use: Callable[[], str]) -> Stored:
-    """RocketMQ's code and words for a put that failed."""
+    """Return RocketMQ's code and text for a failed put."""
     if isinstance(error, MessageIllegal):
         remark = (
             "the message is illegal, maybe msg body or properties length not matched. msg body length limit "

@@ -1,6 +1,6 @@
-"""Request and reply: a consumer's answer (324, 325) is pushed to the producer that asked (326), and stored.
+"""Request and reply: a consumer's reply (324, 325) is pushed to the requesting producer (326), and stored.
 
-Room: broker. It must never tell a consumer that the answer arrived when it did not. Source: ReplyMessageProcessor.
+The consumer gets success only if the producer has accepted the reply. Source: ReplyMessageProcessor.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = ["ReplyMessage"]
 _REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
 _PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
 _PUSH_TIMEOUT_MS: Final = 10_000
-_UNSENT_MAX: Final = 8 << 20  # a producer that does not read gets no more: what was pushed stays in memory
+_UNSENT_MAX: Final = 8 << 20  # limit for a producer that does not read: unsent replies stay in memory
 _COMPRESSION: Final = 1 | 0x700
 
 
 class ReplyMessage:
     """Serves 324 and 325.
 
-    Args: send: knows which topics may be sent to. Thread: that of the event loop.
+    Args: send: checks the topics. Thread: that of the event loop.
     """
 
     def __init__(self, context: BrokerContext, send: SendProcessor) -> None:
@@ -41,18 +41,18 @@ class ReplyMessage:
         self._log = LogLimit(logging.getLogger("mqfast.broker"))
 
     def register(self, processors: Processors) -> None:
-        """Replies wait for clients, and so in a lane of their own."""
+        """Register the handlers, with a limit of their own, since replies wait for clients."""
         codes = (RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
         processors.register(codes, self.reply, ConcurrencyLimit("reply", concurrency=10_000))
 
     def start(self) -> None:
-        """Nothing runs by the clock."""
+        """Do nothing: no periodic work."""
 
     async def stop(self) -> None:
-        """Nothing runs by the clock."""
+        """Do nothing: no periodic work."""
 
     async def reply(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """324, 325. Raises: FieldError, CallRefused, MessageIllegal."""
+        """Serve 324, 325. Raises: FieldError, CallRefused, MessageIllegal."""
         context = self._context
         config = context.config
         header = send_header(request)
@@ -99,7 +99,7 @@ class ReplyMessage:
     async def _push(
         self, channel: Channel, request: RemotingCommand, header: SendHeader, pairs: dict[str, str]
     ) -> str | None:
-        """Push the reply to the client that asked. Returns: what went wrong, in RocketMQ's words; None: nothing."""
+        """Push the reply to the requesting client. Returns: RocketMQ's text of a failure, else None."""
         context = self._context
         client = pairs.get(_REPLY_TO_CLIENT)
         if client is None:

@@ -1,7 +1,7 @@
-"""A message of the log stored once more, under the topic that the rules of delays and timers give.
+"""Storing a message of the log once more, under the topic that delay levels and timers determine.
 
-Room: broker. It must never copy a body, and never wait for the disk. Source: MessageStore.putMessage with a
-MessageExtBrokerInner that was made of a stored message.
+Neither copies the body nor waits for the disk. Source: MessageStore.putMessage with a MessageExtBrokerInner that was
+made of a stored message.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["MessageCopy", "get_by_offset", "put_copy", "status_of"]
 
 
 class MessageCopy(NamedTuple):
-    """How it went: the status, and where the message is, if it was stored; ``refusal``: by a timer."""
+    """The outcome: status, topic, position if stored; ``refusal``: of a timer."""
 
     status: PutMessageStatus
     topic: str
@@ -40,7 +40,7 @@ class MessageCopy(NamedTuple):
 
 
 def get_by_offset(context: BrokerContext, physical_offset: int) -> StoredMessage | None:
-    """The whole message that starts at a physical offset; None: there is none."""
+    """Return the message that starts at a physical offset; None if there is none."""
     try:
         return context.engine.log.message(physical_offset, True)
     except (OffsetError, CorruptFile):
@@ -63,8 +63,9 @@ def put_copy(
 ) -> MessageCopy:
     """Store a message once more.
 
-    Args: source: of the log; ``pairs``: its new properties; sys_flag, reconsume_times, store_host: None for those of
-    the message; when_parked: the properties where a delay or a timer takes the message; may_be_parked: may they?
+    Args: source: of the log; pairs: the new properties; sys_flag, reconsume_times, store_host: None: those of the
+    message; when_parked: the properties if a delay or a timer parks the message; may_be_parked: False: no delay
+    applies.
     """
     kept = source.sys_flag if sys_flag is None else sys_flag
     again = source.reconsume_times if reconsume_times is None else reconsume_times
@@ -103,7 +104,7 @@ def put_copy(
 
 
 def status_of(error: MqfastError) -> PutMessageStatus:
-    """The status that RocketMQ has for a put that failed so."""
+    """Return RocketMQ's status for a failed put."""
     if isinstance(error, PropertiesTooLong):
         return PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
     if isinstance(error, MessageIllegal):

@@ -1,7 +1,7 @@
-"""Sends: one message (10, 310) and a batch (320).
+"""Sends: single messages (10, 310) and batches (320).
 
-A message without delay and transaction is stored within the call, and answered there where nothing has to wait for the
-disk or for slaves. It must never copy a body, and never answer a stored message with an error.
+A message without delay and transaction is stored within the call, and answered at once unless the response waits for
+the disk or for slaves. No body is copied, and a stored message is never answered with an error.
 Source: SendMessageProcessor, AbstractSendMessageProcessor.
 """
 
@@ -58,11 +58,11 @@ _STORED: Final = Stored(0, None, None)
 PrepareHook = Callable[[MessageRecord], MessageRecord]
 """Makes a half message of a record (transactions)."""
 RecallHandle = Callable[[MessageRecord], str | None]
-"""The handle by which a delayed message can be recalled; None: it has none."""
+"""Returns the handle by which a delayed message can be recalled; None without a handle."""
 
 
 def value_of(properties: bytes, name: bytes) -> bytes | None:
-    """The value of a property in a property string; None: it is not there."""
+    """Return the value of a property in a property string; None without the property."""
     key = name + b"\x01"
     at = properties.find(key)
     while at > 0 and properties[at - 1] != 2:
@@ -71,16 +71,18 @@ def value_of(properties: bytes, name: bytes) -> bytes | None:
 
 
 def without(properties: bytes, name: bytes) -> bytes:
-    """A property string without a property."""
+    """Return a property string without a property."""
     if name not in properties:
         return properties
-    return b"".join(one + b"\x02" for one in properties.split(b"\x02") if one and not one.startswith(name + b"\x01"))
+    return b"".join(
+        pair + b"\x02" for pair in properties.split(b"\x02") if pair and not pair.startswith(name + b"\x01")
+    )
 
 
 class SendRequest(NamedTuple):
     """A send whose topic and queue are known.
 
-    ``sys_flag``: with the bits of the topic; ``properties``: as they are stored, with those that the broker adds.
+    ``sys_flag``: with the bits of the topic; ``properties``: to store, with the properties that the broker adds.
     """
 
     request: RemotingCommand
@@ -110,8 +112,8 @@ class SendRequest(NamedTuple):
 class SendProcessor:
     """Serves 10, 310 and 320.
 
-    Args: prepare: makes half messages; recall_handle: see RecallHandle; arrivals: is notified of a message in a queue
-        with held pulls.
+    Args: prepare: makes half messages; recall_handle: see RecallHandle; arrivals: notified of a message in a queue with
+        held pulls.
     Thread: that of the event loop.
     """
 
@@ -136,7 +138,7 @@ class SendProcessor:
             f"\x02CLUSTER\x01{config['brokerClusterName']}\x02"
         ).encode()
         self._answer_fields: Final = {"MSG_REGION": config["regionId"], "TRACE_ON": str(config["traceOn"]).lower()}
-        self._ids = UniqueIds(context.store_host[:-4])  # the address of its records
+        self._ids = UniqueIds(context.store_host[:-4])  # the address in stored records
         self._id_prefix: Final = context.store_host.hex().upper()
         self._path = SendPath(
             context.engine.put_encoded,
@@ -152,7 +154,7 @@ class SendProcessor:
         context.topics.on_change.append(self.topics_changed)
 
     def register(self, processors: Processors) -> None:
-        """Sends have a lane of their own."""
+        """Register the handlers; sends have a limit of their own."""
         config = self._context.config
         lane = ConcurrencyLimit(
             "send",
@@ -164,27 +166,27 @@ class SendProcessor:
         processors.register(codes, self.send, lane)
 
     def start(self) -> None:
-        """Nothing runs by the clock."""
+        """Do nothing: no periodic work."""
 
     async def stop(self) -> None:
-        """Nothing runs by the clock."""
+        """Do nothing: no periodic work."""
 
     def settings_changed(self) -> None:
-        """The short way is for a broker that takes every message, and has no lease to look at before each."""
+        """Open the fast path if the broker accepts all messages, and has no lease to check before each put."""
         self._path.is_open = self._writer.right is None and not self._is_refusing
         self._path.waits = self._writer.must_wait(b"")
         self._path.routes.clear()
 
     def topics_changed(self, topics: Collection[str]) -> None:
-        """What is known of these topics is looked up again; of all where none is named."""
+        """Drop the cached routes of these topics; of all topics for an empty list."""
         if not topics:
             self._path.routes.clear()
         for topic in topics:
             self._path.routes.pop(topic, None)
 
     def send(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | Awaitable[RemotingCommand]:
-        """10, 310, 320. Raises: FieldError, CallRefused."""
-        began = perf_counter()
+        """Serve 10, 310, 320. Raises: FieldError, CallRefused."""
+        start_s = perf_counter()
         try:
             answer = self._path.send(channel, request)
         except RemotingError:
@@ -194,7 +196,7 @@ class SendProcessor:
             return request.response(refused.code, remark=refused.remark)
         if answer is None:
             return self._send(channel, request)
-        took_s = perf_counter() - began
+        took_s = perf_counter() - start_s
         if took_s >= _SLOW_S:
             self._stats.put_took(took_s * 1000)
         if not self._path.waits:
@@ -240,7 +242,7 @@ class SendProcessor:
         return self._answer(request, record, done, unique)
 
     def channel_closed(self, channel: Channel) -> None:
-        """A connection is gone."""
+        """Forget a closed connection."""
         self._path.hosts.pop(channel, None)
 
     def _born_host(self, channel: Channel) -> bytes:
@@ -251,7 +253,7 @@ class SendProcessor:
                 self._path.hosts[channel] = host
         return host
 
-    # --- may it be stored? ---
+    # --- checks ---
 
     @property
     def _is_refusing(self) -> bool:
@@ -259,24 +261,25 @@ class SendProcessor:
         return config["startAcceptSendRequestTimeStamp"] > 0 or not config["brokerPermission"] & WRITE
 
     def _known_topic(self, header: SendHeader) -> SendTopic:
-        """The topic of a send, checked and kept until any topic changes. Raises: CallRefused."""
-        found = self.topic_of(header)
+        """Return the checked topic of a send, cached until topics change. Raises: CallRefused."""
+        config = self.topic_of(header)
         routes = self._path.routes
         if len(routes) >= _KNOWN_MAX:
             routes.clear()
         route = SendTopic(
             header.topic,
-            max(found.read_queue_nums, found.write_queue_nums),
-            found.write_queue_nums,
-            _MULTI_TAGS if found.is_multi_tag else 0,
-            not (found.is_batch_queue or header.topic.startswith(RETRY_PREFIX)),
+            max(config.read_queue_nums, config.write_queue_nums),
+            config.write_queue_nums,
+            _MULTI_TAGS if config.is_multi_tag else 0,
+            not (config.is_batch_queue or header.topic.startswith(RETRY_PREFIX)),
         )
         if self._context.topics.is_written(header.topic):
             routes[header.topic] = route
         return route
 
     def topic_of(self, header: SendHeader) -> TopicConfig:
-        """The topic of a send, made where it may be made. Raises: CallRefused with RocketMQ's code and words.
+        """Return the topic of a send; creates the topic where allowed. Raises: CallRefused with RocketMQ's code and
+        text.
 
         Source: AbstractSendMessageProcessor.msgCheck.
         """
@@ -320,7 +323,7 @@ class SendProcessor:
         return made
 
     def _as_dead_letter(self, request: RemotingCommand, header: SendHeader, record: MessageRecord) -> None:
-        """A message that a consumer sends back by itself: a dead letter where its retries are over.
+        """Make a dead letter of a message that a consumer sends back by a send, after the last retry.
 
         Source: SendMessageProcessor.handleRetryAndDLQ.
         """
@@ -328,10 +331,10 @@ class SendProcessor:
         group = self._context.groups.get(name)
         if group is None:
             raise CallRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}")
-        most = int(group.get("retryMaxTimes", 16))
+        max_retries = int(group.get("retryMaxTimes", 16))
         if request.version >= _HONOURS_RECONSUME_MAX and header.max_reconsume_times is not None:
-            most = header.max_reconsume_times
-        if header.reconsume_times > most or self._context.locks.is_orderly(name):
+            max_retries = header.max_reconsume_times
+        if header.reconsume_times > max_retries or self._context.locks.is_orderly(name):
             record.topic = dlq_topic(name)
             record.queue_id = 0
             record.properties = without(record.properties, b"DELAY") + b"DELAY\x01-1\x02"
@@ -406,7 +409,7 @@ class SendProcessor:
         )
 
     def _send_once(self, send: SendRequest, span: str, is_batch: bool) -> RemotingCommand | Awaitable[RemotingCommand]:
-        """Rows that are stored once: a batch, or one delayed message."""
+        """Store rows with exactly-once semantics: a batch, or a delayed message."""
         header, properties = send.header, b"" if is_batch else send.properties
         is_dead = header.topic.startswith(DLQ_PREFIX)
         if not send.topic.is_plain or is_dead or header.queue_id < 0 or value_of(properties, b"TRAN_MSG") is not None:
@@ -424,8 +427,8 @@ class SendProcessor:
         return self._once.send(send.request, span, header.topic, send.queue_id, properties, put)
 
     def _has_batch_queues(self, topic: str) -> bool:
-        found = self._context.topics.get(topic)
-        return found is not None and found.is_batch_queue
+        config = self._context.topics.get(topic)
+        return config is not None and config.is_batch_queue
 
     def _when_durable(
         self,
@@ -437,7 +440,7 @@ class SendProcessor:
     ) -> Awaitable[RemotingCommand]:
         return self._writer.on_committed(done, lambda safe: self._answer(request, record, safe, unique, more))
 
-    # --- the answer ---
+    # --- the response ---
 
     def _answer(
         self,
@@ -472,10 +475,10 @@ class SendProcessor:
 
 
 def _with_code(request: RemotingCommand, answer: RemotingCommand, safe: Stored) -> RemotingCommand:
-    """The answer of a message that is stored, now that it is known how safe it is."""
+    """Return the response of a stored message, with the code of the commit."""
     if not safe.code:
         return answer
-    if safe.remark is not None:  # the store, or the lease, promises nothing any more
+    if safe.remark is not None:  # the store or the lease has failed
         return request.response(safe.code, remark=safe.remark)
     return request.response(safe.code, answer.ext_fields)
 
@@ -485,7 +488,7 @@ def _forbidden(topic: str) -> CallRefused:
 
 
 def _check_light_queues(properties: bytes) -> None:
-    """A message is put into every queue that INNER_MULTI_DISPATCH names, %LMQ% or not."""
+    """Check all queues of INNER_MULTI_DISPATCH, %LMQ% or not. Raises: CallRefused."""
     for topic in names.light_queues(properties):
         if is_of_the_broker(topic):
             raise _forbidden(topic)
@@ -497,7 +500,7 @@ def _level(properties: bytes) -> int:
 
 
 def host_bytes(channel: Channel) -> bytes:
-    """The address of a channel's peer, as a record has it."""
+    """Return the peer's address in the form of records."""
     host, port = channel.peer
     try:
         return parse_host(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
@@ -506,7 +509,7 @@ def host_bytes(channel: Channel) -> bytes:
 
 
 def inner_count(body: bytes | memoryview) -> int:
-    """How many messages a batch body holds. Raises: CallRefused for one that is cut short."""
+    """Return the number of messages in a batch body. Raises: CallRefused for a truncated message."""
     at = count = 0
     while at < len(body):
         size = int.from_bytes(body[at : at + 4], "big")
@@ -521,5 +524,5 @@ def inner_count(body: bytes | memoryview) -> int:
 
 
 def when_text(ms: int) -> str:
-    """A time as RocketMQ's texts show it."""
+    """Return a time in the format of RocketMQ's texts."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000)) + f":{ms % 1000:03d}"

@@ -1,1 +1,1 @@
-"""transaction: see docs/architecture.md."""
+"""Transactions of a broker: half messages, ends, checks, recovery."""

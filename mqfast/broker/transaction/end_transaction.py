@@ -1,8 +1,7 @@
-"""37: a producer ends a transaction, or says how it ended. A committed message goes to its topic, and a mark says that
-the half message has ended.
+"""37: a producer ends a transaction, or reports the state of a checked transaction.
 
-Room: broker. It must never commit a transaction twice, and never mark one as ended whose message is not stored. Source:
-EndTransactionProcessor.
+A committed message is stored in its topic, and a mark ends the half message. No transaction is committed twice, and no
+transaction is marked before the message is stored. Source: EndTransactionProcessor.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _LATER: Final = (names.DELAY, "TIMER_")
 class EndTransaction:
     """Serves 37.
 
-    Args: halves: which transactions are open. Thread: that of the event loop.
+    Args: open_transactions: the open half messages. Thread: that of the event loop.
     """
 
     def __init__(self, context: BrokerContext, open_transactions: OpenTransactions) -> None:
@@ -51,13 +50,15 @@ class EndTransaction:
     def end(
         self, channel: Channel, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
-        """37. Raises: FieldError, CallRefused. Returns: None for what RocketMQ does not answer: a state not known."""
+        """Serve 37. Raises: FieldError, CallRefused. Returns: None for an unknown state, which RocketMQ does not
+        answer.
+        """
         if self._context.config.is_slave:
-            raise CallRefused(ResponseCode.SLAVE_NOT_AVAILABLE, "")  # its log is its master's: there is no mark
+            raise CallRefused(ResponseCode.SLAVE_NOT_AVAILABLE, "")  # a slave cannot store a mark
         log = self._context.engine.log
         place = whole(request, "commitLogOffset")
         needed = max(place + 1, self._halves.stored_again_end)
-        # With sync flush, or a pool of buffers, a producer may be faster than the disk.
+        # With sync flush, or with a transient store pool, a producer may be faster than the disk.
         if log.readable < needed <= log.written:
             return self._end_later(needed, channel, request)
         return self._end(channel, request)
@@ -91,7 +92,7 @@ class EndTransaction:
         newest = self._halves.newest(half)
         if newest is None:
             raise CallRefused(ResponseCode.SYSTEM_ERROR, "The transaction has ended already")
-        if newest != offset:  # a check has stored it once more since
+        if newest != offset:  # a check has stored the half message once more since
             other = self._halves.read(newest)
             if other is None:
                 raise CallRefused(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
@@ -103,13 +104,13 @@ class EndTransaction:
         return request.response()
 
     def _is_too_late(self, half: StoredMessage, pairs: dict[str, str]) -> bool:
-        """Is the time over that the producer asked for? Then a check decides."""
+        """Return True after the time that the producer asked for; then a check decides."""
         wanted = pairs.get(names.CHECK_IMMUNITY_TIME_IN_SECONDS)
         if not wanted:
             return False
         seconds = java_number(wanted, _SECONDS_MAX)
-        least = int(self._context.config["transactionTimeOut"])
-        allowed = least if seconds is None else max(seconds * 1000, least)
+        min_ms = int(self._context.config["transactionTimeOut"])
+        allowed = min_ms if seconds is None else max(seconds * 1000, min_ms)
         return self._context.now_ms() - half.born_timestamp > allowed
 
     def _commit(self, half: StoredMessage, pairs: dict[str, str]) -> None:
@@ -128,14 +129,14 @@ class EndTransaction:
             raise CallRefused(*self._failure(again.status))
 
     def _failure(self, status: PutMessageStatus) -> tuple[int, str]:
-        """RocketMQ's code and words. Source: EndTransactionProcessor.sendFinalMessage."""
+        """Return RocketMQ's code and text. Source: EndTransactionProcessor.sendFinalMessage."""
         if status is PutMessageStatus.CREATE_MAPPED_FILE_FAILED:
             return ResponseCode.SYSTEM_ERROR, "Create mapped file failed."
         if status in (PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED):
-            most = self._context.store.config.max_message_bytes
+            max_bytes = self._context.store.config.max_message_bytes
             return ResponseCode.MESSAGE_ILLEGAL, (
                 "The message is illegal, maybe msg body or properties length not matched. msg body length limit "
-                f"{most}B, msg properties length limit 32KB."
+                f"{max_bytes}B, msg properties length limit 32KB."
             )
         if status is PutMessageStatus.SERVICE_NOT_AVAILABLE:
             return ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now."

@@ -1,7 +1,7 @@
-"""Records of transactions: half messages, their marks in the op queue, and what becomes of a half message.
+"""Records of transactions: half messages, and their marks in the op queue.
 
-Room: broker. It must never store anything. Properties have RocketMQ's names and order. Source:
-TransactionalMessageBridge, TransactionalMessageUtil, EndTransactionProcessor.endMessageTransaction.
+Only builds records. Properties have RocketMQ's names and order. Source: TransactionalMessageBridge,
+TransactionalMessageUtil, EndTransactionProcessor.endMessageTransaction.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ TRANSACTION_MASK: Final = 12
 COMMIT: Final = 8
 ROLLBACK: Final = 12
 OP_TAG: Final = "d"
-# The order is that of a table with 16 buckets, which the broker makes itself.
+# The order is that of a table with 16 buckets, as the broker creates one.
 OP_PROPERTIES: Final = names.encode({names.WAIT: True, names.TAGS: OP_TAG}, buckets=16)
-# RocketMQ writes no mark for a half message that it stores once more; it reads ours as any other, and goes on behind.
+# RocketMQ writes no mark for a half message that is stored once more, and reads such marks like all others.
 OP_MOVE_PROPERTIES: Final = OP_PROPERTIES + names.encode({names.REAL_TOPIC: HALF_TOPIC})
 _V1: Final = 0xDAA320A7
 _V2: Final = 0xDAA320AB
@@ -37,7 +37,7 @@ _SYS_FLAG_AT: Final = 36
 _BORN_HOST_V6, _STORE_HOST_V6 = 16, 32
 _LONG_MAX: Final = 2**63 - 1
 Key = tuple[str, str]
-"""Of a transaction: its topic, and its unique key, which its producer chose and others may choose as well."""
+"""Of a transaction: the topic, and the unique key, which is chosen by the producer and may collide."""
 
 
 def key_of(pairs: dict[str, str]) -> Key | None:
@@ -47,7 +47,7 @@ def key_of(pairs: dict[str, str]) -> Key | None:
 
 
 def half_of(record: MessageRecord) -> MessageRecord:
-    """The half message of a message that a producer prepares: readers of its topic do not see it yet."""
+    """Return the half message of a prepared message, which readers of the topic do not see yet."""
     pairs = names.decode(record.properties)
     if unique := pairs.get(names.UNIQ_KEY):
         pairs[names.TRANSACTION_ID] = unique
@@ -67,13 +67,13 @@ def half_of(record: MessageRecord) -> MessageRecord:
 
 
 def committed(pairs: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The properties of a half message that is committed: as it is stored now, and as a delay or timer parks it."""
+    """Return the properties of a committed half message: to store now, and to store if a delay or timer parks it."""
     now = {name: value for name, value in pairs.items() if name not in (names.REAL_TOPIC, names.REAL_QID)}
     return now, {name: value for name, value in now.items() if name != names.TRAN_MSG}
 
 
 def times_checked(pairs: dict[str, str]) -> int | None:
-    """How often the producer was asked; None: never; -1: the property is no number, as RocketMQ counts that."""
+    """Return the number of checks; None without checks; -1 for a property that is not a number, as in RocketMQ."""
     text = pairs.get(names.TRANSACTION_CHECK_TIMES)
     if text is None:
         return None
@@ -82,31 +82,31 @@ def times_checked(pairs: dict[str, str]) -> int | None:
 
 
 def checked(pairs: dict[str, str]) -> dict[str, str]:
-    """The properties of a half message that is asked for once more."""
+    """Return the properties of a half message after one more check."""
     times = times_checked(pairs)
     return {**pairs, names.TRANSACTION_CHECK_TIMES: str(1 if times is None else times + 1)}
 
 
 def op_body(offsets: Iterable[int]) -> bytes:
-    """The body of a mark: these half queue offsets are done with."""
+    """Return the body of a mark, which ends these half queue offsets."""
     return "".join([f"{offset}," for offset in offsets]).encode()
 
 
 def ended_offsets(op: StoredMessage) -> list[int]:
-    """The half queue offsets that a mark names; 4.x writes one of them, without the comma."""
+    """Return the half queue offsets of a mark; 4.x writes a single offset without the comma."""
     if op.tags != OP_TAG:
         return []
-    found = [java_number(text, _LONG_MAX) for text in str(op.body, "utf-8", "replace").split(",") if text]
-    return [offset for offset in found if offset is not None and offset >= 0]
+    numbers = [java_number(text, _LONG_MAX) for text in str(op.body, "utf-8", "replace").split(",") if text]
+    return [offset for offset in numbers if offset is not None and offset >= 0]
 
 
 def is_move(op: StoredMessage) -> bool:
-    """Does the mark name half messages that were stored once more, and whose transactions have not ended by that?"""
+    """Return True if the half messages of the mark were stored once more, so that their transactions have not ended."""
     return op.properties.get(names.REAL_TOPIC) == HALF_TOPIC
 
 
 def check_body(half: StoredMessage, pairs: dict[str, str], queue_offset: int, physical_offset: int) -> bytes:
-    """The body of a check (39): the message as a record, under its real topic, at the place of its newest half message.
+    """Return the body of a check (39): the record with the real topic, at the position of the newest half message.
 
     Args: pairs: the properties of the newest half message. Source: MessageDecoder.encode.
     """

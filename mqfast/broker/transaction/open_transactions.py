@@ -1,11 +1,11 @@
-"""Which half messages are open: what the half and the op queue say, kept in memory.
+"""The open half messages, by the half and the op queue, kept in memory.
 
-Room: broker. It must never end a transaction twice, never forget an open one, and never look at more than it needs.
-Source: TransactionalMessageServiceImpl, whose removeMap is made anew in each check.
+No transaction ends twice, and no open transaction is forgotten. RocketMQ rebuilds this table (removeMap) in each check.
+Source: TransactionalMessageServiceImpl.
 
-A half message ends when a mark in the op queue names it: it was committed, rolled back, given up, or stored once more
-for a check. RocketMQ writes no mark in the last case, so that a crash leaves it with two open half messages. The
-progress of both queues is that of the group CID_RMQ_SYS_TRANS: everything below is done with.
+A mark in the op queue ends a half message: the message was committed, rolled back, given up, or stored once more for a
+check. RocketMQ writes no mark in the last case, so that two half messages are open after a crash. The progress of both
+queues is the offset of the group CID_RMQ_SYS_TRANS: all offsets below have ended.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ _AT_ONCE: Final = 64
 class OpenTransactions:
     """The open half messages of a broker.
 
-    Attributes: ``progress``: every half queue offset below has ended; ``stored_again_end``: the physical offset behind
+    Attributes: ``progress``: every half queue offset below has ended; ``stored_again_end``: the physical offset after
     the last half message that was stored once more.
     Thread: that of the event loop.
     """
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
-        self._ended: set[int] = set()  # at or above the progress
-        self._marks: deque[tuple[int, int]] = deque()  # op queue offset, highest half queue offset that it names
+        self._ended: set[int] = set()  # offsets at or above the progress
+        self._marks: deque[tuple[int, int]] = deque()  # op queue offset, highest half queue offset of the mark
         self._again: dict[Key, int] = {}  # key -> offset of a half message that was stored once more
-        self._unwritten: list[int] = []  # ended, but the mark could not be stored
+        self._unwritten: list[int] = []  # ended, with a mark that could not be stored yet
         self._unwritten_moves: list[int] = []
         self._topics: dict[int, str] = {}  # of open half messages that were counted
         self._counted_end = 0
@@ -59,26 +59,27 @@ class OpenTransactions:
         self.stored_again_end = 0
         self._op_progress = 0
 
-    # --- what is open ---
+    # --- open transactions ---
 
     @property
     def end(self) -> int:
-        """Behind the last half message that readers see."""
+        """Return the offset after the last half message that readers see."""
         return self._context.store.max_offset(HALF_TOPIC, 0)
 
     @property
     def has_open(self) -> bool:
-        """Is any transaction open?"""
+        """Return True if a transaction is open."""
         return self.progress < self.end
 
     def is_open(self, offset: int) -> bool:
-        """Is the half message at this queue offset open?"""
+        """Return True if the half message at this queue offset is open."""
         return offset >= self.progress and offset not in self._ended
 
     def newest(self, half: StoredMessage) -> int | None:
-        """The queue offset by which an open transaction is known now; None: it has ended.
+        """Return the queue offset of the newest half message of an open transaction; None if the transaction has ended.
 
-        Args: half: any half message of it, since a check may have stored it once more; or what was given up.
+        Args: half: any half message of the transaction, since a check may have stored a newer one; or a given up
+        message.
         """
         offset = half.record_queue_offset
         if half.topic == HALF_TOPIC and self.is_open(offset):
@@ -87,13 +88,13 @@ class OpenTransactions:
         return None if key is None else self._again.get(key)
 
     def read(self, offset: int) -> StoredMessage | None:
-        """The half message at a queue offset; None: it is there no more."""
+        """Return the half message at a queue offset; None if the message was deleted."""
         return read_half(self._context, offset)
 
     async def count_by_topic(self) -> Counter[str]:
-        """How many half messages of each topic are open. Each one is read once; others are let in between."""
+        """Return the number of open half messages by topic. Each message is read once; other tasks run in between."""
         end = self.end
-        for offset in [one for one in self._topics if not self.is_open(one)]:
+        for offset in [counted for counted in self._topics if not self.is_open(counted)]:
             del self._topics[offset]
         for offset in range(max(self.progress, self._counted_end), end):
             if self.is_open(offset):
@@ -104,28 +105,28 @@ class OpenTransactions:
         self._counted_end = end
         return Counter(topic for offset, topic in self._topics.items() if self.is_open(offset))
 
-    # --- what ends ---
+    # --- ends ---
 
     def stored_again(self, key: Key | None, result: PutResult) -> None:
-        """A half message was stored once more, there."""
+        """Note that a half message was stored once more, at this position."""
         self.stored_again_end = result.physical_offset + result.size
         if key is not None:
             self._again[key] = result.queue_offset
 
     def end_all(self, offsets: Sequence[int], key: Key | None = None) -> None:
-        """These half messages have ended: mark them, at once.
+        """End these half messages, with marks stored at once.
 
-        Args: key: of a transaction that ended with them.
+        Args: key: of the transaction that ended.
         """
         self.forget(key, offsets)
         self._mark(offsets, self._unwritten)
 
     def moved_all(self, offsets: Sequence[int]) -> None:
-        """These half messages were stored once more, or elsewhere: mark them so that nobody takes that for an end."""
+        """Mark these half messages as stored once more, or elsewhere, which does not end their transactions."""
         self._mark(offsets, self._unwritten_moves)
 
     def forget(self, key: Key | None, offsets: Sequence[int]) -> None:
-        """A transaction ended with one of these: its older half messages lead nowhere."""
+        """Forget the key of a transaction that ended with one of these half messages."""
         if key is not None and self._again.get(key) in offsets:
             del self._again[key]
 
@@ -135,7 +136,7 @@ class OpenTransactions:
         self.write_marks()
 
     def write_marks(self) -> None:
-        """Store marks of what has ended; what cannot be stored now is in the next ones."""
+        """Store the pending marks; marks that cannot be stored now stay pending."""
         self._write(self._unwritten, OP_PROPERTIES)
         self._write(self._unwritten_moves, OP_MOVE_PROPERTIES)
         self._advance()
@@ -171,24 +172,29 @@ class OpenTransactions:
     # --- start ---
 
     def load(self) -> None:
-        """Learn from the queues what is open; once, before any request."""
+        """Load the open transactions from the queues; once, before any request."""
         self.progress = self._start(HALF_TOPIC)
         self._op_progress = self._start(OP_TOPIC)
-        found = find_open(self._context, self.progress, self._op_progress)
-        self._ended, self._marks, self._again = found.ended, found.marks, found.again
-        for offset, half in found.unmarked.items():
+        state = find_open(self._context, self.progress, self._op_progress)
+        self._ended, self._marks, self._again = state.ended, state.marks, state.again
+        for offset, half in state.unmarked.items():
             self.end_all([offset], key_of(half.properties))
         self._advance()
-        if found.open:
-            _log.info("%d transactions are open; the first is at half queue offset %d", len(found.open), self.progress)
+        if state.open:
+            _log.info("%d transactions are open; the first is at half queue offset %d", len(state.open), self.progress)
 
     def _start(self, topic: str) -> int:
         store = self._context.store
         noted = self._context.offsets.get(TRANSACTION_GROUP, topic, 0)
-        least, most = store.min_offset(topic, 0), store.max_offset(topic, 0)
-        start = min(max(noted, least), most)
+        low, high = store.min_offset(topic, 0), store.max_offset(topic, 0)
+        start = min(max(noted, low), high)
         if noted not in (-1, start):
             _log.warning(
-                "%s: offset %d is outside of the queue (%d to %d); it goes on at %d", topic, noted, least, most, start
+                "%s: offset %d is outside of the queue (%d to %d); it goes on at %d",
+                topic,
+                noted,
+                low,
+                high,
+                start,
             )
         return start

@@ -1,11 +1,11 @@
-"""Asks producers how their open transactions end (39), in rounds; gives up on those that nobody answers for.
+"""Asks producers for the state of open transactions (39), in rounds; gives up transactions without an answer.
 
-Room: broker. It must never hold the loop for longer than a turn, never ask about a young transaction, and never move on
-from a half message that is not stored elsewhere. Source: TransactionalMessageServiceImpl.check,
+A check does not block the loop for longer than a slice, asks about no young transaction, and passes a half message only
+after that message was stored elsewhere. Source: TransactionalMessageServiceImpl.check,
 AbstractTransactionalMessageCheckListener, DefaultTransactionalMessageCheckListener.
 
-A half message that is asked for is stored once more, with the count of its checks, so that the progress of the queue
-can move on. Its age is counted by the broker's clock from its first storing; RocketMQ trusts the producer's clock.
+A checked half message is stored once more, with the number of checks, so that the progress of the queue can advance.
+The broker's clock gives the age, from the first store time; RocketMQ trusts the producer's clock.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from mqfast.util.log_limit import LogLimit
 __all__ = ["TransactionCheck"]
 
 _TURN_S: Final = 0.002
-_ENDED_AT_ONCE: Final = 1024  # so many that have ended are passed between two looks at the clock
+_ENDED_AT_ONCE: Final = 1024  # ended half messages between two reads of the clock
 _TRIES: Final = 3
 _UNSENT_MAX: Final = 8 << 20  # a producer that does not read is asked later
 _HOUR_MS: Final = 3_600_000
@@ -45,7 +45,7 @@ _SECONDS_MAX: Final = 2**63 - 1
 
 
 class _Question(NamedTuple):
-    """What a producer is to be asked."""
+    """A check that a producer is to get."""
 
     half: StoredMessage
     pairs: dict[str, str]
@@ -55,7 +55,7 @@ class _Question(NamedTuple):
 class TransactionCheck:
     """The rounds of checks.
 
-    Args: halves: which transactions are open; clock: seconds that only grow, to end a turn by.
+    Args: open_transactions: the open half messages; clock: a monotonic clock in seconds, which ends a slice.
     Thread: that of the event loop.
     """
 
@@ -70,10 +70,10 @@ class TransactionCheck:
         self._clock = clock
         self._halves = open_transactions
         self._log = LogLimit(logging.getLogger("mqfast.broker"))
-        self._seen_end = 0  # half messages below were there before the last round
+        self._seen_end = 0  # half messages below existed before the last round
 
     async def round(self) -> int:
-        """Look at every open transaction once. Returns: how many producers were asked."""
+        """Check every open transaction once. Returns: the number of producers that were asked."""
         context, open_transactions = self._context, self._halves
         start_ms = context.now_ms()
         open_transactions.write_marks()
@@ -87,7 +87,7 @@ class TransactionCheck:
             if done:
                 open_transactions.moved_all(done)
             if questions and not await self._are_readable(questions):
-                break  # the next round asks
+                break  # left to the next round
             asked += sum(map(self._ask, questions))
             await asyncio.sleep(0)
             if next_offset is None:
@@ -98,7 +98,7 @@ class TransactionCheck:
     def _turn(
         self, offset: int, end: int, seen: int, start_ms: int, done: list[int], questions: list[_Question]
     ) -> int | None:
-        """Look at half messages for one turn. Returns: where to go on; None: the round is over."""
+        """Check half messages for one slice. Returns: the next offset; None at the end of the round."""
         until = self._clock() + _TURN_S
         while offset < end:
             is_open = self._halves.is_open(offset)
@@ -110,7 +110,7 @@ class TransactionCheck:
         return offset
 
     def _look(self, offset: int, seen: int, start_ms: int, done: list[int], questions: list[_Question]) -> bool:
-        """Look at one open half message. Returns: does the round go on behind it?"""
+        """Check an open half message. Returns: False ends the round."""
         half = self._halves.read(offset)
         if half is None:
             self._log.warning("gone", "the half message at queue offset %d cannot be read: it has ended", offset)
@@ -123,7 +123,7 @@ class TransactionCheck:
         if (times is not None and times >= config["transactionCheckMax"]) or start_ms - half.store_timestamp > kept_ms:
             return self._give_up(offset, half, pairs, done)
         if half.store_timestamp >= start_ms and offset >= seen:
-            return False  # too new; where the clock was set back, what an earlier round saw is not new
+            return False  # too new; after a clock change, half messages of an earlier round are not new
         age_ms = start_ms - self._first_stored_ms(half, pairs)
         wanted = pairs.get(names.CHECK_IMMUNITY_TIME_IN_SECONDS)
         seconds = java_number(wanted, _SECONDS_MAX) if wanted else None
@@ -140,16 +140,16 @@ class TransactionCheck:
         return True
 
     def _first_stored_ms(self, half: StoredMessage, pairs: dict[str, str]) -> int:
-        """When the transaction began: the store time of the half message that was moved, where it was moved."""
+        """Return the begin of the transaction: the store time of the first half message."""
         first = java_number(pairs.get(names.TRAN_PREPARED_QUEUE_OFFSET, ""), _SECONDS_MAX)
         if first is None or not 0 <= first < half.record_queue_offset:
             return half.store_timestamp
-        found = self._halves.read(first)
-        if found is None or key_of(found.properties) != key_of(pairs):
+        first_half = self._halves.read(first)
+        if first_half is None or key_of(first_half.properties) != key_of(pairs):
             return half.born_timestamp
-        return found.store_timestamp
+        return first_half.store_timestamp
 
-    # --- what becomes of a half message ---
+    # --- storing half messages again ---
 
     def _store(self, half: StoredMessage, pairs: dict[str, str]) -> MessageCopy:
         again = put_copy(self._context, half, HALF_TOPIC, 0, pairs, may_be_parked=False)
@@ -158,7 +158,7 @@ class TransactionCheck:
         return again
 
     def _is_left(self, offset: int, status: PutMessageStatus) -> bool:
-        """A half message could not be stored once more, and stays open. Returns: does the round go on behind it?"""
+        """Log that a half message could not be stored once more, and stays open. Returns: False ends the round."""
         if status not in _OF_THE_MESSAGE:
             return False
         self._log.warning(
@@ -169,7 +169,7 @@ class TransactionCheck:
         return True
 
     def _move(self, offset: int, half: StoredMessage, pairs: dict[str, str], done: list[int]) -> bool:
-        """A transaction that wants to be left alone for longer stands behind the others, which are not."""
+        """Store a half message that may not be checked yet behind the others."""
         moved = {**pairs}
         moved.setdefault(names.TRAN_PREPARED_QUEUE_OFFSET, str(offset))
         again = self._store(half, moved)
@@ -193,10 +193,10 @@ class TransactionCheck:
         done.append(offset)
         return True
 
-    # --- the question ---
+    # --- the check request ---
 
     async def _are_readable(self, questions: list[_Question]) -> bool:
-        """With sync flush an answer is of use only once the half message is durable."""
+        """Wait until the half messages are durable: with sync flush an earlier answer is useless."""
         log = self._context.engine.log
         last = questions[-1].stored
         end = last.physical_offset + last.size
@@ -224,7 +224,9 @@ class TransactionCheck:
         return True
 
     def _channel(self, group: str, need: Need) -> Channel | None:
-        """A connection of the group whose account may publish to the topic: others join a group by its name alone."""
+        """Return a connection of the group whose account may publish to the topic, since any account may join a
+        group.
+        """
         rights = self._context.rights
         for _ in range(_TRIES):
             channel = self._context.producers.pick(group, lambda caller: rights.may(caller, need))

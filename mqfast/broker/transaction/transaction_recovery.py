@@ -1,8 +1,8 @@
-"""What a broker learns at its start from the half and the op queue: which transactions are open.
+"""Recovery of the open transactions from the half and the op queue, at the start of a broker.
 
-Room: broker. It must never store anything, and never call a transaction open that has ended. A crash, or a broker of
-RocketMQ, may have left a commit without its mark, a mark that names a half message which was stored once more
-meanwhile, or two half messages of one transaction. Source: TransactionalMessageServiceImpl.fillOpRemoveMap.
+Stores nothing. A crash, or a broker of RocketMQ, may have left a commit without a mark, a mark of a half message that
+was stored once more meanwhile, or two half messages of one transaction; an ended transaction is never open.
+Source: TransactionalMessageServiceImpl.fillOpRemoveMap.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from mqfast.store.record.record import StoredMessage
 __all__ = ["RecoveredTransactions", "find_open", "read_half"]
 
 _log = logging.getLogger("mqfast.broker")
-# How far a mark may be behind its commit: RocketMQ collects marks for 3 s, this broker writes them at once.
+# The longest time from a commit to the mark: RocketMQ collects marks for 3 s, this broker writes marks at once.
 _MARK_LATE_MS: Final = 10_000
-# Beyond that age of a transaction that was checked, its marks and its commit are not looked for.
+# Marks and commits of older checked transactions are not searched for.
 _LOOK_BACK_MS: Final = 3_600_000
 _LOOK_BACK_MAX: Final = 10_000
 
 
 @dataclass
 class RecoveredTransactions:
-    """What the queues say.
+    """The state by the two queues.
 
     Attributes:
         open: half queue offset -> half message.
         ended: half queue offsets at or above the progress.
-        marks: op queue offset, highest half queue offset that the mark names.
+        marks: op queue offset, highest half queue offset of the mark.
         again: key -> half queue offset of an open half message that was stored once more.
-        unmarked: half queue offset -> half message of transactions that have ended without a mark that says so.
+        unmarked: half queue offset -> half message of transactions that have ended without a mark.
     """
 
     open: dict[int, StoredMessage] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class RecoveredTransactions:
     unmarked: dict[int, StoredMessage] = field(default_factory=dict)
 
     def end(self, offset: int) -> None:
-        """An open one has ended."""
+        """End an open half message."""
         if (half := self.open.pop(offset, None)) is not None:
             self.unmarked[offset] = half
             key = key_of(half.properties)
@@ -60,7 +60,7 @@ class RecoveredTransactions:
 
 
 def read_half(context: BrokerContext, offset: int) -> StoredMessage | None:
-    """The half message at a queue offset; None: it is there no more."""
+    """Return the half message at a queue offset; None if the message was deleted."""
     try:
         unit = context.engine.unit_at(HALF_TOPIC, 0, offset)
     except OffsetError:
@@ -69,22 +69,22 @@ def read_half(context: BrokerContext, offset: int) -> StoredMessage | None:
 
 
 def find_open(context: BrokerContext, progress: int, op_progress: int) -> RecoveredTransactions:
-    """Read both queues from their progress on, and a little before it where transactions were checked."""
-    found = RecoveredTransactions()
+    """Read both queues from the progress on, and earlier marks if transactions were checked."""
+    recovered = RecoveredTransactions()
     end = context.store.max_offset(OP_TOPIC, 0)
     named: list[int] = []
     for offset in range(op_progress, end):
         mark = _mark_at(context, offset)
         offsets = [] if mark is None else ended_offsets(mark)
-        found.ended.update(one for one in offsets if one >= progress)
-        found.marks.append((offset, max(offsets, default=-1)))
+        recovered.ended.update(ended for ended in offsets if ended >= progress)
+        recovered.marks.append((offset, max(offsets, default=-1)))
         if mark is not None and not is_move(mark):
             named += offsets
-    _read_halves(context, progress, found)
-    if not found.open:
-        return found
-    earliest_ms = _earliest_ms(context, found)
-    if found.again:
+    _read_halves(context, progress, recovered)
+    if not recovered.open:
+        return recovered
+    earliest_ms = _earliest_ms(context, recovered)
+    if recovered.again:
         older: list[int] = []  # newest first
         for offset in range(op_progress - 1, max(-1, op_progress - 1 - _LOOK_BACK_MAX), -1):
             mark = _mark_at(context, offset)
@@ -92,9 +92,9 @@ def find_open(context: BrokerContext, progress: int, op_progress: int) -> Recove
                 break
             if not is_move(mark):
                 older += ended_offsets(mark)
-        _end_named(context, [*reversed(older), *named][-_LOOK_BACK_MAX:], found)
-    _end_committed(context, earliest_ms, found)
-    return found
+        _end_named(context, [*reversed(older), *named][-_LOOK_BACK_MAX:], recovered)
+    _end_committed(context, earliest_ms, recovered)
+    return recovered
 
 
 def _mark_at(context: BrokerContext, offset: int) -> StoredMessage | None:
@@ -105,62 +105,62 @@ def _mark_at(context: BrokerContext, offset: int) -> StoredMessage | None:
         return None
 
 
-def _read_halves(context: BrokerContext, progress: int, found: RecoveredTransactions) -> None:
-    """Read the half messages without a mark. Of one transaction only the newest is open."""
+def _read_halves(context: BrokerContext, progress: int, recovered: RecoveredTransactions) -> None:
+    """Read the half messages without a mark. Of each transaction only the newest is open."""
     newest: dict[Key, int] = {}
     for offset in range(progress, context.store.max_offset(HALF_TOPIC, 0)):
-        if offset in found.ended:
+        if offset in recovered.ended:
             continue
         half = read_half(context, offset)
         if half is None:
-            continue  # the next check looks again, and gives up on it
+            continue  # the next check reads the message again, and gives up
         pairs = half.properties
         key = key_of(pairs)
         if key is not None:
             if names.TRANSACTION_CHECK_TIMES in pairs or names.TRAN_PREPARED_QUEUE_OFFSET in pairs:
                 if (older := newest.get(key)) is not None:
-                    found.ended.add(older)
-                    found.open.pop(older, None)
-                found.again[key] = offset
+                    recovered.ended.add(older)
+                    recovered.open.pop(older, None)
+                recovered.again[key] = offset
             newest[key] = offset
-        found.open[offset] = half
+        recovered.open[offset] = half
 
 
-def _earliest_ms(context: BrokerContext, found: RecoveredTransactions) -> int:
-    """Since when marks and commits of the open transactions may be in the log, so far as they are looked for."""
+def _earliest_ms(context: BrokerContext, recovered: RecoveredTransactions) -> int:
+    """Return the earliest store time of marks and commits of the open transactions, within the search limit."""
     last_ms = context.engine.log.last_store_timestamp
-    born_ms = min((found.open[offset].born_timestamp for offset in found.again.values()), default=last_ms)
+    born_ms = min((recovered.open[offset].born_timestamp for offset in recovered.again.values()), default=last_ms)
     return max(last_ms - _LOOK_BACK_MS, min(born_ms, last_ms - _MARK_LATE_MS))
 
 
-def _end_named(context: BrokerContext, named: list[int], found: RecoveredTransactions) -> None:
-    """A mark says that the transaction ended, and its half message was stored once more before RocketMQ wrote it."""
+def _end_named(context: BrokerContext, named: list[int], recovered: RecoveredTransactions) -> None:
+    """End transactions whose half message was stored once more before RocketMQ wrote the mark."""
     for offset in named:
         half = read_half(context, offset)
         key = None if half is None else key_of(half.properties)
-        newer = None if key is None else found.again.get(key)
+        newer = None if key is None else recovered.again.get(key)
         if newer is not None and newer > offset:
-            found.end(newer)
+            recovered.end(newer)
 
 
-def _end_committed(context: BrokerContext, earliest_ms: int, found: RecoveredTransactions) -> None:
-    """The message of a transaction is in its queue, or parked: the transaction was committed."""
-    by_place = {half.physical_offset: (offset, key_of(half.properties)) for offset, half in found.open.items()}
+def _end_committed(context: BrokerContext, earliest_ms: int, recovered: RecoveredTransactions) -> None:
+    """End transactions whose message is in the topic, or parked: the transaction was committed."""
+    by_place = {half.physical_offset: (offset, key_of(half.properties)) for offset, half in recovered.open.items()}
     queues = {(SCHEDULE_TOPIC, level) for level in range(len(context.store.config.delay_levels_ms))}
     queues.add((TIMER_TOPIC, 0))
-    queues.update(place for half in found.open.values() if (place := real_place(half.properties)) is not None)
+    queues.update(place for half in recovered.open.values() if (place := real_place(half.properties)) is not None)
     for topic, queue_id in queues:
         for commit in _last_commits(context, topic, queue_id, earliest_ms):
             pairs = commit.properties
-            # Of the message's own topic: whatever another topic holds, ends no transaction of this one.
+            # Of the message's own topic: a message of another topic does not end the transaction.
             key = key_of(pairs if topic in PARKED else {**pairs, names.REAL_TOPIC: topic})
             offset, prepared = by_place.get(commit.prepared_transaction_offset, (None, None))
-            # A committed message that was delayed, or given back, names place 0: there may be another half message.
+            # A committed message that was delayed, or sent back, has offset 0, where another half message may be.
             if offset is None or prepared != key:
-                offset = None if key is None else found.again.get(key)
-            if offset is not None and offset in found.open:
+                offset = None if key is None else recovered.again.get(key)
+            if offset is not None and offset in recovered.open:
                 _log.warning("the transaction at half queue offset %d was committed without a mark of it", offset)
-                found.end(offset)
+                recovered.end(offset)
 
 
 def _last_commits(context: BrokerContext, topic: str, queue_id: int, earliest_ms: int) -> Iterator[StoredMessage]:

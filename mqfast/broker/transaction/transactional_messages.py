@@ -1,8 +1,6 @@
-"""Transactions in a broker: half messages of sends, the requests that end them (37) or resume their checks (323), and
-the rounds of checks.
+"""Transactions in a broker: 37 ends a transaction, 323 resumes the checks, and checks run in rounds.
 
-Room: broker. It must never hold a rule of its own: it puts the parts together. Source:
-TransactionalMessageCheckService, AdminBrokerProcessor.resumeCheckHalfMessage.
+Source: TransactionalMessageCheckService, AdminBrokerProcessor.resumeCheckHalfMessage.
 """
 
 from __future__ import annotations
@@ -33,10 +31,9 @@ _log = logging.getLogger("mqfast.broker")
 
 
 class Transactions:
-    """Serves 37 and 323, makes half messages of prepared sends, and checks what stays open.
+    """Serves 37 and 323, and checks open transactions.
 
-    Attributes: ``open_transactions``: which transactions are open; ``check``: the rounds, for tests with a clock of
-        their own.
+    Attributes: ``open_transactions``: the open half messages; ``check``: the rounds, for tests with another clock.
     Thread: that of the event loop.
     """
 
@@ -50,18 +47,18 @@ class Transactions:
         self.open_transactions.load()
 
     def register(self, processors: Processors) -> None:
-        """The ends of transactions do not wait behind sends."""
+        """Register the handlers; ends of transactions do not wait behind sends."""
         lane = ConcurrencyLimit("endTransaction", concurrency=100_000, queue_max=100_000)
         processors.register([RequestCode.END_TRANSACTION], self._end.end, lane)
         processors.register([RequestCode.RESUME_CHECK_HALF_MESSAGE], self.resume, lane)
 
     def start(self) -> None:
-        """Check from now on, at the interval of the settings."""
+        """Start the checks, at the interval of the settings."""
         interval_s = self._context.config["transactionCheckInterval"] / 1000
         self._timer = self._context.loop.call_later(interval_s, self._begin_round)
 
     async def stop(self) -> None:
-        """Check no more."""
+        """Stop the checks."""
         if self._timer is not None:
             self._timer.cancel()
         if self._round is not None:
@@ -81,7 +78,7 @@ class Transactions:
             _log.exception("a round of checks of transactions failed, the next one tries again")
 
     def resume(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """323: a message that was given up is checked again from the start. Raises: FieldError, CallRefused."""
+        """Serve 323: check a given up message again from the start. Raises: FieldError, CallRefused."""
         message_id = text(request, "msgId")
         try:
             place = decode_message_id(message_id).physical_offset
@@ -94,7 +91,7 @@ class Transactions:
             )
         pairs = {**message.properties, names.TRANSACTION_CHECK_TIMES: "0"}
         if self.open_transactions.newest(message) is not None:
-            return request.response()  # it was resumed already
+            return request.response()  # resumed before
         again = put_copy(self._context, message, HALF_TOPIC, 0, pairs, may_be_parked=False)
         if again.result is None:
             raise CallRefused(ResponseCode.SYSTEM_ERROR, f"Put message back to {HALF_TOPIC} failed.")
