@@ -1,7 +1,7 @@
-"""The short way of a send: one message without delay, transaction or anything else that needs a second look, to a topic
-that is known and may be written to.
+"""The fast path of a send: a single message without delay, transaction or other special properties, to a known topic
+with write permission.
 
-It must never decide what is refused: whatever is not plain goes back to ``send.py``, which has RocketMQ's rules.
+Nothing is refused here: all other requests go to ``send_message.py``, which has RocketMQ's rules.
 Source: SendMessageProcessor.sendMessage.
 """
 
@@ -13,7 +13,7 @@ from mqfast.store.put.put_result cimport PutResult
 
 
 cdef class SendTopic:
-    """What a send needs of its topic."""
+    """The fields of a topic that a send needs."""
 
     def __init__(self, str topic, int queues, int write_queues, int sys_flag, bint is_plain):
         self.topic = topic
@@ -28,12 +28,12 @@ cdef inline bint begins(const char *at, const char *end, const char *name, Py_ss
     return end - at >= size and memcmp(at, name, size) == 0
 
 
-cdef bint needs_a_look(
+cdef bint needs_slow_path(
     const char *at, const char *end, bint waits, const char **unique, Py_ssize_t *unique_bytes
 ) noexcept nogil:
-    """Is any property there that the broker acts on or replaces? Also finds the value of UNIQ_KEY.
+    """Return True for a property that the broker acts on or replaces. Also finds the value of UNIQ_KEY.
 
-    waits: answers wait for the disk or for slaves, and WAIT other than "true" asks for one that does not.
+    waits: responses wait for the disk or for slaves, unless WAIT has a value other than "true".
     """
     cdef const char *stop
     unique_bytes[0] = 0
@@ -47,7 +47,9 @@ cdef bint needs_a_look(
             if begins(at, end, b"DELAY\x01", 6):
                 return True
         elif at[0] == c'T':
-            if begins(at, end, b"TIMER_", 6) or begins(at, end, b"TRAN_MSG\x01", 9) or begins(at, end, b"TRACE_ON\x01", 9):
+            if begins(at, end, b"TIMER_", 6) or begins(at, end, b"TRAN_MSG\x01", 9):
+                return True
+            if begins(at, end, b"TRACE_ON\x01", 9):
                 return True
         elif at[0] == c'P':
             if begins(at, end, b"POP_CK\x01", 7):
@@ -72,13 +74,13 @@ cdef bint needs_a_look(
 
 
 cdef class SendPath:
-    """The short way of one broker.
+    """The fast path of a broker.
 
-    Args: put: ``Engine.put_encoded``; additions: properties that the broker adds, each with its separator behind it;
-    id_prefix: how message ids begin; answer_fields: what every answer says; count: called with (topic, 1, bytes).
-    Attributes: ``routes``: topic -> route; whoever changes topics clears it. ``is_open``: False sends all to send.py.
-    ``waits``: answers wait until the log is safe up to ``end_offset``, where the last message ends.
-    ``waiting``: (topic, queue id) in which somebody waits for a message; ``notify`` is called with one that got one.
+    Args: put: ``Engine.put_encoded``; additions: properties that the broker adds, each followed by a separator;
+    id_prefix: the first part of message ids; answer_fields: in all responses; count: called with (topic, 1, bytes).
+    Attributes: ``routes``: topic -> route, cleared after changes of topics; ``is_open``: False passes all requests to
+    the slow path; ``waits``: responses wait until the log is committed up to ``end_offset``, the end of the last
+    message; ``waiting``: (topic, queue id) with held pulls; ``notify`` is called for a message in such a queue.
     Thread: that of the event loop.
     """
 
@@ -98,7 +100,7 @@ cdef class SendPath:
         self.notify = None
 
     def send(self, channel, RemotingCommand request not None):
-        """Store the message of a request. Returns: the answer; None where the request needs a second look.
+        """Store the message of a request. Returns: the response; None for a request of the slow path.
 
         Raises: FieldError; as ``Engine.put_encoded``.
         """
@@ -120,7 +122,7 @@ cdef class SendPath:
             return None
         given = PyBytes_AS_STRING(header.properties)
         size = PyBytes_GET_SIZE(header.properties)
-        if needs_a_look(given, given + size, self.waits, &unique, &unique_bytes) or unique_bytes == 0:
+        if needs_slow_path(given, given + size, self.waits, &unique, &unique_bytes) or unique_bytes == 0:
             return None
         host = self.hosts.get(channel)
         if host is None:
