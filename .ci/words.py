@@ -151,7 +151,12 @@ def complaints(path: Path) -> Iterator[str]:
             if re.search(rf"\b{word}\b", comment.group(1).lower()):  # type: ignore[union-attr]
                 yield f"{name}:{number}: {word!r} in a comment, expected {term}"
     if path.suffix == ".py":
-        for node in ast.walk(ast.parse(text)):
+        tree = ast.parse(text)
+        classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        fields = {id(item.target) for cls in classes for item in cls.body if isinstance(item, ast.AnnAssign)}
+        for node in ast.walk(tree):
+            if id(node) in fields:
+                continue
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in EMPTY_NAMES:
                 yield f"{name}:{node.lineno}: a variable named {node.id}, expected the noun"
             elif isinstance(node, ast.arg) and node.arg in EMPTY_NAMES:
