@@ -385,7 +385,7 @@ class CallRefused(RemotingError):
         return CallRefused, (self.code, self.remark)
 
 
-# --- what a client asked of a cluster ---
+# --- requests of a client to a cluster ---
 
 
 class NoRoute(ClientError, LookupError):

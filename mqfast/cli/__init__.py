@@ -1,5 +1,4 @@
-"""The command ``mqfast``: looks into stores, puts into them, checks and repairs them; and at the machine.
+"""The command ``mqfast``: queries, changes, checks and repairs of stores; servers; checks of the machine.
 
-It must never do what the library cannot: every command is a few calls of the public interface, and what it prints.
-Nothing else imports this room.
+Every command is a few calls of the public interface with printed results. No other folder imports this one.
 """

@@ -207,7 +207,7 @@ class BrokerBase:
         self._check_started()
         return dict(self._addresses)
 
-    # --- what happens to servers ---
+    # --- servers ---
 
     def reset(self) -> None:
         """Empty everything: messages, offsets, groups, faults, requests, clock.
@@ -284,7 +284,7 @@ class BrokerBase:
         self._clients.append(client)
         return client
 
-    # --- act ---
+    # --- topics and messages ---
 
     def create_topics(self, *, topics: Iterable[str] | Mapping[str, int] = (), groups: Iterable[str] = ()) -> None:
         """Create topics and groups until the next ``reset``. Args: those of the constructor. Raises: UsageError."""
@@ -308,7 +308,7 @@ class BrokerBase:
         self._call(lambda: None)
         return self._host.run(self._acts.send(topic, bodies, fields))
 
-    # --- look ---
+    # --- query ---
 
     def messages(
         self, topic: str, *, queue_id: int | None = None, tags: str | None = None, key: str | None = None

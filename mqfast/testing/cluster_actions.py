@@ -146,7 +146,7 @@ class Acts:
             msg_ids=(unique,),
         )
 
-    # --- what consumers did ---
+    # --- work of consumers ---
 
     def consumed_otherwise(self, group: str, topic: str) -> str:
         """Return the messages of a topic that a group did not consume exactly once, in words; empty if none."""

@@ -94,7 +94,7 @@ class RemoteBroker:
         self._clients.append(client)
         return client
 
-    # --- act ---
+    # --- topics and messages ---
 
     def create_topics(self, *, topics: Iterable[str] | Mapping[str, int] = (), groups: Iterable[str] = ()) -> None:
         """Create topics and groups, as ``Broker.create_topics``; they stay."""
@@ -123,7 +123,7 @@ class RemoteBroker:
             fields["queue"] = wanted[0]
         return [self._producer.send(topic, body, **fields) for body in bodies]
 
-    # --- look ---
+    # --- query ---
 
     def messages(
         self, topic: str, *, queue_id: int | None = None, tags: str | None = None, key: str | None = None
