@@ -313,7 +313,7 @@ MUTANTS: Final = (
         "    end = _behind_puts(s, written) if by_clock else written\n",
         "    end = written\n",
         "a put would be a fault that may wait for the filesystem's journal",
-        ("test_an_interval_leaves_the_page_that_puts_are_in_while_the_log_is_busy",),
+        ("test_an_interval_flush_skips_the_page_of_the_puts_while_the_log_is_busy",),
     ),
     Mutant(
         "huge-page-left-whatever-it-is",
@@ -321,7 +321,7 @@ MUTANTS: Final = (
         "    if rest * LEFT_PART > flushes:\n        rest &= PAGE - 1\n",
         "",
         "a power cut would lose much more than what an interval brings",
-        ("test_an_interval_leaves_the_page_that_puts_are_in_while_the_log_is_busy",),
+        ("test_an_interval_flush_skips_the_page_of_the_puts_while_the_log_is_busy",),
     ),
     Mutant(
         "page-left-for-those-who-wait",
@@ -346,7 +346,7 @@ MUTANTS: Final = (
         "or mq_load64(&s.flushed) < mq_load64(&s.led_end)):\n",
         "or mq_load64(&s.flushed) < 0):\n",
         "what was left goes with the next flush, however little it is",
-        ("test_an_interval_leaves_the_page_that_puts_are_in_while_the_log_is_busy",),
+        ("test_an_interval_flush_skips_the_page_of_the_puts_while_the_log_is_busy",),
     ),
     Mutant(
         "failed-sync-retried",
@@ -410,7 +410,7 @@ MUTANTS: Final = (
         "    futex_wake_all(&s.group_done[group & 1])\n",
         "",
         "who waits for the sync of another must hear of its end",
-        ("test_who_waits_for_the_sync_of_another_is_woken",),
+        ("test_a_waiter_for_a_concurrent_sync_is_woken",),
     ),
     Mutant(
         "late-leader-not-called",
@@ -1172,7 +1172,7 @@ MUTANTS: Final = (
     Mutant(
         "deleted-records-get-units",
         _RECOVERY,
-        "        self.memory.left_over += self.queues.leave_out(floors)\n",
+        "        self.memory.left_over += self.queues.exclude_deleted(floors)\n",
         "",
         "a deletion holds when queues are made anew from the log",
         ("test_the_new_topic_is_whole_after_a_kill",),

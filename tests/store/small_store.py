@@ -1,6 +1,6 @@
 """A store in which every edge comes every few messages, and what its tests ask of it.
 
-Room: tests/store. It must never hold an expectation.
+It must never hold an expectation.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def test_readers_verify_and_repair_of_a_relative_path(tmp_path: Path) -> None:
     assert mqfast.repair("store", config=config, keep="kept") is not None
 
 
-def test_a_link_that_is_set_anew_does_not_move_an_open_store(tmp_path: Path) -> None:
+def test_a_changed_link_does_not_move_an_open_store(tmp_path: Path) -> None:
     (tmp_path / "first").mkdir()
     (tmp_path / "second").mkdir()
     link = tmp_path / "current"
@@ -91,7 +91,7 @@ def test_a_lease_of_a_relative_root(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "path", ["", b"", 5, None, 1.5, "a\0b", "a\ud800b", [], object()], ids=lambda path: type(path).__name__
 )
-def test_what_is_no_path_is_an_error_that_says_so(tmp_path: Path, path: object) -> None:
+def test_an_invalid_path_is_a_usage_error(tmp_path: Path, path: object) -> None:
     before = sorted(os.listdir("."))
     for call in (mqfast.open, mqfast.StoreReader, mqfast.verify, mqfast.repair):
         with pytest.raises(UsageError, match="path: expected"):
@@ -107,7 +107,7 @@ def test_bytes_and_path_objects_are_paths(tmp_path: Path) -> None:
             assert len(reader.get("T", 0, 0)) == 1
 
 
-def test_a_working_directory_that_is_gone(tmp_path: Path) -> None:
+def test_a_removed_working_directory(tmp_path: Path) -> None:
     os.chdir("elsewhere")
     shutil.rmtree(tmp_path / "elsewhere")
     with pytest.raises(StoreNotFound, match="working directory was removed"):

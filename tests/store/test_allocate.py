@@ -1,7 +1,4 @@
-"""Making log files ahead of need: what a roll hears when a file, a buffer or locked memory cannot be had.
-
-Room: tests/store.
-"""
+"""Making log files ahead of need: what a roll hears when a file, a buffer or locked memory cannot be had."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Flushes and commits by the clock, in loops that leave the GIL alone; and the queue files that a flush looks at.
 
-Room: tests/store. Who calls the loops: ``mqfast/store/log/flush.py``.
+Who calls the loops: ``mqfast/store/log/flush.py``.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def an_interval(store: MessageStore, least_pages: int = 4) -> None:
         (500_000, 2, 1),  # less than what a busy log takes
     ],
 )
-def test_an_interval_leaves_the_page_that_puts_are_in_while_the_log_is_busy(
+def test_an_interval_flush_skips_the_page_of_the_puts_while_the_log_is_busy(
     tmp_path: Path, body_bytes: int, count: int, unit: int
 ) -> None:
     with still(tmp_path / "store", mapped_file_bytes_commit_log=64 << 20) as store:
@@ -145,7 +145,7 @@ def test_a_power_cut_behind_flushes_by_the_clock_takes_what_they_left_and_no_mor
             assert len(found) == sum(end <= flushed for end in ends[1:])
 
 
-def test_intervals_go_on_over_several_calls(tmp_path: Path) -> None:
+def test_flush_intervals_continue_over_several_calls(tmp_path: Path) -> None:
     with still(tmp_path / "store") as store:
         store.put("T", b"x")
         loop = FlushLoop(store.log, 0.03, NEVER, 0)

@@ -1,7 +1,4 @@
-"""Offsets by store time: a running store and a reader give the same answers, which are those of the contract.
-
-Room: tests/store.
-"""
+"""Offsets by store time: a running store and a reader give the same answers, which are those of the contract."""
 
 from __future__ import annotations
 

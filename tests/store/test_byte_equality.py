@@ -1,8 +1,8 @@
 """Every message of the golden stores put again: our log, queue and index files equal RocketMQ's byte for byte.
 
-Room: tests/store. A put gets what the record says of its message (times, hosts, flags, property text) and the store
-time through a fixed clock; offsets, sizes, CRCs, rolls, units and index entries are the engine's own work.
-Index files are named after the time of their making, so they are compared in order. Data: ``tests/golden/README.md``.
+A put gets what the record says of its message (times, hosts, flags, property text) and the store time through a fixed
+clock; offsets, sizes, CRCs, rolls, units and index entries are the engine's own work. Index files are named after the
+time of their making, so they are compared in order. Data: ``tests/golden/README.md``.
 """
 
 from __future__ import annotations

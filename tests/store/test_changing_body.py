@@ -1,8 +1,8 @@
 """A body that lies in memory of several processes and changes while it is put.
 
-Room: tests/store. Within one process the GIL keeps Python from changing a body between its copy and its checksum;
-memory that another process writes to has no such keeper. Written for a line that could be broken without any test
-failing (``tests/mutation``).
+Within one process the GIL keeps Python from changing a body between its copy and its checksum; memory that another
+process writes to has no such keeper. Written for a line that could be broken without any test failing
+(``tests/mutation``).
 """
 
 from __future__ import annotations

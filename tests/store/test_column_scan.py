@@ -1,7 +1,7 @@
 """Columns of stores from which something goes while they are read: it is an error, or it is counted, and the rest is
 right.
 
-Room: tests/store. What whole stores give stands in ``test_gather.py``.
+What whole stores give stands in ``test_gather.py``.
 """
 
 from __future__ import annotations

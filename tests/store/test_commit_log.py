@@ -1,7 +1,7 @@
 """The log asked directly, past what a store lets through: offsets outside of it, files that must stay, and the table
 of files that wait for a flush.
 
-Room: tests/store. Formats: ``mqfast/store/FORMAT.md``.
+Formats: ``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A commit of much is written in pieces, so that whoever stands behind it has the processor in between.
 
-Room: tests/store. What it is for: ``_write_out`` in ``mqfast/store/log/group_commit.pyx``.
+What it is for: ``_write_out`` in ``mqfast/store/log/group_commit.pyx``.
 """
 
 from __future__ import annotations

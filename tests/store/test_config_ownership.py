@@ -1,7 +1,4 @@
-"""Tables of ``config/`` that belong to who opened the store: the store neither reads nor writes their files.
-
-Room: tests/store.
-"""
+"""Tables of ``config/`` that belong to who opened the store: the store neither reads nor writes their files."""
 
 from __future__ import annotations
 

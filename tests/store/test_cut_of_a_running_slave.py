@@ -1,6 +1,6 @@
 """A cut of a slave's log beside what runs in the background: dispatch, flushes, retention, a close.
 
-Room: tests/store. The code: ``truncate_to`` of ``mqfast/store/raw_log.py``. The cut itself: test_raw_log.py.
+The code: ``truncate_to`` of ``mqfast/store/raw_log.py``. The cut itself: test_raw_log.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Records whose lengths or properties are damaged, met by recovery, by ``look`` and by a get.
 
-Room: tests/store. Formats: ``mqfast/store/FORMAT.md``. Written for checks that could be left out without any test
-failing (``tests/mutation``).
+Formats: ``mqfast/store/FORMAT.md``. Written for checks that could be left out without any test failing
+(``tests/mutation``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Queue units that a crash took away, tore or left too low: recovery puts them again from the log.
 
-Room: tests/store. Formats: ``mqfast/store/FORMAT.md``. Written for steps of recovery that could be left out without any
-test failing (``tests/mutation``).
+Formats: ``mqfast/store/FORMAT.md``. Written for steps of recovery that could be left out without any test failing
+(``tests/mutation``).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The get for a broker against a plain model: statuses, limits, filters, buffers and who holds their files.
 
-Room: tests/store. What RocketMQ itself answers: ``tests/compat/test_engine_get_against_java.py``.
+What RocketMQ itself answers: ``tests/compat/test_engine_get_against_java.py``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The puts of the engine interface: fields that are ready bytes, a client's batch body, stored records put once more.
 
-Room: tests/store. What they store is compared byte by byte with what ``put_message`` stores of the same fields.
+What they store is compared byte by byte with what ``put_message`` stores of the same fields.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the flush thread does by the clock without the GIL: syncs of queues, then the write of the checkpoint.
 
-Room: tests/store. The code: ``flush_tails`` of ``mqfast/store/queues/queue_flush.pyx``, ``FlushLoop`` of
+The code: ``flush_tails`` of ``mqfast/store/queues/queue_flush.pyx``, ``FlushLoop`` of
 ``mqfast/store/log/service_loops.pyx``. It must never start the thread: what the clock does is a call here.
 """
 

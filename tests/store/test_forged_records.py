@@ -1,7 +1,7 @@
 """Bodies that hold what looks like records of another topic, at just the physical offsets that they get: no reader may
 begin at one, wherever it is told to begin, divide, look, or go on behind damage.
 
-Room: tests/store. What a producer can know (offsets, checksums, the format) is what these bodies are made of.
+What a producer can know (offsets, checksums, the format) is what these bodies are made of.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def test_an_entry_of_the_index_that_outlived_its_record(tmp_path: Path) -> None:
         assert reader.query("payments", "K") == []
 
 
-def test_thousands_of_queues_are_not_all_asked(tmp_path: Path) -> None:
+def test_record_boundaries_read_few_of_thousands_of_queues(tmp_path: Path) -> None:
     """A boundary costs a bounded number of looks at queues; the walk from what they know does the rest."""
     forged = forge(tmp_path / "store", carriers=3, queues=600, mapped_file_bytes_commit_log=4 << 20)
     with StoreReader(tmp_path / "store") as reader:

@@ -211,7 +211,7 @@ def test_a_queue_without_room_holds_up_no_other(sim: Sim) -> None:
     "settings",
     [{}, {"dispatch": "background"}, {"flush_disk_type": "SYNC_FLUSH"}, {"transient_store_pool_enable": True}],
 )
-def test_a_queue_that_has_to_grow_waits_and_goes_on(sim: Sim, settings: dict[str, Any]) -> None:
+def test_a_queue_without_space_waits_and_continues(sim: Sim, settings: dict[str, Any]) -> None:
     store = opened(sim, threads=True, mapped_file_bytes_consume_queue=20_000, **settings)
     producer = store.producer("T", 0)
     producer.put(b"0")
@@ -502,7 +502,7 @@ def test_queue_and_index_files_with_holes_wait(tmp_path: Path) -> None:
     assert lost_page_count() == lost, "a write met a hole"
 
 
-def test_a_full_disk_is_asked_once_a_second_however_many_puts_there_are(sim: Sim) -> None:
+def test_a_full_disk_is_retried_once_a_second_for_any_number_of_puts(sim: Sim) -> None:
     store = opened(sim, threads=True)
     store.put("T", b"first")
     until(lambda: bodies(store), [b"first"])
@@ -607,7 +607,7 @@ def _filled_at(path: Path, n: int, end: str) -> bool:
 # --- what the user hears ---
 
 
-def test_disk_full_says_what_was_wanted_what_is_free_and_what_asks_for_less(sim: Sim) -> None:
+def test_disk_full_names_wanted_and_free_bytes_and_the_setting(sim: Sim) -> None:
     store = opened(sim, max_hash_slot_num=1000)
     store.put("T", b"0")
     dispatch(store)

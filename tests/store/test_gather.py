@@ -1,7 +1,7 @@
 """Columns of many records against the same records one by one, on every golden store; and what damage, loss and filters
 make of them.
 
-Room: tests/store. pyarrow only receives the columns; what they should hold comes from ``StoreReader``.
+pyarrow only receives the columns; what they should hold comes from ``StoreReader``.
 """
 
 from __future__ import annotations
@@ -312,7 +312,7 @@ def test_checksums_stop_skip_or_mark(small: tuple[Path, list[dict[str, Any]]], t
             rows_of(reader.queue_columns(victim["topic"], victim["queue_id"]))
 
 
-def test_a_file_that_is_cut_short_or_gone_is_a_loss(small: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
+def test_a_truncated_or_removed_file_is_a_loss(small: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
     path, expected = small
     places = [row["physical_offset"] for row in expected]
     for number, cut in ((1, 700), (1, None), (0, 8)):

@@ -1,7 +1,7 @@
 """StoreReader against every golden store: each message, bound, time search and key query equals what Java reports.
 
-Room: tests/store. The golden directories are opened in place: the reader must not change a byte, which is checked too.
-Formats: ``mqfast/store/FORMAT.md``; what the answers mean: ``tests/golden/README.md``.
+The golden directories are opened in place: the reader must not change a byte, which is checked too. Formats:
+``mqfast/store/FORMAT.md``; what the answers mean: ``tests/golden/README.md``.
 """
 
 from __future__ import annotations

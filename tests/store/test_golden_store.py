@@ -1,7 +1,7 @@
 """Every store that RocketMQ wrote, opened by the engine: the state after open is what Java's own recovery gives.
 
-Room: tests/store. Each store is opened as a copy, once with nothing but its files and once with the settings that wrote
-it. Data: ``tests/golden/README.md``.
+Each store is opened as a copy, once with nothing but its files and once with the settings that wrote it. Data:
+``tests/golden/README.md``.
 """
 
 from __future__ import annotations

@@ -231,7 +231,7 @@ def test_a_failure_ahead_of_the_records_latches_the_store(tmp_path: Path, memory
         store.put("T", b"refused")
 
 
-def test_a_clock_that_stands_still_does_not_hold_a_sync_up(tmp_path: Path) -> None:
+def test_a_stopped_clock_does_not_delay_a_sync(tmp_path: Path) -> None:
     """A sync waits for those whom the last one let go, by the clock; there is an end of it without one as well."""
     looks: list[None] = []
     heard: list[bool] = []

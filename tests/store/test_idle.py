@@ -1,6 +1,6 @@
 """How often the threads of a store wake up and take the GIL.
 
-Room: tests/store. The loops: ``mqfast/store/log/service_loops.pyx``, ``mqfast/store/dispatch/dispatch.pyx``; the sleep:
+The loops: ``mqfast/store/log/service_loops.pyx``, ``mqfast/store/dispatch/dispatch.pyx``; the sleep:
 ``mqfast/store/log/idle.pyx``.
 """
 

@@ -1,7 +1,7 @@
 """Index files that are damaged, and the sizes that a file's contents tell: wrong answers at most, never a crash or an
 endless chain.
 
-Room: tests/store. Formats: ``mqfast/store/FORMAT.md``.
+Formats: ``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations

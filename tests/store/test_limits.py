@@ -1,6 +1,6 @@
 """Limits at their last allowed value and one beyond.
 
-Room: tests/store. Written for comparisons that could be off by one without any test failing (``tests/mutation``).
+Written for comparisons that could be off by one without any test failing (``tests/mutation``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The flags of a log have the same numbers in Python and in Cython.
-
-Room: tests/store.
-"""
+"""The flags of a log have the same numbers in Python and in Cython."""
 
 from __future__ import annotations
 

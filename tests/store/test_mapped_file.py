@@ -1,6 +1,6 @@
 """One mapped file by itself: lengths, holds, locking in memory, and what other parts never ask of it.
 
-Room: tests/store. It must never stand in for the tests of whole stores.
+It must never stand in for the tests of whole stores.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 each page that the sync would have to make read-only interrupts the other processors of the process. What puts come to
 next stays, or is made ready.
 
-Room: tests/store. Asks Linux which pages this process has mapped; nothing here may depend on the sizes of the pages.
+Asks Linux which pages this process has mapped; nothing here may depend on the sizes of the pages.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def test_written_pages_of_the_log(tmp_path: Path) -> None:
         assert bodies(store) == [b"x", *[b"x" * PAGE] * 48]
 
 
-def test_the_page_of_the_puts_leaves_the_mapping_for_a_sync_that_somebody_waits_for(tmp_path: Path) -> None:
+def test_a_sync_with_waiters_unmaps_the_page_of_the_puts(tmp_path: Path) -> None:
     """The sync has one page less to tell all processors of; by the clock a put meanwhile shall not meet a fault."""
     os_api = OsApi()
     with still(tmp_path / "store", os_api) as store:

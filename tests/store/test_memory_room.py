@@ -129,7 +129,9 @@ NEWER = {
          "in the control group /sys/fs/cgroup/memory;"),
     ],
 )  # fmt: skip
-def test_whose_memory_it_is(change: dict[str, str], directory: str, refused: str | None) -> None:
+def test_memory_limits_of_the_machine_and_of_control_groups(
+    change: dict[str, str], directory: str, refused: str | None
+) -> None:
     room = MemoryRoom(Files({**NEWER, **change}), directory)  # type: ignore[arg-type]
     if refused is None:
         room.check(64 * MIB, "f", "setting")

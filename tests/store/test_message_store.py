@@ -1,7 +1,7 @@
 """What a store keeps to around its puts and gets: use after close, views that outlive it, forks, a second writer,
 topics deleted meanwhile, wrong questions.
 
-Room: tests/store. Formats: ``mqfast/store/FORMAT.md``.
+Formats: ``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations

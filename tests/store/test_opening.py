@@ -51,7 +51,7 @@ def _queue_files(path: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("at", [20 * 10 + 1, 4090, 4100, 5999])
-def test_what_lies_behind_the_end_is_cleared(at: int, tmp_path: Path) -> None:
+def test_bytes_behind_the_end_are_cleared(at: int, tmp_path: Path) -> None:
     _made(tmp_path / "store", 1, 10)
     (file,) = _queue_files(tmp_path / "store")
     before = file.read_bytes()

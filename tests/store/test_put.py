@@ -1,6 +1,6 @@
 """The put path at its edges: sizes, refusals, bodies of every kind, threads, tickets, rolls, the pool.
 
-Room: tests/store. Formats: ``mqfast/store/FORMAT.md``; bytes are compared in test_byte_equality.py.
+Formats: ``mqfast/store/FORMAT.md``; bytes are compared in test_byte_equality.py.
 """
 
 from __future__ import annotations
@@ -681,7 +681,7 @@ def test_results_of_one_producer_in_many_threads(tmp_path: Path) -> None:
     assert sorted(found) == list(range(160))
 
 
-def test_a_child_of_a_fork_amid_an_append_is_told(tmp_path: Path) -> None:
+def test_a_child_of_a_fork_during_an_append_raises_store_forked(tmp_path: Path) -> None:
     """A batch holds the put lock without the GIL: in the child nobody will ever let go of it."""
     with mqfast.open(tmp_path / "store", mappedFileSizeCommitLog=1 << 20) as store:
         producer, stop = store.producer("T"), threading.Event()

@@ -1,6 +1,6 @@
 """A batch says where log and queue end once a run, not after each message: it leaves what single puts leave.
 
-Room: tests/store. The runs: ``_append_run`` in ``mqfast/store/log/append.pyx``.
+The runs: ``_append_run`` in ``mqfast/store/log/append.pyx``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Many queues flushed at once: how seldom Python is met, what one bad file costs the others, what a sync of a whole
 filesystem does not reach.
 
-Room: tests/store. The rules: ``mqfast/store/queues/queue_flush.pyx``. That the disk has what counts as flushed,
-and in which order: ``test_sync_order.py``.
+The rules: ``mqfast/store/queues/queue_flush.pyx``. That the disk has what counts as flushed, and in which order:
+``test_sync_order.py``.
 """
 
 from __future__ import annotations

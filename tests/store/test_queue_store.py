@@ -1,7 +1,7 @@
 """All queues of a store together: topics that are deleted whatever their kind, records that can have no queue, damage
 at the end of a batch queue, searches in queues that are empty.
 
-Room: tests/store. Formats: ``mqfast/store/FORMAT.md``.
+Formats: ``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """The log as bytes: a slave that follows a master by raw ranges is its copy; gaps, overlaps and bad bytes are refused;
 a slave's log is cut while it is open.
-
-Room: tests/store.
 """
 
 from __future__ import annotations
@@ -405,7 +403,7 @@ def test_a_cut_needs_the_end_of_a_record(tmp_path: Path) -> None:
     assert_copy(tmp_path / "m", tmp_path / "s")
 
 
-def test_a_running_slave_is_cut_and_goes_on(tmp_path: Path) -> None:
+def test_a_running_slave_is_truncated_and_continues(tmp_path: Path) -> None:
     config = StoreConfig.tiny(**SLAVE)
     master = still(tmp_path / "m", **SMALL)
     fill(master, 200)

@@ -1,6 +1,6 @@
 """StoreReader on stores that are damaged, shrink, vanish or grow: exceptions of mqfast or right answers, nothing else.
 
-Room: tests/store. What whole stores must give stands in ``test_golden_reader.py``. All work is on copies.
+What whole stores must give stands in ``test_golden_reader.py``. All work is on copies.
 """
 
 from __future__ import annotations
@@ -594,7 +594,7 @@ def test_a_record_that_claims_to_be_the_first_behind_a_later_one(tmp_path: Path)
         reader.get("T", 0, 3, 1)
 
 
-def test_a_queue_that_lost_its_beginning_and_units_may_stand_too_low(tmp_path: Path) -> None:
+def test_units_of_a_queue_that_lost_its_beginning_may_be_too_low(tmp_path: Path) -> None:
     path = tmp_path / "store"
     placed = _written(path, 120)
     for number in range(60, 120):

@@ -1,6 +1,6 @@
 """Units in bulk and places where a log may be divided, on queues that lose something and logs that are damaged.
 
-Room: tests/store. Columns: ``test_gather.py``, ``test_column_scan.py``.
+Columns: ``test_gather.py``, ``test_column_scan.py``.
 """
 
 from __future__ import annotations

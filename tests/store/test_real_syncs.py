@@ -1,7 +1,7 @@
 """What the real door asks of the real system: the calls of a process, noted by a library that is loaded before libc.
 
-Room: tests/store. The simulated system of ``tests/crash`` stands in the place of the calls in ``csrc/os_api.c``, so it
-cannot see what those pass on. Written for lines that could be broken without any test failing (``tests/mutation``).
+The simulated system of ``tests/crash`` stands in the place of the calls in ``csrc/os_api.c``, so it cannot see what
+those pass on. Written for lines that could be broken without any test failing (``tests/mutation``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One record by itself: every length that a record has, wrong; ill-formed text; its place in queues.
 
-Room: tests/store. The records come from the model's encoder (``tests/model/reference.py``), never from the engine's.
-Format: ``mqfast/store/FORMAT.md``.
+The records come from the model's encoder (``tests/model/reference.py``), never from the engine's. Format:
+``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations

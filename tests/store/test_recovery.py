@@ -1,6 +1,6 @@
 """Damage in the middle of the log: what a recovery cuts and holds whole records is kept, named and can be refused.
 
-Room: tests/store. Formats: ``mqfast/store/FORMAT.md``.
+Formats: ``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Recovery checks the CRC of each body: the log ends before the first one that is damaged, wherever it is.
-
-Room: tests/store.
-"""
+"""Recovery checks the CRC of each body: the log ends before the first one that is damaged, wherever it is."""
 
 from __future__ import annotations
 
@@ -86,7 +83,9 @@ def test_a_store_damaged_repeatedly(killed: tuple[Path, list[int]], tmp_path: Pa
             assert store.max_offset("T", 0) == number
 
 
-def test_a_file_that_was_cut_short_is_told_and_ends_no_process(killed: tuple[Path, list[int]], tmp_path: Path) -> None:
+def test_a_truncated_file_is_an_error_and_does_not_end_the_process(
+    killed: tuple[Path, list[int]], tmp_path: Path
+) -> None:
     path, starts = killed
     copy = tmp_path / "store"
     shutil.copytree(path, copy)

@@ -96,7 +96,7 @@ def test_other_words_are_errors(text: str, tmp_path: Path) -> None:
         ({"retention": "rocketmq", "fileReservedTime": 5}, RetentionRules(rocketmq=True)),
     ],
 )
-def test_who_asks_for_what(settings: dict[str, Any], rules: RetentionRules) -> None:
+def test_retention_rules_of_settings(settings: dict[str, Any], rules: RetentionRules) -> None:
     assert StoreConfig.from_kwargs(**settings).retention_rules == rules
     assert dataclasses.replace(StoreConfig.from_kwargs(**settings)).retention_rules == rules
 

@@ -1,6 +1,6 @@
 """The walk by pread: every record, any damage, files that shrink, records longer than the window.
 
-Room: tests/store. Compared with the slow model and with golden stores. Formats: ``mqfast/store/FORMAT.md``.
+Compared with the slow model and with golden stores. Formats: ``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations

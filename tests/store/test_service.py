@@ -1,7 +1,4 @@
-"""One background loop: its turns go on whatever they raise, and it is told once.
-
-Room: tests/store.
-"""
+"""One background loop: its turns go on whatever they raise, and it is told once."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from mqfast.store.base.event import Event
 from mqfast.store.base.service import Service
 
 
-def test_a_failed_turn_is_told_once_and_the_loop_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_turn_is_logged_once_and_the_loop_continues(caplog: pytest.LogCaptureFixture) -> None:
     turns: list[int] = []
     enough = threading.Event()
 
@@ -64,7 +61,7 @@ def test_the_system_shows_the_name_of_the_loop() -> None:
     assert names[0] == "mqfast-prefault\n"
 
 
-def test_a_loop_that_cannot_even_tell_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_continues_if_the_log_message_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where there is no memory for the words."""
     told = threading.Event()
     turns: list[int] = []

@@ -1,6 +1,6 @@
 """Store times are those of the clock, as RocketMQ's are.
 
-Room: tests/store. Written for a line that could be left out without any test failing (``tests/mutation``).
+Written for a line that could be left out without any test failing (``tests/mutation``).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What reaches the disk, and in which order: what a sync covers, and what is said to be durable before and after it.
 
-Room: tests/store. Each test stops the simulated system of ``tests/crash`` at one moment and looks at what a power cut
-leaves then; the sweep there does it at every moment, but not for every size. Written for lines that could be broken
-without any test failing (``tests/mutation``).
+Each test stops the simulated system of ``tests/crash`` at one moment and looks at what a power cut leaves then; the
+sweep there does it at every moment, but not for every size. Written for lines that could be broken without any test
+failing (``tests/mutation``).
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def test_a_batch_ends_where_the_store_was_latched(tmp_path: Path) -> None:
             assert looks == 1
 
 
-def test_who_waits_for_the_sync_of_another_is_woken(tmp_path: Path) -> None:
+def test_a_waiter_for_a_concurrent_sync_is_woken(tmp_path: Path) -> None:
     os_api = OsApi()
     heard: list[bool] = []
 

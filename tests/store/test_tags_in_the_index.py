@@ -1,6 +1,6 @@
 """A message's tags in the index, as RocketMQ has them since 5.5: written, found, checked, not missed in old files.
 
-Room: tests/store. The bytes are compared with the reference in tests/model and with Java in tests/compat.
+The bytes are compared with the reference in tests/model and with Java in tests/compat.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A broker's timer files: what does not agree is found and named, and nothing of it is changed.
 
-Room: tests/store. Real files against RocketMQ's own account: traps 48 to 51. Formats: ``mqfast/store/FORMAT.md``.
+Real files against RocketMQ's own account: traps 48 to 51. Formats: ``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations

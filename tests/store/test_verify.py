@@ -1,6 +1,6 @@
 """verify finds what is wrong and says where; repair cuts and moves only what it copied, and what follows is whole.
 
-Room: tests/store. All work is on copies of golden stores. Formats: ``mqfast/store/FORMAT.md``.
+All work is on copies of golden stores. Formats: ``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations
@@ -329,7 +329,7 @@ def _break_checkpoint(store: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [_break_queue, _break_index, _lose_queue, _break_checkpoint])
-def test_derived_files_are_made_anew(damage: Callable[[Path], None], tmp_path: Path) -> None:
+def test_queues_and_index_are_rebuilt(damage: Callable[[Path], None], tmp_path: Path) -> None:
     """Damaged queues, index and checkpoint are moved away and come back from the log; no message is lost."""
     (case,) = golden_cases("5.3.3", ("normal-clean",))
     store = _copy(case, tmp_path)
@@ -345,7 +345,7 @@ def test_derived_files_are_made_anew(damage: Callable[[Path], None], tmp_path: P
     assert _messages(store) == before
 
 
-def test_a_queue_with_an_extension_is_made_anew_with_it(tmp_path: Path) -> None:
+def test_a_queue_is_rebuilt_with_its_extension(tmp_path: Path) -> None:
     (case,) = golden_cases("5.3.3", ("cq-ext",))
     store = _copy(case, tmp_path)
     before = _messages(store)

@@ -1,7 +1,4 @@
-"""Who waits for the disk by callback: one call a sync for a watch, tickets in the order of their end offsets.
-
-Room: tests/store.
-"""
+"""Who waits for the disk by callback: one call a sync for a watch, tickets in the order of their end offsets."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Zeros ahead of a log with sync flush: a setting apart from the prefault window.
 
-Room: tests/store. It must never depend on how fast a thread of the store is.
+It must never depend on how fast a thread of the store is.
 """
 
 from __future__ import annotations

@@ -229,7 +229,7 @@ class _Recovery:
         if not deletions:
             return
         floors = notes.floors(lambda offset: _record_at(log, offset), log.min_offset)
-        self.memory.left_over += self.queues.leave_out(floors)
+        self.memory.left_over += self.queues.exclude_deleted(floors)
         for topic in notes.keep_deletions(floors):
             if deletions[topic].end > log.min_offset:
                 self.memory.warn(

@@ -475,7 +475,7 @@ class QueueStore:
                 last = record
         return last
 
-    def leave_out(self, floors: dict[str, int]) -> list[str]:
+    def exclude_deleted(self, floors: dict[str, int]) -> list[str]:
         """Exclude the records up to these ends, which were deleted with their topics.
 
         Queues without other records are removed: the deletion had not reached them, or RocketMQ has restored them.
