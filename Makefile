@@ -240,6 +240,7 @@ lint: lint-style lint-types lint-c
 lint-style: $(VENV)/.lint
 	$(BIN)/ruff check $(PY_FILES)
 	$(BIN)/ruff format --check $(PY_FILES)
+	$(BIN)/python .ci/words.py
 
 lint-types: build $(VENV)/.lint $(VENV)/.spark
 	$(BIN)/mypy --strict

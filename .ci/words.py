@@ -154,8 +154,11 @@ def complaints(path: Path) -> Iterator[str]:
         tree = ast.parse(text)
         classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
         fields = {id(item.target) for cls in classes for item in cls.body if isinstance(item, ast.AnnAssign)}
+        groups = [[*node.args, *node.kwonlyargs] for node in ast.walk(tree) if isinstance(node, ast.arguments)]
+        # ``expected`` and ``found`` are the two fields of every error.
+        pairs = {id(arg) for args in groups if any(arg.arg == "expected" for arg in args) for arg in args}
         for node in ast.walk(tree):
-            if id(node) in fields:
+            if id(node) in fields or id(node) in pairs:
                 continue
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in EMPTY_NAMES:
                 yield f"{name}:{node.lineno}: a variable named {node.id}, expected the noun"
