@@ -2,7 +2,7 @@
 filesystem does not reach.
 
 The rules: ``mqfast/store/queues/queue_flush.pyx``. That the disk has what counts as flushed, and in which order:
-``test_sync_order.py``.
+``test_fsync_order.py``.
 """
 
 from __future__ import annotations
