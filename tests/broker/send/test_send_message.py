@@ -92,7 +92,7 @@ def test_a_batch_is_stored_as_its_messages(tmp_path: Path) -> None:
         ("T", {"g": "soon"}, ResponseCode.SYSTEM_ERROR, "bornTimestamp"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_stored_is_refused_as_rocketmq_refuses_it(
+def test_send_that_cannot_be_stored_gets_rocketmqs_code(
     tmp_path: Path, topic: str, more: dict[str, Any], code: int, words: str
 ) -> None:
     async def flow() -> None:
@@ -105,7 +105,7 @@ def test_what_cannot_be_stored_is_refused_as_rocketmq_refuses_it(
     run(flow())
 
 
-def test_without_automatic_topics_a_topic_must_be_there(tmp_path: Path) -> None:
+def test_send_without_autoCreateTopicEnable_needs_the_topic(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path, autoCreateTopicEnable=False) as one:
             assert (await one.send("T", b"x")).code == ResponseCode.TOPIC_NOT_EXIST
@@ -134,7 +134,7 @@ def test_sync_flush_answers_when_the_message_is_durable(tmp_path: Path, properti
     run(flow())
 
 
-def test_a_name_server_learns_topics_at_start_and_when_they_are_made(tmp_path: Path) -> None:
+def test_topics_are_registered_at_start_and_when_created(tmp_path: Path) -> None:
     async def flow() -> None:
         from mqfast.namesrv.namesrv_config import NamesrvConfig
         from mqfast.namesrv.server import NameServer
@@ -160,7 +160,7 @@ def test_a_name_server_learns_topics_at_start_and_when_they_are_made(tmp_path: P
     run(flow())
 
 
-def test_a_stopped_broker_leaves_its_name_server(tmp_path: Path) -> None:
+def test_stopped_broker_unregisters(tmp_path: Path) -> None:
     async def flow() -> None:
         codes: list[int] = []
 
@@ -183,7 +183,7 @@ def test_a_stopped_broker_leaves_its_name_server(tmp_path: Path) -> None:
     run(flow())
 
 
-def test_topics_and_groups_are_there_after_a_restart(tmp_path: Path) -> None:
+def test_topics_and_groups_survive_a_restart(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
             await one.send("T", b"x", queues=3)
@@ -198,7 +198,7 @@ def test_topics_and_groups_are_there_after_a_restart(tmp_path: Path) -> None:
     run(flow())
 
 
-def test_the_short_way_of_a_known_topic_stores_what_the_long_way_stores(tmp_path: Path) -> None:
+def test_fast_path_of_a_send_stores_the_same_as_the_slow_path(tmp_path: Path) -> None:
     """The first send of a topic takes the long way, and the next ones the short one, while no property needs a look."""
     plain = "KEYS\x01k1 k2\x02UNIQ_KEY\x01U%d\x02TAGS\x01A"
     others = [
@@ -237,7 +237,7 @@ def test_the_short_way_of_a_known_topic_stores_what_the_long_way_stores(tmp_path
         assert len(found[3].properties["UNIQ_KEY"]) == len(found[6].properties["UNIQ_KEY"]) == 32
 
 
-def test_a_topic_that_changes_counts_for_the_next_send(tmp_path: Path) -> None:
+def test_next_send_uses_a_changed_topic(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
             for _ in range(2):
@@ -255,7 +255,7 @@ def test_a_topic_that_changes_counts_for_the_next_send(tmp_path: Path) -> None:
     run(flow())
 
 
-def test_a_message_that_is_too_long_is_refused_on_both_ways(tmp_path: Path) -> None:
+def test_too_long_message_is_refused_on_the_fast_and_the_slow_path(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path, maxMessageSize=1000) as one:
             for size, code in ((1001, ResponseCode.MESSAGE_ILLEGAL), (10, 0), (1001, ResponseCode.MESSAGE_ILLEGAL)):
@@ -266,7 +266,7 @@ def test_a_message_that_is_too_long_is_refused_on_both_ways(tmp_path: Path) -> N
     run(flow())
 
 
-def test_a_broker_that_leaves_sends_new_clients_away_and_serves_old_ones(tmp_path: Path) -> None:
+def test_stopping_broker_answers_go_away_to_new_clients_and_serves_old_clients(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
             one.broker.processors.is_leaving = True
@@ -278,7 +278,7 @@ def test_a_broker_that_leaves_sends_new_clients_away_and_serves_old_ones(tmp_pat
     run(flow())
 
 
-def test_a_broker_whose_port_is_taken_says_so_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_broker_whose_port_is_in_use_raises_and_closes_everything(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path / "one") as one:
             port = one.broker.address[1]
@@ -292,9 +292,7 @@ def test_a_broker_whose_port_is_taken_says_so_and_leaves_nothing_behind(tmp_path
     run(flow())
 
 
-def test_a_disk_that_stands_still_holds_up_one_thread_that_writes_tables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocked_disk_blocks_one_thread_that_persists_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path, flushConsumerOffsetInterval=1) as one:
             goes_on, begun = threading.Event(), list[int]()

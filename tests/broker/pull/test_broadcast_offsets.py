@@ -17,7 +17,7 @@ BY_PROXY = {"requestSource": 1, "proxyFrowardClientId": "client-1"}
 MOVED = ResponseCode.PULL_OFFSET_MOVED
 
 
-def test_a_client_goes_on_where_it_was_when_it_changes_its_way(tmp_path: Path) -> None:
+def test_broadcasting_client_continues_at_its_offset_after_a_switch_to_or_from_a_proxy(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
             for i in range(9):
@@ -43,7 +43,7 @@ def test_a_client_goes_on_where_it_was_when_it_changes_its_way(tmp_path: Path) -
     run(flow())
 
 
-def test_a_client_that_always_comes_directly_is_never_moved(tmp_path: Path) -> None:
+def test_broadcasting_client_without_a_proxy_keeps_its_own_offset(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
             for i in range(5):
@@ -68,7 +68,7 @@ def test_where_the_first_message_is_not_in_memory_a_client_of_a_proxy_begins_at_
     run(flow())
 
 
-def test_clients_that_are_gone_are_forgotten_and_the_setting_ends_it(tmp_path: Path) -> None:
+def test_broadcast_offsets_of_disconnected_clients_expire(tmp_path: Path) -> None:
     now = [1_700_000_000_000]
 
     async def flow() -> None:

@@ -39,7 +39,7 @@ def stored(path: Path, topic: str = "t") -> list[bytes]:
         return [bytes(message.body) for message in reader.scan() if message.topic == topic]
 
 
-def test_a_request_that_is_sent_again_stores_no_row_twice(tmp_path: Path) -> None:
+def test_repeated_idempotent_send_stores_no_row_twice(tmp_path: Path) -> None:
     task = Task(rows(10))
 
     async def flow(one: Running) -> None:
@@ -59,7 +59,7 @@ def test_a_request_that_is_sent_again_stores_no_row_twice(tmp_path: Path) -> Non
     assert stored(tmp_path) == [*rows(10), b"p 0", b"q 0", b"w 0"]
 
 
-def test_rows_behind_a_gap_other_rows_and_marks_that_lie_are_refused(tmp_path: Path) -> None:
+def test_idempotent_send_with_a_gap_other_rows_or_a_wrong_mark_is_refused(tmp_path: Path) -> None:
     task = Task(rows(10))
 
     async def flow(one: Running) -> None:
@@ -82,7 +82,7 @@ def test_rows_behind_a_gap_other_rows_and_marks_that_lie_are_refused(tmp_path: P
     assert stored(tmp_path) == rows(6)
 
 
-def test_batches_that_are_over_and_rows_that_were_divided_otherwise_are_refused(tmp_path: Path) -> None:
+def test_fenced_batches_and_other_partitioning_are_refused(tmp_path: Path) -> None:
     async def flow(one: Running) -> None:
         for batch in (7, 8, 9):
             assert how(await Task(rows(2, f"b{batch}"), batch).send(one, 0, 2)) == "stored"
@@ -100,7 +100,7 @@ def test_batches_that_are_over_and_rows_that_were_divided_otherwise_are_refused(
     assert len(stored(tmp_path)) == 6
 
 
-def test_a_restart_remembers_from_its_file_and_from_the_log(tmp_path: Path) -> None:
+def test_producer_state_is_recovered_from_the_file_and_the_log(tmp_path: Path) -> None:
     task = Task(rows(30))
     file = tmp_path / "config" / "mqfastWrites.json"
 
@@ -132,7 +132,7 @@ def test_a_restart_remembers_from_its_file_and_from_the_log(tmp_path: Path) -> N
     assert [body for body in stored(tmp_path) if body.startswith(b"row")] == rows(30)
 
 
-def test_a_file_of_another_log_is_not_believed(tmp_path: Path) -> None:
+def test_producer_state_file_of_another_log_is_ignored(tmp_path: Path) -> None:
     task = Task(rows(4))
 
     async def flow(one: Running) -> None:
@@ -153,7 +153,7 @@ def test_a_file_of_another_log_is_not_believed(tmp_path: Path) -> None:
         assert stored(tmp_path / name)[1:] == rows(4)
 
 
-def test_a_file_that_a_log_does_not_fit_any_more_is_removed_and_the_log_is_read(tmp_path: Path) -> None:
+def test_producer_state_file_that_does_not_match_the_log_is_deleted_and_the_log_is_scanned(tmp_path: Path) -> None:
     """As behind a repair that cut the log, which has grown again since then."""
     task = Task(rows(4))
     file = tmp_path / "config" / "mqfastWrites.json"
@@ -175,7 +175,7 @@ def test_a_file_that_a_log_does_not_fit_any_more_is_removed_and_the_log_is_read(
     assert stored(tmp_path) == rows(4)
 
 
-def test_a_slave_keeps_no_file_and_the_master_that_it_becomes_reads_the_log(tmp_path: Path) -> None:
+def test_slave_keeps_no_producer_state_file_and_a_promoted_slave_scans_the_log(tmp_path: Path) -> None:
     task = Task(rows(4))
 
     async def flow(one: Running) -> None:
@@ -198,7 +198,7 @@ def test_a_slave_keeps_no_file_and_the_master_that_it_becomes_reads_the_log(tmp_
     assert stored(tmp_path) == rows(4)
 
 
-def test_a_record_that_a_kill_cut_off_in_the_middle_of_a_batch_is_made_up_for(tmp_path: Path) -> None:
+def test_rest_of_a_batch_cut_by_a_kill_is_stored_by_the_repeated_send(tmp_path: Path) -> None:
     """The first rows of a batch are in the log, its others are not: what a kill in the middle of the append leaves."""
     task = Task(rows(6))
 
@@ -245,7 +245,7 @@ def test_delayed_rows_count_from_the_moment_that_they_are_parked(tmp_path: Path)
     assert stored(tmp_path) == [b"row 2"]
 
 
-def test_what_is_remembered_can_be_asked(tmp_path: Path) -> None:
+def test_producer_state_can_be_queried(tmp_path: Path) -> None:
     async def flow(one: Running) -> None:
         task = Task(rows(5))
         await task.send(one, 0, 5)
@@ -264,7 +264,7 @@ def test_what_is_remembered_can_be_asked(tmp_path: Path) -> None:
     serve(tmp_path, flow)
 
 
-def test_a_batch_that_is_stored_as_a_whole_is_noted_in_the_log(tmp_path: Path) -> None:
+def test_completed_batch_is_recorded_in_the_log(tmp_path: Path) -> None:
     async def flow(one: Running) -> None:
         assert how(await Task(rows(3)).send(one, 0, 3)) == "stored"
         for _ in range(2):
@@ -292,7 +292,7 @@ def test_a_batch_that_is_stored_as_a_whole_is_noted_in_the_log(tmp_path: Path) -
         assert stored(path, "rmq_sys_mqfast_writes") == [b""]
 
 
-def test_no_client_notes_by_itself_that_a_batch_is_stored(tmp_path: Path) -> None:
+def test_clients_cannot_send_records_of_completed_batches(tmp_path: Path) -> None:
     async def flow(one: Running) -> None:
         assert (await one.call(END_ONCE, topic="t", key="other", batch=1)).code == 0
         note = f"SPK\x01{end_text('k' * 16, 7, 3, ['t'])}\x02"
@@ -303,7 +303,7 @@ def test_no_client_notes_by_itself_that_a_batch_is_stored(tmp_path: Path) -> Non
     assert stored(tmp_path, "rmq_sys_mqfast_writes") == [b""]
 
 
-def test_a_copy_of_a_row_that_a_consumer_gave_back_is_no_row_after_a_restart(tmp_path: Path) -> None:
+def test_row_that_a_consumer_sent_back_does_not_count_after_a_restart(tmp_path: Path) -> None:
     task = Task(rows(2))
 
     async def flow(one: Running) -> None:
@@ -358,7 +358,7 @@ async def queue_has(one: Running) -> int:
     return int((await one.call(RequestCode.GET_MAX_OFFSET, topic="t", queueId=1)).ext_fields["offset"])
 
 
-def test_rows_of_a_topic_that_was_deleted_are_stored_in_the_one_that_is_made_anew(tmp_path: Path) -> None:
+def test_rows_of_a_deleted_topic_are_stored_in_the_topic_created_again(tmp_path: Path) -> None:
     task = Task(rows(4))
 
     async def flow(one: Running) -> None:
@@ -395,7 +395,7 @@ def test_rows_of_a_topic_that_was_deleted_are_stored_in_the_one_that_is_made_ane
     serve(tmp_path, again)
 
 
-def test_a_topic_that_is_deleted_while_the_log_is_read_is_forgotten(
+def test_topic_deleted_during_the_recovery_of_producer_state_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = Task(rows(4))
@@ -428,7 +428,7 @@ def test_a_topic_that_is_deleted_while_the_log_is_read_is_forgotten(
     serve(tmp_path, again)
 
 
-def test_a_task_that_is_given_up_stores_nothing_behind_the_end_of_its_batch(tmp_path: Path) -> None:
+def test_abandoned_task_stores_no_row_after_its_batch_completed(tmp_path: Path) -> None:
     task = Task(rows(6))
 
     async def flow(one: Running) -> None:
@@ -445,7 +445,7 @@ def test_a_task_that_is_given_up_stores_nothing_behind_the_end_of_its_batch(tmp_
     assert stored(tmp_path) == [*rows(4), b"next 0"]
 
 
-def test_ends_of_writes_that_nobody_knows_are_bounded_like_their_rows(tmp_path: Path) -> None:
+def test_completed_batches_of_unknown_writes_are_bounded(tmp_path: Path) -> None:
     async def flow(one: Running) -> None:
         for n in range(3):
             assert (await one.call(END_ONCE, topic="t", key=f"w{n}", batch=0)).code == 0
@@ -462,7 +462,7 @@ def test_ends_of_writes_that_nobody_knows_are_bounded_like_their_rows(tmp_path: 
     serve(tmp_path, flow, idempotentWriteTasksMax=3)
 
 
-def test_with_sync_flush_an_answer_to_a_repeated_request_waits_for_the_disk_too(tmp_path: Path) -> None:
+def test_response_to_a_repeated_send_waits_for_the_sync_flush(tmp_path: Path) -> None:
     task = Task(rows(4))
 
     async def flow(one: Running) -> None:
@@ -474,7 +474,7 @@ def test_with_sync_flush_an_answer_to_a_repeated_request_waits_for_the_disk_too(
     assert stored(tmp_path) == rows(4)
 
 
-def test_the_memory_is_bounded_and_idle_writes_expire() -> None:
+def test_producer_state_is_bounded_and_idle_writes_expire() -> None:
     memory = ProducerStateTable(keep_ms=1000, places_max=4)
     mark = RowSequence("a", 0, 0, 5, 1, 4, 1)
 
@@ -516,7 +516,7 @@ def test_the_memory_is_bounded_and_idle_writes_expire() -> None:
     assert [memory.newest(key) for key in ("c0", "c1", "c2", "c3", "d")] == [None, None, 0, 0, 0]
 
 
-def test_marks_and_spans_read_back_and_nothing_else_is_one() -> None:
+def test_row_sequences_and_ranges_are_parsed_and_other_texts_are_not() -> None:
     mark = RowSequence("key", 7, 3, 12, 0xBEEF, 8, 2)
     assert mark.text() == "key:7:3:12:0000beef:8.2"
     assert RowSequence.parse(mark.text()) == mark

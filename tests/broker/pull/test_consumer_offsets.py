@@ -37,7 +37,7 @@ async def stored(one: Running, **more: Any) -> int | str | None:
 NOT_FOUND = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
 
 
-def test_an_offset_is_told_as_it_was_noted(tmp_path: Path) -> None:
+def test_committed_offset_is_returned(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
             await one.send("T", b"x")
@@ -101,7 +101,7 @@ def test_updates_are_refused_as_rocketmq_refuses_them(tmp_path: Path) -> None:
     run(flow())
 
 
-def test_minus_one_says_nothing(tmp_path: Path) -> None:
+def test_commit_of_offset_minus_one_is_ignored(tmp_path: Path) -> None:
     """ali-ons sends it in place of 0."""
 
     async def flow() -> None:
@@ -117,7 +117,7 @@ def test_minus_one_says_nothing(tmp_path: Path) -> None:
     run(flow())
 
 
-def test_updates_are_ignored_until_a_reset_was_told(tmp_path: Path) -> None:
+def test_commits_are_ignored_until_a_reset_offset_was_pulled(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
             for _ in range(5):
@@ -140,7 +140,7 @@ def test_updates_are_ignored_until_a_reset_was_told(tmp_path: Path) -> None:
     run(flow())
 
 
-def test_offsets_come_back_after_a_restart(tmp_path: Path) -> None:
+def test_offsets_survive_a_restart(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
             for _ in range(3):

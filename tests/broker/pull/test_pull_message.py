@@ -144,7 +144,7 @@ def test_the_filter_of_the_heartbeat_counts_where_the_pull_names_none(tmp_path: 
     run(flow())
 
 
-def test_who_may_not_read_is_told_why(tmp_path: Path) -> None:
+def test_pull_without_permission_gets_the_reason(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path, autoCreateSubscriptionGroup=False) as one:
             context = one.context
@@ -284,7 +284,7 @@ def test_a_pull_commits_the_offset_that_it_names_once(tmp_path: Path) -> None:
     run(flow())
 
 
-def test_a_reset_offset_is_told_once(tmp_path: Path) -> None:
+def test_reset_offset_is_returned_by_one_pull(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
             await fill(one)
@@ -300,7 +300,7 @@ def test_a_reset_offset_is_told_once(tmp_path: Path) -> None:
     run(flow())
 
 
-def test_a_pull_that_is_told_of_a_reset_commits_nothing(tmp_path: Path) -> None:
+def test_pull_that_returns_a_reset_offset_commits_nothing(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
             await fill(one)
@@ -316,7 +316,7 @@ def test_a_pull_that_is_told_of_a_reset_commits_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["reset", "topic deleted", "group deleted"])
-def test_what_an_admin_does_while_a_thread_reads_outlasts_the_pull(
+def test_reset_or_deletion_during_a_read_in_a_thread_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     async def flow() -> None:
@@ -376,7 +376,7 @@ def test_records_go_out_whole_whatever_their_size_and_number(tmp_path: Path) -> 
     run(flow())
 
 
-def test_a_reader_that_does_not_read_holds_up_nobody_and_loses_nothing(tmp_path: Path) -> None:
+def test_client_that_does_not_read_delays_no_other_and_loses_no_message(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
             for i in range(8):
@@ -405,7 +405,7 @@ def unsent(one: Running) -> int:
     return max(channel.unsent_bytes for channel in one.broker._servers[0].channels)
 
 
-def test_answers_are_whole_though_retention_removes_their_file_which_is_let_go_then(tmp_path: Path) -> None:
+def test_response_is_complete_after_retention_deleted_its_file_which_is_unmapped_afterwards(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path, fileReservedTime=1) as one:
             for i in range(60):

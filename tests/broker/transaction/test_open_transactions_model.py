@@ -1,7 +1,7 @@
 """Random histories of transactions over restarts, kills and power cuts: a committed message is in its topic exactly
 once, one that was rolled back never.
 
-Room: tests/broker/again. Store, tables and the parts of the broker are real; the connection of the producer is not, so
+Store, tables and the parts of the broker are real; the connection of the producer is not, so
 that a history takes milliseconds.
 """
 

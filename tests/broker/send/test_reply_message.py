@@ -1,6 +1,6 @@
 """Replies (324, 325): pushed to the producer that asked (326), stored, and refused with RocketMQ's words.
 
-Room: tests/broker/again. The requesting client, the replying client and the broker are real connections.
+The requesting client, the replying client and the broker are real connections.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ async def reply(one: Running, body: bytes = b"answer", **more: Any) -> RemotingC
         await client.close()
 
 
-def test_a_reply_reaches_the_producer_that_asked_and_is_stored(tmp_path: Path) -> None:
+def test_reply_is_pushed_to_the_requesting_producer_and_stored(tmp_path: Path) -> None:
     async def flow() -> None:
         asker = Requester()
         async with running_broker(tmp_path, processors=asker.processors) as one:
@@ -102,7 +102,7 @@ def test_a_reply_reaches_the_producer_that_asked_and_is_stored(tmp_path: Path) -
     run(flow())
 
 
-def test_the_long_names_of_324_mean_the_same(tmp_path: Path) -> None:
+def test_reply_by_the_long_field_names_of_324(tmp_path: Path) -> None:
     async def flow() -> None:
         asker = Requester()
         async with running_broker(tmp_path, processors=asker.processors) as one:
@@ -119,7 +119,7 @@ def test_the_long_names_of_324_mean_the_same(tmp_path: Path) -> None:
     run(flow())
 
 
-def test_a_reply_need_not_be_stored(tmp_path: Path) -> None:
+def test_reply_is_not_stored_with_storeReplyMessageEnable_false(tmp_path: Path) -> None:
     async def flow() -> None:
         asker = Requester()
         async with running_broker(tmp_path, storeReplyMessageEnable=False, processors=asker.processors) as one:
@@ -134,7 +134,7 @@ def test_a_reply_need_not_be_stored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_stored", [True, False])
-def test_a_reply_that_does_not_arrive_says_so(tmp_path: Path, is_stored: bool) -> None:
+def test_reply_that_cannot_be_pushed_gets_an_error(tmp_path: Path, is_stored: bool) -> None:
     async def flow() -> None:
         asker = Requester(code=1)
         settings = {"storeReplyMessageEnable": is_stored}
@@ -153,7 +153,7 @@ def test_a_reply_that_does_not_arrive_says_so(tmp_path: Path, is_stored: bool) -
     run(flow())
 
 
-def test_a_client_that_is_gone_gets_no_reply(tmp_path: Path) -> None:
+def test_reply_to_a_disconnected_client_gets_an_error(tmp_path: Path) -> None:
     async def flow() -> None:
         asker = Requester()
         async with running_broker(tmp_path, processors=asker.processors) as one:
@@ -167,7 +167,7 @@ def test_a_client_that_is_gone_gets_no_reply(tmp_path: Path) -> None:
     run(flow())
 
 
-def test_a_silent_client_holds_up_nobody_else(tmp_path: Path) -> None:
+def test_unresponsive_client_delays_no_reply_to_others(tmp_path: Path) -> None:
     async def flow() -> None:
         silent = Processors()
         came = asyncio.Event()
@@ -186,7 +186,7 @@ def test_a_silent_client_holds_up_nobody_else(tmp_path: Path) -> None:
     run(flow())
 
 
-def test_replies_to_a_client_that_does_not_read_do_not_fill_the_memory(tmp_path: Path) -> None:
+def test_replies_to_a_client_that_does_not_read_are_bounded(tmp_path: Path) -> None:
     async def flow() -> None:
         deaf = Processors()
         came = asyncio.Event()

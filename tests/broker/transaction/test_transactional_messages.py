@@ -1,6 +1,6 @@
 """Transactions: half messages, their ends (37), checks (39) and what is given up, over restarts and crashes.
 
-Room: tests/broker/again. The broker is real, and so is the producer's connection; the tests run the rounds of checks.
+The broker is real, and so is the producer's connection; the tests run the rounds of checks.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def marks(store: MessageStore) -> list[int]:
 # --- half messages ----------------------------------------------------------------------------------------------------
 
 
-def test_a_prepared_message_is_a_half_message_and_in_no_queue_of_its_topic(tmp_path: Path) -> None:
+def test_prepared_message_is_a_half_message_outside_of_its_topic(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
             answer = await prepare(one, b"body", UNIQ_KEY="U1", TAGS="A")
@@ -138,7 +138,7 @@ def test_a_prepared_message_is_a_half_message_and_in_no_queue_of_its_topic(tmp_p
     run(flow())
 
 
-def test_transactions_may_be_refused(tmp_path: Path) -> None:
+def test_transactional_sends_are_refused_with_rejectTransactionMessage(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path, rejectTransactionMessage=True) as one:
             text = names.encode({"TRAN_MSG": True, "PGROUP": "producers"}).decode()
@@ -179,7 +179,7 @@ def test_marks_of_all_releases_are_read_and_ours_are_those_of_5_5(release: str) 
 # --- the end of a transaction -----------------------------------------------------------------------------------------
 
 
-def test_a_committed_message_is_in_its_queue_once(tmp_path: Path) -> None:
+def test_committed_transaction_is_stored_in_its_queue_once(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
             half = await prepare(one, b"body", TAGS="A", UNIQ_KEY="U1")
@@ -241,7 +241,7 @@ def test_commits_have_javas_bytes(tmp_path: Path) -> None:
     run(flow())
 
 
-def test_a_rolled_back_message_is_nowhere(tmp_path: Path) -> None:
+def test_rolled_back_transaction_is_not_delivered(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
             half = await prepare(one)
@@ -317,7 +317,7 @@ def test_ends_that_do_not_fit_their_half_message_are_refused(tmp_path: Path) -> 
     run(flow())
 
 
-def test_an_end_that_comes_later_than_the_producer_asked_for_is_left_to_a_check(tmp_path: Path) -> None:
+def test_end_of_a_transaction_after_its_immunity_time_is_left_to_a_check(tmp_path: Path) -> None:
     clock = Clock()
 
     async def flow() -> None:
@@ -378,7 +378,7 @@ def test_a_committed_message_may_be_timed(tmp_path: Path) -> None:
     run(flow())
 
 
-def test_with_sync_flush_a_fast_producer_does_not_overtake_the_disk(tmp_path: Path) -> None:
+def test_end_of_a_transaction_waits_for_the_sync_flush_of_its_half_message(tmp_path: Path) -> None:
     async def flow() -> None:
         producer = Producer()
         async with running_broker(tmp_path, flushDiskType="SYNC_FLUSH", transactionTimeOut=0,
@@ -401,7 +401,7 @@ def test_with_sync_flush_a_fast_producer_does_not_overtake_the_disk(tmp_path: Pa
 # --- checks -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_producer_is_asked_with_the_message_as_the_wire_has_it(tmp_path: Path) -> None:
+def test_transaction_check_sends_the_message_in_wire_format(tmp_path: Path) -> None:
     clock = Clock()
 
     async def flow() -> None:
@@ -551,7 +551,7 @@ def test_a_message_older_than_the_log_keeps_files_is_given_up(tmp_path: Path) ->
     run(flow())
 
 
-def test_a_message_without_room_for_the_count_of_its_checks_holds_nobody_up(tmp_path: Path) -> None:
+def test_half_message_without_room_for_its_check_count_delays_no_other(tmp_path: Path) -> None:
     clock = Clock()
 
     async def flow() -> None:
@@ -576,7 +576,7 @@ def test_a_message_without_room_for_the_count_of_its_checks_holds_nobody_up(tmp_
     run(flow())
 
 
-def test_a_message_that_wants_to_be_left_alone_is_not_asked_for_and_holds_nobody_up(tmp_path: Path) -> None:
+def test_half_message_within_its_immunity_time_is_not_checked_and_delays_no_other(tmp_path: Path) -> None:
     clock = Clock()
 
     async def flow() -> None:
@@ -603,7 +603,7 @@ def test_a_message_that_wants_to_be_left_alone_is_not_asked_for_and_holds_nobody
     run(flow())
 
 
-def test_a_message_is_asked_for_when_it_was_left_alone_for_long_enough(tmp_path: Path) -> None:
+def test_half_message_is_checked_after_its_immunity_time(tmp_path: Path) -> None:
     clock = Clock()
 
     async def flow() -> None:
@@ -621,7 +621,7 @@ def test_a_message_is_asked_for_when_it_was_left_alone_for_long_enough(tmp_path:
     run(flow())
 
 
-def test_a_producers_clock_does_not_count(tmp_path: Path) -> None:
+def test_age_of_a_transaction_does_not_depend_on_the_producers_clock(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
             for born in (1, one.context.now_ms() - 10**9, one.context.now_ms() + 10**9):
@@ -686,7 +686,7 @@ def test_rounds_run_by_the_clock(tmp_path: Path) -> None:
     run(flow())
 
 
-def test_a_round_gives_way_to_others(tmp_path: Path) -> None:
+def test_round_of_checks_yields_to_other_tasks(tmp_path: Path) -> None:
     clock = Clock()
 
     async def flow() -> None:
@@ -709,7 +709,7 @@ def test_a_round_gives_way_to_others(tmp_path: Path) -> None:
     run(flow())
 
 
-def test_a_round_gives_way_to_others_also_among_transactions_that_have_ended(tmp_path: Path) -> None:
+def test_round_of_checks_yields_to_other_tasks_among_ended_transactions(tmp_path: Path) -> None:
     """One that stays open keeps all behind it from being forgotten."""
     clock = Clock()
 
@@ -740,7 +740,7 @@ def test_a_round_gives_way_to_others_also_among_transactions_that_have_ended(tmp
 # --- restarts ---------------------------------------------------------------------------------------------------------
 
 
-def test_open_transactions_are_known_after_a_restart_and_ended_ones_too(tmp_path: Path) -> None:
+def test_open_and_ended_transactions_are_recovered_after_a_restart(tmp_path: Path) -> None:
     clock = Clock()
     kept: list[RemotingCommand] = []
 
@@ -919,7 +919,7 @@ def test_a_delayed_commit_ends_no_half_message_at_the_first_place_of_the_log(tmp
     run(second())
 
 
-def test_of_many_marks_the_newest_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovery_reads_the_newest_of_many_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """RocketMQ's mark of an older half message ends a transaction that was checked, whatever marks are older."""
     monkeypatch.setattr(find_open, "_LOOK_BACK_MAX", 2)
 

@@ -31,7 +31,7 @@ async def held(one: Running, count: int = 1, **changed: Any) -> list[asyncio.Tas
     return tasks
 
 
-def test_a_message_wakes_all_pulls_of_its_queue_and_no_other(tmp_path: Path) -> None:
+def test_arrival_wakes_all_held_pulls_of_the_queue_and_no_other(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
             await one.send("T", b"old")
@@ -51,7 +51,7 @@ def test_a_message_wakes_all_pulls_of_its_queue_and_no_other(tmp_path: Path) -> 
     run(flow())
 
 
-def test_without_a_message_the_time_is_over(tmp_path: Path) -> None:
+def test_held_pull_times_out_without_a_message(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
             await one.send("T", b"old")
@@ -84,9 +84,7 @@ def test_short_polling(tmp_path: Path) -> None:
     run(flow())
 
 
-def test_messages_that_a_filter_does_not_want_wake_nobody_and_are_passed_in_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_held_pull_skips_messages_that_do_not_match_its_filter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path, enablePropertyFilter=True) as one:
             await one.send("T", b"old")
@@ -111,7 +109,7 @@ def test_messages_that_a_filter_does_not_want_wake_nobody_and_are_passed_in_time
     run(flow())
 
 
-def test_a_pull_that_waits_is_checked_again_when_it_wakes(tmp_path: Path) -> None:
+def test_held_pull_is_checked_again_at_an_arrival(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
             await one.send("T", b"old")
@@ -143,7 +141,7 @@ def test_a_reset_and_a_deletion_reach_pulls_that_wait(tmp_path: Path) -> None:
     run(flow())
 
 
-def test_a_client_that_vanishes_is_forgotten(tmp_path: Path) -> None:
+def test_held_pulls_of_a_closed_connection_are_forgotten(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
             await one.send("T", b"old")
@@ -169,7 +167,7 @@ def test_a_client_that_vanishes_is_forgotten(tmp_path: Path) -> None:
     run(flow())
 
 
-def test_the_number_of_pulls_that_wait_is_bounded(tmp_path: Path) -> None:
+def test_number_of_held_pulls_is_bounded(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path, pullThreadPoolQueueCapacity=5) as one:
             await one.send("T", b"old")
@@ -184,7 +182,7 @@ def test_the_number_of_pulls_that_wait_is_bounded(tmp_path: Path) -> None:
     run(flow())
 
 
-def test_all_pulls_are_answered_when_the_broker_stops(tmp_path: Path) -> None:
+def test_held_pulls_are_answered_when_the_broker_stops(tmp_path: Path) -> None:
     async def flow() -> None:
         client = RemotingClient()
         async with running_broker(tmp_path) as one:
@@ -202,7 +200,7 @@ def test_all_pulls_are_answered_when_the_broker_stops(tmp_path: Path) -> None:
     run(flow())
 
 
-def test_ten_thousand_pulls_wait_and_wake(tmp_path: Path) -> None:
+def test_long_polling_of_ten_thousand_pulls(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
             one.context.topics.put(one.context.topics.raw("T", 100, 6))
@@ -221,7 +219,7 @@ def test_ten_thousand_pulls_wait_and_wake(tmp_path: Path) -> None:
     run(flow())
 
 
-def test_messages_wake_pulls_behind_their_sync(tmp_path: Path) -> None:
+def test_held_pulls_wake_after_the_sync_flush_of_a_message(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path, flushDiskType="SYNC_FLUSH") as one:
             await one.send("T", b"old")
@@ -233,7 +231,7 @@ def test_messages_wake_pulls_behind_their_sync(tmp_path: Path) -> None:
     run(flow())
 
 
-def test_what_no_send_tells_wakes_pulls_too(tmp_path: Path) -> None:
+def test_held_pulls_wake_for_messages_without_a_send(tmp_path: Path) -> None:
     """Delayed and replicated messages, and those of a plug-in, are put without the way of a send."""
 
     async def flow() -> None:
@@ -247,7 +245,7 @@ def test_what_no_send_tells_wakes_pulls_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("properties", ["UNIQ_KEY\x01k\x02", "DELAY\x010\x02", ""])
-def test_sends_of_all_ways_wake_pulls(tmp_path: Path, properties: str) -> None:
+def test_held_pulls_wake_for_every_kind_of_send(tmp_path: Path, properties: str) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
             await one.send("T", b"old")
@@ -336,7 +334,7 @@ def test_consumers_that_wait_see_every_message_once_and_in_order(
     run(flow())
 
 
-def test_others_are_served_while_many_pulls_of_a_queue_wake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_requests_are_served_while_many_held_pulls_wake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mqfast.broker.pull.long_polling, "TURN_S", 0.0)  # one pull in each turn of the loop
 
     async def flow() -> None:
@@ -359,7 +357,7 @@ def test_others_are_served_while_many_pulls_of_a_queue_wake(tmp_path: Path, monk
     run(flow())
 
 
-def test_a_pull_that_fails_when_it_wakes_is_answered_and_holds_up_no_other(
+def test_held_pull_that_fails_on_wake_up_is_answered_and_delays_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def flow() -> None:

@@ -89,7 +89,7 @@ async def check(one: Running, model: Model) -> None:
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(40))
-def test_queues_hold_what_the_model_holds_whatever_a_restart_finds(tmp_path: Path, seed: int) -> None:
+def test_idempotent_writes_match_the_model_over_restarts(tmp_path: Path, seed: int) -> None:
     dice, model = random.Random(seed), Model()
     file = tmp_path / "config" / "mqfastWrites.json"
     old: list[bytes] = []

@@ -73,7 +73,7 @@ async def recall(one: Running, handle: str, topic: str = "T", **more: Any) -> Re
         ({"fileReservedTime": 72, "messageDelayLevel": "1s 4d"}, "kept for 72 h, and may wait for 96 h"),
     ],
 )
-def test_a_retention_that_is_shorter_than_a_delay_is_warned_of(
+def test_retention_shorter_than_the_longest_delay_is_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, Any], words: str | None
 ) -> None:
     async def flow() -> None:
@@ -85,7 +85,7 @@ def test_a_retention_that_is_shorter_than_a_delay_is_warned_of(
     assert (words is None and not found) or (words is not None and words in found[0] and len(found) == 1)
 
 
-def test_messages_come_when_they_are_due_by_each_of_the_properties(tmp_path: Path) -> None:
+def test_timed_messages_are_delivered_when_due_by_each_property(tmp_path: Path) -> None:
     clock = Clock()
 
     async def flow() -> None:
@@ -115,7 +115,7 @@ def test_messages_come_when_they_are_due_by_each_of_the_properties(tmp_path: Pat
     run(flow())
 
 
-def test_what_is_parked_outlives_a_restart_and_a_kill(tmp_path: Path) -> None:
+def test_timed_messages_survive_a_restart_and_a_kill(tmp_path: Path) -> None:
     clock = Clock()
 
     async def flow() -> None:
@@ -174,7 +174,7 @@ def test_refusals_have_rocketmqs_codes_and_words(tmp_path: Path) -> None:
     run(flow())
 
 
-def test_a_level_wins_over_a_time(tmp_path: Path) -> None:
+def test_delay_level_has_precedence_over_a_delivery_time(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path, now_ms=Clock()) as one:
             answer = await one.send("T", b"x", properties=text(DELAY=3, TIMER_DELAY_SEC=50))
@@ -187,7 +187,7 @@ def test_a_level_wins_over_a_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("append_topic", [False, True], ids=["key", "topic_and_key"])
-def test_a_message_that_was_called_back_never_comes(tmp_path: Path, append_topic: bool) -> None:
+def test_recalled_message_is_not_delivered(tmp_path: Path, append_topic: bool) -> None:
     clock = Clock()
 
     async def flow() -> None:
@@ -291,7 +291,7 @@ def test_only_a_parked_message_that_is_no_retry_has_a_handle() -> None:
     assert recall_handle(text(**{**given, "REAL_TOPIC": "%RETRY%g"}).encode(), "b") is None
 
 
-def test_slaves_are_told_of_the_timer(tmp_path: Path) -> None:
+def test_timer_checkpoint_and_metrics_are_served_to_slaves(tmp_path: Path) -> None:
     """60 and 61 answer what the files ``timercheck`` and ``timermetrics`` hold."""
 
     async def flow(is_on: bool) -> None:
@@ -310,7 +310,7 @@ def test_slaves_are_told_of_the_timer(tmp_path: Path) -> None:
     run(flow(False))
 
 
-def test_the_runtime_info_tells_of_the_timer(tmp_path: Path) -> None:
+def test_runtime_info_has_the_state_of_the_timer(tmp_path: Path) -> None:
     clock = Clock()
 
     async def flow() -> None:
@@ -325,7 +325,7 @@ def test_the_runtime_info_tells_of_the_timer(tmp_path: Path) -> None:
     run(flow())
 
 
-def test_a_turn_that_is_due_at_once_is_not_asked_for_its_time(tmp_path: Path) -> None:
+def test_timer_run_without_delay_needs_no_time_of_its_handle(tmp_path: Path) -> None:
     """uvloop gives a plain handle for a call without delay; the end of a flush asked it when it is due, and failed."""
 
     async def flow() -> None:

@@ -1,7 +1,4 @@
-"""Delay levels through a running broker: sends wait and come, over restarts; what cannot be parked is refused.
-
-Room: tests/broker/again.
-"""
+"""Delay levels through a running broker: sends wait and come, over restarts; what cannot be parked is refused."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ class Shifted:
         return time.time_ns() // 1_000_000 + self.shift_ms
 
 
-def test_a_delayed_send_comes_when_its_time_has_come(tmp_path: Path) -> None:
+def test_delayed_send_is_delivered_when_due(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path, messageDelayLevel="1s 2s") as one:
             began = time.monotonic()
@@ -56,7 +53,7 @@ def test_a_delayed_send_comes_when_its_time_has_come(tmp_path: Path) -> None:
     run(flow())
 
 
-def test_messages_of_a_level_that_the_settings_lost_are_told_at_the_start_and_come_with_it(
+def test_messages_of_a_removed_delay_level_are_warned_of_and_delivered_once_the_level_is_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = Shifted()
@@ -81,7 +78,7 @@ def test_messages_of_a_level_that_the_settings_lost_are_told_at_the_start_and_co
     run(flow())
 
 
-def test_parked_messages_survive_a_restart_and_come_once(tmp_path: Path) -> None:
+def test_delayed_messages_survive_a_restart_and_are_delivered_once(tmp_path: Path) -> None:
     clock = Shifted()
 
     async def first() -> None:
@@ -118,7 +115,7 @@ def test_progress_is_written_while_the_broker_runs(tmp_path: Path) -> None:
     run(flow())
 
 
-def test_what_cannot_be_parked_is_refused(tmp_path: Path) -> None:
+def test_delayed_message_that_cannot_be_parked_is_refused(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
             for properties in ("DELAY\x01soon\x02", "DELAY\x011\x02x\x01" + "y" * 32_640):
@@ -129,7 +126,7 @@ def test_what_cannot_be_parked_is_refused(tmp_path: Path) -> None:
     run(flow())
 
 
-def test_the_loop_serves_others_while_much_is_due(tmp_path: Path) -> None:
+def test_event_loop_serves_requests_while_many_delayed_messages_are_due(tmp_path: Path) -> None:
     clock = Shifted()
 
     async def flow() -> None:

@@ -1,6 +1,6 @@
 """36: levels, retry and dead letter topics, properties as Java writes them, codes and texts of refusals.
 
-Room: tests/broker/again. The broker is real; messages are put into its store directly where a send adds nothing.
+The broker is real; messages are put into its store directly where a send adds nothing.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def test_the_level_grows_with_the_times_a_message_was_consumed(tmp_path: Path, t
     run(flow())
 
 
-def test_a_message_comes_back_under_the_retry_topic_with_all_it_had(tmp_path: Path) -> None:
+def test_message_sent_back_is_stored_in_the_retry_topic_with_its_properties(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
             body = bytes(range(256)) * 40
@@ -125,7 +125,7 @@ def test_send_backs_have_javas_bytes(tmp_path: Path, release: str) -> None:
     run(flow())
 
 
-def test_a_message_that_was_consumed_often_enough_is_a_dead_letter_at_once(tmp_path: Path) -> None:
+def test_message_sent_back_after_the_last_retry_becomes_a_dead_letter(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
             offset = put(one, b"dead", "%RETRY%g", 16, RETRY_TOPIC="first", ORIGIN_MESSAGE_ID="ID", DELAY="18")
@@ -143,7 +143,7 @@ def test_a_message_that_was_consumed_often_enough_is_a_dead_letter_at_once(tmp_p
     run(flow())
 
 
-def test_the_topic_that_a_producer_makes_up_does_not_come_back(tmp_path: Path) -> None:
+def test_message_sent_back_has_the_real_topic_whatever_its_producer_set(tmp_path: Path) -> None:
     """Clients take RETRY_TOPIC for the topic of a message of %RETRY%."""
 
     async def flow() -> None:
@@ -164,7 +164,7 @@ def test_the_topic_that_a_producer_makes_up_does_not_come_back(tmp_path: Path) -
         (0, {"maxReconsumeTimes": 0}, True),
     ],
 )
-def test_who_goes_to_the_dead_letters(tmp_path: Path, times: int, fields: dict[str, int], is_dead: bool) -> None:
+def test_conditions_of_dead_letters(tmp_path: Path, times: int, fields: dict[str, int], is_dead: bool) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
             assert (await send_message_back(one, put(one, reconsume_times=times), **fields)).code == 0
@@ -174,7 +174,7 @@ def test_who_goes_to_the_dead_letters(tmp_path: Path, times: int, fields: dict[s
 
 
 @pytest.mark.parametrize(("version", "is_dead"), [(120, False), (121, True)])
-def test_an_old_client_cannot_say_how_often(tmp_path: Path, version: int, is_dead: bool) -> None:
+def test_maximum_of_retries_of_an_old_client_is_ignored(tmp_path: Path, version: int, is_dead: bool) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
             fields = {"offset": str(put(one)), "group": "g", "delayLevel": "0", "maxReconsumeTimes": "0"}

@@ -1,1 +1,0 @@
-"""Messages that come again or later: delay levels, send-backs, transactions, replies."""

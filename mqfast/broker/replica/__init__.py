@@ -1,1 +1,0 @@
-"""A broker's part in replication: the log through ``mqfast.ha``, the tables by requests to the master."""
