@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from running import Running, running_broker
+from waiting import until_async as until
 
 sys.path.append(str(Path(__file__).resolve().parent))
 
-from pulling import pull, run, until
+from pulling import pull, run
 
 from mqfast.remoting.command import RemotingCommand
 

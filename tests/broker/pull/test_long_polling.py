@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from running import Running, running_broker
+from waiting import until_async as until
 
 sys.path.append(str(Path(__file__).resolve().parent))
 
-from pulling import SUBSCRIPTION, SUSPEND, bodies, heartbeat, offsets, pull, pull_fields, run, subscription, until
+from pulling import SUBSCRIPTION, SUSPEND, bodies, heartbeat, offsets, pull, pull_fields, run, subscription
 
 import mqfast.broker.pull.long_polling
 from mqfast.errors import ConnectionLost

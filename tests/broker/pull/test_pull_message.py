@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from running import Running, running_broker
+from waiting import until_async as until
 
 sys.path.append(str(Path(__file__).resolve().parent))
 
@@ -26,7 +27,6 @@ from pulling import (
     pull_fields,
     run,
     subscription,
-    until,
 )
 
 from mqfast.properties import jhash

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from running import Running, running_broker
+from waiting import until_async as until
 
 sys.path.append(str(Path(__file__).resolve().parent))
 sys.path.append(str(Path(__file__).resolve().parents[2] / "remoting"))
 
 from captures import Capture, captures
-from pulling import run, until
+from pulling import run
 
 from mqfast.remoting.command import FrameDecoder, RemotingCommand
 
