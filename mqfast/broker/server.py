@@ -293,11 +293,11 @@ class Broker:
     def _by_the_clock(self, interval_s: float, work: Callable[[], object]) -> None:
         place = len(self._timers)
 
-        def turn() -> None:
-            self._timers[place] = self.context.loop.call_later(interval_s, turn)
+        def run_again() -> None:
+            self._timers[place] = self.context.loop.call_later(interval_s, run_again)
             work()
 
-        self._timers.append(self.context.loop.call_later(interval_s, turn))
+        self._timers.append(self.context.loop.call_later(interval_s, run_again))
 
     def _scan(self) -> None:
         parts, certificates = self.parts, self.parts.ground.certificates
@@ -356,12 +356,12 @@ class Broker:
         if not self._started:
             return
         context = self.context
-        self._leave()
+        self._begin_stop()
         await context.registration.stop()
         await self._stop_parts()
         for server in self._servers:
             await server.stop(_STOP_S)
-        await self._end()
+        await self._close()
 
     async def abandon(self) -> None:
         """End as a killed process: cut the connections, without responses and without unregistering.
@@ -370,15 +370,15 @@ class Broker:
         """
         if not self._started:
             return
-        self._leave()
+        self._begin_stop()
         self.context.registration.abandon()
         for server in self._servers:
             server.abort()
         await self.processors.stop(0)
         await self._stop_parts()
-        await self._end()
+        await self._close()
 
-    def _leave(self) -> None:
+    def _begin_stop(self) -> None:
         self._started = False
         self.context.stopping.set()
         self.processors.is_leaving = True
@@ -399,7 +399,7 @@ class Broker:
             except Exception:
                 _log.exception("%s did not stop, the broker stops all the same", type(part).__name__)
 
-    async def _end(self) -> None:
+    async def _close(self) -> None:
         context = self.context
         context.durable.close()
         await context.client.close()

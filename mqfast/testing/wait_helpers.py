@@ -68,7 +68,7 @@ class Waits:
             for member in self._cluster.running():
                 config = member.context.topics.get(topic)
                 for queue_id in range(config.read_queue_nums if config is not None else 0):
-                    member.parts.long_polling.end((topic, queue_id))
+                    member.parts.long_polling.answer_held((topic, queue_id))
 
 
 def until_true(condition: Callable[[], object], timeout_s: float) -> bool:

@@ -200,7 +200,7 @@ class TopicRequests:
         context.reset_offsets.forget_topic(topic)
         context.stats.topic_deleted(topic)
         for queue_id in range(config.read_queue_nums if config is not None else 0):
-            self._long_polling.end((topic, queue_id))  # the next pulls of the consumers are refused
+            self._long_polling.answer_held((topic, queue_id))  # the next pulls of the consumers are refused
 
     # --- queries ---
 

@@ -48,7 +48,7 @@ from mqfast.store.put.put_result import BatchResult
 __all__ = ["IdempotentWrites"]
 
 _log = logging.getLogger("mqfast.broker")
-_LOOK_S: Final = 5.0
+_CHECK_S: Final = 5.0
 _PERSIST_MS: Final = 60_000
 _PERSIST_BYTES: Final = 256 << 20
 _ELEMENT_HEAD: Final = 20
@@ -81,15 +81,15 @@ class IdempotentWrites:
     def register(self, processors: Processors) -> None:
         """Register the handlers; requests are rare."""
         lane = ConcurrencyLimit("once", concurrency=64, queue_max=1000)
-        processors.register((ASK_ONCE,), self.ask, lane)
-        processors.register((END_ONCE,), self.end, lane)
+        processors.register((ASK_ONCE,), self.query, lane)
+        processors.register((END_ONCE,), self.complete_batch, lane)
 
     def start(self) -> None:
         """Start to write the file periodically, when the state has changed."""
         if self._context.config.is_slave:
             self._file.forget()
             return
-        self._timer = self._context.loop.call_later(_LOOK_S, self._look)
+        self._timer = self._context.loop.call_later(_CHECK_S, self._check_file)
 
     async def stop(self) -> None:
         """Write the state into the file."""
@@ -123,8 +123,8 @@ class IdempotentWrites:
         self._saved_ms, self._saved_end = context.now_ms(), context.engine.raw.end
         return memory
 
-    def _look(self) -> None:
-        self._timer = self._context.loop.call_later(_LOOK_S, self._look)
+    def _check_file(self) -> None:
+        self._timer = self._context.loop.call_later(_CHECK_S, self._check_file)
         if self._memory is None or (self._saving is not None and not self._saving.done()):
             return
         is_old = self._dirty and self._context.now_ms() - self._saved_ms >= _PERSIST_MS
@@ -153,7 +153,7 @@ class IdempotentWrites:
 
     # --- requests ---
 
-    async def ask(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    async def query(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Serve ASK_ONCE. Fields: ``topic`` (names separated by ;, for access control), ``key``, ``batch``, ``tasks``.
 
         The body of the response: ``version``; ``newest``: the newest batch of the write, -1 if unknown; ``divisions``:
@@ -181,10 +181,10 @@ class IdempotentWrites:
         }
         return request.response(ResponseCode.SUCCESS, {ONCE: str(VERSION)}, encode_body(said))
 
-    async def end(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    async def complete_batch(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Serve END_ONCE: note that a batch is completely stored in these topics, and in no others.
 
-        Fields: as of ``ask``, and ``rows``: the number of rows.
+        Fields: as of ``query``, and ``rows``: the number of rows.
         """
         key, batch, rows, topics = self._asked(request)
         memory, context = await self._loaded(), self._context
@@ -194,7 +194,7 @@ class IdempotentWrites:
             done = self._note(end_text(key, batch, rows, new))
             if done.result is None:
                 return request.response(done.code, remark=done.remark)
-            memory.end(key, batch, new, context.now_ms())
+            memory.complete_batch(key, batch, new, context.now_ms())
         if context.writer.must_wait(b""):
             safe = await context.writer.durable_to(self._ends)
             return request.response(safe.code, {ONCE: str(VERSION)}, remark=safe.remark)

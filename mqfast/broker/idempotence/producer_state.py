@@ -188,7 +188,7 @@ class ProducerStateTable:
         batch.divisions[topic] = (mark.queues, mark.brokers)
         write.last_ms = max(write.last_ms, now_ms)
 
-    def end(self, key: str, batch: int, topics: Iterable[str], now_ms: int) -> None:
+    def complete_batch(self, key: str, batch: int, topics: Iterable[str], now_ms: int) -> None:
         """Note that a batch is completely stored in these topics; other topics are not affected."""
         write = self._writes.get(key)
         if write is None:

@@ -152,7 +152,7 @@ def _walk(engine: Engine, memory: ProducerStateTable, begin: int) -> None:
         block = _BLOCK_BYTES
         at += used
         for record in records:
-            marks += _take(memory, *record)
+            marks += _note_record(memory, *record)
         if records:
             memory.trim(records[-1][2])
     if at > start:
@@ -161,7 +161,7 @@ def _walk(engine: Engine, memory: ProducerStateTable, begin: int) -> None:
         )
 
 
-def _take(
+def _note_record(
     memory: ProducerStateTable,
     begin: int,
     end: int,
@@ -175,7 +175,7 @@ def _take(
     if topic == ENDS_TOPIC:
         said = pairs.get(STAMP, "")
         if (end_of := ended(said)) is not None:
-            memory.end(*end_of, store_ms)
+            memory.complete_batch(*end_of, store_ms)
         elif (name := gone(said)) is not None:
             memory.forget_topic(name)
         else:

@@ -104,7 +104,7 @@ class LongPolling:
         self._arrivals = engine.arrivals()
         self._fd = self._arrivals.fileno()
         self.is_stopped = False
-        self._loop.add_reader(self._fd, self._take)
+        self._loop.add_reader(self._fd, self._poll_store)
 
     def __len__(self) -> int:
         return self._count
@@ -147,17 +147,17 @@ class LongPolling:
         The store's own signal comes from the dispatcher's thread, some 0.3 ms later.
         """
         if not self._fresh:
-            self._loop.call_soon(self._look)
+            self._loop.call_soon(self._poll_notified)
         self._fresh[queue] = None
 
-    def _look(self) -> None:
+    def _poll_notified(self) -> None:
         fresh = list(self._fresh)
         self._fresh.clear()
         for queue in fresh:
             if queue in self.waiting:
                 self._arrived(queue)
 
-    def _take(self) -> None:
+    def _poll_store(self) -> None:
         try:
             queues = self._arrivals.take()
         except StoreClosed:
@@ -229,7 +229,7 @@ class LongPolling:
         self._forget(held)
         held.serve_again(held.channel, held.request)
 
-    def end(self, queue: Queue) -> None:
+    def answer_held(self, queue: Queue) -> None:
         """Answer the held pulls of a queue now, with or without messages."""
         for held in list(self.waiting.get(queue, ())):
             self._wake(held)

@@ -307,7 +307,7 @@ class PullProcessor:
 
     def _read(self, pull: _Pull) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
         context, header = self._context, pull.header
-        reset = context.reset_offsets.take(header.consumer_group, header.topic, header.queue_id)
+        reset = context.reset_offsets.pop(header.consumer_group, header.topic, header.queue_id)
         if reset is not None and context.config["useServerSideResetOffset"]:
             return self._moved(pull, reset)
         begin = self._broadcast.begin(pull.channel, pull.request, header)

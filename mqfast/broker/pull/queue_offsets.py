@@ -28,7 +28,7 @@ class QueueOffsets:
         offsets = self._offsets.get((group, topic))
         return None if offsets is None else offsets.get(queue_id)
 
-    def take(self, group: str, topic: str, queue_id: int) -> int | None:
+    def pop(self, group: str, topic: str, queue_id: int) -> int | None:
         """Remove and return the offset; None without one."""
         offsets = self._offsets.get((group, topic))
         if offsets is None:

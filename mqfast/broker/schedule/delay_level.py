@@ -53,7 +53,7 @@ class Delays:
         """Start the delivery."""
         self.is_delivering = True
         self._warn_of_levels()
-        self._turn()
+        self._deliver()
         self._save_later()
 
     def _warn_of_levels(self) -> None:
@@ -100,9 +100,9 @@ class Delays:
             self._is_woken = True
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = self._context.loop.call_soon(self._turn)
+            self._timer = self._context.loop.call_soon(self._deliver)
 
-    def _turn(self) -> None:
+    def _deliver(self) -> None:
         try:
             wait_ms = self.service.run_once(self._context.now_ms())
         except StoreClosed:
@@ -117,7 +117,7 @@ class Delays:
             self._is_woken = log.readable < log.written
             wait_ms = min(wait_ms, 1) if self._is_woken else wait_ms
         loop = self._context.loop
-        self._timer = loop.call_later(wait_ms / 1000, self._turn) if wait_ms else loop.call_soon(self._turn)
+        self._timer = loop.call_later(wait_ms / 1000, self._deliver) if wait_ms else loop.call_soon(self._deliver)
 
     def _save_later(self) -> None:
         interval_s = self._context.config["flushDelayOffsetInterval"] / 1000

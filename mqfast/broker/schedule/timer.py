@@ -73,7 +73,7 @@ class BrokerTimers:
         )
         if self.service is not None:
             self.service.configure(self._settings)
-            self._turn_in(_SOON_S)
+            self._run_in(_SOON_S)
 
     def register(self, processors: Processors) -> None:
         """Register 60 and 61, which slaves request; 370 is in ``recall_message.py``."""
@@ -97,7 +97,7 @@ class BrokerTimers:
         """Start parking and delivery."""
         self._warn_of_retention()
         if self.service is not None:
-            self._turn()
+            self._run()
 
     def _warn_of_retention(self) -> None:
         """Warn if retention deletes log files before the longest delay is over."""
@@ -157,11 +157,11 @@ class BrokerTimers:
     def _wake(self) -> None:
         if self.service is not None:
             self.service.wake()
-            self._turn_in(_SOON_S)
+            self._run_in(_SOON_S)
 
     # --- runs ---
 
-    def _turn_in(self, delay_s: float) -> None:
+    def _run_in(self, delay_s: float) -> None:
         """Run after a delay, unless an earlier run is scheduled."""
         if self._stopped:
             return
@@ -172,9 +172,9 @@ class BrokerTimers:
                 return
             self._timer.cancel()
         self._timer_at_s = at_s  # uvloop's handle of a call without delay has no time
-        self._timer = loop.call_later(delay_s, self._turn)
+        self._timer = loop.call_later(delay_s, self._run)
 
-    def _turn(self) -> None:
+    def _run(self) -> None:
         assert self.service is not None
         self._timer = None
         now_ms = self._context.now_ms()
@@ -188,7 +188,7 @@ class BrokerTimers:
             _log.exception("a turn of the timer failed, the next one is in %d ms", _AFTER_FAILURE_MS)
             at = now_ms + _AFTER_FAILURE_MS
         if at is not None:
-            self._turn_in(min(max(0, at - now_ms) / 1000, _LONGEST_S))
+            self._run_in(min(max(0, at - now_ms) / 1000, _LONGEST_S))
 
     def _begin_flush(self, flush: TimerFlush) -> None:
         self._flush = self._context.loop.run_in_executor(None, flush.run)
@@ -199,7 +199,7 @@ class BrokerTimers:
         self._flush = None
         error = None if future.cancelled() else future.exception()
         self.service.end_flush(error)
-        self._turn_in(self._settings.flush_interval_ms / 1000)
+        self._run_in(self._settings.flush_interval_ms / 1000)
 
 
 def refusal(status: PutMessageStatus, settings: TimerSettings) -> Refusal:

@@ -82,7 +82,7 @@ class _Waits:
         self.when(end_offset, partial(_settle, future))
         return future
 
-    def _tell(self, reached: int, error: MqfastError | None = None) -> None:
+    def _complete(self, reached: int, error: MqfastError | None = None) -> None:
         while self._waiting and (error is not None or self._waiting[0].end_offset <= reached):
             waiting = self._waiting.popleft()
             waiting.notify(True if waiting.end_offset <= reached or error is None else error)
@@ -120,7 +120,7 @@ class FlushWaiter(_Waits):
 
     def _from_the_flush_thread(self, flushed: int, error: MqfastError | None) -> None:
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._tell, flushed, error)
+            self._loop.call_soon_threadsafe(self._complete, flushed, error)
 
     def close(self) -> None:
         """Stop watching the store; end all waits as timed out."""
@@ -140,7 +140,7 @@ class ReplicaWaiter(_Waits):
         self._acks = acks
         self._wake = wake
         self._is_woken = False
-        acks.watch(self._tell)
+        acks.watch(self._complete)
 
     def is_possible(self, end_offset: int, max_gap_bytes: int) -> bool:
         """Return True if the required number of slaves is within the gap."""
@@ -162,5 +162,5 @@ class ReplicaWaiter(_Waits):
 
     def close(self) -> None:
         """Stop watching slaves; end all waits as timed out."""
-        self._acks.unwatch(self._tell)
+        self._acks.unwatch(self._complete)
         super().close()

@@ -275,10 +275,10 @@ class MessageWriter:
         took_s = perf_counter() - start_s
         if took_s >= 0.001:
             self._stats.put_took(took_s * 1000)
-        self._tell(record.topic, record.queue_id)
+        self._notify_arrival(record.topic, record.queue_id)
         return result
 
-    def _tell(self, topic: str, queue_id: int) -> None:
+    def _notify_arrival(self, topic: str, queue_id: int) -> None:
         if self._waiting and (topic, queue_id) in self._waiting:
             self._notify((topic, queue_id))
 
@@ -333,7 +333,7 @@ class MessageWriter:
             )
         except MqfastError as error:
             return self.failed(error)
-        self._tell(topic, queue_id)
+        self._notify_arrival(topic, queue_id)
         return Stored(0, None, result)
 
     def must_wait(self, properties: bytes) -> bool:

@@ -47,7 +47,7 @@ class EndTransaction:
         self._halves = open_transactions
         self._log = LogLimit(logging.getLogger("mqfast.broker"))
 
-    def end(
+    def end_transaction(
         self, channel: Channel, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand | None] | None:
         """Serve 37. Raises: FieldError, CallRefused. Returns: None for an unknown state, which RocketMQ does not

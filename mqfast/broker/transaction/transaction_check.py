@@ -83,33 +83,33 @@ class TransactionCheck:
         while offset < end and not context.stopping.is_set():
             done: list[int] = []
             questions: list[_Question] = []
-            next_offset = self._turn(offset, end, seen, start_ms, done, questions)
+            next_offset = self._check_slice(offset, end, seen, start_ms, done, questions)
             if done:
                 open_transactions.moved_all(done)
             if questions and not await self._are_readable(questions):
                 break  # left to the next round
-            asked += sum(map(self._ask, questions))
+            asked += sum(map(self._send_check, questions))
             await asyncio.sleep(0)
             if next_offset is None:
                 break
             offset = max(next_offset, open_transactions.progress)
         return asked
 
-    def _turn(
+    def _check_slice(
         self, offset: int, end: int, seen: int, start_ms: int, done: list[int], questions: list[_Question]
     ) -> int | None:
         """Check half messages for one slice. Returns: the next offset; None at the end of the round."""
         until = self._clock() + _TURN_S
         while offset < end:
             is_open = self._halves.is_open(offset)
-            if is_open and not self._look(offset, seen, start_ms, done, questions):
+            if is_open and not self._check_half(offset, seen, start_ms, done, questions):
                 return None
             offset += 1
             if (is_open or offset % _ENDED_AT_ONCE == 0) and self._clock() >= until:
                 break
         return offset
 
-    def _look(self, offset: int, seen: int, start_ms: int, done: list[int], questions: list[_Question]) -> bool:
+    def _check_half(self, offset: int, seen: int, start_ms: int, done: list[int], questions: list[_Question]) -> bool:
         """Check an open half message. Returns: False ends the round."""
         half = self._halves.read(offset)
         if half is None:
@@ -202,7 +202,7 @@ class TransactionCheck:
         end = last.physical_offset + last.size
         return log.readable >= end or await self._context.durable.wait(end)
 
-    def _ask(self, question: _Question) -> bool:
+    def _send_check(self, question: _Question) -> bool:
         pairs, stored = question.pairs, question.stored
         group = pairs.get(names.PGROUP, "")
         channel = self._channel(group, of_message(question.half, Action.PUB))

@@ -50,7 +50,7 @@ class RecoveredTransactions:
     again: dict[Key, int] = field(default_factory=dict)
     unmarked: dict[int, StoredMessage] = field(default_factory=dict)
 
-    def end(self, offset: int) -> None:
+    def end_transaction(self, offset: int) -> None:
         """End an open half message."""
         if (half := self.open.pop(offset, None)) is not None:
             self.unmarked[offset] = half
@@ -140,7 +140,7 @@ def _end_named(context: BrokerContext, named: list[int], recovered: RecoveredTra
         key = None if half is None else key_of(half.properties)
         newer = None if key is None else recovered.again.get(key)
         if newer is not None and newer > offset:
-            recovered.end(newer)
+            recovered.end_transaction(newer)
 
 
 def _end_committed(context: BrokerContext, earliest_ms: int, recovered: RecoveredTransactions) -> None:
@@ -160,7 +160,7 @@ def _end_committed(context: BrokerContext, earliest_ms: int, recovered: Recovere
                 offset = None if key is None else recovered.again.get(key)
             if offset is not None and offset in recovered.open:
                 _log.warning("the transaction at half queue offset %d was committed without a mark of it", offset)
-                recovered.end(offset)
+                recovered.end_transaction(offset)
 
 
 def _last_commits(context: BrokerContext, topic: str, queue_id: int, earliest_ms: int) -> Iterator[StoredMessage]:

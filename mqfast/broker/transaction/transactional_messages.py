@@ -49,7 +49,7 @@ class Transactions:
     def register(self, processors: Processors) -> None:
         """Register the handlers; ends of transactions do not wait behind sends."""
         lane = ConcurrencyLimit("endTransaction", concurrency=100_000, queue_max=100_000)
-        processors.register([RequestCode.END_TRANSACTION], self._end.end, lane)
+        processors.register([RequestCode.END_TRANSACTION], self._end.end_transaction, lane)
         processors.register([RequestCode.RESUME_CHECK_HALF_MESSAGE], self.resume, lane)
 
     def start(self) -> None:

@@ -323,7 +323,7 @@ def test_row_that_a_consumer_sent_back_does_not_count_after_a_restart(tmp_path: 
 
 
 def test_the_file_follows_a_log_that_grows_by_other_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqfast.broker.idempotence.idempotent_writes._LOOK_S", 0.02)
+    monkeypatch.setattr("mqfast.broker.idempotence.idempotent_writes._CHECK_S", 0.02)
     monkeypatch.setattr("mqfast.broker.idempotence.idempotent_writes._PERSIST_BYTES", 5000)
     file = tmp_path / "config" / "mqfastWrites.json"
     ends: list[int] = []
@@ -495,8 +495,8 @@ def test_producer_state_is_bounded_and_idle_writes_expire() -> None:
     for old, error in ((0, FencedBatch), (2, OtherPartitioning)):
         with pytest.raises(error):
             memory.last(mark._replace(key="b", batch=old, queues=9), "t", 0)
-    memory.end("b", 2, ["t", "u"], 2000)
-    memory.end("b", 2, ["t"], 2000)
+    memory.complete_batch("b", 2, ["t", "u"], 2000)
+    memory.complete_batch("b", 2, ["t"], 2000)
     assert len(memory) == 4  # what is stored as a whole is remembered too
     again = ProducerStateTable(1000, 4)
     again.load(json.loads(json.dumps(memory.dump())))

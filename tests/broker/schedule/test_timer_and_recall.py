@@ -332,7 +332,7 @@ def test_timer_run_without_delay_needs_no_time_of_its_handle(tmp_path: Path) -> 
         async with asyncio.timeout(60), running_broker(tmp_path, timerWheelEnable=True) as one:
             timers = one.parts.timers
             for delay_s in (0.0, 0.5, 0.0, 0.001):
-                timers._turn_in(delay_s)
+                timers._run_in(delay_s)
             due_ms = int(time.time() * 1000) + 1200
             answer = await one.send("timed", b"x", properties=f"TIMER_DELIVER_MS\x01{due_ms}\x02")
             assert answer.code == 0, answer.remark

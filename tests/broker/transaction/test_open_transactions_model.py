@@ -156,7 +156,7 @@ class Transactions(RuleBasedStateMachine):
             "commitOrRollback": str(kind), "fromTransactionCheck": str(is_check).lower(), "msgId": "x",
         }  # fmt: skip
         try:
-            answer = self.broker.ending.end(self.broker.line, RemotingCommand(37, fields))
+            answer = self.broker.ending.end_transaction(self.broker.line, RemotingCommand(37, fields))
             assert isinstance(answer, RemotingCommand)
             assert answer.code in (0, 604)
         except CallRefused as refused:
