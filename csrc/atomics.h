@@ -85,14 +85,14 @@ static inline void mq_lock(uint32_t *word) {
 }
 
 /* Unlock without waking; returns nonzero if a waiter must be woken. */
-static inline int mq_let_go(uint32_t *word) {
+static inline int mq_unlock_no_wake(uint32_t *word) {
     uint32_t was = __atomic_exchange_n(word, 0, __ATOMIC_RELEASE);
     mq_assert(was == 1 || was == 2, was, 1);
     return was == 2;
 }
 
 static inline void mq_unlock(uint32_t *word) {
-    if (mq_let_go(word)) mq_futex_wake_one(word);
+    if (mq_unlock_no_wake(word)) mq_futex_wake_one(word);
 }
 
 #endif

@@ -168,7 +168,7 @@ MUTANTS: Final = (
     Mutant(
         "look-ahead-takes-the-first-file-for-all",
         "mqfast/store/queues/consume_queue.pyx",
-        "_look",
+        "_scan_single_file",
         replace("!= 1", "< 1"),
         "of a queue with several files one would be there",
         ("test_many_queues_are_opened_as_few_are",),

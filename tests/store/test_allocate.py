@@ -57,7 +57,7 @@ def test_nothing_is_made_for_a_store_that_closes(tmp_path: Path) -> None:
     store.put("T", b"x")
     store.close()
     with pytest.raises(StoreClosed, match="closing"):
-        lab(store).allocate.take(4096)
+        lab(store).allocate.request_file(4096)
     assert lab(store).make_next_file() is False
 
 

@@ -82,7 +82,7 @@ cdef extern from "atomics.h" nogil:
     int mq_cas32(uint32_t *p, uint32_t expect, uint32_t v)
     int mq_cas64(int64_t *p, int64_t expect, int64_t v)
     int mq_lock_try(uint32_t *word)
-    int mq_let_go(uint32_t *word)
+    int mq_unlock_no_wake(uint32_t *word)
 
 cdef extern from "os_api.h" nogil:
     ctypedef struct mq_stat:

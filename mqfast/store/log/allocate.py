@@ -49,8 +49,8 @@ _EAGER_BYTES: Final = 4 << 20
 class AllocateMappedFileService:
     """Files of the log, created in a background thread.
 
-    Thread: ``take`` from the putting thread (a single thread at a time: the roll lock), the rest from the service's own
-    thread.
+    Thread: ``request_file`` from the putting thread (a single thread at a time: the roll lock), the rest from the
+    service's own thread.
     """
 
     def __init__(self, os_api: OsApi, log: CommitLog, config: StoreConfig, space: Space | None = None) -> None:
@@ -77,7 +77,7 @@ class AllocateMappedFileService:
         self.mlock_warning: str | None = None
         self.service = Service("allocate", self._turn)
 
-    def take(self, start: int) -> MappedFile:
+    def request_file(self, start: int) -> MappedFile:
         """Return the file that begins at ``start``; create the file if needed.
 
         Raises: DiskFull, StorageError of the creation; PoolExhausted; StoreBusy after more than five seconds;
@@ -122,11 +122,13 @@ class AllocateMappedFileService:
             self._urgent = start
             return False
 
-    def taken(self, file: MappedFile) -> None:
-        """Note that the log has the file that ``take`` returned; until then ``take`` returns the same file again."""
+    def confirm_file(self, file: MappedFile) -> None:
+        """Note that the log has the file that ``request_file`` returned; until then ``request_file`` returns the
+        same file again.
+        """
         del self._ready[file.start_offset]  # in one step: after a lock was taken, an interrupt could keep the entry
 
-    def rolled(self, file: MappedFile) -> None:
+    def plan_next(self, file: MappedFile) -> None:
         """Plan the next files after a roll to ``file``, unless the service waits for a position in that file."""
         if file.start_offset + file.file_bytes not in self._ready:
             self.service.wake()
@@ -185,7 +187,7 @@ class AllocateMappedFileService:
             yield
 
     def step(self) -> bool:
-        """Create a file if one is wanted; failures are kept for ``take``. Returns true if a file was wanted."""
+        """Create a file if one is wanted; failures are kept for ``request_file``. Returns true if a file was wanted."""
         with self._steps:
             return self._step()
 

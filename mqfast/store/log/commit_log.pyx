@@ -585,12 +585,12 @@ cdef class CommitLog:
             if rc < 0:
                 self.raise_state()
             self.reap()
-        file = self.allocator.take(s.file_start + s.whole_bytes if s.file_bytes
-                                   else s.written - s.written % self.file_bytes)
+        file = self.allocator.request_file(s.file_start + s.whole_bytes if s.file_bytes
+                                           else s.written - s.written % self.file_bytes)
         self.files.append(file)
         try:
             self._retain(file)
-            self.allocator.taken(file)
+            self.allocator.confirm_file(file)
         except BaseException:
             self.files.pop()
             if self.retained and self.retained[len(self.retained) - 1] is file:
@@ -617,7 +617,7 @@ cdef class CommitLog:
         self._switch_to(file)
         unlock_puts(s)
         self.current = file
-        self.allocator.rolled(file)
+        self.allocator.plan_next(file)
         return 0
 
     def reap(self) -> None:

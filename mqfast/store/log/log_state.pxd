@@ -7,7 +7,7 @@ from mqfast.store.base.os_api cimport (
     futex_wake_one,
     lock_wait,
     mq_assert,
-    mq_let_go,
+    mq_unlock_no_wake,
     mq_load32,
     mq_load64,
     mq_lock_try,
@@ -182,5 +182,5 @@ cdef inline void unlock_puts(LogState *s) noexcept nogil:
     check_owner(s)
     if MQ_IS_DEBUG:
         s.lock_owner = 0
-    if mq_let_go(&s.lock):
+    if mq_unlock_no_wake(&s.lock):
         futex_wake_one(&s.lock)

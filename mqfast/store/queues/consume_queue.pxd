@@ -129,7 +129,7 @@ cdef class ConsumeQueue:
     cdef Latch latch                # of the log: set by a lost page of the tail
     cdef MappedFile scanned         # the file of `scan`, or None
     cdef Scan scan
-    cdef int64_t looked_at          # start of the only file, if `scan` was read before the load; -1: not read
+    cdef int64_t scanned_start          # start of the only file, if `scan` was read before the load; -1: not read
     cdef int64_t seen_first         # queue offsets of the two units in `scan`, -1 when no longer valid
     cdef int64_t seen_last
     cdef bint closed

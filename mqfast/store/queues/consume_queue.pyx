@@ -152,38 +152,38 @@ cdef int _scan(mq_os *os, const char *path, int64_t file_bytes, Scan *scan) noex
     return rc
 
 
-cdef struct Look:
+cdef struct ScanJob:
     mq_os *os
     const char *path            # of the directory
     int64_t file_bytes
     Scan *scan
-    int64_t *looked_at
+    int64_t *scanned_start
 
 
-cdef void _look(Look *look) noexcept nogil:
+cdef void _scan_single_file(ScanJob *job) noexcept nogil:
     """Read the units of a queue with a single file, as most have. Errors are left to ``load``, which reports them."""
     cdef int64_t starts[2]
     cdef char path[PATH_BYTES]
     cdef int n
-    if list_starts(look.path, starts, 2) != 1 or starts[0] % look.file_bytes != 0:
+    if list_starts(job.path, starts, 2) != 1 or starts[0] % job.file_bytes != 0:
         return
-    n = snprintf(path, PATH_BYTES, "%s/%020lld", look.path, <long long> starts[0])
-    if (0 < n < PATH_BYTES and _scan(look.os, path, look.file_bytes, look.scan) == 0
-            and look.scan.file_bytes == look.file_bytes):
-        look.looked_at[0] = starts[0]
+    n = snprintf(path, PATH_BYTES, "%s/%020lld", job.path, <long long> starts[0])
+    if (0 < n < PATH_BYTES and _scan(job.os, path, job.file_bytes, job.scan) == 0
+            and job.scan.file_bytes == job.file_bytes):
+        job.scanned_start[0] = starts[0]
 
 
-def look_ahead(list queues) -> None:
+def scan_ahead(list queues) -> None:
     """Scan the files of these queues ahead of their ``load``, without the GIL. Threads may scan separate queues in
     parallel.
 
     No exceptions: unreadable files are read again by ``load``.
     """
     cdef Py_ssize_t i, n = len(queues)
-    cdef Look *looks = <Look *> calloc(n or 1, sizeof(Look))
+    cdef ScanJob *jobs = <ScanJob *> calloc(n or 1, sizeof(ScanJob))
     cdef ConsumeQueue queue
     cdef list names = []
-    if looks == NULL:
+    if jobs == NULL:
         return
     try:
         for queue in queues:
@@ -191,16 +191,16 @@ def look_ahead(list queues) -> None:
         for i in range(n):
             queue = <ConsumeQueue> queues[i]
             queue._begin_scan()
-            looks[i].os = queue.os_api.os
-            looks[i].path = PyBytes_AS_STRING(names[i])
-            looks[i].file_bytes = queue.file_bytes
-            looks[i].scan = &queue.scan
-            looks[i].looked_at = &queue.looked_at
+            jobs[i].os = queue.os_api.os
+            jobs[i].path = PyBytes_AS_STRING(names[i])
+            jobs[i].file_bytes = queue.file_bytes
+            jobs[i].scan = &queue.scan
+            jobs[i].scanned_start = &queue.scanned_start
         with nogil:
             for i in range(n):
-                _look(&looks[i])
+                _scan_single_file(&jobs[i])
     finally:
-        free(looks)
+        free(jobs)
 
 
 cdef int sync_units(mq_os *os, uint8_t *base, int64_t first, int64_t to, int64_t end) noexcept nogil:
@@ -287,7 +287,7 @@ cdef class ConsumeQueue:
         self.state.hash = topic_hash(self.state.topic, self.state.topic_bytes, queue_id)
         self.floor_end = -1
         self.state.max_physical = -1
-        self.seen_first = self.seen_last = self.looked_at = -1
+        self.seen_first = self.seen_last = self.scanned_start = -1
 
     # --- bounds ---
 
@@ -392,8 +392,8 @@ cdef class ConsumeQueue:
         cdef int64_t starts[KNOWN_STARTS]
         cdef int64_t *all_starts = starts
         cdef int64_t count
-        if self.looked_at >= 0:
-            self._take_files(&self.looked_at, 1)
+        if self.scanned_start >= 0:
+            self._take_files(&self.scanned_start, 1)
             return
         native = encode_path(self.path)
         path = native
@@ -426,9 +426,9 @@ cdef class ConsumeQueue:
             file._init(self.os_api, path, start, self.file_bytes, True)
             if i == count - 1 and not self.files and start % self.file_bytes == 0:
                 # Most queues have a single file: its units are read here, by the descriptor that reports the length.
-                if start == self.looked_at:
+                if start == self.scanned_start:
                     self.scanned = file
-                    self.looked_at = -1
+                    self.scanned_start = -1
                 else:
                     self._begin_scan()
                     self._scan_file(file)

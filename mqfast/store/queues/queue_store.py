@@ -23,7 +23,7 @@ from mqfast.store.base.os_api import Mutex, encode_path
 from mqfast.store.base.results import BoundaryType
 from mqfast.store.queues.batch_queue import BatchConsumeQueue, check_unit, claimed_places
 from mqfast.store.queues.by_time import find_by_time
-from mqfast.store.queues.consume_queue import ConsumeQueue, QueueTable, look_ahead
+from mqfast.store.queues.consume_queue import ConsumeQueue, QueueTable, scan_ahead
 from mqfast.store.queues.placement import is_plausible
 from mqfast.store.queues.queue_flush import flush_queues
 
@@ -52,15 +52,15 @@ _MANY_QUEUES: Final = 512
 _TRIES: Final = 4
 
 
-def _look_ahead(queues: list[ConsumeQueue]) -> None:
+def _scan_ahead(queues: list[ConsumeQueue]) -> None:
     half = len(queues) // 2
-    helper = threading.Thread(target=look_ahead, args=(queues[half:],), name="mqfast-look-ahead", daemon=True)
+    helper = threading.Thread(target=scan_ahead, args=(queues[half:],), name="mqfast-look-ahead", daemon=True)
     try:
         helper.start()
     except RuntimeError:  # no more threads: each queue is read when loaded
         return
     try:
-        look_ahead(queues[:half])
+        scan_ahead(queues[:half])
     finally:
         helper.join()
 
@@ -350,7 +350,7 @@ class QueueStore:
         listed = _paths.list_queues(self._os_api, self._paths.consume_queue)
         queues = [self._make(topic, queue_id) for topic, ids in listed.items() for queue_id in ids]
         if len(queues) >= _MANY_QUEUES:
-            _look_ahead(queues)
+            _scan_ahead(queues)
         for queue in queues:
             queue.load()
             self.table.insert(queue)
