@@ -20,7 +20,7 @@ from mqfast.remoting.codes import RequestCode
 
 OURS = "mqfast"
 RELEASES = ("5.5.0", "5.3.3", "4.9.7")
-_HERE = Path(__file__).resolve().parent
+_TESTS = Path(__file__).resolve().parents[1]
 # The delays of the levels, short: retries and delayed messages come within a test's time.
 LEVELS = "1s 1s 1s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s"
 
@@ -34,13 +34,13 @@ def cluster(name: str, work: Path) -> Iterator[str]:
         ) as one:
             yield one.namesrv
         return
-    sys.path[:0] = [path for path in (str(_HERE / "golden/make"), str(_HERE / "compat")) if path not in sys.path]
+    sys.path[:0] = [path for path in (str(_TESTS / "golden/make"), str(_TESTS / "compat")) if path not in sys.path]
     from make import Machine, free_port, wait_for  # type: ignore[import-not-found]
 
-    machine = Machine(name, work, _HERE / "interop/Flow.java")
+    machine = Machine(name, work, _TESTS / "interop/Flow.java")
     (work / "conf").mkdir()  # where 4.9 looks for the settings of its logs
     for program in ("namesrv", "broker"):
-        shutil.copy(_HERE / "compat/java/logging-off.xml", work / f"conf/logback_{program}.xml")
+        shutil.copy(_TESTS / "compat/java/logging-off.xml", work / f"conf/logback_{program}.xml")
     try:
         machine.start_namesrv()
         settings_of_java = {
