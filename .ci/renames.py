@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = Path(__file__).with_suffix(".toml")
-QUOTES = "tests/mutation/mutants.py"
+QUOTES = "tests/mutation/mutants*.py"
 """Strings of this file are source lines."""
 SOURCES = (".py", ".pyi", ".pyx", ".pxd")
 TEXTS = (*SOURCES, ".md", ".toml", ".c", ".h", ".sh", ".yml", ".allow", "Makefile", ".ci/run")
@@ -260,7 +260,7 @@ def rename(path: str, text: str, names: Iterable[Name], hits: Counter[str]) -> s
                 continue
             hits[row.old] += 1
             changes.append((start, end, row.new))
-        elif kind == "text" and path == QUOTES:
+        elif kind == "text" and fnmatch.fnmatch(path, QUOTES):
             new = re.sub(
                 r"[A-Za-z_]\w*",
                 lambda match: (
