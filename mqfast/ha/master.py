@@ -23,7 +23,7 @@ from mqfast.store.log.acks import AckTable
 from mqfast.store.raw_log import RawLog
 from mqfast.util.log_limit import LogLimit
 
-__all__ = ["HaMaster", "SlaveStatus"]
+__all__ = ["HaMaster", "SlaveProgress"]
 
 _log = logging.getLogger("mqfast.ha")
 _POLL_S: Final = 0.001
@@ -38,7 +38,7 @@ _END_S: Final = 1.0
 _BYTES_A_TURN: Final = 1 << 20  # then the loop has other work
 
 
-class SlaveStatus(NamedTuple):
+class SlaveProgress(NamedTuple):
     """One connected slave.
 
     Attributes: address: of its connection; sent, acknowledged: physical offsets; behind_bytes: from the last
@@ -215,7 +215,7 @@ class _Follower(asyncio.Protocol):
             self._transport.write(frame_head(self.position, 0))
             self.wrote_s = now_s
 
-    def status(self, end: int, now_s: float) -> SlaveStatus:
+    def status(self, end: int, now_s: float) -> SlaveProgress:
         """Return the status of the slave for a log that ends at ``end``."""
         behind = max(0, end - self.acknowledged)
         age_ms = self._master.raw.age_ms(self.acknowledged) if behind else 0
@@ -224,7 +224,7 @@ class _Follower(asyncio.Protocol):
         # A slave of RocketMQ may be within a record: then the message before it is older.
         behind_ms = round((now_s - self._stored_s) * 1000) if behind else 0
         silent_ms = round((now_s - self.read_s) * 1000)
-        return SlaveStatus(
+        return SlaveProgress(
             self.address, self.position, self.acknowledged, behind, behind_ms, self.bytes_per_s, silent_ms
         )
 
@@ -375,7 +375,7 @@ class HaMaster:
             for follower in tuple(self.followers):
                 follower.check_timeouts(now_s)
 
-    def statuses(self) -> list[SlaveStatus]:
+    def statuses(self) -> list[SlaveProgress]:
         """Return the status of every slave that has reported."""
         end, now_s = self.raw.end, self.clock()
         return sorted(follower.status(end, now_s) for follower in self.followers if follower.position >= 0)

@@ -24,7 +24,7 @@ from mqfast.remoting.settings import RemotingSettings
 from mqfast.remoting.tls import CLIENT_HELLO, WANTS_TLS, TlsMode, TlsStream
 from mqfast.util.log_limit import LogLimit
 
-__all__ = ["Channel", "Dispatcher", "Endpoint"]
+__all__ = ["Channel", "RequestDispatcher", "Endpoint"]
 
 _PLAIN_BYTES = 64 * 1024
 _NO_TLS = "TLS: the connection ended in the handshake; a port that takes no TLS does so"
@@ -35,7 +35,7 @@ _TURN_BYTES = 64 * 1024
 _LOOKS_AT_THE_CLOCK = 8  # requests between two readings of the clock; a power of 2
 
 
-class Dispatcher(Protocol):
+class RequestDispatcher(Protocol):
     """The table of request codes of a server or client; see ``Processors``."""
 
     def dispatch(self, channel: Channel, request: RemotingCommand) -> None:
@@ -50,7 +50,7 @@ class Endpoint:
 
     def __init__(
         self,
-        processors: Dispatcher,
+        processors: RequestDispatcher,
         settings: RemotingSettings,
         *,
         clock: Callable[[], float] = time.monotonic,

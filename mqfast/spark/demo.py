@@ -37,7 +37,7 @@ GROUP: Final = "demo"
 T = TypeVar("T")
 
 
-class DemoFailed(Exception):
+class SparkDemoFailed(Exception):
     """A figure differs from the expected one."""
 
 
@@ -54,7 +54,7 @@ def _timed(what: str, work: Callable[[], T]) -> T:
 
 def _expect(what: str, actual: Any, expected: Any) -> None:
     if actual != expected:
-        raise DemoFailed(f"{what}: expected {expected}, found {actual}")
+        raise SparkDemoFailed(f"{what}: expected {expected}, found {actual}")
     print(f"   {what}: {f'{actual:,}' if isinstance(actual, int) else actual}, as it must be", flush=True)
 
 
@@ -150,7 +150,7 @@ def _jobs(spark: SparkSession, store: Path, base: Path, count: int) -> None:
 
 
 def run(golden: Path, base: Path, total_bytes: int) -> None:
-    """Run all steps. Raises: DemoFailed."""
+    """Run all steps. Raises: SparkDemoFailed."""
     from pyspark.sql import SparkSession
 
     from mqfast.spark import register
@@ -182,7 +182,7 @@ def run(golden: Path, base: Path, total_bytes: int) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return 0, or 1 after DemoFailed."""
+    """Run the command; return 0, or 1 after SparkDemoFailed."""
     parser = argparse.ArgumentParser(prog="python -m mqfast.spark.demo", description="Stores in Spark, start to end.")
     parser.add_argument("--golden", type=Path, default=GOLDEN, metavar="DIR", help="a store that a broker wrote")
     parser.add_argument("--bytes", default="2g", metavar="SIZE", help="size of the generated store (default: 2g)")
@@ -198,7 +198,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for page in base.glob("*.html"):
             shutil.copy(page, arguments.charts)
             print(f"charts: {arguments.charts / page.name}")
-    except DemoFailed as error:
+    except SparkDemoFailed as error:
         print(f"demo failed: {error}", file=sys.stderr)
         return 1
     finally:

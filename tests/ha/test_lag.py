@@ -10,7 +10,7 @@ from pathlib import Path
 from ha.pairs import FILE, SIZES, as_slave, fill, following, serving, until
 
 import mqfast
-from mqfast.ha.master import HaMaster, SlaveStatus
+from mqfast.ha.master import HaMaster, SlaveProgress
 from mqfast.ha.protocol import report
 from mqfast.ha.slave import FollowState
 from mqfast.store.base.os_api import OsApi
@@ -28,7 +28,7 @@ async def reporting(master: HaMaster) -> AsyncIterator[asyncio.StreamWriter]:
     writer.close()
 
 
-async def status_after(master: HaMaster, writer: asyncio.StreamWriter, acknowledged: int) -> SlaveStatus:
+async def status_after(master: HaMaster, writer: asyncio.StreamWriter, acknowledged: int) -> SlaveProgress:
     writer.write(report(acknowledged))
     await until(lambda: master.statuses()[0].acknowledged == acknowledged)
     return master.statuses()[0]

@@ -12,7 +12,7 @@ sys.path.append(str(Path(__file__).resolve().parent))
 
 from real_programs import HERE, NEEDS_JAVA, STEP_S, Machine
 
-from mqfast.client.consumer.offset_file import OffsetFile
+from mqfast.client.consumer.offset_file import LocalFileOffsetStore
 from mqfast.client.values import MessageQueue
 
 pytestmark = NEEDS_JAVA
@@ -32,7 +32,7 @@ def test_java_and_we_share_an_offset_file(release: str, tmp_path: Path) -> None:
         assert out.endswith("done\n"), (out, [path.read_text()[-2000:] for path in tmp_path.glob("*.log")])
         return out.split()[:-1]
 
-    file = OffsetFile(ID, "billing", root)
+    file = LocalFileOffsetStore(ID, "billing", root)
     ours = {MessageQueue("orders", "broker-a", number): number * 10 for number in range(4)}
     ours |= {MessageQueue("größe", 'a"b', 7): 2**63 - 1}
     file.save(ours)

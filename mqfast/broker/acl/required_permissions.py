@@ -41,7 +41,7 @@ class Need(NamedTuple):
     actions: tuple[Action, ...]
 
 
-class Message(Protocol):
+class StoredFields(Protocol):
     """The part of a stored message that determines its permissions."""
 
     @property
@@ -72,7 +72,7 @@ def of_group(name: str, *actions: Action) -> Need:
     return Need(Kind.GROUP, name.removeprefix(RETRY_PREFIX), actions)
 
 
-def of_message(message: Message, *actions: Action) -> Need:
+def of_message(message: StoredFields, *actions: Action) -> Need:
     """Return the need for actions on a stored message; for a parked message those of its real topic."""
     topic = message.topic
     return of_topic(message.properties.get(names.REAL_TOPIC) or topic if topic in PARKED else topic, *actions)

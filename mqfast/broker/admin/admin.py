@@ -15,7 +15,7 @@ from mqfast.broker.admin.client_requests import ClientRequests
 from mqfast.broker.admin.consume_progress import Progress
 from mqfast.broker.admin.group_requests import GroupRequests
 from mqfast.broker.admin.query import Query
-from mqfast.broker.admin.queue_assignment import Assignment
+from mqfast.broker.admin.queue_assignment import QueueAssignment
 from mqfast.broker.admin.runtime_info import RuntimeInfo
 from mqfast.broker.admin.settings_requests import SettingsRequests
 from mqfast.broker.admin.topic_requests import TopicRequests
@@ -65,7 +65,7 @@ class Admin:
             Progress(context, delays),
             ClientRequests(context),
             SettingsRequests(context),
-            Assignment(context),
+            QueueAssignment(context),
         )
         self._metrics = Metrics(context, processors, replicas, long_polling, timers, open_transactions)
         self._health = Health(context, replicas)

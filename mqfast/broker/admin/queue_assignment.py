@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mqfast.remoting.command import RemotingCommand
     from mqfast.remoting.processors import ConcurrencyLimit, Processors
 
-__all__ = ["Assignment", "allocated"]
+__all__ = ["QueueAssignment", "allocated"]
 
 _UPDATE_COLD, _REMOVE_COLD, _COLD_INFO, _READ_MODE = 2001, 2002, 2003, 2004
 _COLD: Final = {
@@ -48,7 +48,7 @@ class _Wanted(Struct, rename="camel"):
     message_model: str = "CLUSTERING"
 
 
-class Assignment:
+class QueueAssignment:
     """Serves 400-402 and 2001-2004. Modes are in memory, in the context. Thread: that of the event loop."""
 
     def __init__(self, context: BrokerContext) -> None:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from mqfast.broker.context import BrokerContext
 
-__all__ = ["GroupLag", "QueueLag", "lag_of_all"]
+__all__ = ["GroupLag", "GroupQueueLag", "lag_of_all"]
 
 _QUEUES_AT_ONCE: Final = 256
 
 
-class QueueLag(NamedTuple):
+class GroupQueueLag(NamedTuple):
     """The lag of a group in a queue."""
 
     group: str
@@ -42,10 +42,10 @@ class GroupLag(NamedTuple):
     queueing_ms: int
 
 
-async def lag_of_all(context: BrokerContext) -> tuple[list[GroupLag], list[QueueLag]]:
+async def lag_of_all(context: BrokerContext) -> tuple[list[GroupLag], list[GroupQueueLag]]:
     """Return the lag of all groups in all of their topics, and the queues with lag."""
     groups: list[GroupLag] = []
-    queues: list[QueueLag] = []
+    queues: list[GroupQueueLag] = []
     visited = 0
     groups_of: dict[str, list[str]] = {}
     for topic, group in context.offsets.pairs():
@@ -70,7 +70,9 @@ async def lag_of_all(context: BrokerContext) -> tuple[list[GroupLag], list[Queue
                 at = max(low, context.offsets.get(group, topic, queue_id))
                 if at >= high:
                     continue
-                of_queues.append(QueueLag(group, topic, queue_id, high - at, _age_ms(context, topic, queue_id, at)))
+                of_queues.append(
+                    GroupQueueLag(group, topic, queue_id, high - at, _age_ms(context, topic, queue_id, at))
+                )
                 pulled = min(high, max(at, _pulled(context, group, topic, queue_id)))
                 in_flight += pulled - at
                 if pulled < high:

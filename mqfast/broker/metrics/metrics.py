@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from mqfast.broker.metadata.subscription_group_manager import is_system_group
 from mqfast.broker.metadata.topic_manager import DLQ_PREFIX, RETRY_PREFIX
 from mqfast.broker.metrics.broker_stats import SIZE_BOUNDS
-from mqfast.broker.metrics.consumer_lag import GroupLag, QueueLag, lag_of_all
+from mqfast.broker.metrics.consumer_lag import GroupLag, GroupQueueLag, lag_of_all
 from mqfast.broker.metrics.http_server import HttpResponse
 from mqfast.broker.metrics.prometheus_text import CONTENT_TYPE, Exposition
 from mqfast.ha.slave import FollowState
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mqfast.broker.replication.replica_manager import ReplicaManager
     from mqfast.broker.schedule.timer import BrokerTimers
     from mqfast.broker.transaction.open_transactions import OpenTransactions
-    from mqfast.ha.master import SlaveStatus
+    from mqfast.ha.master import SlaveProgress
     from mqfast.remoting.processors import Processors
 
 __all__ = ["Metrics"]
@@ -56,7 +56,7 @@ _LAG: Final[tuple[tuple[str, str, Callable[[GroupLag], int]], ...]] = (
     ),
     ("rocketmq_consumer_ready_messages", "Messages that are not pulled yet", lambda lag: lag.messages - lag.in_flight),
 )
-_SLAVES: Final[tuple[tuple[str, str, Callable[[SlaveStatus], int]], ...]] = (
+_SLAVES: Final[tuple[tuple[str, str, Callable[[SlaveProgress], int]], ...]] = (
     (
         "mqfast_slave_behind_bytes",
         "Bytes of the log that a slave did not acknowledge",
@@ -345,7 +345,7 @@ class Metrics:
         for name, text, value_of in _SLAVES:
             await out.family(name, "gauge", text, ((labels, value_of(slave)) for labels, slave in slaves))
 
-    async def _queue_lag(self, out: Exposition, queues: list[QueueLag]) -> None:
+    async def _queue_lag(self, out: Exposition, queues: list[GroupQueueLag]) -> None:
         """Add the queues with the largest lag, and all other queues as a sum."""
         ranked = sorted(queues, key=lambda queue_lag: queue_lag.messages, reverse=True)
         shown, rest = ranked[:_QUEUES_SHOWN], ranked[_QUEUES_SHOWN:]

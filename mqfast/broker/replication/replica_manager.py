@@ -18,7 +18,7 @@ from mqfast.broker.send.flush_waiter import ReplicaWaiter
 from mqfast.errors import ConfigError, MqfastError
 from mqfast.ha.failover.confirm_offset import Confirmed
 from mqfast.ha.failover.in_sync_replicas import SyncAcks
-from mqfast.ha.master import SlaveStatus
+from mqfast.ha.master import SlaveProgress
 from mqfast.ha.slave import Followed, FollowState, FollowStatus, HaSlave
 from mqfast.remoting.client import split_address
 from mqfast.remoting.codes import RequestCode
@@ -312,7 +312,7 @@ class ReplicaManager:
     # -- requests of admins --------------------------------------------------------------------------------------------
 
     @property
-    def slaves(self) -> list[SlaveStatus]:
+    def slaves(self) -> list[SlaveProgress]:
         """Return the connected slaves."""
         return [] if self.ha.master is None else self.ha.master.statuses()
 

@@ -18,7 +18,7 @@ from mqfast.remoting.bodies import TopicConfigBody, build_tables, decode_body
 
 __all__ = [
     "AllOffsetsBody", "ConnectionsBody", "ConsumeStatsBody", "DirectResultBody", "GroupListBody",
-    "GroupsBody", "HaBody", "OffsetsBody", "ProducersBody", "RunningInfoBody", "TableBody", "TimeSpansBody",
+    "GroupsBody", "HaBody", "ConsumerOffsetsBody", "ProducersBody", "RunningInfoBody", "TableBody", "TimeSpansBody",
     "TopicConfigBody", "TopicStatsBody", "TopicsBody", "by_queue", "properties_text", "settings_of",
     "subscriptions_of",
 ]  # fmt: skip
@@ -113,7 +113,7 @@ class TimeSpansBody(Struct, rename="camel"):
     consume_time_span_set: list[_TimeSpan] = []
 
 
-class OffsetsBody(Struct, rename="camel"):
+class ConsumerOffsetsBody(Struct, rename="camel"):
     """Answer of 222."""
 
     offset_table: dict[str, int] = {}

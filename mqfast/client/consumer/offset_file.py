@@ -20,7 +20,7 @@ from mqfast.errors import CorruptFile
 from mqfast.util.atomic_file import replace_file
 from mqfast.util.fastjson import object_keys, standard
 
-__all__ = ["OffsetFile", "root_directory"]
+__all__ = ["LocalFileOffsetStore", "root_directory"]
 
 _ROOT_VARIABLE: Final = "rocketmq.client.localOffsetStoreDir"
 _FILE_BYTES_MAX: Final = 64 << 20
@@ -35,7 +35,7 @@ def root_directory() -> Path:
     return Path(given) if given else Path.home() / ".rocketmq_offsets"
 
 
-class OffsetFile:
+class LocalFileOffsetStore:
     """The file of one client id and group.
 
     Args: root: the directory, localOffsetStoreDir in Java.

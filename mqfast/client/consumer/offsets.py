@@ -20,7 +20,7 @@ from mqfast.errors import ClientConfigError, ClientError
 from mqfast.util.validate import is_whole
 
 if TYPE_CHECKING:
-    from mqfast.client.consumer.offset_file import OffsetFile
+    from mqfast.client.consumer.offset_file import LocalFileOffsetStore
     from mqfast.client.net.instance import ClientInstance
 
 __all__ = [
@@ -175,7 +175,7 @@ class RemoteOffsets(GroupOffsets):
 class FileOffsets(GroupOffsets):
     """Offsets in Java's file for broadcasting consumers. Durability: every persist survives a power loss."""
 
-    def __init__(self, file: OffsetFile) -> None:
+    def __init__(self, file: LocalFileOffsetStore) -> None:
         super().__init__()
         self._file: Final = file
 
@@ -222,6 +222,6 @@ def offsets_of(
         return OwnOffsets(own, instance.settings.namespace)
     if not broadcasting:
         return RemoteOffsets(instance, group)
-    from mqfast.client.consumer.offset_file import OffsetFile
+    from mqfast.client.consumer.offset_file import LocalFileOffsetStore
 
-    return FileOffsets(OffsetFile(instance.client_id, group))
+    return FileOffsets(LocalFileOffsetStore(instance.client_id, group))
