@@ -436,7 +436,7 @@ def test_the_site_builds_and_a_broken_link_is_an_error(tmp_path: Path) -> None:
     page = (tmp_path / "site" / "api" / "index.html").read_text(encoding="utf-8")
     for name in set(mqfast.__all__) - {"__version__", "errors"}:
         assert any(f"{home}.{name}" in page for home in ("mqfast", "mqfast.client", "mqfast.errors")), name
-    assert "A producer with bound topic, queue and tags" in page  # a docstring of a compiled module
+    assert "A producer with a bound topic, queue and tags" in page  # a docstring of a compiled module
     assert "mqfast.errors.DiskFull" in page
     assert page.count("born_timestamp") >= 3  # the parameters of put, from its stub
     (tmp_path / "docs").mkdir()
