@@ -19,6 +19,7 @@ from mqfast.retention_rules import RetentionRules, parse_retention
 from mqfast.settings.broker_conf import read_conf
 from mqfast.settings.declaration import check_setting, setting, specs_of
 from mqfast.settings.rocketmq_names import KNOWN_TO_ROCKETMQ
+from mqfast.util.deprecated import former_argument
 from mqfast.util.java_text import I32_MAX, I64_MAX, java_number, java_trim
 from mqfast.util.near_names import did_you_mean
 from mqfast.util.property_file import decode_conf, parse_properties
@@ -36,7 +37,7 @@ _CONF_BYTES_MAX: Final = 1 << 20
 _MS_OF_DELAY_UNIT: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-class _Door(Protocol):
+class _OsApi(Protocol):
     def read_file(self, path: str, max_bytes: int = ...) -> bytes: ...
 
 
@@ -534,8 +535,9 @@ class StoreConfig:
         return config
 
     @classmethod
+    @former_argument("door", "os_api")
     def from_broker_conf(
-        cls, source: str, *, os_api: _Door | None = None, **overrides: Unpack[StoreSettings]
+        cls, source: str, *, os_api: _OsApi | None = None, **overrides: Unpack[StoreSettings]
     ) -> StoreConfig:
         """Return a config from a broker's property file. Keywords in ``overrides`` replace values of the file.
 

@@ -45,6 +45,7 @@ from mqfast.store.meta.notes import Deletion
 from mqfast.store.opening import open_parts, require_all_units
 from mqfast.store.put.put_message import PutPath
 from mqfast.store.queues.consume_queue import ConsumeQueue
+from mqfast.util.deprecated import former_argument
 from mqfast.util.validate import is_whole
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class MessageStore(PutPath):
     if TYPE_CHECKING:
         engine: Engine
 
+    @former_argument("door", "os_api")
     def __init__(
         self,
         path: str,
@@ -672,6 +674,7 @@ def is_damage(error: Exception) -> bool:
     return isinstance(error, CorruptFile) and error.expected != "a whole record"
 
 
+@former_argument("door", "os_api")
 def open_store(
     path: str | os.PathLike[str],
     *,
@@ -681,7 +684,6 @@ def open_store(
     os_api: OsApi | None = None,
     progress: Callable[[int, int], None] | None = None,
     tables: ConfigTables | None = None,
-    door: OsApi | None = None,
     _start_services: bool = True,
     **settings: Unpack[StoreSettings],
 ) -> MessageStore:
@@ -700,9 +702,7 @@ def open_store(
     Returns: MessageStore, a context manager.
     Raises: UsageError for an empty path, ConfigError, StoreLocked, StoreNotFound, CorruptFile, DiskFull, StorageError.
     """
-    if door is not None:
-        warnings.warn("mqfast.open: door is os_api now", DeprecationWarning, stacklevel=2)
-    real_api = os_api or door or OsApi()
+    real_api = os_api or OsApi()
     text = _paths.root_of(path, real_api)
     if config is None:
         if broker_conf is not None:

@@ -10,6 +10,7 @@ import atexit
 import functools
 import os
 import string
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -336,6 +337,11 @@ class BrokerBase:
     def describe(self) -> str:
         """Return the cluster as text, as failures show the cluster."""
         return self._call(describe, self._cluster)
+
+    def picture(self) -> str:
+        """Return ``describe``; the former name."""
+        warnings.warn("Broker.picture is describe now", DeprecationWarning, stacklevel=2)
+        return self.describe()
 
     # --- wait ---
 

@@ -7,6 +7,7 @@ given. A fault ends with the context.
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
@@ -95,6 +96,11 @@ class Faults:
     def trigger_rebalance(self) -> None:
         """Notify all consumers that the members of their group changed, which rebalances the queues."""
         self._host.call(self._cluster.trigger_rebalance)
+
+    def shuffle_members(self) -> None:
+        """Call ``trigger_rebalance``; the former name."""
+        warnings.warn("Faults.shuffle_members is trigger_rebalance now", DeprecationWarning, stacklevel=2)
+        self.trigger_rebalance()
 
     # --- time ---
 

@@ -30,7 +30,7 @@ from mqfast.testing.wait_helpers import stopped_loop, until_true
 __all__ = ["ProcessBroker", "serve_calls"]
 
 _END_S: Final = 30.0
-_AT_ONCE: Final = ("drop_connections", "trigger_rebalance")
+_AT_ONCE: Final = ("drop_connections", "shuffle_members", "trigger_rebalance")
 
 
 class ProcessBroker(BrokerBase):

@@ -6,6 +6,7 @@ test's own broker are refused, so that the plug-in skips the test. Existing data
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
@@ -165,6 +166,11 @@ class RemoteBroker:
     def describe(self) -> str:
         """Return the known facts about the cluster."""
         return f"--- the cluster at {self.namesrv_addr}: messages of before this test are not counted ---"
+
+    def picture(self) -> str:
+        """Return ``describe``; the former name."""
+        warnings.warn("RemoteBroker.picture is describe now", DeprecationWarning, stacklevel=2)
+        return self.describe()
 
     # --- wait and assert ---
 

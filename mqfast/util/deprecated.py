@@ -1,15 +1,20 @@
-"""Former names of a module's public classes and functions, which keep working with a DeprecationWarning."""
+"""Former names of public classes, functions and arguments, which keep working with a DeprecationWarning."""
 
 from __future__ import annotations
 
+import functools
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import ParamSpec, TypeVar
 
-__all__ = ["former_name"]
+__all__ = ["former_argument", "former_name"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def former_name(module: str, name: str, current: Mapping[str, object]) -> object:
-    """Return what a former name of a module stands for; a module calls this from its ``__getattr__``.
+    """Return the object of a former name; a module calls this from its ``__getattr__``.
 
     Args: current: former name -> object of today. Raises: AttributeError for any other name, as Python does.
     """
@@ -20,3 +25,19 @@ def former_name(module: str, name: str, current: Mapping[str, object]) -> object
         f"{module}.{name} is {getattr(replacement, '__name__', replacement)} now", DeprecationWarning, stacklevel=3
     )
     return replacement
+
+
+def former_argument(former: str, current: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Accept a keyword argument under its former name as well."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            if former in kwargs:
+                warnings.warn(f"{function.__qualname__}: {former} is {current} now", DeprecationWarning, stacklevel=2)
+                kwargs[current] = kwargs.pop(former)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate

@@ -18,6 +18,7 @@ from mqfast.store.check.kept import KeptRecordsWriter, copy_start, new_folder
 from mqfast.store.check.repair_report import RepairReport
 from mqfast.store.check.salvage import put_back
 from mqfast.store.check.verify import Damage, LogFile, Severity, Verifier, run_verify, store_paths
+from mqfast.util.deprecated import former_argument
 
 if TYPE_CHECKING:
     from mqfast.config import StoreConfig
@@ -176,6 +177,7 @@ class _Repair:
                 self.os_api.overwrite(path, bytes(size), at)
 
 
+@former_argument("door", "os_api")
 def repair(
     path: str | os.PathLike[str],
     *,

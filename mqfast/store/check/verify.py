@@ -46,6 +46,7 @@ from mqfast.store.reader.bounds import check_is_store
 from mqfast.store.reader.scan import ExtFiles, LogTally, LogWalk, PreadFile, RecordPositions, tally_index, tally_units
 from mqfast.store.reader.timer_files import TimerFiles, TimerFinding
 from mqfast.store.record.record import StoredMessage
+from mqfast.util.deprecated import former_argument
 
 __all__ = ["Damage", "LogFile", "Progress", "Report", "Severity", "Verifier", "run_verify", "store_paths", "verify"]
 
@@ -824,6 +825,7 @@ def run_verify(
     return run
 
 
+@former_argument("door", "os_api")
 def verify(
     path: str | os.PathLike[str],
     *,

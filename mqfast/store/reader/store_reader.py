@@ -44,6 +44,7 @@ from mqfast.store.reader.scan import LogWalk, PreadFile
 from mqfast.store.reader.tail import LogTail
 from mqfast.store.record.filter import TagFilter, tag_filter
 from mqfast.store.record.record import StoredMessage
+from mqfast.util.deprecated import former_argument
 from mqfast.util.validate import is_whole
 
 __all__ = ["LogScan", "QueueRange", "ReadResult", "StoreReader"]
@@ -144,6 +145,7 @@ class StoreReader(BulkReader):
     Thread: any; calls are serialised. Messages own their bytes and may be kept and passed to other threads.
     """
 
+    @former_argument("door", "os_api")
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -240,7 +242,7 @@ class StoreReader(BulkReader):
     @on_files_that_are_there
     def look(self, place: int | str) -> StoredMessage:
         """Return ``get_by_offset``; the deprecated name."""
-        warnings.warn("StoreReader.look is get_by_offset now", DeprecationWarning, stacklevel=2)
+        warnings.warn("StoreReader.look is get_by_offset now", DeprecationWarning, stacklevel=3)
         return self.get_by_offset(place)
 
     def get_by_offset(self, place: int | str) -> StoredMessage:
