@@ -157,9 +157,15 @@ class Assignment:
         owned = {cached.queue for cached in self._cache.all()}
         for queue in sorted(wanted - owned):
             await self._instance.driver.run(read_place(self._instance, queue))
+        if not all(self._is_registered(queue.broker_name) for queue in wanted):
+            await self._instance.heartbeat()  # a broker refuses offsets of a group without a heartbeat
         async with self._rebalancing:
             await self._apply(RebalanceResult(tuple(sorted(wanted - owned)), tuple(sorted(owned - wanted))))
         await self._fetcher.wait_for_positions({queue.topic for queue in wanted})
+
+    def _is_registered(self, broker_name: str) -> bool:
+        place = self._instance.routes.brokers.get(broker_name)
+        return place is not None and all(map(self._instance.is_registered_at, place.addresses.values()))
 
     async def _find_topic(self, topic: str) -> None:
         """Request the route of a topic; a broker checks its SQL expression."""
