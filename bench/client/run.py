@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(ROOT / "tests"), *(str(ROOT / "tests" / part) for part in ("golden/make", "compat"))]
+sys.path[:0] = [*(str(ROOT / "tests" / part) for part in ("kit", "golden/make", "compat"))]
 
 from java_oracle import NEWEST, JavaOracle  # noqa: E402
 from make import jars  # noqa: E402

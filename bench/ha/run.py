@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [
     str(HERE.parent / "broker"),
-    *(str(ROOT / "tests" / part) for part in (".", "golden/make", "compat")),
+    *(str(ROOT / "tests" / part) for part in (".", "kit", "golden/make", "compat")),
 ]
 
 from ha import processes  # noqa: E402

@@ -24,7 +24,7 @@ import mqfast
 from mqfast.store.base.os_api import lost_page_count
 from mqfast.store.meta.offsets import ConsumerOffsets
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "kit"))
 
 from laboratory import lab
 

@@ -32,7 +32,7 @@ from mqfast.store.check.verify import verify
 from mqfast.store.message_store import MessageStore
 from mqfast.store.reader.scan import LogWalk, PreadFile
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "kit"))
 
 from laboratory import lab, open_still
 

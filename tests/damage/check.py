@@ -29,7 +29,7 @@ from mqfast.store.check.verify import verify
 from .mutations import Damage, mutate
 from .stores import Bases, Place
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "kit"))
 
 from laboratory import lab, open_still
 

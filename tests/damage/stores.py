@@ -21,7 +21,7 @@ from mqfast.config import StoreConfig
 from mqfast.message import Message
 from mqfast.store.base.os_api import OsApi
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "kit"))
 
 from laboratory import open_still
 

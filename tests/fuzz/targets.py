@@ -28,7 +28,7 @@ from mqfast.store.queues.queue_ext import QueueExt
 from mqfast.store.record.record import decode_record
 from mqfast.util import fastjson
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "kit"))
 
 from laboratory import open_still
 

@@ -23,7 +23,7 @@ from mqfast.store.message_store import MessageStore
 from mqfast.store.reader.column_scan import COLUMNS
 from mqfast.store.reader.store_reader import StoreReader
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "kit"))
 
 from laboratory import lab, open_still
 

@@ -32,7 +32,7 @@ from mqfast.store.check.verify import verify
 from mqfast.store.message_store import open_store
 from mqfast.store.reader.store_reader import StoreReader
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "kit"))
 
 from laboratory import lab
 

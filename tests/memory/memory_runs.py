@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 _HERE: Final = Path(__file__).resolve().parent
-sys.path.append(str(_HERE.parent))
+sys.path.append(str(_HERE.parent / "kit"))
 
 from shared_library import NoCompiler, shared_library  # noqa: E402
 

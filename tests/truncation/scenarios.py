@@ -27,7 +27,7 @@ import mqfast
 from mqfast.message import Message
 from mqfast.store.base.os_api import guarded_count, lost_page_count
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "kit"))
 
 from laboratory import lab
 
