@@ -99,7 +99,7 @@ def test_a_unit_runs_under_its_own_restrictions(name: str, disk_path: Path) -> N
             "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "NOTIFY_SOCKET": str(said),
             **{key: value.replace("/var/lib/mqfast", str(state)) for key, value in given.items()},
         }  # fmt: skip
-        launcher = [sys.executable, "-c", LAUNCHER, str(ROOT / "tests"), str(state)]
+        launcher = [sys.executable, "-c", LAUNCHER, str(ROOT / "tests" / "kit"), str(state)]
         process = subprocess.Popen(
             [*launcher, *words],
             env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,

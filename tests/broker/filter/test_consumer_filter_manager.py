@@ -12,7 +12,8 @@ from running import Running, running_broker
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "pull"))
 
-from pulling import SUBSCRIPTION, bodies, heartbeat, offsets, pull, run, subscription, until
+from pulling import SUBSCRIPTION, bodies, heartbeat, offsets, pull, run, subscription
+from waiting import until_async as until
 
 from mqfast.broker.filter import consumer_filter_manager as consumer_filters
 from mqfast.broker.filter.bloom_filter import BloomFilter, murmur3

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mqfast.client.consumer.offset_file import OffsetFile, decode, encode, root_directory
+from mqfast.client.consumer.offset_file import LocalFileOffsetStore, decode, encode, root_directory
 from mqfast.client.values import MessageQueue
 from mqfast.errors import CorruptFile
 
@@ -20,11 +20,11 @@ PRETTY = (
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> OffsetFile:
-    return OffsetFile("10.0.0.1@DEFAULT", "billing", tmp_path)
+def file(tmp_path: Path) -> LocalFileOffsetStore:
+    return LocalFileOffsetStore("10.0.0.1@DEFAULT", "billing", tmp_path)
 
 
-def test_the_file_is_where_java_has_it(file: OffsetFile, tmp_path: Path) -> None:
+def test_the_file_is_where_java_has_it(file: LocalFileOffsetStore, tmp_path: Path) -> None:
     assert file.load() == {}
     file.save({ONE: 5})
     assert file.path == tmp_path / "10.0.0.1@DEFAULT" / "billing" / "offsets.json"
@@ -39,7 +39,7 @@ def test_the_root_follows_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     assert root_directory() == Path("/home/somebody/.rocketmq_offsets")
 
 
-def test_saved_offsets_are_loaded_beside_other_queues(file: OffsetFile) -> None:
+def test_saved_offsets_are_loaded_beside_other_queues(file: LocalFileOffsetStore) -> None:
     file.save({ONE: 5})
     file.save({TWO: 2**63 - 1})
     file.save({ONE: 4})
@@ -57,7 +57,7 @@ def test_javas_pretty_form_is_read() -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"\0" * 40, b'{"offsetTable":{{"brokerName":"b', b"[]", b'{"offsetTable":7}'])
-def test_a_damaged_file_is_passed_over_for_its_backup(file: OffsetFile, damage: bytes) -> None:
+def test_a_damaged_file_is_passed_over_for_its_backup(file: LocalFileOffsetStore, damage: bytes) -> None:
     file.save({ONE: 5})
     file.save({ONE: 6})
     file.path.write_bytes(damage)
@@ -67,7 +67,7 @@ def test_a_damaged_file_is_passed_over_for_its_backup(file: OffsetFile, damage: 
     assert decode(file.path.with_name("offsets.json.bak").read_bytes()) == {ONE: 5}, "damage never becomes the backup"
 
 
-def test_damage_without_a_backup_raises_and_is_not_overwritten(file: OffsetFile) -> None:
+def test_damage_without_a_backup_raises_and_is_not_overwritten(file: LocalFileOffsetStore) -> None:
     file.save({ONE: 5})
     file.path.write_bytes(b'{"offsetTable":{{')
     for call in (file.load, lambda: file.save({ONE: 7})):
@@ -84,7 +84,7 @@ def test_an_invalid_offset_in_the_file_is_damage(offset: str) -> None:
 
 @pytest.mark.parametrize("fails_at", range(1, 9))
 def test_a_crash_at_any_step_leaves_a_whole_state(
-    file: OffsetFile, fails_at: int, monkeypatch: pytest.MonkeyPatch
+    file: LocalFileOffsetStore, fails_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every call that changes the disk fails in turn: what is loaded then is the state before or after."""
     file.save({ONE: 1})

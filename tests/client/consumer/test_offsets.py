@@ -15,7 +15,7 @@ sys.path.append(str(Path(__file__).resolve().parent))
 
 from consumer_cluster import BROKER_NAME, Hand, a_cluster, in_loop, instance_of
 
-from mqfast.client.consumer.offset_file import OffsetFile
+from mqfast.client.consumer.offset_file import LocalFileOffsetStore
 from mqfast.client.consumer.offsets import FileOffsets, OwnOffsets, RemoteOffsets, offsets_of
 from mqfast.client.consumer.queue_bounds import (
     check_from_where,
@@ -46,7 +46,7 @@ def queue_of(topic: str, number: int = 0) -> MessageQueue:
 def test_an_offset_in_memory_may_move_back_unless_it_is_frozen(tmp_path: Path) -> None:
     async def flow() -> None:
         one, two = MessageQueue("t", "b", 0), MessageQueue("u", "b", 0)
-        offsets = FileOffsets(OffsetFile("id", "g", tmp_path))
+        offsets = FileOffsets(LocalFileOffsetStore("id", "g", tmp_path))
         offsets.update(one, 7)
         offsets.update(one, 5)
         offsets.update(one, 6, increase_only=True)
@@ -188,7 +188,7 @@ def test_broadcasting_keeps_offsets_in_the_file_of_the_client_id(
         offsets.update(queue, 12)
         await offsets.persist()
         assert instance.client_id.endswith("@DEFAULT")
-        assert OffsetFile(instance.client_id, "billing", tmp_path).load() == {queue: 12}
+        assert LocalFileOffsetStore(instance.client_id, "billing", tmp_path).load() == {queue: 12}
         assert await offsets_of(instance, "billing", broadcasting=True).read(queue) == 12
         await instance.release()
 
