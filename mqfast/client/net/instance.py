@@ -189,6 +189,7 @@ class ClientInstance:
         if timeout_s == 0:
             return
         deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        closed = "the client was closed before a name server answered"
 
         def attempt() -> RequestSteps[None]:
             yield from self.cluster.ensure_addresses()
@@ -199,13 +200,19 @@ class ClientInstance:
             if not isinstance(error, ClientError):
                 raise error
             if is_closed():
-                raise ClientClosed("the client was closed before a name server answered") from None
+                raise ClientClosed(closed) from None
             if time.monotonic() >= deadline_s:
                 raise error
             _log.warning("%s: %s; it is tried again", self.client_id, error)
             yield Sleep(max(0.0, min(pause_s, deadline_s - time.monotonic())))
 
-        await self.driver.run(retry(attempt, recover, _WAIT_S))
+        try:
+            await self.driver.run(retry(attempt, recover, _WAIT_S))
+        except asyncio.CancelledError:  # of this task, or of a connection attempt that close() has ended
+            task = asyncio.current_task()
+            if is_closed() and task is not None and not task.cancelling():
+                raise ClientClosed(closed) from None
+            raise
 
     async def release(self) -> None:
         """Remove a user of the instance: the last user stops the periodic work and closes the connections."""
