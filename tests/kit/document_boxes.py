@@ -24,6 +24,7 @@ from pathlib import Path
 import own_network
 
 ROOT = Path(__file__).resolve().parents[2]
+HANG_S = 240.0  # below the limit of a test, so that a hang shows what the program printed
 LIMIT_S = 600.0  # of one box: only a hang takes so long
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
@@ -155,6 +156,8 @@ class Runner:
 
             feeder = threading.Thread(target=feeding)
             feeder.start()
+            watchdog = threading.Timer(HANG_S, process.kill)
+            watchdog.start()
             said = ""
             try:
                 for line in process.stdout:
@@ -162,8 +165,11 @@ class Runner:
                     if text in line:
                         break
             finally:
+                watchdog.cancel()
                 stop.set()
                 feeder.join()
+            errors.seek(0)
+            assert text in said, f"{shlex.join(words)}\nprinted no {text!r} but {said!r}:\n{errors.read()}"
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=LIMIT_S)
             errors.seek(0)
