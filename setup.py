@@ -97,7 +97,6 @@ FOR_SIZE = {
     "mqfast.remoting.unique_ids",
     "mqfast.schedule.timer.timer_log",
     "mqfast.schedule.timer.wheel",
-    "mqfast.store.get.query",
     "mqfast.store.log.raw_bytes",
     "mqfast.store.log.service_loops",
     "mqfast.store.log.transient_pool",
