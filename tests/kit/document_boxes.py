@@ -274,6 +274,7 @@ def main() -> int:
     """Run one page in a network of its own. Exit code 77: this system does not allow one."""
     if not own_network.enter():
         return 77
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores the signal
     print(json.dumps(run_page(sys.argv[1], Path(sys.argv[2]))))
     return 0
 
