@@ -282,6 +282,29 @@ _QUICK_FOLDERS = frozenset(
         "util",
     )
 )
+# Files whose tests wait for real seconds.
+_WAITS = frozenset(
+    f"test_{name}.py"
+    for name in (
+        "clock_jumps",
+        "cut_of_a_running_slave",
+        "deleted_topic",
+        "forged",
+        "full_disk",
+        "idle",
+        "loops",
+        "many_at_once",
+        "missing_package",
+        "orderly_restart",
+        "replica_tables",
+        "replicas",
+        "slave_signs",
+        "slow_disk",
+        "start_waits",
+        "testing_clients",
+        "user_callbacks",
+    )
+)
 _NOT_QUICK = re.compile(r"^import (?:subprocess|multiprocessing)|\bos\.fork\(|real_programs|certificates", re.MULTILINE)
 
 
@@ -292,6 +315,10 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     folder = collection_path.relative_to(TESTS).parts[0]
     if collection_path.is_dir():
         return folder not in _QUICK_FOLDERS or collection_path.name == "flows" or None
+    if collection_path.suffix != ".py":
+        return None
+    if collection_path.name in _WAITS:
+        return True
     return bool(_NOT_QUICK.search(collection_path.read_text(encoding="utf-8"))) or None
 
 
