@@ -48,6 +48,20 @@ _EXAMPLES = "10.0.0."  # machines of a set-up
 _HOSTS = {"keepachangelog.com", "semver.org", "rocketmq.apache.org", "github.com", "www.apache.org", "arrow.apache.org"}
 
 
+def _script(path: Path) -> types.ModuleType:
+    """Import a script of the project that is in no package."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# Words that this project once coined, and the standard term for each, are in one list for code and documents.
+_WORDS = _script(ROOT / ".ci" / "words.py")
+
+
 def text_of(document: Path) -> str:
     return document.read_text(encoding="utf-8")
 
@@ -58,26 +72,6 @@ def anchors(document: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-# Words that this project once coined, and the standard term for each.
-_COINED = {
-    "turn about": "interleaved",
-    "by the calls alone": "service time",
-    "gil loan": "GIL handoff",
-    "loan of the gil": "GIL handoff",
-    "errand": "deferred work",
-    "in vain": "without success",
-    "whoever": "a noun: the thread, the process, the reader",
-    "nobody": "no thread, no process, no user",
-    "somebody": "a thread, a process, a user",
-    "walks through the house": "passes through the code",
-    "meets python": "takes the GIL",
-    "let go of": "released",
-    "letting go": "releasing",
-    "made anew": "rebuilt, created again",
-    "hold of the gil": "the GIL",
-    "says aloud": "states",
-    "taken for whole": "accepted as valid",
-}
 _LONGEST_SENTENCE = 45
 _LONGEST_LINE = 120
 # Pages for users and for those who work on the code; the ledger and measured tables are records, not prose.
@@ -137,7 +131,7 @@ def docstrings(module: Path) -> list[str]:
 
 def complaints(paragraph: str) -> list[str]:
     low = re.sub(r"`+[^`]*`+", "X", paragraph).lower()
-    found = [f"{word!r}: {term}" for word, term in _COINED.items() if re.search(rf"\b{word}\b", low)]
+    found = [f"{word!r}: {term}" for word, term in _WORDS.WORDS.items() if re.search(rf"\b{word}\b", low)]
     return found + [
         f"a sentence of {len(sentence.split())} words: {sentence[:80]}"
         for sentence in sentences(paragraph)
@@ -229,11 +223,7 @@ def test_the_folders_of_the_architecture_page_are_the_folders_of_the_package() -
 
 
 def test_the_source_tree_is_current() -> None:
-    spec = importlib.util.spec_from_file_location("source_tree", ROOT / "docs" / "source_tree.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = _script(ROOT / "docs" / "source_tree.py")
     assert text_of(ROOT / "docs" / "source-tree.md") == module.page(), "run: python docs/source_tree.py"
 
 
@@ -338,11 +328,7 @@ def test_an_asgi_application_stores_as_the_deployment_says(tmp_path: Path) -> No
 
 
 def test_the_settings_table_is_current() -> None:
-    spec = importlib.util.spec_from_file_location("settings_table", ROOT / "docs" / "settings_table.py")
-    assert spec is not None
-    assert spec.loader is not None
-    writer = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(writer)
+    writer = _script(ROOT / "docs" / "settings_table.py")
     document = text_of(ROOT / "docs" / "settings.md")
     assert writer.renewed(document) == document, "run: python docs/settings_table.py"
     page = (ROOT / "docs" / "broker.md").read_text(encoding="utf-8")
@@ -360,11 +346,7 @@ def test_the_exit_codes_are_the_documented_ones() -> None:
 
 def test_the_types_of_the_settings_are_current() -> None:
     """``StoreSettings`` has our names and RocketMQ's, with the types of the table, and nothing else."""
-    spec = importlib.util.spec_from_file_location("settings_table", ROOT / "docs" / "settings_table.py")
-    assert spec is not None
-    assert spec.loader is not None
-    writer = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(writer)
+    writer = _script(ROOT / "docs" / "settings_table.py")
     source = text_of(writer.TYPES)
     assert writer.renewed_types(source) == source, "run: python docs/settings_table.py"
     names = set(StoreSettings.__annotations__)

@@ -26,8 +26,7 @@ def other_file_size(head: bytes, at: int, mine: int) -> str | None:
     """Return an error text if a record or end mark of the master does not fit the slave's log files, else None.
 
     A record does not fit if it ends behind the end of the slave's file. An end mark must end exactly there. Bytes that
-    are
-    neither give None.
+    are neither give None.
 
     Args: head: the bytes of the master; at: their physical offset; mine: size of a log file of the slave.
     """

@@ -69,8 +69,7 @@ class DelayLevels:
         """Return where a message with a delay level (DELAY above 0) is parked; None without a delay level.
 
         A level above the last level becomes the last level. REAL_TOPIC and REAL_QID store the destination; properties
-        of the
-        timer are removed, since the level has precedence. A prepared or rolled back transaction is never parked.
+        of the timer are removed, since the level has precedence. A prepared or rolled back transaction is never parked.
         Raises: MessageIllegal for a DELAY that is no number.
         """
         if _MARK not in properties or sys_flag & _TRANSACTION_MASK not in (0, _COMMITTED):

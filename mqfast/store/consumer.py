@@ -221,8 +221,7 @@ class Consumer:
 
     def _store_offset(self, queue_id: int) -> None:
         """Store the acknowledged offset, unless this consumer has stored the same offset before: another consumer of
-        the group
-        may have stored a higher offset.
+        the group may have stored a higher offset.
         """
         to = self._acknowledged[queue_id]
         if self._stored.get(queue_id) != to:
@@ -258,8 +257,7 @@ class Consumer:
 
     def __iter__(self) -> Iterator[StoredMessage]:
         """Iterate over the messages to the end of all queues. The request for the next message acknowledges the
-        previous
-        message.
+        previous message.
 
         Raises (while looping): OffsetMoved, CorruptFile, StoreClosed.
         """

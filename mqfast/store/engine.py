@@ -84,8 +84,7 @@ class Engine(Core):
         flush thread then calls ``callback(flushed, error)`` once for each sync, until the offset is covered.
 
         10,000 waiting requests need one watch and a heap of their end offsets: one callback a sync completes all
-        covered
-        requests. Thread: any. The callback runs in the flush thread and must not block.
+        covered requests. Thread: any. The callback runs in the flush thread and must not block.
         """
         return self.waiters.watch(callback)
 

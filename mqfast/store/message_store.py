@@ -140,8 +140,7 @@ class MessageStore(PutPath):
         """Close the parts that a failed open has opened, last first.
 
         The garbage collector is too late: services refer to the object, and CPython may keep the arguments of a call
-        that
-        fails for lack of memory. A step that fails for lack of memory is tried again.
+        that fails for lack of memory. A step that fails for lack of memory is tried again.
         """
         tries = 0
         while self._close_steps:
@@ -169,8 +168,7 @@ class MessageStore(PutPath):
 
     def persist_offsets(self) -> None:
         """Make the offsets of the consumer groups durable, after the messages that they pass. Includes a caller's
-        tables, which
-        the store writes only here.
+        tables, which the store writes only here.
 
         Raises: FlushError, StoreFailed, StorageError. The disk then keeps the previous offsets.
         """
@@ -238,8 +236,7 @@ class MessageStore(PutPath):
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: BoundaryType | str = BoundaryType.LOWER
     ) -> int:
         """Return the queue offset for a store time. LOWER: the first message at or after the time; UPPER: the last
-        message at or
-        before the time.
+        message at or before the time.
 
         Source: DefaultMessageStore.getOffsetInQueueByTime.
         """
@@ -363,8 +360,7 @@ class MessageStore(PutPath):
         """Drop the topic's queues and remove their offsets. The records stay in the log until retention deletes them,
         and
         ``query``, ``get_by_offset`` and scans of the log return them until then. In tables of the caller (``tables=``)
-        topic
-        and offsets are removed in memory only. Returns: number of queues dropped.
+        topic and offsets are removed in memory only. Returns: number of queues dropped.
 
         Raises: UsageError for an invalid topic name; FlushError, StorageError if the deletion cannot be made durable;
         DiskFull also while units of queues wait for space. Nothing was deleted then.
@@ -572,8 +568,7 @@ class MessageStore(PutPath):
 
     def _run_steps(self, steps: list[Callable[[], object]]) -> None:
         """Run the steps, last first. Steps that remain after a MemoryError or a signal handler's exception run in the
-        next
-        close.
+        next close.
         """
         while steps:
             try:
@@ -697,8 +692,7 @@ def open_store(
     broker_conf: path of a RocketMQ property file; settings override its values. config: a StoreConfig instead of both.
     create: False raises StoreNotFound instead of creating a store. progress: called during recovery with (bytes done,
     bytes to do). tables: the tables of ``config/``, which the caller has loaded with ``ConfigTables.load`` and
-    persists.
-    The store reads and changes these objects in memory and never reads or writes their files.
+    persists. The store reads and changes these objects in memory and never reads or writes their files.
     Returns: MessageStore, a context manager.
     Raises: UsageError for an empty path, ConfigError, StoreLocked, StoreNotFound, CorruptFile, DiskFull, StorageError.
     """

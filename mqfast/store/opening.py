@@ -160,9 +160,8 @@ def open_parts(
     """Load or create the files of a store, run recovery, and build the parts.
 
     Args: lock: the store's lock, already acquired. close_steps: receives the close step of each part as soon as the
-    part
-    is open; the caller runs the steps last first, also if this call raises. tables: the caller's tables of ``config/``,
-    or None to load the tables. progress: called during recovery with (bytes done, bytes to do).
+    part is open; the caller runs the steps last first, also if this call raises. tables: the caller's tables of
+    ``config/``, or None to load the tables. progress: called during recovery with (bytes done, bytes to do).
     Raises: ConfigError, CorruptFile, DiskFull, StorageError.
     """
     files = _load_files(path, settings, os_api, tables, warn)

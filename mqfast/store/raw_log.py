@@ -1,6 +1,5 @@
 """RawLog: the log as bytes, for replication. A master reads ranges; a slave appends the master's bytes, and truncates
-its
-log where it diverged (RocketMQ: HAService, CommitLog.getData, appendData, DefaultMessageStore.truncateFiles).
+its log where it diverged (RocketMQ: HAService, CommitLog.getData, appendData, DefaultMessageStore.truncateFiles).
 
 Bytes of the log change only at its end, and only ``truncate_to`` cuts the log. log/raw_bytes.pyx checks and stores the
 bytes. Record boundaries and end marks come from the master, so offsets are those of the master.
@@ -99,10 +98,8 @@ class RawLog:
         """Return log bytes from ``offset`` on, at most ``max_bytes``: one read-only view a log file, without a copy.
 
         A view keeps its file mapped until the view is released, also when retention removes the file. The bytes are
-        those
-        that readers may see: with sync flush the flushed bytes, and none above a confirm offset that bounds readers.
-        With
-        ``unflushed`` all written bytes: slaves receive and confirm these. An empty list at the end.
+        those that readers may see: with sync flush the flushed bytes, and none above a confirm offset that bounds
+        readers. With ``unflushed`` all written bytes: slaves receive and confirm these. An empty list at the end.
         Raises: OffsetError below the first byte or above the end; CorruptFile, StoreClosed, StoreFailed.
         """
         return read_range(self._log, offset, max_bytes, unflushed)
@@ -168,12 +165,10 @@ class RawLog:
         Whole records are stored at the same offsets as at the master, with the master's file boundaries and end marks,
         and
         are dispatched behind the append. An incomplete record at the end of ``data`` waits in memory for its rest. An
-        empty
-        log begins at any multiple of the file size.
+        empty log begins at any multiple of the file size.
         Args: check_crc: compare each body with its CRC before it is stored.
         Raises: NotSlave; LogGap, LogOverlap if ``offset`` is neither ``next_offset`` nor ``end``; CorruptFile for bytes
-        that
-        are no record of this offset, before any of them is stored (the records before them are stored); DiskFull,
+        that are no record of this offset, before any of them is stored (the records before them are stored); DiskFull,
         StorageError, StoreFailed, StoreClosed.
         Durability: as an append with async flush; flush with ``engine.log.flush`` or a watch.
         """
@@ -187,9 +182,8 @@ class RawLog:
         the master's before. A message that a reader holds above ``offset`` may show zeros from now on.
         Dispatch, flushes of the queues, retention and a close of the store wait meanwhile.
         Raises: NotSlave; OffsetError for an offset outside the log or within a record, StorageError before the cut:
-        nothing
-        was changed then. StorageError of the cut itself: the log is latched, and the next open completes the cut;
-        StoreClosed, StoreFailed.
+        nothing was changed then. StorageError of the cut itself: the log is latched, and the next open completes the
+        cut; StoreClosed, StoreFailed.
         Durability: the cut is noted on disk before it begins, so a crash leaves the old log or the cut log.
         """
         rooms, log = self._rooms, self._log
@@ -349,8 +343,7 @@ class RawLog:
     @property
     def confirm_offset(self) -> int:
         """Confirmed end of the log: the offset that bounds readers. Without a bound, as in RocketMQ without a
-        controller, the
-        flushed offset with sync flush, and the written offset without.
+        controller, the flushed offset with sync flush, and the written offset without.
         """
         bound = get_confirm(self._log)
         if bound is not None:
@@ -364,8 +357,7 @@ class RawLog:
 
     def bound_readers(self, confirm_offset: int) -> None:
         """Limit readers and dispatch to this offset, as RocketMQ's controller does; ``confirm`` moves the offset. Puts
-        leave
-        their units to the dispatcher.
+        leave their units to the dispatcher.
         """
         self._set(confirm_offset)
 

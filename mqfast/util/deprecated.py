@@ -28,12 +28,12 @@ def former_name(module: str, name: str, current: Mapping[str, object]) -> object
 
 
 def former_argument(former: str, current: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Accept a keyword argument under its former name as well."""
+    """Accept a keyword argument under its former name as well. The function raises TypeError for both names."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            if former in kwargs:
+            if former in kwargs and current not in kwargs:
                 warnings.warn(f"{function.__qualname__}: {former} is {current} now", DeprecationWarning, stacklevel=2)
                 kwargs[current] = kwargs.pop(former)
             return function(*args, **kwargs)

@@ -45,3 +45,5 @@ def test_other_arguments_pass_without_a_warning() -> None:
         return first, current
 
     assert function(1, current=2) == (1, 2)
+    with pytest.raises(TypeError, match="former"):
+        function(1, current=2, former=3)  # type: ignore[call-arg]

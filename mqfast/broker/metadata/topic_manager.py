@@ -191,8 +191,7 @@ class TopicManager:
         """Remove a topic from the table (215), persist and register that; then the caller deletes the queues.
 
         Until the end no send creates the topic again: its message would be stored in an unknown topic. After a failure
-        of the
-        caller the topic is restored. Raises: StorageError.
+        of the caller the topic is restored. Raises: StorageError.
         """
         config = self.get(topic)
         self.table.delete(topic)

@@ -129,8 +129,7 @@ def closes_file(file: PreadFile, walk: LogWalk, places: Callable[[], RecordPosit
 
 def _scan(file: PreadFile, at: int, known: int) -> tuple[int, bool]:
     """Find the first record from ``at`` on from which whole records lead to ``known``, or else to the end of the
-    written
-    part of this file.
+    written part of this file.
 
     Returns: (physical offset or -1; True if any bytes resembled a record).
     """

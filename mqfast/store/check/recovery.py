@@ -115,8 +115,7 @@ def recover(
 
     Args: clean: the last writer closed the store; progress: called with (bytes done, bytes to do).
     Raises: CorruptFile, also with ``on_damage="stop"`` if whole records follow damage; DiskFull if the records cannot
-    be
-    kept; StorageError. No stored message is lost then, and the next open starts over.
+    be kept; StorageError. No stored message is lost then, and the next open starts over.
     """
     return _Recovery(log, queues, index, dispatcher, checkpoint, config, memory, clean, progress).run()
 
@@ -290,8 +289,7 @@ class _Recovery:
         self, first: int, end: int, *, keys: bool = True, progress: Callable[[int], None] | None = None
     ) -> None:
         """Dispatch the records from ``first`` up to ``end`` again, without reading bodies. Records that no walk has
-        counted
-        yet are counted.
+        counted yet are counted.
         """
         if first >= end:
             return
@@ -372,8 +370,7 @@ class _Recovery:
         """Walk to the end with CRC checks; ``report.end`` is the offset where the walk stopped.
 
         Returns: (end of the last good record, its store time, the first record that is not known to be durable, True if
-        a
-        torn record was left out).
+        a torn record was left out).
         """
         log, index, config, report = self.log, self.index, self.config, self.report
         index_from = 0
@@ -615,12 +612,10 @@ def _vouched_for(checkpoint: StoreCheckpoint, config: StoreConfig) -> int:
 
 def _is_torn(log: CommitLog, last_start: int) -> bool:
     """Return True if the end of the last record is missing behind a body with a valid CRC, which covers neither topic
-    nor
-    properties.
+    nor properties.
 
     Unwritten bytes are zero; no property text ends with zero and no topic contains zero. Applies only to a record that
-    was
-    never reported as durable: after a crash, at the end of the log.
+    was never reported as durable: after a crash, at the end of the log.
     """
     message = log.message(last_start)
     return "\0" in message.topic or message.properties_bytes.endswith(b"\0")

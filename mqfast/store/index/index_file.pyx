@@ -163,8 +163,7 @@ cdef class IndexFile:
     possible).
 
     Thread: a single thread puts; queries, flushes and the header's values from any. GIL: released for every search,
-    flush
-    and mapping.
+    flush and mapping.
     Durability: puts survive a process kill, and a power loss once flushed; the file can be rebuilt from the log.
     Source: IndexFile.
     """
@@ -387,8 +386,7 @@ cdef class IndexFile:
 
     def populate_slots(self) -> None:
         """Make the pages of all slots writable at once, as large pages if the filesystem has them. A page that fails
-        now is
-        made, or the failure is reported, when a put needs the page.
+        now is made, or the failure is reported, when a put needs the page.
 
         Raises: StoreClosed. GIL: released.
         """
@@ -690,8 +688,7 @@ cdef class IndexFile:
         ``max_count``.
 
         Other keys with the same hash are included. Times are exact to a second only, and those of a rolled file may be
-        late
-        by the age of the previous file (a RocketMQ behaviour that the format carries).
+        late by the age of the previous file (a RocketMQ behaviour that the format carries).
         Raises: as select_into.
         """
         cdef list out = []
@@ -745,8 +742,7 @@ def search(
     tuple files not None, str topic not None, str key not None, begin_ms, end_ms, Py_ssize_t max_count
 ) -> tuple:
     """Search files that are sorted oldest first for a key, newest first, with RocketMQ's end condition. Closed files
-    are
-    skipped.
+    are skipped.
 
     Returns: (offsets, end_timestamp of the newest file, end_offset of the newest file). Raises: as select_into.
     Source: IndexService.queryOffset.
@@ -860,8 +856,7 @@ def infer_sizes(OsApi os_api not None, path, slots=None, capacity=None) -> tuple
     Returns: (slots, capacity). Without configured sizes that fit, RocketMQ's defaults and the embedded profile's are
     tried.
     Then the contents are searched: the last nonzero byte belongs to the last entry, whose number is in the header,
-    which
-    leaves a single possible end of the slots.
+    which leaves a single possible end of the slots.
     Raises: CorruptFile if the length fits nothing and the contents decide nothing (an empty or damaged file);
     StorageError.
     """

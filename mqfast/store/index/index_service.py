@@ -138,8 +138,7 @@ class IndexService:
         """Open the files of the directory.
 
         After an abnormal exit the files that end behind the checkpoint's index time are destroyed, as in RocketMQ, and
-        files
-        that are not full, whatever the time.
+        files that are not full, whatever the time.
         Raises: CorruptFile if a file's length fits neither the configured sizes nor an unfinished creation;
         StorageError.
         """
@@ -258,15 +257,13 @@ class IndexService:
         entry.
 
         A full file is flushed here, then the checkpoint's index time is set to its end and flushed. Safe to repeat
-        after a
-        failure: completed steps are not repeated.
+        after a failure: completed steps are not repeated.
 
         Args: log_bytes: how much of the log waits to be indexed. Much of it (a recovery) will touch most pages of the
         slots, in random order; the kernel makes all pages at once in a third of the time.
 
         Raises: DiskFull, StorageError (no file was created, or the file got no blocks); FlushError (the file was
-        created, the
-        checkpoint was not moved).
+        created, the checkpoint was not moved).
         """
         with self._lock:
             current = self.current()

@@ -119,10 +119,8 @@ class ConsumerOffsets:
         """Load the offsets of a store by ``load``.
 
         With light queues the offsets of all groups are in a separate file. Just after a switch of light queues this
-        file
-        does not exist yet, and the committed offsets are in the other file, which is then read: a group must not begin
-        again.
-        RocketMQ begins without offsets then.
+        file does not exist yet, and the committed offsets are in the other file, which is then read: a group must not
+        begin again. RocketMQ begins without offsets then.
         """
         path, other = paths.offsets_file(lmq), paths.offsets_file(not lmq)
         self = cls.load(os_api, path, lmq=lmq, version_step=version_step)
@@ -249,8 +247,7 @@ class ConsumerOffsets:
 
     def cut(self, end_of: Callable[[str, int], int | None]) -> None:
         """Lower offsets that are behind the end of their queue, with a warning. The messages there are lost, and new
-        messages at
-        the same offsets must not be skipped.
+        messages at the same offsets must not be skipped.
 
         Args: end_of: the offset behind the last message of (topic, queue id), or None to keep the stored offset.
         """

@@ -89,16 +89,14 @@ class MetadataService:
 
     def persist_last_offsets(self) -> None:
         """Persist the offsets at close, behind the last flush. After a failed flush the offsets may pass messages that
-        the disk
-        lacks.
+        the disk lacks.
         """
         if self._owns_tables and not self._log.error_number:
             self._offsets.persist()
 
     def forget_offsets(self, topics: list[str]) -> None:
         """Remove the offsets of topics. Durability: synced, since a group must not skip messages of a topic that is
-        created
-        again.
+        created again.
         """
         for topic in topics:
             self._offsets.remove_topic(topic)

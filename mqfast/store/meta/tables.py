@@ -64,8 +64,7 @@ class ConfigTables:
         offsets
         pass (``store.log.flush``), so that a group never skips a message after a power cut.
         Returns: True if anything was written. Raises: StorageError of the first table that failed, after all were
-        tried;
-        exceptions of ``before_offsets``.
+        tried; exceptions of ``before_offsets``.
         Durability: when the call returns, the tables survive power loss.
         """
         persists: list[Callable[[], bool]] = [

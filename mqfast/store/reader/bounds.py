@@ -193,8 +193,7 @@ class ReaderBounds:
 
     def log_range(self) -> tuple[int, int]:
         """Return the physical offset of the first file, and the end of the last whole record before the first damage in
-        the
-        last file in use.
+        the last file in use.
 
         The first call reads that file; later calls continue from there.
         Raises: CorruptFile, StorageError.
@@ -235,8 +234,7 @@ class ReaderBounds:
     @on_files_that_are_there
     def readable_range(self) -> tuple[int, int]:
         """Return log_range, with an end that includes the last whole record that any queue points at. Records behind
-        damage are
-        included, and only records outside all queues are read.
+        damage are included, and only records outside all queues are read.
 
         Raises: CorruptFile, StorageError.
         """
@@ -323,8 +321,7 @@ class ReaderBounds:
     @on_files_that_are_there
     def queue_end(self, topic: str, queue_id: int) -> tuple[QueueRange, int] | None:
         """Return a queue with its current bounds, and the physical offset behind its last record (0 for none); None for
-        an
-        unknown queue. Lists the files of this queue only.
+        an unknown queue. Lists the files of this queue only.
 
         Raises: CorruptFile, StorageError.
         """

@@ -131,8 +131,7 @@ class BulkReader(RecordStarts):
     @on_files_that_are_there
     def unit_if_there(self, topic: str, queue_id: int, offset: int) -> Unit | None:
         """Return the unit that holds a queue offset as long as the files of the queue have the unit, also if its record
-        was
-        removed; otherwise None.
+        was removed; otherwise None.
 
         Raises: CorruptFile, StorageError.
         """

@@ -32,8 +32,7 @@ class _Columns(ABC):
     """The common part of both scans.
 
     Attributes: ``damage`` (positions without the expected record, and the reason), ``skipped_bytes`` (of the log, up to
-    the
-    next record that a queue knows, or the next file), ``lost`` (missing places, as texts).
+    the next record that a queue knows, or the next file), ``lost`` (missing places, as texts).
     """
 
     def __init__(self, reader: RecordStarts, gather: Gather, skip_damage: bool, skip_lost: bool) -> None:

@@ -163,8 +163,7 @@ class UnitQueue:
 
     def refresh(self) -> None:
         """List the files again. Known positions stay while their file and its units exist: a topic that was deleted and
-        created
-        again has files of the same names.
+        created again has files of the same names.
         """
         self.stream.refresh()
         if self.ext is not None:

@@ -953,8 +953,7 @@ def tally_units(PreadFile file not None, int64_t position, int64_t end, int32_t 
 
     Args: ``state``: the result for the previous file, None for the first.
     Returns: (units, fillers, of removed records, beyond the log, invalid, first invalid position, out of order,
-    position of
-    the first, counted, their sum, last offset, next queue offset of a batch queue, messages).
+    position of the first, counted, their sum, last offset, next queue offset of a batch queue, messages).
     Raises: CorruptFile if the file has shrunk, StorageError.
     """
     cdef int64_t units = 0, fillers = 0, removed = 0, beyond = 0

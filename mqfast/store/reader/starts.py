@@ -68,8 +68,7 @@ class RecordStarts(ReaderBounds):
     @on_files_that_are_there
     def next_known_record(self, physical_offset: int, limit: int) -> int:
         """Return the start of the first record at or behind a physical offset that a queue or the start of a file
-        proves;
-        ``limit`` if none begins before. For reads behind damage, which no walk can cross.
+        proves; ``limit`` if none begins before. For reads behind damage, which no walk can cross.
 
         Raises: CorruptFile, StorageError.
         """

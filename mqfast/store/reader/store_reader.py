@@ -448,8 +448,7 @@ class StoreReader(BulkReader):
         self, topic: str, queue_id: int, timestamp: int, boundary: BoundaryType = BoundaryType.LOWER
     ) -> int:
         """Return the queue offset for a store time (ms). LOWER: the first message at or after the time; UPPER: the last
-        message at
-        or before the time. The result is within [min_offset, max_offset]; the edge cases are RocketMQ's.
+        message at or before the time. The result is within [min_offset, max_offset]; the edge cases are RocketMQ's.
 
         Source: ConsumeQueueStore.getOffsetInQueueByTime, ConsumeQueue, BatchConsumeQueue.
         """

@@ -7,8 +7,7 @@ transient pool) is detected by lengths, offset and CRC, and the record is read a
 causes an error, not a SIGBUS (csrc/sigbus_guard.c).
 
 Messages are read from the page cache and may not be on disk yet: a power cut may remove them. If the writer died and
-its
-recovery cut the log, the last record is no longer at its offset, and the next poll raises CorruptFile.
+its recovery cut the log, the last record is no longer at its offset, and the next poll raises CorruptFile.
 """
 
 cimport cython
@@ -199,9 +198,8 @@ cdef class LogTail:
 
         Args: max_count: most messages to return; timeout: seconds, None for ever, 0 to check once.
         Returns: the messages in log order, empty at the timeout. Raises: StoreClosed after close; CorruptFile if a
-        record is
-        invalid, or the log was cut back, or a page of it is lost; OffsetError if retention removed unread messages.
-        UsageError if another thread is polling. GIL: released while waiting.
+        record is invalid, or the log was cut back, or a page of it is lost; OffsetError if retention removed unread
+        messages. UsageError if another thread is polling. GIL: released while waiting.
         """
         if max_count < 1:
             raise UsageError(f"max_count: expected at least 1, found {max_count}")

@@ -109,8 +109,8 @@ cdef void release_node(ArrowArray *array) noexcept nogil:
 cdef void make_node(Tree *tree, ArrowArray *array, int64_t length, int64_t n_buffers,
                     int64_t n_children) noexcept nogil:
     """Make a node with NULL buffers and all children, all of them released; all but the node itself in the tree. A
-    consumer
-    may move the node away, and release the node after the others. A buffer outside the tree is freed with the node.
+    consumer may move the node away, and release the node after the others. A buffer outside the tree is freed with the
+    node.
     """
     cdef ArrowArray *children
     cdef int64_t i
