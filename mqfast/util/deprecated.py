@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 def former_name(module: str, name: str, current: Mapping[str, object]) -> object:
-    """Return the object of a former name; a module calls this from its ``__getattr__``.
+    """Return the object of a former name; the ``__getattr__`` of a module calls this function.
 
     Args: current: former name -> object of today. Raises: AttributeError for any other name, as Python does.
     """
