@@ -64,11 +64,13 @@ def test_the_long_interval_flushes_whatever_there_is(tmp_path: Path) -> None:
 
 
 def an_interval(store: MessageStore, least_pages: int = 4) -> None:
-    """One interval goes by: at most one flush."""
+    """Let one interval pass: at most one flush, also where the machine is so busy that the first call is late."""
+    syncs = store.stats()["sync_calls"]
     loop = FlushLoop(store.log, 0.001, NEVER, least_pages)
-    loop.run(Event(), 0)  # begins it
-    time.sleep(0.002)
-    loop.run(Event(), 0)
+    loop.run(Event(), 0)  # begins the interval
+    if store.stats()["sync_calls"] == syncs:
+        time.sleep(0.002)
+        loop.run(Event(), 0)
 
 
 @pytest.mark.parametrize(
