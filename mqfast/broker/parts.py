@@ -31,6 +31,7 @@ from mqfast.broker.metadata.registration import Registration
 from mqfast.broker.metadata.subscription_group_manager import SubscriptionGroupManager
 from mqfast.broker.metadata.topic_manager import TopicManager
 from mqfast.broker.metrics.broker_stats import BrokerStats
+from mqfast.broker.pop.pop_processor import PopProcessor
 from mqfast.broker.pull.consumer_offsets import OffsetProcessor
 from mqfast.broker.pull.get_limits import Limits
 from mqfast.broker.pull.long_polling import LongPolling
@@ -127,6 +128,7 @@ class Parts:
     offsets: OffsetProcessor
     long_polling: LongPolling
     pull: PullProcessor
+    pop: PopProcessor
     delays: Delays
     send_back: SendBack
     reply: ReplyMessage
@@ -150,6 +152,7 @@ class Parts:
             self.reply,
             self.timers,
             self.recall,
+            self.pop,
             self.admin,
             self.transactions,
             self.replicas,
@@ -194,6 +197,7 @@ def build_parts(ground: Ground, store: MessageStore, tables: ConfigTables, kept:
         offsets=offsets,
         long_polling=long_polling,
         pull=PullProcessor(context, offsets, long_polling, limits, replicas),
+        pop=PopProcessor(context),
         delays=delays,
         send_back=SendBack(context),
         reply=ReplyMessage(context, send),
