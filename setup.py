@@ -60,6 +60,8 @@ from setuptools.command.build_ext import build_ext  # noqa: E402
 from setuptools.command.build_py import build_py  # noqa: E402
 
 C_OWNER = "mqfast.store.base.os_api"
+# C of a single extension, beside its .pyx.
+C_BESIDE = {"mqfast.sim.simulated_os": ["mqfast/sim/sim_door.c"]}
 WORKERS = 2
 # Tools of the project, for `make demo` and `make demo-spark`.
 NOT_INSTALLED = {"mqfast.demo", "mqfast.demo_network", "mqfast.spark.demo", "mqfast.spark.demo_cluster"}
@@ -103,6 +105,7 @@ FOR_SIZE = {
     "mqfast.store.meta.checkpoint_file",
     "mqfast.store.queues.queue_flush",
     "mqfast.store.reader.record_lists",
+    "mqfast.sim.simulated_os",
     "mqfast.testing.fault_os_api",
 }
 
@@ -182,7 +185,7 @@ def extensions() -> list[Extension]:
         found.append(
             Extension(
                 name,
-                sources=[str(path), *(c_sources if name == C_OWNER else [])],
+                sources=[str(path), *(c_sources if name == C_OWNER else C_BESIDE.get(name, []))],
                 include_dirs=["csrc"],
                 depends=depends,
                 extra_compile_args=compile_flags(name),

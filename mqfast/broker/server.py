@@ -57,7 +57,8 @@ class Broker:
 
     Args: config: the settings; now_ms: the wall clock; os_api: the OS calls of the store, with their clock; client_ms:
     ms that only grow, which expire silent clients; port: the only port to listen at, instead of ``listenPort``;
-    make_channel: as that of ``RemotingServer``; right: the lease under fail-over; store_settings: more settings of the
+    make_channel: as that of ``RemotingServer``; right: the lease under fail-over; make_store: as
+    ``open_store``; store_settings: more settings of the
     store, by any name.
     Attributes: ``parts``: all parts, once started; ``context``: what the parts share, once started.
     Raises: ConfigError for unusable settings; as ``open_store``.
@@ -74,6 +75,7 @@ class Broker:
         port: int | None = None,
         make_channel: Callable[..., Channel] = Channel,
         right: LeaseGuard | None = None,
+        make_store: Callable[..., MessageStore] = open_store,
         **store_settings: Any,
     ) -> None:
         config.check()
@@ -86,6 +88,7 @@ class Broker:
         self._port = port
         self._make_channel = make_channel
         self._right: Final = right
+        self._make_store: Final = make_store
         self._store_settings = store_settings
         self._servers: list[RemotingServer] = []
         self._parts: Parts | None = None
@@ -153,7 +156,7 @@ class Broker:
         path = self.config.store_path
         config = self.config.store_config(**self._store_settings)
         tables = ConfigTables.load(path, config, os_api=self._os_api)
-        return open_store(path, config=config, tables=tables, os_api=self._os_api), tables
+        return self._make_store(path, config=config, tables=tables, os_api=self._os_api), tables
 
     async def _start(self, store: MessageStore, tables: ConfigTables, opened: contextlib.AsyncExitStack) -> None:
         """Start the broker with an open store.

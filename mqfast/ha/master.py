@@ -241,7 +241,7 @@ class _Follower(asyncio.Protocol):
         """Remove the slave."""
         if not self.is_admitted:
             return
-        self._master.followers.discard(self)
+        self._master.followers.pop(self, None)
         self._master.acks.remove(self)
         self._master.limit.info(
             "gone", "slave %s: gone at %d of %d", self.address, self.acknowledged, self._master.raw.end
@@ -271,7 +271,7 @@ class HaMaster:
         *,
         file_bytes: int,
         epochs: EpochFile | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
         admits: Callable[[str], bool | Awaitable[bool]] = lambda _: True,
         tls: ssl.SSLContext | None = None,
     ) -> None:
@@ -283,9 +283,9 @@ class HaMaster:
         self._epochs: Final = epochs
         self.acks: Final = acks
         self.settings: Final = settings
-        self.clock: Final = clock
+        self.clock: Final = clock or time.monotonic
         self.limit = LogLimit(_log, burst=20)
-        self.followers: set[_Follower] = set()
+        self.followers: dict[_Follower, None] = {}  # in order of arrival
         self.allowance = settings.flow_bytes_per_s or 1 << 62
         self._file_bytes = file_bytes
         self._server: asyncio.Server | None = None
@@ -311,7 +311,7 @@ class HaMaster:
 
     def connected(self, follower: _Follower) -> None:
         """Add a slave; starts the send loop and the timer for the first slave."""
-        self.followers.add(follower)
+        self.followers[follower] = None
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._send_loop())
         if self._timer is None:

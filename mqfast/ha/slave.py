@@ -123,7 +123,7 @@ class HaSlave:
         tells_history: Callable[[], bool] = lambda: False,
         identity: Callable[[], tuple[int, int] | None] = lambda: None,
         tls: Callable[[], ssl.SSLContext] | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._raw: Final = raw
         self._settings: Final = settings
@@ -136,7 +136,7 @@ class HaSlave:
         self._has_history = tells_history
         self._identity = identity
         self._tls = tls
-        self._clock = clock
+        self._clock = clock or time.monotonic
         self._search = Search()
         self._history: MasterHistory | None = None  # of the master of this connection
         self._next_term = _NO_TERM  # begin of the first term of the master that this store lacks
@@ -154,7 +154,7 @@ class HaSlave:
         self._error: str | None = None
         self._read_s: float | None = None
         self._wrote_s: float | None = None
-        self._whole_s = clock()  # when the slave last had all known bytes of the master's log
+        self._whole_s = self._clock()  # when the slave last had all known bytes of the master's log
         self._rate = (0.0, 0, 0)  # begin of the second, bytes received before, rate of the previous second
         self._mark: Divergence | None = None  # the mark in the store
         self._load_mark()

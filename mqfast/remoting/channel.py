@@ -53,7 +53,7 @@ class Endpoint:
         processors: RequestDispatcher,
         settings: RemotingSettings,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
         logger: logging.Logger | None = None,
         on_closed: Callable[[Channel], None] | None = None,
         latencies: Latencies | None = None,
@@ -61,7 +61,7 @@ class Endpoint:
         self.latencies = latencies
         self.processors = processors
         self.settings = settings
-        self.clock = clock
+        self.clock = clock or time.monotonic
         self.log = LogLimit(logger or logging.getLogger("mqfast.remoting"), clock=clock)
         self.channels: set[Channel] = set()
         self.buffered_bytes = 0

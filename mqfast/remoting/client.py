@@ -49,7 +49,7 @@ class RemotingClient:
         *,
         context: ssl.SSLContext | None = None,
         connect_timeout_ms: int = 3000,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
         logger: logging.Logger | None = None,
         reached_at: Callable[[str], tuple[str, int]] | None = None,
     ) -> None:

@@ -101,10 +101,10 @@ class Processors:
     Thread: that of the event loop.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic, logger: logging.Logger | None = None) -> None:
+    def __init__(self, *, clock: Callable[[], float] | None = None, logger: logging.Logger | None = None) -> None:
         self._table: dict[int, tuple[Handler, ConcurrencyLimit]] = {}
         self._default: tuple[Handler, ConcurrencyLimit] | None = None
-        self._clock = clock
+        self._clock = clock or time.monotonic
         self._log = LogLimit(logger or logging.getLogger("mqfast.remoting"), clock=clock)
         self._futures: set[asyncio.Future[Outcome]] = set()
         self.is_leaving = False

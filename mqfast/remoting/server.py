@@ -43,7 +43,7 @@ class RemotingServer:
         context: ssl.SSLContext | None = None,
         on_closed: Callable[[Channel], None] | None = None,
         make_channel: Callable[..., Channel] = Channel,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
         logger: logging.Logger | None = None,
         latencies: Latencies | None = None,
     ) -> None:

@@ -78,14 +78,14 @@ class DelayService:
         *,
         turn_ms: float = 2.0,
         on_delivered: Callable[[str, int, PutResult], None] | None = None,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._store = store
         self._table = offsets
         self._levels = levels
         self._turn_s = turn_ms / 1000
         self._on_delivered = on_delivered
-        self._clock = clock
+        self._clock = clock or time.perf_counter
         self._states = [_Level(number, offsets.get(number)) for number in range(1, len(levels.delays_ms) + 1)]
         self._first = 0
         self._result: PutResult | None = None

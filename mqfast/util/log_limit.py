@@ -19,13 +19,13 @@ class LogLimit:
         self,
         logger: logging.Logger,
         interval_s: float = 10.0,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
         *,
         burst: int = 1,
     ) -> None:
         self._logger = logger
         self._interval_s = interval_s
-        self._clock = clock
+        self._clock = clock or time.monotonic
         self._burst = burst
         self._kinds: dict[str, tuple[float, int, int]] = {}
 

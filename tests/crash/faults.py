@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from harness import Run, Workload, check_image, leave, log_messages, want
 from laboratory import lab
-from simulation import KILLED, SHORT_COUNT, STRICT, Image
 
 from mqfast.errors import CorruptFile, DiskFull, FlushError, MapFailed, MqfastError, StorageError, StoreFailed
+from mqfast.sim.simulated_os import KILLED, SHORT_COUNT, STRICT, Image
 from mqfast.store.base.results import StoreState
 
 __all__ = ["ERRORS", "OPERATIONS", "Case", "Count", "kinds_called", "run_case", "run_kind"]

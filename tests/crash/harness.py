@@ -20,11 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from simulation import KILLED, START_MS, Image, Sim
-
 from mqfast.config import StoreConfig
 from mqfast.errors import MqfastError
 from mqfast.message import Message
+from mqfast.sim.simulated_os import KILLED, START_MS, Image, Sim
 from mqfast.store.base.os_api import REAL
 from mqfast.store.base.paths import list_offset_files
 from mqfast.store.base.results import PutMessageStatus

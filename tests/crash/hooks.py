@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from simulation import KINDS
-
+from mqfast.sim.simulated_os import KINDS
 from mqfast.store.base.os_api import OsApi
 
 Msync = Callable[[int, int, int], int]

@@ -22,8 +22,9 @@ from typing import Final, NamedTuple
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[2])]
 
 from harness import Bad, Run, check_image  # noqa: E402  (its folder was just made importable)
-from simulation import scratch_root  # noqa: E402
 from workloads import WORKLOADS  # noqa: E402
+
+from mqfast.sim.simulated_os import scratch_root  # noqa: E402
 
 __all__ = ["Stretch", "check_stretch", "count_calls", "plan"]
 

@@ -11,10 +11,10 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parent))
 
 from sampling import Sample
-from simulation import CONTENTS_ONLY, KILLED, STRICT, Sim, scratch_root
 from sweep import Stretch, check_stretch, count_calls
 from workloads import WORKLOADS
 
+from mqfast.sim.simulated_os import CONTENTS_ONLY, KILLED, STRICT, Sim, scratch_root
 from mqfast.store.base.os_api import OsApi
 
 _WHOLE = 5200

@@ -28,7 +28,8 @@ from mqfast.store.message_store import MessageStore, open_store
 sys.path.append(str(Path(__file__).resolve().parent))
 
 from faults import OPERATIONS, Count, kinds_called, run_kind
-from simulation import Sim, in_real_time, scratch_root
+
+from mqfast.sim.simulated_os import Sim, in_real_time, scratch_root
 
 
 def _kinds_of(number: int) -> list[str]:

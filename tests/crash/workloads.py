@@ -11,9 +11,9 @@ from typing import Final
 
 from harness import Run, Workload, log_messages
 from laboratory import lab
-from simulation import CONTENTS_ONLY, KILLED, MIXED, NAMES_ONLY, SHORT_COUNT, STRICT
 
 from mqfast.config import StoreConfig
+from mqfast.sim.simulated_os import CONTENTS_ONLY, KILLED, MIXED, NAMES_ONLY, SHORT_COUNT, STRICT
 from mqfast.store.check.repair import repair
 
 __all__ = ["WORKLOADS"]

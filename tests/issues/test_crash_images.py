@@ -20,7 +20,8 @@ from mqfast.store.check.verify import verify
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 
 from harness import Run, Workload, log_messages
-from simulation import KILLED, STRICT
+
+from mqfast.sim.simulated_os import KILLED, STRICT
 
 
 @pytest.fixture

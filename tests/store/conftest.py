@@ -13,7 +13,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 
-from simulation import Sim, in_real_time
+from mqfast.sim.simulated_os import Sim, in_real_time
 
 
 @pytest.fixture

@@ -31,7 +31,8 @@ from mqfast.store.message_store import MessageStore
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 
 from hooks import msync_behind
-from simulation import STRICT, Sim, in_real_time
+
+from mqfast.sim.simulated_os import STRICT, Sim, in_real_time
 
 NEVER = 1000.0
 

@@ -34,7 +34,8 @@ from mqfast.store.message_store import open_store
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 
 from other_thread import in_another_thread
-from simulation import Sim
+
+from mqfast.sim.simulated_os import Sim
 
 
 def test_offsets_outside_of_the_log(tmp_path: Path) -> None:

@@ -28,7 +28,8 @@ from mqfast.store.message_store import open_store
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 
 from hooks import fsync_behind, msync_behind, until_asleep
-from simulation import STRICT, Sim
+
+from mqfast.sim.simulated_os import STRICT, Sim
 
 FILE = 4096
 SMALL: dict[str, Any] = {

@@ -29,7 +29,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 
 from harness import Run, Workload, log_messages
 from hooks import msync_behind, until_asleep
-from simulation import KINDS, SHORT_COUNT, STRICT
+
+from mqfast.sim.simulated_os import KINDS, SHORT_COUNT, STRICT
 
 SMALL: dict[str, Any] = {"mapped_file_bytes_commit_log": 8192, "mapped_file_bytes_consume_queue": 200}
 

@@ -27,7 +27,7 @@ from mqfast.store.message_store import MessageStore, open_store
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 
-from simulation import Sim, in_real_time
+from mqfast.sim.simulated_os import Sim, in_real_time
 
 LIGHT = {"enable_lmq": True, "enable_multi_dispatch": True}
 SPARSE_BLOCK = 4096

@@ -29,7 +29,8 @@ from mqfast.store.message_store import MessageStore, open_store
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 
 from hooks import Msync, msync_by, until_asleep
-from simulation import KINDS
+
+from mqfast.sim.simulated_os import KINDS
 
 PIECE = 512 << 10  # what is written ahead at once
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from simulation import Sim
 
 from mqfast.errors import CorruptFile, InternalError, StorageError, UsageError
+from mqfast.sim.simulated_os import Sim
 from mqfast.store.base.os_api import OsApi
 from mqfast.store.meta.metadata import (
     ConfigFile,

@@ -32,7 +32,8 @@ from mqfast.store.queues.queue_flush import flush_queues
 sys.path.append(str(Path(__file__).resolve().parents[1] / "crash"))
 
 from hooks import Msync, msync_behind, msync_by
-from simulation import STRICT, Sim
+
+from mqfast.sim.simulated_os import STRICT, Sim
 
 EACH_BY_ITSELF, TOGETHER = 1 << 30, 1
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from crash.simulation import KINDS
 from store.small_store import eventually
 
 import mqfast
+from mqfast.sim.simulated_os import KINDS
 from mqfast.store.base.os_api import OsApi
 
 FILE_BYTES = 8 << 20

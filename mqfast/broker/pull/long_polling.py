@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import time
 from collections.abc import Callable, Iterator
-from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import MqfastError, StoreClosed
@@ -191,11 +191,11 @@ class LongPolling:
         self._go_through(queue, iter(list(self.waiting.get(queue, ()))))
 
     def _go_through(self, queue: Queue, pulls: Iterator[HeldPull]) -> None:
-        until_s = monotonic() + TURN_S
+        until_s = time.monotonic() + TURN_S
         for held in pulls:
             if not held.is_over and self._is_wanted(held):
                 self._wake(held)
-            if monotonic() > until_s:
+            if time.monotonic() > until_s:
                 self._loop.call_soon(self._go_through, queue, pulls)
                 return
         is_more = self._passes.pop(queue)
@@ -267,12 +267,12 @@ class LongPolling:
 
     def _time_is_over(self) -> None:
         self._timer = None
-        now, until_s = self._now_s(), monotonic() + TURN_S
+        now, until_s = self._now_s(), time.monotonic() + TURN_S
         while self._due and self._due[0][0] <= now:
             held = heapq.heappop(self._due)[2]
             if not held.is_over:
                 self._wake(held)
-            if monotonic() > until_s:
+            if time.monotonic() > until_s:
                 break  # the rest in the next loop iteration
         self._set_timer()
 

@@ -53,13 +53,21 @@ _LEASE_LEAST_S: Final = 2  # etcd's minimum with its defaults
 class FailoverBroker:
     """A broker under fail-over, in the running event loop.
 
+    Args: make_broker, make_etcd: as ``Broker`` and ``Etcd``.
     Attributes: ``broker``: in its current role; another object after a change of role.
     Raises: ConfigError.
     Thread: that of the event loop.
     """
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        make_broker: Callable[..., Broker] = Broker,
+        make_etcd: Callable[..., Etcd] = Etcd,
+    ) -> None:
         config.check_failover()
+        self._make_broker: Final = make_broker
         self._config: Final = config
         self._ttl_s: Final = int(config["haLeaseSeconds"])  # waiting time of the next master
         self._lease_s: Final = max(_LEASE_LEAST_S, self._ttl_s * 2 // 3)
@@ -67,13 +75,13 @@ class FailoverBroker:
         context = tls_context(*(config[f"haEtcd{name}File"] for name in ("Ca", "Cert", "Key")))
         self.right: Final = LeaseGuard()
         self.broker: Broker
-        self.etcd: Final = Etcd(endpoints, max(1.0, self._ttl_s / 3), context)
+        self.etcd: Final = make_etcd(endpoints, max(1.0, self._ttl_s / 3), context)
         self._keys: Final = Keys.of(config["haEtcdPrefix"], config["brokerClusterName"], config["brokerName"])
         self.leader_key: Final = self._keys.leader
         self.state_key: Final = self._keys.state
         self._copies_key: Final = self._keys.copies
         self._keeper: Final = LeaseKeeper(
-            Etcd(endpoints, self._ttl_s / 6, context),
+            make_etcd(endpoints, self._ttl_s / 6, context),
             self.right,
             key=self.leader_key,
             interval_s=self._ttl_s / 6,
@@ -151,7 +159,7 @@ class FailoverBroker:
     async def _open(self, *, is_slave: bool) -> None:
         """Start the broker in a role; the previous broker is stopped."""
         self._is_open = False
-        self.broker = Broker(self._config.in_role(is_slave=is_slave), right=self.right)
+        self.broker = self._make_broker(self._config.in_role(is_slave=is_slave), right=self.right)
         await self.broker.start()
         context = self.broker.context
         self._known = KnownRecord(context.store.os_api, context.store.path)

@@ -64,10 +64,10 @@ class TransactionCheck:
         context: BrokerContext,
         open_transactions: OpenTransactions,
         *,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._context = context
-        self._clock = clock
+        self._clock = clock or time.perf_counter
         self._halves = open_transactions
         self._log = LogLimit(logging.getLogger("mqfast.broker"))
         self._seen_end = 0  # half messages below existed before the last round

@@ -62,11 +62,11 @@ def local_address() -> str:
     return "127.0.0.1"
 
 
-def new_ids(address: str | None = None, *, clock: Callable[[], float] = time.time) -> UniqueIds:
+def new_ids(address: str | None = None, *, clock: Callable[[], float] | None = None) -> UniqueIds:
     """Return a generator of unique ids for this process. Args: address: of this machine."""
     address = local_address() if address is None else address
     host = socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address.partition("%")[0])
-    return UniqueIds(host, clock)
+    return UniqueIds(host, clock or time.time)
 
 
 _ids: UniqueIds | None = None

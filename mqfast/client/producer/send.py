@@ -90,8 +90,8 @@ class Sender:
         retry_when_not_ok: bool = False,
         faults: FaultTable | None = None,
         without_namespace: Callable[[str], str] = str,
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
+        now: Callable[[], float] | None = None,
     ) -> None:
         self.wire = wire
         self.retries = retries
@@ -100,8 +100,8 @@ class Sender:
         self.faults = faults
         self.retried = 0
         self._without_namespace = without_namespace
-        self.clock = clock
-        self._now = now
+        self.clock = clock or time.monotonic
+        self._now = now or time.time
         self._robins: dict[str, RoundRobin] = {}
         self._heads: dict[tuple[Any, ...], HeaderTemplate] = {}
         self._targets: dict[tuple[str, int], tuple[object, RoundRobin, list[tuple[str, HeaderTemplate]]]] = {}

@@ -63,11 +63,11 @@ class FaultTable:
         self,
         table: LatencyTable = V5,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
         source: random.Random | None = None,
     ) -> None:
         self._table = table
-        self._clock = clock
+        self._clock = clock or time.monotonic
         self._random = source or random.Random()
         self._items: dict[str, _Item] = {}
         self._worst = RoundRobin()

@@ -1,6 +1,6 @@
 """Kills and power cuts of a simulated system at any call: what was flushed is delivered, nothing is early.
 
-Room: tests/schedule. What an image of a crash keeps and loses: ``tests/crash/sim_door.c``.
+Room: tests/schedule. What an image of a crash keeps and loses: ``mqfast/sim/sim_door.c``.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from timed import START_MS, Timed
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "crash"))
 
-from simulation import Sim, scratch_root
-
 from mqfast.config import StoreConfig
 from mqfast.schedule.timer.settings import TimerSettings
+from mqfast.sim.simulated_os import Sim, scratch_root
 
 SETTINGS = TimerSettings(roll_window_slots=15, max_delay_s=300)
 IMAGES_AT_ONCE = 3

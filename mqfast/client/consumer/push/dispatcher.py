@@ -84,13 +84,13 @@ class Dispatcher:
         instance: ClientInstance,
         make_workers: Callable[[Dispatcher], Workers],
         hooks: Sequence[ClientHook] = (),
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._state: Final = state
         self._instance: Final = instance
         self._settings: Final = state.settings
         self._hooks: Final = hooks
-        self._clock = clock
+        self._clock = clock or time.monotonic
         self.loop: Final = instance.loop
         self._sending_back: set[asyncio.Task[None]] = set()
         self._gate = asyncio.Semaphore(GIVE_BACK_AT_ONCE)

@@ -43,12 +43,12 @@ class Locks:
         state: ConsumerState,
         instance: ClientInstance,
         lost: Callable[[Sequence[Assigned]], object],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._state: Final = state
         self._instance: Final = instance
         self._lost: Final = lost
-        self._clock = clock
+        self._clock = clock or time.monotonic
         self._doubted: set[MessageQueue] = set()
         self._limited: Final = LogLimit(_log)
         self._is_requesting = False

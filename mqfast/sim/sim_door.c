@@ -1,7 +1,8 @@
 /* A simulated operating system behind the store's door: every file has a live image (the real directory) and a durable one (here).
  *
- * Room: tests. It must never sync anything for real, and never let a page, a length or a name count as durable unless the call that the
- * store made promises it. Compiled at test time together with csrc/os_api.c, whose real calls do the work on the live image.
+ * It must never sync anything for real, and never let a page, a length or a name count as durable unless the call that the
+ * store made promises it. A part of the extension mqfast.sim.simulated_os; the calls that the table had before do the work on the live
+ * image.
  *
  * What is durable, as Linux and POSIX promise it: fsync and fdatasync make the contents and the length of a file durable, stores through
  * mappings included; msync the pages of its range and the length; a name (created, renamed, removed, directories too) only
@@ -103,7 +104,7 @@ typedef struct {
 } image;
 
 typedef struct {
-    mq_os *real;
+    mq_os real_calls, *real;
     pthread_mutex_t lock;
     node *nodes, *root;
     change *changes;
@@ -115,6 +116,7 @@ typedef struct {
     int64_t calls, count[KINDS];
     int32_t mark, frozen, real_clocks;
     int64_t now_us, tick_us, mono_ns;
+    int32_t stands_still; /* both clocks, between two calls of sim_time */
     /* images */
     int64_t first, last;
     uint32_t kinds;
@@ -715,7 +717,7 @@ static int64_t sim_clock_ms(mq_os *os) {
 static int64_t sim_monotonic_ns(mq_os *os) {
     sim *s = os->state;
     enter(s, K_MONOTONIC_NS);
-    int64_t now = s->real_clocks ? s->real->monotonic_ns(s->real) : (s->mono_ns += 1000);
+    int64_t now = s->real_clocks ? s->real->monotonic_ns(s->real) : (s->mono_ns += s->stands_still ? 0 : 1000);
     leave(s, 0);
     return now;
 }
@@ -725,7 +727,8 @@ static int64_t sim_monotonic_ns(mq_os *os) {
 /* Simulate the tree below root (absolute; what is there counts as durable) and put the calls into the table of a door. */
 sim *sim_new(mq_os *table, const char *root, int64_t start_ms, int real_clocks) {
     sim *s = checked(calloc(1, sizeof *s));
-    s->real = mq_os_real();
+    s->real_calls = *table;
+    s->real = &s->real_calls;
     pthread_mutex_init(&s->lock, NULL);
     s->root = take_tree(s, root);
     s->fault_kind = -1;
@@ -817,6 +820,10 @@ void sim_mark(sim *s, int mark) { s->mark = mark; }
 void sim_freeze(sim *s, int on) { s->frozen = on; }
 int64_t sim_calls(const sim *s) { return s->calls; }
 int64_t sim_count(const sim *s, int kind) { return s->count[kind]; }
+/* Set both clocks, which then stand still. */
+void sim_time(sim *s, int64_t wall_us, int64_t monotonic_ns) {
+    s->now_us = wall_us, s->mono_ns = monotonic_ns, s->tick_us = 0, s->stands_still = 1;
+}
 void sim_clock(sim *s, int64_t start_ms, int64_t tick_us) { s->now_us = start_ms * 1000, s->tick_us = tick_us; }
 
 /* The n-th call of a kind from now on fails with this errno, once or for ever; kind -1: none does. */

@@ -1,0 +1,1 @@
+"""A cluster that can be replayed from a seed."""
