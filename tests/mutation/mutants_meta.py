@@ -44,7 +44,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "no-backup",
-        "mqfast/store/meta/metadata.py",
+        "mqfast/store/meta/config_file.py",
         "ConfigFile._put",
         replace('backup if self._main_is_good else self.path + ".damaged"', "None"),
         "RocketMQ and load fall back to the copy",

@@ -14,8 +14,8 @@ import pytest
 from mqfast.errors import CorruptFile, InternalError, StorageError, UsageError
 from mqfast.sim.simulated_os import Sim
 from mqfast.store.base.os_api import OsApi
+from mqfast.store.meta.config_file import ConfigFile
 from mqfast.store.meta.metadata import (
-    ConfigFile,
     ConsumerFilterTable,
     DelayOffsetTable,
     SubscriptionGroupTable,

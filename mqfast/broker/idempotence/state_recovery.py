@@ -25,7 +25,7 @@ from mqfast.errors import CorruptFile, MqfastError, OffsetError
 from mqfast.properties import decode
 from mqfast.remoting.once import STAMP, RowSequence, ended, gone
 from mqfast.schedule.delay_levels import real_place
-from mqfast.store.meta.metadata import ConfigFile
+from mqfast.store.meta.config_file import ConfigFile
 from mqfast.store.record.marked import marked_records
 
 if TYPE_CHECKING:

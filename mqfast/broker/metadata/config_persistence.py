@@ -1,13 +1,17 @@
 """Persistence of topics and groups: a single write of a table for all pending changes, and responses after the write.
 
-A change is in memory at once. A thread writes the table; changes during a write are part of the next write. The
-response to the request that made a change is sent once the table is on disk and the name servers have the topics. The
+A change is in memory at once. A thread writes the changes; changes during a write are part of the next write. The
+response to the request that made a change is sent once the change is on disk and the name servers have the topics. The
 loop is not blocked, and a name server that does not answer delays a response only for a limited time.
+
+Changes of a large table go to the journal of the table. The file is replaced within a second of the last change, so
+that RocketMQ and tools of operators read current tables.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Collection, Iterable
 from typing import Final, Protocol
 
@@ -15,8 +19,11 @@ from mqfast.remoting.command import RemotingCommand
 
 __all__ = ["AtOnce", "Changes", "ConfigPersister", "Registrar", "Table"]
 
+_log = logging.getLogger("mqfast.broker")
 _ROUTE_S: Final = 2.5
 """Time limit of a response that waits for a registration; clients wait 3 s for a response."""
+_FILE_S: Final = 0.5
+"""Time from the last change in a journal to the replacement of the file."""
 _Outcome = RemotingCommand | None
 
 
@@ -25,6 +32,13 @@ class Table(Protocol):
 
     def persist(self) -> bool:
         """Write the table to disk if changed. Raises: StorageError."""
+
+    def persist_changes(self) -> bool:
+        """Write the changes to disk, to the journal of a large table. Raises: StorageError."""
+
+    @property
+    def has_journal(self) -> bool:
+        """True if changes are in the journal and not in the file."""
 
 
 class ConfigPersister(Protocol):
@@ -83,6 +97,8 @@ class Changes:
         self._next: dict[Table, asyncio.Future[None]] = {}  # the write that follows the current write
         self._names: dict[asyncio.Future[None], list[str]] = {}
         self._writing: dict[Table, asyncio.Task[None]] = {}
+        self._file_timers: dict[Table, asyncio.TimerHandle] = {}
+        self._replacing: set[asyncio.Future[bool]] = set()
         self._writes: list[asyncio.Future[None]] = []  # of the current request
         self._routes: list[asyncio.Future[None]] = []
 
@@ -127,7 +143,7 @@ class Changes:
         try:
             while (write := self._next.pop(table, None)) is not None:
                 try:
-                    await self._loop.run_in_executor(None, table.persist)
+                    await self._loop.run_in_executor(None, table.persist_changes)
                 except Exception as error:
                     # The topics stay pending: the next request that needs a topic writes the table.
                     self._names.pop(write)
@@ -140,6 +156,25 @@ class Changes:
                     write.set_result(None)
         finally:
             del self._writing[table]
+            self._replace_file_soon(table)
+
+    def _replace_file_soon(self, table: Table) -> None:
+        """Replace the file of a table with a journal, half a second after the last change."""
+        if (timer := self._file_timers.pop(table, None)) is not None:
+            timer.cancel()
+        if table.has_journal:
+            self._file_timers[table] = self._loop.call_later(_FILE_S, self._replace_file, table)
+
+    def _replace_file(self, table: Table) -> None:
+        del self._file_timers[table]
+        replacing = self._loop.run_in_executor(None, table.persist)
+        self._replacing.add(replacing)
+        replacing.add_done_callback(self._replaced)
+
+    def _replaced(self, replacing: asyncio.Future[bool]) -> None:
+        self._replacing.discard(replacing)
+        if not replacing.cancelled() and (error := replacing.exception()) is not None:
+            _log.warning("a table stays in its journal, the next turn tries again: %s", error)
 
     # --- responses ---
 
@@ -183,6 +218,11 @@ class Changes:
             write.result()
 
     async def close(self) -> None:
-        """Wait until no write is running."""
+        """Wait until no write is running. Files of tables with a journal are left to the caller."""
         while self._writing:
             await asyncio.wait(set(self._writing.values()))
+        for timer in self._file_timers.values():
+            timer.cancel()
+        self._file_timers.clear()
+        if self._replacing:
+            await asyncio.wait(self._replacing)

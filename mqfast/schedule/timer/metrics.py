@@ -12,7 +12,7 @@ from typing import Any
 
 from mqfast.errors import CorruptFile
 from mqfast.store.base.paths import OsFiles
-from mqfast.store.meta.metadata import ConfigFile
+from mqfast.store.meta.config_file import ConfigFile
 
 __all__ = ["TimerMetrics"]
 

@@ -40,7 +40,8 @@ from mqfast.store.check.kept import kept_folders
 from mqfast.store.index.index_file import IndexFile
 from mqfast.store.index.index_service import infer_index_sizes
 from mqfast.store.meta.checkpoint import StoreCheckpoint
-from mqfast.store.meta.metadata import ConfigFile, DelayOffsetTable, TopicTable
+from mqfast.store.meta.config_file import ConfigFile
+from mqfast.store.meta.metadata import DelayOffsetTable, TopicTable
 from mqfast.store.meta.notes import StoreNotes, log_file_bytes
 from mqfast.store.reader.bounds import check_is_store
 from mqfast.store.reader.scan import ExtFiles, LogTally, LogWalk, PreadFile, RecordPositions, tally_index, tally_units

@@ -1,23 +1,22 @@
-"""The JSON files of ``config/``: load with ``.bak``, safe replacement, and light views of the content.
+"""The tables of ``config/``: light views of the JSON, with a data version.
 
-A view keeps unknown fields: fields of another release are written back unchanged. No file is deleted: a damaged file
-is renamed to ``<name>.damaged`` when a good file replaces it. Format: ``mqfast/store/FORMAT.md``.
+A view keeps unknown fields: fields of another release are written back unchanged. Format: ``mqfast/store/FORMAT.md``.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, ClassVar, Final, Self
 
-from mqfast.errors import CorruptFile, DiskFull, InternalError, StoreNotFound, UsageError
+from mqfast.errors import CorruptFile, DiskFull, InternalError, UsageError
 from mqfast.store.base.os_api import Mutex
 from mqfast.store.base.paths import OsFiles
+from mqfast.store.meta.change_journal import TableChange
+from mqfast.store.meta.config_file import ConfigFile
 from mqfast.util import fastjson
 
 __all__ = [
     "QUEUES_MAX",
-    "ConfigFile",
     "ConsumerFilterTable",
     "DelayOffsetTable",
     "SubscriptionGroupTable",
@@ -27,8 +26,6 @@ __all__ = [
     "next_data_version",
 ]
 
-_log = logging.getLogger("mqfast.store")
-
 PERM_PRIORITY: Final = 8
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
@@ -36,146 +33,6 @@ PERM_INHERIT: Final = 1
 QUEUES_MAX: Final = 2**31 - 1  # an int for a broker, as a queue id
 
 _Json = dict[Any, Any]
-
-
-class ConfigFile:
-    """A JSON file with a ``.bak``.
-
-    Attributes: ``path``, ``warnings`` (problems at load, one sentence each).
-    Thread: persist is serialised; load before it.
-    Source: ConfigManager.
-    """
-
-    def __init__(self, os_api: OsFiles, path: str, check: Callable[[_Json], None] | None = None) -> None:
-        self.path: Final = path
-        self.warnings: list[str] = []
-        self._door: Final = os_api
-        self._check: Final = check
-        self._lock: Final = Mutex()
-        self._main_is_good = True
-        self._written: bytes | None = None
-        self._is_as_read = False  # and another program's text: the same values may have another form
-
-    def _read(self, path: str) -> bytes | None:
-        try:
-            data = self._door.read_file(path, max_bytes=fastjson.MAX_FILE_BYTES)
-        except StoreNotFound:
-            return None
-        return data
-
-    def _parse(self, data: bytes, path: str) -> _Json:
-        value = fastjson.loads(data, path)
-        if self._check is not None:
-            try:
-                self._check(value)
-            except CorruptFile as error:
-                raise CorruptFile("JSON is damaged", path=path, expected=error.expected, found=error.found) from None
-        return value
-
-    def _warn(self, text: str) -> None:
-        self.warnings.append(text)
-        _log.warning("%s", text)
-
-    def load(self) -> _Json:
-        """Return the content of the file. A missing, empty or damaged file is replaced by the ``.bak`` (with a
-        warning); ``{}``
-        without both. A file of no bytes, as a power cut may leave, counts as missing.
-
-        Raises: CorruptFile if files exist and neither can be read; StorageError.
-        """
-        backup = self.path + ".bak"
-        damage: CorruptFile | None = None
-        data = self._read(self.path)
-        is_empty = data == b""
-        if is_empty:
-            self._main_is_good = False
-        elif data is not None:
-            try:
-                value = self._parse(data, self.path)
-            except CorruptFile as error:
-                damage = error
-                self._main_is_good = False
-            else:
-                self._written = data
-                self._is_as_read = True
-                return value
-        data = self._read(backup)
-        reason = str(damage) if damage is not None else f"{self.path} is {'empty' if is_empty else 'missing'}"
-        if not data:
-            if damage is not None:
-                raise damage
-            if is_empty or data == b"":
-                self._warn(f"{reason}, and there is no backup of it: nothing is known of what it held")
-            return {}
-        try:
-            value = self._parse(data, backup)
-        except CorruptFile as error:
-            self._warn(f"{reason}; its backup cannot be read either")
-            raise error from damage
-        self._warn(f"{reason}; using {backup}")
-        return value
-
-    def persist(self, value: _Json, before: Callable[[], object] | None = None) -> bool:
-        """Put ``value`` on disk; the previous file becomes the ``.bak``. No effect if the file has this content
-        already.
-
-        Args: before: called when there is something to write.
-        Returns: True if anything was written.
-        Raises: StorageError, and exceptions of ``before``; the old file or the ``.bak`` is then still valid.
-            InternalError if the text would not be read as a file of this kind; nothing is written then.
-        Durability: when the call returns, the new content survives power loss. A crash in between leaves the old or the
-            new file, or, for an instant, only the ``.bak``, which load reads.
-        """
-        data = fastjson.dumps(value)
-        with self._lock:
-            return self._persist(data, before, is_checked=False)
-
-    def persist_text(self, make: Callable[[], bytes]) -> bool:
-        """Do ``persist`` for a text whose parts were checked when they were made: the whole text is not parsed again.
-
-        Args: make: returns the text; called under the lock of the file, so an older text never replaces a newer text.
-        """
-        with self._lock:
-            return self._persist(make(), None, is_checked=True)
-
-    def _persist(self, data: bytes, before: Callable[[], object] | None, *, is_checked: bool) -> bool:
-        if data == self._written:
-            return False
-        if self._is_as_read or not is_checked:
-            new = self._read_back(data)
-            if self._is_as_read and self._written is not None and new == self._parse(self._written, self.path):
-                self._written, self._is_as_read = data, False
-                return False
-        if before is not None:
-            before()
-        self._put(data)
-        self._main_is_good = True
-        self._written, self._is_as_read = data, False
-        return True
-
-    def _read_back(self, data: bytes) -> _Json:
-        try:
-            return self._parse(data, self.path)
-        except CorruptFile as error:
-            raise InternalError(f"{self.path} is left as it is: the new text could not be read back: {error}") from None
-
-    def _put(self, data: bytes) -> None:
-        """Write the new file. On a full disk the backup is removed for its blocks: the present file replaces the backup
-        anyway.
-        """
-        backup = self.path + ".bak"
-        # A bad file must not replace a good backup.
-        keep = backup if self._main_is_good else self.path + ".damaged"
-        try:
-            self._door.replace_file(self.path, data, keep)
-        except StoreNotFound:  # the first file of the directory
-            self._door.makedirs(self.path.rpartition("/")[0] or ".")
-            self._door.replace_file(self.path, data, keep)
-        except DiskFull:
-            if not self._main_is_good or not self._door.exists(self.path) or not self._door.exists(backup):
-                raise
-            self._door.unlink(backup)
-            self._door.replace_file(self.path, data, keep)
 
 
 def new_data_version(now_ms: int) -> dict[str, int]:
@@ -220,6 +77,8 @@ class _Table:
         self._lock: Final = Mutex()
         self._root: _Json = {}
         self._texts: dict[str | int, bytes] = {}
+        self._pending: dict[str, bool] = {}  # changed entries that are not on disk; True: a new entry
+        self._is_whole_pending = False  # of other changes, or of changes that the journal did not take
 
     @classmethod
     def load(cls, os_api: OsFiles, path: str) -> Self:
@@ -228,8 +87,22 @@ class _Table:
         Raises: CorruptFile, StorageError.
         """
         self = cls(os_api, path)
-        self._root = self._file.load()
+        self._root, changes = self._file.load_with_changes()
+        for change in changes:
+            self._replay(change)
+        self._is_whole_pending = self._file.has_journal
         return self
+
+    def _replay(self, change: TableChange) -> None:
+        entries = self._entries
+        if change.value is None:
+            entries.pop(change.name, None)
+        elif change.name not in entries or not change.is_new:
+            self._checked(change.name, change.value)
+            entries[change.name] = change.value
+        version = self._root.get("dataVersion")
+        if version is not None and change.version.get("counter", 0) > version.get("counter", 0):
+            version.update(change.version)
 
     @property
     def warnings(self) -> list[str]:
@@ -262,9 +135,10 @@ class _Table:
         """Set the object of a name, and step the version. Raises: UsageError for a value that no file can hold."""
         text = self._checked(name, raw)
         with self._lock:
+            is_new = name not in self
             self._entries[name] = raw
             self._texts[name] = text
-            self._changed()
+            self._changed(name, is_new=is_new)
 
     def _checked(self, name: str | int, value: object) -> bytes:
         """Return the text of an entry. Raises: UsageError for a value that no file can hold."""
@@ -282,7 +156,7 @@ class _Table:
                 return False
             del self._entries[name]
             self._texts.pop(name, None)
-            self._changed()
+            self._changed(name)
             return True
 
     def replace(self, entries: dict[Any, Any], data_version: dict[str, int]) -> None:
@@ -292,6 +166,7 @@ class _Table:
             self._entries.clear()
             self._entries.update(entries)
             self._texts = texts
+            self._is_whole_pending = True
             if self._VERSIONED:
                 self._root["dataVersion"] = dict(data_version)
 
@@ -303,19 +178,62 @@ class _Table:
         entries: _Json = self._root.setdefault(self._TABLE, {})
         return entries
 
-    def _changed(self) -> None:
+    def _changed(self, name: str | None = None, *, is_new: bool = False) -> None:
+        """Step the version after a change of an entry; None: of anything else."""
         version = self._root.get("dataVersion")
         if version is not None:
             next_data_version(version, self._door.now_ms())
+        if name is None or version is None:
+            self._is_whole_pending = True
+        else:
+            self._pending.setdefault(name, is_new)
 
     def persist(self) -> bool:
         """Put the table on disk if it changed; see ConfigFile.persist."""
         # An empty table that was never on disk needs no file.
-        return self._file.persist_text(self._text) if self._root else False
+        if not self._root:
+            return False
+        try:
+            return self._file.persist_text(self._text)
+        except BaseException:
+            self._is_whole_pending = True
+            raise
+
+    def persist_changes(self) -> bool:
+        """Put the changes on disk, those of a large table in the journal: the cost does not grow with the table.
+
+        Another program reads the changes in the journal after the next ``persist``. Returns: True if anything was
+        written. Raises: StorageError. Durability: when the call returns, the changes survive power loss.
+        """
+        try:
+            appended = self._file.append_changes(self._taken)
+        except DiskFull:  # a replacement may use the blocks of the backup
+            appended = None
+            self._is_whole_pending = True
+        except BaseException:
+            self._is_whole_pending = True
+            raise
+        return self.persist() if appended is None else appended
+
+    @property
+    def has_journal(self) -> bool:
+        """True if changes are in the journal and not in the file."""
+        return self._file.has_journal
+
+    def _taken(self) -> list[TableChange] | None:
+        """Return the changes of entries since the last call; None if the file must be replaced."""
+        with self._lock:
+            if self._is_whole_pending:
+                return None
+            pending, self._pending = self._pending, {}
+            entries, version = self._entries, self.data_version
+            return [TableChange(name, entries.get(name), is_new, version) for name, is_new in pending.items()]
 
     def _text(self) -> bytes:
         """Return the whole file. Threads that change the table do not wait for the disk meanwhile."""
         with self._lock:
+            self._pending.clear()
+            self._is_whole_pending = False
             parts: list[bytes] = []
             for key, value in self._root.items():
                 if key == self._TABLE and value:
@@ -451,13 +369,13 @@ class TopicTable(_Table):
                 }
                 text = self._checked(topic, raw)
                 entries[topic], self._texts[topic] = raw, text
-                self._changed()
+                self._changed(topic, is_new=True)
             config = TopicConfig(topic, raw)
             if min(config.read_queue_nums, config.write_queue_nums) < queue_nums:
                 raw["readQueueNums"] = max(queue_nums, config.read_queue_nums)
                 raw["writeQueueNums"] = max(queue_nums, config.write_queue_nums)
                 self._texts[topic] = self._checked(topic, raw)
-                self._changed()
+                self._changed(topic)
             return config
 
 
@@ -497,13 +415,16 @@ class SubscriptionGroupTable(_Table):
             if table or self._FORBIDDEN in self._root:
                 _ = self._entries  # so that the version comes first
                 self._root[self._FORBIDDEN] = {group: dict(topics) for group, topics in table.items()}
+                self._is_whole_pending = True
 
     def delete(self, name: str) -> bool:
         """Remove a group and its forbidden bits from the table. Returns: True if the table had the group."""
         with self._lock:
             table = self._root.get(self._FORBIDDEN)
-            if isinstance(table, dict) and table.pop(name, None) is not None and name not in self:
-                self._changed()
+            if isinstance(table, dict) and table.pop(name, None) is not None:
+                self._is_whole_pending = True
+                if name not in self:
+                    self._changed()
         return super().delete(name)
 
     def forbidden(self, group: str, topic: str) -> int:
@@ -541,7 +462,7 @@ class SubscriptionGroupTable(_Table):
                 }
                 text = self._checked(group, raw)
                 entries[group], self._texts[group] = raw, text
-                self._changed()
+                self._changed(group, is_new=True)
             return dict(entries[group])
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from mqfast.errors import CorruptFile
 from mqfast.store.base.os_api import Mutex
 from mqfast.store.base.paths import OsFiles, StorePaths
-from mqfast.store.meta.metadata import ConfigFile
+from mqfast.store.meta.config_file import ConfigFile
 from mqfast.store.record.record import StoredMessage
 
 __all__ = ["Deletion", "StoreNotes", "log_file_bytes", "notes_path"]

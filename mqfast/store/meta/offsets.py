@@ -17,7 +17,8 @@ from mqfast.errors import CorruptFile, UsageError
 from mqfast.message import LMQ_PREFIX
 from mqfast.store.base.os_api import Mutex
 from mqfast.store.base.paths import OsFiles, StorePaths
-from mqfast.store.meta.metadata import ConfigFile, new_data_version, next_data_version
+from mqfast.store.meta.config_file import ConfigFile
+from mqfast.store.meta.metadata import new_data_version, next_data_version
 from mqfast.util.validate import is_whole
 
 __all__ = ["ConsumerOffsets"]

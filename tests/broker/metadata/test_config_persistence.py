@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import copy_of_open
 from running import Running, running_broker, serve
 from waiting import until_async as until
 
@@ -21,7 +22,8 @@ from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.processors import ConcurrencyLimit
-from mqfast.store.meta.metadata import ConfigFile, TopicTable
+from mqfast.store.meta.config_file import ConfigFile
+from mqfast.store.meta.metadata import TopicTable
 
 
 async def make(one: Running, topic: str) -> RemotingCommand:
@@ -89,6 +91,56 @@ def test_a_table_is_not_parsed_again_for_each_topic(tmp_path: Path, monkeypatch:
         assert parsed == []
 
     serve(tmp_path, flow)
+
+
+def make_large(one: Running) -> None:
+    """Make the tables of topics and groups large enough for a journal."""
+    raw = one.context.topics.raw("large", 1, 6)
+    one.context.topics.table.put("large", {**raw, "attributes": {"note": "x" * 70_000}})
+    group = one.context.groups.table.ensure("large")
+    one.context.groups.table.put("large", {**group, "attributes": {"note": "x" * 70_000}})
+    one.context.tables.persist()
+
+
+def test_changes_of_a_large_table_are_in_the_journal_first_and_in_the_file_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files: list[str] = []
+    persist = ConfigFile.persist_text
+
+    def noted(self: ConfigFile, make: Callable[[], bytes]) -> bool:
+        files.append(Path(self.path).name)
+        return persist(self, make)
+
+    async def flow(one: Running) -> None:
+        make_large(one)
+        with monkeypatch.context() as patch:
+            patch.setattr("mqfast.broker.metadata.config_persistence._FILE_S", 3600.0)
+            patch.setattr(ConfigFile, "persist_text", noted)
+            for i in range(20):
+                assert (await make(one, f"t{i}")).code == 0
+                one.context.groups.get(f"g{i}")
+            await one.context.changes.settled()
+            copy_of_open(tmp_path, tmp_path.with_name("killed"))
+        assert files == []
+        assert "t0" not in on_disk(tmp_path)
+        assert (await make(one, "last")).code == 0
+        one.context.groups.get("last")
+        journals = [tmp_path / "config/topics.json.changes", tmp_path / "config/subscriptionGroup.json.changes"]
+        await until(lambda: not any(path.exists() for path in journals))
+        assert on_disk(tmp_path) >= {"last", *(f"t{i}" for i in range(20))}
+        groups = json.loads((tmp_path / "config/subscriptionGroup.json").read_text())["subscriptionGroupTable"]
+        assert groups.keys() >= {"last", *(f"g{i}" for i in range(20))}
+
+    async def after_the_kill(one: Running) -> None:
+        for i in range(20):
+            assert one.context.topics.get(f"t{i}") is not None
+            assert f"g{i}" in one.context.groups.table
+        assert on_disk(tmp_path.with_name("killed")) >= {f"t{i}" for i in range(20)}
+
+    serve(tmp_path, flow, flushConsumerOffsetInterval=3_600_000)
+    serve(tmp_path.with_name("killed"), after_the_kill)
+    assert not (tmp_path / "config/topics.json.changes").exists()
 
 
 def test_no_send_to_a_new_topic_is_acknowledged_before_the_topic_is_on_disk(
