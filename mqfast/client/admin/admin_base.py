@@ -84,6 +84,13 @@ class Clusters(NamedTuple):
             raise ClientConfigError(f"cluster: expected the name of one, because there are {len(self.names)}: {names}")
         return self.of(cluster)
 
+    def master_of(self, broker: str) -> BrokerInfo:
+        """Return the broker with a name, or whose master has an address. Raises: UnknownName."""
+        masters = {info.addresses[MASTER]: info for info in self.brokers.values() if MASTER in info.addresses}
+        if broker in masters:
+            return masters[broker]
+        return self.brokers[known_name("broker", broker, self.brokers.keys() or masters.keys())]
+
     def address_of(self, broker: str) -> str:
         """Return the address of a broker name, or the address itself where a broker has it. Raises: ConfigError."""
         addresses = {address for info in self.brokers.values() for address in info.addresses.values()}

@@ -10,10 +10,13 @@ import ssl
 from collections.abc import Mapping
 from typing import Self, TypeVar
 
+from mqfast.client.admin.access import AccessCalls
+from mqfast.client.admin.broker_tables import BrokerTableCalls
 from mqfast.client.admin.brokers import BrokerCalls
 from mqfast.client.admin.call import SyncFace
 from mqfast.client.admin.groups import GroupCalls
 from mqfast.client.admin.messages import MessageCalls
+from mqfast.client.admin.name_server_values import NameServerValueCalls
 from mqfast.client.admin.offsets import OffsetCalls
 from mqfast.client.admin.topics import TopicCalls
 from mqfast.client.net import io_thread
@@ -34,7 +37,17 @@ _START_S = 15.0
 _CLOSE_S = 5.0
 
 
-class AdminCalls(NamedArguments, TopicCalls, GroupCalls, OffsetCalls, MessageCalls, BrokerCalls):
+class AdminCalls(
+    NamedArguments,
+    TopicCalls,
+    GroupCalls,
+    OffsetCalls,
+    MessageCalls,
+    BrokerCalls,
+    BrokerTableCalls,
+    NameServerValueCalls,
+    AccessCalls,
+):
     """Administration of clusters, by the addresses of name servers.
 
     Args:

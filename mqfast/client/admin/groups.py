@@ -82,6 +82,7 @@ class GroupCalls(AdminBase):
         retry_max: int = 16,
         cluster: str | None = None,
         settings: Mapping[str, Any] | None = None,
+        broker: str | None = None,
     ) -> RequestSteps[None]:
         """Create a consumer group on every master of a cluster, or change an existing group.
 
@@ -90,6 +91,7 @@ class GroupCalls(AdminBase):
             retry_max: redeliveries of a message before it becomes a dead letter; -1: no limit.
             cluster: optional where there is a single cluster.
             settings: further settings, by RocketMQ's names; other settings stay.
+            broker: only at this master, by name or ``host:port``.
         """
         checked_group(group)
         checked_number("retry_max", retry_max, -1, _RETRIES_MAX)
@@ -105,13 +107,14 @@ class GroupCalls(AdminBase):
             "retryMaxTimes": retry_max,
             "groupName": group,
         }
-        brokers = (yield from self._clusters()).of_the_one(cluster)
+        clusters = yield from self._clusters()
+        brokers = clusters.of_the_one(cluster) if broker is None else [clusters.master_of(broker)]
         bodies = []
-        for broker in brokers:
-            old = yield from _config_at(self, broker.master, group)
+        for info in brokers:
+            old = yield from _config_at(self, info.master, group)
             whole = {**_FRESH, **(old or {})}
             whole.pop("attributes", None)  # attributes to change are written in another form than their current values
-            bodies.append((broker.master, msgspec.json.encode({**whole, **changed})))
+            bodies.append((info.master, msgspec.json.encode({**whole, **changed})))
         for address, body in bodies:
             code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
             yield from self._call(address, code, None, body, about=f"group {group}")

@@ -14,11 +14,20 @@ from typing import Any, Final
 
 from mqfast import properties as names
 from mqfast.client.admin.admin_base import AdminBase, BrokerInfo, read_field
-from mqfast.client.admin.browse import BrowseRange, pages_of
+from mqfast.client.admin.browse import TOOLS_GROUP, BrowseRange, pages_of
 from mqfast.client.admin.call import call, paged
-from mqfast.client.admin.checks import checked_group, checked_number, checked_topic, milliseconds
+from mqfast.client.admin.checks import (
+    checked_group,
+    checked_number,
+    checked_queue,
+    checked_topic,
+    known_name,
+    milliseconds,
+)
 from mqfast.client.admin.groups import known_group
 from mqfast.client.admin.trace_data import TRACE_TOPIC, trace_rows
+from mqfast.client.consumer.pull_request import pull
+from mqfast.client.consumer.subscription import Subscription
 from mqfast.client.delivery import Delivery, Source, decode_deliveries
 from mqfast.client.net.request_steps import RequestSteps, read_answer
 from mqfast.client.values import MessageQueue, SendResult, SendStatus, When
@@ -89,6 +98,25 @@ class MessageCalls(AdminBase):
             filter(span.holds, messages),
             key=lambda message: (message.store_timestamp, message.queue, message.queue_offset),
         )
+
+    @call
+    def message_at(self, queue: MessageQueue, offset: int) -> RequestSteps[Delivery | None]:
+        """Return the message at an offset of a queue; None where there is none."""
+        queue = checked_queue(queue)
+        checked_number("offset", offset, 0, _I64_MAX)
+        brokers = {broker.name: broker for broker in (yield from self._brokers_of(queue.topic))}
+        known_name("queue: broker", queue.broker_name, brokers)
+        answer = yield from pull(
+            brokers[queue.broker_name].any, TOOLS_GROUP, queue, offset, Subscription(queue.topic, "*"),
+            Source(queue.broker_name, queue), max_count=1, post_subscription=True, timeout_s=self._timeout_s,
+        )  # fmt: skip
+        return next((message for message in answer.messages if message.queue_offset == offset), None)
+
+    @call
+    def find_by_place(self, msg_id: str) -> RequestSteps[Delivery | None]:
+        """Return the message with a broker's offset id, of any topic; None where there is none."""
+        messages = yield from _by_place(self, _word("msg_id", msg_id), None)
+        return messages[0] if messages else None
 
     @paged
     def browse(
@@ -212,6 +240,15 @@ def _by_id(admin: AdminBase, topic: str, msg_id: str) -> RequestSteps[list[Deliv
     messages = yield from _by_key(admin, topic, msg_id, BrowseRange(None, None), 32, is_unique=True)
     if messages:
         return messages
+    return [
+        message
+        for message in (yield from _by_place(admin, msg_id, topic))
+        if topic in (message.topic, message.properties.get(names.REAL_TOPIC))
+    ]
+
+
+def _by_place(admin: AdminBase, msg_id: str, topic: str | None) -> RequestSteps[list[Delivery]]:
+    """Return the record at the place that an offset id names, at a broker of this cluster."""
     try:
         place = decode_message_id(msg_id)
     except (OffsetError, ValueError):
@@ -230,8 +267,7 @@ def _by_id(admin: AdminBase, topic: str, msg_id: str) -> RequestSteps[list[Deliv
     if answer.code != ResponseCode.SUCCESS:
         return []
     source = Source(broker.name)
-    messages = read_answer(answer, address, partial(decode_deliveries, source=source))
-    return [message for message in messages if topic in (message.topic, message.properties.get(names.REAL_TOPIC))]
+    return read_answer(answer, address, partial(decode_deliveries, source=source))
 
 
 # --- sending a stored message once more ---

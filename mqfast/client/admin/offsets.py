@@ -16,7 +16,14 @@ from typing import NamedTuple
 from mqfast.client.admin.admin_base import AdminBase, BrokerInfo, read_field
 from mqfast.client.admin.bodies import ConsumeStatsBody, TimeSpansBody, by_queue, settings_of
 from mqfast.client.admin.call import call
-from mqfast.client.admin.checks import checked_flag, checked_group, checked_queue, checked_topic, known_name
+from mqfast.client.admin.checks import (
+    checked_flag,
+    checked_group,
+    checked_number,
+    checked_queue,
+    checked_topic,
+    known_name,
+)
 from mqfast.client.admin.groups import known_group, members_at
 from mqfast.client.admin.plan import NOTHING_COMMITTED, QueueStats, Target, Where, row, target_of
 from mqfast.client.admin.topics import stats_at
@@ -31,6 +38,7 @@ from mqfast.remoting.codes import RequestCode, ResponseCode
 __all__ = ["Lag", "OffsetCalls"]
 
 _SERVER_SIDE = "useServerSideResetOffset"
+_I64_MAX = 2**63 - 1
 
 
 class Lag(NamedTuple):
@@ -99,6 +107,43 @@ class OffsetCalls(AdminBase):
             for name, plan in plans.items():
                 yield from _apply(self, brokers[name], group, topic, target, plan, whole_topic=queue is None)
         return [queue_plan for plan in plans.values() for queue_plan in plan]
+
+    @call
+    def set_offsets(
+        self, group: str, offsets: Mapping[MessageQueue, int], *, dry_run: bool = True
+    ) -> RequestSteps[Sequence[ResetPlan]]:
+        """Set the offsets of a group in the given queues of a topic. Returns: the plan, a row per queue.
+
+        Args: offsets: each within the first and the last offset of its queue. dry_run: as in ``reset_offset``.
+        Raises: ConfigError before anything is changed; BrokerError where a broker refuses.
+        """
+        checked_group(group), checked_flag("dry_run", dry_run)
+        targets = {checked_queue(queue): checked_number("offset", to, 0, _I64_MAX) for queue, to in offsets.items()}
+        topics = sorted({queue.topic for queue in targets})
+        if len(topics) != 1:
+            raise ClientConfigError(f"offsets: expected queues of one topic, found {', '.join(topics) or 'none'}")
+        brokers = {broker.name: broker for broker in (yield from self._brokers_of(topics[0]))}
+        for queue in targets:
+            known_name("queue: broker", queue.broker_name, brokers)
+        yield from known_group(self, group)
+        plan = []
+        for queue, to in sorted(targets.items()):
+            plan += yield from _plan_at(self, brokers[queue.broker_name], group, topics[0], Target(offset=to), queue)
+        if not dry_run:
+            for name in sorted({queue.broker_name for queue in targets}):
+                rows = [queue_plan for queue_plan in plan if queue_plan.queue.broker_name == name]
+                yield from _apply(self, brokers[name], group, topics[0], Target(), rows, whole_topic=False)
+        return plan
+
+    @call
+    def committed(self, group: str, topic: str) -> RequestSteps[Mapping[MessageQueue, int]]:
+        """Return the committed offset of a group in each queue of a topic; -1 where nothing was committed."""
+        checked_group(group), checked_topic(topic)
+        offsets: dict[MessageQueue, int] = {}
+        for broker in (yield from self._brokers_of(topic)):
+            for queue in (yield from stats_at(self, broker.master, topic)):
+                offsets[queue] = yield from _committed(self, broker.master, group, queue)
+        return {queue: offsets[queue] for queue in sorted(offsets)}
 
     @call
     def clone_offset(

@@ -105,6 +105,7 @@ class TopicCalls(AdminBase):
         order: bool = False,
         write_queues: int | None = None,
         allow_shrink: bool = False,
+        broker: str | None = None,
     ) -> RequestSteps[None]:
         """Create a topic on every master of a cluster, or change an existing topic.
 
@@ -118,6 +119,7 @@ class TopicCalls(AdminBase):
             order: producers see the order of queues that the name servers keep (``ORDER_TOPIC_CONFIG``).
             write_queues: fewer than ``queues`` while a topic shrinks: the others get no new messages.
             allow_shrink: set fewer queues although the removed ones hold messages, which no consumer can read then.
+            broker: only at this master, by name or ``host:port``.
         Raises: ConfigError before anything is changed; ClientError when the name servers do not list the topic in time.
         """
         checked_topic(topic)
@@ -129,14 +131,14 @@ class TopicCalls(AdminBase):
         clusters = yield from self._clusters()
         if topic in clusters.brokers or topic in clusters.names or is_system_topic(topic):
             raise ClientConfigError(f"topic: expected a name that is free, found one of RocketMQ's own: {topic}")
-        brokers = clusters.of_the_one(cluster)
+        brokers = clusters.of_the_one(cluster) if broker is None else [clusters.master_of(broker)]
         known = yield from _route_configs(self, topic)
         changes = []
-        for broker in brokers:
-            old = (yield from _config_at(self, broker.master, topic)) or known.get(broker.name)
+        for info in brokers:
+            old = (yield from _config_at(self, info.master, topic)) or known.get(info.name)
             if old is not None and not allow_shrink:
-                yield from _check_shrink(self, broker, topic, queues, old)
-            changes.append((broker.master, _attributes(kind, old)))
+                yield from _check_shrink(self, info, topic, queues, old)
+            changes.append((info.master, _attributes(kind, old)))
         for address, attributes in changes:
             fields = {
                 "topic": topic, "defaultTopic": "TBW102", "readQueueNums": queues, "writeQueueNums": writes,
@@ -146,10 +148,10 @@ class TopicCalls(AdminBase):
             code = RequestCode.UPDATE_AND_CREATE_TOPIC
             yield from self._call(address, code, fields, about=f"topic {topic}")
         if order:
-            value = ";".join(f"{broker.name}:{writes}" for broker in brokers)
+            value = ";".join(f"{info.name}:{writes}" for info in brokers)
             pair = {"namespace": _ORDER_NAMESPACE, "key": topic, "value": value}
             yield from self._each_name_server(RequestCode.PUT_KV_CONFIG, pair, about=f"topic {topic}")
-        yield from _wait_for_route(self, topic, {broker.name for broker in brokers}, queues)
+        yield from _wait_for_route(self, topic, {info.name for info in brokers}, queues)
 
     @call
     def delete_topic(self, topic: str, *, cluster: str | None = None) -> RequestSteps[None]:

@@ -1,0 +1,102 @@
+"""Whole tables of a broker, values of name servers, users, single messages and offsets: against a running broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from members import send, until
+from running import BrokerProcess
+
+from mqfast.client.admin.admin_client import AdminClient
+from mqfast.client.values import MessageQueue
+from mqfast.errors import ConfigError, UnknownName
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("tables")) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def admin(cluster: BrokerProcess) -> Iterator[AdminClient]:
+    with AdminClient(cluster.namesrv) as client:
+        yield client
+
+
+def address_of(admin: AdminClient) -> str:
+    (brokers,) = admin.clusters().values()
+    (addresses,) = brokers.values()
+    return addresses[0]
+
+
+def queue_of(admin: AdminClient, topic: str, queue_id: int = 0) -> MessageQueue:
+    (broker,) = admin.topic_config(topic)
+    return MessageQueue(topic, broker, queue_id)
+
+
+def filled(admin: AdminClient, topic: str, count: int) -> None:
+    admin.create_topic(topic, queues=2)
+    send(address_of(admin), topic, *(b"%d" % n for n in range(count)), UNIQ_KEY="AB" * 16)
+    until(lambda: sum(stats.max_offset for stats in admin.topic_stats(topic).values()) == count, "the messages")
+
+
+def test_tables_of_a_broker(admin: AdminClient) -> None:
+    filled(admin, "tab", 6)
+    admin.create_group("tab-crew", broker=address_of(admin))
+    admin.set_offsets("tab-crew", {queue_of(admin, "tab"): 2}, dry_run=False)
+    broker = address_of(admin)
+    assert admin.topic_configs(broker)["tab"]["readQueueNums"] == 2
+    assert admin.group_configs(broker)["tab-crew"]["groupName"] == "tab-crew"
+    progress = admin.all_progress(broker)["tab-crew"][queue_of(admin, "tab")]
+    assert (progress.committed, progress.end) == (2, 6)
+    rates = admin.counter(broker, "TOPIC_PUT_NUMS", "tab")
+    assert rates is not None and set(rates) == {"day", "hour", "minute"}
+    assert admin.counter(broker, "TOPIC_PUT_NUMS", "none") is None
+    for what in ("queues", "topics", "log"):
+        admin.clean(broker, what)
+    with pytest.raises(ConfigError, match="kind: expected one of"):
+        admin.clean(broker, "dust")
+
+
+def test_offsets_of_single_queues(admin: AdminClient) -> None:
+    filled(admin, "tab-offsets", 5)
+    admin.create_group("tab-mover")
+    queue = queue_of(admin, "tab-offsets")
+    other = queue_of(admin, "tab-offsets", 1)
+    (row,) = admin.set_offsets("tab-mover", {queue: 3})
+    assert (row.to, row.skipped, admin.committed("tab-mover", "tab-offsets")[queue]) == (3, 3, -1)
+    admin.set_offsets("tab-mover", {queue: 3}, dry_run=False)
+    assert admin.committed("tab-mover", "tab-offsets") == {queue: 3, other: -1}
+    with pytest.raises(ConfigError, match="expected 0 to 5"):
+        admin.set_offsets("tab-mover", {queue: 9})
+    with pytest.raises(ConfigError, match="queues of one topic"):
+        admin.set_offsets("tab-mover", {})
+
+
+def test_single_messages(admin: AdminClient) -> None:
+    filled(admin, "tab-one", 3)
+    message = admin.message_at(queue_of(admin, "tab-one"), 1)
+    assert message is not None and message.body == b"1"
+    assert admin.message_at(queue_of(admin, "tab-one"), 3) is None
+    found = admin.find_by_place(message.offset_msg_id)
+    assert found is not None and found.body == b"1"
+    assert admin.find_by_place("nothing") is None
+    with pytest.raises(UnknownName, match="queue: broker"):
+        admin.message_at(MessageQueue("tab-one", "nobody", 0), 0)
+
+
+def test_one_broker_only(admin: AdminClient) -> None:
+    admin.create_topic("tab-here", broker=address_of(admin))
+    assert "tab-here" in admin.topics()
+    with pytest.raises(UnknownName, match="broker: expected one of"):
+        admin.create_topic("tab-there", broker="nobody")
+
+
+def test_values_of_name_servers(admin: AdminClient) -> None:
+    admin.set_namesrv_value("tab", "broker-a:2")
+    assert [values["tab"] for values in admin.namesrv_values().values()] == ["broker-a:2"]
+    admin.set_namesrv_value("tab", None)
+    assert all("tab" not in values for values in admin.namesrv_values().values())
+    assert list(admin.namesrv_values("nothing").values()) == [{}]
