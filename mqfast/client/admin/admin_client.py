@@ -14,6 +14,7 @@ from mqfast.client.admin.access import AccessCalls
 from mqfast.client.admin.broker_tables import BrokerTableCalls
 from mqfast.client.admin.brokers import BrokerCalls
 from mqfast.client.admin.call import SyncFace
+from mqfast.client.admin.explain import ExplainCalls
 from mqfast.client.admin.groups import GroupCalls
 from mqfast.client.admin.messages import MessageCalls
 from mqfast.client.admin.name_server_values import NameServerValueCalls
@@ -47,6 +48,7 @@ class AdminCalls(
     BrokerTableCalls,
     NameServerValueCalls,
     AccessCalls,
+    ExplainCalls,
 ):
     """Administration of clusters, by the addresses of name servers.
 

@@ -44,7 +44,7 @@ from mqfast.errors import (
 from mqfast.message import DLQ_PREFIX, RETRY_PREFIX, SysFlag, decode_message_id
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
-__all__ = ["MessageCalls"]
+__all__ = ["MessageCalls", "by_id", "by_key_at", "by_place", "checked_word", "trace_of"]
 
 _log = logging.getLogger("mqfast.client.admin")
 _I64_MAX: Final = 2**63 - 1
@@ -87,9 +87,9 @@ class MessageCalls(AdminBase):
         span = _span(begin, end)
         checked_number("max_count", max_count, 1, _COUNT_MAX)
         if msg_id is not None:
-            messages = yield from _by_id(self, topic, _word("msg_id", msg_id))
+            messages = yield from by_id(self, topic, checked_word("msg_id", msg_id))
         elif key is not None:
-            messages = yield from _by_key(self, topic, _word("key", key), span, max_count)
+            messages = yield from _by_key(self, topic, checked_word("key", key), span, max_count)
         else:
             messages = []
             for page in pages_of(self, topic, self._brokers_of(topic), span, "*", max_count):
@@ -115,7 +115,7 @@ class MessageCalls(AdminBase):
     @call
     def find_by_place(self, msg_id: str) -> RequestSteps[Delivery | None]:
         """Return the message with a broker's offset id, of any topic; None where there is none."""
-        messages = yield from _by_place(self, _word("msg_id", msg_id), None)
+        messages = yield from by_place(self, checked_word("msg_id", msg_id), None)
         return messages[0] if messages else None
 
     @paged
@@ -172,28 +172,34 @@ class MessageCalls(AdminBase):
         Args: msg_id: the producer's unique id.
         """
         checked_topic(trace_topic)
-        messages = yield from _by_key(self, trace_topic, _word("msg_id", msg_id), BrowseRange(None, None), 64)
-        rows = []
-        for message in messages:
-            try:
-                body = message.body
-            except FieldError as error:  # the trace message is damaged, the trace is not
-                _log.warning("topic %s, message %s is left out: %s", trace_topic, message.offset_msg_id, error)
-                continue
-            rows += [{"client_host": message.born_host, **row} for row in trace_rows(body)]
-        rows = [row for row in rows if row.get("msg_id") == msg_id]
-        # A SubAfter record without a time gets the time of its SubBefore record.
-        begun = {row["request_id"]: row["timestamp"] for row in rows if row["type"] == "SubBefore"}
-        for row in rows:
-            if row.get("timestamp") is None:
-                row["timestamp"] = begun.get(row.get("request_id"))
-        return sorted(rows, key=lambda row: (row["timestamp"] or 0, _ORDER.get(row["type"], 9)))
+        return (yield from trace_of(self, checked_word("msg_id", msg_id), trace_topic))
 
 
 _ORDER: Final = {"Pub": 0, "EndTransaction": 1, "SubBefore": 2, "SubAfter": 3}
 
 
-def _word(what: str, text: object) -> str:
+def trace_of(admin: AdminBase, msg_id: str, trace_topic: str) -> RequestSteps[list[dict[str, Any]]]:
+    """Return the trace records of a message, by time."""
+    messages = yield from _by_key(admin, trace_topic, msg_id, BrowseRange(None, None), 64)
+    rows = []
+    for message in messages:
+        try:
+            body = message.body
+        except FieldError as error:  # the trace message is damaged, the trace is not
+            _log.warning("topic %s, message %s is left out: %s", trace_topic, message.offset_msg_id, error)
+            continue
+        rows += [{"client_host": message.born_host, **row} for row in trace_rows(body)]
+    rows = [row for row in rows if row.get("msg_id") == msg_id]
+    # A SubAfter record without a time gets the time of its SubBefore record.
+    begun = {row["request_id"]: row["timestamp"] for row in rows if row["type"] == "SubBefore"}
+    for row in rows:
+        if row.get("timestamp") is None:
+            row["timestamp"] = begun.get(row.get("request_id"))
+    return sorted(rows, key=lambda row: (row["timestamp"] or 0, _ORDER.get(row["type"], 9)))
+
+
+def checked_word(what: str, text: object) -> str:
+    """Return a checked id or key. Raises: ConfigError."""
     if not isinstance(text, str) or not text or " " in text:
         raise ClientConfigError(f"{what}: expected a text without blanks, found {text!r}")
     return text
@@ -225,29 +231,44 @@ def _by_key(
     }  # fmt: skip
     messages: list[Delivery] = []
     for broker in (yield from admin._brokers_of(topic)):
-        address, source = broker.any, Source(broker.name)
-        answer = yield from admin._call(
-            address, RequestCode.QUERY_MESSAGE, fields, also=(ResponseCode.QUERY_NOT_FOUND,), about=f"key {key}"
-        )
-        if answer.code == ResponseCode.SUCCESS:
-            messages += read_answer(answer, address, partial(decode_deliveries, source=source))
+        messages += yield from _query(admin, broker, key, fields)
     if is_unique:
         return [message for message in messages if message.msg_id == key]
     return [message for message in messages if key in message.keys and message.topic == topic][:max_count]
 
 
-def _by_id(admin: AdminBase, topic: str, msg_id: str) -> RequestSteps[list[Delivery]]:
+def _query(admin: AdminBase, broker: BrokerInfo, key: str, fields: Mapping[str, Any]) -> RequestSteps[list[Delivery]]:
+    """Send a query by key to a broker."""
+    also = (ResponseCode.QUERY_NOT_FOUND,)
+    answer = yield from admin._call(broker.any, RequestCode.QUERY_MESSAGE, fields, also=also, about=f"key {key}")
+    if answer.code != ResponseCode.SUCCESS:
+        return []
+    return read_answer(answer, broker.any, partial(decode_deliveries, source=Source(broker.name)))
+
+
+def by_key_at(admin: AdminBase, broker: BrokerInfo, topic: str, unique_key: str) -> RequestSteps[list[Delivery]]:
+    """Return the messages of a topic with a unique id at one broker."""
+    fields = {
+        "topic": topic, "key": unique_key, "maxNum": 64, "beginTimestamp": 0, "endTimestamp": _I64_MAX,
+        "_UNIQUE_KEY_QUERY": True,
+    }  # fmt: skip
+    messages = yield from _query(admin, broker, unique_key, fields)
+    return [message for message in messages if message.msg_id == unique_key and message.record_topic == topic]
+
+
+def by_id(admin: AdminBase, topic: str, msg_id: str) -> RequestSteps[list[Delivery]]:
+    """Return the messages of a topic with a unique id, else the one at the place that an offset id names."""
     messages = yield from _by_key(admin, topic, msg_id, BrowseRange(None, None), 32, is_unique=True)
     if messages:
         return messages
     return [
         message
-        for message in (yield from _by_place(admin, msg_id, topic))
+        for message in (yield from by_place(admin, msg_id, topic))
         if topic in (message.topic, message.properties.get(names.REAL_TOPIC))
     ]
 
 
-def _by_place(admin: AdminBase, msg_id: str, topic: str | None) -> RequestSteps[list[Delivery]]:
+def by_place(admin: AdminBase, msg_id: str, topic: str | None) -> RequestSteps[list[Delivery]]:
     """Return the record at the place that an offset id names, at a broker of this cluster."""
     try:
         place = decode_message_id(msg_id)

@@ -35,7 +35,7 @@ from mqfast.message import RETRY_PREFIX
 from mqfast.remoting.bodies import decode_body
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
-__all__ = ["Lag", "OffsetCalls"]
+__all__ = ["Lag", "OffsetCalls", "committed_at"]
 
 _SERVER_SIDE = "useServerSideResetOffset"
 _I64_MAX = 2**63 - 1
@@ -142,7 +142,7 @@ class OffsetCalls(AdminBase):
         offsets: dict[MessageQueue, int] = {}
         for broker in (yield from self._brokers_of(topic)):
             for queue in (yield from stats_at(self, broker.master, topic)):
-                offsets[queue] = yield from _committed(self, broker.master, group, queue)
+                offsets[queue] = yield from committed_at(self, broker.master, group, queue)
         return {queue: offsets[queue] for queue in sorted(offsets)}
 
     @call
@@ -224,7 +224,7 @@ def _oldest_ms(admin: AdminBase, address: str, queue: MessageQueue) -> RequestSt
 # --- plans ---
 
 
-def _committed(admin: AdminBase, address: str, group: str, queue: MessageQueue) -> RequestSteps[int]:
+def committed_at(admin: AdminBase, address: str, group: str, queue: MessageQueue) -> RequestSteps[int]:
     """Return the committed offset of a group, or NOTHING_COMMITTED. A broker of 4.x may return 0 for nothing."""
     fields = {"consumerGroup": group, "topic": queue.topic, "queueId": queue.queue_id, "setZeroIfNotFound": False}
     answer = yield from admin._call(
@@ -246,7 +246,7 @@ def _plan_at(
     plan = []
     for queue, queue_stats in stats.items():
         to = yield from _wanted(admin, queue, target, queue_stats)
-        now = yield from _committed(admin, broker.master, group, queue)
+        now = yield from committed_at(admin, broker.master, group, queue)
         plan.append(row(queue, now, to, queue_stats))
     return plan
 
@@ -279,9 +279,9 @@ def _copy_plan_at(
 ) -> RequestSteps[list[ResetPlan]]:
     plan = []
     for queue, queue_stats in (yield from stats_at(admin, broker.master, topic)).items():
-        to = yield from _committed(admin, broker.master, source, queue)
+        to = yield from committed_at(admin, broker.master, source, queue)
         if to != NOTHING_COMMITTED:
-            now = yield from _committed(admin, broker.master, group, queue)
+            now = yield from committed_at(admin, broker.master, group, queue)
             plan.append(row(queue, now, to, queue_stats))
     return plan
 

@@ -21,7 +21,7 @@ from mqfast.message import SYSTEM_TOPICS
 from mqfast.remoting.bodies import TopicListBody, decode_body
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
-__all__ = ["TopicCalls", "is_system_topic"]
+__all__ = ["TopicCalls", "groups_of", "is_system_topic"]
 
 _KINDS: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY", "LITE", "UNSPECIFIED")
 _QUEUES_MAX: Final = 1024
@@ -86,12 +86,7 @@ class TopicCalls(AdminBase):
     def topic_groups(self, topic: str) -> RequestSteps[Sequence[str]]:
         """Return the consumer groups that subscribe to a topic or have offsets in the topic."""
         checked_topic(topic)
-        names: set[str] = set()
-        for broker in (yield from self._brokers_of(topic)):
-            code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
-            body = yield from self._query(broker.any, code, GroupListBody, {"topic": topic}, about=f"topic {topic}")
-            names.update(body.group_list)
-        return sorted(names)
+        return (yield from groups_of(self, topic))
 
     @call
     def create_topic(
@@ -165,6 +160,16 @@ class TopicCalls(AdminBase):
         if topic in clusters.brokers or topic in clusters.names or is_system_topic(topic):
             raise ClientConfigError(f"topic: expected one of the users, found one of RocketMQ's own: {topic}")
         yield from delete_topic(self, topic, cluster)
+
+
+def groups_of(admin: AdminBase, topic: str) -> RequestSteps[list[str]]:
+    """Return the consumer groups that subscribe to a topic or have offsets in the topic."""
+    names: set[str] = set()
+    for broker in (yield from admin._brokers_of(topic)):
+        code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
+        body = yield from admin._query(broker.any, code, GroupListBody, {"topic": topic}, about=f"topic {topic}")
+        names.update(body.group_list)
+    return sorted(names)
 
 
 def is_system_topic(topic: str) -> bool:

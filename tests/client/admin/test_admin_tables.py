@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from members import send, until
+from members import ask, send, until
 from running import BrokerProcess
 
 from mqfast.client.admin.admin_client import AdminClient
 from mqfast.client.values import MessageQueue
 from mqfast.errors import ConfigError, UnknownName
+from mqfast.remoting.codes import RequestCode
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,8 @@ def test_tables_of_a_broker(admin: AdminClient) -> None:
     progress = admin.all_progress(broker)["tab-crew"][queue_of(admin, "tab")]
     assert (progress.committed, progress.end) == (2, 6)
     rates = admin.counter(broker, "TOPIC_PUT_NUMS", "tab")
-    assert rates is not None and set(rates) == {"day", "hour", "minute"}
+    assert rates is not None
+    assert set(rates) == {"day", "hour", "minute"}
     assert admin.counter(broker, "TOPIC_PUT_NUMS", "none") is None
     for what in ("queues", "topics", "log"):
         admin.clean(broker, what)
@@ -78,10 +80,12 @@ def test_offsets_of_single_queues(admin: AdminClient) -> None:
 def test_single_messages(admin: AdminClient) -> None:
     filled(admin, "tab-one", 3)
     message = admin.message_at(queue_of(admin, "tab-one"), 1)
-    assert message is not None and message.body == b"1"
+    assert message is not None
+    assert message.body == b"1"
     assert admin.message_at(queue_of(admin, "tab-one"), 3) is None
     found = admin.find_by_place(message.offset_msg_id)
-    assert found is not None and found.body == b"1"
+    assert found is not None
+    assert found.body == b"1"
     assert admin.find_by_place("nothing") is None
     with pytest.raises(UnknownName, match="queue: broker"):
         admin.message_at(MessageQueue("tab-one", "nobody", 0), 0)
@@ -100,3 +104,30 @@ def test_values_of_name_servers(admin: AdminClient) -> None:
     admin.set_namesrv_value("tab", None)
     assert all("tab" not in values for values in admin.namesrv_values().values())
     assert list(admin.namesrv_values("nothing").values()) == [{}]
+
+
+def test_the_life_of_a_dead_letter(cluster: BrokerProcess, admin: AdminClient) -> None:
+    admin.create_topic("tab-life", queues=1)
+    admin.create_group("tab-doomed")
+    unique = "EF" * 16
+    send(address_of(admin), "tab-life", b"x", UNIQ_KEY=unique)
+    until(lambda: admin.find("tab-life", msg_id=unique), "the index")
+    (message,) = admin.browse("tab-life")
+    ask(
+        address_of(admin), RequestCode.CONSUMER_SEND_MSG_BACK, group="tab-doomed", offset=message.physical_offset,
+        delayLevel=-1, originMsgId=message.offset_msg_id, originTopic="tab-life", unitMode="false",
+    )  # fmt: skip
+    admin.set_offsets("tab-doomed", {message.queue: 1}, dry_run=False)
+    until(lambda: admin.life(unique, "tab-life").events[-2].kind == "dead letter", "the letter")
+    for found in (admin.life(unique, "tab-life"), admin.life(unique), admin.life(message.offset_msg_id)):
+        assert found is not None
+        assert (found.msg_id, found.topic) == (unique, "tab-life")
+        assert [event.kind for event in found.events] == ["born", "put", "dead letter", "passed"]
+        _, put, dead, passed = found.events
+        assert put.place is not None
+        assert (put.time_ms, put.place.queue_offset) == (message.store_timestamp, 0)
+        assert "a unit of the queue names the record" in put.text
+        assert (dead.group, passed.group, passed.time_ms) == ("tab-doomed", "tab-doomed", None)
+        assert "no client wrote a trace" in found.unknown[0]
+    assert admin.life("nothing") is None
+    assert admin.life("AA" * 16, "tab-life") is None
