@@ -19,6 +19,7 @@ from mqfast.cli import (
     broker,
     checking,
     completion,
+    console,
     groups,
     ha,
     health,
@@ -65,6 +66,7 @@ def build_parser() -> Parser:
         server.add_command(rooms)
     admin.add_commands(rooms)
     ha.add_commands(rooms)
+    console.add_commands(rooms)
     completion.add_command(rooms, parser)
     return parser
 

@@ -31,7 +31,7 @@ from mqfast.message import DLQ_PREFIX, RETRY_PREFIX
 from mqfast.remoting.bodies import decode_body
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
-__all__ = ["GroupCalls", "known_group", "members_at"]
+__all__ = ["GroupCalls", "is_system_group", "known_group", "members_at"]
 
 _RETRIES_MAX: Final = 1 << 20
 _CLIENT_S: Final = 15.0  # a broker itself waits 10 s for a client
@@ -55,7 +55,7 @@ class GroupCalls(AdminBase):
     def groups(self, *, cluster: str | None = None, system: bool = False) -> RequestSteps[Sequence[str]]:
         """Return all consumer groups that brokers know. Args: system: RocketMQ's own groups as well."""
         names = yield from _group_names(self, (yield from self._clusters()).of(cluster))
-        return sorted(name for name in names if system or not _is_system(name))
+        return sorted(name for name in names if system or not is_system_group(name))
 
     @call
     def group_config(self, group: str) -> RequestSteps[Mapping[str, Mapping[str, Any]]]:
@@ -134,7 +134,7 @@ class GroupCalls(AdminBase):
         """
         checked_group(group)
         checked_flag("offsets", offsets), checked_flag("topics", topics)
-        if _is_system(group):
+        if is_system_group(group):
             raise ClientConfigError(f"group: expected one of the users, found one of RocketMQ's own: {group}")
         brokers = (yield from self._clusters()).of(cluster)
         yield from known_group(self, group, brokers)
@@ -261,7 +261,8 @@ class GroupCalls(AdminBase):
         return max(self._timeout_s, _CLIENT_S)
 
 
-def _is_system(group: str) -> bool:
+def is_system_group(group: str) -> bool:
+    """Return whether a group belongs to RocketMQ itself."""
     return group in _SYSTEM or group.startswith(_SYSTEM_PREFIX)
 
 
@@ -279,7 +280,7 @@ def known_group(admin: AdminBase, group: str, brokers: Collection[BrokerInfo] | 
     if brokers is None:
         brokers = (yield from admin._clusters()).of(None)
     names = yield from _group_names(admin, brokers)
-    known_name("group", group, {name for name in names if name == group or not _is_system(name)})
+    known_name("group", group, {name for name in names if name == group or not is_system_group(name)})
 
 
 def _config_at(admin: AdminBase, address: str, group: str) -> RequestSteps[dict[str, Any] | None]:

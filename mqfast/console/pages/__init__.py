@@ -1,0 +1,1 @@
+"""The pages of the console, each a function from the state to data."""

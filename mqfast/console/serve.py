@@ -1,0 +1,143 @@
+"""The console as a process: collector, web server, banner; and the snapshot of a cluster in a file.
+
+Must never listen without a token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from mqfast.client.route.name_servers import parse_addresses
+from mqfast.client.values import Credentials
+from mqfast.console.broker_wide import BrokerWideClient
+from mqfast.console.collector import Collector
+from mqfast.console.members import Members
+from mqfast.console.page import Console, Page
+from mqfast.console.pages import brokers, flow, groups, now, topics
+from mqfast.console.rendering import Renderer
+from mqfast.console.web import application
+
+__all__ = ["ConsoleServer", "write_snapshot"]
+
+
+class ConsoleServer:
+    """A console for a address. Args: token: for the login; port: 0 for any free port.
+
+    Attributes: address: (host, port) once started. Thread: that of the event loop.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | None,
+        *,
+        token: str,
+        host: str = "127.0.0.1",
+        port: int = 8099,
+        allow_changes: bool = False,
+        interval_s: float = 10.0,
+        stuck_after_s: float = 30.0,
+        credentials: Credentials | None = None,
+        tls: bool | ssl.SSLContext = False,
+        timeout_s: float = 5.0,
+    ) -> None:
+        self.console = _console(
+            namesrv,
+            allow_changes=allow_changes,
+            interval_s=interval_s,
+            stuck_after_s=stuck_after_s,
+            connection={"credentials": credentials, "tls": tls},
+            timeout_s=timeout_s,
+        )
+        self.address = (host, port)
+        config = uvicorn.Config(
+            application(self.console, token),
+            host=host,
+            port=port,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            timeout_graceful_shutdown=2,
+            limit_concurrency=200,
+        )
+        self._server = uvicorn.Server(config)
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Start the collector and the server. Raises: OSError where the address is in use."""
+        config = self._server.config
+        listening = await asyncio.get_running_loop().create_server(asyncio.Protocol, *self.address, start_serving=False)
+        sockets = [socket.dup() for socket in listening.sockets]
+        listening.close()
+        self.address = sockets[0].getsockname()[:2]
+        config.load()
+        self._server.lifespan = config.lifespan_class(config)
+        await self._server.startup(sockets=sockets)
+        self._serving = asyncio.get_running_loop().create_task(self._server.main_loop(), name="mqfast console web")
+        self.console.collector.start()
+
+    async def stop(self) -> None:
+        """Stop both."""
+        await self.console.collector.stop()
+        if self._serving is not None:
+            self._server.should_exit = True
+            await self._serving
+            await self._server.shutdown()
+        await self.console.admin.close()
+
+
+def _console(
+    namesrv: str | None,
+    *,
+    allow_changes: bool,
+    interval_s: float,
+    stuck_after_s: float,
+    connection: Mapping[str, Any],
+    timeout_s: float,
+) -> Console:
+    admin = BrokerWideClient(namesrv, **connection, timeout_s=timeout_s)
+    members = Members(admin, stuck_after_s)
+    collector = Collector(admin, members, interval_s)
+    addresses = ";".join(parse_addresses(namesrv))
+    return Console(admin, collector, members, addresses, allow_changes, connection)
+
+
+async def write_snapshot(
+    namesrv: str | None,
+    path: Path,
+    *,
+    between_s: float = 2.0,
+    credentials: Credentials | None = None,
+    tls: bool | ssl.SSLContext = False,
+    timeout_s: float = 5.0,
+    wait: Callable[[float], Any] = asyncio.sleep,
+) -> None:
+    """Write the state of all clusters as one HTML file. Args: between_s: seconds between two rounds, for rates.
+
+    Raises: OSError where the file cannot be written; ClientError where the name servers do not answer.
+    """
+    console = _console(
+        namesrv,
+        allow_changes=False,
+        interval_s=10.0,
+        stuck_after_s=30.0,
+        connection={"credentials": credentials, "tls": tls},
+        timeout_s=timeout_s,
+    )
+    try:
+        await console.admin.clusters()  # raises where no name server answers
+        await console.collector.collect()
+        await wait(between_s)
+        await console.collector.collect()
+        pages: list[Page] = []
+        for view in (now.now, groups.groups, topics.topics, brokers.brokers, flow.flows):
+            pages.append(await view(console, {}))
+        path.write_text(Renderer(console).snapshot(pages), encoding="utf-8")
+    finally:
+        await console.admin.close()
