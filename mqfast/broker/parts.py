@@ -197,7 +197,7 @@ def build_parts(ground: Ground, store: MessageStore, tables: ConfigTables, kept:
         offsets=offsets,
         long_polling=long_polling,
         pull=PullProcessor(context, offsets, long_polling, limits, replicas),
-        pop=PopProcessor(context),
+        pop=PopProcessor(context, limits, long_polling, timers),
         delays=delays,
         send_back=SendBack(context),
         reply=ReplyMessage(context, send),

@@ -292,6 +292,7 @@ class Broker:
         self._parts.clients.channel_closed(channel)
         self._parts.send.channel_closed(channel)
         self._parts.pull.channel_closed(channel)
+        self._parts.pop.channel_closed(channel)
 
     def _by_the_clock(self, interval_s: float, work: Callable[[], object]) -> None:
         place = len(self._timers)
@@ -314,6 +315,7 @@ class Broker:
     def _persist(self) -> None:
         """Persist changed tables in one thread of the loop's pool, since a sync may take long."""
         if self._persisting is None or self._persisting.done():
+            self.parts.pop.service.orders.store()
             self._persisting = self.context.loop.run_in_executor(None, self._persist_tables)
             self._persisting.add_done_callback(_say_failure)
 

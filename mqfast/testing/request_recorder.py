@@ -53,6 +53,8 @@ class TimeSteps:
         timer = member.parts.timers.service
         if timer is not None and (timed := timer.next_due_ms()) is not None:
             yield timed
+        if (popped := member.parts.pop.service.in_flight.next_due_ms) is not None:
+            yield popped
         if member.parts.transactions.open_transactions.has_open:
             yield self._next_check_ms(member)
 
@@ -91,6 +93,7 @@ class TimeSteps:
         if seconds > 0:
             for member in self._cluster.running():
                 member.parts.long_polling.pass_time(seconds)
+                member.parts.pop.service.pass_time(seconds)
 
     async def _deliver(self) -> int:
         """Deliver all due messages, and wait until readers can read the messages. Returns: the count of messages."""
@@ -121,6 +124,7 @@ class TimeSteps:
             moves = (-1, -1)
             while moves != (moves := (timer.enqueued, timer.dequeued)):
                 timer.run_once(now_ms)
+            member.parts.pop.service.run_due()
 
     async def _settle(self) -> None:
         """Let consumers process their messages, so that retries wait from this moment on."""
@@ -175,16 +179,25 @@ class TimeSteps:
 def _moves(member: RunningServer) -> list[int]:
     """Return values that change while messages are delivered."""
     timer = member.parts.timers.service
-    return [member.context.engine.log.written, *((timer.enqueued, timer.dequeued) if timer is not None else ())]
+    redelivered = member.parts.pop.service.revive.redelivered
+    return [
+        member.context.engine.log.written,
+        redelivered,
+        *((timer.enqueued, timer.dequeued) if timer is not None else ()),
+    ]
 
 
 def _delivered(member: RunningServer) -> int:
-    """Return the count of messages that came due so far, without messages that the timer parks again."""
+    """Return the count of messages that came due so far, without messages that the timer parks again.
+
+    The records of POP in the timer are no messages for consumers; redelivered messages are.
+    """
     context, delays = member.context, member.parts.delays
     by_level = sum(delays.service.offset(level + 1) for level in range(len(delays.levels.delays_ms)))
     timer = member.parts.timers.service
     timed = timer.dequeued - context.store.max_offset(TIMER_TOPIC, 0) if timer is not None else 0
-    return by_level + timed
+    revive = member.parts.pop.service.revive
+    return by_level + timed + revive.redelivered - revive.timed_records
 
 
 def _heads(member: RunningServer) -> Iterator[tuple[int, int]]:

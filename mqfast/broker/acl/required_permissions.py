@@ -180,6 +180,15 @@ class _Assignment(Struct, rename="camel"):
     consumer_group: str = ""
 
 
+class _Ack(Struct):
+    c: str = ""
+    t: str = ""
+
+
+class _Acks(Struct):
+    acks: list[_Ack] | None = None
+
+
 class _Check(Struct, rename="camel"):
     group: str = ""
     subscription_data: _Named | None = None
@@ -227,6 +236,28 @@ def _assignment(request: RemotingCommand) -> Iterator[Need]:
     yield of_group(body.consumer_group, SUB)
 
 
+def _of_popped(topic: str, group: str) -> Iterator[Need]:
+    """Yield the needs of a POP consumer on a topic, or on the group's retry topic for this topic."""
+    yield of_group(group, SUB)
+    for separator in "+_":
+        prefix = f"{RETRY_PREFIX}{group}{separator}"
+        if group and topic.startswith(prefix):
+            yield of_topic(topic.removeprefix(prefix), SUB)
+            return
+    yield of_topic(topic, SUB)
+
+
+def _popped(request: RemotingCommand, _: str) -> Iterator[Need]:
+    fields = request.ext_fields
+    yield from _of_popped(_field(fields, "topic"), _field(fields, "consumerGroup"))
+
+
+def _acks(request: RemotingCommand) -> Iterator[Need]:
+    acks = decode_request(request.body, _Acks, "body").acks
+    for topic, group in sorted({(ack.t, ack.c) for ack in acks or ()}):
+        yield from _of_popped(topic, group)
+
+
 def _send(request: RemotingCommand, _: str) -> list[Need]:
     """Return needs by the handler's parser, as in ``_pull``: a repeated field means the same topic for both."""
     header = send_header(request)
@@ -255,6 +286,10 @@ _SEND_SHORT: Final = (_SEND_LONG[0]._replace(where="`b`"), *_SEND_LONG[1:])
 _TO_REPLY: Final = _reached(Kind.TOPIC, PUB, what="the cluster's `_REPLY_TOPIC`")
 _PULL: Final = (
     Part(Kind.TOPIC, (SUB,), "`topic`", _pull),
+    _reached(Kind.GROUP, SUB, what="`consumerGroup`"),
+)
+_POP: Final = (
+    Part(Kind.TOPIC, (SUB,), "`topic`, or the topic of this retry topic", _popped),
     _reached(Kind.GROUP, SUB, what="`consumerGroup`"),
 )
 _LOCK: Final = _by_body(
@@ -379,6 +414,17 @@ NEEDS: Final[Mapping[int, tuple[Part, ...]]] = {
         _assignment, _reached(Kind.TOPIC, SUB, what="`topic`"), _reached(Kind.GROUP, SUB, what="`consumerGroup`")
     ),
     R.SET_MESSAGE_REQUEST_MODE: ADMIN_ONLY,
+    R.POP_MESSAGE: _POP,
+    R.ACK_MESSAGE: _POP,
+    R.PEEK_MESSAGE: _POP,
+    R.CHANGE_MESSAGE_INVISIBLETIME: _POP,
+    R.NOTIFICATION: _POP,
+    R.POLLING_INFO: _POP,
+    R.BATCH_ACK_MESSAGE: _by_body(
+        _acks,
+        _reached(Kind.TOPIC, SUB, what="each `t` in `acks`"),
+        _reached(Kind.GROUP, SUB, what="each `c` in `acks`"),
+    ),
     R.GET_ALL_MESSAGE_REQUEST_MODE: _SEES,
     R.GET_BROKER_HA_STATUS: _SEES,
     R.GET_BROKER_EPOCH_CACHE: _SEES,

@@ -33,6 +33,7 @@ def setting_groups() -> dict[str, dict[str, SettingSpec]]:
         "Topics and groups": _topics(),
         "Sending": _sending(),
         "Pulling": _pulling(),
+        "POP": _popping(),
         "Delays, transactions and the timer": _delays(),
         "Connections": _connections(),
         "Access control": _access(),
@@ -213,6 +214,51 @@ def _sending() -> dict[str, SettingSpec]:
         ),
         "startAcceptSendRequestTimeStamp": SettingSpec.of(
             0, high=_I64_MAX, unit="ms", doc="Time since the epoch before which sends are refused.", is_live=True
+        ),
+    }
+
+
+def _popping() -> dict[str, SettingSpec]:
+    return {
+        "popFromRetryProbability": SettingSpec.of(
+            20, high=100, unit="percent", doc="POP requests that read the retry topic first.", is_live=True
+        ),
+        "enableRetryTopicV2": SettingSpec.of(
+            False, doc="Redeliver messages of POP in %RETRY%group+topic instead of %RETRY%group_topic.", is_live=True
+        ),
+        "retrieveMessageFromPopRetryTopicV1": SettingSpec.of(
+            True, doc="With enableRetryTopicV2: read %RETRY%group_topic as well.", is_live=True
+        ),
+        "initPopOffsetByCheckMsgInMem": SettingSpec.of(
+            True, doc="A new POP group begins at the first message if that is still in memory.", is_live=True
+        ),
+        "popResponseReturnActualRetryTopic": SettingSpec.of(
+            False, doc="Deliver a retry with the retry topic instead of the original topic.", is_live=True
+        ),
+        "popPollingSize": SettingSpec.of(
+            1024, unit="requests", doc="Held POP requests of a topic and a group.", is_live=True
+        ),
+        "maxPopPollingSize": SettingSpec.of(
+            100_000, low=1, unit="requests", doc="Held POP requests; a further request gets POLLING_FULL."
+        ),
+        "enablePopMessageThreshold": SettingSpec.of(
+            False, doc="Limit the messages in flight of each queue and group.", is_live=True
+        ),
+        "popInflightMessageThreshold": SettingSpec.of(
+            10_000, unit="messages", doc="That limit, with enablePopMessageThreshold.", is_live=True
+        ),
+        "popMessagesInFlightMax": SettingSpec.of(
+            1_000_000,
+            low=1,
+            unit="messages",
+            doc="Messages in flight of all groups, which are in memory.",
+            is_live=True,
+        ),
+        "defaultMessageRequestMode": SettingSpec.of(
+            "PULL", choices=("PULL", "POP"), doc="Mode of groups without a mode of their own (401).", is_live=True
+        ),
+        "defaultPopShareQueueNum": SettingSpec.of(
+            -1, low=-1, unit="clients", doc="Further clients whose queues a POP client reads; -1: all.", is_live=True
         ),
     }
 

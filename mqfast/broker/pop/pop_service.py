@@ -1,55 +1,379 @@
 """PopService: POP, acks, change of the invisible time, dead letters and notifications, for remoting and gRPC.
 
-Callers check the rights of their client first, and pass a request on once. No answer comes before its record is stored:
-a check-point before the messages, an ack record before the ack. Source: PopMessageProcessor, AckMessageProcessor,
-ChangeInvisibleTimeProcessor, NotificationProcessor.
+Callers check the rights of their client first. No answer comes before its record is stored: a check-point before the
+messages, an ack record before the ack. Source: PopMessageProcessor, AckMessageProcessor, ChangeInvisibleTimeProcessor,
+NotificationProcessor.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from mqfast.broker.pop.pop_result import ANY_QUEUE, PopRequest, PopResult
-from mqfast.broker.pop.receipt_handle import ReceiptHandle
-from mqfast.errors import CallRefused
+from mqfast.broker.filter.consumer_filter_manager import SQL92, check_supported, is_tag_type
+from mqfast.broker.filter.queue_unit_filter import SqlUnits, WantedUnits, by_tags
+from mqfast.broker.filter.sql92_parser import SqlError, compile_sql
+from mqfast.broker.metadata.topic_manager import READ
+from mqfast.broker.pop.check_point import Batch, ack_record, batch_key, check_point_record
+from mqfast.broker.pop.in_flight import InFlight
+from mqfast.broker.pop.order_info import ILLEGAL, OrderInfos
+from mqfast.broker.pop.pop_long_polling import PopLongPolling, Waiter
+from mqfast.broker.pop.pop_offsets import PopOffsets
+from mqfast.broker.pop.pop_reader import PopReader, PopTurn
+from mqfast.broker.pop.pop_result import ANY_QUEUE, PopRequest, PopResult, PopStatus
+from mqfast.broker.pop.receipt_handle import NORMAL, ORDER_QUEUE, ReceiptHandle, pop_retry_topic
+from mqfast.broker.pop.retry_message import message_at, origin_topic, put_dead_letter
+from mqfast.broker.pop.revive_log import ReviveLog
+from mqfast.broker.send.message_writer import MessageRecord, Stored, end_of
+from mqfast.errors import CallRefused, UsageError
+from mqfast.remoting.codes import ResponseCode
 
 if TYPE_CHECKING:
     from mqfast.broker.context import BrokerContext
+    from mqfast.broker.pull.get_limits import Limits
+    from mqfast.broker.pull.long_polling import LongPolling
+    from mqfast.broker.schedule.timer import BrokerTimers
+    from mqfast.store.meta.metadata import TopicConfig
 
 __all__ = ["PopService"]
 
+COUNT_MAX: Final = 32
+_SEE: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+_STORED: Final = (
+    ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE,
+)  # fmt: skip
+_FUTURE_MS: Final = 60_000
+"""A handle with a later pop time was not made here."""
+
 
 class PopService:
-    """The POP of a broker; ``Parts.pop.service``. Thread: that of the event loop.
+    """The POP of a broker; ``Parts.pop.service``.
 
-    A cancelled ``pop`` or ``notification`` waits no longer. A ``pop`` that has taken messages is not cancelled: their
-    invisible time runs.
+    A cancelled ``pop`` or ``notification`` waits no longer. Messages that a cancelled ``pop`` has taken come again
+    after their invisible time.
+
+    Attributes: ``in_flight``: the messages without ack; ``orders``: the batches of orderly POP; ``waiters``: the held
+        requests; ``revive``: redelivery.
+    Thread: that of the event loop.
     """
 
-    def __init__(self, context: BrokerContext) -> None:
-        self._context = context
+    def __init__(self, context: BrokerContext, limits: Limits, long_polling: LongPolling, timers: BrokerTimers) -> None:
+        self._context: Final = context
+        self._timers: Final = timers
+        self.in_flight: Final = InFlight()
+        self.orders: Final = OrderInfos(context.tables.orders, context.now_ms)
+        self.offsets: Final = PopOffsets(context, limits)
+        self.revive: Final = ReviveLog(context, self.in_flight, timers, self._has_room)
+        self.reader: Final = PopReader(context, limits, self.offsets, self.orders, self.in_flight, self.revive)
+        self.waiters: Final = PopLongPolling(long_polling, self.reader.queues_to_watch)
+        self._batches = itertools.count()
+        self._began_ms: Final = context.now_ms()
+        context.topics.on_delete.append(self._topic_deleted)
+
+    def start(self) -> None:
+        """Begin redelivery; on a slave the master redelivers."""
+        if self._timers.service is not None and not self._context.config.is_slave:
+            self.revive.start()
+
+    def stop(self) -> None:
+        """Answer all held requests, and end redelivery."""
+        self.waiters.stop()
+        self.revive.stop()
+        self.orders.store()
+
+    def pass_time(self, seconds: float) -> None:
+        """Advance the clock of held requests."""
+        self.waiters.pass_time(seconds)
+
+    def run_due(self) -> None:
+        """Redeliver all that is due, at once: for tests with a clock of their own."""
+        while not self.revive.run_once(self._context.now_ms()):
+            pass
+
+    # --- pop ---
 
     async def pop(self, request: PopRequest) -> PopResult:
         """Return messages and store their check-points; wait for messages if there are none.
 
         Raises: CallRefused with RocketMQ's code and text: no permission (16), unknown topic (17), unknown group (26),
-        a filter that cannot be parsed (23), numbers out of range (29), a system topic or a disabled timer (1).
+        a filter that cannot be parsed (23), numbers out of range (29), a disabled timer or a slave (1).
         """
-        raise NotImplementedError
+        waiter = None
+        while True:
+            topic = self._checked(request)
+            turn = PopTurn(
+                request, topic, self._filter(request), self._context.now_ms(), self._revive_queue(request),
+                PopResult(PopStatus.NOT_FOUND),
+            )  # fmt: skip
+            turn.result.pop_time, turn.result.invisible_ms = turn.pop_time, request.invisible_ms
+            turn.result.revive_queue_id = turn.revive_queue_id
+            try:
+                await self.reader.read(turn)
+                is_found = turn.result.status is PopStatus.FOUND
+                if is_found and turn.result.rest > 0:
+                    self.waiters.wake_group(request.topic, request.group)
+                if waiter is not None:
+                    self.waiters.tried(request.topic, request.group)
+                if is_found:
+                    await self._durable(turn.end)
+                    return turn.result
+                if turn.failure is not None:
+                    raise turn.failure
+            finally:  # also of a cancelled request: the messages come again after their invisible time
+                for taken in turn.taken:
+                    self.offsets.store(taken)
+            if request.wait_ms <= 0:
+                return turn.result
+            if waiter is None:
+                if not self._may_wait(request):
+                    turn.result.status = PopStatus.FULL
+                    return turn.result
+                waiter = self._waiter(request)
+            self._watch_orders(request)
+            if not await self.waiters.wait(waiter):
+                return turn.result
+
+    def _waiter(self, request: PopRequest) -> Waiter:
+        return Waiter(
+            (request.topic, request.group),
+            request.queue_id,
+            f"{request.expression_type} {request.expression}",
+            self.waiters.due_in(request.wait_ms),
+            is_orderly=request.is_orderly,
+        )
+
+    def _may_wait(self, request: PopRequest) -> bool:
+        config = self._context.config
+        of_group = self.waiters.count(request.topic, request.group)
+        return len(self.waiters) < int(config["maxPopPollingSize"]) and of_group < int(config["popPollingSize"])
+
+    async def _durable(self, end: int) -> None:
+        """Wait until the log up to ``end`` is committed as the settings require. Raises: CallRefused."""
+        if end and self._context.writer.must_wait(b""):
+            stored = await self._context.writer.durable_to(end)
+            if stored.code not in _STORED:
+                raise CallRefused(stored.code, stored.remark or "")
+
+    def _revive_queue(self, request: PopRequest) -> int:
+        return ORDER_QUEUE if request.is_orderly else next(self._batches) % self.revive.queue_count
+
+    def _checked(self, request: PopRequest) -> TopicConfig:
+        """Return the topic of a permitted request. Raises: CallRefused."""
+        host = self._context.address.rpartition(":")[0]
+        if not 0 < request.max_count <= COUNT_MAX:
+            raise _illegal(f"the broker[{host}] pop message's num is greater than {COUNT_MAX}")
+        self._check_invisible(request.invisible_ms)
+        self._check_master()
+        topic = self._readable(request.group, request.topic)
+        if not ANY_QUEUE <= request.queue_id < topic.read_queue_nums:
+            raise _illegal(
+                f"queueId[{request.queue_id}] is illegal, topic:[{request.topic}] topicConfig.readQueueNums:"
+                f"[{topic.read_queue_nums}]"
+            )
+        return topic
+
+    def _check_master(self) -> None:
+        host = self._context.address.rpartition(":")[0]
+        if self._context.config.is_slave:
+            raise CallRefused(ResponseCode.SYSTEM_ERROR, f"the broker[{host}] is a slave: pop needs the master")
+        if self._timers.service is None:
+            raise CallRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"the broker[{host}] pop message is forbidden because timerWheelEnable is false",
+            )
+
+    def _check_invisible(self, invisible_ms: int) -> None:
+        longest_ms = self._context.config["timerMaxDelaySec"] * 1000
+        if not 0 < invisible_ms <= longest_ms:
+            raise _illegal(f"invisibleTime: expected 1 to {longest_ms} ms (timerMaxDelaySec), found {invisible_ms}")
+
+    def _readable(self, group: str, name: str) -> TopicConfig:
+        """Return a topic that a group may read. Raises: CallRefused."""
+        context = self._context
+        host = context.address.rpartition(":")[0]
+        if not context.config["brokerPermission"] & READ:
+            raise CallRefused(ResponseCode.NO_PERMISSION, f"the broker[{host}] pop message is forbidden")
+        topic = context.topics.get(name)
+        if topic is None:
+            raise _no_topic(name)
+        if not topic.perm & READ:
+            raise CallRefused(ResponseCode.NO_PERMISSION, f"the topic[{name}] peeking message is forbidden")
+        rules = context.groups.get(group)
+        if rules is None:
+            raise CallRefused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{group}] does not exist, {_SEE}"
+            )
+        if not rules.get("consumeEnable", True) or not context.groups.may_read(group, name):
+            raise CallRefused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
+        return topic
+
+    def _filter(self, request: PopRequest) -> WantedUnits:
+        kind, expression = request.expression_type, request.expression
+        if not expression:
+            return None
+        check_supported(kind, self._context.config)
+        try:
+            if is_tag_type(kind):
+                return by_tags(expression)
+            if kind != SQL92:
+                raise SqlError(f"no expression type {kind!r:.40}")
+            return SqlUnits(compile_sql(expression))
+        except (SqlError, UsageError):
+            raise CallRefused(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
+            ) from None
+
+    def _watch_orders(self, request: PopRequest) -> None:
+        """Wake the group when the first blocked queue of an orderly request becomes free by time."""
+        if not request.is_orderly:
+            return
+        now_ms, count = self._context.now_ms(), self._checked(request).read_queue_nums
+        queues = range(count) if request.queue_id < 0 else (request.queue_id,)
+        times = [self.orders.blocked_until(request.topic, request.group, queue, None) for queue in queues]
+        due_ms = min((time for time in times if time is not None), default=None)
+        if due_ms is not None:
+            self.waiters.wake_at((due_ms - now_ms) / 1000, request.topic, request.group)
+
+    def _has_room(self, topic: str, group: str) -> None:
+        """Wake a group that got nothing because of a limit: a message is no longer in flight."""
+        starved = self.reader.starved
+        if starved and (topic, group) in starved:
+            starved.discard((topic, group))
+            self.waiters.wake_group(topic, group)
+
+    def _topic_deleted(self, topic: str) -> None:
+        for batch in self.in_flight.of_topic(topic):
+            self.in_flight.forget(batch)
+        self.offsets.forget_topic(topic)
+        self.orders.forget_topic(topic)
+        self.waiters.wake_topic(topic)
+
+    # --- ack ---
 
     async def ack(self, group: str, topic: str, handle: ReceiptHandle) -> None:
         """Store that a message is consumed. A message that is unknown, or acked already, is no error.
 
         Args: topic: the topic of the request, or the retry topic.
         Raises: CallRefused for an unknown topic (17), a wrong queue (13), an offset out of range (208), a handle of
-        another broker (29), a failed put.
+        another broker or with a wrong revive queue (29), a failed put.
         """
-        raise NotImplementedError
+        refusals = await self.ack_batch(group, topic, [handle])
+        if refusals[0] is not None:
+            raise refusals[0]
 
     async def ack_batch(self, group: str, topic: str, handles: Sequence[ReceiptHandle]) -> list[CallRefused | None]:
         """Store several acks with as few records as possible; return the refusal of each handle, None if acked."""
-        raise NotImplementedError
+        refusals: list[CallRefused | None] = [None] * len(handles)
+        batches: dict[tuple[str, ReceiptHandle], list[int]] = {}
+        for position, handle in enumerate(handles):
+            try:
+                real = self._checked_handle(group, topic, handle, is_end_allowed=True)
+                if handle.revive_queue_id == ORDER_QUEUE:
+                    self._ack_orderly(group, real, handle)
+                else:
+                    batches.setdefault((real, handle._replace(offset=0)), []).append(position)
+            except CallRefused as refused:
+                refusals[position] = refused
+        end = 0
+        for (real, handle), positions in batches.items():
+            stored = self._store_acks(group, real, handle, sorted({handles[position].offset for position in positions}))
+            if stored is not None and stored.result is None:
+                for position in positions:
+                    refusals[position] = CallRefused(stored.code, stored.remark or "")
+            elif stored is not None and stored.result is not None:
+                end = max(end, end_of(stored.result))
+        try:
+            await self._durable(end)
+        except CallRefused as refused:
+            refusals = [before or refused for before in refusals]
+        return refusals
+
+    def _store_acks(self, group: str, topic: str, handle: ReceiptHandle, offsets: list[int]) -> Stored | None:
+        """Store acks of a batch, and note these in memory. Returns: None if no record is needed."""
+        context = self._context
+        batch = self.in_flight.get(_key(group, topic, handle))
+        if batch is not None:
+            offsets = [offset for offset in offsets if offset in batch.pending]
+        elif not self._is_of_earlier_process(handle.pop_time):
+            offsets = []  # acked or redelivered already
+        if not offsets:
+            return None
+        if batch is None:
+            life, due_ms, revive_queue = None, handle.due_ms, handle.revive_queue_id
+        else:
+            life = self.revive.life if batch.is_own else None
+            due_ms, revive_queue = batch.due_ms, batch.revive_queue_id
+        key = topic, handle.queue_id, handle.start_offset, group, handle.pop_time, handle.broker_name
+        stored = context.writer.write(
+            ack_record(
+                key, offsets, revive_queue, due_ms, self.revive.topic, life, context.now_ms(), context.store_host
+            )
+        )
+        if stored.result is not None and batch is not None:
+            for offset in offsets:
+                self.in_flight.settle(batch, offset)
+            self._has_room(origin_topic(topic, group), group)
+        return stored
+
+    def _is_of_earlier_process(self, pop_time: int) -> bool:
+        """Return True if an earlier process may have made the check-point; such a batch is not in memory until due."""
+        return pop_time <= self._began_ms
+
+    def _checked_handle(self, group: str, name: str, handle: ReceiptHandle, *, is_end_allowed: bool) -> str:
+        """Return the topic that the message is in. Raises: CallRefused."""
+        context = self._context
+        self._check_master()
+        if context.topics.get(name) is None and context.topics.get(pop_retry_topic(name, group, handle.kind)) is None:
+            raise _no_topic(name)
+        real = pop_retry_topic(name, group, handle.kind)
+        config = context.topics.get(real)
+        if config is None and (handle.kind == NORMAL or context.store.max_offset(real, 0) == 0):
+            raise _no_topic(real)
+        queues = 1 if config is None else config.read_queue_nums
+        if not 0 <= handle.queue_id < queues:
+            raise CallRefused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"queueId[{handle.queue_id}] is illegal, topic:[{real}] topicConfig.readQueueNums:[{queues}]",
+            )
+        low, high = context.store.min_offset(real, handle.queue_id), context.store.max_offset(real, handle.queue_id)
+        if not low <= handle.offset <= high - (not is_end_allowed):
+            raise CallRefused(
+                ResponseCode.NO_MESSAGE,
+                f"offset is illegal, key:{real}@{handle.queue_id}, commit:{handle.offset}, store:{low}~{high}",
+            )
+        if handle.broker_name != context.config["brokerName"]:
+            raise _illegal(f"brokerName: expected {context.config['brokerName']}, found {handle.broker_name[:100]}")
+        is_orderly = handle.revive_queue_id == ORDER_QUEUE
+        if not is_orderly and not 0 <= handle.revive_queue_id < self.revive.queue_count:
+            raise _illegal(f"reviveQid: expected 0 to {self.revive.queue_count - 1}, found {handle.revive_queue_id}")
+        if not 0 <= handle.start_offset <= handle.offset:
+            raise _illegal(f"ckQueueOffset: expected 0 to {handle.offset}, found {handle.start_offset}")
+        if not 0 <= handle.pop_time <= context.now_ms() + _FUTURE_MS:
+            raise _illegal(f"popTime: expected a time of this broker, found {handle.pop_time}")
+        if not is_orderly:
+            self._check_invisible(handle.invisible_ms)
+        return real
+
+    def _ack_orderly(self, group: str, topic: str, handle: ReceiptHandle) -> None:
+        """Note an ack of orderly POP; the next batch waits for all. Raises: CallRefused for an offset outside (13)."""
+        queue_id, offset = handle.queue_id, handle.offset
+        committed = self._context.offsets.get(group, topic, queue_id)
+        if offset < committed:
+            return
+        next_offset = self.orders.ack(topic, group, queue_id, offset, handle.pop_time)
+        if next_offset == ILLEGAL:
+            raise CallRefused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"offset is illegal, key:{topic}@{group}@{queue_id}, old:{committed}, commit:{offset}",
+            )
+        if next_offset >= 0:
+            self.offsets.commit(topic, group, queue_id, next_offset)
+            if self.orders.blocked_until(topic, group, queue_id, None) is None:
+                self.waiters.wake_group(topic, group)
+
+    # --- invisible time, dead letters ---
 
     async def change_invisible_time(
         self, group: str, topic: str, handle: ReceiptHandle, invisible_ms: int, *, is_suspend: bool = False
@@ -59,7 +383,46 @@ class PopService:
         Args: is_suspend: the redelivery does not count as a failed attempt.
         Raises: as ``ack``; the offset after the last message is out of range (208).
         """
-        raise NotImplementedError
+        real = self._checked_handle(group, topic, handle, is_end_allowed=False)
+        self._check_invisible(invisible_ms)
+        context, now_ms = self._context, self._context.now_ms()
+        if handle.revive_queue_id == ORDER_QUEUE:
+            return self._change_orderly(group, real, handle, now_ms + invisible_ms)
+        batch = self.in_flight.get(_key(group, real, handle))
+        is_pending = batch is not None and handle.offset in batch.pending
+        if not is_pending and not self._is_of_earlier_process(handle.pop_time):
+            # Acked, or redelivered: another check-point would deliver the message twice. RocketMQ does that.
+            raise CallRefused(ResponseCode.NO_MESSAGE, f"the message is not in flight any more: {handle.encode()}")
+        pop_time = now_ms
+        while self.in_flight.get(batch_key(real, handle.queue_id, handle.offset, group, pop_time, handle.broker_name)):
+            pop_time += 1  # the key of another change in the same millisecond
+        changed = Batch(
+            real, group, handle.queue_id, handle.offset, [handle.offset], pop_time, invisible_ms,
+            handle.revive_queue_id, handle.broker_name, is_suspended=is_suspend,
+        )  # fmt: skip
+        stored = self._write(check_point_record(changed, self.revive.topic, self.revive.life, context.store_host))
+        self.in_flight.add(changed)
+        self.revive.wake()
+        acked = self._store_acks(group, real, handle, [handle.offset])
+        end = end_of(stored.result) if stored.result is not None else 0
+        if acked is not None and acked.result is not None:
+            end = max(end, end_of(acked.result))
+        await self._durable(end)
+        return handle._replace(start_offset=handle.offset, pop_time=pop_time, invisible_ms=invisible_ms)
+
+    def _change_orderly(self, group: str, topic: str, handle: ReceiptHandle, due_ms: int) -> ReceiptHandle:
+        if handle.offset >= self._context.offsets.get(group, topic, handle.queue_id):
+            self.orders.set_due(topic, group, handle.queue_id, handle.offset, handle.pop_time, due_ms)
+            if self.orders.blocked_until(topic, group, handle.queue_id, None) is not None:
+                seconds = (due_ms - self._context.now_ms()) / 1000
+                self.waiters.wake_at(seconds, topic, group)
+        return handle._replace(invisible_ms=due_ms - handle.pop_time)
+
+    def _write(self, record: MessageRecord) -> Stored:
+        stored = self._context.writer.write(record)
+        if stored.result is None:
+            raise CallRefused(stored.code, stored.remark or "")
+        return stored
 
     async def forward_to_dead_letter_queue(
         self, group: str, topic: str, handle: ReceiptHandle, physical_offset: int | None = None
@@ -69,8 +432,68 @@ class PopService:
         Args: physical_offset: from the client's handle; compared with that of the message; None: not compared.
         Raises: as ``ack``; a physical offset of another message (29); the message is gone (22).
         """
-        raise NotImplementedError
+        real = self._checked_handle(group, topic, handle, is_end_allowed=False)
+        message = message_at(self._context, real, handle.queue_id, handle.offset)
+        if message is None:
+            raise CallRefused(ResponseCode.QUERY_NOT_FOUND, f"no message at offset {handle.offset} of topic {real}")
+        if physical_offset is not None and physical_offset != message.physical_offset:
+            raise _illegal(f"commitLogOffset: expected {message.physical_offset}, found {physical_offset}")
+        if not self._is_delivered(group, real, handle):
+            raise CallRefused(ResponseCode.NO_MESSAGE, f"the message is not in flight any more: {handle.encode()}")
+        copy = put_dead_letter(self._context, message, real, group)
+        if copy.result is None:
+            raise CallRefused(ResponseCode.SYSTEM_ERROR, copy.status.name)
+        await self._durable(end_of(copy.result))
+        await self.ack(group, topic, handle)
 
-    async def notification(self, group: str, topic: str, queue_id: int = ANY_QUEUE, wait_ms: int = 0) -> bool:
-        """Return True if a POP of the group would find messages now, or within ``wait_ms``."""
-        raise NotImplementedError
+    def _is_delivered(self, group: str, topic: str, handle: ReceiptHandle) -> bool:
+        """Return True unless the message was acked or redelivered already."""
+        if handle.revive_queue_id == ORDER_QUEUE:
+            info = self.orders.get(topic, group, handle.queue_id)
+            return info is not None and info.pop_time == handle.pop_time and handle.offset not in info.acked
+        batch = self.in_flight.get(_key(group, topic, handle))
+        return self._is_of_earlier_process(handle.pop_time) if batch is None else handle.offset in batch.pending
+
+    # --- notification, peek ---
+
+    async def notification(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int = ANY_QUEUE,
+        wait_ms: int = 0,
+        *,
+        is_orderly: bool = False,
+        attempt_id: str | None = None,
+    ) -> bool:
+        """Return True if a POP of the group would find messages now, or within ``wait_ms``. Raises: as ``pop``."""
+        due_s = self.waiters.due_in(wait_ms)
+        waiter = Waiter((topic, group), queue_id, "notification", due_s, is_orderly=is_orderly)
+        while True:
+            config = self._readable(group, topic)
+            if not ANY_QUEUE <= queue_id < config.read_queue_nums:
+                raise _illegal(f"queueId[{queue_id}] is illegal, topic:[{topic}]")
+            if self.reader.has_messages(topic, group, queue_id, is_orderly, attempt_id):
+                return True
+            if wait_ms <= 0 or not await self.waiters.wait(waiter):
+                return False
+
+    async def peek(self, group: str, topic: str, queue_id: int, max_count: int) -> PopResult:
+        """Return the next messages of a group without taking these. Raises: as ``pop``."""
+        request = PopRequest(group=group, topic=topic, queue_id=queue_id, max_count=max_count)
+        turn = PopTurn(request, self._checked(request), None, self._context.now_ms(), 0, PopResult(PopStatus.NOT_FOUND))
+        turn.result.pop_time = turn.pop_time
+        await self.reader.peek(turn)
+        return turn.result
+
+
+def _key(group: str, topic: str, handle: ReceiptHandle) -> str:
+    return batch_key(topic, handle.queue_id, handle.start_offset, group, handle.pop_time, handle.broker_name)
+
+
+def _illegal(text: str) -> CallRefused:
+    return CallRefused(ResponseCode.INVALID_PARAMETER, text)
+
+
+def _no_topic(name: str) -> CallRefused:
+    return CallRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please! {_SEE}")

@@ -102,9 +102,11 @@ def message_offsets(batches: Iterable[tuple[int, int, Sequence[int]]]) -> str:
     return ";".join(f"{kind} {queue_id} {','.join(map(str, offsets))}" for kind, queue_id, offsets in batches)
 
 
-def order_counts(queue_id: int, counts: dict[int, int]) -> str:
-    """Return ``orderCountInfo`` of a queue: the earlier deliveries of each offset, and the fewest of the queue."""
-    if not counts:
-        return ""
+def order_counts(queue_id: int, counts: dict[int, int], messages: int) -> str:
+    """Return ``orderCountInfo`` of a queue: the earlier deliveries of each offset, and the fewest of the queue.
+
+    Args: counts: by offset, above 0; messages: the number of messages of the batch.
+    """
     each = [f"0 qo{queue_id}%{offset} {count}" for offset, count in counts.items()]
-    return ";".join([*each, f"0 {queue_id} {min(counts.values())}"])
+    fewest = min(counts.values()) if counts and len(counts) == messages else 0
+    return ";".join([*each, f"0 {queue_id} {fewest}"])

@@ -14,8 +14,10 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import MqfastError, StoreClosed
@@ -41,31 +43,29 @@ ServeAgain = Callable[[Channel, RemotingCommand], None]
 
 
 class HeldPull:
-    """A pull that waits.
+    """A pull that waits, or a watch of a queue.
 
     Attributes: checked: the offset up to which messages were checked by the filter; due_s: the latest time of the
-        response.
+        response; wake: answers the pull; channel: None for a watch.
     """
 
-    __slots__ = ("channel", "checked", "due_s", "is_over", "queue", "request", "serve_again", "wanted")
+    __slots__ = ("channel", "checked", "due_s", "is_over", "queue", "wake", "wanted")
 
     def __init__(
         self,
-        channel: Channel,
-        request: RemotingCommand,
+        channel: Channel | None,
         queue: Queue,
         offset: int,
         wanted: WantedUnits,
         due_s: float,
-        serve_again: ServeAgain,
+        wake: Callable[[], object],
     ) -> None:
         self.channel = channel
-        self.request = request
         self.queue = queue
         self.checked = offset
         self.wanted = wanted
         self.due_s = due_s
-        self.serve_again = serve_again
+        self.wake = wake
         self.is_over = False
 
 
@@ -129,15 +129,30 @@ class LongPolling:
         queue = topic, queue_id
         due_s = self._now_s() + min(max(suspend_ms, 0), SUSPEND_MS_MAX) / 1000
         request.was_held = True
-        held = HeldPull(channel, request, queue, offset, wanted, due_s, serve_again)
-        self.waiting.setdefault(queue, {})[held] = None
+        held = HeldPull(channel, queue, offset, wanted, due_s, partial(serve_again, channel, request))
         self._channels.setdefault(channel, set()).add(held)
         self._count += 1
         self._note_due(held, due_s)
-        watched = self._watched.get(queue)
-        if queue not in self._passes and (watched is None or offset < watched):
-            self._watch(queue)
+        self._enter(held)
         return True
+
+    def watch(self, queue: Queue, offset: int, wake: Callable[[], object]) -> HeldPull:
+        """Call ``wake`` once the queue has a message at or above the offset, never in this call; see ``release``."""
+        held = HeldPull(None, queue, offset, None, math.inf, wake)
+        self._enter(held)
+        return held
+
+    def release(self, held: HeldPull) -> None:
+        """End a watch that is not over yet."""
+        if not held.is_over:
+            self._forget(held)
+
+    def _enter(self, held: HeldPull) -> None:
+        queue = held.queue
+        self.waiting.setdefault(queue, {})[held] = None
+        watched = self._watched.get(queue)
+        if queue not in self._passes and (watched is None or held.checked < watched):
+            self._watch(queue)
 
     # --- arrival ---
 
@@ -227,7 +242,7 @@ class LongPolling:
 
     def _wake(self, held: HeldPull) -> None:
         self._forget(held)
-        held.serve_again(held.channel, held.request)
+        held.wake()
 
     def answer_held(self, queue: Queue) -> None:
         """Answer the held pulls of a queue now, with or without messages."""
@@ -280,13 +295,15 @@ class LongPolling:
 
     def _forget(self, held: HeldPull) -> None:
         held.is_over = True
-        self._count -= 1
         waiting = self.waiting[held.queue]
         del waiting[held]
         if not waiting:
             del self.waiting[held.queue]
             if self._watched.pop(held.queue, None) is not None:
                 self._arrivals.unwatch(*held.queue)
+        if held.channel is None:
+            return
+        self._count -= 1
         of_channel = self._channels[held.channel]
         of_channel.discard(held)
         if not of_channel:

@@ -159,6 +159,10 @@ class BrokerTimers:
             self.service.wake()
             self._run_in(_SOON_S)
 
+    def advance(self) -> None:
+        """Deliver what is due, and move the progress of the timer up to the present, also without a parked message."""
+        self._wake()
+
     # --- runs ---
 
     def _run_in(self, delay_s: float) -> None:

@@ -421,6 +421,11 @@ class TimerService:
         """Return the time before which all messages were delivered."""
         return self._read * self._precision
 
+    @property
+    def queue_offset(self) -> int:
+        """Return the offset in the timer's queue before which all messages were parked or delivered."""
+        return self._queue_offset
+
     def next_due_ms(self) -> int | None:
         """Return the time of the next delivery; None without a parked message."""
         step = self.wheel.next_used(self._read, self._read + SLOTS)

@@ -152,10 +152,13 @@ class StorePaths:
         "consume_queue_ext",
         "consumer_filter",
         "consumer_offset",
+        "consumer_order_info",
         "delay_offset",
         "index",
+        "kv_store",
         "lmq_consumer_offset",
         "lock",
+        "message_request_mode",
         "read_only_commit_logs",
         "root",
         "subscription_group",
@@ -197,6 +200,9 @@ class StorePaths:
         self.lmq_consumer_offset: Final = join(self.config, "lmqConsumerOffset.json")
         self.delay_offset: Final = join(self.config, "delayOffset.json")
         self.consumer_filter: Final = join(self.config, "consumerFilter.json")
+        self.consumer_order_info: Final = join(self.config, "consumerOrderInfo.json")
+        self.message_request_mode: Final = join(self.config, "messageRequestMode.json")
+        self.kv_store: Final = join(self.root, "kvStore")
 
     def offsets_file(self, enable_lmq: bool) -> str:
         """Return the file of the consumer offsets: light message queues have a file name of their own."""

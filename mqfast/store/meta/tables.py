@@ -14,6 +14,7 @@ from mqfast.config import StoreConfig
 from mqfast.errors import MqfastError
 from mqfast.store.base import paths as _paths
 from mqfast.store.base.os_api import OsApi
+from mqfast.store.meta.json_table import JsonTable
 from mqfast.store.meta.metadata import ConsumerFilterTable, DelayOffsetTable, SubscriptionGroupTable, TopicTable
 from mqfast.store.meta.offsets import ConsumerOffsets
 
@@ -24,9 +25,10 @@ __all__ = ["ConfigTables"]
 
 
 class ConfigTables:
-    """Topics, consumer offsets, groups, delay offsets and filters of a store directory.
+    """Topics, consumer offsets, groups, delay offsets, filters, orderly POP and request modes of a store directory.
 
-    Attributes: ``topics``, ``offsets``, ``groups``, ``delays``, ``filters``; each persists by itself, too.
+    Attributes: ``topics``, ``offsets``, ``groups``, ``delays``, ``filters``, ``orders``, ``modes``; each persists by
+        itself, too.
     Thread: any.
     """
 
@@ -39,6 +41,8 @@ class ConfigTables:
         self.groups: Final = SubscriptionGroupTable.load(os_api, paths.subscription_group)
         self.delays: Final = DelayOffsetTable.load(os_api, paths.delay_offset)
         self.filters: Final = ConsumerFilterTable.load(os_api, paths.consumer_filter)
+        self.orders: Final = JsonTable.load(os_api, paths.consumer_order_info)
+        self.modes: Final = JsonTable.load(os_api, paths.message_request_mode)
 
     @classmethod
     def load(
@@ -54,7 +58,7 @@ class ConfigTables:
     @property
     def warnings(self) -> list[str]:
         """Problems at load, one sentence each."""
-        tables = (self.topics, self.offsets, self.groups, self.delays, self.filters)
+        tables = (self.topics, self.offsets, self.groups, self.delays, self.filters, self.orders, self.modes)
         return [text for table in tables for text in table.warnings]
 
     def persist(self, before_offsets: Callable[[], object] | None = None) -> bool:
@@ -72,6 +76,8 @@ class ConfigTables:
             self.groups.persist,
             self.delays.persist,
             self.filters.persist,
+            self.orders.persist,
+            self.modes.persist,
             partial(self.offsets.persist, before_offsets),
         ]
         written = False
