@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from mqfast.store.base.os_api import Mutex
 from mqfast.store.base.paths import OsFiles
-from mqfast.store.meta.metadata import ConfigFile
+from mqfast.store.meta.config_file import ConfigFile
 
 __all__ = ["JsonTable"]
 
