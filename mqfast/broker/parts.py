@@ -27,6 +27,7 @@ from mqfast.broker.metadata.client_manager.consumer_manager import ConsumerManag
 from mqfast.broker.metadata.client_manager.producer_manager import ProducerManager
 from mqfast.broker.metadata.client_manager.queue_locks import QueueLocks
 from mqfast.broker.metadata.config_persistence import Changes
+from mqfast.broker.metadata.message_request_mode import load_modes
 from mqfast.broker.metadata.registration import Registration
 from mqfast.broker.metadata.subscription_group_manager import SubscriptionGroupManager
 from mqfast.broker.metadata.topic_manager import TopicManager
@@ -275,6 +276,7 @@ def _context(
         started_ms=clocks.now_ms(),
         pull_offsets=QueueOffsets(),
         reset_offsets=ResetOffsets(tables.offsets),
+        request_modes=load_modes(tables.modes),
     )
 
 

@@ -1,8 +1,8 @@
 """Assignment of queues by the broker (400), and message request modes (401, 402); cold-data requests (2001-2004), which
 have no effect here.
 
-POP is not offered: clients that request an assignment get queues to pull from. Source: QueryAssignmentProcessor,
-MessageRequestModeManager, AdminBrokerProcessor.
+A group in the mode POP reads all queues of the broker by a single assignment with queue id -1, or a share of the queues
+with ``popShareQueueNum``. Source: QueryAssignmentProcessor, MessageRequestModeManager, AdminBrokerProcessor.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from mqfast.broker.admin.bodies import QueueBody
-from mqfast.broker.metadata.message_request_mode import RequestMode
+from mqfast.broker.metadata.message_request_mode import RequestMode, store_modes
 from mqfast.broker.metadata.topic_manager import RETRY_PREFIX
 from mqfast.errors import CallRefused
 from mqfast.remoting.bodies import build_tables, decode_request, encode_body
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mqfast.remoting.command import RemotingCommand
     from mqfast.remoting.processors import ConcurrencyLimit, Processors
 
-__all__ = ["QueueAssignment", "allocated"]
+__all__ = ["QueueAssignment", "allocated", "shared"]
 
 _UPDATE_COLD, _REMOVE_COLD, _COLD_INFO, _READ_MODE = 2001, 2002, 2003, 2004
 _COLD: Final = {
@@ -49,7 +49,7 @@ class _Wanted(Struct, rename="camel"):
 
 
 class QueueAssignment:
-    """Serves 400-402 and 2001-2004. Modes are in memory, in the context. Thread: that of the event loop."""
+    """Serves 400-402 and 2001-2004. Thread: that of the event loop."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
@@ -71,24 +71,42 @@ class QueueAssignment:
         if topic is None:
             return request.response(body=b"{}")
         name = context.config["brokerName"]
+        mode, share = self.mode_of(wanted.topic, wanted.consumer_group)
         queues = [QueueBody(name, queue_id, wanted.topic) for queue_id in range(topic.read_queue_nums)]
         if wanted.message_model != "BROADCASTING":
             group = context.consumers.group(wanted.consumer_group)
             clients = sorted(group.client_ids()) if group is not None else []
-            queues = allocated(wanted.strategy_name or "AVG", queues, clients, wanted.client_id)
-        rows = [{"attachments": None, "messageQueue": queue, "mode": "PULL"} for queue in queues]
+            strategy = wanted.strategy_name or "AVG"
+            if mode == "POP":
+                queues = shared(strategy, queues, clients, wanted.client_id, share)
+            else:
+                queues = allocated(strategy, queues, clients, wanted.client_id)
+        rows = [{"attachments": None, "messageQueue": queue, "mode": mode} for queue in queues]
         return request.response(body=encode_body({"messageQueueAssignments": rows}))
+
+    def mode_of(self, topic: str, group: str) -> tuple[str, int]:
+        """Return the mode of a group for a topic, and the number of further clients whose queues are shared."""
+        context = self._context
+        given = context.request_modes.get(topic, {}).get(group)
+        if given is not None:
+            return given.mode, given.pop_share_queue_num
+        if topic.startswith(RETRY_PREFIX):
+            return "PULL", 0
+        return context.config["defaultMessageRequestMode"], context.config["defaultPopShareQueueNum"]
 
     def set_mode(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Serve 401: set the mode by which a group consumes a topic."""
-        given = decode_request(request.body, RequestMode, "body")
+        given, context = decode_request(request.body, RequestMode, "body"), self._context
         if given.topic.startswith(RETRY_PREFIX):
             raise CallRefused(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
-        if given.mode != "PULL":
-            raise CallRefused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"mode: expected PULL, found {given.mode}")
-        if self._context.topics.get(given.topic) is None:
+        if given.mode not in ("PULL", "POP"):
+            raise CallRefused(ResponseCode.INVALID_PARAMETER, f"mode: expected PULL or POP, found {given.mode:.100}")
+        if context.topics.get(given.topic) is None:
             raise CallRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{given.topic}] not exist")
-        self._context.request_modes.setdefault(given.topic, {})[given.consumer_group] = given
+        if context.groups.get(given.consumer_group) is None:
+            raise CallRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist")
+        context.request_modes.setdefault(given.topic, {})[given.consumer_group] = given
+        store_modes(context.tables.modes, context.request_modes)
         return request.response()
 
     def modes(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -111,6 +129,23 @@ class QueueAssignment:
         if mode not in (_NORMAL, _RANDOM):
             raise CallRefused(ResponseCode.INVALID_PARAMETER, "set commitlog readahead mode param value error")
         return request.response(remark=f"set commitlog readahead mode success, mode: {mode}")
+
+
+def shared(strategy: str, queues: list[QueueBody], clients: list[str], client: str, share: int) -> list[QueueBody]:
+    """Return the queues that a POP client reads: its own, and those of the next ``share`` clients.
+
+    A share of 0 or less, or of all clients, is a single queue with the id -1: all queues of the broker.
+    Source: QueryAssignmentProcessor.allocate4Pop.
+    """
+    if share <= 0 or share >= len(clients) - 1:
+        return [QueueBody(queues[0].broker_name, -1, queues[0].topic)] if queues else []
+    if client not in clients or not queues:
+        return []
+    at = clients.index(client)
+    if len(clients) > len(queues):
+        return [queues[at % len(queues)]]
+    members = [clients[(at + number) % len(clients)] for number in range(share + 1)]
+    return [queue for member in members for queue in allocated(strategy, queues, clients, member)]
 
 
 def allocated(strategy: str, queues: list[QueueBody], clients: list[str], client: str) -> list[QueueBody]:

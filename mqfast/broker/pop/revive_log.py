@@ -45,6 +45,8 @@ __all__ = ["ReviveLog"]
 _log = logging.getLogger("mqfast.broker")
 _TURN_S: Final = 0.003
 _SCAN_MS: Final = 500
+_FOREIGN_SCAN_MS: Final = 100
+_MARKS_MAX: Final = 100
 _SCAN_RECORDS: Final = 32
 _LONGEST_S: Final = 1.0  # the wall clock may change meanwhile
 _AFTER_FAILURE_MS: Final = 1000
@@ -87,8 +89,9 @@ class ReviveLog:
         self.timed_records = 0
         self._queues: list[_Queue] = []
         self._scanned_ms = 0
+        self._foreign = 0  # batches of earlier processes in ``open``
         self._complete_ms = 0  # the topic has all records with a due time up to here
-        self._mark: tuple[int, int] | None = None  # a time, and the end of the timer's queue at that time
+        self._marks: deque[tuple[int, int]] = deque()  # times, and the end of the timer's queue at each
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s = 0.0
         self._is_running = False
@@ -147,7 +150,7 @@ class ReviveLog:
             _log.exception("a turn of POP's redelivery failed, the next one is in %d ms", _AFTER_FAILURE_MS)
             self._run_in(_AFTER_FAILURE_MS / 1000)
             return
-        self._run_in(_SCAN_MS / 1000 if is_done else 0.0)
+        self._run_in(self._scan_ms / 1000 if is_done else 0.0)
         self.wake()
 
     def run_once(self, now_ms: int) -> bool:
@@ -158,11 +161,15 @@ class ReviveLog:
                 self._in_flight.due_at(now_ms + _AFTER_FAILURE_MS, batch)
             if time.monotonic() > until_s:
                 return False
-        if not 0 <= now_ms - self._scanned_ms < _SCAN_MS:
+        if not 0 <= now_ms - self._scanned_ms < self._scan_ms:
             if not self.scan(until_s):
                 return False
             self._scanned_ms = now_ms
         return True
+
+    @property
+    def _scan_ms(self) -> int:
+        return _FOREIGN_SCAN_MS if self.has_foreign else _SCAN_MS
 
     def _redeliver(self, batch: Batch) -> bool:
         """Store the pending messages of a batch again. Returns: False if a message must be tried again."""
@@ -204,7 +211,7 @@ class ReviveLog:
             if is_at_end:
                 is_at_end = self._redeliver_foreign(queue, until_s)
             while queue.open and not queue.open[0][1].pending:
-                queue.open.popleft()
+                self._foreign -= not queue.open.popleft()[1].is_own
             self._commit(queue_id, queue)
             is_done = is_done and is_at_end
         return is_done
@@ -215,15 +222,24 @@ class ReviveLog:
         if timer is None:
             return
         if self._complete_ms > now_ms:  # the clock was set back
-            self._complete_ms, self._mark = 0, None
-        if self._mark is not None:
-            mark_ms, end = self._mark
+            self._complete_ms = 0
+            self._marks.clear()
+        self._marks.append((now_ms, self._context.store.max_offset(TIMER_TOPIC, 0)))
+        while self._marks:
+            mark_ms, end = self._marks[0]
             if timer.queue_offset < end or timer.delivered_until_ms < mark_ms:
-                if any(not batch.is_own for queue in self._queues for _, batch in queue.open):
-                    self._timers.advance()
-                return
+                break
             self._complete_ms = mark_ms
-        self._mark = now_ms, self._context.store.max_offset(TIMER_TOPIC, 0)
+            self._marks.popleft()
+        if self.has_foreign:
+            self._timers.advance()
+        elif len(self._marks) > _MARKS_MAX:
+            self._marks.clear()
+
+    @property
+    def has_foreign(self) -> bool:
+        """Return True if a batch of an earlier process waits for redelivery."""
+        return self._foreign > 0
 
     def _redeliver_foreign(self, queue: _Queue, until_s: float) -> bool:
         """Redeliver due batches of earlier processes. Returns: False if the time is over before."""
@@ -279,6 +295,7 @@ class ReviveLog:
             return
         if batch is not None:
             queue.open.append((message.queue_offset, batch))
+            self._foreign += not batch.is_own
 
     def _ack(self, key: str, offsets: tuple[int, ...]) -> None:
         batch = self._in_flight.get(key)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import Struct
 
-from mqfast.broker.metadata.message_request_mode import RequestModes
+from mqfast.broker.metadata.message_request_mode import RequestModes, store_modes
 from mqfast.broker.metadata.topic_manager import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from mqfast.broker.replication.epoch_check import epochs_of
 from mqfast.broker.transaction.half_message import TRANSACTION_GROUP
@@ -281,9 +281,10 @@ class TableSync:
         modes = await self._request(master, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, _Modes, or_none=True)
         if self.followed() != followed:
             return
-        if modes is not None:
+        if modes is not None and context.request_modes != modes.message_request_mode_map:
             context.request_modes.clear()
             context.request_modes.update(modes.message_request_mode_map)
+            store_modes(tables.modes, context.request_modes)
         self.synced_ms = context.now_ms()
 
     def _commit(self, group: str, topic: str, queues: dict[str, int]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from running import Running, serve
 
 from mqfast.broker.admin.bodies import QueueBody
-from mqfast.broker.admin.queue_assignment import allocated
+from mqfast.broker.admin.queue_assignment import allocated, shared
 from mqfast.errors import CallRefused
 
 
@@ -77,7 +77,8 @@ def test_how_topics_are_consumed(tmp_path: Path) -> None:
 
         assert await mode() == (0, None)
         assert await mode(topic="%RETRY%g") == (16, "retry topic is not allowed to set mode")
-        assert (await mode(mode="POP"))[0] == 3
+        assert (await mode(mode="PUSH"))[0] == 29
+        assert await mode(consumerGroup="no group!") == (26, "subscription group does not exist")
         assert await mode(topic="no") == (17, "topic[no] not exist")
         found = json.loads((await one.call(402)).body)["messageRequestModeMap"]
         assert found["TBW102"]["g"]["mode"] == "PULL"
@@ -93,3 +94,17 @@ def test_calls_about_cold_data_are_answered(tmp_path: Path) -> None:
         assert [answer.code for answer in answers] == [1, 29, 0]
 
     serve(tmp_path, flow)
+
+
+@pytest.mark.parametrize(
+    ("share", "clients", "expected"),
+    [
+        (-1, ["a", "b", "c"], [-1]),
+        (2, ["a", "b", "c"], [-1]),
+        (1, ["a", "b", "c", "d"], [0, 1, 2, 3]),
+        (1, ["a", "b", "c", "d", "e", "f", "g", "h", "i"], [0]),
+        (1, ["b", "c", "d"], []),
+    ],
+)
+def test_queues_of_pop_clients(share: int, clients: list[str], expected: list[int]) -> None:
+    assert [queue.queue_id for queue in shared("AVG", queues(8), clients, "a", share)] == expected
