@@ -37,7 +37,7 @@ async def pop(one: Running, *, count: int = 32, wait_ms: int = 0, **changed: Any
     return await one.call(POP, timeout_ms=30_000, **given)
 
 
-def messages(answer: RemotingCommand, group: str = "g", topic: str = "T") -> list[Popped]:
+def messages(answer: RemotingCommand, broker: str = "broker-a") -> list[Popped]:
     """The messages of an answer; handles by POP_CK, or by the texts of the header as Java's client builds these."""
     data, at, records = bytes(answer.body), 0, []
     while at < len(data):
@@ -51,7 +51,7 @@ def messages(answer: RemotingCommand, group: str = "g", topic: str = "T") -> lis
         if handle is None:
             handle = " ".join([
                 starts["0", str(record.queue_id)], fields["popTime"], fields["invisibleTime"], fields["reviveQid"], "0",
-                "broker-a", str(record.queue_id), str(record.record_queue_offset),
+                broker, str(record.queue_id), str(record.record_queue_offset),
             ])  # fmt: skip
         popped.append(Popped(record, handle))
     return popped
