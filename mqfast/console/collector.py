@@ -53,7 +53,7 @@ class Collector:
         history: History | None = None,
     ) -> None:
         self.state = ClusterState()
-        self.history = history or History(max(interval_s, 10.0))
+        self.history = history or History(interval_s)
         self.rounds = 0
         self.stuck: dict[str, list[MemberState]] = {}
         self._admin = admin

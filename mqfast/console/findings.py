@@ -35,10 +35,12 @@ def group_sentence(group: GroupState, members: list[MemberState] | Unknown | Non
     place = "" if worst is None else f" on {_plain(worst.topic)} queue {worst.queue_id}"
     text = f"group {group.name} is {bound}{age_text(group.age_s)} behind{place}: {count_text(lag)} messages wait"
     for member in members if isinstance(members, list) else ():
-        for queue in member.stuck:
+        if member.stuck:
+            longest = max(member.stuck, key=lambda queue: queue.held_s)
+            more = f", and of {len(member.stuck) - 1} more queues" if len(member.stuck) > 1 else ""
             text += (
-                f"; member {member.client_id} holds message {queue.first_offset} of {_plain(queue.topic)} "
-                f"queue {queue.queue_id} for {age_text(queue.held_s)}"
+                f"; member {member.client_id} is stuck for {age_text(longest.held_s)} in message "
+                f"{longest.first_offset} of {_plain(longest.topic)} queue {longest.queue_id}{more}"
             )
     if group.member_count == 0:
         text += "; no member is connected"

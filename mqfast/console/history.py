@@ -10,9 +10,10 @@ from array import array
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["SLOTS", "History"]
+__all__ = ["SLOTS", "SPARK_SLOTS", "History"]
 
 SLOTS: Final = 360
+SPARK_SLOTS: Final = 90
 _GAP: Final = math.nan
 
 
@@ -33,10 +34,14 @@ class History:
         return len(self._series)
 
     def add(self, now_s: float, values: Mapping[tuple[str, str], float]) -> None:
-        """Add the values of a round. A series begins with its first value other than zero."""
+        """Add the values of a round, which also count for the slots since the last round.
+
+        A series begins with the first value other than zero.
+        """
         slot = int(now_s / self.slot_s)
+        first = slot if self._slot < 0 else min(slot, max(self._slot + 1, slot - SLOTS + 1))
         self._clear_until(slot)
-        at = slot % SLOTS
+        passed = [number % SLOTS for number in range(first, slot + 1)]
         for key, value in values.items():
             ring = self._series.get(key)
             if ring is None:
@@ -45,7 +50,8 @@ class History:
                 ring = self._made(key, value)
                 if ring is None:
                     continue
-            ring[at] = value
+            for at in passed:
+                ring[at] = value
             self._latest[key] = value
 
     def values(self, kind: str, name: str, slots: int = SLOTS) -> list[float | None]:

@@ -51,10 +51,10 @@ class Band(NamedTuple):
     lag: int
 
 
-def _svg(width: int, height: int, kind: str, title: str, parts: Sequence[str]) -> Markup:
+def _svg(width: int, height: int, kind: str, title: str, parts: Sequence[str], role: str = "img") -> Markup:
     # Every part is built from escaped texts and numbers.
     return Markup(
-        f'<svg class="{kind}" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}" '
+        f'<svg class="{kind}" viewBox="0 0 {width} {height}" role="{role}" aria-label="{escape(title)}" '
         f'preserveAspectRatio="xMidYMid meet">{"".join(parts)}</svg>'
     )
 
@@ -62,11 +62,10 @@ def _svg(width: int, height: int, kind: str, title: str, parts: Sequence[str]) -
 def line(values: Sequence[float | None], title: str, *, width: int = 120, height: int = 28) -> Markup:
     """Return a small line; a gap where there is no measurement."""
     known = [value for value in values if value is not None]
-    if not known:
-        return Markup('<span class="muted">no measurement yet</span>')
-    high = max(*known, 1e-9)
+    high = max([*known, 1e-9])
     step = width / max(1, len(values) - 1)
-    parts, run = [], []
+    parts = [f'<line class="base" x1="0" x2="{width}" y1="{height - 1}" y2="{height - 1}"/>']
+    run: list[tuple[float, float]] = []
     for index, value in enumerate([*values, None]):
         if value is not None:
             run.append((index * step, height - 2 - (height - 5) * value / high))
@@ -87,7 +86,8 @@ def queue_bars(bars: Sequence[QueueBar], title: str) -> Markup:
     """Return queues as bars on a scale of offsets, each with the places of groups."""
     if not bars:
         return Markup('<p class="muted">no queue</p>')
-    row, margin, width = 30, 150, 900
+    row, width = 30, 900
+    margin = min(230, 20 + 7 * max(len(bar.label) for bar in bars))
     high = max(max((bar.end for bar in bars), default=1), 1)
     low = min(bar.first for bar in bars)
     span = max(1, high - low)
@@ -127,7 +127,7 @@ def histogram(columns: Sequence[tuple[str, int | None]], title: str) -> Markup:
         return Markup('<p class="muted">nothing</p>')
     width, height, bottom = 900, 210, 34
     high = max((count or 0 for _, count in columns), default=1) or 1
-    each = width / len(columns)
+    each = min(90.0, width / len(columns))
     parts = []
     for index, (label, count) in enumerate(columns):
         x = index * each + each * 0.14
@@ -152,7 +152,7 @@ def life(events: Sequence[Event], title: str) -> Markup:
     row, margin, width = 34, 14, 900
     begin, end = min(event.ms for event in events), max(event.ms for event in events)
     span = max(1, end - begin)
-    axis = 240
+    axis = 150
     parts = []
     for index, event in enumerate(events):
         y = 18 + index * row
@@ -166,7 +166,7 @@ def life(events: Sequence[Event], title: str) -> Markup:
         parts.append(
             f'<text class="since" x="{margin + axis + 90}" y="{y + 4}" text-anchor="end">{escape(since)}</text>'
             f'<text class="what" x="{margin + axis + 108}" y="{y + 4}">{escape(event.what)}'
-            f'<tspan class="note" dx="10">{escape(event.detail[:90])}</tspan></text>'
+            f'<tspan class="note" dx="10">{escape(event.detail[:100])}</tspan></text>'
         )
     return _svg(width, 10 + len(events) * row, "life", title, parts)
 
@@ -195,12 +195,15 @@ def flow(bands: Sequence[Band], title: str) -> Markup:
     topics = list(dict.fromkeys(band.topic for band in bands))
     groups = list(dict.fromkeys(band.group for band in bands))
     width, row = 900, 46
-    height = max(len(topics), len(groups)) * row + 10
+    height = max(len(topics), len(groups)) * row + 30
     fastest = max(*(band.rate for band in bands), 1e-9)
     deepest = max(*(band.lag for band in bands), 1)
     margin = _spread(topics, height)
     right = _spread(groups, height)
-    parts = []
+    parts = [
+        '<text class="head" x="220" y="16" text-anchor="end">Topics</text>',
+        '<text class="head" x="668" y="16">Groups</text>',
+    ]
     for band in bands:
         y, to = margin[band.topic], right[band.group]
         wide = 1.5 + 16 * band.rate / fastest
@@ -216,7 +219,8 @@ def flow(bands: Sequence[Band], title: str) -> Markup:
     for band in bands:
         lags[band.group] = lags.get(band.group, 0) + band.lag
     for name, y in right.items():
-        parts.append(_node(f"/groups/{_path(name)}", name, 668, y, "start"))
+        unread = f"{lags[name]} unread" if lags[name] else ""
+        parts.append(_node(f"/groups/{_path(name)}", name, 668, y, "start", unread))
         if lags[name]:
             radius = 4 + 12 * (lags[name] / deepest) ** 0.5
             parts.append(
@@ -225,19 +229,19 @@ def flow(bands: Sequence[Band], title: str) -> Markup:
             )
         else:
             parts.append(f'<circle class="pool none" cx="644" cy="{y:.1f}" r="4"/>')
-    return _svg(width, height, "flow", title, parts)
+    return _svg(width, height, "flow", title, parts, role="group")  # with links
 
 
 def _spread(names: Sequence[str], height: float) -> dict[str, float]:
-    each = height / len(names)
-    return {name: each * (index + 0.5) for index, name in enumerate(names)}
+    each = (height - 30) / len(names)
+    return {name: 30 + each * (index + 0.5) for index, name in enumerate(names)}
 
 
-def _node(address: str, name: str, x: float, y: float, anchor: str) -> str:
+def _node(address: str, name: str, x: float, y: float, anchor: str, note: str = "") -> str:
     short = name if len(name) <= 28 else f"{name[:27]}…"
     return (
         f'<a href="{escape(address)}"><text class="node" x="{x}" y="{y + 5:.1f}" text-anchor="{anchor}">'
-        f"<title>{escape(name)}</title>{escape(short)}</text></a>"
+        f'<title>{escape(name)}</title>{escape(short)}<tspan class="note" dx="8">{escape(note)}</tspan></text></a>'
     )
 
 

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup, escape
 
+from mqfast.console.history import SLOTS, SPARK_SLOTS
 from mqfast.console.page import Console, Page
 from mqfast.console.state import Unknown
 from mqfast.console.values import age_text, clock_text, count_text, moment_text, rate_text, size_text
@@ -98,7 +99,7 @@ class Renderer:
         return self._jinja.get_template("snapshot.html").render(**self._common(), style=Markup(style), parts=parts)
 
     def _common(self) -> dict[str, Any]:
-        state = self._console.collector.state
+        state, history = self._console.collector.state, self._console.collector.history
         return {
             "layout": "base.html",
             "is_snapshot": False,
@@ -108,6 +109,8 @@ class Renderer:
             "fetched": self._fetched,
             "missing": [name for name in FETCHED if name not in self._fetched],
             "state": state,
+            "span": age_text(SLOTS * history.slot_s),
+            "short_span": age_text(SPARK_SLOTS * history.slot_s),
             "measured": clock_text(state.at_s) if state.at_s else "not yet",
             "measured_ago_s": max(0.0, time.time() - state.at_s) if state.at_s else None,
         }

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from mqfast.client.admin.checks import nearest
 from mqfast.console.findings import DISK_MARKS
+from mqfast.console.history import SPARK_SLOTS
 from mqfast.console.page import Console, Page, command
 from mqfast.console.pictures import line, meter
 from mqfast.console.state import BrokerState, Unknown, known
@@ -47,7 +48,8 @@ async def brokers(console: Console, wanted: Mapping[str, str]) -> Page:
     pictures = {
         "disks": {row["name"]: meter(known(row["disk"]), DISK_MARKS, f"disk of {row['name']}") for row in rows},
         "lines": {
-            row["name"]: line(history.values("in", row["name"], 90), f"messages into {row['name']}") for row in rows
+            row["name"]: line(history.values("in", row["name"], SPARK_SLOTS), f"messages into {row['name']}")
+            for row in rows
         },
     }
     return Page("brokers.html", "Brokers", {"brokers": rows, "error": state.error}, command("cluster"), pictures)
@@ -88,7 +90,7 @@ async def broker(console: Console, wanted: Mapping[str, str], name: str) -> Page
     }  # fmt: skip
     pictures = {
         "disk": meter(known(data["disk"]), DISK_MARKS, f"disk of {name}"),
-        "in": line(history.values("in", name), f"messages into {name}, one hour", width=900, height=120),
+        "in": line(history.values("in", name), f"messages into {name}", width=900, height=120),
     }
     return Page("broker.html", name, data, command("broker", "runtime", name), pictures)
 

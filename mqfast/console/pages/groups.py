@@ -14,6 +14,7 @@ from mqfast.client.admin.groups import is_system_group
 from mqfast.client.admin.plan import Where
 from mqfast.client.values import MessageQueue
 from mqfast.console.findings import group_sentence
+from mqfast.console.history import SPARK_SLOTS
 from mqfast.console.members import MemberState
 from mqfast.console.page import Console, Page, command, number_of, rows_of
 from mqfast.console.pictures import QueueBar, Tick, line, queue_bars
@@ -54,7 +55,7 @@ async def groups(console: Console, wanted: Mapping[str, str]) -> Page:
         "sort": sort,
         "q": wanted.get("q", ""),
     }
-    pictures = {row.name: line(history.values("lag", row.name, 90), f"lag of {row.name}, 15 min") for row in part.rows}
+    pictures = {row.name: line(history.values("lag", row.name, SPARK_SLOTS), f"lag of {row.name}") for row in part.rows}
     return Page("groups.html", "Groups", data, command("groups"), {"lines": pictures})
 
 
@@ -115,7 +116,8 @@ async def group(console: Console, wanted: Mapping[str, str], name: str) -> Page:
         "history": {"times": history.times(), "lag": history.values("lag", name), "age": history.values("age", name)},
     }  # fmt: skip
     bars: dict[str, list[QueueBar]] = {}
-    for queue in queues[:200]:
+    drawn = [queue for queue in queues if queue["lag"] or not queue["topic"].startswith(RETRY_PREFIX)]
+    for queue in sorted(drawn, key=lambda queue: queue["topic"].startswith(RETRY_PREFIX))[:200]:
         topic, lag = queue["topic"], queue["lag"]
         note = f"{lag} unread" if lag else "all read"
         ticks = [Tick(name, queue["committed"])]
@@ -125,7 +127,7 @@ async def group(console: Console, wanted: Mapping[str, str], name: str) -> Page:
             ("retries" if topic.startswith(RETRY_PREFIX) else topic): queue_bars(rows, f"queues of {topic}")
             for topic, rows in bars.items()
         },
-        "lag": line(history.values("lag", name), f"lag of {name}, one hour", width=900, height=120),
+        "lag": line(history.values("lag", name), f"lag of {name}", width=900, height=120),
     }
     return Page("group.html", name, data, command("lag", name), pictures)
 

@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from mqfast.console.findings import findings
+from mqfast.console.history import SPARK_SLOTS
 from mqfast.console.page import Console, Page, command
 from mqfast.console.pages.topics import is_own
 from mqfast.console.pictures import line
 from mqfast.console.state import largest, total
 
 __all__ = ["now"]
-
-_SLOTS = 90
 
 
 async def now(console: Console, wanted: Mapping[str, str]) -> Page:
@@ -46,16 +45,16 @@ async def now(console: Console, wanted: Mapping[str, str]) -> Page:
     }
 
     def summed(kind: str) -> list[float | None]:
-        columns = [history.values(kind, broker.name, _SLOTS) for broker in brokers]
+        columns = [history.values(kind, broker.name, SPARK_SLOTS) for broker in brokers]
         return [_sum(values) for values in zip(*columns, strict=True)]
 
     pictures: dict[str, Any] = {
-        "in": line(summed("in"), "messages in, 15 min"),
-        "out": line(summed("out"), "messages out, 15 min"),
-        "worst": line(history.values("worst", "", _SLOTS), "worst lag in seconds, 15 min"),
-        "disk": line(summed("disk"), "disk use, 15 min"),
+        "in": line(summed("in"), "messages in"),
+        "out": line(summed("out"), "messages out"),
+        "worst": line(history.values("worst", "", SPARK_SLOTS), "worst lag in seconds"),
+        "disk": line(summed("disk"), "disk use"),
         "lines": {
-            group.name: line(history.values("lag", group.name, _SLOTS), f"lag of {group.name}") for group in late
+            group.name: line(history.values("lag", group.name, SPARK_SLOTS), f"lag of {group.name}") for group in late
         },
     }
     return Page("now.html", "Now", data, command("cluster"), pictures)

@@ -11,6 +11,7 @@ from typing import Any
 
 from mqfast.client.admin.checks import nearest
 from mqfast.client.admin.topics import is_system_topic
+from mqfast.console.history import SPARK_SLOTS
 from mqfast.console.page import Console, Page, command, rows_of
 from mqfast.console.pictures import QueueBar, Tick, line, queue_bars
 from mqfast.console.state import ClusterState, TopicState, Unknown, known, largest
@@ -19,6 +20,7 @@ from mqfast.message import DLQ_PREFIX, RETRY_PREFIX
 
 __all__ = ["is_own", "topic", "topics"]
 
+_COLOURS = 6
 _SORTS = ("lag", "name", "rate")
 
 
@@ -57,7 +59,8 @@ async def topics(console: Console, wanted: Mapping[str, str]) -> Page:
         "q": wanted.get("q", ""),
     }
     pictures = {
-        entry.name: line(history.values("rate", entry.name, 90), f"rate of {entry.name}, 15 min") for entry in part.rows
+        entry.name: line(history.values("rate", entry.name, SPARK_SLOTS), f"rate of {entry.name}")
+        for entry in part.rows
     }
     return Page("topics.html", "Topics", data, command("topics"), {"lines": pictures})
 
@@ -111,13 +114,13 @@ async def topic(console: Console, wanted: Mapping[str, str], name: str) -> Page:
             ]  # fmt: skip
     groups = [state.groups[group] for group in sorted(entry.groups) if group in state.groups]
     places: dict[tuple[str, int], list[Tick]] = {}
-    rows = []
+    rows: list[dict[str, Any]] = []
     for group in groups:
         lag = 0
         for place in group.places:
             if place.topic == name:
                 lag += place.behind
-                kind = "late" if place.behind else "at"
+                kind = f"g{len(rows) % _COLOURS}"
                 places.setdefault((place.broker, place.queue_id), []).append(Tick(group.name, place.committed, kind))
         rows.append({"name": group.name, "lag": lag, "age_s": group.age_s if lag else 0, "rate": group.rate})
     bars = [
@@ -148,6 +151,6 @@ async def topic(console: Console, wanted: Mapping[str, str], name: str) -> Page:
     }  # fmt: skip
     pictures = {
         "bars": queue_bars(bars, f"queues of {name}"),
-        "rate": line(history.values("rate", name), f"rate of {name}, one hour", width=900, height=120),
+        "rate": line(history.values("rate", name), f"rate of {name}", width=900, height=120),
     }
     return Page("topic.html", name, data, command("topic", "stats", name), pictures)

@@ -41,19 +41,24 @@ function pause() {
 /* --- charts --- */
 
 function drawn(box) {
-  const { times, values, label, unit } = JSON.parse(box.dataset.chart);
-  if (!window.uPlot || values.every((value) => value === null)) return;
+  const { times: allTimes, values: allValues, label, unit } = JSON.parse(box.dataset.chart);
+  const first = allValues.findIndex((value) => value !== null);
+  if (!window.uPlot || first < 0) return;
+  // A young console has measured for minutes only: no empty hour before.
+  const begin = Math.min(first, allValues.length - 40);
+  const times = allTimes.slice(begin), values = allValues.slice(begin);
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(name).trim();
   const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui" };
-  const text = (value) => value === null || value === undefined ? "unknown" : value.toLocaleString("en") + unit;
+  const text = (value, at) => at === null ? "" : value === null ? "unknown" : value.toLocaleString("en") + unit;
+  const clock = (at, length) => new Date(at * 1000).toISOString().slice(11, 11 + length);
   const options = {
     width: box.clientWidth, height: 200, cursor: { y: false }, legend: { live: true },
     scales: { y: { range: (plot, low, high) => [0, Math.max(high * 1.08, 1)] } },
-    axes: [axis, { ...axis, size: 64, values: (plot, ticks) => ticks.map((tick) => tick.toLocaleString("en")) }],
+    axes: [{ ...axis, values: (plot, ticks) => ticks.map((at) => clock(at, ticks[1] - ticks[0] < 60 ? 8 : 5)) }, { ...axis, size: 64, values: (plot, ticks) => ticks.map((tick) => tick.toLocaleString("en")) }],
     series: [
-      { value: (plot, at) => at ? new Date(at * 1000).toISOString().slice(11, 19) + " UTC" : "" },
-      { label, stroke: colour("--accent"), fill: colour("--accent-soft"), width: 2, points: { show: false }, spanGaps: false, value: (plot, value) => text(value) },
+      { label: "UTC", value: (plot, at) => at ? clock(at, 8) : "" },
+      { label, stroke: colour("--accent"), fill: colour("--accent-soft"), width: 2, points: { show: false }, spanGaps: false, value: (plot, value, series, at) => text(value, at) },
     ],
     tzDate: (at) => window.uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
   };

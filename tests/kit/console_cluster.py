@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -73,8 +72,7 @@ def letter(address: str, group: str, number: int) -> None:
     """A message as a broker stores it in the topic of dead letters."""
     send(
         address, f"%DLQ%{group}", b'{"order": %d, "error": "card refused"}' % number, KEYS=f"order-{number}",
-        UNIQ_KEY=f"DD{number:030d}", REAL_TOPIC=f"%DLQ%{group}", RETRY_TOPIC="orders", ORIGIN_MESSAGE_ID=f"{number:032d}",
-        DLQ_ORIGIN_TOPIC="orders",
+        UNIQ_KEY=f"DD{number:030d}", RETRY_TOPIC="orders", DLQ_ORIGIN_TOPIC="orders",
     )  # fmt: skip
 
 
@@ -121,8 +119,3 @@ def stuck_member(cluster: BrokerProcess) -> Iterator[str]:
     finally:
         leave.set()
         consumer.close()
-
-
-def settled(seconds: float = 0.0) -> None:
-    """For screenshots: lines of some minutes need time. Not for the short form of tests."""
-    time.sleep(seconds)
