@@ -63,6 +63,7 @@ C_OWNER = "mqfast.store.base.os_api"
 # Cython's own types and helpers (functions, memory views, keyword arguments), once for all extensions: a quarter of
 # their size otherwise. Cython writes the C source of this module.
 CYTHON_RUNTIME = "mqfast.cython_runtime"
+HTTP2_OWNER = "mqfast.grpc.http2"
 # C of a single extension, beside its .pyx.
 C_BESIDE = {"mqfast.sim.simulated_os": ["mqfast/sim/sim_door.c"]}
 WORKERS = 2
@@ -71,7 +72,7 @@ NOT_INSTALLED = {"mqfast.demo", "mqfast.demo_network", "mqfast.spark.demo", "mqf
 
 
 def switch(name: str) -> bool:
-    """Read one on/off environment switch."""
+    """Read an on/off environment switch."""
     return os.environ.get(name, "").strip().lower() not in ("", "0", "no", "off", "false")
 
 
@@ -156,7 +157,7 @@ SHORT_CLEARS = "-mmemset-strategy=unrolled_loop:256:noalign,libcall:-1:noalign"
 
 
 def is_known(compiler: list[str], flag: str) -> bool:
-    """Does this compiler take the option?"""
+    """Return whether this compiler takes the option."""
     command = [*compiler, flag, "-x", "c", "-c", os.devnull, "-o", os.devnull]
     try:
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
@@ -176,6 +177,33 @@ def link_flags() -> list[str]:
     return flags
 
 
+def http2_flags() -> tuple[list[str], list[str]] | None:
+    """Return the options for the compiler and the linker by which nghttp2 is found; None without the library.
+
+    A build without the library leaves gRPC out, and the broker says so when it starts.
+    """
+    try:
+        asked = [
+            subprocess.run(["pkg-config", option, "libnghttp2"], capture_output=True, text=True, check=False)
+            for option in ("--cflags", "--libs")
+        ]
+        if all(answer.returncode == 0 for answer in asked):
+            return shlex.split(asked[0].stdout), shlex.split(asked[1].stdout)
+    except OSError:
+        pass  # no pkg-config
+    compiler = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
+    command = [*shlex.split(compiler), "-x", "c", "-fsyntax-only", "-"]
+    header = "#include <nghttp2/nghttp2.h>\n"
+    try:
+        done = subprocess.run(command, input=header, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    if done.returncode != 0:
+        print("mqfast: built without gRPC: nghttp2 was not found (apt-get install libnghttp2-dev)", file=sys.stderr)
+        return None
+    return [], ["-lnghttp2"]
+
+
 def extensions() -> list[Extension]:
     """Find every .pyx under mqfast/ and describe how it is built."""
     c_sources = sorted(str(path) for path in Path("csrc").glob("*.c"))
@@ -183,21 +211,27 @@ def extensions() -> list[Extension]:
     # so each module depends on all.
     depends = sorted(str(path) for path in (*Path("csrc").glob("*.h"), *Path("mqfast").rglob("*.pxd")))
     depends.append("setup.py")  # the flags
-    flags = {"extra_compile_args": compile_flags(CYTHON_RUNTIME), "extra_link_args": link_flags()}
-    found = [Extension(CYTHON_RUNTIME, sources=[], depends=["setup.py"], **flags)]
+    common = {"extra_compile_args": compile_flags(CYTHON_RUNTIME), "extra_link_args": link_flags()}
+    modules = [Extension(CYTHON_RUNTIME, sources=[], depends=["setup.py"], **common)]
     for path in sorted(Path("mqfast").rglob("*.pyx")):
         name = ".".join(path.with_suffix("").parts)
-        found.append(
+        compiled, linked = compile_flags(name), link_flags()
+        if name == HTTP2_OWNER:
+            flags = http2_flags()
+            if flags is None:
+                continue
+            compiled, linked = compiled + flags[0], linked + flags[1]
+        modules.append(
             Extension(
                 name,
                 sources=[str(path), *(c_sources if name == C_OWNER else C_BESIDE.get(name, []))],
                 include_dirs=["csrc"],
                 depends=depends,
-                extra_compile_args=compile_flags(name),
-                extra_link_args=link_flags(),
+                extra_compile_args=compiled,
+                extra_link_args=linked,
             )
         )
-    return found
+    return modules
 
 
 class BuildExt(build_ext):
@@ -248,8 +282,8 @@ class BuildPy(build_py):
     """Leave the tools of the project out of a wheel; an editable install and an sdist have them."""
 
     def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
-        found: list[tuple[str, str, str]] = super().find_package_modules(package, package_dir)
-        return [module for module in found if f"{package}.{module[1]}" not in NOT_INSTALLED]
+        modules: list[tuple[str, str, str]] = super().find_package_modules(package, package_dir)
+        return [module for module in modules if f"{package}.{module[1]}" not in NOT_INSTALLED]
 
     def get_source_files(self) -> list[str]:
         paths = [f"{name.replace('.', '/')}.py" for name in sorted(NOT_INSTALLED)]

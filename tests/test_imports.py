@@ -33,6 +33,7 @@ OF_THE_NETWORK = {
         "mqfast.cli.importing",
         "mqfast.client",
         "mqfast.console",
+        "mqfast.grpc",
         "mqfast.mcp",
         "mqfast.namesrv",
         "mqfast.remoting",
@@ -188,7 +189,7 @@ def test_gets_and_puts_know_the_core_and_not_each_other() -> None:
     )
 
 
-@pytest.mark.parametrize("room", ["mqfast.remoting", "mqfast.namesrv"])
+@pytest.mark.parametrize("room", ["mqfast.remoting", "mqfast.namesrv", "mqfast.grpc"])
 def test_the_network_knows_nothing_of_the_store(room: str) -> None:
     offending = [e for e in EDGES if is_in(e.importer, room) and is_in(e.imported, "mqfast.store")]
     assert_none(offending, f"{room} imports no store")

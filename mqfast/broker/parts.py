@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mqfast.broker.acl.access import AccessControl
 from mqfast.broker.admin.admin import Admin
@@ -51,7 +51,9 @@ from mqfast.broker.send.send_message import SendProcessor
 from mqfast.broker.transaction.half_message import half_of
 from mqfast.broker.transaction.transactional_messages import Transactions
 from mqfast.errors import MqfastError
+from mqfast.grpc import IS_BUILT
 from mqfast.message import parse_host
+from mqfast.remoting.channel import Channel
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.latency import Latencies
 from mqfast.remoting.processors import Processors
@@ -59,6 +61,9 @@ from mqfast.remoting.tls import ServerCertificates
 from mqfast.store.engine import Engine
 from mqfast.store.message_store import MessageStore
 from mqfast.store.meta.tables import ConfigTables
+
+if TYPE_CHECKING:
+    from mqfast.broker.grpc.service import GrpcService
 
 __all__ = ["Clocks", "Ground", "Kept", "Part", "Parts", "build_parts"]
 
@@ -138,6 +143,7 @@ class Parts:
     admin: Admin
     transactions: Transactions
     replicas: ReplicaManager
+    grpc: GrpcService | None
 
     @property
     def in_start_order(self) -> tuple[Part, ...]:
@@ -157,6 +163,7 @@ class Parts:
             self.admin,
             self.transactions,
             self.replicas,
+            *(() if self.grpc is None else (self.grpc,)),
         )
 
     def register(self) -> None:
@@ -172,10 +179,18 @@ class Parts:
         return Kept(self.context.registration, self.context.consumers, self.context.producers)
 
 
-def build_parts(ground: Ground, store: MessageStore, tables: ConfigTables, kept: Kept | None = None) -> Parts:
+def build_parts(
+    ground: Ground,
+    store: MessageStore,
+    tables: ConfigTables,
+    kept: Kept | None = None,
+    *,
+    client_closed: Callable[[Channel], None] = lambda _: None,
+) -> Parts:
     """Build all parts of a broker, without registering or starting any.
 
-    Args: kept: state of the previous broker, whose store is replaced. Raises: as the constructors of the parts.
+    Args: kept: state of the previous broker, whose store is replaced; client_closed: called with a gRPC client that has
+    ended. Raises: as the constructors of the parts.
     """
     config = ground.config
     ground.access.address = with_port(ground.host, ground.port)
@@ -215,7 +230,17 @@ def build_parts(ground: Ground, store: MessageStore, tables: ConfigTables, kept:
         ),
         transactions=transactions,
         replicas=replicas,
+        grpc=_grpc(context, ground, client_closed),
     )
+
+
+def _grpc(context: BrokerContext, ground: Ground, client_closed: Callable[[Channel], None]) -> GrpcService | None:
+    """Return the gRPC service; None in a build without nghttp2."""
+    if not IS_BUILT:
+        return None
+    from mqfast.broker.grpc.service import GrpcService
+
+    return GrpcService(context, ground.processors, client_closed)
 
 
 def _context(

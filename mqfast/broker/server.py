@@ -23,9 +23,10 @@ from mqfast.broker.metadata.topic_manager import retry_topic
 from mqfast.broker.parts import Clocks, Ground, Kept, Parts, build_parts
 from mqfast.broker.replication.ha_service import HaService
 from mqfast.broker.replication.metadata_sync import name_new_topics
-from mqfast.errors import UsageError
+from mqfast.errors import ConfigError, FrameError, UsageError
+from mqfast.grpc import FIRST_BYTE, IS_BUILT, NOT_BUILT
 from mqfast.ha.failover.lease_guard import LeaseGuard
-from mqfast.remoting.channel import Channel
+from mqfast.remoting.channel import Channel, OtherProtocol
 from mqfast.remoting.latency import Latencies
 from mqfast.remoting.processors import Processors
 from mqfast.remoting.server import RemotingServer
@@ -172,6 +173,8 @@ class Broker:
         ha = HaService(config, store, client, self._right)
         opened.push_async_callback(ha.close)
         await ha.check_for_newer_master()
+        if not IS_BUILT:
+            _log.warning("gRPC is not served: %s", NOT_BUILT)
         certificates = ServerCertificates(config.tls("server"), _log)
         if config.is_guarded and (tls := self._tls_in_words(certificates)) in ("off", "permissive"):
             _log.warning(
@@ -199,6 +202,8 @@ class Broker:
         )
         parts = self._build_parts(ground, store, tables)
         processors.is_starting = False
+        if config["grpcServerPort"] and self._port is None:
+            await self._listen_for_grpc(processors, certificates)
         if config["listenPort"] and self._port is None:
             fast = self._server(processors, certificates)
             await self._start_fast(fast, port - _FAST_PORT_BELOW)
@@ -216,9 +221,17 @@ class Broker:
         self, ground: Ground, store: MessageStore, tables: ConfigTables, kept: Kept | None = None
     ) -> Parts:
         self._listeners = len(self.config.listeners)
-        parts = self._parts = build_parts(ground, store, tables, kept)
+        parts = self._parts = build_parts(ground, store, tables, kept, client_closed=self._client_closed)
         parts.register()
         return parts
+
+    async def _listen_for_grpc(self, processors: Processors, certificates: ServerCertificates) -> None:
+        """Listen at grpcServerPort, which serves what listenPort serves. Raises: ConfigError without gRPC."""
+        if not IS_BUILT:
+            raise ConfigError(f"grpcServerPort: {NOT_BUILT}")
+        server = self._server(processors, certificates)
+        await server.start(self.config["bindAddress"], self.config["grpcServerPort"])
+        self._servers.append(server)
 
     async def _start_fast(self, fast: RemotingServer, port: int) -> None:
         """Listen at the VIP port. Raises: OSError with the meaning of the port."""
@@ -261,7 +274,14 @@ class Broker:
             make_channel=self._make_channel,
             logger=logging.getLogger("mqfast.broker"),
             latencies=self._latencies,
+            others={FIRST_BYTE: self._connect_grpc} if IS_BUILT else None,
         )
+
+    def _connect_grpc(self, channel: Channel) -> OtherProtocol:
+        grpc = None if self._parts is None else self._parts.grpc
+        if grpc is None:
+            raise FrameError("expected gRPC after the start of the broker, found a connection before")
+        return grpc.server.connect(channel)
 
     @property
     def _tls_mode(self) -> TlsMode:
@@ -289,6 +309,12 @@ class Broker:
     def _channel_closed(self, channel: Channel) -> None:
         if self._parts is None:  # during the start no part knows the connection
             return
+        if self._parts.grpc is not None:
+            self._parts.grpc.connection_ended(channel)
+        self._client_closed(channel)
+
+    def _client_closed(self, channel: Channel) -> None:
+        assert self._parts is not None
         self._parts.clients.channel_closed(channel)
         self._parts.send.channel_closed(channel)
         self._parts.pull.channel_closed(channel)
@@ -342,6 +368,8 @@ class Broker:
         before.context.stopping.set()
         self._stop_timers()
         await self._stop_parts()
+        if before.grpc is not None:
+            before.grpc.close()
         before.context.durable.close()
         await before.context.changes.close()
         del self.config.listeners[self._listeners :]

@@ -11,8 +11,8 @@ import math
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol, cast
 
 from mqfast.errors import CallTimeout, ConnectionLost, FrameError, FrameTooLarge
 from mqfast.remoting.codes import ResponseCode
@@ -24,7 +24,7 @@ from mqfast.remoting.settings import RemotingSettings
 from mqfast.remoting.tls import CLIENT_HELLO, WANTS_TLS, TlsMode, TlsStream
 from mqfast.util.log_limit import LogLimit
 
-__all__ = ["Channel", "RequestDispatcher", "Endpoint"]
+__all__ = ["Channel", "Endpoint", "OtherProtocol", "RequestDispatcher"]
 
 _PLAIN_BYTES = 64 * 1024
 _NO_TLS = "TLS: the connection ended in the handshake; a port that takes no TLS does so"
@@ -42,6 +42,28 @@ class RequestDispatcher(Protocol):
         """Serve a request; the response goes to ``channel.answer``."""
 
 
+class OtherProtocol(Protocol):
+    """Another protocol on the connection of a channel, chosen by the first byte of the peer.
+
+    The channel does TLS, counts the connection and closes the connection.
+    """
+
+    def receive(self, data: bytes) -> None:
+        """Handle plain bytes of the peer."""
+
+    def set_writing(self, is_possible: bool) -> None:
+        """Stop to write, or go on: the peer does not read, or reads again."""
+
+    def close(self) -> None:
+        """Write what ends the connection; the channel closes afterwards."""
+
+    def ended(self) -> None:
+        """Drop everything: the connection has ended."""
+
+    def check_timeouts(self) -> None:
+        """Close the connection if idle. Called once a second."""
+
+
 class Endpoint:
     """State shared by the channels of a server or a client: limits, processors, the check of timeouts.
 
@@ -57,8 +79,10 @@ class Endpoint:
         logger: logging.Logger | None = None,
         on_closed: Callable[[Channel], None] | None = None,
         latencies: Latencies | None = None,
+        others: Mapping[int, Callable[[Channel], OtherProtocol]] | None = None,
     ) -> None:
         self.latencies = latencies
+        self.others: Final = dict(others or {})
         self.processors = processors
         self.settings = settings
         self.clock = clock or time.monotonic
@@ -145,6 +169,8 @@ class Channel(asyncio.Protocol):
         self.is_closed = False
         self._broken = ""  # the reason why this endpoint closed the connection
         self._handshake: asyncio.Future[None] | None = None
+        self._chooses = server_side and bool(endpoint.others)  # no plain byte was read yet
+        self._other: OtherProtocol | None = None
 
     def __repr__(self) -> str:
         return f"<channel {self.peer[0]}:{self.peer[1]}{' tls' if self.is_tls else ''}>"
@@ -211,7 +237,14 @@ class Channel(asyncio.Protocol):
         except FrameError as error:
             self._break(error)
             return
-        if data:
+        if self._other is not None:
+            self._other.receive(data)
+        elif data:
+            if self._chooses:
+                self._chooses = False
+                if (make := self._endpoint.others.get(data[0])) is not None:
+                    self._begin_other(make, data)
+                    return
             self._events.extend(self._connection.receive(data))
             self._count_buffered()
             if len(data) >= _TURN_BYTES:  # uvloop would read on at once, 8 MB in all
@@ -239,6 +272,8 @@ class Channel(asyncio.Protocol):
             why = ": it ended before a byte came; a port that wants TLS does so"
         if self._handshake is not None and not self._handshake.done():
             self._handshake.set_exception(ConnectionLost(self._broken or _NO_TLS))
+        if self._other is not None:
+            self._other.ended()
         lost = ConnectionLost(f"{self.peer[0]}:{self.peer[1]}: the connection ended before the answer came{why}")
         for call in self._connection.close():
             if not call.context.done():
@@ -248,11 +283,17 @@ class Channel(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Stop reading: the peer does not read responses."""
+        if self._other is not None:
+            self._other.set_writing(False)
+            return
         self._connection.blocked = True
         self._set_reading()
 
     def resume_writing(self) -> None:
         """Read again: the peer has read its responses."""
+        if self._other is not None:
+            self._other.set_writing(True)
+            return
         self._connection.blocked = False
         self._work()
 
@@ -284,6 +325,14 @@ class Channel(asyncio.Protocol):
             self._answer_plain(data)
             raise FrameError(f"expected TLS, which is enforced, found {data[:8]!r}")
         return data
+
+    def _begin_other(self, make: Callable[[Channel], OtherProtocol], data: bytes) -> None:
+        try:
+            self._other = make(self)
+        except FrameError as error:
+            self._break(error)
+        else:
+            self._other.receive(data)
 
     def _answer_plain(self, data: bytes) -> None:
         """Send the reason of the refusal to a plain client, if its first request is complete."""
@@ -465,6 +514,8 @@ class Channel(asyncio.Protocol):
         """Close the connection once all written bytes are sent. Received responses are delivered."""
         if self._transport is None or self._ending:
             return
+        if self._other is not None:
+            self._other.close()
         self._ending = True
         answers = [event for event in self._events if type(event) is ResponseReceived]
         self._events.clear()
@@ -505,6 +556,31 @@ class Channel(asyncio.Protocol):
             self._transport.write(out[0])
         else:
             self._transport.writelines(out)
+
+    def write(self, parts: list[bytes]) -> None:
+        """Send the bytes of another protocol; on a closed connection: nothing."""
+        if self._transport is None or self.is_closed or self._transport.is_closing():
+            return
+        if self._tls is not None:
+            for part in parts:
+                self._tls.send(part)
+            self._write_records()
+        else:
+            self._transport.writelines(parts)
+
+    def read_bytes(self, is_wanted: bool) -> None:
+        """Read the bytes of another protocol, or let the peer wait."""
+        if self._transport is None or self.is_closed or self._transport.is_closing():
+            return
+        if is_wanted != self._transport.is_reading():
+            if is_wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def break_off(self, error: FrameError) -> None:
+        """Close the connection, with the reason in the log: the peer broke the rules of another protocol."""
+        self._break(error)
 
     def _write_records(self) -> None:
         assert self._tls is not None
@@ -550,6 +626,8 @@ class Channel(asyncio.Protocol):
         elif has_begun or (self._tls is not None and not self._tls.established):
             if self._endpoint.clock() - self._opened_s > settings.handshake_timeout_s:
                 self._break(FrameError(f"expected a handshake within {settings.handshake_timeout_s:g} s, found none"))
+        elif self._other is not None:
+            self._other.check_timeouts()
         elif self._connection.idle_s() > settings.idle_timeout_s:
             self._endpoint.log.info("idle", "%s:%d: closed, idle for %g s", *self.peer, settings.idle_timeout_s)
             self.close()

@@ -9,9 +9,9 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from mqfast.remoting.channel import Channel, Endpoint
+from mqfast.remoting.channel import Channel, Endpoint, OtherProtocol
 from mqfast.remoting.latency import Latencies
 from mqfast.remoting.processors import Processors
 from mqfast.remoting.settings import RemotingSettings
@@ -31,6 +31,7 @@ class RemotingServer:
         make_channel: makes the protocol of a connection, with the arguments of ``Channel``.
         clock: seconds that only grow.
         latencies: counts the latencies of requests; None: not counted.
+        others: other protocols on the same port, by the first byte of a connection.
     Attributes: ``context`` may be replaced, for later connections.
     Thread: that of the event loop.
     """
@@ -46,6 +47,7 @@ class RemotingServer:
         clock: Callable[[], float] | None = None,
         logger: logging.Logger | None = None,
         latencies: Latencies | None = None,
+        others: Mapping[int, Callable[[Channel], OtherProtocol]] | None = None,
     ) -> None:
         self.processors = processors
         self.context = context
@@ -57,6 +59,7 @@ class RemotingServer:
             logger=logger,
             on_closed=on_closed,
             latencies=latencies,
+            others=others,
         )
         self._server: asyncio.Server | None = None
 

@@ -133,6 +133,7 @@ def server_context(settings: Mapping[str, str]) -> ssl.SSLContext | None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["h2"])  # for gRPC; a client of remoting offers no protocol
     _load(context, certificate, key, settings.get("tls.server.keyPassword"))
     asked = settings.get("tls.server.need.client.auth", "none").strip().lower()
     modes = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "require": ssl.CERT_REQUIRED}

@@ -59,16 +59,31 @@ class AclFilter(Rights):
 
     def check(self, channel: Channel, request: RemotingCommand) -> None:
         """Raise CallRefused with the response for a request that is not permitted."""
+        self._check(channel, request, None)
+
+    def admit(self, channel: Channel, request: RemotingCommand, *needs: Need) -> None:
+        """Check as ``Rights.admit``."""
+        self._check(channel, request, needs)
+
+    def secret_of(self, access_key: str) -> str | None:
+        """Return as ``Rights.secret_of``."""
+        user = None if self._users is None else self._users.get(access_key)
+        if user is not None:
+            return user.password
+        return None if self._plain is None else self._plain.secret_of(access_key)
+
+    def _check(self, channel: Channel, request: RemotingCommand, needs: tuple[Need, ...] | None) -> None:
+        """Check a request. Args: needs: None: those of its code."""
         address = self._address(channel)
         try:
             if (name := repeated_name(request)) is not None:  # the signature may belong to the other value
                 raise denied(f"field {name[:40]}: expected once, found twice")
             if self._plain is not None:
-                self._plain.check(request, address, self._cluster)
+                self._plain.check(request, address, self._cluster, needs)
             if self._users is not None:
                 name = self._users.authenticate(request)
                 if self._policies is not None and request.code not in self._whitelist:
-                    self._authorize(self._users, self._policies, Caller(name, address), request)
+                    self._authorize(self._users, self._policies, Caller(name, address), request, needs)
         except CallRefused as error:
             raise self._logged(request, address, error) from None
 
@@ -79,11 +94,18 @@ class AclFilter(Rights):
         self._log.warning("refused", "%s: request %d refused: %s", address, request.code, error.remark)
         return error
 
-    def _authorize(self, users: Users, policies: Policies, caller: Caller, request: RemotingCommand) -> None:
+    def _authorize(
+        self,
+        users: Users,
+        policies: Policies,
+        caller: Caller,
+        request: RemotingCommand,
+        given: tuple[Need, ...] | None,
+    ) -> None:
         if users.is_super(caller.name):
             return
         try:
-            needs = needs_of(request, self._cluster)
+            needs = needs_of(request, self._cluster) if given is None else given
         except FieldError:
             raise denied("parse authorization context error.") from None
         for need in needs:

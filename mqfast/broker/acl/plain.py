@@ -7,7 +7,7 @@ PlainPermissionManager, PlainAccessResource, Permission.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -97,8 +97,15 @@ class PlainAccounts:
                 self._accounts[account.access_key] = account
                 self.file_of[account.access_key] = path
 
-    def check(self, request: RemotingCommand, address: str, cluster: str) -> None:
-        """Check the permission for a request. Args: address: of the sender. Raises: CallRefused."""
+    def secret_of(self, access_key: str) -> str | None:
+        """Return the secret of an account; None for an unknown account."""
+        account = self._accounts.get(access_key)
+        return None if account is None else account.secret_key
+
+    def check(self, request: RemotingCommand, address: str, cluster: str, given: Sequence[Need] | None = None) -> None:
+        """Check the permission for a request. Args: address: of the sender; given: the needs, None: those of the code.
+        Raises: CallRefused.
+        """
         if any(is_white(address) for is_white in self._white):
             return
         key = request.ext_fields.get(ACCESS_KEY)
@@ -113,10 +120,10 @@ class PlainAccounts:
             refuse(f"Check signature failed for accessKey={key}")
         if account.admin and not account.perms:
             return
-        if is_for_admins(request.code) and not account.admin:
+        if given is None and is_for_admins(request.code) and not account.admin:
             refuse(_not_admin(account, request.code))
         try:
-            needs = needs_of(request, cluster)
+            needs = needs_of(request, cluster) if given is None else given
         except FieldError as error:
             refuse(str(error))
         _compare(account, needs, request.code)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,9 +48,13 @@ class PlainFiles:
         if not self._content:
             raise ConfigError(f"aclEnable: expected accounts in {file} or {self._directory}/*.yml, found no such file")
 
-    def check(self, request: RemotingCommand, address: str, cluster: str) -> None:
-        """Check the permission for a request. Raises: CallRefused."""
-        self._accounts.check(request, address, cluster)
+    def check(self, request: RemotingCommand, address: str, cluster: str, needs: Sequence[Need] | None = None) -> None:
+        """Check the permission for a request. Args: needs: None: those of its code. Raises: CallRefused."""
+        self._accounts.check(request, address, cluster, needs)
+
+    def secret_of(self, access_key: str) -> str | None:
+        """Return the secret of an account; None for an unknown account."""
+        return self._accounts.secret_of(access_key)
 
     def compare(self, caller: Caller, needs: Iterable[Need], code: int) -> None:
         """Check further permissions of the caller of an admitted request. Raises: CallRefused."""

@@ -40,5 +40,12 @@ class Rights:
         """Return True if a caller may do all of this now: accounts and rules may have changed since the request."""
         return True
 
+    def admit(self, channel: Channel, request: RemotingCommand, *needs: Need) -> None:
+        """Check signature and permissions of a request whose code does not tell its needs. Raises: CallRefused."""
+
+    def secret_of(self, access_key: str) -> str | None:
+        """Return the secret with which an account signs; None for an unknown account."""
+        return None
+
     def demand(self, channel: Channel, request: RemotingCommand, *needs: Need) -> None:
         """Check the permissions for resources behind a request. Raises: CallRefused, as the filter does."""

@@ -379,6 +379,17 @@ def _connections() -> dict[str, SettingSpec]:
             unit="bytes",
             doc="Longest accepted frame and longest response (RocketMQ: com.rocketmq.remoting.frameMaxLength).",
         ),
+        "grpcServerPort": SettingSpec.of(
+            0, high=65_535, doc="Another listening port, as that of RocketMQ's proxy (8081); 0: listenPort alone."
+        ),
+        "grpcMaxInboundMessageSize": SettingSpec.of(
+            16 << 20, unit="bytes", low=1 << 20, high=1 << 30, doc="Longest accepted message of gRPC."
+        ),
+        "enableTopicMessageTypeCheck": SettingSpec.of(
+            True,
+            doc="gRPC: a topic takes messages of its type only (attribute message.type, NORMAL without one), as "
+            "RocketMQ's proxy does.",
+        ),
         "proxyProtocolEnable": SettingSpec.of(True, doc="A PROXY preamble of a load balancer names the client."),
         "channelExpiredTimeout": SettingSpec.of(
             120_000, unit="ms", doc="A client without a heartbeat for so long is removed."
