@@ -191,7 +191,7 @@ def gcov() -> dict[str, list[dict[str, object]]]:
         for document in ended.stdout.splitlines():
             for file in json.loads(document)["files"] if document.startswith("{") else ():
                 name = os.path.relpath(os.path.join(TREE, file["file"]), TREE)
-                if name.startswith("csrc/") or (name.startswith("build/") and "/cython/mqfast/store/" in name):
+                if name.startswith("csrc/") or (name.startswith("build/") and "/mqfast/store/" in name):
                     found[name].extend(file["lines"])
     return found
 
