@@ -85,6 +85,14 @@ class _Delivered(NamedTuple):
     followed: Followed | None
 
 
+class _Consumed(NamedTuple):
+    """The offsets of all groups at the moment the master's log ended at ``end``, by ``topic@group`` and queue id."""
+
+    end: int
+    offsets: dict[str, dict[str, int]]
+    followed: Followed
+
+
 class TableSync:
     """Copies the tables of the master periodically.
 
@@ -122,6 +130,7 @@ class TableSync:
         self._asking: asyncio.Task[None] | None = None
         self.cuts = 0
         self._delivered: _Delivered | None = None
+        self._consumed: _Consumed | None = None
         self._ended: tuple[Followed, dict[str, dict[str, int]]] | None = None
         self._whole: tuple[str, int] | None = None  # (master, number of truncations) of the deliveries in the tables
         self._checkpoint: TimerCheckpoint | None = None
@@ -256,6 +265,7 @@ class TableSync:
         topics = await self._request(master, RequestCode.GET_ALL_TOPIC_CONFIG, _Topics)
         groups = await self._request(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, _Groups)
         offsets = await self._request(master, RequestCode.GET_ALL_CONSUMER_OFFSET, _Offsets)
+        offsets_end = (await self._bounds(master))[1]
         if self.followed() != followed:
             return  # another log is followed now
         tables, context = self._context.tables, self._context
@@ -274,8 +284,11 @@ class TableSync:
             topic, _, group = key.partition("@")
             if group == TRANSACTION_GROUP:
                 ended[topic] = queues
-            else:
-                self._commit(group, topic, queues)
+        if self._consumed is None or self._consumed.followed != followed:  # else an older state is applied first
+            self._consumed = _Consumed(offsets_end, offsets.offset_table, followed)
+        self._apply_offsets()
+        if self._consumed is not None:
+            self._begin_groups(offsets.offset_table)
         self._ended = followed, ended
         await self._sync_deliveries(master, ended)
         modes = await self._request(master, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, _Modes, or_none=True)
@@ -286,6 +299,33 @@ class TableSync:
             context.request_modes.update(modes.message_request_mode_map)
             store_modes(tables.modes, context.request_modes)
         self.synced_ms = context.now_ms()
+
+    def _apply_offsets(self) -> None:
+        """Commit the offsets of groups, once this log has all that the master's log had at that moment.
+
+        A POP group's offset passes messages that only a check-point or a retry message in the log still covers.
+        """
+        consumed = self._consumed
+        if consumed is not None and consumed.followed != self.followed():
+            consumed = self._consumed = None  # of a log that is no longer followed
+        if consumed is None or self._context.engine.raw.end < consumed.end:
+            return
+        self._consumed = None
+        for key, queues in consumed.offsets.items():
+            topic, _, group = key.partition("@")
+            if group != TRANSACTION_GROUP:
+                self._commit(group, topic, queues)
+
+    def _begin_groups(self, offsets: dict[str, dict[str, int]]) -> None:
+        """Let groups without an offset here begin at the first message: no group of the master counts as new."""
+        context = self._context
+        for key, queues in offsets.items():
+            topic, _, group = key.partition("@")
+            with contextlib.suppress(UsageError, ValueError):
+                for queue_id, offset in queues.items():
+                    if context.offsets.get(group, topic, int(queue_id)) < 0:
+                        first = max(0, context.store.min_offset(topic, int(queue_id)))
+                        self._commit(group, topic, {queue_id: min(offset, first)})
 
     def _commit(self, group: str, topic: str, queues: dict[str, int]) -> None:
         context = self._context
@@ -319,6 +359,7 @@ class TableSync:
 
     async def _apply_deliveries(self) -> None:
         """Store the deliveries, once this log has them. Raises: StorageError."""
+        self._apply_offsets()
         delivered, cuts = self._delivered, self.cuts
         if delivered is not None and delivered.followed != self.followed():
             delivered = self._delivered = None  # of a log that is no longer followed
