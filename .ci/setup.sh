@@ -2,7 +2,8 @@
 # What building and testing mqfast needs from the system, beside make: a Python with venv and headers, a C compiler.
 # Run by the Makefile before anything else; installs what is missing on Debian and Ubuntu when it may, else ends with the
 # one line that does. It must never change a system that has everything.
-# PYTHON chooses the interpreter. Arguments name further commands to have, as PROGRAM=PACKAGE.
+# PYTHON chooses the interpreter. Arguments name further commands and C headers to have, as PROGRAM=PACKAGE or
+# HEADER.h=PACKAGE.
 set -eu
 python="${PYTHON:-python3}"
 missing=""
@@ -27,7 +28,10 @@ fi
 compiler="${CC:-cc}"
 echo '#include <stdio.h>' | $compiler -x c -fsyntax-only - >/dev/null 2>&1 || need "gcc libc6-dev"
 for pair in "$@"; do
-    command -v "${pair%%=*}" >/dev/null 2>&1 || need "${pair#*=}"
+    case "${pair%%=*}" in
+        *.h) echo "#include <${pair%%=*}>" | $compiler -x c -fsyntax-only - >/dev/null 2>&1 ;;
+        *) command -v "${pair%%=*}" >/dev/null 2>&1 ;;
+    esac || need "${pair#*=}"
 done
 [ -n "$missing" ] || exit 0
 
