@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NoReturn
 
@@ -21,6 +21,7 @@ from mqfast.util.near_names import did_you_mean
 __all__ = [
     "STORE_VARIABLE",
     "Commands",
+    "LazyParser",
     "Parser",
     "add_confirmation",
     "add_ends",
@@ -100,15 +101,20 @@ class Parser(argparse.ArgumentParser):
                 continue
             options.append(text)
             if "=" not in text and self._takes_value(text):
-                options.extend(value for value in [next(rest, None)] if value is not None)
+                value = next(rest, None)
+                if value is not None and _NEGATIVE.match(value):  # argparse would take the value for an option
+                    options[-1] = f"{text}={value}"
+                elif value is not None:
+                    options.append(value)
         return options, places, []
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Check as argparse; an unknown command is an error with the nearest command."""
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
             meant = did_you_mean(str(value), action.choices, cutoff=0.5)
+            shown = [choice.dest for choice in action._choices_actions] or list(action.choices)
             raise argparse.ArgumentError(
-                None, f"{self.prog}: expected a command of {', '.join(action.choices)}, found {value!r}{meant}"
+                None, f"{self.prog}: expected a command of {', '.join(shown)}, found {value!r}{meant}"
             )
         super()._check_value(action, value)
 
@@ -133,6 +139,57 @@ class Parser(argparse.ArgumentParser):
         if any(action.metavar == "FILE" for action in others):
             return os.path.isdir(typed) or (len(places) > 1 and not os.path.exists(typed))
         return "/" in first or first.startswith(".") or os.path.isdir(typed)  # a topic has no slash
+
+
+class LazyParser(Parser):
+    """A parser whose options and commands are made when a line or a help needs them.
+
+    Args: fill: adds them, and may be None; first_word: returns the command of a line that names none; former: former
+        commands, each with the words that replace it; takes_anything: arguments are not read.
+    """
+
+    def __init__(
+        self,
+        *,
+        fill: Callable[[LazyParser], None] | None = None,
+        first_word: Callable[[list[str]], str] | None = None,
+        former: Mapping[str, Sequence[str]] | None = None,
+        takes_anything: bool = False,
+        **given: Any,
+    ) -> None:
+        self.__dict__["_waiting"] = (fill, given)
+        self.first_word = first_word
+        self.former = former or {}
+        self.takes_anything = takes_anything
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_waiting" not in self.__dict__:
+            raise AttributeError(name)
+        self._build()
+        return getattr(self, name)
+
+    def _build(self) -> None:
+        if "_waiting" in self.__dict__:
+            fill, given = self.__dict__.pop("_waiting")
+            super().__init__(**given)
+            if fill is not None:
+                fill(self)
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse; a line without a word of a command gets the first word."""
+        self._build()
+        given = list(sys.argv[1:] if args is None else args)
+        if self.takes_anything and given[:1] not in (["-h"], ["--help"]):
+            given = []
+        if given and given[0] in self.former:
+            given[:1] = self.former[given[0]]
+        if self.first_word is not None and given[:1] not in (["-h"], ["--help"]):
+            words = next(action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction))
+            if not given or given[0] not in words:
+                given.insert(0, self.first_word(given))
+        return super().parse_known_args(given, namespace)
 
 
 def subcommands(parser: argparse.ArgumentParser) -> dict[str, Parser]:
@@ -165,16 +222,27 @@ def whole(text: str) -> int:
     return number
 
 
+_NEGATIVE: Final = re.compile(r"-\d")
+_AGO: Final = re.compile(r"-(\d{1,9})([smhd])")
+_UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
 def time_ms(text: str) -> int:
-    """Parse milliseconds since the epoch, from a number or an ISO 8601 text; local time without a zone."""
+    """Parse milliseconds since the epoch, from a number, an ISO 8601 text (local time without a zone), an age or
+    ``now``.
+    """
     if text.isascii() and text.isdigit():
         return int(text)
+    if text == "now":
+        return round(time.time() * 1000)
+    if ago := _AGO.fullmatch(text):
+        return round(time.time() * 1000) - int(ago[1]) * _UNITS_MS[ago[2]]
     try:
         return round(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
         raise argparse.ArgumentTypeError(
             f"expected milliseconds since the epoch, or ISO 8601 as 2026-01-31T12:00 (local time) or "
-            f"2026-01-31T12:00+00:00, found {text!r}"
+            f"2026-01-31T12:00+00:00, or an age as -2h (units s, m, h, d), or now, found {text!r}"
         ) from None
 
 

@@ -90,12 +90,7 @@ def _bash(levels: list[_Level], zsh: bool) -> str:
         '    last="${COMP_WORDS[COMP_CWORD-1]}"',
     ]
     lines.append('    case "$level $last" in')
-    for level in levels:
-        replies: dict[str, list[str]] = {}
-        for name, action in level.options.items():
-            if action.nargs != 0:
-                replies.setdefault(_reply(action), []).append(shlex.quote(f"{_path(level.words)} {name}"))
-        lines += [f"        {'|'.join(patterns)}) {reply} return ;;" for reply, patterns in replies.items()]
+    lines += [f"        {'|'.join(patterns)}) {reply} return ;;" for reply, patterns in _replies(levels).items()]
     lines += ["    esac", '    case "$level" in']
     for level in levels:
         text = " ".join([*level.further, *level.options])
@@ -108,6 +103,25 @@ def _bash(levels: list[_Level], zsh: bool) -> str:
         "complete -o filenames -F _mqfast mqfast",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _replies(levels: list[_Level]) -> dict[str, list[str]]:
+    """Return reply -> patterns of ``level option``; an option with the same reply everywhere is a single pattern."""
+    by_name: dict[str, dict[str, str]] = {}
+    for level in levels:
+        for name, action in level.options.items():
+            by_name.setdefault(name, {})[_path(level.words)] = "-" if action.nargs == 0 else _reply(action)
+    replies: dict[str, list[str]] = {}
+    for name, places in by_name.items():
+        if set(places.values()) == {"-"}:
+            continue
+        if len(set(places.values())) == 1:
+            replies.setdefault(next(iter(places.values())), []).append(f"*{shlex.quote(' ' + name)}")
+            continue
+        for path, reply in places.items():
+            if reply != "-":
+                replies.setdefault(reply, []).append(shlex.quote(f"{path} {name}"))
+    return replies
 
 
 def _reply(action: argparse.Action) -> str:

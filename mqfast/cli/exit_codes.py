@@ -6,6 +6,7 @@ from enum import IntEnum
 from typing import Final
 
 from mqfast.errors import (
+    BrokerError,
     ClientError,
     CorruptFile,
     InternalError,
@@ -28,7 +29,7 @@ class ExitCode(IntEnum):
     OK = 0
     """Done; the requested data exists."""
     DAMAGE = 1
-    """Damage was found (``doctor``: a danger)."""
+    """Damage was found (``doctor``: a danger; ``admin``: a limit is exceeded, or two things differ)."""
     USAGE = 2
     """Wrong arguments or settings, or no store at the path."""
     STORAGE = 3
@@ -39,21 +40,27 @@ class ExitCode(IntEnum):
     """A fault of mqfast itself; please report it."""
     NOTHING_FOUND = 6
     """Nothing is damaged, and no requested topic, group, queue, broker or message exists."""
-    NO_ANSWER = 7
-    """A server of a cluster did not answer, or refused; ``health``: the server reported a problem."""
+    REFUSED = 7
+    """A server of a cluster answered and refused: no permission, a wrong signature, an impossible request."""
+    NO_ANSWER = 8
+    """A server of a cluster did not answer; ``health``: or the server reported a problem."""
+    NOT_HERE = 9
+    """A command of RocketMQ's mqadmin that mqfast does not have."""
     INTERRUPTED = 130
     """Ended by the user (control-C)."""
 
 
 EXIT_CODES: Final = """exit codes:
   0    done
-  1    damage was found (doctor: a danger)
+  1    damage was found (doctor: a danger; admin: a limit is exceeded, or two things differ)
   2    wrong arguments or settings, or no store at the path
   3    the operating system refused a file operation (full or failing disk, missing rights)
   4    another process is writing the store, or it is busy
   5    a fault of mqfast itself
   6    nothing was found: no topic, group, queue, broker or message of what was asked for
-  7    a server did not answer, or refused (health: or is not well)
+  7    a server refused (permission, signature, or what it cannot do)
+  8    a server did not answer (health: or is not well)
+  9    a command of RocketMQ's mqadmin that is not here
   130  interrupted"""
 """The exit codes as text, for the end of every help."""
 
@@ -69,6 +76,8 @@ def exit_code_of(error: BaseException) -> ExitCode:
         return ExitCode.NOTHING_FOUND
     if isinstance(error, UsageError):
         return ExitCode.USAGE
+    if isinstance(error, BrokerError):
+        return ExitCode.REFUSED
     if isinstance(error, (ClientError, RemotingError)):
         return ExitCode.NO_ANSWER
     if isinstance(error, InternalError):

@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from mqfast.cli.admin import print_table
-from mqfast.cli.admin_commands import AdminCommands
-from mqfast.cli.arguments import Parser
+from mqfast.cli.admin.commands import AdminCommands, print_table
+from mqfast.cli.arguments import LazyParser, Parser
 from mqfast.cli.bootstrap import add_bootstrap
-from mqfast.cli.exit_codes import EXIT_CODES, ExitCode
+from mqfast.cli.exit_codes import EXIT_CODES, ExitCode, exit_code_of
 from mqfast.cli.output import Output
 from mqfast.errors import BrokerError, CallTimeout, ConfigError, ConnectionLost
 
@@ -44,17 +43,20 @@ def add_commands(rooms: argparse._SubParsersAction[Parser]) -> None:
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    both = room.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    both: argparse._SubParsersAction[Any] = room.add_subparsers(
+        title="commands", metavar="COMMAND", required=True, parser_class=LazyParser
+    )
     add_bootstrap(both)
     commands = AdminCommands(both, "ha ")
-    sub = commands.add(
+    commands.add(
         "status",
         status,
         "show how far slaves are",
+        lambda sub: sub.add_argument("broker", metavar="BROKER", nargs="?", help="its name, or host:port"),
+        example="broker-a",
         more="A master says how far each connected slave is, a slave how it follows. Brokers of RocketMQ 4.9 say "
         "nothing of it, those of 5.x no lag in time.",
     )
-    sub.add_argument("broker", metavar="BROKER", nargs="?", help="its name, or host:port (default: all)")
 
 
 def status(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> ExitCode:
@@ -66,7 +68,7 @@ def status(admin: AdminClient, arguments: argparse.Namespace, out: Output) -> Ex
             master = admin.ha_status(address)
         except (BrokerError, CallTimeout, ConnectionLost) as error:
             out.note(f"broker {name}, {address}: {error}")
-            code = ExitCode.NO_ANSWER
+            code = exit_code_of(error)
             continue
         rows += [_row(out, name, master, slave) for slave in master.slaves]
         if master.is_master and not master.slaves:

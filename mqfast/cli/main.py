@@ -13,9 +13,9 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from mqfast.cli import (
-    admin,
     broker,
     checking,
     completion,
@@ -30,7 +30,8 @@ from mqfast.cli import (
     transfer,
     up,
 )
-from mqfast.cli.arguments import STORE_VARIABLE, Commands, Parser, decoded
+from mqfast.cli.admin.register import add_admin
+from mqfast.cli.arguments import STORE_VARIABLE, Commands, LazyParser, Parser, decoded
 from mqfast.cli.exit_codes import EXIT_CODES, ExitCode, exit_code_of
 from mqfast.errors import MqfastError
 
@@ -48,7 +49,9 @@ def build_parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"mqfast {__version__}")
-    rooms = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    rooms: argparse._SubParsersAction[Any] = parser.add_subparsers(
+        title="commands", metavar="COMMAND", required=True, parser_class=LazyParser
+    )
     store = rooms.add_parser(
         "store",
         help="look into a store, put into it, check it",
@@ -64,7 +67,7 @@ def build_parser() -> Parser:
     machine.add_commands(rooms)
     for server in (namesrv, broker, up, health, testing):
         server.add_command(rooms)
-    admin.add_commands(rooms)
+    add_admin(rooms)
     ha.add_commands(rooms)
     console.add_commands(rooms)
     completion.add_command(rooms, parser)

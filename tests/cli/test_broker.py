@@ -296,7 +296,7 @@ def test_health(start: Callable[..., Process], tmp_path: Path) -> None:
     done = run("health", "--port", port)
     assert (done.returncode, done.stdout) == (0, f"127.0.0.1:{port} answers\n")
     names.end()
-    assert run("health", "--port", port).returncode == 7
+    assert run("health", "--port", port).returncode == 8
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()

@@ -1,0 +1,1 @@
+"""The command ``mqfast admin``: one file for each noun, and RocketMQ's command names beside them."""
