@@ -6,12 +6,12 @@ writes.
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "source-tree.md"
+_DOCSTRING = re.compile(r'(?:#[^\n]*\n|\s)*[rR]?"""(.*?)"""', re.DOTALL)  # parsing all modules takes seconds
 _HEAD = """# Source tree
 
 Every module with the first sentence of its docstring. [Architecture](architecture.md) describes how the folders work
@@ -23,11 +23,8 @@ together. `docs/source_tree.py` writes this page.
 def first_sentence(path: Path) -> str:
     """Return the first sentence of a module's docstring, without the final stop."""
     text = path.read_text(encoding="utf-8")
-    if path.suffix == ".py":
-        docstring = ast.get_docstring(ast.parse(text)) or ""
-    else:
-        match = re.search(r'^[rR]?"""(.*?)"""', text, re.MULTILINE | re.DOTALL)
-        docstring = match.group(1) if match else ""
+    match = _DOCSTRING.match(text)
+    docstring = match[1] if match else ""
     paragraph = " ".join(docstring.split("\n\n")[0].split())
     return re.split(r"(?<=[.!?])\s", paragraph)[0].rstrip(".")
 

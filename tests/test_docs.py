@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sampling import WHOLE
 
 import mqfast
 from mqfast.cli.arguments import subcommands
@@ -404,6 +405,8 @@ def test_every_page_is_in_the_menu_of_the_site() -> None:
     assert {page for found in menu for page in found if page} == pages
 
 
+@pytest.mark.sampled
+@pytest.mark.skipif(not WHOLE, reason="make docs builds the site before make test in CI")
 def test_the_site_builds_and_a_broken_link_is_an_error(tmp_path: Path) -> None:
     """As ``make docs`` builds it; needs the packages of the extra ``docs``."""
     for package in ("mkdocs", "material", "mkdocstrings"):

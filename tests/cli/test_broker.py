@@ -23,6 +23,7 @@ import psutil
 import pytest
 
 import mqfast
+from mqfast.cli.main import main
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.command import RemotingCommand
 
@@ -267,13 +268,18 @@ def test_settings_of_all_sources_are_printed(tmp_path: Path) -> None:
     assert run("broker", "-p", "-n", "a:1;b:2", "namesrvAddr=c:3").stdout.count("namesrvAddr=a:1;b:2\n") == 1
 
 
-def test_wrong_settings(tmp_path: Path) -> None:
+def test_wrong_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = f"storePathRootDir={tmp_path}/s"
-    typo = run("broker", path, "--strict", "brokerIp1=x", "pullMessageThreadPoolNums=3")
-    assert typo.returncode == 2
-    assert "command line: without effect here: pullMessageThreadPoolNums\n" in typo.stderr
-    assert "found brokerIp1; did you mean brokerIP1" in typo.stderr
-    assert "unknown settings: brokerIp1" in typo.stderr
+
+    def refusal(*arguments: str) -> tuple[int, str]:
+        """The exit code and the errors of a command that ends before it serves."""
+        return int(main(["broker", path, *arguments])), capsys.readouterr().err
+
+    code, text = refusal("--strict", "brokerIp1=x", "pullMessageThreadPoolNums=3")
+    assert code == 2
+    assert "command line: without effect here: pullMessageThreadPoolNums\n" in text
+    assert "found brokerIp1; did you mean brokerIP1" in text
+    assert "unknown settings: brokerIp1" in text
     for setting, says in {
         "listenPort=70000": "listenPort: expected a whole number from 0 to 65535",
         "aclEnable=true": "aclEnable: expected aclFile or rocketmqHome",
@@ -281,8 +287,8 @@ def test_wrong_settings(tmp_path: Path) -> None:
         "tls.server.mode=x": "tls.server.mode: expected disabled, permissive or enforcing",
         "brokerIP1=no such host": "brokerIP1: expected an address or a name with one",
     }.items():
-        done = run("broker", path, "listenPort=0", setting, *SMALL)
-        assert (done.returncode, says in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
+        code, text = refusal("listenPort=0", setting, *SMALL)
+        assert (code, says in text, "Traceback" in text) == (2, True, False), text
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

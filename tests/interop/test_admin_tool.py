@@ -298,6 +298,7 @@ OLDER = {
 }
 
 
+@pytest.mark.sampled(1, lane="make interop")
 @pytest.mark.parametrize("release", ["5.3.3", "4.9.7"])
 def test_older_tools_work(tmp_path: Path, older_clients: Callable[[str], Machine], release: str) -> None:
     machine = older_clients(release)

@@ -25,6 +25,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(1, lane="make interop")
 @pytest.mark.parametrize("release", ["5.5.0", "5.3.3", "4.9.7"])
 def test_every_way_to_consume(names: str, older_clients: Callable[[str], Machine], release: str) -> None:
     machine = older_clients(release)

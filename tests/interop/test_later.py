@@ -31,6 +31,7 @@ SETTINGS = (
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(1, lane="make interop")
 @pytest.mark.parametrize("release", ["5.5.0", "4.9.7"])
 def test_messages_of_java_clients_come_again_or_later(tmp_path: Path, release: str) -> None:
     machine = Machine(release, tmp_path, HERE / "Later.java")

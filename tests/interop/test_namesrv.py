@@ -86,6 +86,7 @@ def test_mqadmin_prints_what_it_prints_on_java(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(1, lane="make interop")
 @pytest.mark.parametrize("release", ["5.5.0", "5.3.3", "4.9.7"])
 def test_producers_and_consumers_work_through_it(
     cluster: Cluster, older_clients: Callable[[str], Machine], release: str
@@ -95,6 +96,7 @@ def test_producers_and_consumers_work_through_it(
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(1, lane="make interop")
 @pytest.mark.parametrize("release", ["5.5.0", "4.9.7"])
 def test_clients_with_binary_headers_work_through_it(
     cluster: Cluster, older_clients: Callable[[str], Machine], release: str

@@ -75,6 +75,7 @@ def consumed(address: str) -> int:
 
 
 @pytest.mark.skipif(not WHOLE, reason="a minute each: make interop")
+@pytest.mark.sampled(1, lane="make interop")
 @pytest.mark.parametrize("release", ["5.5.0", "5.3.3", "4.9.7"])
 def test_a_slave_of_ours_replaces_a_java_master_while_clients_go_on(release: str, tmp_path: Path) -> None:
     java = Machine(release, tmp_path, HERE / "Flow.java")

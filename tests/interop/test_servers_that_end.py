@@ -66,6 +66,7 @@ def clients() -> Iterator[list[Client]]:
         one.end()
 
 
+@pytest.mark.sampled(1, lane="make interop")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_broker_that_ends_and_comes_back(tmp_path: Path, flows: str, clients: list[Client], how: int) -> None:
     with BrokerProcess(tmp_path) as one:

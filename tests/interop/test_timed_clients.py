@@ -24,6 +24,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
+@pytest.mark.sampled(1, lane="make interop")
 @pytest.mark.parametrize("release", ["5.5.0", "5.3.3"])
 def test_any_delay_and_recall(names: str, older_clients: Callable[[str], Machine], release: str) -> None:
     machine = older_clients(release)

@@ -134,6 +134,7 @@ def parked(store: Path) -> int:
     return count
 
 
+@pytest.mark.sampled(1, lane="make interop")
 @pytest.mark.parametrize("ends", ["stop", "kill"])
 def test_java_delivers_what_ours_parked(machine: Machine, tmp_path: Path, ends: str) -> None:
     settings = {"mapped_file_bytes_commit_log": 1 << 20, "mapped_file_bytes_consume_queue": 6000,

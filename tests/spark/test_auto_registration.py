@@ -47,6 +47,8 @@ def installed(target: Path) -> Path:
     return target
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(1, group="programs that start Spark themselves")
 def test_spark_finds_the_format_of_an_installed_package(tmp_path: Path) -> None:
     if shutil.which("java") is None:
         pytest.skip("needs Java 17")

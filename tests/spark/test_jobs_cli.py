@@ -49,6 +49,8 @@ def test_help_and_wrong_arguments(job: str, capsys: pytest.CaptureFixture[str]) 
     assert end.value.code == 2
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(1, group="programs that start Spark themselves")
 def test_a_job_as_a_process(tmp_path: Path) -> None:
     """No register, no session: nothing but the command. Under spark-submit it is the same file."""
     pytest.importorskip("pyarrow")
@@ -161,6 +163,8 @@ def test_the_line_that_a_job_ends_with_is_the_cause(text: str, line: str) -> Non
     assert arguments._exit_code_of(RuntimeError(text)) == (JobExitCode.FAILED, line)
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(1, group="programs that start Spark themselves")
 def test_workers_without_mqfast(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     if shutil.which("java") is None:
@@ -186,6 +190,8 @@ def test_workers_without_mqfast(tmp_path: Path) -> None:
     assert "ModuleNotFoundError: No module named 'mqfast'" in causes[0]
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(1, group="programs that start Spark themselves")
 def test_an_archive_over_spark_connect(tmp_path: Path) -> None:
     """A process of its own: a session is either classic or of Connect."""
     for module in ("pyarrow", "grpc", "grpc_status", "pandas"):

@@ -1,6 +1,6 @@
 """A stream into a broker, and from a broker into Parquet, with kills on the way: ``make broker-kills`` in short.
 
-Each case takes two starts of Spark or one: the suite takes one case a day.
+Each case takes two starts of Spark or one: the suite takes one case a day, of these and of ``test_kills_of_spark.py``.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import broker_kills
 import landing_kills
 
 LOCAL, EXECUTORS = broker_kills.LOCAL, broker_kills.EXECUTORS
-LANE = "make broker-kills"
+LANE = "make spark-kills, make broker-kills"
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(1, lane=LANE)
+@pytest.mark.sampled(1, group="kills under Spark", lane=LANE)
 @pytest.mark.parametrize(
     ("kind", "sink", "master"),
     [

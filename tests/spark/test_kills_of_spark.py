@@ -17,6 +17,8 @@ sys.path.append(str(Path(__file__).resolve().parent))
 import kills
 
 
+@pytest.mark.slow
+@pytest.mark.sampled(1, group="kills under Spark", lane="make spark-kills, make broker-kills")
 def test_killed_tasks_and_drivers_lose_and_repeat_nothing(tmp_path: Path) -> None:
     if shutil.which("java") is None:
         pytest.skip("needs Java 17")

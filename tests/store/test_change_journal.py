@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulation import Sim
 
 from mqfast.errors import StorageError
+from mqfast.sim.simulated_os import Sim
 from mqfast.store.base.os_api import OsApi
 from mqfast.store.meta.metadata import SubscriptionGroupTable, TopicTable
 

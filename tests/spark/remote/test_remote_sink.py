@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sampling import WHOLE
 
 import mqfast
 from mqfast.testing import Broker
@@ -122,19 +123,21 @@ def test_a_batch_of_a_stream_that_is_run_again_stores_nothing_twice(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     pytest.importorskip("pyspark.sql.streaming.datasource")
-    source = make_source(tmp_path / "source", 120)
+    source = make_source(tmp_path / "source", 90)
     checkpoint = tmp_path / "checkpoint"
     run(stream(spark, source), broker, checkpoint)
-    assert numbers(broker) == list(range(120))
-    for kept in (1, 2):  # as a crash leaves it: the rows are written, the note that the batch is done is not
+    assert numbers(broker) == list(range(90))
+    for kept in (
+        (1, 2) if WHOLE else (1,)
+    ):  # as a crash leaves it: the rows are written, the note that the batch is done is not
         last = max(int(file.name) for file in (checkpoint / "commits").iterdir() if file.name.isdigit())
         for file in (checkpoint / "commits").glob(f"*{last}*"):
             file.unlink()
         run(stream(spark, source), broker, checkpoint)
-        assert numbers(broker) == list(range(120)), kept
+        assert numbers(broker) == list(range(90)), kept
     shutil.rmtree(checkpoint)
     run(stream(spark, source), broker, checkpoint)  # a new checkpoint is a new query
-    assert len(numbers(broker)) == 240
+    assert len(numbers(broker)) == 180
 
 
 def test_a_function_of_each_batch_writes_once_under_its_name(
