@@ -26,7 +26,7 @@ from mqfast.errors import FieldError
 from mqfast.remoting.bodies import TopicConfigBody, TopicTableBody, build_tables
 from mqfast.remoting.codes import RequestCode
 
-__all__ = ["BrokerWideClient", "GroupSettings", "QueuePlace"]
+__all__ = ["BrokerWideClient", "GroupSettings", "QueuePlace", "places_of"]
 
 # A queue as the key of a table: an object (fastjson's own form), or the same as a text.
 _KEY_OBJECT: Final = re.compile(rb'\{"brokerName":"([^"\\]*)","queueId":(\d+),"topic":"([^"\\]*)"\}:')
@@ -86,7 +86,8 @@ def _decoded(data: bytes) -> _AllStats:
         raise FieldError("body", "the progress of all groups as JSON", str(error)) from None
 
 
-def _places(data: bytes) -> dict[str, list[QueuePlace]]:
+def places_of(data: bytes) -> dict[str, list[QueuePlace]]:
+    """Return the places of all groups from the body of an answer. Raises: FieldError."""
     names: dict[str, str] = {}  # one text for each topic and broker, not one for each queue
     groups: dict[str, list[QueuePlace]] = {}
     for entry in _decoded(data).consume_stats_list:
@@ -144,7 +145,7 @@ class BrokerWideClient(AsyncAdminClient):
         """Return the place of every group in every queue of a broker."""
         code = RequestCode.GET_BROKER_CONSUME_STATS
         answer = yield from self._call(address, code, {"isOrder": False}, about="progress of all groups")
-        return read_answer(answer, address, _places)
+        return read_answer(answer, address, places_of)
 
     @call
     def queues_at(self, address: str, topic: str) -> RequestSteps[Mapping[MessageQueue, QueueStats]]:

@@ -1,7 +1,7 @@
 """The collector: a task that asks every broker a fixed number of requests in a round, and keeps the result.
 
 A round has four requests for each broker, and a limited sample of topics and groups: the number of requests does not
-grow with topics or groups. Must never take more than a twentieth of the time: a slow round is followed by a longer
+grow with topics or groups. Must never take more than a twentieth of a core: a slow round is followed by a longer
 pause. Numbers of a broker that did not answer are unknown.
 """
 
@@ -21,6 +21,7 @@ from mqfast.console.broker_wide import BrokerWideClient, GroupSettings, QueuePla
 from mqfast.console.history import History
 from mqfast.console.members import Members, MemberState
 from mqfast.console.state import NOT_YET, BrokerState, ClusterState, GroupState, Number, TopicState, Unknown, known
+from mqfast.console.values import clock_text
 from mqfast.errors import MqfastError
 from mqfast.message import DLQ_PREFIX
 from mqfast.remoting.bodies import TopicConfigBody
@@ -33,7 +34,10 @@ _SAMPLE: Final = 16  # topics, topics of dead letters, and groups, that a round 
 _WORST: Final = 8  # groups with the largest lag, that a round asks for exact ages and members
 _STUCK: Final = 3  # groups with the largest lag, whose members a round asks for held messages
 _SLOW_EVERY: Final = 6  # rounds between two reads of the settings of topics and groups
-_BUSY_PART: Final = 20
+_CPU_PAUSES: Final = 19.0  # a pause is so many times the processor time of the round: 5 % of a core
+_BROKER_PAUSES: Final = 3.0  # and so many times the duration, in which brokers work
+_LOST_S: Final = 3600.0
+_REGISTRATION: Final = "registration"
 
 
 class Collector:
@@ -65,6 +69,7 @@ class Collector:
         self._topics: dict[str, Mapping[str, TopicConfigBody]] = {}
         self._groups: dict[str, Mapping[str, GroupSettings]] = {}
         self._next_topic = self._next_letters = self._next_group = ""
+        self._lost: dict[str, float] = {}
         self._requests = 0
         self._log = LogLimit(logging.getLogger("mqfast.console"))
 
@@ -92,10 +97,10 @@ class Collector:
 
     async def _run(self) -> None:
         while True:
-            started = time.monotonic()
+            started, started_cpu = time.monotonic(), time.process_time()
             await self.collect()
-            took = time.monotonic() - started
-            await asyncio.sleep(max(self._interval_s - took, took * (_BUSY_PART - 1), 0.05))
+            took, cpu = time.monotonic() - started, time.process_time() - started_cpu
+            await asyncio.sleep(max(self._interval_s - took, cpu * _CPU_PAUSES, took * _BROKER_PAUSES))
 
     async def collect(self) -> None:
         """Make a round."""
@@ -111,8 +116,11 @@ class Collector:
             state.error = str(error)
         else:
             brokers = clusters.brokers.values()
-            state.brokers = {item.name: BrokerState(item.name, item.cluster, item.addresses) for item in brokers}
+            state.brokers = {
+                broker.name: BrokerState(broker.name, broker.cluster, broker.addresses) for broker in brokers
+            }
             progress = await asyncio.gather(*(self._ask_broker(broker) for broker in state.brokers.values()))
+            self._keep_lost(state, before)
             self._forget_others(state.brokers)
             self._add_topics(state, before)
             self._add_groups(state, before, [places for places in progress if places is not None])
@@ -151,6 +159,19 @@ class Collector:
             self._log.warning(f"{broker.name} {subject}", "broker %s, %s: %s", broker.name, subject, error)
             return None
 
+    def _keep_lost(self, state: ClusterState, before: ClusterState) -> None:
+        """Keep brokers that the name servers no longer list, for an hour, with an error."""
+        for name in state.brokers:
+            self._lost.pop(name, None)
+        for name, broker in before.brokers.items():
+            if name in state.brokers:
+                continue
+            since_s = self._lost.setdefault(name, state.at_s)
+            if state.at_s - since_s < _LOST_S:
+                text = f"the name servers do not list the broker since {clock_text(since_s)} UTC"
+                lost = BrokerState(name, broker.cluster, broker.addresses, Unknown(text), {_REGISTRATION: text})
+                state.brokers[name] = lost
+
     def _forget_others(self, brokers: Mapping[str, BrokerState]) -> None:
         for table in (self._topics, self._groups):
             for name in [name for name in table if name not in brokers]:
@@ -179,7 +200,10 @@ class Collector:
         for places_of in progress:
             for name, places in places_of.items():
                 state.groups.setdefault(name, GroupState(name)).places.extend(places)
-        silent = {name: item.errors["progress"] for name, item in state.brokers.items() if "progress" in item.errors}
+        silent = {}
+        for name, broker in state.brokers.items():
+            if error := broker.errors.get("progress") or broker.errors.get(_REGISTRATION):
+                silent[name] = error
         ends: dict[str, dict[tuple[str, int], int]] = {}
         for group in state.groups.values():
             self._measure(group, before, state, silent)
@@ -197,8 +221,12 @@ class Collector:
         old = before.groups.get(group.name)
         if old is not None:
             group.members, group.members_s = old.members, old.members_s
-        if silent:
-            group.lag = group.age_s = group.rate = Unknown("; ".join(silent.values()))
+        group.brokers = {place.broker for place in group.places}
+        if old is not None:
+            group.brokers |= old.brokers & silent.keys()
+        causes = [error for name, error in silent.items() if old is None or name in group.brokers]
+        if causes:
+            group.lag = group.age_s = group.rate = Unknown("; ".join(causes))
             return
         group.lag = sum(place.behind for place in group.places)
         group.age_s, group.age_is_least = self._ages.of(
@@ -250,6 +278,9 @@ class Collector:
         count = 0
         for name in topic.settings:
             broker = state.brokers[name]
+            if _REGISTRATION in broker.errors:
+                topic.messages = topic.rate = Unknown(broker.errors[_REGISTRATION])
+                return
             stats = await self._asked(broker, "queues", self._admin.queues_at(broker.address, topic.name))
             if stats is None:
                 topic.messages = Unknown(broker.errors["queues"])
@@ -265,6 +296,8 @@ class Collector:
         """Read the members of a group from all brokers."""
         members = {}
         for broker in state.brokers.values():
+            if _REGISTRATION in broker.errors:
+                continue
             body = await self._asked(broker, "members", self._admin.members_of(broker.address, group.name))
             if body is None:
                 group.members = Unknown(broker.errors["members"])

@@ -113,6 +113,7 @@ class GroupState:
     rate: Number = NOT_YET
     members: Mapping[str, ConnectionsBody] | Unknown = NOT_YET
     members_s: float = 0.0
+    brokers: set[str] = field(default_factory=set)
 
     @property
     def topics(self) -> list[str]:

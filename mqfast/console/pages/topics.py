@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from mqfast.client.admin.checks import nearest
@@ -26,9 +27,14 @@ _SORTS = ("lag", "name", "rate")
 
 def is_own(name: str, state: ClusterState) -> bool:
     """Return whether a topic belongs to users: no topic of RocketMQ itself, of retries or of dead letters."""
-    if name.startswith((RETRY_PREFIX, DLQ_PREFIX)) or is_system_topic(name) or name in state.brokers:
+    if not _is_users(name) or name in state.brokers:
         return False
     return not any(name in (entry.cluster, f"{entry.cluster}_REPLY_TOPIC") for entry in state.brokers.values())
+
+
+@lru_cache(maxsize=1 << 16)
+def _is_users(name: str) -> bool:
+    return not name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and not is_system_topic(name)
 
 
 async def topics(console: Console, wanted: Mapping[str, str]) -> Page:

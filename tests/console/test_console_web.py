@@ -1,0 +1,223 @@
+"""The console over HTTP: login, forms, headers, JSON of every page, read-only, unknown numbers, one file for a ticket.
+
+Room: tests of the console.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from console_cluster import LETTERS, TOKEN, Console, commit, console, seeded
+from running import BrokerProcess
+from waiting import until
+
+from mqfast.cli.main import main
+from mqfast.testing import Broker
+
+pytest.importorskip("starlette", reason="the extra mqfast[console] is not installed")
+pytest.importorskip("uvicorn", reason="the extra mqfast[console] is not installed")
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *arguments: Any) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_NoRedirect)
+
+
+def ask(url: str, *, form: dict[str, Any] | None = None, **headers: str) -> tuple[int, str, dict[str, str]]:
+    """One request. Returns: status, text, headers."""
+    data = None if form is None else urllib.parse.urlencode(form, doseq=True).encode()
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    try:
+        with _OPENER.open(urllib.request.Request(url, data, named), timeout=30) as answer:
+            return answer.status, answer.read().decode(), dict(answer.headers.items())
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode(), dict(error.headers.items())
+
+
+BEARER = {"Authorization": f"Bearer {TOKEN}", "Accept": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with seeded(tmp_path_factory.mktemp("console")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def served(cluster: BrokerProcess) -> Iterator[Console]:
+    with console(cluster.namesrv, "--allow-changes") as running:
+        until(lambda: data(running, "/groups")["total"] == 3, "a round")
+        yield running
+
+
+def data(served: Console, path: str) -> Any:
+    status, text, _ = ask(served.url + path, **BEARER)
+    assert status == 200, text
+    return json.loads(text)["data"]
+
+
+def cookie_of(served: Console) -> str:
+    status, _, headers = ask(f"{served.url}/login", form={"token": TOKEN, "next": "/groups"})
+    assert (status, headers["location"]) == (303, "/groups")
+    assert "HttpOnly" in headers["set-cookie"]
+    assert "SameSite=strict" in headers["set-cookie"]
+    return headers["set-cookie"].partition(";")[0]
+
+
+def secret_of(served: Console, cookie: str) -> str:
+    found = re.search(r'name="form_secret" value="([^"]+)"', ask(f"{served.url}/", Cookie=cookie)[1])
+    assert found
+    return found[1]
+
+
+def test_nothing_is_shown_without_a_login(served: Console) -> None:
+    for path in ("/", "/groups", "/topics/orders", "/dlq/audit/export"):
+        status, text, headers = ask(served.url + path)
+        assert (status, text) == (303, "")
+        assert headers["location"].startswith("/login?next=")
+    assert ask(f"{served.url}/groups", Accept="application/json")[0] == 401
+    assert ask(f"{served.url}/groups", Accept="application/json", Authorization="Bearer wrong")[0] == 401
+    assert ask(f"{served.url}/login", form={"token": "wrong"})[0] == 403
+
+
+@pytest.mark.parametrize("path", ["//evil.example", "https://evil.example/", "/\\evil.example", "javascript:alert(1)"])
+def test_a_login_leads_nowhere_else(served: Console, path: str) -> None:
+    assert ask(f"{served.url}/login", form={"token": TOKEN, "next": path})[2]["location"] == "/"
+
+
+def test_scripts_and_styles_of_a_page_come_from_the_console_only(served: Console) -> None:
+    _, text, headers = ask(f"{served.url}/groups/billing", Cookie=cookie_of(served))
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert re.findall(r"<script(?! src=)|\sstyle=|<style|\son\w+=", text) == []
+    assert re.findall(r'(?:src|href)="https?:', text) == []
+
+
+def test_every_page_is_json_under_the_same_path(served: Console) -> None:
+    now = data(served, "/")
+    assert (now["brokers"], now["groups"]) == (1, 3)
+    (billing,) = (row for row in data(served, "/groups")["groups"] if row["name"] == "billing")
+    assert (billing["lag"], billing["topics"]) == (46, ["orders"])
+    assert data(served, "/groups/billing")["queues"][0]["committed"] == 2
+    orders = data(served, "/topics/orders")
+    assert (orders["messages"], len(orders["queue_rows"]), orders["groups"]) == (60, 4, ["audit", "billing"])
+    (found,) = data(served, "/messages?topic=orders&q=order-7")["messages"]
+    assert (found["keys"], json.loads(found["body"])["order"]) == (["order-7"], 7)
+    life = data(served, f"/messages/orders/{found['offset_msg_id']}")
+    assert [event["kind"] for event in life["life"]][:2] == ["born", "put"]
+    letters = data(served, "/dlq/audit")["letters"]
+    assert ([row["origin"] for row in letters]) == ["orders"] * LETTERS
+    (broker,) = data(served, "/brokers")["brokers"]
+    assert data(served, f"/brokers/{broker['name']}")["settings"]["brokerName"] == broker["name"]
+    assert data(served, "/clients?group=billing")["members"] == []
+    assert {band["group"] for band in data(served, "/flow")["bands"]} == {"audit", "billing", "mailing"}
+    assert data(served, "/delayed")["waiting"] == 0
+    lines = ask(f"{served.url}/dlq/audit/export", **BEARER)[1].splitlines()
+    assert [json.loads(line)["topic"] for line in lines] == ["%DLQ%audit"] * LETTERS
+
+
+def test_an_unknown_name_is_404_with_the_nearest_and_a_wrong_field_400(served: Console) -> None:
+    status, text, _ = ask(f"{served.url}/groups/biling", **BEARER)
+    assert (status, "'billing'" in text) == (404, True)
+    assert ask(f"{served.url}/topics/ordes", **BEARER)[0] == 404
+    assert ask(f"{served.url}/groups?page=x", **BEARER)[0] == 400
+    assert ask(f"{served.url}/messages?topic=orders&begin=soon", **BEARER)[0] == 400
+    status, text, _ = ask(f"{served.url}/topics/%3Cscript%3Ealert(1)%3C%2Fscript%3E", Cookie=cookie_of(served))
+    assert (status, "<script>alert" in text) == (404, False)
+
+
+def test_a_change_needs_the_secret_of_the_form_and_the_typed_name(served: Console) -> None:
+    cookie = cookie_of(served)
+    secret, url = secret_of(served, cookie), f"{served.url}/topics/mails/send"
+    form = {"confirm": "mails", "body": "hello", "key": "web-1"}
+    assert ask(url, form=form, Cookie=cookie)[0] == 403
+    assert ask(url, form={**form, "form_secret": secret}, Cookie=cookie, Origin="https://evil.example")[0] == 403
+    status, text, _ = ask(url, form={**form, "form_secret": secret, "confirm": "mail"}, Cookie=cookie)
+    assert (status, "nothing was changed" in text) == (400, True)
+    assert data(served, "/messages?topic=mails&q=web-1")["messages"] == []
+    status, text, _ = ask(url, form={**form, "form_secret": secret}, Cookie=cookie, Origin=served.url)
+    assert (status, "SEND_OK" in text) == (200, True)
+    assert len(data(served, "/messages?topic=mails&q=web-1")["messages"]) == 1
+
+
+def test_each_letter_of_a_resend_has_its_own_outcome(served: Console) -> None:
+    letter = data(served, "/dlq/audit")["letters"][0]
+    form = {"confirm": "audit", "letter": [letter["offset_msg_id"], "7F00000100002A9F0000000000FFFFFF"]}
+    status, text, _ = ask(f"{served.url}/dlq/audit/resend", form=form, **BEARER)
+    assert status == 200
+    sent, failed = json.loads(text)["data"]["rows"]
+    assert (sent["topic"], sent["error"]) == ("orders", None)
+    assert failed["error"] == "no dead letter has this id"
+
+
+def test_a_reset_is_read_back(served: Console) -> None:
+    form = {"confirm": "mailing", "topic": "mails", "to": "earliest"}
+    status, text, _ = ask(f"{served.url}/groups/mailing/reset", form=form, **BEARER)
+    assert status == 200, text
+    assert [row["stored"] for row in json.loads(text)["data"]["rows"]] == [0, 0]
+
+
+def test_a_console_is_read_only_unless_told_otherwise(cluster: BrokerProcess) -> None:
+    with console(cluster.namesrv) as served:
+        form = {"confirm": "mailing", "topic": "mails", "to": "earliest"}
+        until(lambda: data(served, "/groups")["total"] == 3, "a round")
+        for path, more in (("/groups/mailing/reset", form), ("/topics/mails/send", {"confirm": "mails"})):
+            status, text, _ = ask(served.url + path, form=more, **BEARER)
+            assert (status, "read-only" in text) == (403, True)
+
+
+def test_a_snapshot_is_one_file_without_scripts(cluster: BrokerProcess, tmp_path: Path) -> None:
+    path = tmp_path / "out.html"
+    assert main(["console", "-n", cluster.namesrv, "--snapshot", str(path)]) == 0
+    text = path.read_text(encoding="utf-8")
+    assert "billing" in text
+    assert re.findall(r"<script|<form|<link", text) == []
+
+
+def test_what_a_dead_broker_does_not_tell_is_unknown_and_not_zero() -> None:
+    with Broker(topics=["orders"], groups=["billing"]) as cluster, console(cluster.namesrv_addr) as served:
+        commit(next(iter(cluster.addresses.values())), "billing", "orders", 0, 0)
+        until(lambda: data(served, "/")["brokers"] == 1, "a round")
+        (broker,) = data(served, "/brokers")["brokers"]
+        assert broker["disk"] >= 0
+        assert data(served, "/groups/billing")["lag"] == 0
+        cluster.kill()
+        until(lambda: "unknown" in str(data(served, "/brokers")["brokers"][0]["in"]), "a round without the broker")
+        (row,) = (row for row in data(served, "/groups")["groups"] if row["name"] == "billing")
+        assert "do not list the broker" in row["lag"]["unknown"]
+        assert any(broker["name"] in finding["text"] for finding in data(served, "/")["findings"])
+        assert 'class="unknown"' in ask(f"{served.url}/groups", Cookie=cookie_of(served))[1]
+
+
+def test_a_dead_name_server_is_said_and_the_last_numbers_stay(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as cluster, console(cluster.namesrv) as served:
+        until(lambda: data(served, "/")["brokers"] == 1, "a round")
+        cluster.end(9)
+        until(lambda: "did not answer" in str(data(served, "/")["findings"]), "a round without the name server")
+        assert data(served, "/")["brokers"] == 1
+
+
+def test_ten_failed_logins_close_the_door_for_a_minute(cluster: BrokerProcess) -> None:
+    with console(cluster.namesrv) as served:
+        answers = [ask(f"{served.url}/login", form={"token": f"wrong-{number}"})[0] for number in range(11)]
+        assert answers == [403] * 10 + [429]
+        assert ask(f"{served.url}/login", form={"token": TOKEN})[0] == 429
+
+
+def test_a_short_token_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("MQFAST_CONSOLE_TOKEN", "short")
+    assert main(["console", "-n", "127.0.0.1:1"]) == 2
+    assert "MQFAST_CONSOLE_TOKEN: expected at least 16 characters, found 5" in capsys.readouterr().err
