@@ -87,7 +87,7 @@ class Endpoint:
         self.settings = settings
         self.clock = clock or time.monotonic
         self.log = LogLimit(logger or logging.getLogger("mqfast.remoting"), clock=clock)
-        self.channels: set[Channel] = set()
+        self.channels: dict[Channel, None] = {}  # in order of their connection
         self.buffered_bytes = 0
         self._on_closed = on_closed
         self._sweeper: asyncio.TimerHandle | None = None
@@ -107,7 +107,7 @@ class Endpoint:
 
     def closed(self, channel: Channel) -> None:
         """Remove a closed channel."""
-        self.channels.discard(channel)
+        self.channels.pop(channel, None)
         if self._on_closed is not None:
             self._on_closed(channel)
 
@@ -211,7 +211,7 @@ class Channel(asyncio.Protocol):
             self.is_closed = True
             tcp.abort()
             return
-        self._endpoint.channels.add(self)
+        self._endpoint.channels[self] = None
         tcp.set_write_buffer_limits(settings.write_high_bytes, settings.write_low_bytes)
         if not self._server_side and self._context is not None:
             self._tls = TlsStream(self._context, server_side=False, host=self._host)

@@ -121,6 +121,7 @@ typedef struct {
     int64_t first, last;
     uint32_t kinds;
     int32_t per_call, image_count, image_room;
+    int32_t only_mode; /* of images; -1: drawn */
     uint64_t seed;
     char *target;
     image *images;
@@ -402,6 +403,7 @@ static void take_images(sim *s) {
         char path[PATH_BYTES];
         uint64_t seed = s->seed * 0x100000001B3u + (uint64_t)s->calls * 31 + (uint64_t)j;
         int mode = modes[mix(&seed) % 8];
+        if (s->only_mode >= 0) mode = s->only_mode;
         if (s->image_count == s->image_room) {
             s->image_room = s->image_room ? s->image_room * 2 : 256;
             s->images = checked(realloc(s->images, (size_t)s->image_room * sizeof(image)));
@@ -734,6 +736,7 @@ sim *sim_new(mq_os *table, const char *root, int64_t start_ms, int real_clocks) 
     s->fault_kind = -1;
     s->now_us = start_ms * 1000;
     s->tick_us = 1000;
+    s->only_mode = -1;
     s->mono_ns = 1000000000;
     s->real_clocks = real_clocks;
     *table = (mq_os){sim_open,
@@ -798,6 +801,9 @@ void sim_images(sim *s, int64_t first, int64_t last, uint32_t kinds, int per_cal
     s->target = checked(strdup(target));
     s->first = first, s->last = last, s->kinds = kinds, s->per_call = per_call, s->seed = seed;
 }
+
+/* Let all images have one mode; -1: each draws its own. */
+void sim_only_mode(sim *s, int mode) { s->only_mode = mode; }
 
 /* The images of this very moment, as if a call came. */
 void sim_take(sim *s) {

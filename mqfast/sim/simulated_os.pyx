@@ -20,6 +20,7 @@ cdef extern from *:
     void *sim_new(mq_os *table, const char *root, int64_t start_ms, int real_clocks);
     void sim_free(void *s);
     void sim_images(void *s, int64_t first, int64_t last, uint32_t kinds, int per_call, uint64_t seed, const char *to);
+    void sim_only_mode(void *s, int mode);
     void sim_take(void *s);
     void sim_image(void *s, const char *path, int mode, uint64_t seed);
     int sim_image_count(const void *s);
@@ -46,6 +47,7 @@ cdef extern from *:
     void *sim_new(mq_os *table, const char *root, int64_t start_ms, int real_clocks)
     void sim_free(void *s)
     void sim_images(void *s, int64_t first, int64_t last, uint32_t kinds, int per_call, uint64_t seed, const char *to)
+    void sim_only_mode(void *s, int mode)
     void sim_take(void *s)
     void sim_image(void *s, const char *path, int mode, uint64_t seed)
     int sim_image_count(const void *s)
@@ -112,6 +114,11 @@ cdef class Sim:
     def images(self, target, *, first, last, per_call, seed, kinds=(1 << 26) - 1):
         """Make ``per_call`` images in ``target`` before every call with ``first <= number < last``."""
         sim_images(self._sim, first, last, kinds, per_call, seed, os.fsencode(target))
+
+    def image_at(self, target, int64_t call, int mode, uint64_t seed):
+        """Make one image in ``target``/0 in front of a call."""
+        sim_only_mode(self._sim, mode)
+        sim_images(self._sim, call, call + 1, 0xFFFFFFFF, 1, seed, os.fsencode(target))
 
     def taken(self):
         """Return the images so far; number n is the directory ``target``/n."""

@@ -74,8 +74,8 @@ class Registration:
         self._ha_address: Final = ha_address
         self._limit = LogLimit(_log, 60.0)
         self._servers: dict[str, _NameServer] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._returning: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in order of their start
+        self._returning: dict[asyncio.Task[None], None] = {}
         self.registration_version = 0
         self.state_version = 0
         self.is_silent = False
@@ -102,7 +102,7 @@ class Registration:
             return
         self.registration_version += 1
         named = self._config.name_servers
-        for removed in (self.registered.keys() | self._servers.keys()) - set(named):  # no longer in the settings
+        for removed in sorted((self.registered.keys() | self._servers.keys()) - set(named)):  # no longer in the settings
             self.registered.pop(removed, None)
             self._servers.pop(removed, None)
         changed = None if topics is None else dict.fromkeys(topics)
@@ -308,7 +308,7 @@ class Registration:
         self.registered.clear()
 
 
-def _begin(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+def _begin(tasks: dict[asyncio.Task[None], None], work: Coroutine[Any, Any, None]) -> None:
     task = asyncio.ensure_future(work)
-    tasks.add(task)
-    task.add_done_callback(tasks.discard)
+    tasks[task] = None
+    task.add_done_callback(lambda done: tasks.pop(done, None))

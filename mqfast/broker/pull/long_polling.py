@@ -94,7 +94,7 @@ class LongPolling:
         self._watched: dict[Queue, int] = {}
         self._fresh: dict[Queue, None] = {}
         self._passes: dict[Queue, bool] = {}  # queues being checked now; True: check once more
-        self._channels: dict[Channel, set[HeldPull]] = {}
+        self._channels: dict[Channel, dict[HeldPull, None]] = {}
         self._due: list[tuple[float, int, HeldPull]] = []
         self._numbers = itertools.count()
         self._count = 0
@@ -130,7 +130,7 @@ class LongPolling:
         due_s = self._now_s() + min(max(suspend_ms, 0), SUSPEND_MS_MAX) / 1000
         request.was_held = True
         held = HeldPull(channel, queue, offset, wanted, due_s, partial(serve_again, channel, request))
-        self._channels.setdefault(channel, set()).add(held)
+        self._channels.setdefault(channel, {})[held] = None
         self._count += 1
         self._note_due(held, due_s)
         self._enter(held)
@@ -305,7 +305,7 @@ class LongPolling:
             return
         self._count -= 1
         of_channel = self._channels[held.channel]
-        of_channel.discard(held)
+        of_channel.pop(held, None)
         if not of_channel:
             del self._channels[held.channel]
 

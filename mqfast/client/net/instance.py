@@ -107,7 +107,7 @@ class ClientInstance:
         self.requests = BrokerRequests()
         self._producers: dict[str, list[InstanceClient]] = {}
         self._consumers: dict[str, InstanceClient] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in order of their start
         self._users = 0
         self._heartbeat_lock = asyncio.Lock()
         self._heartbeat_asked = False
@@ -252,8 +252,8 @@ class ClientInstance:
     def spawn(self, work: Any, name: str) -> asyncio.Task[None]:
         """Start a task that ends with the instance at the latest."""
         task: asyncio.Task[None] = self.loop.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
         return task
 
     # -- fields of every request --------------------------------------------------------------------------------------
@@ -378,7 +378,7 @@ class ClientInstance:
         for outcome in await asyncio.gather(
             *(
                 self.driver.request(Request(address, RequestCode.UNREGISTER_CLIENT, fields, timeout_s=1.0))
-                for address in heard
+                for address in sorted(heard)
             ),
             return_exceptions=True,
         ):

@@ -121,6 +121,13 @@ class FlushService:
         self._log.flush_pages(0 if thorough else self._least_pages())
         self._see_flushed()
 
+    def step_log(self) -> None:
+        """Flush the whole log once, and notify all waiters. Raises: FlushError."""
+        try:
+            self.flush_log(thorough=True)
+        finally:
+            self.waiters.notify()
+
     def flush_queues(self, *, by_clock: bool = False) -> None:
         """Make queue units durable, then advance the checkpoint, which never claims more than a sync covered.
 

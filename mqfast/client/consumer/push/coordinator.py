@@ -74,7 +74,7 @@ class Coordinator:
         self._settings: Final = state.settings
         self._group: Final = state.group
         self.locks: Final = Locks(state, instance, self._locks_lost)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in order of their start
         self._rebalancing: Final = asyncio.Lock()
         self._rebalance_requested = False
         self._limited: Final = LogLimit(_log)
@@ -153,8 +153,8 @@ class Coordinator:
             await self.locks.unlock(self._state.assigned)
 
     def _keep(self, task: asyncio.Task[None]) -> asyncio.Task[None]:
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
         return task
 
     # --- topics ---
@@ -204,7 +204,7 @@ class Coordinator:
         while self._state.missing and not self._state.is_closing:
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, longest_s)
-            for topic in list(self._state.missing):
+            for topic in sorted(self._state.missing):
                 with contextlib.suppress(ClientError):
                     if await self._find_topic(topic):
                         await self._instance.heartbeat()  # the topic may be on brokers without a heartbeat so far

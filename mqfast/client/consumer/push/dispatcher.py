@@ -92,7 +92,7 @@ class Dispatcher:
         self._hooks: Final = hooks
         self._clock = clock or time.monotonic
         self.loop: Final = instance.loop
-        self._sending_back: set[asyncio.Task[None]] = set()
+        self._sending_back: dict[asyncio.Task[None], None] = {}  # in order of their start
         self._gate = asyncio.Semaphore(GIVE_BACK_AT_ONCE)
         self._logged: set[tuple[str, str, str]] = set()
         self._lock = Guard()
@@ -347,8 +347,8 @@ class Dispatcher:
             work.close()
             return
         task: asyncio.Task[None] = self.loop.create_task(work, name="mqfast give back")
-        self._sending_back.add(task)
-        task.add_done_callback(self._sending_back.discard)
+        self._sending_back[task] = None
+        task.add_done_callback(lambda done: self._sending_back.pop(done, None))
 
     def _drop_broadcast(self, message: Delivery) -> None:
         _log.warning(

@@ -1,0 +1,141 @@
+"""The history of a run: a hash of all events, the last events of each machine, sends and deliveries.
+
+The hash has times, machines and sizes, but no contents: contents have process ids. Two runs of a seed have one hash.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from mqfast.sim.process import PROCESS, Process
+
+if TYPE_CHECKING:
+    from mqfast.sim.loop import SimLoop
+
+__all__ = ["Broken", "Delivery", "History", "Place", "Sent"]
+
+_KEPT: Final = 60
+
+
+class Broken(AssertionError):
+    """A promise does not hold. ``name``: of the invariant."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(f"{name}: {text}")
+        self.name = name
+
+
+class Place(NamedTuple):
+    """Where a message was stored: broker name, topic, queue, queue offset."""
+
+    broker: str
+    topic: str
+    queue_id: int
+    offset: int
+
+
+class Sent(NamedTuple):
+    """A send with its answer. ``is_promised``: the answer was SEND_OK."""
+
+    at_s: float
+    topic: str
+    body: bytes
+    place: Place
+    is_promised: bool
+
+
+class Delivery(NamedTuple):
+    """A message given to a handler."""
+
+    at_s: float
+    group: str
+    member: str
+    topic: str
+    queue_id: int
+    offset: int
+    body: bytes
+
+
+class History(logging.Handler):
+    """All that happened.
+
+    Attributes: ``attempts``: bodies that a producer tried to send, by topic; ``sent``: answered sends; ``deliveries``:
+    of handlers that returned success; ``begun``, ``ended``: of all handlers; ``hash``: of all events.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.loop: SimLoop | None = None
+        self.attempts: Final[dict[str, set[bytes]]] = {}
+        self.withdrawn: Final[set[bytes]] = set()
+        self.sent: Final[list[Sent]] = []
+        self.deliveries: Final[list[Delivery]] = []
+        self.begun: Final[list[Delivery]] = []
+        self.ended: Final[list[Delivery]] = []
+        self.hash = 0
+        self.events = 0
+        self._last: Final[dict[str, deque[str]]] = {}
+        self._trace: list[str] | None = None
+
+    @property
+    def now_s(self) -> float:
+        """Return the virtual time."""
+        return 0.0 if self.loop is None else self.loop.now_s
+
+    def trace(self) -> list[str]:
+        """Keep all events from now on. Returns: the list that grows."""
+        self._trace = []
+        return self._trace
+
+    def note(self, process: Process | None, kind: str, text: str) -> None:
+        """Note an event."""
+        name = "-" if process is None else process.name
+        line = f"{self.now_s:.6f} {name} {kind} {text}"
+        self.hash = zlib.crc32(line.encode(), self.hash)
+        self.events += 1
+        if self._trace is not None:
+            self._trace.append(line)
+        if kind != "data":
+            self._keep(name, f"{self.now_s:10.3f} {kind} {text}")
+
+    def _keep(self, name: str, line: str) -> None:
+        lines = self._last.get(name)
+        if lines is None:
+            lines = self._last[name] = deque(maxlen=_KEPT)
+        lines.append(line)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a line of the product's log with its machine; the hash leaves it out."""
+        process = PROCESS.get()
+        if process is not None:
+            text = record.getMessage()
+            self._keep(process.name, f"{self.now_s:10.3f} log {text}")
+            if record.exc_info and record.exc_info[1] is not None:
+                self._keep(process.name, f"{self.now_s:10.3f} log {record.exc_info[1]!r}")
+
+    def last(self, count: int = 12) -> str:
+        """Return the last events of each machine as text."""
+        parts = []
+        for name, lines in sorted(self._last.items()):
+            parts.append(f"-- {name}")
+            parts += [f"   {line}" for line in list(lines)[-count:]]
+        return "\n".join(parts)
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def attempt(self, topic: str, body: bytes) -> None:
+        """Note that a producer begins to send a message."""
+        self.attempts.setdefault(topic, set()).add(body)
+
+    def answered(self, topic: str, body: bytes, place: Place, is_promised: bool) -> None:
+        """Note the answer of a send."""
+        self.sent.append(Sent(self.now_s, topic, body, place, is_promised))
+        self.note(PROCESS.get(), "sent", f"{place} {is_promised}")
+
+    @property
+    def promised(self) -> list[Sent]:
+        """Return the sends with the answer SEND_OK."""
+        return [sent for sent in self.sent if sent.is_promised]

@@ -1,0 +1,216 @@
+"""The promises of the product, checked during a run and at its end.
+
+A check reads stores directly, and judges answers of sends and deliveries in the history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from mqfast.errors import MqfastError
+from mqfast.sim.history import Broken, Place
+from mqfast.sim.threads import in_process
+
+if TYPE_CHECKING:
+    from mqfast.sim.cluster import Cluster
+    from mqfast.sim.servers import BrokerServer
+    from mqfast.store.message_store import MessageStore
+
+__all__ = ["Invariants"]
+
+_PIECE: Final = 1 << 20
+
+
+class Invariants:
+    """All checks of a cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster: Final = cluster
+        self._own: Final[list[tuple[str, Callable[[], object]]]] = []
+        self._leaders: Final[dict[tuple[str, int], str]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self.broken: Broken | None = None
+
+    def add(self, name: str, check: Callable[[], object]) -> None:
+        """Add an invariant of the user."""
+        self._own.append((name, check))
+
+    def start(self, interval_s: float) -> None:
+        """Check during the run, in intervals of virtual time."""
+        if self._task is None:
+            self._task = self._cluster.loop.create_task(self._sample(interval_s))
+
+    async def _sample(self, interval_s: float) -> None:
+        while True:
+            try:
+                self._check_leaders()
+                self._check_own()
+                if self._cluster.loop.errors:
+                    raise Broken("no unhandled exception", self._cluster.loop.errors[0])
+            except Broken as broken:
+                self.broken = broken
+                self._cluster.stop()
+                return
+            await asyncio.sleep(interval_s)
+
+    def _check_own(self) -> None:
+        for name, check in self._own:
+            try:
+                result = check()
+            except Broken:
+                raise
+            except Exception as error:
+                raise Broken(name, f"{type(error).__name__}: {error}") from error
+            if result is False or isinstance(result, str):
+                raise Broken(name, result or "it does not hold")
+
+    # -- leaders -------------------------------------------------------------------------------------------------------
+
+    def _check_leaders(self) -> None:
+        """Check that one broker of a name takes messages, and that an epoch has one leader."""
+        taking: dict[str, str] = {}
+        for broker in self._cluster.brokers_of():
+            process, failover = broker.process, broker.failover
+            if process is None or failover is None or not in_process(process, failover.right.is_valid):
+                continue
+            name = broker.broker_name
+            if name in taking:
+                raise Broken("one leader", f"{taking[name]} and {broker.name} take messages at the same time")
+            taking[name] = broker.name
+            epoch = name, failover.right.epoch
+            if self._leaders.setdefault(epoch, broker.name) != broker.name:
+                raise Broken("one leader", f"epoch {epoch[1]} has {self._leaders[epoch]} and {broker.name}")
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def leader(self, broker_name: str) -> BrokerServer | None:
+        """Return the broker of a name that takes messages."""
+        for broker in self._cluster.brokers_of(broker_name):
+            process = broker.process
+            if process is not None and in_process(process, lambda broker=broker: broker.takes_messages):
+                return broker
+        return None
+
+    def _names(self) -> list[str]:
+        return list(dict.fromkeys(broker.broker_name for broker in self._cluster.brokers_of()))
+
+    def is_unwell(self) -> str | None:
+        """Return what is not yet as it will be; None for a cluster that is well."""
+        if self.broken is not None:
+            raise self.broken
+        for name in self._names():
+            leader = self.leader(name)
+            if leader is None or leader.store is None:
+                return f"no broker of {name} takes messages"
+            end = leader.store.engine.raw.end
+            for broker in self._cluster.brokers_of(name):
+                if broker.store is None or broker.broker is None:
+                    return f"{broker.name} does not run: {broker.last_error!r}"
+                if broker.store.engine.raw.end != end:
+                    return f"{broker.name} has the log up to {broker.store.engine.raw.end}, {leader.name} up to {end}"
+        return self._undelivered()
+
+    def _undelivered(self) -> str | None:
+        history = self._cluster.history
+        for group, topic in dict.fromkeys((group, topic) for group, topic, _ in self._cluster.groups):
+            got = {delivery.body for delivery in history.deliveries if (delivery.group, delivery.topic) == (group, topic)}
+            for sent in history.promised:
+                if sent.topic == topic and sent.body not in got:
+                    return f"group {group} has not got {sent.body!r} of {sent.place}"
+        return None
+
+    def check_all(self) -> None:
+        """Check everything. Raises: Broken."""
+        self._check_leaders()
+        self._check_own()
+        for name in self._names():
+            leader = self.leader(name)
+            assert leader is not None
+            assert leader.store is not None
+            self._check_logs(leader, leader.store)
+            for broker in self._cluster.brokers_of(name):
+                assert broker.store is not None
+                self._check_messages(broker, broker.store)
+            self._check_offsets(leader)
+        for delivery in self._cluster.history.begun:
+            if delivery.body not in self._cluster.history.attempts.get(delivery.topic, ()):
+                raise Broken("nothing invented", f"{delivery} was never sent")
+
+    def _check_logs(self, leader: BrokerServer, store: MessageStore) -> None:
+        """Check that all brokers of the name have one log."""
+        for broker in self._cluster.brokers_of(leader.broker_name):
+            if broker is leader:
+                continue
+            assert broker.store is not None
+            first = max(0, store.engine.raw.min_offset, broker.store.engine.raw.min_offset)
+            end = min(store.engine.raw.end, broker.store.engine.raw.end)
+            while first < end:
+                size = min(_PIECE, end - first)
+                mine, theirs = _bytes(store, first, size), _bytes(broker.store, first, size)
+                common = min(len(mine), len(theirs))
+                if mine[:common] != theirs[:common]:
+                    at = first + next(i for i in range(common) if mine[i] != theirs[i])
+                    raise Broken("one log", f"{leader.name} and {broker.name} differ at {at}")
+                first += max(1, common)
+
+    def _check_messages(self, broker: BrokerServer, store: MessageStore) -> None:
+        """Check queues: no hole, nothing invented, and every promised message at its place."""
+        history = self._cluster.history
+        stored: dict[Place, bytes] = {}
+        for topic, bodies in history.attempts.items():
+            for queue_id in store.queue_ids(topic):
+                at = store.min_offset(topic, queue_id)
+                end = store.max_offset(topic, queue_id)
+                while at < end:
+                    try:
+                        result = store.get(topic, queue_id, at, 256)
+                    except MqfastError as error:
+                        raise Broken("queues are whole", f"{broker.name} {topic}/{queue_id} at {at}: {error}") from error
+                    messages = list(result)
+                    if not messages:
+                        raise Broken("queues are whole", f"{broker.name} {topic}/{queue_id}: nothing at {at} of {end}")
+                    for message in messages:
+                        body = bytes(message.body)
+                        if message.queue_offset != at:
+                            raise Broken(
+                                "queues are whole",
+                                f"{broker.name} {topic}/{queue_id}: expected offset {at}, found {message.queue_offset}",
+                            )
+                        if body not in bodies:
+                            raise Broken("nothing invented", f"{broker.name} {topic}/{queue_id}/{at}: {body!r}")
+                        if body in history.withdrawn:
+                            raise Broken("rolled back", f"{broker.name} {topic}/{queue_id}/{at}: {body!r} is visible")
+                        stored[Place(broker.broker_name, topic, queue_id, at)] = body
+                        at += 1
+        for sent in history.promised:
+            if sent.place.broker != broker.broker_name or sent.place.offset < store.min_offset(*sent.place[1:3]):
+                continue
+            if (found := stored.get(sent.place)) != sent.body:
+                raise Broken(
+                    "nothing acknowledged is lost",
+                    f"{sent.body!r} was answered 0 at {sent.at_s:.3f} s as {sent.place}; {broker.name} has {found!r}",
+                )
+
+    def _check_offsets(self, leader: BrokerServer) -> None:
+        """Check that no group has committed an offset in front of a message that no handler has ended."""
+        broker = leader.broker
+        assert broker is not None
+        ended: dict[tuple[str, str, int], set[int]] = {}
+        for delivery in self._cluster.history.ended:
+            ended.setdefault((delivery.group, delivery.topic, delivery.queue_id), set()).add(delivery.offset)
+        for (group, topic, queue_id), offsets in ended.items():
+            if not any(known[:2] == (group, topic) for known in self._cluster.groups):
+                continue
+            committed = broker.context.offsets.get(group, topic, queue_id)
+            for offset in range(min(offsets), committed or 0):
+                if offset not in offsets:
+                    raise Broken(
+                        "no message is skipped",
+                        f"group {group} has committed {committed} of {topic}/{queue_id}, and {offset} was not handled",
+                    )
+
+
+def _bytes(store: Any, offset: int, size: int) -> bytes:
+    return b"".join(bytes(view) for view in store.engine.raw.read(offset, size, unflushed=True))

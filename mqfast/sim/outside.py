@@ -1,0 +1,154 @@
+"""The outside of the product during a simulation: clocks, random numbers, threads and sockets.
+
+Functions of the standard library are replaced for the time of a run. Code outside of a simulated process, such as other
+threads of a test, gets the real functions.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+import mqfast.ha.failover.lease_guard
+import mqfast.ha.slave
+from mqfast.sim.network import connect_blocking
+from mqfast.sim.process import PROCESS, Process
+
+if TYPE_CHECKING:
+    from mqfast.sim.loop import SimLoop
+
+__all__ = ["replaced"]
+
+
+def _clocks(loop: SimLoop) -> dict[str, Callable[..., Any]]:
+    def wall_s(process: Process) -> float:
+        return process.machine.wall_s(loop.now_s)
+
+    def monotonic_s(process: Process) -> float:
+        return process.machine.monotonic_s(loop.now_s)
+
+    def of(real: Callable[..., Any], virtual: Callable[[Process], Any]) -> Callable[..., Any]:
+        def function(*arguments: Any) -> Any:
+            process = PROCESS.get()
+            return real(*arguments) if process is None else virtual(process)
+
+        return function
+
+    real_sleep = time.sleep
+
+    def sleep(seconds: float) -> None:
+        if PROCESS.get() is None:
+            real_sleep(seconds)
+        else:
+            loop.threads.sleep(seconds)
+
+    return {
+        "time": of(time.time, wall_s),
+        "time_ns": of(time.time_ns, lambda process: int(wall_s(process) * 1e9)),
+        "monotonic": of(time.monotonic, monotonic_s),
+        "monotonic_ns": of(time.monotonic_ns, lambda process: int(monotonic_s(process) * 1e9)),
+        "perf_counter": of(time.perf_counter, monotonic_s),
+        "perf_counter_ns": of(time.perf_counter_ns, lambda process: int(monotonic_s(process) * 1e9)),
+        "clock_gettime": of(time.clock_gettime, monotonic_s),
+        "sleep": sleep,
+    }
+
+
+class _Replacements:
+    """Attributes that are replaced for a time."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[Any, str, Any]] = []
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        """Replace an attribute."""
+        self._before.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
+
+    def undo(self) -> None:
+        """Put all attributes back."""
+        while self._before:
+            owner, name, value = self._before.pop()
+            setattr(owner, name, value)
+
+
+_REAL_RANDOM: Final = random.Random
+
+
+@contextlib.contextmanager
+def replaced(loop: SimLoop, rng: random.Random) -> Iterator[None]:
+    """Replace the outside. Args: rng: the source of all random numbers of the product."""
+    changes = _Replacements()
+    clocks = _clocks(loop)
+    real = {id(getattr(time, name)): name for name in clocks}
+
+    class SeededRandom(_REAL_RANDOM):
+        """Random numbers of the seed, unless the caller gives another seed."""
+
+        def __init__(self, x: Any = None) -> None:
+            super().__init__(rng.getrandbits(64) if x is None and PROCESS.get() is not None else x)
+
+    real_urandom = os.urandom
+
+    def urandom(size: int) -> bytes:
+        return real_urandom(size) if PROCESS.get() is None else rng.randbytes(size)
+
+    state = random.getstate()
+    random.seed(rng.getrandbits(64))
+    try:
+        for module in [m for name, m in sorted(sys.modules.items()) if name.startswith("mqfast.")]:
+            for name, value in list(vars(module).items()):
+                if id(value) in real:  # from time import monotonic
+                    changes.set(module, name, clocks[real[id(value)]])
+        for name, function in clocks.items():
+            changes.set(time, name, function)
+        changes.set(os, "urandom", urandom)
+        changes.set(random, "_urandom", urandom)
+        changes.set(random, "Random", SeededRandom)
+        changes.set(concurrent.futures.Future, "result", _result(loop))
+        threading = loop.threads.module()
+        changes.set(mqfast.ha.slave, "threading", threading)
+        changes.set(mqfast.ha.failover.lease_guard, "threading", threading)
+        changes.set(mqfast.ha.slave, "socket", _socket_module(loop))
+        yield
+    finally:
+        changes.undo()
+        random.setstate(state)
+
+
+def _result(loop: SimLoop) -> Callable[..., Any]:
+    real = concurrent.futures.Future.result
+
+    def result(future: concurrent.futures.Future[Any], timeout: float | None = None) -> Any:
+        """Return the result of a future; a simulated thread waits in virtual time."""
+        thread = loop.threads.running
+        if thread is None:
+            return real(future, timeout)
+        if not future.done():
+            future.add_done_callback(lambda _: thread.wake())
+            thread.wait(timeout)
+        return real(future, 0)
+
+    return result
+
+
+def _socket_module(loop: SimLoop) -> Any:
+    import socket
+
+    def create_connection(address: tuple[str, int], timeout_s: float | None = None) -> Any:
+        return connect_blocking(loop.network, address[0], address[1], timeout_s)
+
+    return SimpleNamespace(
+        create_connection=create_connection,
+        socket=socket.socket,
+        IPPROTO_TCP=socket.IPPROTO_TCP,
+        TCP_NODELAY=socket.TCP_NODELAY,
+        SHUT_RDWR=socket.SHUT_RDWR,
+    )

@@ -1,0 +1,218 @@
+"""The servers of a simulated cluster: name servers, brokers and etcd, each on a machine with a disk.
+
+A server is the product's own code in a process. A crash ends the process between two system calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from mqfast.broker.config.broker_config import BrokerConfig
+from mqfast.broker.replication.failover_broker import FailoverBroker
+from mqfast.broker.server import Broker
+from mqfast.namesrv.namesrv_config import NamesrvConfig
+from mqfast.namesrv.server import NameServer
+from mqfast.sim.etcd import PORT, EtcdModel, EtcdProtocol, SimEtcd
+from mqfast.sim.process import Machine, Process
+
+if TYPE_CHECKING:
+    from mqfast.sim.cluster import Cluster
+    from mqfast.sim.disk import Disk
+    from mqfast.store.message_store import MessageStore
+
+__all__ = ["BrokerServer", "EtcdServer", "NameServerServer", "Server"]
+
+NAMES_PORT: Final = 9876
+BROKER_PORT: Final = 10911
+_SMALL: Final = {
+    "mappedFileSizeCommitLog": 1 << 20,
+    "mappedFileSizeConsumeQueue": 20_000,
+    "maxHashSlotNum": 200,
+    "maxIndexNum": 800,
+}
+
+
+class Server:
+    """A machine with a server.
+
+    Attributes: ``machine``; ``disk``: None without files; ``is_wanted``: whether the server is to run.
+    """
+
+    def __init__(self, cluster: Cluster, machine: Machine, disk: Disk | None) -> None:
+        self.cluster: Final = cluster
+        self.machine: Final = machine
+        self.disk: Final = disk
+        self.is_wanted = False
+        self.last_error: Exception | None = None
+        self._stop: Callable[[], Awaitable[object]] | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the name of the machine."""
+        return self.machine.name
+
+    @property
+    def process(self) -> Process | None:
+        """Return the running process."""
+        return self.machine.process
+
+    async def _serve(self, process: Process) -> None:
+        """Start the server in a process, and set ``_stop``."""
+        raise NotImplementedError
+
+    def start(self) -> asyncio.Task[None]:
+        """Start a process. Returns: its task, done once the server serves."""
+        assert self.machine.process is None
+        self.is_wanted = self.machine.has_power = True
+        process = self.machine.process = Process(self.machine)
+        self.cluster.history.note(process, "start", str(self.machine.lives))
+        if self.disk is not None:
+            self.disk.begin(process)
+        return self.cluster.loop.create_task(self._begin(process), context=process.context)
+
+    async def _begin(self, process: Process) -> None:
+        try:
+            await self._serve(process)
+        except Exception as error:
+            self.cluster.history.note(process, "failed", f"start: {type(error).__name__}: {error}")
+            if process.is_alive:
+                self.cluster.loop.call_soon(self.cluster.start_failed, self, process, error)
+
+    def kill(self, *, power: bool = False) -> None:
+        """End the process at once; with ``power`` the machine loses its power."""
+        process = self.machine.process
+        if process is None:
+            return
+        self.cluster.end_process(process, power=power)
+        if self.disk is not None:
+            self.disk.crash(process, power=power)
+        process.system = None
+
+    async def stop(self) -> None:
+        """Stop the server in order."""
+        process, stop = self.machine.process, self._stop
+        self.is_wanted = False
+        if process is None:
+            return
+        if stop is None:
+            self.kill()
+            return
+        task = self.cluster.loop.create_task(_awaited(stop), context=process.context)
+        await self.cluster.finished(process, task)
+        if process.is_alive:
+            self.cluster.end_process(process, power=False)
+            if self.disk is not None:
+                self.disk.crash(process, power=False)
+            process.system = None
+
+
+async def _awaited(function: Callable[[], Awaitable[object]]) -> None:
+    await function()
+
+
+class NameServerServer(Server):
+    """A name server."""
+
+    async def _serve(self, process: Process) -> None:
+        assert self.disk is not None
+        config = NamesrvConfig()
+        path = self.disk.path
+        values = {
+            "kvConfigPath": f"{path}/kvConfig.json", "configStorePath": f"{path}/namesrv.properties",
+            "listenPort": str(NAMES_PORT), "bindAddress": self.machine.address,
+        }  # fmt: skip
+        config.update(values, "simulation")
+        server = NameServer(config)
+        await server.start()
+        self._stop = server.stop
+
+
+class EtcdServer(Server):
+    """One cluster of etcd, as a single machine. Its data outlives the process."""
+
+    def __init__(self, cluster: Cluster, machine: Machine) -> None:
+        super().__init__(cluster, machine, None)
+        self.model: Final = EtcdModel(lambda: cluster.loop.now_s)
+
+    async def _serve(self, process: Process) -> None:
+        server = await self.cluster.loop.create_server(lambda: EtcdProtocol(self.model), "", PORT)
+
+        async def stop() -> None:
+            server.close()
+
+        self._stop = stop
+
+
+class BrokerServer(Server):
+    """A broker: alone, or one of several of a name under fail-over.
+
+    Attributes: ``number``: the broker id under fail-over, 0 without; ``failover``: the running FailoverBroker.
+    """
+
+    def __init__(
+        self, cluster: Cluster, machine: Machine, disk: Disk, *, broker_name: str, number: int, settings: dict[str, Any]
+    ) -> None:
+        super().__init__(cluster, machine, disk)
+        self.broker_name: Final = broker_name
+        self.number: Final = number
+        self.settings: Final = settings
+        self.failover: FailoverBroker | None = None
+        self._alone: Broker | None = None
+
+    def _config(self) -> BrokerConfig:
+        assert self.disk is not None
+        config = BrokerConfig()
+        values = {
+            **_SMALL, "brokerName": self.broker_name, "brokerIP1": self.machine.address,
+            "bindAddress": self.machine.address, "listenPort": BROKER_PORT, "haListenPort": BROKER_PORT + 1,
+            "namesrvAddr": ";".join(self.cluster.name_servers), "storePathRootDir": f"{self.disk.path}/store",
+            "defaultTopicQueueNums": 4, **self.settings,
+        }  # fmt: skip
+        config.update({name: str(value) for name, value in values.items()}, "simulation")
+        return config
+
+    async def _serve(self, process: Process) -> None:
+        assert self.disk is not None
+        assert process.system is not None
+        make_broker = partial(Broker, os_api=process.system.os_api, make_store=self.disk.open_store)
+        self._stop = self.failover = self._alone = None
+        if self.number:
+            make_etcd = partial(_etcd, self.cluster)
+            failover = self.failover = FailoverBroker(self._config(), make_broker=make_broker, make_etcd=make_etcd)
+            await failover.start()
+            self._stop = failover.stop
+        else:
+            self._alone = make_broker(self._config())
+            await self._alone.start()
+            self._stop = self._alone.stop
+
+    @property
+    def broker(self) -> Broker | None:
+        """Return the running broker."""
+        if self.machine.process is None:
+            return None
+        if self.failover is not None:
+            return getattr(self.failover, "broker", None)
+        return self._alone
+
+    @property
+    def store(self) -> MessageStore | None:
+        """Return the open store."""
+        stores = [] if self.disk is None or self.machine.process is None else self.disk.stores
+        return stores[-1] if stores else None
+
+    @property
+    def takes_messages(self) -> bool:
+        """Return whether this broker accepts messages by its own knowledge."""
+        if self.machine.process is None or self._stop is None:
+            return False
+        return self.failover is None or self.failover.right.is_valid()
+
+
+def _etcd(cluster: Cluster, *arguments: Any) -> SimEtcd:
+    etcd = SimEtcd(*arguments)
+    etcd.loop = cluster.loop
+    return etcd
