@@ -60,7 +60,8 @@ class Producer(_Client):
     async def send(self, topic: str | Message, body: bytes | None = None, **options: Any) -> SendResult:
         """Send a message as ``AsyncProducer.send``, noted in the history."""
         name = topic.topic if isinstance(topic, Message) else topic
-        content = bytes(topic.body if isinstance(topic, Message) else body or b"")
+        given = topic.body if isinstance(topic, Message) else body or b""
+        content = given.encode() if isinstance(given, str) else bytes(given)
         history = self._cluster.history
         history.attempt(name, content)
         arguments = (topic,) if isinstance(topic, Message) else (topic, content)

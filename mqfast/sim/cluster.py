@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from mqfast.client.net import instance
 from mqfast.sim.clients import Consumer, Producer
 from mqfast.sim.disk import Disk
 from mqfast.sim.faults import FaultRunner
@@ -23,8 +24,8 @@ from mqfast.sim.servers import NAMES_PORT, BrokerServer, EtcdServer, NameServerS
 from mqfast.sim.threads import Threads
 
 if TYPE_CHECKING:
-    from mqfast.sim.explore import Failure, Scenario
     from mqfast.sim.faults import Fault
+    from mqfast.sim.runs import Failure
 
 __all__ = ["Cluster", "ProcessEnded"]
 
@@ -40,7 +41,8 @@ class ProcessEnded(Exception):
 class Cluster:
     """The machines of one run.
 
-    Attributes: ``seed``; ``rng``: for choices of the scenario; ``history``; ``loop``; ``network``; ``servers``: by name.
+    Attributes: ``seed``; ``rng``: for choices of the scenario; ``history``; ``loop``; ``network``; ``servers``: by
+    name.
     Thread: that of the simulation.
     """
 
@@ -277,3 +279,4 @@ class Cluster:
                 server.disk.close()
         self.loop.close()
         self.threads.close()
+        instance.forget_loop(self.loop)

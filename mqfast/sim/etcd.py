@@ -133,8 +133,8 @@ class EtcdModel:
         for compare in request.get("compare", ()):
             row = self._rows.get(_bytes(compare["key"]).decode())
             of_change = compare["target"] == "MOD"
-            found = 0 if row is None else row.modified if of_change else row.created
-            if found != int(compare["mod_revision" if of_change else "create_revision"]):
+            revision = 0 if row is None else row.modified if of_change else row.created
+            if revision != int(compare["mod_revision" if of_change else "create_revision"]):
                 return {"header": self._header()}
         operations = request.get("success", ())
         puts = [operation["request_put"] for operation in operations if "request_put" in operation]
@@ -171,7 +171,7 @@ class EtcdModel:
         if lease in self._leases:
             ttl_s = self._leases[lease][0]
             self._leases[lease] = ttl_s, self._now_s() + ttl_s
-            result["TTL"] = str(ttl_s)  # type: ignore[assignment]
+            result["TTL"] = str(ttl_s)
         return {"result": result}
 
     def _revoke(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -70,9 +70,7 @@ def draw_plan(
     at_s = rng.expovariate(1 / mean_s)
     while at_s < seconds:
         lasts_s = rng.choice((0.2, 1.0, 4.0, 12.0)) * (0.5 + rng.random())
-        plan.append(
-            Fault(at_s, rng.choice(used), rng.randrange(64), rng.randrange(64), lasts_s, rng.getrandbits(31))
-        )
+        plan.append(Fault(at_s, rng.choice(used), rng.randrange(64), rng.randrange(64), lasts_s, rng.getrandbits(31)))
         at_s += rng.expovariate(1 / mean_s)
     return plan
 

@@ -105,6 +105,8 @@ class Invariants:
             if leader is None or leader.store is None:
                 return f"no broker of {name} takes messages"
             end = leader.store.engine.raw.end
+            if leader.store.log.readable != end:
+                return f"readers of {leader.name} see the log up to {leader.store.log.readable} of {end}"
             for broker in self._cluster.brokers_of(name):
                 if broker.store is None or broker.broker is None:
                     return f"{broker.name} does not run: {broker.last_error!r}"
@@ -115,7 +117,9 @@ class Invariants:
     def _undelivered(self) -> str | None:
         history = self._cluster.history
         for group, topic in dict.fromkeys((group, topic) for group, topic, _ in self._cluster.groups):
-            got = {delivery.body for delivery in history.deliveries if (delivery.group, delivery.topic) == (group, topic)}
+            got = {
+                delivery.body for delivery in history.deliveries if (delivery.group, delivery.topic) == (group, topic)
+            }
             for sent in history.promised:
                 if sent.topic == topic and sent.body not in got:
                     return f"group {group} has not got {sent.body!r} of {sent.place}"
@@ -167,7 +171,9 @@ class Invariants:
                     try:
                         result = store.get(topic, queue_id, at, 256)
                     except MqfastError as error:
-                        raise Broken("queues are whole", f"{broker.name} {topic}/{queue_id} at {at}: {error}") from error
+                        raise Broken(
+                            "queues are whole", f"{broker.name} {topic}/{queue_id} at {at}: {error}"
+                        ) from error
                     messages = list(result)
                     if not messages:
                         raise Broken("queues are whole", f"{broker.name} {topic}/{queue_id}: nothing at {at} of {end}")
@@ -187,10 +193,13 @@ class Invariants:
         for sent in history.promised:
             if sent.place.broker != broker.broker_name or sent.place.offset < store.min_offset(*sent.place[1:3]):
                 continue
-            if (found := stored.get(sent.place)) != sent.body:
+            body_there = stored.get(sent.place)
+            if body_there is None and broker.takes_messages is False:
+                continue  # a slave shows what its master has confirmed; the logs were compared
+            if body_there != sent.body:
                 raise Broken(
                     "nothing acknowledged is lost",
-                    f"{sent.body!r} was answered 0 at {sent.at_s:.3f} s as {sent.place}; {broker.name} has {found!r}",
+                    f"{sent.body!r} was answered 0 at {sent.at_s:.3f} s as {sent.place}; {broker.name} has {body_there!r}",
                 )
 
     def _check_offsets(self, leader: BrokerServer) -> None:

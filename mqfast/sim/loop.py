@@ -35,7 +35,8 @@ class SimLoop(asyncio.BaseEventLoop):
     """An event loop for all processes of a simulation.
 
     Args: rng: decides the order of processes; note: gets (process, kind, text) of each event.
-    Attributes: ``now_s``: the virtual time; ``errors``: exceptions that no code has handled; ``turns``: callbacks so far.
+    Attributes: ``now_s``: the virtual time; ``errors``: exceptions that no code has handled; ``turns``: callbacks
+    so far.
     """
 
     network: Network
@@ -72,19 +73,19 @@ class SimLoop(asyncio.BaseEventLoop):
         self._enqueue(handle)
         return handle
 
-    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
+    def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
         """Run a callback as soon as its process is drawn."""
         return self._call_soon(callback, args, context)
 
-    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:  # type: ignore[override]
         """Run a callback as ``call_soon``: threads of a simulation run only while the loop waits for them."""
         return self._call_soon(callback, args, context)
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
         """Run a callback after a virtual time."""
         return self.call_at(self.now_s + delay, callback, *args, context=context)
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
+    def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
         """Run a callback at a virtual time."""
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         heapq.heappush(self._timers, (when, next(self._numbers), timer))
@@ -163,7 +164,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     # -- event descriptors of stores -----------------------------------------------------------------------------------
 
-    def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:
+    def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:  # type: ignore[override]
         """Call a function when an event descriptor of a store is readable."""
         process = PROCESS.get()
         assert process is not None
@@ -270,6 +271,9 @@ class SimLoop(asyncio.BaseEventLoop):
         """Close the loop and its descriptors."""
         if not self.is_closed():
             self._epoll.close()
+        self._timers.clear()
+        self._watched.clear()
+        self.graveyard.clear()
         super().close()
 
 

@@ -11,7 +11,7 @@ import errno
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.sim.process import Machine, Process, current
 from mqfast.sim.threads import Crashed
@@ -549,4 +549,4 @@ def connect_blocking(network: Network, host: str, port: int, timeout_s: float | 
     if not future.done():
         future.cancel()
         raise TimeoutError("timed out")
-    return SimSocket(cast("End", future.result()))
+    return SimSocket(future.result())

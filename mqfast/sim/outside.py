@@ -14,10 +14,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import mqfast.ha.failover.lease_guard
 import mqfast.ha.slave
+from mqfast.client.consumer import subscription
+from mqfast.client.producer import encode
 from mqfast.sim.network import connect_blocking
 from mqfast.sim.process import PROCESS, Process
 
@@ -79,9 +81,6 @@ class _Replacements:
             setattr(owner, name, value)
 
 
-_REAL_RANDOM: Final = random.Random
-
-
 @contextlib.contextmanager
 def replaced(loop: SimLoop, rng: random.Random) -> Iterator[None]:
     """Replace the outside. Args: rng: the source of all random numbers of the product."""
@@ -89,7 +88,7 @@ def replaced(loop: SimLoop, rng: random.Random) -> Iterator[None]:
     clocks = _clocks(loop)
     real = {id(getattr(time, name)): name for name in clocks}
 
-    class SeededRandom(_REAL_RANDOM):
+    class SeededRandom(random.Random):
         """Random numbers of the seed, unless the caller gives another seed."""
 
         def __init__(self, x: Any = None) -> None:
@@ -112,6 +111,8 @@ def replaced(loop: SimLoop, rng: random.Random) -> Iterator[None]:
         changes.set(os, "urandom", urandom)
         changes.set(random, "_urandom", urandom)
         changes.set(random, "Random", SeededRandom)
+        changes.set(encode, "_ids", None)  # of the whole real process
+        changes.set(subscription, "_last_version", 0)
         changes.set(concurrent.futures.Future, "result", _result(loop))
         threading = loop.threads.module()
         changes.set(mqfast.ha.slave, "threading", threading)

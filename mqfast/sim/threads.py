@@ -1,4 +1,4 @@
-"""Threads of a simulation: real threads, of which one runs at a time, and only while the event loop waits.
+"""Threads of a simulation: greenlets if that library is there, else real threads, of which one runs at a time.
 
 A thread runs until it waits for an event, a socket or a time. The loop then continues, and resumes the thread by a
 callback of its process. Code that waits in any other way would stop the whole simulation.
@@ -27,7 +27,7 @@ class Crashed(BaseException):
 class _Worker:
     """A real thread that runs simulated threads, one after the other."""
 
-    def __init__(self, idle: list[_Worker]) -> None:
+    def __init__(self, idle: list[_Worker | _GreenWorker]) -> None:
         self._idle: Final = idle
         self.go: Final = _thread.allocate_lock()
         self.back: Final = _thread.allocate_lock()
@@ -52,6 +52,47 @@ class _Worker:
         self.go.release()
         self.back.acquire()
 
+    def pause(self) -> None:
+        """Let the loop continue until the next ``step``. Thread: this one."""
+        self.back.release()
+        self.go.acquire()
+
+
+class _GreenWorker:
+    """The same as ``_Worker`` without a real thread, which switches a hundred times faster on a busy machine."""
+
+    def __init__(self, idle: list[_Worker | _GreenWorker]) -> None:
+        import greenlet
+
+        self._idle: Final = idle
+        self._current: Final = greenlet.getcurrent
+        self._green: Final = greenlet.greenlet(self._main)
+        self._loop: Any = None
+        self.job: Callable[[], None] | None = None
+
+    def _main(self) -> None:
+        while self.job is not None:
+            self.job()
+            self.job = None
+            self._idle.append(self)
+            self.pause()
+
+    def step(self) -> None:
+        """Let the greenlet run until the next wait."""
+        self._loop = self._current()
+        self._green.switch()
+
+    def pause(self) -> None:
+        """Let the loop continue until the next ``step``."""
+        self._loop.switch()
+
+
+def _new_worker(idle: list[_Worker | _GreenWorker]) -> _Worker | _GreenWorker:
+    try:
+        return _GreenWorker(idle)
+    except ImportError:  # real threads do the same
+        return _Worker(idle)
+
 
 class SimThread:
     """One simulated thread."""
@@ -63,7 +104,7 @@ class SimThread:
         self._target: Final = target
         self._process: Final = process
         self._context: Final = process.context.copy()
-        self._worker: _Worker | None = None
+        self._worker: _Worker | _GreenWorker | None = None
         self._token: object | None = None
         self._was_woken = False
         self._joining: list[SimThread] = []
@@ -81,7 +122,7 @@ class SimThread:
             if not self._process.is_alive:
                 self.is_done = True
                 return
-            self._worker = threads.idle.pop() if threads.idle else _Worker(threads.idle)
+            self._worker = threads.idle.pop() if threads.idle else _new_worker(threads.idle)
             self._worker.job = self._main
         outer, threads.running = threads.running, self
         self._worker.step()
@@ -110,8 +151,7 @@ class SimThread:
         self._was_woken = False
         if timeout_s is not None:
             self._threads.loop.call_later(max(0.0, timeout_s), self._time_out, token, context=self._process.context)
-        self._worker.back.release()
-        self._worker.go.acquire()
+        self._worker.pause()
         if not self._process.is_alive:
             raise Crashed
         return self._was_woken
@@ -161,7 +201,7 @@ class Threads:
     def __init__(self, loop: SimLoop) -> None:
         self.loop: Final = loop
         self.running: SimThread | None = None
-        self.idle: Final[list[_Worker]] = []
+        self.idle: Final[list[_Worker | _GreenWorker]] = []
 
     def start(self, target: Callable[[], object], name: str, delay_s: float = 0.0) -> SimThread:
         """Start a thread of the current process."""

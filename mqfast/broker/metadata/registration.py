@@ -102,7 +102,9 @@ class Registration:
             return
         self.registration_version += 1
         named = self._config.name_servers
-        for removed in sorted((self.registered.keys() | self._servers.keys()) - set(named)):  # no longer in the settings
+        for removed in sorted(
+            (self.registered.keys() | self._servers.keys()) - set(named)
+        ):  # no longer in the settings
             self.registered.pop(removed, None)
             self._servers.pop(removed, None)
         changed = None if topics is None else dict.fromkeys(topics)

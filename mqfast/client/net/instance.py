@@ -477,6 +477,12 @@ def forget() -> list[Any]:
     return inherited
 
 
+def forget_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Forget the instances of a closed loop, whose clients were not closed."""
+    with _registry_lock:
+        _registry.pop(loop, None)
+
+
 def _client_id(settings: InstanceSettings) -> str:
     name = settings.instance_name or f"{os.getpid()}#{secrets.token_hex(6)}"
     parts = [_own_address(settings.name_servers), name]

@@ -89,10 +89,17 @@ def run_seed(
     starts; trace: keep all events.
     """
     faults = list(draw_plan(seed, kinds) if plan is None else plan)
+    with _quiet():
+        outcome = _run(scenario, seed, faults, until, trace)
+        gc.collect()  # finalizers of this run belong into no later one
+        return outcome
+
+
+def _run(scenario: Scenario, seed: int, faults: list[Fault], until: float | None, trace: bool) -> Outcome:
     base = Path(tempfile.mkdtemp(prefix="mqfast-sim-", dir=scratch_root()))
     history = History()
     events = history.trace() if trace else []
-    with _quiet(history):
+    with _logged(history):
         cluster = Cluster(seed, base, history, faults)
         cluster.loop.deadline_s = _DEADLINE_S
         failure: tuple[str, str] | None = None
@@ -140,29 +147,38 @@ async def _main(cluster: Cluster, scenario: Scenario, until: float | None) -> No
 
 
 @contextlib.contextmanager
-def _quiet(history: History) -> Iterator[None]:
-    """Collect the product's log, and keep finalizers out of the run."""
+def _logged(history: History) -> Iterator[None]:
+    """Collect the product's log."""
     logger = logging.getLogger("mqfast")
     before = logger.level, logger.propagate, logger.handlers[:]
-    asyncio_logger = logging.getLogger("asyncio")
-    asyncio_level, hook = asyncio_logger.level, sys.unraisablehook
-    was_enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
     logger.handlers[:], logger.propagate = [history], False
     logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(before[0])
+        logger.propagate, logger.handlers[:] = before[1], before[2]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep finalizers out of the run, and their complaints out of the terminal: code crashed in the middle."""
+    asyncio_logger = logging.getLogger("asyncio")
+    asyncio_level, hooks = asyncio_logger.level, (sys.unraisablehook, sys.excepthook)
+    was_enabled = gc.isenabled()
+    gc.disable()
+    gc.freeze()
     asyncio_logger.setLevel(logging.CRITICAL + 1)
-    sys.unraisablehook = lambda _: None  # finalizers of code that crashed in the middle
+    sys.unraisablehook = lambda _: None
+    sys.excepthook = lambda *_: None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
-            gc.collect()
     finally:
-        logger.setLevel(before[0])
-        logger.propagate, logger.handlers[:] = before[1], before[2]
         asyncio_logger.setLevel(asyncio_level)
-        sys.unraisablehook = hook
+        sys.unraisablehook, sys.excepthook = hooks
+        gc.unfreeze()
         if was_enabled:
             gc.enable()
 
@@ -176,9 +192,9 @@ def shrink(scenario: Scenario, failure: Failure, *, runs: int = 60) -> Failure:
         while at < len(best.plan) and runs > 0:
             plan = best.plan[:at] + best.plan[at + size :]
             runs -= 1
-            found = run_seed(scenario, best.seed, plan=plan).failure
-            if found is not None and found.invariant == best.invariant:
-                best = found
+            smaller = run_seed(scenario, best.seed, plan=plan).failure
+            if smaller is not None and smaller.invariant == best.invariant:
+                best = smaller
             else:
                 at += size
         if size == 1:
