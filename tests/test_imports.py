@@ -250,6 +250,11 @@ def test_what_is_for_tests_stands_above_all_and_its_face_loads_nothing() -> None
     assert_none([e for e in heavy if e.at_import], "the names and the plug-in load the rest when it is used")
 
 
+def test_nothing_of_the_product_imports_the_simulation() -> None:
+    offending = [e for e in EDGES if is_in(e.imported, "mqfast.sim") and not is_in(e.importer, "mqfast.sim")]
+    assert_none(offending, "the simulation runs the product, not the other way round")
+
+
 def test_numpy_comes_only_when_numpy_output_is_asked_for() -> None:
     assert_none([e for e in EDGES if is_in(e.imported, "numpy") and e.at_import], "numpy is imported inside functions")
 
@@ -270,6 +275,7 @@ def test_the_core_needs_only_the_standard_library() -> None:
     core = [e for e in EDGES if not is_in(e.importer, "mqfast.spark")]
     core = [e for e in core if not any(is_in(e.importer, room) for room in _rooms_of(e.imported))]
     core = [e for e in core if (e.importer, e.imported) != ("mqfast.testing.plugin", "pytest")]
+    core = [e for e in core if (e.importer, e.imported) != ("mqfast.sim.threads", "greenlet")]
     core = [e for e in core if e.imported.split(".")[0] not in OF_THE_ADAPTERS.get(e.importer, ())]
     offending = [e for e in core if e.imported.split(".")[0] not in known | optional]
     offending += [e for e in core if e.imported.split(".")[0] in optional and e.at_import]

@@ -199,7 +199,8 @@ class Invariants:
             if body_there != sent.body:
                 raise Broken(
                     "nothing acknowledged is lost",
-                    f"{sent.body!r} was answered 0 at {sent.at_s:.3f} s as {sent.place}; {broker.name} has {body_there!r}",
+                    f"{sent.body!r} was answered 0 at {sent.at_s:.3f} s as {sent.place}; {broker.name} has "
+                    f"{body_there!r}",
                 )
 
     def _check_offsets(self, leader: BrokerServer) -> None:
