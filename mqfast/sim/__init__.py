@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mqfast.sim.cluster import Cluster, ProcessEnded
+    from mqfast.sim.cluster import Cluster
     from mqfast.sim.faults import DEFAULT_KINDS, KINDS, Fault
     from mqfast.sim.history import Broken
     from mqfast.sim.runs import Failure, Outcome, SimulationFailed, explore, replay, run_seed, shrink
+    from mqfast.sim.world import ProcessEnded
 
 __all__ = [
     "DEFAULT_KINDS", "KINDS", "Broken", "Cluster", "Failure", "Fault", "Outcome", "ProcessEnded", "SimulationFailed",
@@ -20,7 +21,8 @@ __all__ = [
 ]  # fmt: skip
 
 _PLACES = {
-    "cluster": ("Cluster", "ProcessEnded"),
+    "cluster": ("Cluster",),
+    "world": ("ProcessEnded",),
     "runs": ("Failure", "Outcome", "SimulationFailed", "explore", "replay", "run_seed", "shrink"),
     "faults": ("DEFAULT_KINDS", "KINDS", "Fault"),
     "history": ("Broken",),

@@ -14,10 +14,11 @@ from mqfast.client.producer.async_producer import AsyncProducer
 from mqfast.message import Message
 from mqfast.sim.history import Delivery, Place
 from mqfast.sim.process import Process
+from mqfast.sim.servers import name_servers
+from mqfast.sim.world import World
 
 if TYPE_CHECKING:
     from mqfast.client.values import SendResult
-    from mqfast.sim.cluster import Cluster
 
 __all__ = ["Consumer", "Producer"]
 
@@ -25,8 +26,8 @@ __all__ = ["Consumer", "Producer"]
 class _Client:
     """A client in a process."""
 
-    def __init__(self, cluster: Cluster, process: Process) -> None:
-        self._cluster: Final = cluster
+    def __init__(self, world: World, process: Process) -> None:
+        self._world: Final = world
         self.process: Final = process
 
     async def _run(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
@@ -36,8 +37,8 @@ class _Client:
             result = function(*arguments, **named)
             return await result if inspect.isawaitable(result) else result
 
-        task = self._cluster.loop.create_task(work(), context=self.process.context)
-        return await self._cluster.finished(self.process, task)
+        task = self._world.loop.create_task(work(), context=self.process.context)
+        return await self._world.finished(self.process, task)
 
 
 class Producer(_Client):
@@ -52,7 +53,7 @@ class Producer(_Client):
         """Make and start the producer."""
 
         async def begin() -> None:
-            self.client = AsyncProducer(group, ";".join(self._cluster.name_servers), **options)
+            self.client = AsyncProducer(group, ";".join(name_servers(self._world)), **options)
             await self.client.start()
 
         await self._run(begin)
@@ -62,7 +63,7 @@ class Producer(_Client):
         name = topic.topic if isinstance(topic, Message) else topic
         given = topic.body if isinstance(topic, Message) else body or b""
         content = given.encode() if isinstance(given, str) else bytes(given)
-        history = self._cluster.history
+        history = self._world.history
         history.attempt(name, content)
         arguments = (topic,) if isinstance(topic, Message) else (topic, content)
         result: SendResult = await self._run(self.client.send, *arguments, **options)
@@ -79,7 +80,7 @@ class Producer(_Client):
         try:
             return await self.send(topic, body, **options)
         except MqfastError as error:
-            self._cluster.history.note(self.process, "unsent", f"{topic} {type(error).__name__}")
+            self._world.history.note(self.process, "unsent", f"{topic} {type(error).__name__}")
             return None
 
     async def close(self) -> None:
@@ -94,26 +95,26 @@ class Consumer(_Client):
 
     async def start(self, group: str, topic: str, handler: Callable[..., Any], tags: str, **options: Any) -> None:
         """Make and start the consumer."""
-        cluster, member = self._cluster, self.process.name
+        world, member = self._world, self.process.name
 
         async def handle(message: Any) -> Any:
             delivery = Delivery(
-                cluster.loop.now_s, group, member, topic, message.queue_id, message.queue_offset, bytes(message.body)
+                world.loop.now_s, group, member, topic, message.queue_id, message.queue_offset, bytes(message.body)
             )
-            cluster.history.begun.append(delivery)
-            cluster.history.note(self.process, "deliver", f"{group} {message.queue_id} {message.queue_offset}")
+            world.history.begun.append(delivery)
+            world.history.note(self.process, "deliver", f"{group} {message.queue_id} {message.queue_offset}")
             try:
                 result = handler(message)
                 if inspect.isawaitable(result):
                     result = await result
             finally:
-                cluster.history.ended.append(delivery)
+                world.history.ended.append(delivery)
             if result is None or str(result) == "ConsumeStatus.CONSUME_SUCCESS" or result is True:
-                cluster.history.deliveries.append(delivery._replace(at_s=cluster.loop.now_s))
+                world.history.deliveries.append(delivery._replace(at_s=world.loop.now_s))
             return result
 
         async def begin() -> None:
-            self.client = AsyncPushConsumer(group, ";".join(cluster.name_servers), **options)
+            self.client = AsyncPushConsumer(group, ";".join(name_servers(world)), **options)
             self.client.subscribe(topic, handle, tags)
             await self.client.start()
 

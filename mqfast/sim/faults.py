@@ -9,13 +9,11 @@ import asyncio
 import errno
 import random
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from mqfast.sim.process import Machine, Process
-from mqfast.sim.servers import BrokerServer, NameServerServer, Server
-
-if TYPE_CHECKING:
-    from mqfast.sim.cluster import Cluster
+from mqfast.sim.servers import BrokerServer, NameServerServer, Server, brokers_of, etcd_of
+from mqfast.sim.world import World
 
 __all__ = ["DEFAULT_KINDS", "KINDS", "Fault", "FaultRunner", "draw_plan"]
 
@@ -78,8 +76,8 @@ def draw_plan(
 class FaultRunner:
     """Carries out a plan on a cluster, from the start of the first brokers on."""
 
-    def __init__(self, cluster: Cluster, plan: list[Fault]) -> None:
-        self._cluster: Final = cluster
+    def __init__(self, world: World, plan: list[Fault]) -> None:
+        self._world: Final = world
         self.plan: Final = plan
         self._task: asyncio.Task[None] | None = None
         self._power_cuts: set[Process] = set()
@@ -88,14 +86,14 @@ class FaultRunner:
     def start(self) -> None:
         """Begin the plan, unless it has begun."""
         if self._task is None and self.plan:
-            self._task = self._cluster.loop.create_task(self._main())
+            self._task = self._world.loop.create_task(self._main())
 
     def is_power_cut(self, process: Process) -> bool:
         """Return whether the planned crash of a process is a power cut."""
         return process in self._power_cuts
 
     async def _main(self) -> None:
-        loop = self._cluster.loop
+        loop = self._world.loop
         begin_s = loop.now_s
         for fault in self.plan:
             await asyncio.sleep(max(0.0, begin_s + fault.at_s - loop.now_s))
@@ -105,15 +103,15 @@ class FaultRunner:
 
     async def heal(self) -> None:
         """End the plan and all its effects."""
-        cluster = self._cluster
+        world = self._world
         tasks = [*self._running, *([] if self._task is None else [self._task])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._task = None
-        cluster.network.heal()
-        cluster.history.note(cluster.scenario, "heal", "")
-        for server in list(cluster.servers.values()):
+        world.network.heal()
+        world.history.note(world.scenario, "heal", "")
+        for server in list(world.servers.values()):
             process = server.process
             if process is not None and process.system is not None:
                 process.system.heal()
@@ -137,14 +135,14 @@ class FaultRunner:
     # -- kinds ---------------------------------------------------------------------------------------------------------
 
     def _brokers(self) -> list[BrokerServer]:
-        return self._cluster.brokers_of()
+        return brokers_of(self._world)
 
     def _machines(self) -> list[Machine]:
-        return [machine for machine in self._cluster.network.machines.values() if machine.name != "scenario"]
+        return [machine for machine in self._world.network.machines.values() if machine.name != "scenario"]
 
     async def _run(self, fault: Fault) -> None:
-        cluster, network = self._cluster, self._cluster.network
-        cluster.history.note(cluster.scenario, "fault", str(fault))
+        world, network = self._world, self._world.network
+        world.history.note(world.scenario, "fault", str(fault))
         broker = self._brokers()[fault.target % len(self._brokers())]
         machines = self._machines()
         first = machines[fault.target % len(machines)]
@@ -167,8 +165,8 @@ class FaultRunner:
             network.release()
         elif kind == "isolate":
             await self._isolate(broker.machine, fault.lasts_s)
-        elif kind == "etcd away" and cluster.etcd is not None:
-            await self._isolate(cluster.etcd.machine, fault.lasts_s)
+        elif kind == "etcd away" and (etcd := etcd_of(world)) is not None:
+            await self._isolate(etcd.machine, fault.lasts_s)
         elif kind == "slow":
             network.slow_s[first, second] = 0.05 + (fault.detail % 100) / 50
             await asyncio.sleep(fault.lasts_s)
@@ -179,10 +177,10 @@ class FaultRunner:
             await self._disk(broker, fault)
         elif kind == "clock":
             first.ahead_s += _JUMPS_S[fault.detail % len(_JUMPS_S)]
-        elif kind == "etcd leader" and cluster.etcd is not None:
-            cluster.etcd.model.change_leader()
+        elif kind == "etcd leader" and (etcd := etcd_of(world)) is not None:
+            etcd.model.change_leader()
         elif kind == "names":
-            names = [server for server in cluster.servers.values() if isinstance(server, NameServerServer)]
+            names = [server for server in world.servers.values() if isinstance(server, NameServerServer)]
             name_server = names[fault.target % len(names)]
             name_server.kill()
             await asyncio.sleep(fault.lasts_s)
@@ -208,7 +206,7 @@ class FaultRunner:
         await self._start(broker)
 
     async def _isolate(self, machine: Machine, seconds: float) -> None:
-        network = self._cluster.network
+        network = self._world.network
         others = [other for other in network.machines.values() if other is not machine]
         for other in others:
             network.cut_link(machine, other)

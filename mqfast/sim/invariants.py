@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.errors import MqfastError
 from mqfast.sim.history import Broken, Place
+from mqfast.sim.servers import BrokerServer, brokers_of
 from mqfast.sim.threads import in_process
+from mqfast.sim.world import World
 
 if TYPE_CHECKING:
-    from mqfast.sim.cluster import Cluster
-    from mqfast.sim.servers import BrokerServer
     from mqfast.store.message_store import MessageStore
 
 __all__ = ["Invariants"]
@@ -24,10 +24,11 @@ _PIECE: Final = 1 << 20
 
 
 class Invariants:
-    """All checks of a cluster."""
+    """All checks of a world."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster: Final = cluster
+    def __init__(self, world: World, groups: list[tuple[str, str, str]]) -> None:
+        self._world: Final = world
+        self._groups: Final = groups
         self._own: Final[list[tuple[str, Callable[[], object]]]] = []
         self._leaders: Final[dict[tuple[str, int], str]] = {}
         self._task: asyncio.Task[None] | None = None
@@ -40,18 +41,18 @@ class Invariants:
     def start(self, interval_s: float) -> None:
         """Check during the run, in intervals of virtual time."""
         if self._task is None:
-            self._task = self._cluster.loop.create_task(self._sample(interval_s))
+            self._task = self._world.loop.create_task(self._sample(interval_s))
 
     async def _sample(self, interval_s: float) -> None:
         while True:
             try:
                 self._check_leaders()
                 self._check_own()
-                if self._cluster.loop.errors:
-                    raise Broken("no unhandled exception", self._cluster.loop.errors[0])
+                if self._world.loop.errors:
+                    raise Broken("no unhandled exception", self._world.loop.errors[0])
             except Broken as broken:
                 self.broken = broken
-                self._cluster.stop()
+                self._world.stop()
                 return
             await asyncio.sleep(interval_s)
 
@@ -71,7 +72,7 @@ class Invariants:
     def _check_leaders(self) -> None:
         """Check that one broker of a name takes messages, and that an epoch has one leader."""
         taking: dict[str, str] = {}
-        for broker in self._cluster.brokers_of():
+        for broker in brokers_of(self._world):
             process, failover = broker.process, broker.failover
             if process is None or failover is None or not in_process(process, failover.right.is_valid):
                 continue
@@ -87,14 +88,14 @@ class Invariants:
 
     def leader(self, broker_name: str) -> BrokerServer | None:
         """Return the broker of a name that takes messages."""
-        for broker in self._cluster.brokers_of(broker_name):
+        for broker in brokers_of(self._world, broker_name):
             process = broker.process
             if process is not None and in_process(process, lambda broker=broker: broker.takes_messages):
                 return broker
         return None
 
     def _names(self) -> list[str]:
-        return list(dict.fromkeys(broker.broker_name for broker in self._cluster.brokers_of()))
+        return list(dict.fromkeys(broker.broker_name for broker in brokers_of(self._world)))
 
     def is_unwell(self) -> str | None:
         """Return what is not yet as it will be; None for a cluster that is well."""
@@ -107,7 +108,7 @@ class Invariants:
             end = leader.store.engine.raw.end
             if leader.store.log.readable != end:
                 return f"readers of {leader.name} see the log up to {leader.store.log.readable} of {end}"
-            for broker in self._cluster.brokers_of(name):
+            for broker in brokers_of(self._world, name):
                 if broker.store is None or broker.broker is None:
                     return f"{broker.name} does not run: {broker.last_error!r}"
                 if broker.store.engine.raw.end != end:
@@ -115,8 +116,8 @@ class Invariants:
         return self._undelivered()
 
     def _undelivered(self) -> str | None:
-        history = self._cluster.history
-        for group, topic in dict.fromkeys((group, topic) for group, topic, _ in self._cluster.groups):
+        history = self._world.history
+        for group, topic in dict.fromkeys((group, topic) for group, topic, _ in self._groups):
             got = {
                 delivery.body for delivery in history.deliveries if (delivery.group, delivery.topic) == (group, topic)
             }
@@ -134,17 +135,17 @@ class Invariants:
             assert leader is not None
             assert leader.store is not None
             self._check_logs(leader, leader.store)
-            for broker in self._cluster.brokers_of(name):
+            for broker in brokers_of(self._world, name):
                 assert broker.store is not None
                 self._check_messages(broker, broker.store)
             self._check_offsets(leader)
-        for delivery in self._cluster.history.begun:
-            if delivery.body not in self._cluster.history.attempts.get(delivery.topic, ()):
+        for delivery in self._world.history.begun:
+            if delivery.body not in self._world.history.attempts.get(delivery.topic, ()):
                 raise Broken("nothing invented", f"{delivery} was never sent")
 
     def _check_logs(self, leader: BrokerServer, store: MessageStore) -> None:
         """Check that all brokers of the name have one log."""
-        for broker in self._cluster.brokers_of(leader.broker_name):
+        for broker in brokers_of(self._world, leader.broker_name):
             if broker is leader:
                 continue
             assert broker.store is not None
@@ -161,7 +162,7 @@ class Invariants:
 
     def _check_messages(self, broker: BrokerServer, store: MessageStore) -> None:
         """Check queues: no hole, nothing invented, and every promised message at its place."""
-        history = self._cluster.history
+        history = self._world.history
         stored: dict[Place, bytes] = {}
         for topic, bodies in history.attempts.items():
             for queue_id in store.queue_ids(topic):
@@ -208,10 +209,10 @@ class Invariants:
         broker = leader.broker
         assert broker is not None
         ended: dict[tuple[str, str, int], set[int]] = {}
-        for delivery in self._cluster.history.ended:
+        for delivery in self._world.history.ended:
             ended.setdefault((delivery.group, delivery.topic, delivery.queue_id), set()).add(delivery.offset)
         for (group, topic, queue_id), offsets in ended.items():
-            if not any(known[:2] == (group, topic) for known in self._cluster.groups):
+            if not any(known[:2] == (group, topic) for known in self._groups):
                 continue
             committed = broker.context.offsets.get(group, topic, queue_id)
             for offset in range(min(offsets), committed or 0):

@@ -13,13 +13,9 @@ import random
 import select
 from collections.abc import Callable
 from contextvars import Context
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from mqfast.sim.process import PROCESS, Process
-
-if TYPE_CHECKING:
-    from mqfast.sim.network import Network
-    from mqfast.sim.threads import Threads
 
 __all__ = ["SimLoop", "Stuck"]
 
@@ -39,8 +35,8 @@ class SimLoop(asyncio.BaseEventLoop):
     so far.
     """
 
-    network: Network
-    threads: Threads
+    network: Any
+    threads: Any
 
     def __init__(self, rng: random.Random, note: Callable[[Process | None, str, str], None]) -> None:
         super().__init__()

@@ -17,16 +17,17 @@ from mqfast.namesrv.namesrv_config import NamesrvConfig
 from mqfast.namesrv.server import NameServer
 from mqfast.sim.etcd import PORT, EtcdModel, EtcdProtocol, SimEtcd
 from mqfast.sim.process import Machine, Process
+from mqfast.sim.world import World
 
 if TYPE_CHECKING:
-    from mqfast.sim.cluster import Cluster
     from mqfast.sim.disk import Disk
     from mqfast.store.message_store import MessageStore
 
-__all__ = ["BrokerServer", "EtcdServer", "NameServerServer", "Server"]
+__all__ = ["BrokerServer", "EtcdServer", "NameServerServer", "Server", "brokers_of", "etcd_of", "name_servers"]
 
 NAMES_PORT: Final = 9876
 BROKER_PORT: Final = 10911
+_RESTART_S: Final = 1.0
 _SMALL: Final = {
     "mappedFileSizeCommitLog": 1 << 20,
     "mappedFileSizeConsumeQueue": 20_000,
@@ -41,8 +42,8 @@ class Server:
     Attributes: ``machine``; ``disk``: None without files; ``is_wanted``: whether the server is to run.
     """
 
-    def __init__(self, cluster: Cluster, machine: Machine, disk: Disk | None) -> None:
-        self.cluster: Final = cluster
+    def __init__(self, world: World, machine: Machine, disk: Disk | None) -> None:
+        self.world: Final = world
         self.machine: Final = machine
         self.disk: Final = disk
         self.is_wanted = False
@@ -68,25 +69,39 @@ class Server:
         assert self.machine.process is None
         self.is_wanted = self.machine.has_power = True
         process = self.machine.process = Process(self.machine)
-        self.cluster.history.note(process, "start", str(self.machine.lives))
+        self.world.history.note(process, "start", str(self.machine.lives))
         if self.disk is not None:
             self.disk.begin(process)
-        return self.cluster.loop.create_task(self._begin(process), context=process.context)
+        return self.world.loop.create_task(self._begin(process), context=process.context)
 
     async def _begin(self, process: Process) -> None:
         try:
             await self._serve(process)
         except Exception as error:
-            self.cluster.history.note(process, "failed", f"start: {type(error).__name__}: {error}")
+            self.world.history.note(process, "failed", f"start: {type(error).__name__}: {error}")
             if process.is_alive:
-                self.cluster.loop.call_soon(self.cluster.start_failed, self, process, error)
+                self._start_failed(process, error)
+
+    def _start_failed(self, process: Process, error: Exception) -> None:
+        """Start the server again after a failed start."""
+        self.last_error = error
+        self.world.loop.call_soon(self._end_failed, process, context=self.world.scenario.context)
+
+    def _end_failed(self, process: Process) -> None:
+        if process.is_alive:
+            self.kill()
+            self.world.loop.call_later(_RESTART_S, self._start_again)
+
+    def _start_again(self) -> None:
+        if self.is_wanted and self.process is None:
+            self.start()
 
     def kill(self, *, power: bool = False) -> None:
         """End the process at once; with ``power`` the machine loses its power."""
         process = self.machine.process
         if process is None:
             return
-        self.cluster.end_process(process, power=power)
+        self.world.end_process(process, power=power)
         if self.disk is not None:
             self.disk.crash(process, power=power)
         process.system = None
@@ -100,10 +115,10 @@ class Server:
         if stop is None:
             self.kill()
             return
-        task = self.cluster.loop.create_task(_awaited(stop), context=process.context)
-        await self.cluster.finished(process, task)
+        task = self.world.loop.create_task(_awaited(stop), context=process.context)
+        await self.world.finished(process, task)
         if process.is_alive:
-            self.cluster.end_process(process, power=False)
+            self.world.end_process(process, power=False)
             if self.disk is not None:
                 self.disk.crash(process, power=False)
             process.system = None
@@ -133,12 +148,12 @@ class NameServerServer(Server):
 class EtcdServer(Server):
     """One cluster of etcd, as a single machine. Its data outlives the process."""
 
-    def __init__(self, cluster: Cluster, machine: Machine) -> None:
-        super().__init__(cluster, machine, None)
-        self.model: Final = EtcdModel(lambda: cluster.loop.now_s)
+    def __init__(self, world: World, machine: Machine) -> None:
+        super().__init__(world, machine, None)
+        self.model: Final = EtcdModel(lambda: world.loop.now_s)
 
     async def _serve(self, process: Process) -> None:
-        server = await self.cluster.loop.create_server(lambda: EtcdProtocol(self.model), "", PORT)
+        server = await self.world.loop.create_server(lambda: EtcdProtocol(self.model), "", PORT)
 
         async def stop() -> None:
             server.close()
@@ -153,9 +168,9 @@ class BrokerServer(Server):
     """
 
     def __init__(
-        self, cluster: Cluster, machine: Machine, disk: Disk, *, broker_name: str, number: int, settings: dict[str, Any]
+        self, world: World, machine: Machine, disk: Disk, *, broker_name: str, number: int, settings: dict[str, Any]
     ) -> None:
-        super().__init__(cluster, machine, disk)
+        super().__init__(world, machine, disk)
         self.broker_name: Final = broker_name
         self.number: Final = number
         self.settings: Final = settings
@@ -168,7 +183,7 @@ class BrokerServer(Server):
         values = {
             **_SMALL, "brokerName": self.broker_name, "brokerIP1": self.machine.address,
             "bindAddress": self.machine.address, "listenPort": BROKER_PORT, "haListenPort": BROKER_PORT + 1,
-            "namesrvAddr": ";".join(self.cluster.name_servers), "storePathRootDir": f"{self.disk.path}/store",
+            "namesrvAddr": ";".join(name_servers(self.world)), "storePathRootDir": f"{self.disk.path}/store",
             "defaultTopicQueueNums": 4, **self.settings,
         }  # fmt: skip
         config.update({name: str(value) for name, value in values.items()}, "simulation")
@@ -180,7 +195,7 @@ class BrokerServer(Server):
         make_broker = partial(Broker, os_api=process.system.os_api, make_store=self.disk.open_store)
         self._stop = self.failover = self._alone = None
         if self.number:
-            make_etcd = partial(_etcd, self.cluster)
+            make_etcd = partial(_etcd, self.world)
             failover = self.failover = FailoverBroker(self._config(), make_broker=make_broker, make_etcd=make_etcd)
             await failover.start()
             self._stop = failover.stop
@@ -212,7 +227,24 @@ class BrokerServer(Server):
         return self.failover is None or self.failover.right.is_valid()
 
 
-def _etcd(cluster: Cluster, *arguments: Any) -> SimEtcd:
+def _etcd(world: World, *arguments: Any) -> SimEtcd:
     etcd = SimEtcd(*arguments)
-    etcd.loop = cluster.loop
+    etcd.loop = world.loop
     return etcd
+
+
+def name_servers(world: World) -> list[str]:
+    """Return the addresses of all name servers."""
+    servers = [server for server in world.servers.values() if isinstance(server, NameServerServer)]
+    return [f"{server.machine.address}:{NAMES_PORT}" for server in servers]
+
+
+def etcd_of(world: World) -> EtcdServer | None:
+    """Return etcd, which a cluster with fail-over has."""
+    return next((server for server in world.servers.values() if isinstance(server, EtcdServer)), None)
+
+
+def brokers_of(world: World, broker_name: str | None = None) -> list[BrokerServer]:
+    """Return the brokers of a name, or all."""
+    brokers = [server for server in world.servers.values() if isinstance(server, BrokerServer)]
+    return [broker for broker in brokers if broker_name in (None, broker.broker_name)]
