@@ -20,6 +20,7 @@ from mqfast.cli import (
     checking,
     completion,
     console,
+    explain,
     groups,
     ha,
     health,
@@ -68,6 +69,7 @@ def build_parser() -> Parser:
     for server in (namesrv, broker, up, health, testing):
         server.add_command(rooms)
     add_admin(rooms)
+    explain.add_command(rooms)
     ha.add_commands(rooms)
     console.add_commands(rooms)
     completion.add_command(rooms, parser)

@@ -307,7 +307,7 @@ def test_health(start: Callable[..., Process], tmp_path: Path) -> None:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         done = run("health", "--port", str(silent.getsockname()[1]), "--timeout", "0.2")
-        assert (done.returncode, done.stdout) == (7, "no answer: timed out\n")
+        assert (done.returncode, done.stdout) == (8, "no answer: timed out\n")
 
 
 def test_what_the_image_runs_runs_here(start: Callable[..., Process], tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_a_tls_client_gets_an_error_from_a_plain_port(tmp_path: Path, authority:
         assert done.returncode != 0
         assert "takes no TLS" in done.stdout + done.stderr
         done = mqfast("admin", "cluster", "-n", one.namesrv, "--ca", str(authority.ca))
-        assert (done.returncode, "TLS" in done.stderr) == (7, True), done.stderr
+        assert (done.returncode, "TLS" in done.stderr) == (8, True), done.stderr
         assert "takes no" in done.stderr or "take none" in done.stderr, done.stderr
     finally:
         one.end()

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from mqfast.client.admin.admin_client import AdminClient
 
 __all__ = [
-    "AdminCommands", "Work", "client_arguments", "later", "print_changes", "print_table", "say_outcome",
+    "AdminCommands", "Work", "add_common", "admin_client", "client_arguments", "later", "print_changes", "print_table",
+    "say_outcome",
 ]  # fmt: skip
 
 Work = Callable[["AdminClient", argparse.Namespace, Output], ExitCode]
@@ -64,7 +65,7 @@ class AdminCommands:
         """
 
         def build(sub: LazyParser) -> None:
-            _add_common(sub, owns_key=owns_key)
+            add_common(sub, owns_key=owns_key)
             sub.places_anywhere = True
             if changes and at_once:
                 sub.add_argument("--dry-run", action="store_true", help="only say what would be done")
@@ -129,7 +130,8 @@ def later(place: str) -> Work:
     return work
 
 
-def _add_common(sub: argparse.ArgumentParser, *, owns_key: bool) -> None:
+def add_common(sub: argparse.ArgumentParser, *, owns_key: bool = False) -> None:
+    """Add the options of every command that asks a cluster."""
     sub.add_argument(
         "-n", "--namesrv", "--namesrvAddr", metavar="ADDRESS",
         help="name servers: 'a:9876;b:9876' (default: NAMESRV_ADDR)",
@@ -149,17 +151,22 @@ def client_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def admin_client(arguments: argparse.Namespace) -> AdminClient:
+    """Return the client of a command. Raises: ConfigError where the extra is not installed."""
+    try:
+        from mqfast.client.admin.admin_client import AdminClient
+    except ModuleNotFoundError as error:
+        if error.name != "msgspec":
+            raise
+        raise ConfigError(f"mqfast {arguments.command} needs {error.name}: pip install 'mqfast[client]'") from None
+    return AdminClient(**client_arguments(arguments), timeout_s=arguments.timeout)
+
+
 def _runner(work: Work, *, at_once: bool) -> Callable[[argparse.Namespace], ExitCode]:
     def run(arguments: argparse.Namespace) -> ExitCode:
-        try:
-            from mqfast.client.admin.admin_client import AdminClient
-        except ModuleNotFoundError as error:
-            if error.name != "msgspec":
-                raise
-            raise ConfigError(f"mqfast admin needs {error.name}: pip install 'mqfast[client]'") from None
         if at_once:
             arguments.yes = not arguments.dry_run
-        with AdminClient(**client_arguments(arguments), timeout_s=arguments.timeout) as admin:
+        with admin_client(arguments) as admin:
             return work(admin, arguments, Output(arguments.json))
 
     return run

@@ -7,7 +7,7 @@ Source: QueryMsgByUniqueKeySubCommand, QueryMsgTraceByIdSubCommand.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from mqfast.client.admin.admin_base import AdminBase, BrokerInfo
 from mqfast.client.admin.call import call
@@ -27,6 +27,8 @@ from mqfast.remoting.bodies import decode_body
 from mqfast.remoting.codes import RequestCode
 
 __all__ = ["ExplainCalls"]
+
+_LETTER_TOPICS_MAX: Final = 64
 
 
 class ExplainCalls(AdminBase):
@@ -48,7 +50,8 @@ class ExplainCalls(AdminBase):
         unknown: list[str] = []
         groups, known = yield from _groups(self, home, unknown)
         brokers = (yield from self._clusters()).brokers
-        copies = yield from _copies(self, brokers, first, home, groups, known)
+        topics = [home, *PARKING_TOPICS, *_letter_topics(groups, known, unknown)]
+        copies = yield from _copies(self, brokers, first, topics)
         progress: list[LifeEvent] = []
         for place in (copy.place for copy in copies if copy.place.topic == home and copy.place.broker in brokers):
             for group in groups:
@@ -104,16 +107,28 @@ def _groups(admin: AdminBase, home: str, unknown: list[str]) -> RequestSteps[tup
         return [], known
 
 
-def _copies(
-    admin: AdminBase, brokers: Mapping[str, BrokerInfo], first: Delivery, home: str, groups: list[str], known: set[str]
-) -> RequestSteps[list[Copy]]:
+def _letter_topics(groups: list[str], known: set[str], unknown: list[str]) -> list[str]:
+    """Return the topics of retries and dead letters to search: all of a small cluster, else those of the groups.
+
+    A group whose offsets were deleted is no longer a group of the topic; its dead letters stay.
+    """
+    every = sorted(topic for topic in known if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)))
+    if len(every) <= _LETTER_TOPICS_MAX:
+        return every
+    unknown.append(f"retries of other groups than {', '.join(groups) or 'none'}: the cluster has too many to search")
     letters = [f"{prefix}{group}" for group in groups for prefix in (RETRY_PREFIX, DLQ_PREFIX)]
-    topics = [home, *PARKING_TOPICS, *(topic for topic in letters if topic in known)]
+    return [topic for topic in letters if topic in known]
+
+
+def _copies(
+    admin: AdminBase, brokers: Mapping[str, BrokerInfo], first: Delivery, topics: Sequence[str]
+) -> RequestSteps[list[Copy]]:
     records = {(first.source.broker_name, first.physical_offset): first}
     for broker in brokers.values():
         for topic in topics:
             for message in (yield from by_key_at(admin, broker, topic, first.msg_id)):
-                records[broker.name, message.physical_offset] = message
+                if _home(message) == topics[0]:  # another topic may have the same id
+                    records[broker.name, message.physical_offset] = message
     copies = []
     for (name, offset), message in records.items():
         place = Place(name, message.record_topic, message.queue_id, message.queue_offset, offset)
