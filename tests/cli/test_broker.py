@@ -225,6 +225,52 @@ def test_answered_sends_survive_a_kill(start: Callable[..., Process], tmp_path: 
         assert [bytes(m.body) for m in reader.messages("TopicTest", 0)] == [b"%04d" % n for n in range(500)] + [b"next"]
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux changes the limit of another process")
+def test_a_broker_out_of_descriptors_serves_its_connections_and_recovers(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
+    """New connections and new topics need descriptors: each failure is one line, and nothing acknowledged is lost."""
+    server = start(*broker(tmp_path / "s"))
+    host, _, port = server.address.rpartition(":")
+    process = psutil.Process(server.process.pid)
+    acknowledged: dict[str, list[bytes]] = {}
+
+    async def send(client: RemotingClient, topic: str, body: bytes) -> RemotingCommand:
+        answer = await client.call(server.address, *sent(body, topic), timeout_ms=20_000)
+        if answer.code == 0:
+            acknowledged.setdefault(topic, []).append(body)
+        return answer
+
+    async def flow() -> None:
+        client = RemotingClient()
+        crowd: list[socket.socket] = []
+        try:
+            assert (await send(client, "known", b"first")).code == 0
+            limits = process.rlimit(psutil.RLIMIT_NOFILE)
+            process.rlimit(psutil.RLIMIT_NOFILE, (process.num_fds(), limits[1]))
+            crowd += [socket.create_connection((host, int(port))) for _ in range(100)]
+            for number in range(10):
+                assert (await send(client, "known", b"%d" % number)).code == 0
+                await send(client, f"new-{number}", b"x")  # an error, or a message whose queue waits for its file
+            process.rlimit(psutil.RLIMIT_NOFILE, limits)
+            for peer in crowd:
+                peer.close()
+            assert (await send(client, "later", b"x")).code == 0
+        finally:
+            await client.close()
+
+    asyncio.run(flow())
+    assert server.ask(sent(b"last", "known"))[0].code == 0  # by a new connection
+    code, err, _ = server.end()
+    assert (code, "Traceback" in err) == (0, False), err
+    assert "Too many open files" in err
+    assert len(err.splitlines()) < 30, err
+    with mqfast.StoreReader(tmp_path / "s") as reader:
+        for topic, bodies in acknowledged.items():
+            stored = [bytes(m.body) for m in reader.messages(topic, 0)]
+            assert stored[: len(bodies)] == bodies, topic
+
+
 def test_systemd_is_notified_of_ready_watchdog_and_stopping(start: Callable[..., Process], tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "notify"))
