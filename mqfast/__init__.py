@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mqfast.client import AsyncProducer as AsyncProducer
     from mqfast.client import AsyncPullConsumer as AsyncPullConsumer
     from mqfast.client import AsyncPushConsumer as AsyncPushConsumer
+    from mqfast.client import AsyncSimpleConsumer as AsyncSimpleConsumer
     from mqfast.client import AsyncTransactionProducer as AsyncTransactionProducer
     from mqfast.client import ClientHook as ClientHook
     from mqfast.client import ConsumeContext as ConsumeContext
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from mqfast.client import SendContext as SendContext
     from mqfast.client import SendResult as SendResult
     from mqfast.client import SendStatus as SendStatus
+    from mqfast.client import SimpleConsumer as SimpleConsumer
     from mqfast.client import TransactionProducer as TransactionProducer
     from mqfast.client import TransactionStatus as TransactionStatus
     from mqfast.config import Setting, StoreConfig
@@ -90,6 +92,7 @@ if TYPE_CHECKING:
         "AsyncProducer",
         "AsyncPullConsumer",
         "AsyncPushConsumer",
+        "AsyncSimpleConsumer",
         "AsyncTransactionProducer",
         "Backlog",
         "BatchResult",
@@ -126,6 +129,7 @@ if TYPE_CHECKING:
         "PullConsumer",
         "PullStatus",
         "PushConsumer",
+        "SimpleConsumer",
         "PutMessageStatus",
         "PutOptions",
         "PutResult",
@@ -213,6 +217,7 @@ _OF_CLIENTS = frozenset(
         "AsyncProducer",
         "AsyncPullConsumer",
         "AsyncPushConsumer",
+        "AsyncSimpleConsumer",
         "AsyncTransactionProducer",
         "ClientHook",
         "ConsumeContext",
@@ -224,6 +229,7 @@ _OF_CLIENTS = frozenset(
         "PullConsumer",
         "PullStatus",
         "PushConsumer",
+        "SimpleConsumer",
         "ResetPlan",
         "Retry",
         "SendContext",

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from mqfast.client.consumer.allocation import Allocation
     from mqfast.client.consumer.async_pull_consumer import AsyncPullConsumer
     from mqfast.client.consumer.async_push_consumer import AsyncPushConsumer
+    from mqfast.client.consumer.async_simple_consumer import AsyncSimpleConsumer
     from mqfast.client.consumer.offsets import OffsetStore
     from mqfast.client.consumer.pull_consumer import PullConsumer
     from mqfast.client.consumer.push_consumer import PushConsumer
+    from mqfast.client.consumer.simple_consumer import SimpleConsumer
     from mqfast.client.delivery import Delivery
     from mqfast.client.hooks import ClientHook, ConsumeContext, SendContext
     from mqfast.client.producer.async_producer import AsyncProducer
@@ -68,6 +70,7 @@ __all__ = [
     "AsyncProducer",
     "AsyncPullConsumer",
     "AsyncPushConsumer",
+    "AsyncSimpleConsumer",
     "AsyncTransactionProducer",
     "Backlog",
     "Body",
@@ -101,6 +104,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "SendTimeout",
+    "SimpleConsumer",
     "SubscriptionError",
     "Transaction",
     "TransactionProducer",
@@ -117,6 +121,7 @@ _HOMES = {
     "AsyncProducer": "mqfast.client.producer.async_producer",
     "AsyncPullConsumer": "mqfast.client.consumer.async_pull_consumer",
     "AsyncPushConsumer": "mqfast.client.consumer.async_push_consumer",
+    "AsyncSimpleConsumer": "mqfast.client.consumer.async_simple_consumer",
     "AsyncTransactionProducer": "mqfast.client.producer.transaction",
     "Backlog": "mqfast.errors",
     "Body": "mqfast.client.values",
@@ -150,6 +155,7 @@ _HOMES = {
     "SendResult": "mqfast.client.values",
     "SendStatus": "mqfast.client.values",
     "SendTimeout": "mqfast.errors",
+    "SimpleConsumer": "mqfast.client.consumer.simple_consumer",
     "SubscriptionError": "mqfast.errors",
     "Transaction": "mqfast.client.producer.transaction",
     "TransactionProducer": "mqfast.client.producer.transaction",

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["PopProcessor"]
 
 _TOO_LATE_MS: Final = 500
+_CLOCKS_DIFFER_MS: Final = 60_000
 _BEFORE_THE_END_MS: Final = 50  # the answer must reach the client in time
 _WAIT_MS_MAX: Final = 10 * 60 * 1000
 _BITS_MAX: Final = 1 << 12
@@ -155,10 +156,16 @@ class PopProcessor:
         return request.response(ResponseCode.SUCCESS, fields, records, remark=result.status.value)
 
     def _wait_ms(self, request: RemotingCommand) -> int | None:
-        """Return how long a request may be held; None: the request was too long on the way."""
+        """Return how long a request may be held; None: the request was too long on the way.
+
+        A request that seems to be minutes old comes from a machine with another clock. RocketMQ answers such a request
+        at once, and the client repeats it without a pause.
+        """
         poll_ms, now_ms = max(0, whole(request, "pollTime", 0)), self._context.now_ms()
         born_ms = whole(request, "bornTime", 0) or now_ms
-        remaining_ms = born_ms + poll_ms - now_ms
+        remaining_ms = min(born_ms - now_ms, 0) + poll_ms
+        if remaining_ms < -_CLOCKS_DIFFER_MS:
+            remaining_ms = poll_ms
         if remaining_ms < -_TOO_LATE_MS:
             return None
         return min(max(0, remaining_ms - _BEFORE_THE_END_MS), _WAIT_MS_MAX)

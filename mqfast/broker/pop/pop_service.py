@@ -8,6 +8,7 @@ NotificationProcessor.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -91,6 +92,7 @@ class PopService:
         """Redeliver all that is due, at once: for tests with a clock of their own."""
         while not self.revive.run_once(self._context.now_ms()):
             pass
+        self.revive.scan(math.inf)
 
     # --- pop ---
 

@@ -27,8 +27,8 @@ class Popped(NamedTuple):
         return bytes(self.message.body)
 
 
-async def pop(one: Running, *, count: int = 32, wait_ms: int = 0, **changed: Any) -> RemotingCommand:
-    now_ms = int(time.time() * 1000)
+async def pop(one: Running, *, count: int = 32, wait_ms: int = 0, age_ms: int = 0, **changed: Any) -> RemotingCommand:
+    now_ms = int(time.time() * 1000) - age_ms
     fields = {
         "consumerGroup": "g", "topic": "T", "queueId": -1, "maxMsgNums": count, "invisibleTime": INVISIBLE_MS,
         "pollTime": wait_ms, "bornTime": now_ms, "initMode": 0, **changed,

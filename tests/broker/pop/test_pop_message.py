@@ -224,7 +224,8 @@ def test_filters_and_notification(tmp_path: Path) -> None:
         ({"topic": "none"}, Code.TOPIC_NOT_EXIST),
         ({"consumerGroup": "no group!"}, Code.SUBSCRIPTION_GROUP_NOT_EXIST),
         ({"queueId": "x"}, Code.SYSTEM_ERROR),
-        ({"bornTime": 1, "pollTime": 1}, Code.POLLING_TIMEOUT),
+        ({"age_ms": 30_000, "pollTime": 1}, Code.POLLING_TIMEOUT),
+        ({"age_ms": 3_600_000, "pollTime": 1}, Code.SUCCESS),  # another clock
     ],
 )
 def test_wrong_requests_are_refused(tmp_path: Path, changed: dict[str, Any], code: int) -> None:

@@ -1,0 +1,1 @@
+"""Simple consumers: messages by POP, each acknowledged by itself."""
