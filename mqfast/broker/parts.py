@@ -204,6 +204,7 @@ def build_parts(
     offsets = OffsetProcessor(context, limits)
     delays, timers = Delays(context), BrokerTimers(context)  # in this order: a delay level wins over the timer
     transactions = Transactions(context)
+    pop = PopProcessor(context, limits, long_polling, timers)
     return Parts(
         ground=ground,
         context=context,
@@ -213,7 +214,7 @@ def build_parts(
         offsets=offsets,
         long_polling=long_polling,
         pull=PullProcessor(context, offsets, long_polling, limits, replicas),
-        pop=PopProcessor(context, limits, long_polling, timers),
+        pop=pop,
         delays=delays,
         send_back=SendBack(context),
         reply=ReplyMessage(context, send),
@@ -230,17 +231,19 @@ def build_parts(
         ),
         transactions=transactions,
         replicas=replicas,
-        grpc=_grpc(context, ground, client_closed),
+        grpc=_grpc(context, ground, pop, client_closed),
     )
 
 
-def _grpc(context: BrokerContext, ground: Ground, client_closed: Callable[[Channel], None]) -> GrpcService | None:
+def _grpc(
+    context: BrokerContext, ground: Ground, pop: PopProcessor, client_closed: Callable[[Channel], None]
+) -> GrpcService | None:
     """Return the gRPC service; None in a build without nghttp2."""
     if not IS_BUILT:
         return None
     from mqfast.broker.grpc.service import GrpcService
 
-    return GrpcService(context, ground.processors, client_closed)
+    return GrpcService(context, ground.processors, pop.service, client_closed)
 
 
 def _context(

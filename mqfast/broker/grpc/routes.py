@@ -206,7 +206,7 @@ def _endpoints(host: str, port: int) -> Endpoints:
 
 
 def _queues(topic: Resource, part: _Part) -> list[MessageQueue]:
-    """Return the queues of a broker: first for readers alone, then for writers alone, then for both. Source: RouteActivity."""
+    """Return the queues of a broker: for readers, for writers, for both, in this order. Source: RouteActivity."""
     both = min(part.reads, part.writes)
     permissions = [_READ_ONLY] * (part.reads - both) + [_WRITE_ONLY] * (part.writes - both) + [_BOTH] * both
     return [

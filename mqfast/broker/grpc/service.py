@@ -11,7 +11,9 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.broker.grpc.clients import GrpcClient, GrpcClients
-from mqfast.broker.grpc.codes import Code, failure_of
+from mqfast.broker.grpc.codes import Code, Refused, failure_of
+from mqfast.broker.grpc.offsets import Offsets
+from mqfast.broker.grpc.receiving import Receiving
 from mqfast.broker.grpc.routes import Routes
 from mqfast.broker.grpc.sends import Sends
 from mqfast.broker.grpc.telemetry import Telemetry
@@ -22,6 +24,7 @@ from mqfast.util.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from mqfast.broker.context import BrokerContext
+    from mqfast.broker.pop.pop_service import PopService
     from mqfast.remoting.channel import Channel
     from mqfast.remoting.processors import Processors
 
@@ -35,17 +38,22 @@ _log = logging.getLogger("mqfast.broker")
 class GrpcService:
     """The calls of 5.x SDKs on a broker.
 
-    Args: processors: the table of remoting; on_closed: called with a client that has ended.
+    Args: processors: the table of remoting; pop: the POP of the broker; on_closed: called with a client that has ended.
     Attributes: ``server``: makes the protocol of connections.
     Thread: that of the event loop.
     """
 
-    def __init__(self, context: BrokerContext, processors: Processors, on_closed: Callable[[Channel], None]) -> None:
+    def __init__(
+        self, context: BrokerContext, processors: Processors, pop: PopService, on_closed: Callable[[Channel], None]
+    ) -> None:
         self._log = LogLimit(_log)
-        self._clients: Final = GrpcClients(context, processors, on_closed)
+        self._on_closed: Final = on_closed
+        self._clients: Final = GrpcClients(context, processors, self._client_closed)
         self._telemetry: Final = Telemetry(context, self._clients)
         self._routes: Final = Routes(context)
         self._sends: Final = Sends(context)
+        self._receiving: Final = Receiving(context, pop)
+        self._offsets: Final = Offsets(context)
         config = context.config
         self.server: Final = GrpcServer(
             self._methods(),
@@ -59,6 +67,7 @@ class GrpcService:
 
     def _methods(self) -> dict[str, Method]:
         telemetry, routes, sends = self._telemetry, self._routes, self._sends
+        receiving, offsets = self._receiving, self._offsets
         unary: dict[str, tuple[type[m.Message], type[m.Message], _Serve]] = {
             "QueryRoute": (m.QueryRouteRequest, m.QueryRouteResponse, routes.query_route),
             "QueryAssignment": (m.QueryAssignmentRequest, m.QueryAssignmentResponse, routes.query_assignment),
@@ -67,6 +76,23 @@ class GrpcService:
             "SendMessage": (m.SendMessageRequest, m.SendMessageResponse, sends.send),
             "EndTransaction": (m.EndTransactionRequest, m.StatusResponse, sends.end_transaction),
             "RecallMessage": (m.RecallMessageRequest, m.RecallMessageResponse, sends.recall),
+            "ReceiveMessage": (m.ReceiveMessageRequest, m.ReceiveMessageResponse, receiving.receive),
+            "AckMessage": (m.AckMessageRequest, m.AckMessageResponse, receiving.ack),
+            "ChangeInvisibleDuration": (
+                m.ChangeInvisibleDurationRequest,
+                m.ChangeInvisibleDurationResponse,
+                receiving.change,
+            ),
+            "ForwardMessageToDeadLetterQueue": (
+                m.ForwardMessageToDeadLetterQueueRequest,
+                m.StatusResponse,
+                receiving.forward,
+            ),
+            "PullMessage": (m.PullMessageRequest, m.PullMessageResponse, offsets.pull),
+            "UpdateOffset": (m.UpdateOffsetRequest, m.StatusResponse, offsets.update),
+            "GetOffset": (m.GetOffsetRequest, m.OffsetResponse, offsets.get),
+            "QueryOffset": (m.QueryOffsetRequest, m.OffsetResponse, offsets.query),
+            "SyncLiteSubscription": (m.Message, m.StatusResponse, _lite),
         }
         methods = {SERVICE + name: self._method(*parts) for name, parts in unary.items()}
         methods[SERVICE + "Telemetry"] = Method(m.TelemetryCommand, telemetry.telemetry, is_stream=True)
@@ -104,11 +130,17 @@ class GrpcService:
         """Do nothing: gRPC has no request codes."""
 
     def start(self) -> None:
-        """Do nothing: no periodic work."""
+        """Start to extend the invisible times of push consumers' messages."""
+        self._receiving.renewals.start()
 
     async def stop(self) -> None:
         """Send GOAWAY to all clients; running calls end."""
         self.server.leave()
+        await self._receiving.renewals.stop()
+
+    def _client_closed(self, client: GrpcClient) -> None:
+        self._receiving.client_closed(client)
+        self._on_closed(client)
 
     def close(self) -> None:
         """End all clients: their groups belong to a broker with another store."""
@@ -117,3 +149,8 @@ class GrpcService:
     def connection_ended(self, connection: Channel) -> None:
         """Remove the clients of a closed connection."""
         self._clients.connection_ended(connection)
+
+
+def _lite(call: Call, client: GrpcClient, request: m.Message) -> m.StatusResponse:
+    """Refuse SyncLiteSubscription."""
+    raise Refused(Code.NOT_IMPLEMENTED, "lite topics: this broker has none")

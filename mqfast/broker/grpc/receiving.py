@@ -1,0 +1,297 @@
+"""ReceiveMessage, AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue: POP for gRPC clients.
+
+A handle comes from a client and is not signed: PopService checks every part against its own tables, and the rights are
+those of topic and group in the request. Source: ReceiveMessageActivity, AckMessageActivity,
+ChangeInvisibleDurationActivity, ForwardMessageToDLQActivity.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from mqfast import properties as names
+from mqfast.broker.acl.required_permissions import of_group, of_topic
+from mqfast.broker.acl.terms import Action
+from mqfast.broker.grpc.clients import GrpcClient
+from mqfast.broker.grpc.codes import OK, Code, Refused, overall, status_of
+from mqfast.broker.grpc.outgoing import message_of_record
+from mqfast.broker.grpc.renewal import Held, Renewals
+from mqfast.broker.grpc.telemetry import checked_group, checked_topic, expression_of, max_attempts
+from mqfast.broker.metadata.client_manager.heartbeat import TAG
+from mqfast.broker.pop.pop_result import PoppedMessage, PopRequest, PopResult, PopStatus
+from mqfast.broker.pop.receipt_handle import ReceiptHandle
+from mqfast.errors import CallRefused, FieldError
+from mqfast.grpc.connection import Call
+from mqfast.grpc.messages import (
+    AckMessageEntry,
+    AckMessageRequest,
+    AckMessageResponse,
+    AckMessageResultEntry,
+    ChangeInvisibleDurationRequest,
+    ChangeInvisibleDurationResponse,
+    ForwardMessageToDeadLetterQueueRequest,
+    GrpcMessage,
+    ReceiveMessageRequest,
+    ReceiveMessageResponse,
+    Resource,
+    Status,
+    StatusResponse,
+)
+from mqfast.remoting.codes import ResponseCode
+from mqfast.store.record.record import decode_record
+from mqfast.util.log_limit import LogLimit
+
+if TYPE_CHECKING:
+    from mqfast.broker.context import BrokerContext
+    from mqfast.broker.pop.pop_service import PopService
+
+__all__ = ["Receiving"]
+
+_AUTO_RENEWED_MS: Final = 60_000
+_INVISIBLE_MS_MIN, _INVISIBLE_MS_MAX = 10_000, 12 * 3_600_000
+_POLLING_MS, _POLLING_MS_MAX = 20_000, 20_000
+_BEFORE_THE_DEADLINE_S: Final = 0.3
+_BATCH_MAX: Final = 32
+_ENTRIES_MAX: Final = 1024
+_RELEASED_MS: Final = 1_000
+_UNSENT_MAX: Final = 32 << 20
+_OF_A_HANDLE: Final = (ResponseCode.INVALID_PARAMETER, ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_MESSAGE)
+_NO_MESSAGE: Final = Status(Code.MESSAGE_NOT_FOUND, "no new message")
+
+
+class Receiving:
+    """Serves ReceiveMessage, AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue.
+
+    Attributes: ``renewals``: messages of push consumers, whose invisible time the broker extends.
+    Thread: that of the event loop.
+    """
+
+    def __init__(self, context: BrokerContext, pop: PopService) -> None:
+        self._context: Final = context
+        self._pop: Final = pop
+        self._log: Final = LogLimit(logging.getLogger("mqfast.broker"))
+        self.renewals: Final = Renewals(context, pop)
+
+    # --- ReceiveMessage ---
+
+    async def receive(self, call: Call, client: GrpcClient, request: ReceiveMessageRequest) -> None:
+        """Serve ReceiveMessage: the status, the messages, the time of the delivery. Raises: Refused, CallRefused."""
+        queue = request.message_queue
+        resource = Resource() if queue is None or queue.topic is None else queue.topic
+        topic, group = checked_topic(resource), checked_group(request.group)
+        self._admit(client, topic, group)
+        settings = client.settings
+        if settings is None or settings.subscription is None:
+            raise Refused(Code.UNRECOGNIZED_CLIENT_TYPE, "expected a consumer with settings (Telemetry), found none")
+        if call.unsent_bytes > _UNSENT_MAX:
+            raise Refused(
+                Code.TOO_MANY_REQUESTS, f"expected a client that reads, found {call.unsent_bytes} bytes waiting"
+            )
+        kind, expression = expression_of(request.filter_expression)
+        pop = PopRequest(
+            group=group,
+            topic=topic,
+            max_count=max(1, min(request.batch_size or _BATCH_MAX, _BATCH_MAX)),
+            invisible_ms=_invisible_ms(request),
+            wait_ms=self._wait_ms(call, request),
+            expression_type=kind,
+            expression=expression,
+            is_orderly=bool((self._context.groups.table.get(group) or {}).get("consumeMessageOrderly", False)),
+            attempt_id=request.attempt_id or None,
+        )
+        result = await self._pop.pop(pop)
+        delivered = [] if result.status is not PopStatus.FOUND else await self._wanted(pop, result)
+        if call.has_ended:
+            await self._release(group, topic, delivered)
+            return
+        if not delivered:
+            is_full = result.status is PopStatus.FULL
+            status = Status(Code.TOO_MANY_REQUESTS, "too many requests wait") if is_full else _NO_MESSAGE
+            call.send(ReceiveMessageResponse(status))
+            return
+        call.send(ReceiveMessageResponse(OK))
+        for message in delivered:
+            call.send(ReceiveMessageResponse(None, self._outgoing(client, pop, resource, message, request.auto_renew)))
+        call.send(ReceiveMessageResponse(None, None, self._context.now_ms()))
+
+    def _admit(self, client: GrpcClient, topic: str, group: str) -> None:
+        client.admit(of_topic(topic, Action.SUB), of_group(group, Action.SUB))
+
+    def _wait_ms(self, call: Call, request: ReceiveMessageRequest) -> int:
+        """Return how long a call waits for messages: as asked, and not until its deadline."""
+        wait_ms = _POLLING_MS if request.long_polling_timeout is None else request.long_polling_timeout
+        if call.deadline_s is not None:
+            remaining_s = call.deadline_s - self._context.loop.time() - _BEFORE_THE_DEADLINE_S
+            wait_ms = min(wait_ms, int(remaining_s * 1000))
+        return max(0, min(wait_ms, _POLLING_MS_MAX))
+
+    async def _wanted(self, pop: PopRequest, result: PopResult) -> list[PoppedMessage]:
+        """Return the messages for the client; others are acked, and after the last attempt they are dead letters."""
+        attempts = max_attempts(self._context.groups.table.get(pop.group))
+        tags = _tags(pop)
+        delivered = []
+        for message in result.messages:
+            if tags is not None and decode_record(message.record).properties.get(names.TAGS) not in tags:
+                await self._pop.ack(pop.group, pop.topic, message.handle)
+            elif message.reconsume_times >= attempts:
+                await self._give_up(pop, message)
+            else:
+                delivered.append(message)
+        return delivered
+
+    async def _give_up(self, pop: PopRequest, message: PoppedMessage) -> None:
+        try:
+            await self._pop.forward_to_dead_letter_queue(pop.group, pop.topic, message.handle, message.physical_offset)
+        except CallRefused as error:
+            self._log.warning("dead", "group %s: a dead letter is not stored yet: %s", pop.group, error.remark)
+
+    def _outgoing(
+        self, client: GrpcClient, pop: PopRequest, topic: Resource, message: PoppedMessage, is_renewed: bool
+    ) -> GrpcMessage:
+        text = f"{message.handle.encode()} {message.physical_offset}"
+        if is_renewed:
+            self.renewals.hold(text, Held(client, pop.group, pop.topic, message.handle))
+        return message_of_record(
+            message.record,
+            self._context,
+            topic=topic,
+            handle=text,
+            reconsume_times=message.reconsume_times,
+            invisible_ms=pop.invisible_ms,
+        )
+
+    async def _release(self, group: str, topic: str, messages: list[PoppedMessage]) -> None:
+        """Make messages visible soon: the client has gone before they were written."""
+        for message in messages:
+            try:
+                await self._pop.change_invisible_time(group, topic, message.handle, _RELEASED_MS, is_suspend=True)
+            except CallRefused as error:
+                self._log.info("release", "group %s: a message stays invisible: %s", group, error.remark)
+
+    # --- handles ---
+
+    def _handle(self, client: GrpcClient, group: str, text: str) -> tuple[ReceiptHandle, int | None]:
+        """Return the handle in force, and the physical offset that the text names. Raises: Refused."""
+        try:
+            handle = ReceiptHandle.decode(text, "receipt_handle")
+        except FieldError as error:
+            raise Refused(Code.INVALID_RECEIPT_HANDLE, str(error)) from None
+        held = self.renewals.release(client, group, text)
+        if held is not None:
+            handle = held.handle
+        if handle.due_ms <= self._context.now_ms():
+            raise Refused(Code.INVALID_RECEIPT_HANDLE, "receipt_handle: the invisible time is over")
+        parts = text.split(" ")
+        hint = parts[8] if len(parts) > 8 else ""
+        return handle, int(hint) if hint.isascii() and hint.isdigit() and 0 < len(hint) < 19 and int(hint) else None
+
+    # --- AckMessage ---
+
+    async def ack(self, call: Call, client: GrpcClient, request: AckMessageRequest) -> AckMessageResponse:
+        """Serve AckMessage."""
+        topic, group = checked_topic(request.topic), checked_group(request.group)
+        self._admit(client, topic, group)
+        if not 0 < len(request.entries) <= _ENTRIES_MAX:
+            raise Refused(Code.BAD_REQUEST, f"entries: expected 1 to {_ENTRIES_MAX}, found {len(request.entries)}")
+        statuses: dict[int, Status] = {}
+        handles: dict[int, ReceiptHandle] = {}
+        for position, entry in enumerate(request.entries):
+            try:
+                _check_no_lite(entry.lite_topic)
+                handles[position] = self._handle(client, group, entry.receipt_handle)[0]
+            except Refused as error:
+                statuses[position] = Status(error.code, error.text)
+        refusals = await self._pop.ack_batch(group, topic, list(handles.values()))
+        for position, refused in zip(handles, refusals, strict=True):
+            statuses[position] = OK if refused is None else _status(refused)
+        entries = [_result(entry, statuses[position]) for position, entry in enumerate(request.entries)]
+        return AckMessageResponse(overall(statuses.values()), entries)
+
+    # --- ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue ---
+
+    async def change(
+        self, call: Call, client: GrpcClient, request: ChangeInvisibleDurationRequest
+    ) -> ChangeInvisibleDurationResponse:
+        """Serve ChangeInvisibleDuration."""
+        topic, group = checked_topic(request.topic), checked_group(request.group)
+        self._admit(client, topic, group)
+        _check_no_lite(request.lite_topic)
+        wanted_ms = request.invisible_duration or 0
+        if not 0 <= wanted_ms <= _INVISIBLE_MS_MAX:
+            raise Refused(
+                Code.ILLEGAL_INVISIBLE_TIME,
+                f"invisible_duration: expected 0 to {_INVISIBLE_MS_MAX} ms, found {wanted_ms}",
+            )
+        handle, physical_offset = self._handle(client, group, request.receipt_handle)
+        try:
+            changed = await self._pop.change_invisible_time(
+                group, topic, handle, max(1, wanted_ms), is_suspend=bool(request.suspend)
+            )
+        except CallRefused as error:
+            return ChangeInvisibleDurationResponse(_status(error))
+        text = changed.encode() + ("" if physical_offset is None else f" {physical_offset}")
+        return ChangeInvisibleDurationResponse(OK, text)
+
+    async def forward(
+        self, call: Call, client: GrpcClient, request: ForwardMessageToDeadLetterQueueRequest
+    ) -> StatusResponse:
+        """Serve ForwardMessageToDeadLetterQueue."""
+        topic, group = checked_topic(request.topic), checked_group(request.group)
+        self._admit(client, topic, group)
+        _check_no_lite(request.lite_topic)
+        handle, physical_offset = self._handle(client, group, request.receipt_handle)
+        try:
+            await self._pop.forward_to_dead_letter_queue(group, topic, handle, physical_offset)
+        except CallRefused as error:
+            return StatusResponse(_status(error))
+        return StatusResponse(OK)
+
+    # --- the end ---
+
+    def client_closed(self, client: GrpcClient) -> None:
+        """Make the messages of a push consumer that has ended visible soon."""
+        for held in self.renewals.forget(client):
+            asyncio.ensure_future(self._release_held(held))  # noqa: RUF006 - the loop of a broker outlives the work
+
+    async def _release_held(self, held: Held) -> None:
+        try:
+            await self._pop.change_invisible_time(held.group, held.topic, held.handle, _RELEASED_MS, is_suspend=True)
+        except Exception as error:
+            self._log.info("release", "group %s: a message stays invisible: %s", held.group, error)
+
+
+def _tags(pop: PopRequest) -> frozenset[str] | None:
+    """Return the tags of a filter; None for other filters, and for all messages."""
+    if pop.expression_type != TAG or pop.expression in (None, "*"):
+        return None
+    return frozenset(tag.strip() for tag in str(pop.expression).split("||") if tag.strip()) or None
+
+
+def _invisible_ms(request: ReceiveMessageRequest) -> int:
+    """Return the invisible time of a request. Raises: Refused."""
+    if request.auto_renew:
+        return _AUTO_RENEWED_MS
+    wanted_ms = _AUTO_RENEWED_MS if request.invisible_duration is None else request.invisible_duration
+    if not _INVISIBLE_MS_MIN <= wanted_ms <= _INVISIBLE_MS_MAX:
+        raise Refused(
+            Code.ILLEGAL_INVISIBLE_TIME,
+            f"invisible_duration: expected {_INVISIBLE_MS_MIN} to {_INVISIBLE_MS_MAX} ms, found {wanted_ms}",
+        )
+    return wanted_ms
+
+
+def _check_no_lite(lite_topic: str | None) -> None:
+    if lite_topic:
+        raise Refused(Code.NOT_IMPLEMENTED, "lite topics: this broker has none")
+
+
+def _status(refused: CallRefused) -> Status:
+    if refused.code in _OF_A_HANDLE:
+        return Status(Code.INVALID_RECEIPT_HANDLE, refused.remark or "receipt_handle: expected one of this broker")
+    return status_of(refused.code, refused.remark)
+
+
+def _result(entry: AckMessageEntry, status: Status) -> AckMessageResultEntry:
+    return AckMessageResultEntry(entry.message_id, entry.receipt_handle, status)
