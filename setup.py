@@ -3,7 +3,8 @@
 Every ``mqfast/**/*.pyx`` becomes one extension of the same dotted name. ``mqfast.store.base.os_api`` alone links
 ``csrc/*.c``: the C part has statics (CPU choice, table of OS calls) that must exist once in the process; the other
 extensions reach it by ``cimport``. Never tuned to the building machine: instruction sets are chosen when the program
-runs. A build without a C compiler or without Python.h ends before any work, with one line. The demonstrations
+runs. The scripts of the web console are fetched from npm by version and checksum (``mqfast/console/fetch_static.py``).
+A build without a C compiler or without Python.h ends before any work, with one line. The demonstrations
 (``NOT_INSTALLED``) are run from a checkout and are in no wheel.
 
 Environment switches, each with a build directory of its own, so that a change of mode rebuilds only as needed:
@@ -15,6 +16,7 @@ Environment switches, each with a build directory of its own, so that a change o
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shlex
 import subprocess
@@ -276,6 +278,11 @@ class BuildExt(build_ext):
         meant = repr((sorted(DIRECTIVES.items()), CYTHON_RUNTIME, Cython.__version__))
         self.cython_dir = f"{base}/cython-{zlib.crc32(meant.encode()):08x}"
 
+    def run(self) -> None:
+        if self.inplace:
+            fetch_static()
+        super().run()
+
     def build_extensions(self) -> None:
         translated = cythonize(
             [Extension(ext.name, [s for s in ext.sources if s.endswith(".pyx")]) for ext in self.extensions],
@@ -307,8 +314,24 @@ class BuildExt(build_ext):
         self.force = force
 
 
+def fetch_static() -> None:
+    """Fetch htmx and uPlot for the console; without a network the build goes on, and the console has plain pages."""
+    path = Path("mqfast/console/fetch_static.py")
+    spec = importlib.util.spec_from_file_location("fetch_static", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path}: expected a module of the console, found none")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["fetch_static"] = module
+    spec.loader.exec_module(module)
+    module.main()
+
+
 class BuildPy(build_py):
     """Leave the tools of the project out of a wheel; an editable install and an sdist have them."""
+
+    def run(self) -> None:
+        fetch_static()
+        super().run()
 
     def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
         modules: list[tuple[str, str, str]] = super().find_package_modules(package, package_dir)

@@ -50,6 +50,18 @@ def add_commands(rooms: argparse._SubParsersAction[Parser]) -> None:
     )  # fmt: skip
     sub.add_argument("--snapshot", metavar="FILE", help="write the state into one HTML file, and end")
     sub.set_defaults(run=console, command="console")
+    server = rooms.add_parser(
+        "mcp",
+        help="an MCP server on clusters, for language models, over standard input and output",
+        description="Serve tools of the Model Context Protocol over standard input and output: clusters, lag, why a "
+        "group is slow, messages, dead letters. Read-only without --allow-changes. Needs the extra mqfast[mcp].",
+        epilog=f"example:\n  mqfast mcp -n 127.0.0.1:9876\n\n{EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_connection(server)
+    server.add_argument("--allow-changes", action="store_true", help="resets and resends, each planned and confirmed")
+    server.add_argument("--show-bodies", action="store_true", help="bodies of messages as well")
+    server.set_defaults(run=mcp, command="mcp")
 
 
 def _add_connection(sub: Parser) -> None:
@@ -105,6 +117,31 @@ def console(arguments: argparse.Namespace) -> ExitCode:
             return "\n".join(lines)
 
         await serve(server, banner)
+
+    asyncio.run(run())
+    return ExitCode.OK
+
+
+def mcp(arguments: argparse.Namespace) -> ExitCode:
+    """Serve the Model Context Protocol until standard input ends."""
+    try:
+        from mqfast.console.parts import console_of
+        from mqfast.mcp.server import mcp_server
+    except ModuleNotFoundError as error:
+        raise _missing(error, "mcp") from None
+
+    async def run() -> None:
+        parts = console_of(
+            arguments.namesrv,
+            allow_changes=arguments.allow_changes,
+            credentials=credentials_of(arguments),
+            tls=tls_context_of(arguments) or False,
+            timeout_s=arguments.timeout,
+        )
+        try:
+            await mcp_server(parts, show_bodies=arguments.show_bodies).run_stdio_async()
+        finally:
+            await parts.admin.close()
 
     asyncio.run(run())
     return ExitCode.OK

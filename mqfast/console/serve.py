@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 
-from mqfast.client.route.name_servers import parse_addresses
 from mqfast.client.values import Credentials
-from mqfast.console.broker_wide import BrokerWideClient
-from mqfast.console.collector import Collector
-from mqfast.console.members import Members
-from mqfast.console.page import Console, Page
+from mqfast.console.page import Page
 from mqfast.console.pages import brokers, flow, groups, now, topics
+from mqfast.console.parts import console_of
 from mqfast.console.rendering import Renderer
 from mqfast.console.web import application
 
@@ -46,12 +43,13 @@ class ConsoleServer:
         tls: bool | ssl.SSLContext = False,
         timeout_s: float = 5.0,
     ) -> None:
-        self.console = _console(
+        self.console = console_of(
             namesrv,
             allow_changes=allow_changes,
             interval_s=interval_s,
             stuck_after_s=stuck_after_s,
-            connection={"credentials": credentials, "tls": tls},
+            credentials=credentials,
+            tls=tls,
             timeout_s=timeout_s,
         )
         self.address = (host, port)
@@ -92,22 +90,6 @@ class ConsoleServer:
         await self.console.admin.close()
 
 
-def _console(
-    namesrv: str | None,
-    *,
-    allow_changes: bool,
-    interval_s: float,
-    stuck_after_s: float,
-    connection: Mapping[str, Any],
-    timeout_s: float,
-) -> Console:
-    admin = BrokerWideClient(namesrv, **connection, timeout_s=timeout_s)
-    members = Members(admin, stuck_after_s)
-    collector = Collector(admin, members, interval_s)
-    addresses = ";".join(parse_addresses(namesrv))
-    return Console(admin, collector, members, addresses, allow_changes, connection)
-
-
 async def write_snapshot(
     namesrv: str | None,
     path: Path,
@@ -122,14 +104,7 @@ async def write_snapshot(
 
     Raises: OSError where the file cannot be written; ClientError where the name servers do not answer.
     """
-    console = _console(
-        namesrv,
-        allow_changes=False,
-        interval_s=10.0,
-        stuck_after_s=30.0,
-        connection={"credentials": credentials, "tls": tls},
-        timeout_s=timeout_s,
-    )
+    console = console_of(namesrv, credentials=credentials, tls=tls, timeout_s=timeout_s)
     try:
         await console.admin.clusters()  # raises where no name server answers
         await console.collector.collect()
