@@ -1,7 +1,8 @@
 """Uses an installed wheel in an environment that has nothing else: imports all of it, and stores and reads messages.
 
-Run by wheels/build.sh from a folder without the sources, first without an extra, then with ``--broker`` and the extra
-of that name: then every room of the network is imported, and a message goes through a broker.
+Run by wheels/try_wheel.py from a folder without the sources, first without an extra, then with ``--broker`` and the
+extra of that name. Then every room of the network is imported, and messages go through a broker of this process,
+through ``mqfast up``, and through the fixture for pytest.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ import importlib
 import importlib.machinery
 import importlib.metadata
 import pkgutil
+import re
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import mqfast
@@ -26,7 +30,15 @@ OF_THE_NETWORK = (
     "mqfast.namesrv",
     "mqfast.remoting",
     "mqfast.testing",
+    "mqfast.grpc",
 )
+IMPORT_MS_MAX = 120
+TEST = """
+def test_a_message_arrives(rocketmq_producer, rocketmq_consumer):
+    rocketmq_producer.send("Smoke", b"through a fixture")
+    consumer = rocketmq_consumer("Smoke")
+    assert bytes(next(iter(consumer)).body) == b"through a fixture"
+"""
 
 
 def import_everything(network: bool) -> int:
@@ -64,6 +76,54 @@ def send_and_consume() -> None:
             assert bytes(next(iter(consumer)).body) == b"through a broker"
 
 
+def import_ms() -> float:
+    """Return the time of ``import mqfast`` in a new process, beyond the start of Python: the least of some runs."""
+
+    def least(code: str) -> float:
+        times = []
+        for _ in range(7):
+            began = time.perf_counter()
+            subprocess.run([sys.executable, "-P", "-c", code], check=True)
+            times.append(time.perf_counter() - began)
+        return min(times)
+
+    return max(0.0, 1000 * (least("import mqfast") - least("pass")))
+
+
+def use_up(folder: Path) -> None:
+    """Start ``mqfast up``, send a message, receive the message, and end the servers."""
+    from mqfast.client import Producer, PullConsumer
+
+    command = [Path(sys.executable).with_name("mqfast"), "up", "--namesrv-port=0", "--broker-port=0", "--store", folder]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as servers:
+        assert servers.stdout is not None
+        printed, address = [], None
+        for line in servers.stdout:
+            printed.append(line)
+            match = re.search(r"NAMESRV_ADDR=(\S+?:\d+)", line)
+            if match is not None:
+                address = match[1]
+            if address is not None and "send" in line:
+                break
+        assert address is not None, "".join(printed)
+        with Producer("smoke", address) as producer:
+            producer.send("Smoke", b"through mqfast up")
+        with PullConsumer("smoke", address, topics="Smoke", offset_reset="earliest") as consumer:
+            assert bytes(next(iter(consumer)).body) == b"through mqfast up"
+        servers.send_signal(signal.SIGTERM)
+        servers.stdout.read()
+    assert servers.returncode == 0, f"mqfast up ended with {servers.returncode}"
+
+
+def use_fixture(folder: Path) -> None:
+    """Run a test that uses the fixtures of the plug-in."""
+    test = folder / "test_smoke.py"
+    test.write_text(TEST)
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", str(test)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def main() -> None:
     """Run all checks and say what was used."""
     network = "--broker" in sys.argv[1:]
@@ -78,12 +138,15 @@ def main() -> None:
             [command, "store", "ls", str(Path(folder) / "store")], capture_output=True, text=True, check=True
         ).stdout
         assert "Smoke" in listing, listing
-    if network:
-        send_and_consume()
+        if network:
+            send_and_consume()
+            use_up(Path(folder) / "up")
+            use_fixture(Path(folder))
+    took_ms = import_ms()
+    assert took_ms <= IMPORT_MS_MAX, f"import mqfast: {took_ms:.0f} ms, expected at most {IMPORT_MS_MAX}"
     version = importlib.metadata.version("mqfast")
-    print(
-        f"mqfast {version}: {extensions} extension modules imported, messages stored and read again, command line works"
-    )
+    used = "broker, mqfast up and fixture of pytest" if network else "store and command line"
+    print(f"mqfast {version}: {extensions} extension modules; import mqfast {took_ms:.0f} ms; {used} work")
 
 
 if __name__ == "__main__":

@@ -65,6 +65,18 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
+def with_examples(text: str, folder: Path) -> str:
+    """Replace each line that links a program in the folder by the text of the program."""
+
+    def replace(link: re.Match[str]) -> str:
+        program = (folder / link[1]).read_text(encoding="utf-8")
+        return f'```python title="{link[1]}"\n{program}```'
+
+    return re.sub(r"^\[(\w+\.py)\]\(\1\)$", replace, text, flags=re.MULTILINE)
+
+
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Rewrite the links of every page."""
+    """Put the examples into their page, and rewrite the links of every page."""
+    if page.file.src_uri == "examples/README.md":
+        markdown = with_examples(markdown, ROOT / "docs" / "examples")
     return relinked(markdown, page.file.src_uri)
