@@ -228,6 +228,7 @@ def build_parts(
             delays=delays,
             timers=timers,
             open_transactions=transactions.open_transactions,
+            pop=pop.service,
         ),
         transactions=transactions,
         replicas=replicas,

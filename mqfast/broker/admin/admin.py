@@ -26,6 +26,7 @@ from mqfast.remoting.processors import ConcurrencyLimit, Processors
 
 if TYPE_CHECKING:
     from mqfast.broker.context import BrokerContext
+    from mqfast.broker.pop.pop_service import PopService
     from mqfast.broker.pull.long_polling import LongPolling
     from mqfast.broker.replication.replica_manager import ReplicaManager
     from mqfast.broker.schedule.delay_level import Delays
@@ -54,6 +55,7 @@ class Admin:
         delays: Delays,
         timers: BrokerTimers,
         open_transactions: OpenTransactions,
+        pop: PopService,
     ) -> None:
         self.http: HttpServer | None = None
         self._context: Final = context
@@ -67,7 +69,7 @@ class Admin:
             SettingsRequests(context),
             QueueAssignment(context),
         )
-        self._metrics = Metrics(context, processors, replicas, long_polling, timers, open_transactions)
+        self._metrics = Metrics(context, processors, replicas, long_polling, timers, open_transactions, pop)
         self._health = Health(context, replicas)
         self._starting: asyncio.Task[None] | None = None
 

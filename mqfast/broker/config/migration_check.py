@@ -42,8 +42,6 @@ _PATHS: Final = ("storePathCommitLog", "readOnlyCommitLogStorePaths", "storePath
 # Names under the store that only a Java broker reads.
 _JAVA_ONLY: Final = {
     "config/topicQueueMapping.json": "static topics are not served",
-    "config/consumerOrderInfo.json": "orderly popping is not served",
-    "config/messageRequestMode.json": "every group pulls",
     "config/timermetrics": "counts of timed messages begin anew",
     "compaction/compactionLog": "compacted topics are not served",
     "epochFileCheckpoint": "replicas by a controller are not served",
@@ -197,8 +195,16 @@ def _waiting(root: Path, reader: StoreReader, settings: StoreConfig) -> Iterator
         if count:
             yield MigrationFinding(f"{count} {what}")
     if popped:
+        yield MigrationFinding(f"{popped} records of POP: what was not acknowledged is redelivered here")
+    yield from _key_value_store(root)
+
+
+def _key_value_store(root: Path) -> Iterator[MigrationFinding]:
+    if any(root.glob("kvStore/*.sst")) or any(root.glob("kvStore/*.log")):
         yield MigrationFinding(
-            f"{popped} marks of popped messages: popping is not served, what was not acknowledged stays so"
+            f"{root / 'kvStore'} has POP state in RocksDB: start the Java broker once more, move the state into "
+            "messages (request 200056), stop it, and remove the folder",
+            refuses=True,
         )
 
 

@@ -9,6 +9,8 @@ The calculation yields to the event loop every few hundred queues. Source: Consu
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -42,8 +44,13 @@ class GroupLag(NamedTuple):
     queueing_ms: int
 
 
-async def lag_of_all(context: BrokerContext) -> tuple[list[GroupLag], list[GroupQueueLag]]:
-    """Return the lag of all groups in all of their topics, and the queues with lag."""
+async def lag_of_all(
+    context: BrokerContext, popped: Mapping[tuple[str, str, int], int] = MappingProxyType({})
+) -> tuple[list[GroupLag], list[GroupQueueLag]]:
+    """Return the lag of all groups in all of their topics, and the queues with lag.
+
+    Args: popped: messages without ack by topic, group and queue id: the offset of a POP group is after these.
+    """
     groups: list[GroupLag] = []
     queues: list[GroupQueueLag] = []
     visited = 0
@@ -67,6 +74,7 @@ async def lag_of_all(context: BrokerContext) -> tuple[list[GroupLag], list[Group
                 visited += 1
                 if visited % _QUEUES_AT_ONCE == 0:
                     await asyncio.sleep(0)
+                in_flight += popped.get((topic, group, queue_id), 0)
                 at = max(low, context.offsets.get(group, topic, queue_id))
                 if at >= high:
                     continue

@@ -26,6 +26,7 @@ from mqfast.store.base.results import StoreState
 
 if TYPE_CHECKING:
     from mqfast.broker.context import BrokerContext
+    from mqfast.broker.pop.pop_service import PopService
     from mqfast.broker.pull.long_polling import LongPolling
     from mqfast.broker.replication.replica_manager import ReplicaManager
     from mqfast.broker.schedule.timer import BrokerTimers
@@ -93,7 +94,9 @@ class Metrics:
         long_polling: LongPolling,
         timers: BrokerTimers,
         open_transactions: OpenTransactions,
+        pop: PopService,
     ) -> None:
+        self._pop = pop
         self._context = context
         self._processors = processors
         self._replica_manager = replicas
@@ -116,7 +119,7 @@ class Metrics:
     async def exposition(self) -> Exposition:
         """Return all families with samples."""
         out = Exposition(self._labels)
-        groups, queues = await lag_of_all(self._context)
+        groups, queues = await lag_of_all(self._context, self._pop.in_flight_counts())
         await self._broker(out)
         await self._traffic(out)
         await self._calls(out)
@@ -296,6 +299,11 @@ class Metrics:
             ("mqfast_mapped_files", "gauge", "Files that are mapped into memory", store["mapped_files"]),
             ("mqfast_queues", "gauge", "Queues of the store", store["queues"]),
             ("mqfast_held_pulls", "gauge", "Pulls that wait for messages", len(self._long_polling)),
+            ("mqfast_pop_held_requests", "gauge", "POP requests that wait for messages", len(self._pop.waiters)),
+            ("mqfast_pop_messages_in_flight", "gauge", "Delivered messages of POP without an ack",
+             self._pop.in_flight.messages),
+            ("mqfast_pop_redelivered_total", "counter", "Messages of POP that were stored again for a group",
+             self._pop.revive.redelivered),
             ("mqfast_resident_bytes_max", "gauge", "The most memory that the process had", usage.ru_maxrss * 1024),
             ("mqfast_cpu_seconds_total", "counter", "CPU time of the process", usage.ru_utime + usage.ru_stime),
             ("mqfast_start_time_seconds", "gauge", "When the broker started, since the epoch",

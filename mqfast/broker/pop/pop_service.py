@@ -94,6 +94,13 @@ class PopService:
             pass
         self.revive.scan(math.inf)
 
+    def in_flight_counts(self) -> dict[tuple[str, str, int], int]:
+        """Return the messages without ack by (topic, group, queue id), orderly and not."""
+        counts = self.in_flight.counts()
+        for topic, group, queue_id, count in self.orders.counts():
+            counts[topic, group, queue_id] = counts.get((topic, group, queue_id), 0) + count
+        return counts
+
     # --- pop ---
 
     async def pop(self, request: PopRequest) -> PopResult:

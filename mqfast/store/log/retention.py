@@ -36,6 +36,7 @@ __all__ = ["RetentionService"]
 
 _log = logging.getLogger("mqfast.store")
 
+_POP_RECORDS: Final = "rmq_sys_REVIVE_LOG_"
 _WARN_MS: Final = 60_000  # pause between two warnings of a kind
 _NAMED_MAX: Final = 8  # groups that a warning names
 
@@ -271,7 +272,9 @@ class RetentionService:
         positions = self._offsets.positions()
         for queue in self._queues.all() if positions else ():
             groups = positions.get(queue.topic)
-            if not groups:
+            if not groups or queue.topic.startswith(
+                _POP_RECORDS
+            ):  # the offset there is of the last record that was read
                 continue
             try:
                 first = low = max(0, queue.min_offset)

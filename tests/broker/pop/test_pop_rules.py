@@ -1,0 +1,154 @@
+"""Rules around POP: resets, retry topics by both names, limits, new queues, deleted topics, lag, rights."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+from running import running_broker
+
+sys.path.append(str(Path(__file__).resolve().parent))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "pull"))
+
+from popping import ack, messages, pop
+from pulling import run
+
+from mqfast.broker.acl.required_permissions import needs_of
+from mqfast.broker.metrics.consumer_lag import lag_of_all
+from mqfast.remoting.codes import RequestCode
+from mqfast.remoting.codes import ResponseCode as Code
+from mqfast.remoting.command import RemotingCommand
+
+
+def test_a_reset_while_messages_are_in_flight(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            for number in range(4):
+                await one.send("T", b"%d" % number)
+            first = messages(await pop(one))
+            assert len(first) == 4
+            one.context.reset_offsets.assign("g", "T", 0, 2)
+            assert [got.body for got in messages(await pop(one))] == [b"2", b"3"]
+            assert one.context.offsets.get("g", "T", 0) == 4
+            for got in first:
+                assert (await ack(one, got.handle)).code == 0
+            orderly = messages(await pop(one, consumerGroup="o", order="true"))
+            assert len(orderly) == 4
+            one.context.reset_offsets.assign("o", "T", 0, 3)
+            assert [got.body for got in messages(await pop(one, consumerGroup="o", order="true"))] == [b"3"]
+
+    run(flow())
+
+
+def test_retries_in_the_topic_of_either_name_are_read(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path, enableRetryTopicV2=True) as one:
+            await one.send("T", b"two")
+            await pop(one, invisibleTime=50)
+            again = messages(await pop(one, wait_ms=10_000, invisibleTime=50))
+            assert [got.handle.split(" ")[4] for got in again] == ["2"]
+            assert one.context.store.max_offset("%RETRY%g+T", 0) == 1
+            one.context.config.update({"enableRetryTopicV2": "false"}, "test")
+            third = messages(await pop(one, wait_ms=10_000))
+            assert [(got.body, got.message.reconsume_times) for got in third] == [(b"two", 2)]
+            assert (await ack(one, third[0].handle)).code == 0
+            assert one.context.store.max_offset("%RETRY%g_T", 0) == 0  # a retry stays in its retry topic
+            await one.send("T", b"one")
+            await pop(one, invisibleTime=50)
+            fourth = messages(await pop(one, wait_ms=10_000))
+            assert [got.handle.split(" ")[4] for got in fourth] == ["1"]
+
+    run(flow())
+
+
+def test_limits_of_messages_in_flight(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path, enablePopMessageThreshold=True, popInflightMessageThreshold=1) as one:
+            for number in range(3):
+                await one.send("T", b"%d" % number)
+            first = messages(await pop(one, count=2))
+            refused = await pop(one)
+            assert (refused.code, refused.ext_fields["restNum"]) == (Code.POLLING_TIMEOUT, "1")
+            waiting = asyncio.ensure_future(pop(one, wait_ms=20_000))
+            while not len(one.parts.pop.service.waiters):
+                await asyncio.sleep(0.005)
+            assert (await ack(one, first[0].handle)).code == 0
+            assert [got.body for got in messages(await waiting)] == [b"2"]
+        async with running_broker(tmp_path / "other", popMessagesInFlightMax=1, popPollingSize=1) as one:
+            for number in range(2):
+                await one.send("T", b"%d" % number)
+            first = messages(await pop(one, count=1))
+            assert (await pop(one)).code == Code.POLLING_TIMEOUT
+            waiting = asyncio.ensure_future(pop(one, wait_ms=20_000))
+            while not len(one.parts.pop.service.waiters):
+                await asyncio.sleep(0.005)
+            assert (await pop(one, wait_ms=20_000)).code == Code.POLLING_FULL
+            assert (await ack(one, first[0].handle)).code == 0
+            assert [got.body for got in messages(await waiting)] == [b"1"]
+
+    run(flow())
+
+
+def test_a_group_gets_all_messages_of_a_new_queue(tmp_path: Path) -> None:
+    """RocketMQ begins at the end of a queue that is younger than the group."""
+
+    async def flow() -> None:
+        async with running_broker(tmp_path, initPopOffsetByCheckMsgInMem=False) as one:
+            await one.send("T", b"old")
+            await one.send("T", b"last")
+            assert [got.body for got in messages(await pop(one, initMode=1))] == [b"last"]
+            raw = dict(one.context.topics.table.get("T").raw)  # type: ignore[union-attr]
+            one.context.topics.put({**raw, "readQueueNums": 6, "writeQueueNums": 6})
+            for number in range(3):
+                await one.send("T", b"%d" % number, queue_id=5)
+            assert [got.body for got in messages(await pop(one, initMode=1))] == [b"0", b"1", b"2"]
+
+    run(flow())
+
+
+def test_a_deleted_topic_takes_its_messages_in_flight_along(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            await one.send("T", b"m")
+            got = messages(await pop(one, invisibleTime=300))[0]
+            waiting = asyncio.ensure_future(pop(one, wait_ms=20_000))
+            while not len(one.parts.pop.service.waiters):
+                await asyncio.sleep(0.005)
+            assert (await one.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")).code == 0
+            assert (await waiting).code == Code.TOPIC_NOT_EXIST
+            assert one.parts.pop.service.in_flight.messages == 0
+            assert (await ack(one, got.handle)).code == Code.TOPIC_NOT_EXIST
+            await one.send("T", b"new")
+            assert [popped.body for popped in messages(await pop(one))] == [b"new"]
+
+    run(flow())
+
+
+def test_lag_and_messages_in_flight(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            for number in range(5):
+                await one.send("T", b"%d" % number)
+            await pop(one, count=3)
+            await pop(one, consumerGroup="o", order="true", count=2)
+            groups, _ = await lag_of_all(one.context, one.parts.pop.service.in_flight_counts())
+            lags = {lag.group: (lag.messages, lag.in_flight) for lag in groups if lag.topic == "T"}
+            assert lags == {"g": (2, 3), "o": (5, 2)}
+
+    run(flow())
+
+
+def test_rights_of_pops_and_acks() -> None:
+    def needs(code: int, body: bytes = b"", **fields: str) -> set[tuple[str, str]]:
+        request = RemotingCommand(code, fields, body)
+        return {(need.kind.value.upper(), need.name) for need in needs_of(request, "c")}
+
+    both = {("TOPIC", "T"), ("GROUP", "g")}
+    assert needs(200050, topic="T", consumerGroup="g") == both
+    for retry in ("%RETRY%g_T", "%RETRY%g+T"):
+        assert needs(200051, topic=retry, consumerGroup="g") == both
+    assert needs(200053, topic="%RETRY%other_T", consumerGroup="g") == {("GROUP", "other_T"), ("GROUP", "g")}
+    acks = [{"c": "g", "t": "T"}, {"c": "h", "t": "U"}]
+    assert needs(200151, json.dumps({"acks": acks}).encode()) == both | {("TOPIC", "U"), ("GROUP", "h")}
