@@ -1,4 +1,4 @@
-"""Checks what is inside the sdist and the wheel of one folder: all that is needed, nothing generated, no debug data.
+"""Checks the files of the sdist and the wheels of a folder: complete, nothing generated, no debug data.
 
 Run by wheels/build.sh as ``python wheels/check_files.py wheels/dist``; exits 1 with a line for each fault.
 """
@@ -19,7 +19,7 @@ GLIBC = (2, 28)  # of the oldest systems that the wheel is to run on
 
 
 def tree(*patterns: str) -> set[str]:
-    """Return the project's files that match, as paths from the project's top."""
+    """Return the matching files of the project, as paths from the top of the project."""
     return {str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.glob(pattern)}
 
 
@@ -30,9 +30,9 @@ def check_wheel(path: Path) -> list[str]:
         names = set(wheel.namelist())
         text = re.compile(r"\.(debug_info|symtab)\x00")
         for name in names:
-            found = text.search(wheel.read(name).decode("latin-1")) if name.endswith(".so") else None
-            if found is not None and (found[1] == "debug_info" or sys.platform == "linux"):
-                faults.append(f"{name}: not stripped, has a section .{found[1]}")
+            section = text.search(wheel.read(name).decode("latin-1")) if name.endswith(".so") else None
+            if section is not None and (section[1] == "debug_info" or sys.platform == "linux"):
+                faults.append(f"{name}: not stripped, has a section .{section[1]}")
     wanted = tree("mqfast/**/*.py", "mqfast/**/*.pyi", "mqfast/**/*.pxd", "mqfast/py.typed", "mqfast/**/FORMAT.md")
     tools = tree("mqfast/demo*.py", "mqfast/spark/demo*.py")
     faults += [f"a tool of the project, for a checkout only: {name}" for name in sorted(tools & names)]
@@ -78,7 +78,7 @@ def check_sdist(path: Path) -> list[str]:
     faults += [
         f"does not belong here: {name}"
         for name in sorted(names)
-        if name.endswith((".so", ".o")) or (name.endswith(".c") and not name.startswith(("csrc/", "tests/")))
+        if name.endswith((".so", ".o")) or (name.endswith(".c") and name.removesuffix(".c") + ".pyx" in names)
     ]
     return [f"{path.name}: {fault}" for fault in faults]
 

@@ -1,6 +1,6 @@
 """Last step of a wheel: adds the bill of materials (PEP 770), and packs the wheel again, small and reproducible.
 
-Run by wheels/build.sh as ``python wheels/finish.py WHEEL...``. The same input gives the same bytes: entries are sorted
+Run by wheels/build.sh as ``python wheels/finish.py WHEEL_OR_FOLDER...``. The same input gives the same bytes: entries are sorted
 and have one time (``SOURCE_DATE_EPOCH``). Packs with zopfli where the package zopfli is installed, else with zlib.
 Must never change a module: only the folder ``.dist-info`` gets a file and a new RECORD.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import csv
 import hashlib
-import importlib.metadata
 import io
 import json
 import os
@@ -24,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 SBOM = "sboms/mqfast.cdx.json"
-# Distribution -> licence of what is compiled into the extensions.
-COMPILED_IN = {"Cython": "Apache-2.0"}
+# Cython's own code is compiled into the extensions; this name of a module, in their text, has the version.
+CYTHON_VERSION = re.compile(rb"_cython_(\d+(?:_\w+)+?)\x00")
 FIRST_ZIP_TIME = 315532800  # 1980-01-01: a zip has no earlier time
 
 
@@ -41,16 +40,32 @@ def pypi_component(name: str, version: str, scope: str = "") -> dict[str, Any]:
     return component
 
 
-def bill_of_materials(metadata: str, wheel: str, created: int) -> bytes:
+def compiled_in(files: dict[str, bytes]) -> list[dict[str, Any]]:
+    """Return the components whose code is in the extensions of a wheel, or bundled by auditwheel."""
+    components = []
+    runtime = next((text for name, text in files.items() if re.match(r"mqfast/cython_runtime\..*so$", name)), None)
+    if runtime is not None:
+        match = CYTHON_VERSION.search(runtime)
+        component = pypi_component("Cython", match[1].decode().replace("_", ".") if match else "", "required")
+        components.append(component | {"licenses": [{"license": {"id": "Apache-2.0"}}]})
+    for name in files:
+        match_library = re.match(r"mqfast\.libs/lib(\w+)-", name)
+        if match_library is not None:
+            library = match_library[1]
+            hashes = [{"alg": "SHA-256", "content": hashlib.sha256(files[name]).hexdigest()}]
+            components.append(
+                {"type": "library", "bom-ref": f"pkg:generic/{library}", "name": library, "hashes": hashes}
+            )
+    return components
+
+
+def bill_of_materials(metadata: str, files: dict[str, bytes], wheel: str, created: int) -> bytes:
     """Return the CycloneDX document of a wheel: what is compiled in, and what the wheel requires."""
     fields = re.findall(r"^([A-Za-z-]+): (.*)$", metadata.partition("\n\n")[0], re.MULTILINE)
     version = next(value for name, value in fields if name == "Version")
     own = pypi_component("mqfast", version)
     own["licenses"] = [{"license": {"id": "Apache-2.0"}}]
-    components = []
-    for name, licence in COMPILED_IN.items():
-        component = pypi_component(name, importlib.metadata.version(name), "required")
-        components.append(component | {"licenses": [{"license": {"id": licence}}]})
+    components = compiled_in(files)
     for name, requirement in fields:
         if name == "Requires-Dist":
             required, _, marker = requirement.partition(";")
@@ -126,7 +141,7 @@ def finish(path: Path, created: int) -> None:
         files = {entry.filename: wheel.read(entry) for entry in entries}
         modes = {entry.filename: (entry.external_attr >> 16) or 0o100644 for entry in entries}
     info = next(name.partition("/")[0] for name in files if name.endswith(".dist-info/METADATA"))
-    files[f"{info}/{SBOM}"] = bill_of_materials(files[f"{info}/METADATA"].decode(), path.name, created)
+    files[f"{info}/{SBOM}"] = bill_of_materials(files[f"{info}/METADATA"].decode(), files, path.name, created)
     records = f"{info}/RECORD"
     files.pop(records)
     files[records] = record(files, records)
@@ -143,10 +158,11 @@ def finish(path: Path, created: int) -> None:
 
 
 def main() -> int:
-    """Finish every wheel given on the command line."""
+    """Finish the wheels, and the wheels in the folders, given on the command line."""
     created = int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
-    for argument in sys.argv[1:]:
-        finish(Path(argument), created)
+    for argument in map(Path, sys.argv[1:]):
+        for wheel in sorted(argument.glob("*.whl")) if argument.is_dir() else [argument]:
+            finish(wheel, created)
     return 0
 
 

@@ -45,10 +45,10 @@ def import_everything(network: bool) -> int:
     """Import every module of the package, with or without the network; return how many of them are extensions."""
     extensions = 0
     skipped = SKIPPED if network else (*SKIPPED, *OF_THE_NETWORK)
-    for found in pkgutil.walk_packages(mqfast.__path__, "mqfast.", onerror=lambda name: None):
-        if found.name.startswith(skipped) or found.name.endswith("__main__"):
+    for info in pkgutil.walk_packages(mqfast.__path__, "mqfast.", onerror=lambda name: None):
+        if info.name.startswith(skipped) or info.name.endswith("__main__"):
             continue
-        module = importlib.import_module(found.name)
+        module = importlib.import_module(info.name)
         extensions += isinstance(module.__loader__, importlib.machinery.ExtensionFileLoader)
     return extensions
 
@@ -82,9 +82,9 @@ def import_ms() -> float:
     def least(code: str) -> float:
         times = []
         for _ in range(7):
-            began = time.perf_counter()
+            started_s = time.perf_counter()
             subprocess.run([sys.executable, "-P", "-c", code], check=True)
-            times.append(time.perf_counter() - began)
+            times.append(time.perf_counter() - started_s)
         return min(times)
 
     return max(0.0, 1000 * (least("import mqfast") - least("pass")))

@@ -67,10 +67,10 @@ def main() -> int:
     if arguments.lowest:
         steps.append((f"lowest versions: {' '.join(pins)}", [f"{wheel}[broker]", "pytest==8.0.0", *pins], True))
     for name, what, network in steps:
-        began = time.monotonic()
+        started_s = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             said = use(Path(folder), what, network)
-        print(f"{name}: pip check; {said} ({time.monotonic() - began:.0f} s)", flush=True)
+        print(f"{name}: pip check; {said} ({time.monotonic() - started_s:.0f} s)", flush=True)
     return 0
 
 
