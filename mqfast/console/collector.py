@@ -33,7 +33,7 @@ T = TypeVar("T")
 _SAMPLE: Final = 16  # topics, topics of dead letters, and groups, that a round asks for
 _WORST: Final = 8  # groups with the largest lag, that a round asks for exact ages and members
 _STUCK: Final = 3  # groups with the largest lag, whose members a round asks for held messages
-_SLOW_EVERY: Final = 6  # rounds between two reads of the settings of topics and groups
+_SLOW_EVERY: Final = 3  # rounds between two reads of the settings of topics and groups
 _CPU_PAUSES: Final = 19.0  # a pause is so many times the processor time of the round: 5 % of a core
 _BROKER_PAUSES: Final = 3.0  # and so many times the duration, in which brokers work
 _LOST_S: Final = 3600.0
@@ -89,11 +89,6 @@ class Collector:
         """Wait until so many rounds have finished."""
         while self.rounds < number:
             await self._changed.wait()
-
-    def refresh(self) -> None:
-        """Read the settings of topics and groups with the next round: after a change."""
-        self._topics.clear()
-        self._groups.clear()
 
     async def _run(self) -> None:
         while True:
@@ -228,6 +223,9 @@ class Collector:
         if causes:
             group.lag = group.age_s = group.rate = Unknown("; ".join(causes))
             return
+        if not group.places:
+            group.lag = group.age_s = group.rate = Unknown("the group has not committed an offset yet")
+            return
         group.lag = sum(place.behind for place in group.places)
         group.age_s, group.age_is_least = self._ages.of(
             group, state.at_s, is_new=old is None or isinstance(old.lag, Unknown)
@@ -304,6 +302,21 @@ class Collector:
                 return
             members[broker.name] = body
         group.members, group.members_s = members, time.time()
+        if missing := group.topics_without_offset() & state.topics.keys():
+            group.lag = group.age_s = Unknown(f"no offset was committed yet in {', '.join(sorted(missing))}")
+
+    async def ask_missing(self, state: ClusterState, group: GroupState) -> None:
+        """Read the lag of a group in the topics that members subscribe to and that have no committed offset yet."""
+        try:
+            for topic in sorted(group.topics_without_offset() & state.topics.keys()):
+                for queue, lag in (await self._admin.lag(group.name, topic)).items():
+                    end = lag.committed + lag.behind
+                    group.places.append(QueuePlace(topic, queue.broker_name, queue.queue_id, end, lag.committed, 0))
+        except MqfastError as error:
+            group.lag = group.age_s = Unknown(str(error))
+        else:
+            if group.places:
+                group.lag = sum(place.behind for place in group.places)
 
     async def ask_ages(self, state: ClusterState, group: GroupState) -> None:
         """Read the exact age of the first unread message of a group, in its topic with the largest lag."""

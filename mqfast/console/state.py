@@ -120,6 +120,13 @@ class GroupState:
         """Return the topics with progress, without the retry topic."""
         return sorted({place.topic for place in self.places if not place.topic.startswith(RETRY_PREFIX)})
 
+    def topics_without_offset(self) -> set[str]:
+        """Return the topics of current subscriptions in which no offset was committed yet."""
+        if isinstance(self.members, Unknown):
+            return set()
+        subscribed = {topic for body in self.members.values() for topic in body.subscription_table}
+        return {topic for topic in subscribed if not topic.startswith(RETRY_PREFIX)} - set(self.topics)
+
     @property
     def retry_lag(self) -> int:
         """Return the number of messages that wait in the retry topic."""

@@ -6,14 +6,13 @@ Room: tests of the console.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from console_cluster import commit
-from members import ask, send
+from console_cluster import commit, many
+from members import send
 from running import BrokerProcess
 
 from mqfast.console.ages import UnreadAges
@@ -23,27 +22,12 @@ from mqfast.console.fetch_static import fetch, missing
 from mqfast.console.history import SLOTS, History
 from mqfast.console.members import Members
 from mqfast.console.state import ClusterState, GroupState, Unknown
-from mqfast.remoting.codes import RequestCode
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("collector")) as running:
         yield running
-
-
-def many(address: str, count: int) -> None:
-    """So many topics and groups, by one request each."""
-    topics = [
-        {"topicName": f"topic-{number}", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6} for number in range(count)
-    ]
-    groups = [{"groupName": f"group-{number}"} for number in range(count)]
-    for code, body in (
-        (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {"topicConfigList": topics}),
-        (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, {"groupConfigList": groups}),
-    ):
-        answer = ask(address, code, json.dumps(body).encode())
-        assert answer.code == 0, answer.remark
 
 
 def collected(namesrv: str, rounds: int = 1) -> tuple[ClusterState, list[int]]:
@@ -84,6 +68,7 @@ def test_lag_rate_and_age_are_those_of_the_broker(cluster: BrokerProcess) -> Non
     assert not late.age_is_least  # the broker was asked for the age of the worst groups
     assert state.topics["topic-7"].groups == ["group-7", "group-8"]
     assert state.groups_behind(3)[0].name == "group-7"
+    assert isinstance(state.groups["group-9"].lag, Unknown)  # nothing was committed: that is no zero
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ up to date. Orders have the keys ``order-0`` to ``order-59``.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -68,6 +69,21 @@ def commit(address: str, group: str, topic: str, queue_id: int, offset: int) -> 
     assert answer.code == 0, answer.remark
 
 
+def many(address: str, count: int) -> None:
+    """So many topics and groups, by a request for each thousand."""
+    topics = [
+        {"topicName": f"topic-{number}", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6} for number in range(count)
+    ]
+    groups = [{"groupName": f"group-{number}"} for number in range(count)]
+    for first in range(0, count, 1000):
+        for code, body in (
+            (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {"topicConfigList": topics[first : first + 1000]}),
+            (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, {"groupConfigList": groups[first : first + 1000]}),
+        ):
+            answer = ask(address, code, json.dumps(body).encode())
+            assert answer.code == 0, answer.remark
+
+
 def letter(address: str, group: str, number: int) -> None:
     """A message as a broker stores it in the topic of dead letters."""
     send(
@@ -88,6 +104,7 @@ def seeded(work: Path) -> Iterator[BrokerProcess]:
             body = b'{"order": %d, "amount": %d, "currency": "EUR"}' % (number, 100 + number)
             send(cluster.broker, "orders", body, queue_id=number % 4, KEYS=f"order-{number}", TAGS="new",
                  UNIQ_KEY=f"AB{number:030d}")  # fmt: skip
+        send(cluster.broker, "invoices", b"invoice 1", KEYS="invoice")
         send(cluster.broker, "mails", *(b"mail %d" % number for number in range(8)), KEYS="mail")
         for number in range(LETTERS):
             letter(cluster.broker, "audit", number)
@@ -100,21 +117,21 @@ def seeded(work: Path) -> Iterator[BrokerProcess]:
 
 
 @contextlib.contextmanager
-def stuck_member(cluster: BrokerProcess) -> Iterator[str]:
-    """A member of ``billing`` whose handler does not return. Yields: its client id."""
+def stuck_member(cluster: BrokerProcess, group: str = "billing", topic: str = "orders") -> Iterator[str]:
+    """A member whose handler does not return. Yields: its client id."""
     leave, inside = threading.Event(), threading.Event()
 
     def handle(message: Delivery) -> Any:
         inside.set()
         leave.wait()
 
-    consumer = PushConsumer("billing", cluster.namesrv, threads=1, instance_name="stuck")
-    consumer.subscribe("orders", handle)
+    consumer = PushConsumer(group, cluster.namesrv, threads=1, from_where="earliest", instance_name=f"stuck-{group}")
+    consumer.subscribe(topic, handle)
     consumer.start()
     try:
         assert inside.wait(30)
         with AdminClient(cluster.namesrv) as admin:
-            (member,) = admin.connections("billing")
+            (member,) = admin.connections(group)
         yield str(member["client_id"])
     finally:
         leave.set()

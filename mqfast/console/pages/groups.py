@@ -44,7 +44,7 @@ async def groups(console: Console, wanted: Mapping[str, str]) -> Page:
         "rate": lambda consumers: consumers.rate,
     }  # fmt: skip
     if sort in numbers:
-        matching.sort(key=lambda consumers: -known(numbers[sort](consumers), 1e18 if sort != "rate" else 0.0))
+        matching.sort(key=lambda consumers: -known(numbers[sort](consumers), 0.5 if sort != "rate" else 0.0))
     part = rows_of(matching, wanted)
     history = console.collector.history
     data = {
@@ -85,6 +85,8 @@ async def group(console: Console, wanted: Mapping[str, str], name: str) -> Page:
     """Return a group: lag over an hour, every queue with the group's place, and the members."""
     state, consumers = console.collector.state, known_group(console, name)
     await console.collector.ask_members(state, consumers)
+    if consumers.topics_without_offset():
+        await console.collector.ask_missing(state, consumers)
     await console.collector.ask_ages(state, consumers)
     members = await console.members.of(consumers)
     owners = _owners(members)
