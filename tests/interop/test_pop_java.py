@@ -23,7 +23,7 @@ from popping import ACK, POP, Popped, messages, real_topic
 from real_programs import HERE, NEEDS_JAVA, compile_java
 from waiting import until
 
-from mqfast.client import AdminClient
+from mqfast.client import AdminClient, Delivery, SimpleConsumer
 from mqfast.errors import ConnectionLost, MqfastError
 from mqfast.remoting.client import RemotingClient
 
@@ -134,6 +134,37 @@ class Turns:
         }  # fmt: skip
         answer = asking.call(self.address, ACK, **fields)
         assert answer.code == 0, (answer.code, answer.remark)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_java", [True, False], ids=["java", "ours"])
+def test_our_simple_consumer_on_a_java_broker_and_on_ours(setup: Setup, is_java: bool) -> None:
+    turns = Turns(setup)
+    turns.start(is_java=True)  # writes the settings
+    if not is_java:
+        turns.end(signal.SIGTERM)
+        turns.start(is_java=False)
+    bodies = [b"%d" % number for number in range(12)]
+    topic_with(turns.names, turns.address, "T", bodies)
+    with SimpleConsumer("simple", turns.names, topics="T", from_where="earliest") as consumer:
+        got: dict[bytes, Delivery] = {}
+
+        def is_received() -> bool:
+            got.update({message.body: message for message in consumer.receive(invisible_s=120, timeout_s=3)})
+            return len(got) == len(bodies)
+
+        until(is_received, "all messages")
+        *most, single, given_back = got.values()
+        consumer.ack(most)
+        consumer.ack(single)
+        consumer.change_invisible_time(given_back, 1)
+        again: list[Delivery] = []
+        until(lambda: again.extend(consumer.receive(timeout_s=3)) or again, "the message that was given back")
+        assert [(message.body, message.topic, message.attempt) for message in again] == [(given_back.body, "T", 2)]
+        consumer.ack(again)
+        consumer.subscribe("T", "none")
+        assert consumer.receive(timeout_s=1) == []
+    turns.end(signal.SIGTERM)
 
 
 @pytest.mark.slow
