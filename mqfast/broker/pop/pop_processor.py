@@ -10,10 +10,13 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Awaitable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
+from mqfast.broker.acl.required_permissions import of_group, of_topic
+from mqfast.broker.acl.terms import Action
 from mqfast.broker.pop.pop_result import PopRequest, PopResult, PopStatus
 from mqfast.broker.pop.pop_service import PopService
 from mqfast.broker.pop.receipt_handle import ReceiptHandle, kind_of
@@ -132,6 +135,7 @@ class PopProcessor:
         if wait_ms is None:
             remark = f"the broker[{self._context.address.rpartition(':')[0]}] pop message is timeout too much"
             return request.response(ResponseCode.POLLING_TIMEOUT, remark=remark)
+        rights = self._context.rights
         wanted = PopRequest(
             group=text(request, "consumerGroup"),
             topic=text(request, "topic"),
@@ -145,6 +149,9 @@ class PopProcessor:
             is_orderly=flag(request, "order"),
             attempt_id=_optional(request, "attemptId"),
         )
+        if rights.compares:
+            needs = of_topic(wanted.topic, Action.SUB), of_group(wanted.group, Action.SUB)
+            wanted.check_rights = partial(rights.demand, channel, request, *needs)
         return self._hold(channel, self._pop(request, wanted))
 
     async def _pop(self, request: RemotingCommand, wanted: PopRequest) -> RemotingCommand:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -30,7 +31,7 @@ class PopRequest:
         ``wait_ms``: the longest wait for a message; 0: no wait; ``from_max``: a new group begins at the end of a
         queue; ``expression_type``: TAG or SQL92; ``expression``: None and ``*`` match all; ``is_orderly``: messages
         of a queue in order, the next batch after the acks of the previous batch; ``attempt_id``: a repeated orderly
-        request with the same id gets the same batch.
+        request with the same id gets the same batch; ``check_rights``: called after a wait, raises CallRefused.
     """
 
     group: str
@@ -44,6 +45,7 @@ class PopRequest:
     expression: str | None = None
     is_orderly: bool = False
     attempt_id: str | None = None
+    check_rights: Callable[[], object] | None = None
 
 
 class PoppedMessage(NamedTuple):

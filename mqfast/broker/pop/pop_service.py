@@ -12,22 +12,19 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from mqfast.broker.filter.consumer_filter_manager import SQL92, check_supported, is_tag_type
-from mqfast.broker.filter.queue_unit_filter import SqlUnits, WantedUnits, by_tags
-from mqfast.broker.filter.sql92_parser import SqlError, compile_sql
-from mqfast.broker.metadata.topic_manager import READ
 from mqfast.broker.pop.check_point import Batch, ack_record, batch_key, check_point_record
 from mqfast.broker.pop.in_flight import InFlight
 from mqfast.broker.pop.order_info import ILLEGAL, OrderInfos
+from mqfast.broker.pop.pop_checks import PopChecks, illegal
 from mqfast.broker.pop.pop_long_polling import PopLongPolling, Waiter
 from mqfast.broker.pop.pop_offsets import PopOffsets
 from mqfast.broker.pop.pop_reader import PopReader, PopTurn
 from mqfast.broker.pop.pop_result import ANY_QUEUE, PopRequest, PopResult, PopStatus
-from mqfast.broker.pop.receipt_handle import NORMAL, ORDER_QUEUE, ReceiptHandle, pop_retry_topic
+from mqfast.broker.pop.receipt_handle import ORDER_QUEUE, ReceiptHandle
 from mqfast.broker.pop.retry_message import message_at, origin_topic, put_dead_letter
 from mqfast.broker.pop.revive_log import ReviveLog
 from mqfast.broker.send.message_writer import MessageRecord, Stored, end_of
-from mqfast.errors import CallRefused, UsageError
+from mqfast.errors import CallRefused
 from mqfast.remoting.codes import ResponseCode
 
 if TYPE_CHECKING:
@@ -35,18 +32,13 @@ if TYPE_CHECKING:
     from mqfast.broker.pull.get_limits import Limits
     from mqfast.broker.pull.long_polling import LongPolling
     from mqfast.broker.schedule.timer import BrokerTimers
-    from mqfast.store.meta.metadata import TopicConfig
 
 __all__ = ["PopService"]
 
-COUNT_MAX: Final = 32
-_SEE: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 _STORED: Final = (
     ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT,
     ResponseCode.SLAVE_NOT_AVAILABLE,
 )  # fmt: skip
-_FUTURE_MS: Final = 60_000
-"""A handle with a later pop time was not made here."""
 
 
 class PopService:
@@ -63,6 +55,7 @@ class PopService:
     def __init__(self, context: BrokerContext, limits: Limits, long_polling: LongPolling, timers: BrokerTimers) -> None:
         self._context: Final = context
         self._timers: Final = timers
+        self._checks: Final = PopChecks(context, timers)
         self.in_flight: Final = InFlight()
         self.orders: Final = OrderInfos(context.tables.orders, context.now_ms)
         self.offsets: Final = PopOffsets(context, limits)
@@ -109,11 +102,12 @@ class PopService:
         Raises: CallRefused with RocketMQ's code and text: no permission (16), unknown topic (17), unknown group (26),
         a filter that cannot be parsed (23), numbers out of range (29), a disabled timer or a slave (1).
         """
-        waiter = None
+        self._checks.request(request)
+        wanted, waiter = await self._checks.filter(request), None
         while True:
-            topic = self._checked(request)
+            topic = self._checks.request(request)
             turn = PopTurn(
-                request, topic, self._filter(request), self._context.now_ms(), self._revive_queue(request),
+                request, topic, wanted, self._context.now_ms(), self._revive_queue(request),
                 PopResult(PopStatus.NOT_FOUND),
             )  # fmt: skip
             turn.result.pop_time, turn.result.invisible_ms = turn.pop_time, request.invisible_ms
@@ -143,6 +137,8 @@ class PopService:
             self._watch_orders(request)
             if not await self.waiters.wait(waiter):
                 return turn.result
+            if request.check_rights is not None:  # rights may have been revoked meanwhile
+                request.check_rights()
 
     def _waiter(self, request: PopRequest) -> Waiter:
         return Waiter(
@@ -168,77 +164,11 @@ class PopService:
     def _revive_queue(self, request: PopRequest) -> int:
         return ORDER_QUEUE if request.is_orderly else next(self._batches) % self.revive.queue_count
 
-    def _checked(self, request: PopRequest) -> TopicConfig:
-        """Return the topic of a permitted request. Raises: CallRefused."""
-        host = self._context.address.rpartition(":")[0]
-        if not 0 < request.max_count <= COUNT_MAX:
-            raise _illegal(f"the broker[{host}] pop message's num is greater than {COUNT_MAX}")
-        self._check_invisible(request.invisible_ms)
-        self._check_master()
-        topic = self._readable(request.group, request.topic)
-        if not ANY_QUEUE <= request.queue_id < topic.read_queue_nums:
-            raise _illegal(
-                f"queueId[{request.queue_id}] is illegal, topic:[{request.topic}] topicConfig.readQueueNums:"
-                f"[{topic.read_queue_nums}]"
-            )
-        return topic
-
-    def _check_master(self) -> None:
-        host = self._context.address.rpartition(":")[0]
-        if self._context.config.is_slave:
-            raise CallRefused(ResponseCode.SYSTEM_ERROR, f"the broker[{host}] is a slave: pop needs the master")
-        if self._timers.service is None:
-            raise CallRefused(
-                ResponseCode.SYSTEM_ERROR,
-                f"the broker[{host}] pop message is forbidden because timerWheelEnable is false",
-            )
-
-    def _check_invisible(self, invisible_ms: int) -> None:
-        longest_ms = self._context.config["timerMaxDelaySec"] * 1000
-        if not 0 < invisible_ms <= longest_ms:
-            raise _illegal(f"invisibleTime: expected 1 to {longest_ms} ms (timerMaxDelaySec), found {invisible_ms}")
-
-    def _readable(self, group: str, name: str) -> TopicConfig:
-        """Return a topic that a group may read. Raises: CallRefused."""
-        context = self._context
-        host = context.address.rpartition(":")[0]
-        if not context.config["brokerPermission"] & READ:
-            raise CallRefused(ResponseCode.NO_PERMISSION, f"the broker[{host}] pop message is forbidden")
-        topic = context.topics.get(name)
-        if topic is None:
-            raise _no_topic(name)
-        if not topic.perm & READ:
-            raise CallRefused(ResponseCode.NO_PERMISSION, f"the topic[{name}] peeking message is forbidden")
-        rules = context.groups.get(group)
-        if rules is None:
-            raise CallRefused(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{group}] does not exist, {_SEE}"
-            )
-        if not rules.get("consumeEnable", True) or not context.groups.may_read(group, name):
-            raise CallRefused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
-        return topic
-
-    def _filter(self, request: PopRequest) -> WantedUnits:
-        kind, expression = request.expression_type, request.expression
-        if not expression:
-            return None
-        check_supported(kind, self._context.config)
-        try:
-            if is_tag_type(kind):
-                return by_tags(expression)
-            if kind != SQL92:
-                raise SqlError(f"no expression type {kind!r:.40}")
-            return SqlUnits(compile_sql(expression))
-        except (SqlError, UsageError):
-            raise CallRefused(
-                ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
-            ) from None
-
     def _watch_orders(self, request: PopRequest) -> None:
         """Wake the group when the first blocked queue of an orderly request becomes free by time."""
         if not request.is_orderly:
             return
-        now_ms, count = self._context.now_ms(), self._checked(request).read_queue_nums
+        now_ms, count = self._context.now_ms(), self._checks.request(request).read_queue_nums
         queues = range(count) if request.queue_id < 0 else (request.queue_id,)
         times = [self.orders.blocked_until(request.topic, request.group, queue, None) for queue in queues]
         due_ms = min((time for time in times if time is not None), default=None)
@@ -278,7 +208,7 @@ class PopService:
         batches: dict[tuple[str, ReceiptHandle], list[int]] = {}
         for position, handle in enumerate(handles):
             try:
-                real = self._checked_handle(group, topic, handle, is_end_allowed=True)
+                real = self._checks.handle(group, topic, handle, self.revive.queue_count, is_end_allowed=True)
                 if handle.revive_queue_id == ORDER_QUEUE:
                     self._ack_orderly(group, real, handle)
                 else:
@@ -330,41 +260,6 @@ class PopService:
         """Return True if an earlier process may have made the check-point; such a batch is not in memory until due."""
         return pop_time <= self._began_ms
 
-    def _checked_handle(self, group: str, name: str, handle: ReceiptHandle, *, is_end_allowed: bool) -> str:
-        """Return the topic that the message is in. Raises: CallRefused."""
-        context = self._context
-        self._check_master()
-        if context.topics.get(name) is None and context.topics.get(pop_retry_topic(name, group, handle.kind)) is None:
-            raise _no_topic(name)
-        real = pop_retry_topic(name, group, handle.kind)
-        config = context.topics.get(real)
-        if config is None and (handle.kind == NORMAL or context.store.max_offset(real, 0) == 0):
-            raise _no_topic(real)
-        queues = 1 if config is None else config.read_queue_nums
-        if not 0 <= handle.queue_id < queues:
-            raise CallRefused(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"queueId[{handle.queue_id}] is illegal, topic:[{real}] topicConfig.readQueueNums:[{queues}]",
-            )
-        low, high = context.store.min_offset(real, handle.queue_id), context.store.max_offset(real, handle.queue_id)
-        if not low <= handle.offset <= high - (not is_end_allowed):
-            raise CallRefused(
-                ResponseCode.NO_MESSAGE,
-                f"offset is illegal, key:{real}@{handle.queue_id}, commit:{handle.offset}, store:{low}~{high}",
-            )
-        if handle.broker_name != context.config["brokerName"]:
-            raise _illegal(f"brokerName: expected {context.config['brokerName']}, found {handle.broker_name[:100]}")
-        is_orderly = handle.revive_queue_id == ORDER_QUEUE
-        if not is_orderly and not 0 <= handle.revive_queue_id < self.revive.queue_count:
-            raise _illegal(f"reviveQid: expected 0 to {self.revive.queue_count - 1}, found {handle.revive_queue_id}")
-        if not 0 <= handle.start_offset <= handle.offset:
-            raise _illegal(f"ckQueueOffset: expected 0 to {handle.offset}, found {handle.start_offset}")
-        if not 0 <= handle.pop_time <= context.now_ms() + _FUTURE_MS:
-            raise _illegal(f"popTime: expected a time of this broker, found {handle.pop_time}")
-        if not is_orderly:
-            self._check_invisible(handle.invisible_ms)
-        return real
-
     def _ack_orderly(self, group: str, topic: str, handle: ReceiptHandle) -> None:
         """Note an ack of orderly POP; the next batch waits for all. Raises: CallRefused for an offset outside (13)."""
         queue_id, offset = handle.queue_id, handle.offset
@@ -392,8 +287,8 @@ class PopService:
         Args: is_suspend: the redelivery does not count as a failed attempt.
         Raises: as ``ack``; the offset after the last message is out of range (208).
         """
-        real = self._checked_handle(group, topic, handle, is_end_allowed=False)
-        self._check_invisible(invisible_ms)
+        real = self._checks.handle(group, topic, handle, self.revive.queue_count, is_end_allowed=False)
+        self._checks.invisible(invisible_ms)
         context, now_ms = self._context, self._context.now_ms()
         if handle.revive_queue_id == ORDER_QUEUE:
             return self._change_orderly(group, real, handle, now_ms + invisible_ms)
@@ -441,12 +336,12 @@ class PopService:
         Args: physical_offset: from the client's handle; compared with that of the message; None: not compared.
         Raises: as ``ack``; a physical offset of another message (29); the message is gone (22).
         """
-        real = self._checked_handle(group, topic, handle, is_end_allowed=False)
+        real = self._checks.handle(group, topic, handle, self.revive.queue_count, is_end_allowed=False)
         message = message_at(self._context, real, handle.queue_id, handle.offset)
         if message is None:
             raise CallRefused(ResponseCode.QUERY_NOT_FOUND, f"no message at offset {handle.offset} of topic {real}")
         if physical_offset is not None and physical_offset != message.physical_offset:
-            raise _illegal(f"commitLogOffset: expected {message.physical_offset}, found {physical_offset}")
+            raise illegal(f"commitLogOffset: expected {message.physical_offset}, found {physical_offset}")
         if not self._is_delivered(group, real, handle):
             raise CallRefused(ResponseCode.NO_MESSAGE, f"the message is not in flight any more: {handle.encode()}")
         copy = put_dead_letter(self._context, message, real, group)
@@ -479,9 +374,9 @@ class PopService:
         due_s = self.waiters.due_in(wait_ms)
         waiter = Waiter((topic, group), queue_id, "notification", due_s, is_orderly=is_orderly)
         while True:
-            config = self._readable(group, topic)
+            config = self._checks.readable(group, topic)
             if not ANY_QUEUE <= queue_id < config.read_queue_nums:
-                raise _illegal(f"queueId[{queue_id}] is illegal, topic:[{topic}]")
+                raise illegal(f"queueId[{queue_id}] is illegal, topic:[{topic}]")
             if self.reader.has_messages(topic, group, queue_id, is_orderly, attempt_id):
                 return True
             if wait_ms <= 0 or not await self.waiters.wait(waiter):
@@ -490,7 +385,8 @@ class PopService:
     async def peek(self, group: str, topic: str, queue_id: int, max_count: int) -> PopResult:
         """Return the next messages of a group without taking these. Raises: as ``pop``."""
         request = PopRequest(group=group, topic=topic, queue_id=queue_id, max_count=max_count)
-        turn = PopTurn(request, self._checked(request), None, self._context.now_ms(), 0, PopResult(PopStatus.NOT_FOUND))
+        topic_config, result = self._checks.request(request), PopResult(PopStatus.NOT_FOUND)
+        turn = PopTurn(request, topic_config, None, self._context.now_ms(), 0, result)
         turn.result.pop_time = turn.pop_time
         await self.reader.peek(turn)
         return turn.result
@@ -498,11 +394,3 @@ class PopService:
 
 def _key(group: str, topic: str, handle: ReceiptHandle) -> str:
     return batch_key(topic, handle.queue_id, handle.start_offset, group, handle.pop_time, handle.broker_name)
-
-
-def _illegal(text: str) -> CallRefused:
-    return CallRefused(ResponseCode.INVALID_PARAMETER, text)
-
-
-def _no_topic(name: str) -> CallRefused:
-    return CallRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please! {_SEE}")
