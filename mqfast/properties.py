@@ -93,6 +93,8 @@ TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
 DLQ_ATTEMPTS: Final = "DLQ_ATTEMPTS"
 """Property of mqfast: count of resends of a dead letter. A consumer that fails again keeps the property on the message.
 """
+STAMP: Final = "SPK"
+"""Property of mqfast: the write of Spark, batch and partition of a row."""
 ORIGINS: Final = (RETRY_TOPIC, DLQ_ORIGIN_TOPIC)
 """Properties that name the topic that a dead letter was first read from, in the order of preference."""
 # Properties that brokers and clients add on the way to the dead letters; a new message must not repeat the way.

@@ -331,29 +331,50 @@ STORE_FLOORS = (
     "base", "record", "queues", "index", "meta", "log", "dispatch", "core", "put", "get", "engine", "reader", "check",
     "raw_log", "follow", "consumer", "file_sizes", "opening", "message_store", "_os",
 )  # fmt: skip
+BROKER_FLOORS = (
+    "config", "metadata", "acl", "metrics", "filter", "context", "client_manager", "send", "idempotence", "pull",
+    "transaction", "schedule", "admin", "pop", "grpc", "replication", "parts", "server",
+)  # fmt: skip
+SPARK_FLOORS = (
+    "offsets", "plan", "options", "schema", "backend", "identity", "bodies", "columns", "groups", "selection",
+    "row_encoder", "rows", "local", "durable_files", "archive_manifest", "archived_rows", "remote", "backends",
+    "pushdown", "partitions", "archive_then_live", "stream", "stream_of_stores", "source", "autoload", "jobs",
+    "explain", "listener", "threads", "demo_cluster", "demo",
+)  # fmt: skip
 KNOWN_BACK = {
     # A salvage puts the records that it finds into a new store.
     ("mqfast.store.check.salvage", "mqfast.store.message_store"),
+    # A broker with failover builds a whole broker, as master or as slave.
+    ("mqfast.broker.replication.failover_broker", "mqfast.broker.server"),
 }
+# Folders of a folder that have a place of their own.
+INNER_FLOORS = ("mqfast.broker.metadata.client_manager",)
 
 
-def floor_of(name: str) -> str:
-    """The folder of a module of the store, or the name of a file that lies in no folder."""
-    return name.split(".")[2] if name.startswith("mqfast.store.") else ""
+def floor_of(name: str, package: str) -> str:
+    """The folder of a module in a package, or the name of a file that lies in no folder."""
+    for inner in INNER_FLOORS:
+        if is_in(name, inner) and is_in(inner, package):
+            return inner.rpartition(".")[2]
+    return name.removeprefix(f"{package}.").split(".")[0] if name.startswith(f"{package}.") else ""
 
 
-def test_the_folders_of_the_store_form_no_circle() -> None:
+@pytest.mark.parametrize(
+    ("package", "floors"),
+    [("mqfast.store", STORE_FLOORS), ("mqfast.broker", BROKER_FLOORS), ("mqfast.spark", SPARK_FLOORS)],
+)
+def test_the_folders_of_a_package_form_no_cycle(package: str, floors: tuple[str, ...]) -> None:
     """Imports and cimports, those inside functions too, but not those for types alone."""
-    folders = {e.importer for e in EDGES if e.importer.startswith("mqfast.store.")}
-    assert {floor_of(name) for name in folders} == set(STORE_FLOORS)
+    folders = {e.importer for e in EDGES if e.importer.startswith(f"{package}.")}
+    assert {floor_of(name, package) for name in folders} <= set(floors)
     offending = []
     for edge in EDGES:
-        above, below = floor_of(edge.importer), floor_of(edge.imported)
-        if above in STORE_FLOORS and below in STORE_FLOORS and not edge.typing_only:
+        above, below = floor_of(edge.importer, package), floor_of(edge.imported, package)
+        if above in floors and below in floors and not edge.typing_only:
             known = (edge.importer, edge.imported) in KNOWN_BACK
-            if STORE_FLOORS.index(below) > STORE_FLOORS.index(above) and not known:
+            if floors.index(below) > floors.index(above) and not known:
                 offending.append(edge)
-    assert_none(offending, f"a folder of the store imports only those before it, {' < '.join(STORE_FLOORS)}")
+    assert_none(offending, f"a folder of {package} imports only those before it, {' < '.join(floors)}")
 
 
 def printed_by(script: str) -> str:

@@ -33,7 +33,7 @@ END_ONCE: Final = 990_002
 """The request code that marks a batch as stored as a whole: no task has to send rows of the batch again."""
 ONCE: Final = "mqfastOnce"
 """The field of a send; in the response its value is the result of the rows: stored, before or rest."""
-STAMP: Final = "SPK"
+STAMP: Final = "SPK"  # mqfast.properties.STAMP
 VERSION: Final = 1
 
 _DONE: Final = "done"

@@ -31,6 +31,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from mqfast.errors import ConfigError, DataLoss, UsageError
+from mqfast.spark.archive_manifest import ArchivedFile, Manifest, last_places, recreated_queues
 from mqfast.spark.archived_rows import (
     ArchivePartition,
     archive_ends,
@@ -40,8 +41,7 @@ from mqfast.spark.archived_rows import (
     wanted_files,
 )
 from mqfast.spark.backends import open_backend, stores_of
-from mqfast.spark.jobs.files import read_json, write_json
-from mqfast.spark.jobs.manifest import ArchivedFile, Manifest, last_places, recreated_queues
+from mqfast.spark.durable_files import read_json, write_json
 from mqfast.spark.offsets import ARCHIVE_KEY, VERSION, Spark
 from mqfast.spark.options import Bound, Options
 from mqfast.spark.partitions import ScanPartition, freeze_loaded, read_part

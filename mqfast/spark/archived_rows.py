@@ -17,9 +17,9 @@ from pyspark.sql.datasource import InputPartition
 from mqfast import properties as _properties
 from mqfast.errors import ConfigError, CorruptFile, UsageError
 from mqfast.message import encode_message_id
+from mqfast.spark.archive_manifest import ArchivedFile, Manifest, manifests, queue_ends
 from mqfast.spark.bodies import decompressed
-from mqfast.spark.jobs.files import crc_of
-from mqfast.spark.jobs.manifest import ArchivedFile, Manifest, manifests, queue_ends
+from mqfast.spark.durable_files import crc_of
 from mqfast.spark.options import Options
 from mqfast.spark.schema import STORE, Column, arrow_schema
 from mqfast.spark.selection import wants_queue

@@ -16,7 +16,6 @@ from mqfast import properties as _properties
 from mqfast.config import StoreConfig
 from mqfast.errors import ConfigError, MessageIllegal
 from mqfast.message import check_topic, parse_host
-from mqfast.spark.local.commit import STAMP
 from mqfast.spark.options import Options, nearest_name
 from mqfast.spark.row_encoder import PLAIN_COLUMNS, RowEncoder, java_hashes, merge_properties
 from mqfast.store.put.staged import property_texts
@@ -160,7 +159,8 @@ class RowWriter:
         self._turn = first_turn
         self._parks: Final = parks
         # Properties of the record that was read: a new record gets new ones.
-        old = (STAMP, _properties.CRC32) if options.preserve_ids else (STAMP, _properties.CRC32, _properties.UNIQ_KEY)
+        renewed = () if options.preserve_ids else (_properties.UNIQ_KEY,)
+        old = (_properties.STAMP, _properties.CRC32, *renewed)
         self._dropped: Final = frozenset(old)
         self._orders: dict[tuple[str, ...], tuple[str, ...]] = {}
         host = parse_host(config.store_host)

@@ -15,7 +15,6 @@ from typing import Any, Final, TypeVar
 from mqfast.broker.admin.bodies import OffsetsBody, QueueBody, by_queue
 from mqfast.broker.config.broker_config import BrokerConfig
 from mqfast.broker.context import BrokerContext
-from mqfast.broker.metadata.client_manager.heartbeat import PASSIVELY
 from mqfast.broker.metadata.subscription_group_manager import SubscriptionGroupManager
 from mqfast.broker.metadata.topic_manager import READ, WRITE, TopicManager
 from mqfast.broker.parts import Parts
@@ -26,6 +25,7 @@ from mqfast.namesrv.server import NameServer
 from mqfast.remoting.bodies import encode_body
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode
+from mqfast.remoting.heartbeat import PASSIVELY
 from mqfast.store.message_store import MessageStore, open_store
 from mqfast.store.meta.tables import ConfigTables
 from mqfast.testing.disk_faults import Disk, cut_power

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from mqfast.broker.metadata.client_manager.consumer_manager import ConsumerGroup
-from mqfast.broker.metadata.client_manager.heartbeat import CLUSTERING, PASSIVELY
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import RemotingCommand, pull_header
+from mqfast.remoting.heartbeat import CLUSTERING, PASSIVELY
 
 __all__ = ["POLL_S", "Duplicates", "QueueOffset", "Reader", "place_of"]
 

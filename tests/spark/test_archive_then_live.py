@@ -27,9 +27,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from test_stream import fill, small
 
 from mqfast.spark import options as table
+from mqfast.spark.archive_manifest import manifests
 from mqfast.spark.archive_then_live import StreamFromArchive
 from mqfast.spark.jobs import archive as archive_job
-from mqfast.spark.jobs.manifest import manifests
 from mqfast.spark.listener import _offset, lag
 from mqfast.spark.schema import VIEWS, chosen_columns
 from mqfast.spark.source import BatchReader, MqFastSource

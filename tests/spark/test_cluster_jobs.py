@@ -21,10 +21,10 @@ import pyarrow.parquet as pq
 
 from mqfast.errors import ConfigError, DataLoss, UsageError
 from mqfast.spark import options as table
+from mqfast.spark.archive_manifest import manifests
+from mqfast.spark.durable_files import crc_of
 from mqfast.spark.jobs import analytics, archive, audit, compact, dlq, rebuild, replay
-from mqfast.spark.jobs.files import crc_of
 from mqfast.spark.jobs.locations import ClusterLocation, as_options
-from mqfast.spark.jobs.manifest import manifests
 from mqfast.spark.schema import chosen_columns
 from mqfast.spark.source import BatchReader
 from mqfast.testing import Broker

@@ -23,10 +23,10 @@ from golden_rows import PLAIN, expected_rows, key_of
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, DataLoss, StoreLocked, UsageError
-from mqfast.spark.jobs import manifest as manifest_module
+from mqfast.spark import archive_manifest as manifest_module
+from mqfast.spark.archive_manifest import manifests, only_run
+from mqfast.spark.durable_files import DurableFile, crc_of
 from mqfast.spark.jobs.archive import ArchiveSettings, read_archive, run
-from mqfast.spark.jobs.files import DurableFile, crc_of
-from mqfast.spark.jobs.manifest import manifests, only_run
 from mqfast.spark.jobs.parquet_files import PieceFiles, by_topic_and_day
 
 if TYPE_CHECKING:

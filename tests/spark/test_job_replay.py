@@ -15,8 +15,8 @@ from conftest import copy_of, golden_cases
 import mqfast
 from mqfast.config import StoreConfig
 from mqfast.errors import StoreLocked, UsageError
+from mqfast.spark.archive_manifest import ArchivedFile, Manifest, batches_of, manifests
 from mqfast.spark.jobs import archive as archive_job
-from mqfast.spark.jobs.manifest import ArchivedFile, Manifest, batches_of, manifests
 from mqfast.spark.jobs.merge import in_order, merged
 from mqfast.spark.jobs.replay import ReplaySettings, run
 from mqfast.spark.local.commit import STAMP, SinkTransaction

@@ -23,9 +23,9 @@ import mqfast
 from mqfast import errors
 from mqfast.config import StoreConfig
 from mqfast.errors import CorruptFile, DataLoss, DiskFull, StoreLocked, UsageError
+from mqfast.spark.durable_files import DurableFile
 from mqfast.spark.jobs import arguments
 from mqfast.spark.jobs.arguments import JobExitCode, job_parser, run_job
-from mqfast.spark.jobs.files import DurableFile
 from mqfast.spark.jobs.report import JobReport
 
 if TYPE_CHECKING:

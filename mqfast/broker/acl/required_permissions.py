@@ -15,11 +15,11 @@ from msgspec import Struct
 
 from mqfast import properties as names
 from mqfast.broker.acl.terms import Action, Kind
-from mqfast.broker.metadata.client_manager.heartbeat import decode_heartbeat
 from mqfast.broker.metadata.topic_manager import DLQ_PREFIX, PARKED, RETRY_PREFIX, is_of_the_broker
 from mqfast.remoting.bodies import LIST_BYTES_MAX, build_tables, decode_request
 from mqfast.remoting.codes import RequestCode as R
 from mqfast.remoting.command import RemotingCommand, pull_header, send_header
+from mqfast.remoting.heartbeat import decode_heartbeat
 from mqfast.remoting.once import ASK_ONCE, END_ONCE
 
 __all__ = ["ADMIN_ONLY", "ANY", "NEEDS", "Need", "Part", "of_group", "of_message", "of_topic", "needs_of"]

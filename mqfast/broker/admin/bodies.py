@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from mqfast.broker.metadata.client_manager.heartbeat import SubscriptionData
 from mqfast.errors import FieldError
 from mqfast.remoting.bodies import DataVersion, build_tables, decode_body, encode_body
+from mqfast.remoting.heartbeat import SubscriptionData
 from mqfast.util.fastjson import object_keys
 
 __all__ = [

@@ -17,12 +17,12 @@ from mqfast.broker.config.broker_config import BrokerConfig
 from mqfast.broker.filter.bloom_filter import BloomFilter
 from mqfast.broker.filter.expression_compiler import Compiling
 from mqfast.broker.filter.sql92_parser import SqlError, SqlExpression, compile_sql
-from mqfast.broker.metadata.client_manager.heartbeat import SubscriptionData
 from mqfast.errors import CallRefused
 from mqfast.remoting.bodies import build_tables, decode_request
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.heartbeat import SubscriptionData
 from mqfast.remoting.processors import ConcurrencyLimit, Processors
 from mqfast.store.meta.metadata import ConsumerFilterTable
 from mqfast.util.log_limit import LogLimit

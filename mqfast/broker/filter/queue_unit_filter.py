@@ -12,8 +12,8 @@ from typing import Final
 
 from mqfast import properties
 from mqfast.broker.filter.sql92_parser import SqlExpression
-from mqfast.broker.metadata.client_manager.heartbeat import SubscriptionData
 from mqfast.errors import UsageError
+from mqfast.remoting.heartbeat import SubscriptionData
 from mqfast.store.engine import QueueUnit, TagCodes, UnitFilter
 
 __all__ = ["SqlUnits", "WantedUnits", "by_subscription", "by_tags"]

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.broker.grpc.clients import GrpcClient, GrpcClients
 from mqfast.broker.grpc.codes import OK, Code, Refused, status_of
-from mqfast.broker.metadata.client_manager.heartbeat import ACTIVELY, CLUSTERING, PASSIVELY, TAG
 from mqfast.broker.metadata.topic_manager import illegal_group, illegal_topic, is_system_topic
 from mqfast.errors import FieldError
 from mqfast.grpc.connection import Call, GrpcError, GrpcStatus
@@ -31,6 +30,7 @@ from mqfast.grpc.messages import (
 )
 from mqfast.remoting.bodies import encode_body
 from mqfast.remoting.codes import RequestCode
+from mqfast.remoting.heartbeat import ACTIVELY, CLUSTERING, PASSIVELY, TAG
 from mqfast.store.record.record import java_hash
 
 if TYPE_CHECKING:

@@ -12,11 +12,10 @@ import time
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from time import perf_counter
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mqfast import properties as names
 from mqfast.broker.context import BrokerContext
-from mqfast.broker.idempotence.idempotent_writes import IdempotentWrites
 from mqfast.broker.metadata.topic_manager import (
     DLQ_PREFIX,
     READ,
@@ -39,6 +38,9 @@ from mqfast.remoting.unique_ids import UniqueIds
 from mqfast.store.meta.metadata import TopicConfig
 from mqfast.store.put.put_result import BatchResult
 from mqfast.util.java_text import java_number
+
+if TYPE_CHECKING:
+    from mqfast.broker.idempotence.idempotent_writes import IdempotentWrites
 
 __all__ = ["PrepareHook", "RecallHandle", "SendProcessor"]
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.errors import UsageError
+from mqfast.spark.durable_files import DurableFile
 from mqfast.spark.jobs.arguments import count, job_parser, names, run_job, size_argument
 from mqfast.spark.jobs.charts import Bars, page
-from mqfast.spark.jobs.files import DurableFile
 from mqfast.spark.jobs.locations import ClusterLocation, Place, add_place, as_options, name_of, place_of
 from mqfast.spark.jobs.report import JobReport
 from mqfast.spark.jobs.tasks import print_progress

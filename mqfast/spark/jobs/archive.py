@@ -16,11 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.errors import DataLoss, UsageError
 from mqfast.spark import options as table
-from mqfast.spark.backend import LeftOut, LogAccess, log_of
-from mqfast.spark.backends import open_local
-from mqfast.spark.jobs.arguments import job_parser, names, run_job, size_argument
-from mqfast.spark.jobs.locations import ClusterLocation, add_place, as_options, name_of, place_of
-from mqfast.spark.jobs.manifest import (
+from mqfast.spark.archive_manifest import (
     CLUSTER,
     ArchivedFile,
     ArchivedQueue,
@@ -31,6 +27,10 @@ from mqfast.spark.jobs.manifest import (
     only_run,
     save,
 )
+from mqfast.spark.backend import LeftOut, LogAccess, log_of
+from mqfast.spark.backends import open_local
+from mqfast.spark.jobs.arguments import job_parser, names, run_job, size_argument
+from mqfast.spark.jobs.locations import ClusterLocation, add_place, as_options, name_of, place_of
 from mqfast.spark.jobs.parquet_files import PieceFiles
 from mqfast.spark.jobs.report import JobReport
 from mqfast.spark.jobs.settings import ArchiveSettings

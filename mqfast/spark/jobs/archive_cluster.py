@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import ConnectError, DataLoss, UsageError
 from mqfast.spark import options as table
-from mqfast.spark.backends import known_topics, open_backend, stores_of
-from mqfast.spark.jobs.locations import as_options
-from mqfast.spark.jobs.manifest import (
+from mqfast.spark.archive_manifest import (
     CLUSTER,
     ArchivedFile,
     ArchivedQueue,
@@ -29,6 +27,8 @@ from mqfast.spark.jobs.manifest import (
     recreated_queues,
     save,
 )
+from mqfast.spark.backends import known_topics, open_backend, stores_of
+from mqfast.spark.jobs.locations import as_options
 from mqfast.spark.jobs.parquet_files import PieceFiles
 from mqfast.spark.jobs.tasks import run_tasks
 from mqfast.spark.options import Options

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mqfast import errors
 from mqfast.errors import CorruptFile, DataLoss, MqfastError, StorageError, StoreLocked, UsageError
-from mqfast.spark.jobs.files import DurableFile
+from mqfast.spark.durable_files import DurableFile
 from mqfast.spark.jobs.report import JobReport
 from mqfast.spark.jobs.tasks import run_tasks
 from mqfast.spark.options import instant_ms, size

@@ -21,6 +21,7 @@ from mqfast.properties import DLQ_ATTEMPTS
 from mqfast.spark import options as table
 from mqfast.spark.backend import LogAccess, ReadSettings
 from mqfast.spark.backends import open_local
+from mqfast.spark.durable_files import locked
 from mqfast.spark.jobs.arguments import count, instant, job_parser, names, run_job
 from mqfast.spark.jobs.dead_letters import (
     Runs,
@@ -37,7 +38,6 @@ from mqfast.spark.jobs.dlq_selection import (
     pieces_of,
     queues_of,
 )
-from mqfast.spark.jobs.files import locked
 from mqfast.spark.jobs.locations import ClusterLocation, add_place, place_of
 from mqfast.spark.jobs.report import JobReport
 from mqfast.spark.jobs.settings import DlqSettings

@@ -19,6 +19,7 @@ from mqfast.message import check_topic
 from mqfast.spark import options as table
 from mqfast.spark.backend import Backend, ReadSettings
 from mqfast.spark.backends import open_backend, stores_of
+from mqfast.spark.durable_files import locked, write_json
 from mqfast.spark.jobs.dead_letters import Queue, Runs, SentLetters, marks_of, offsets_of, revived
 from mqfast.spark.jobs.dlq_selection import (
     DeadLetterGroup,
@@ -28,7 +29,6 @@ from mqfast.spark.jobs.dlq_selection import (
     pieces_of,
     queues_of,
 )
-from mqfast.spark.jobs.files import locked, write_json
 from mqfast.spark.jobs.locations import ClusterLocation, as_options
 from mqfast.spark.jobs.report import JobReport
 from mqfast.spark.jobs.settings import DlqSettings

@@ -13,8 +13,8 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from mqfast.spark.jobs.files import DurableFile
-from mqfast.spark.jobs.manifest import ArchivedFile, ArchivedQueue, path_of, path_of_queue
+from mqfast.spark.archive_manifest import ArchivedFile, ArchivedQueue, path_of, path_of_queue
+from mqfast.spark.durable_files import DurableFile
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.errors import UsageError
 from mqfast.properties import decode, jhash, queue_pairs
-from mqfast.spark.jobs.files import DurableFile
+from mqfast.spark.durable_files import DurableFile
 from mqfast.spark.local.staging import sync_directory
 from mqfast.store.base.os_api import REAL
 from mqfast.store.base.paths import offset_name, queue_dir

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import CorruptFile, UsageError
 from mqfast.spark import options as table
+from mqfast.spark.archive_manifest import FileGroup, batches_of, manifests
+from mqfast.spark.durable_files import crc_of
 from mqfast.spark.jobs.arguments import job_parser, names, run_job, size_argument
-from mqfast.spark.jobs.files import crc_of
 from mqfast.spark.jobs.locations import ClusterLocation, add_cluster, place_of
-from mqfast.spark.jobs.manifest import FileGroup, batches_of, manifests
 from mqfast.spark.jobs.merge import in_order, merged
 from mqfast.spark.jobs.replay_cluster import replay_to_cluster
 from mqfast.spark.jobs.report import JobReport

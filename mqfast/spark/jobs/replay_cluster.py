@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from mqfast.errors import CorruptFile, UsageError
 from mqfast.spark import options as table
+from mqfast.spark.archive_manifest import ArchivedFile, batches_of, manifests
 from mqfast.spark.backends import stores_of
-from mqfast.spark.jobs.files import crc_of
+from mqfast.spark.durable_files import crc_of
 from mqfast.spark.jobs.locations import ClusterLocation, as_options
-from mqfast.spark.jobs.manifest import ArchivedFile, batches_of, manifests
 from mqfast.spark.jobs.merge import in_order, merged
 from mqfast.spark.jobs.report import JobReport
 from mqfast.spark.jobs.tasks import context_of, print_progress, run_tasks

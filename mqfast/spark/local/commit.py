@@ -21,6 +21,7 @@ from typing import Any, Final, NoReturn
 from urllib.parse import quote
 
 from mqfast.errors import ConfigError, CorruptFile, StoreLocked, UsageError
+from mqfast.properties import STAMP
 from mqfast.spark.local.staging import (
     NOT_AS_LEFT,
     VERSION,
@@ -41,7 +42,6 @@ from mqfast.store.reader.store_reader import StoreReader
 
 __all__ = ["STAMP", "Committed", "SinkTransaction", "check_target"]
 
-STAMP: Final = "SPK"
 _BLANK_BYTES: Final = 8
 _MARKERS_KEPT: Final = 100
 _SYNC_BYTES: Final = 16 << 20

@@ -16,11 +16,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "remoting"))
 from captures import SETS, captures
 
 from mqfast.broker.metadata.client_manager.consumer_manager import ConsumerManager, Notice
-from mqfast.broker.metadata.client_manager.heartbeat import ConsumerData, SubscriptionData, decode_heartbeat
 from mqfast.broker.metadata.client_manager.producer_manager import ProducerManager
 from mqfast.broker.metadata.client_manager.queue_locks import LockedQueue, QueueLocks
 from mqfast.errors import FieldError
 from mqfast.remoting.command import FrameDecoder
+from mqfast.remoting.heartbeat import ConsumerData, SubscriptionData, decode_heartbeat
 
 
 class Clock:

@@ -27,9 +27,9 @@ from mqfast.errors import ConfigError
 from mqfast.message import Message
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode
+from mqfast.spark.archive_manifest import manifests
 from mqfast.spark.jobs import analytics, archive, audit, compact, dlq, replay
 from mqfast.spark.jobs.locations import ClusterLocation
-from mqfast.spark.jobs.manifest import manifests
 from mqfast.testing import Broker
 
 if TYPE_CHECKING:

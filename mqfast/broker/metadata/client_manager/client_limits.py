@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mqfast.broker.metadata.client_manager.heartbeat import ConsumerData, Heartbeat
 from mqfast.errors import CallRefused, FieldError
 from mqfast.remoting.codes import ResponseCode
+from mqfast.remoting.heartbeat import ConsumerData, Heartbeat
 
 __all__ = ["ClientLimits", "text_of"]
 

@@ -17,7 +17,6 @@ from mqfast.broker.acl.required_permissions import ANY, of_topic
 from mqfast.broker.acl.rights import Rights
 from mqfast.broker.metadata.client_manager.client_limits import ClientLimits
 from mqfast.broker.metadata.client_manager.consumer_manager import ClientChannelInfo, ConsumerManager, Notice
-from mqfast.broker.metadata.client_manager.heartbeat import ConsumerData, Heartbeat, SubscriptionData, decode_heartbeat
 from mqfast.broker.metadata.client_manager.producer_manager import ProducerManager
 from mqfast.broker.metadata.client_manager.queue_locks import LockedQueue, QueueLocks
 from mqfast.errors import FieldError
@@ -25,6 +24,7 @@ from mqfast.remoting.bodies import build_tables, decode_request, encode_body
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.codes import LanguageCode, RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.heartbeat import ConsumerData, Heartbeat, SubscriptionData, decode_heartbeat
 from mqfast.remoting.processors import ConcurrencyLimit, Processors
 
 __all__ = ["ClientProcessor"]

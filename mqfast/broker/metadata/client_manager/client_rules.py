@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from mqfast.broker.filter.consumer_filter_manager import expressions
-from mqfast.broker.metadata.client_manager.heartbeat import ACTIVELY, ConsumerData, SubscriptionData
 from mqfast.broker.metadata.client_manager.queue_locks import LockedQueue
 from mqfast.broker.metadata.topic_manager import READ, WRITE, retry_topic
 from mqfast.remoting.channel import Channel
 from mqfast.remoting.command import RemotingCommand
+from mqfast.remoting.heartbeat import ACTIVELY, ConsumerData, SubscriptionData
 
 if TYPE_CHECKING:
     from mqfast.broker.context import BrokerContext

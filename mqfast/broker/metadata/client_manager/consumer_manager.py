@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Final, NamedTuple
 
 from mqfast.broker.metadata.client_manager.client_limits import ClientLimits, text_of
-from mqfast.broker.metadata.client_manager.heartbeat import ConsumerData, SubscriptionData
+from mqfast.remoting.heartbeat import ConsumerData, SubscriptionData
 
 __all__ = ["ConsumerGroup", "ConsumerManager", "ClientChannelInfo", "Notice"]
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from mqfast.errors import CorruptFile, UsageError
-from mqfast.spark.jobs.files import locked, read_json, write_json
+from mqfast.spark.durable_files import locked, read_json, write_json
 from mqfast.spark.local.staging import make_directory
 
 if TYPE_CHECKING:
