@@ -19,7 +19,6 @@ from mqfast.broker.grpc.codes import OK, Code, Refused, overall, status_of
 from mqfast.broker.grpc.outgoing import message_of_record
 from mqfast.broker.grpc.renewal import Held, Renewals
 from mqfast.broker.grpc.telemetry import checked_group, checked_topic, expression_of, max_attempts
-from mqfast.broker.metadata.client_manager.heartbeat import TAG
 from mqfast.broker.pop.pop_result import PoppedMessage, PopRequest, PopResult, PopStatus
 from mqfast.broker.pop.receipt_handle import ReceiptHandle
 from mqfast.errors import CallRefused, FieldError
@@ -40,6 +39,7 @@ from mqfast.grpc.messages import (
     StatusResponse,
 )
 from mqfast.remoting.codes import ResponseCode
+from mqfast.remoting.heartbeat import TAG
 from mqfast.store.record.record import decode_record
 from mqfast.util.log_limit import LogLimit
 
