@@ -1,12 +1,13 @@
 """Hooks of MkDocs: pages that lie outside of docs/ join the site, and links between all pages are made relative to it.
 
-The Markdown files keep links that work in a checkout. It must never hold text of its own.
+The Markdown files keep links that work in a checkout. This file must never hold text of its own.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -30,27 +31,34 @@ _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?\)")
 
 
 def page_of(name: str) -> str | None:
-    """The page that shows a file of the project; None for a file that is not on the site."""
+    """Return the page that shows a file of the project; None for a file that is not on the site."""
     if name.startswith("docs/"):
         return name.removeprefix("docs/")
     return PAGES.get(name)
 
 
 def relinked(text: str, page: str) -> str:
-    """The text of a page with the links of the checkout replaced by those of the site."""
+    """Return the text of a page with the links of the checkout replaced by those of the site."""
     source = SOURCES.get(page, f"docs/{page}")
 
-    def replace(found: re.Match[str]) -> str:
-        target = found[2]
+    def replace(link: re.Match[str]) -> str:
+        target = link[2]
         if "://" in target:
-            return found[0]
+            return link[0]
         name = os.path.normpath(os.path.join(os.path.dirname(source), target))
         there = page_of(name)
         if there is None:
-            return found[0]  # MkDocs reports it
-        return f"{found[1]}{os.path.relpath(there, os.path.dirname(page) or '.')}{found[3] or ''})"
+            return link[0]  # MkDocs reports it
+        return f"{link[1]}{os.path.relpath(there, os.path.dirname(page) or '.')}{link[3] or ''})"
 
     return _LINK.sub(replace, text)
+
+
+def on_config(config: Any) -> Any:
+    """Name the version that the site describes."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    config.site_name = f"mqfast {project['version']}"
+    return config
 
 
 def on_files(files: Any, config: Any) -> Any:

@@ -1,0 +1,128 @@
+"""wheels/: a release is checked before any change; the same files give the same wheel."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+CHANGES = "# Changes\n\n## [0.2.0] - unreleased\n\n### Added\n\n- A thing.\n\n## [0.1.0] - 2026-01-01\n\n- Old.\n"
+METADATA = (
+    "Metadata-Version: 2.4\nName: mqfast\nVersion: 0.2.0\nRequires-Dist: numpy>=1.24\n"
+    'Requires-Dist: lark>=1.2; extra == "broker"\nRequires-Dist: pyspark<4.4,>=4.1; extra == "spark"\n\nText\n'
+)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Return a small project with a commit, and with the program of the release."""
+    top = tmp_path / "project"
+    (top / "wheels").mkdir(parents=True)
+    (top / "mqfast").mkdir()
+    shutil.copy(ROOT / "wheels" / "release.py", top / "wheels")
+    (top / "pyproject.toml").write_text('[project]\nname = "mqfast"\nversion = "0.1.0"\n')
+    (top / "mqfast" / "__init__.py").write_text('__version__ = "0.1.0"\n')
+    (top / "CHANGELOG.md").write_text(CHANGES)
+    git = ["git", "-c", "user.name=Test", "-c", "user.email=test@example.org"]
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "First"], ["tag", "v0.1.0"]):
+        subprocess.run([*git, *command], cwd=top, check=True)
+    return top
+
+
+def checked(top: Path, version: str) -> subprocess.CompletedProcess[str]:
+    """Run the checks of a release."""
+    environment = {**os.environ, "PYTHONS": sys.executable}
+    command = [sys.executable, "wheels/release.py", version, "--check"]
+    return subprocess.run(command, cwd=top, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_release_is_checked_and_nothing_is_changed(project: Path) -> None:
+    done = checked(project, "0.2.0")
+    assert done.returncode == 0, done.stderr
+    assert sys.executable in done.stdout
+    status = subprocess.run(["git", "status", "--porcelain"], cwd=project, capture_output=True, text=True, check=True)
+    assert status.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [("0.1.0", "has a tag already"), ("0.0.9", "above 0.1.0"), ("0.1.0rc1", "above 0.1.0"), ("1.0", "expected 1.2.3")],
+)
+def test_a_wrong_version_is_refused(project: Path, version: str, said: str) -> None:
+    done = checked(project, version)
+    assert done.returncode == 1
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("CHANGELOG.md", CHANGES.replace("unreleased", "2026-02-02"), "expected a tree without changes"),
+        ("mqfast/__init__.py", '__version__ = "0.1.1"\n', "expected one version in all files"),
+    ],
+)
+def test_an_unfit_tree_is_refused(project: Path, name: str, text: str, said: str) -> None:
+    (project / name).write_text(text)
+    done = checked(project, "0.2.0")
+    assert done.returncode == 1
+    assert said in done.stderr
+
+
+def test_a_changelog_without_changes_is_refused(project: Path) -> None:
+    (project / "CHANGELOG.md").write_text(CHANGES.replace("- A thing.\n", ""))
+    git = ["git", "-c", "user.name=Test", "-c", "user.email=test@example.org"]
+    subprocess.run([*git, "commit", "-qam", "Less"], cwd=project, check=True)
+    done = checked(project, "0.2.0")
+    assert done.returncode == 1
+    assert "expected changes below '## [0.2.0] - unreleased', found none" in done.stderr
+
+
+def finished(folder: Path, names: list[str]) -> Path:
+    """Return a wheel with files in this order, after the last step of a wheel."""
+    wheel = folder / "mqfast-0.2.0-py3-none-any.whl"
+    texts = {
+        "mqfast/a.py": b"a = 1\n" * 1000,
+        "mqfast/cython_runtime.cpython-311.so": b"\x7fELF \0_cython_3_3_1\0",
+        "mqfast-0.2.0.dist-info/METADATA": METADATA.encode(),
+        "mqfast-0.2.0.dist-info/RECORD": b"",
+    }
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name in names:
+            archive.writestr(name, texts[name])
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
+    command = [sys.executable, str(ROOT / "wheels" / "finish.py"), str(wheel)]
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    return wheel
+
+
+NAMES = [
+    "mqfast/a.py", "mqfast/cython_runtime.cpython-311.so", "mqfast-0.2.0.dist-info/METADATA",
+    "mqfast-0.2.0.dist-info/RECORD",
+]  # fmt: skip
+
+
+def test_a_wheel_names_its_components_and_is_the_same_for_the_same_files(tmp_path: Path) -> None:
+    wheels = []
+    for number, names in enumerate((NAMES, NAMES[::-1])):
+        (tmp_path / str(number)).mkdir()
+        wheels.append(finished(tmp_path / str(number), names))
+    assert len({hashlib.sha256(path.read_bytes()).hexdigest() for path in wheels}) == 1
+    with zipfile.ZipFile(wheels[0]) as archive:
+        assert archive.testzip() is None
+        document = json.loads(archive.read("mqfast-0.2.0.dist-info/sboms/mqfast.cdx.json"))
+        record = archive.read("mqfast-0.2.0.dist-info/RECORD").decode()
+    assert document["metadata"]["component"]["purl"] == "pkg:pypi/mqfast@0.2.0"
+    components = {part["name"]: part for part in document["components"]}
+    assert components["Cython"]["version"] == "3.3.1"
+    assert components["numpy"]["properties"] == [{"name": "requirement", "value": "numpy>=1.24"}]
+    assert components["pyspark"]["scope"] == "optional"
+    assert "sboms/mqfast.cdx.json,sha256=" in record
+    assert len(record.splitlines()) == len(NAMES) + 1
