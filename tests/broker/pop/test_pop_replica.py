@@ -21,7 +21,7 @@ def test_a_promoted_slave_redelivers_what_was_in_flight(tmp_path: Path) -> None:
                 async with running_broker(tmp_path / "s", **as_slave(namesrv)) as slave:
                     for number in range(8):
                         await master.send("T", b"%d" % number, queue_id=number % 4)
-                    first = messages(await pop(master, invisibleTime=3000))
+                    first = messages(await pop(master, invisibleTime=1500))
                     assert len(first) == 8
                     for got in first[:3]:
                         assert (await ack(master, got.handle)).code == 0

@@ -21,7 +21,7 @@ from pulling import run
 
 from mqfast.errors import ConfigError
 
-INVISIBLE_MS = 1200
+INVISIBLE_MS = 700
 REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
 REVIVERS = "CID_RMQ_SYS_REVIVE_GROUP"
 
