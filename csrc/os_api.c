@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #define _DARWIN_C_SOURCE
 #include "os_api.h"
+#include "system_stat.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -31,16 +32,6 @@ static int real_close(mq_os *os, int fd) {
     (void)os;
     return RESULT(close(fd));
 }
-
-/* glibc 2.33 introduced symbols for stat and fstat: a library that uses them does not load with glibc 2.28. So these
- * make the system call. The kernel's structure is glibc's where long has 64 bits. */
-#if defined(__linux__) && defined(__LP64__) && defined(SYS_fstat) && defined(SYS_newfstatat)
-static int stat_fd(int fd, struct stat *st) { return (int)syscall(SYS_fstat, fd, st); }
-static int stat_path(const char *path, struct stat *st) { return (int)syscall(SYS_newfstatat, AT_FDCWD, path, st, 0); }
-#else
-static int stat_fd(int fd, struct stat *st) { return fstat(fd, st); }
-static int stat_path(const char *path, struct stat *st) { return stat(path, st); }
-#endif
 
 int64_t mq_os_spared(int64_t bytes) { return (256 << 10) + bytes / 256; }
 

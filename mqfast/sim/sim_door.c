@@ -14,6 +14,7 @@
  */
 #define _GNU_SOURCE
 #include "os_api.h"
+#include "system_stat.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -154,13 +155,13 @@ static node *find_node(sim *s, const struct stat *st) {
 
 static node *node_of_path(sim *s, const char *path) {
     struct stat st;
-    return stat(path, &st) == 0 ? find_node(s, &st) : NULL;
+    return stat_path(path, &st) == 0 ? find_node(s, &st) : NULL;
 }
 
 static node *new_node(sim *s, const char *path) {
     struct stat st;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &st) < 0) abort();
+    if (fd < 0 || stat_fd(fd, &st) < 0) abort();
     node *n = checked(calloc(1, sizeof *n));
     n->directory = S_ISDIR(st.st_mode);
     n->fd = fd;
@@ -184,7 +185,7 @@ static void grow(node *n, int64_t bytes) {
 
 static int64_t live_bytes(node *n) {
     struct stat st;
-    if (fstat(n->fd, &st) < 0) abort();
+    if (stat_fd(n->fd, &st) < 0) abort();
     return (int64_t)st.st_size;
 }
 
@@ -447,7 +448,7 @@ static int is_full(sim *s) { return s->full_at != 0 && ++s->full_seen >= s->full
 static int sim_open(mq_os *os, const char *path, int flags) {
     ENTER(K_OPEN);
     struct stat st;
-    int there = stat(path, &st) == 0;
+    int there = stat_path(path, &st) == 0;
     if (!there && flags & MQ_OPEN_CREATE && is_full(s)) return leave(s, -ENOSPC);
     int fd = s->real->open(s->real, path, flags);
     if (fd < 0) return leave(s, fd);
@@ -474,7 +475,7 @@ static int sim_close(mq_os *os, int fd) {
 static int sim_fallocate(mq_os *os, int fd, int64_t offset, int64_t bytes) {
     ENTER(K_FALLOCATE);
     struct stat st; /* what has blocks needs none */
-    int has = fstat(fd, &st) == 0 && (int64_t)st.st_blocks * 512 >= offset + bytes;
+    int has = stat_fd(fd, &st) == 0 && (int64_t)st.st_blocks * 512 >= offset + bytes;
     if (!has && is_full(s)) return leave(s, -ENOSPC);
     return leave(s, s->real->fallocate(s->real, fd, offset, bytes));
 }
@@ -602,7 +603,7 @@ static int64_t sim_pwrite(mq_os *os, int fd, const void *from, int64_t bytes, in
     int fault = enter(s, K_PWRITE);
     if (fault == SHORT_COUNT && bytes > 1) bytes /= 2;
     struct stat st; /* in place there are blocks */
-    if (fault >= 0 && fstat(fd, &st) == 0 && offset + bytes > (int64_t)st.st_size && is_full(s)) fault = -ENOSPC;
+    if (fault >= 0 && stat_fd(fd, &st) == 0 && offset + bytes > (int64_t)st.st_size && is_full(s)) fault = -ENOSPC;
     int64_t rc = fault < 0 ? fault : s->real->pwrite(s->real, fd, from, bytes, offset);
     for (int64_t p = offset / PAGE; rc > 0 && s->fds[fd] != NULL && p * PAGE < offset + rc; p++)
         if (p < s->fds[fd]->capacity / PAGE) s->fds[fd]->lost_map[p] = 0; /* written again, be it with the same bytes */
