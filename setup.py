@@ -2,7 +2,8 @@
 
 Every ``mqfast/**/*.pyx`` becomes one extension of the same dotted name. ``mqfast.store.base.os_api`` alone links
 ``csrc/*.c``: the C part has statics (CPU choice, table of OS calls) that must exist once in the process; the other
-extensions reach it by ``cimport``. Never tuned to the building machine: instruction sets are chosen when the program
+extensions reach it by ``cimport``. ``csrc/reactor.c``, of networking and Linux only, is linked into
+``mqfast.remoting.reactor.reactor``. Never tuned to the building machine: instruction sets are chosen when the program
 runs. The scripts of the web console are fetched from npm by version and checksum (``mqfast/console/fetch_static.py``).
 A build without a C compiler or without Python.h ends before any work, with one line. The demonstrations
 (``NOT_INSTALLED``) are run from a checkout and are in no wheel.
@@ -68,8 +69,13 @@ C_OWNER = "mqfast.store.base.os_api"
 # their size otherwise. Cython writes the C source of this module.
 CYTHON_RUNTIME = "mqfast.cython_runtime"
 HTTP2_OWNER = "mqfast.grpc.http2"
-# C of a single extension, beside its .pyx.
-C_BESIDE = {"mqfast.sim.simulated_os": ["mqfast/sim/sim_door.c"]}
+# C of a single extension; its state is in structs.
+REACTOR_SOURCE = "csrc/reactor.c"
+C_BESIDE = {
+    "mqfast.sim.simulated_os": ["mqfast/sim/sim_door.c"],
+    "mqfast.remoting.reactor.reactor": [REACTOR_SOURCE],
+}
+LINUX_ONLY = ("mqfast/remoting/reactor/", "mqfast/broker/fast/")
 WORKERS = 2
 # Tools of the project, for `make demo` and `make demo-spark`.
 NOT_INSTALLED = {"mqfast.demo", "mqfast.demo_network", "mqfast.spark.demo", "mqfast.spark.demo_cluster"}
@@ -235,7 +241,7 @@ def http2_flags() -> tuple[list[str], list[str]] | None:
 
 def extensions() -> list[Extension]:
     """Find every .pyx under mqfast/ and describe how it is built."""
-    c_sources = sorted(str(path) for path in Path("csrc").glob("*.c"))
+    c_sources = sorted(str(path) for path in Path("csrc").glob("*.c") if str(path) != REACTOR_SOURCE)
     # Any header or .pxd may affect any module through a chain of cimports. All modules together compile in seconds,
     # so each module depends on all.
     depends = sorted(str(path) for path in (*Path("csrc").glob("*.h"), *Path("mqfast").rglob("*.pxd")))
@@ -243,6 +249,8 @@ def extensions() -> list[Extension]:
     common = {"extra_compile_args": compile_flags(CYTHON_RUNTIME), "extra_link_args": link_flags()}
     modules = [Extension(CYTHON_RUNTIME, sources=[], depends=["setup.py"], **common)]
     for path in sorted(Path("mqfast").rglob("*.pyx")):
+        if sys.platform != "linux" and path.as_posix().startswith(LINUX_ONLY):
+            continue
         name = ".".join(path.with_suffix("").parts)
         compiled, linked = compile_flags(name), link_flags()
         if name == HTTP2_OWNER:

@@ -34,6 +34,7 @@ for room in (TESTS, TESTS / "kit", TESTS / "model", TESTS / "compat"):
 
 from java_oracle import NEWEST, RELEASES, JavaOracle, copy_store  # noqa: E402  (its folder was just made importable)
 from sampling import LONG, WHOLE, Sample, choose, seed_of_the_run  # noqa: E402
+from selector_threads import give_reactors  # noqa: E402
 
 _CALM = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large]
 # The suite draws the same every time, so that what fails in it failed because of the change; new ground is the business
@@ -54,6 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if not (WHOLE or config.getoption("basetemp")) and _free_memory() >= _LEAST_FREE_BYTES:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", _MEMORY)
+    give_reactors()
 
 
 def _free_memory() -> int:

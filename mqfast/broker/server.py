@@ -13,7 +13,7 @@ import os
 import ssl
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mqfast.broker.acl.access import AccessControl
 from mqfast.broker.config.broker_address import announced, check_reached
@@ -29,12 +29,16 @@ from mqfast.ha.failover.lease_guard import LeaseGuard
 from mqfast.remoting.channel import Channel, OtherProtocol
 from mqfast.remoting.latency import Latencies
 from mqfast.remoting.processors import Processors
-from mqfast.remoting.server import RemotingServer
+from mqfast.remoting.server import RemotingServer, reactors_of
 from mqfast.remoting.settings import RemotingSettings
 from mqfast.remoting.tls import ServerCertificates, TlsMode, client_context
 from mqfast.store.base.os_api import OsApi
 from mqfast.store.message_store import MessageStore, open_store
 from mqfast.store.meta.tables import ConfigTables
+
+if TYPE_CHECKING:
+    from mqfast.broker.fast.fast_requests import FastRequests
+    from mqfast.remoting.reactor.reactor import Reactors
 
 __all__ = ["Broker"]
 
@@ -92,6 +96,8 @@ class Broker:
         self._make_store: Final = make_store
         self._store_settings = store_settings
         self._servers: list[RemotingServer] = []
+        self._reactors: Reactors | None = None
+        self._fast: FastRequests | None = None
         self._parts: Parts | None = None
         self._timers: list[asyncio.TimerHandle] = []
         self._started = False
@@ -140,6 +146,7 @@ class Broker:
     async def _give_up(self) -> None:
         """Stop everything that a failed start has started."""
         self._stop_timers()
+        self._stop_fast()
         if self._reached is not None:
             self._reached.cancel()
         if (parts := self._parts) is not None:
@@ -149,6 +156,7 @@ class Broker:
                     await part.stop()
         for server in self._servers:
             await server.stop(0)
+        self._stop_reactors()
         if parts is not None:
             parts.context.durable.close()
             await parts.context.changes.close()
@@ -182,6 +190,7 @@ class Broker:
                 "time of a request, and can be sent again; tls.server.mode=enforcing encrypts all connections",
                 tls,
             )
+        self._reactors = self._start_reactors()
         main = self._server(processors, certificates)
         await main.start(config["bindAddress"], config["listenPort"] if self._port is None else self._port)
         self._servers.append(main)
@@ -248,6 +257,11 @@ class Broker:
 
     def _start_parts(self) -> None:
         parts = self.parts
+        if self._reactors is not None:
+            from mqfast.broker.fast.fast_requests import FastRequests
+
+            self._fast = FastRequests(self._reactors, parts.context, parts.send)
+            self._fast.start()
         of_masters = (parts.delays, parts.transactions)  # on a slave the master delivers and checks
         for part in parts.in_start_order:
             if not (self.config.is_slave and part in of_masters):
@@ -257,23 +271,15 @@ class Broker:
         self._by_the_clock(self.context.store.config.flush_consumer_offset_interval_ms / 1000, self._persist)
 
     def _server(self, processors: Processors, certificates: ServerCertificates) -> RemotingServer:
-        config = self.config
         return RemotingServer(
             processors,
-            RemotingSettings(
-                connections_max=config["connectionsMax"],
-                requests_max=config["requestsPerConnectionMax"],
-                request_bytes_max=config["requestBytesPerConnectionMax"],
-                frame_bytes_max=config["frameMaxLength"],
-                idle_timeout_s=config["serverChannelMaxIdleTimeSeconds"],
-                proxy_protocol=config["proxyProtocolEnable"],
-                tls_mode=self._tls_mode,
-            ),
+            self._remoting_settings(),
             context=certificates.context,
             on_closed=self._channel_closed,
             make_channel=self._make_channel,
             logger=logging.getLogger("mqfast.broker"),
             latencies=self._latencies,
+            reactors=self._reactors,
             others={FIRST_BYTE: self._connect_grpc} if IS_BUILT else None,
         )
 
@@ -282,6 +288,30 @@ class Broker:
         if grpc is None:
             raise FrameError("expected gRPC after the start of the broker, found a connection before")
         return grpc.server.connect(channel)
+
+    def _remoting_settings(self) -> RemotingSettings:
+        config = self.config
+        return RemotingSettings(
+            connections_max=config["connectionsMax"],
+            requests_max=config["requestsPerConnectionMax"],
+            request_bytes_max=config["requestBytesPerConnectionMax"],
+            frame_bytes_max=config["frameMaxLength"],
+            idle_timeout_s=config["serverChannelMaxIdleTimeSeconds"],
+            proxy_protocol=config["proxyProtocolEnable"],
+            # With access control the event loop checks every request: reactors would only pass bytes on.
+            selector_threads=0 if config.is_guarded else config["serverSelectorThreads"],
+            tls_mode=self._tls_mode,
+        )
+
+    def _start_reactors(self) -> Reactors | None:
+        settings = self._remoting_settings()
+        reactors = reactors_of(settings)
+        if reactors is None and self.config["serverSelectorThreads"] > 0:
+            _log.info(
+                "serverSelectorThreads=%d has no effect: reactors need Linux, no access control and no enforced TLS",
+                self.config["serverSelectorThreads"],
+            )
+        return reactors
 
     @property
     def _tls_mode(self) -> TlsMode:
@@ -298,6 +328,10 @@ class Broker:
     def _client_tls(self) -> ssl.SSLContext | None:
         config = self.config
         return client_context(config.tls("client")) if config["tls.enable"] or config["useTLS"] else None
+
+    def reactor_counts(self) -> dict[str, int] | None:
+        """Return the counters of the reactors by name; None without reactors."""
+        return None if self._fast is None else self._fast.counts()
 
     @property
     def address(self) -> tuple[str, int]:
@@ -367,6 +401,7 @@ class Broker:
         before, ground = self.parts, self.parts.ground
         before.context.stopping.set()
         self._stop_timers()
+        self._stop_fast()
         await self._stop_parts()
         if before.grpc is not None:
             before.grpc.close()
@@ -394,6 +429,7 @@ class Broker:
         await self._stop_parts()
         for server in self._servers:
             await server.stop(_STOP_S)
+        self._stop_reactors()
         await self._close()
 
     async def abandon(self) -> None:
@@ -407,15 +443,26 @@ class Broker:
         self.context.registration.abandon()
         for server in self._servers:
             server.abort()
+        self._stop_reactors()
         await self.processors.stop(0)
         await self._stop_parts()
         await self._close()
+
+    def _stop_fast(self) -> None:
+        """Leave all requests to Python from now on."""
+        if self._fast is not None:
+            self._fast.stop()
+
+    def _stop_reactors(self) -> None:
+        if self._reactors is not None:
+            self._reactors.stop()
 
     def _begin_stop(self) -> None:
         self._started = False
         self.context.stopping.set()
         self.processors.is_leaving = True
         self._stop_timers()
+        self._stop_fast()
         if self._reached is not None:
             self._reached.cancel()
 

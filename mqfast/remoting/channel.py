@@ -628,6 +628,12 @@ class Channel(asyncio.Protocol):
                 self._break(FrameError(f"expected a handshake within {settings.handshake_timeout_s:g} s, found none"))
         elif self._other is not None:
             self._other.check_timeouts()
-        elif self._connection.idle_s() > settings.idle_timeout_s:
+        elif self._idle_s() > settings.idle_timeout_s:
             self._endpoint.log.info("idle", "%s:%d: closed, idle for %g s", *self.peer, settings.idle_timeout_s)
             self.close()
+
+    def _idle_s(self) -> float:
+        """Return the seconds since any byte; a reactor receives and sends bytes that this connection does not see."""
+        idle_s = self._connection.idle_s()
+        reactor_idle_s = getattr(self._transport, "idle_s", None)
+        return idle_s if reactor_idle_s is None else min(idle_s, reactor_idle_s())

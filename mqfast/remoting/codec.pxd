@@ -1,4 +1,4 @@
-"""Declarations of codec.pyx for headers.pyx: a command's undecoded fields."""
+"""Declarations of codec.pyx for headers.pyx and raw_header.pyx: a command's undecoded fields."""
 
 from libc.stdint cimport int64_t, uint8_t
 
@@ -34,6 +34,9 @@ cdef struct Span:
     bint escaped
 
 
+cdef bint take_key(Text *t, Span *key) noexcept nogil
+cdef bint take_value(Text *t, int depth) noexcept nogil
+cdef Py_ssize_t unescape(const uint8_t *at, Py_ssize_t size, uint8_t *to) noexcept nogil
 cdef bint take_pair(Text *t, Span *key, Span *value) noexcept nogil
 cdef bint take_binary_pair(Text *t, Span *key, Span *value) noexcept nogil
 cdef int64_t number_in(const uint8_t *at, Py_ssize_t size, bint *valid) noexcept nogil

@@ -372,11 +372,12 @@ cdef int64_t number_in(const uint8_t *at, Py_ssize_t size, bint *valid) noexcept
     return <int64_t> (0 - value) if minus else <int64_t> value
 
 
-cdef bytes unescaped(const uint8_t *at, Py_ssize_t size):
-    """Return the UTF-8 of a JSON string's inside; a lone surrogate becomes a question mark, as in Java."""
-    cdef bytes out = PyBytes_FromStringAndSize(NULL, size)  # an escape is never shorter than its character
-    cdef uint8_t *begin = <uint8_t *> PyBytes_AS_STRING(out)
-    cdef uint8_t *to = begin
+cdef Py_ssize_t unescape(const uint8_t *at, Py_ssize_t size, uint8_t *to) noexcept nogil:
+    """Write the UTF-8 of a JSON string's inside; a lone surrogate becomes a question mark, as in Java.
+
+    Returns: its length, at most ``size``: an escape is never shorter than its character.
+    """
+    cdef uint8_t *begin = to
     cdef const uint8_t *end = at + size
     cdef uint32_t c
     cdef uint32_t low
@@ -430,7 +431,12 @@ cdef bytes unescaped(const uint8_t *at, Py_ssize_t size):
             to[2] = 0x80 | (c >> 6 & 0x3F)
             to[3] = 0x80 | (c & 0x3F)
             to += 4
-    return PyBytes_FromStringAndSize(<char *> begin, to - begin)
+    return to - begin
+
+
+cdef bytes unescaped(const uint8_t *at, Py_ssize_t size):
+    cdef bytes out = PyBytes_FromStringAndSize(NULL, size)
+    return out[:unescape(at, size, <uint8_t *> PyBytes_AS_STRING(out))]
 
 
 cdef bytes bytes_of(Span *span):

@@ -7,6 +7,7 @@ NettyRemotingAbstract.writeResponse.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from mqfast.remoting.codes import RequestCode, ResponseCode
@@ -44,28 +45,45 @@ _Key = tuple[int, int, bool, str]
 
 
 class Latencies:
-    """All rows of a server. Thread: that of the event loop."""
+    """All rows of a server.
+
+    Attributes: ``before_reading``: called before rows are read: they add what other threads have counted.
+    Thread: that of the event loop.
+    """
 
     def __init__(self) -> None:
+        self.before_reading: list[Callable[[], None]] = []
         self._rows: dict[_Key, Latency] = {}
         self._others = Latency()
 
     def note(self, request: RemotingCommand, response_code: int, now_s: float, is_written: bool) -> None:
         """Count a response. Args: is_written: the connection is still open."""
         result = ONEWAY if request.is_oneway else SUCCESS if is_written else NOT_WRITTEN
-        key = request.code, response_code, request.was_held, result
+        row = self._row((request.code, response_code, request.was_held, result))
+        took_ms = max(0, int((now_s - request.received_s) * 1000))
+        row.counts[bisect_left(BOUNDS_MS, took_ms)] += 1
+        row.sum_ms += took_ms
+
+    def add(self, code: int, response_code: int, counts: list[int], sum_ms: int) -> None:
+        """Count successful responses by the steps of BOUNDS_MS."""
+        row = self._row((code, response_code, False, SUCCESS))
+        for step, number in enumerate(counts):
+            row.counts[step] += number
+        row.sum_ms += sum_ms
+
+    def _row(self, key: _Key) -> Latency:
         row = self._rows.get(key)
         if row is None:
             if len(self._rows) < _ROWS_MAX:
                 row = self._rows[key] = Latency()
             else:
                 row = self._others
-        took_ms = max(0, int((now_s - request.received_s) * 1000))
-        row.counts[bisect_left(BOUNDS_MS, took_ms)] += 1
-        row.sum_ms += took_ms
+        return row
 
     def rows(self) -> list[tuple[Outcome, Latency]]:
         """Return all rows, with those of further codes as the last."""
+        for add in self.before_reading:
+            add()
         percentiles = [
             (Outcome(_request_name(code), _response_name(answer), was_held, result), row)
             for (code, answer, was_held, result), row in self._rows.items()

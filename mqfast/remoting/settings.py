@@ -51,5 +51,8 @@ class RemotingSettings:
         65_535, None, "requests", "Requests of this endpoint over one connection that may wait for responses."
     )
     proxy_protocol: bool = setting(True, None, "", "Accept a PROXY preamble, as RocketMQ always does.")
+    selector_threads: int = setting(
+        0, "serverSelectorThreads", "threads", "Reactor threads of a server on Linux; 0: the event loop serves all."
+    )
     tls_mode: TlsMode = TlsMode.PERMISSIVE
     language: int = LanguageCode.JAVA

@@ -365,6 +365,12 @@ def _connections() -> dict[str, SettingSpec]:
         "serverChannelMaxIdleTimeSeconds": SettingSpec.of(
             120, unit="s", doc="A connection without a byte in either direction for this long is closed."
         ),
+        "serverSelectorThreads": SettingSpec.of(
+            0,
+            high=64,
+            unit="threads",
+            doc="Threads without the interpreter that own plain connections, on Linux; 0: the event loop serves all.",
+        ),
         "connectionsMax": SettingSpec.of(
             50_000, unit="connections", doc="Connections at once; a further one is closed at once."
         ),

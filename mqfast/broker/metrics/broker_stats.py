@@ -15,12 +15,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-__all__ = ["SIZE_BOUNDS", "BrokerStats", "PutSeries", "Rate", "Rates", "Series"]
+__all__ = ["PUT_TIME_BOUNDS_MS", "SIZE_BOUNDS", "BrokerStats", "PutSeries", "Rate", "Rates", "Series"]
 
 SIZE_BOUNDS: Final = (1024, 4096, 512 * 1024, 1024**2, 2 * 1024**2, 4 * 1024**2)
 """Upper bounds of the histogram of message sizes, bytes; a last bucket counts larger messages."""
 
-_PUT_TIME_BOUNDS_MS: Final = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
+PUT_TIME_BOUNDS_MS: Final = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)
+"""Upper bounds of the steps of put times, ms."""
 _PUT_TIME_NAMES: Final = (
     "[<=0ms]", "[0~10ms]", "[10~50ms]", "[50~100ms]", "[100~200ms]", "[200~500ms]", "[500ms~1s]", "[1~2s]", "[2~3s]",
     "[3~4s]", "[4~5s]", "[5~10s]", "[10s~]",
@@ -107,7 +108,7 @@ class BrokerStats:
         is_system_topic: returns True for a system topic of RocketMQ. Called once per topic.
         clock_ms: monotonic ms.
         today: the number of the day; at the begin of a day the totals are stored as those of the morning.
-    Attributes: ``put_totals``, ``get_totals``: of all topics except RocketMQ's own, as Series.
+    Attributes: ``before_reading``: called before counters are read: they add what other threads have counted.
     Thread: that of the event loop.
     """
 
@@ -124,15 +125,16 @@ class BrokerStats:
         self._today = today
         self._puts: dict[str, PutSeries] = {}
         self._gets: dict[tuple[str, str], Series] = {}
-        self.put_totals = Series()
-        self.get_totals = Series()
-        self.put_totals_all = Series()
-        self.get_totals_all = Series()
+        self.before_reading: list[Callable[[], None]] = []
+        self._put_totals = Series()
+        self._get_totals = Series()
+        self._put_totals_all = Series()
+        self._get_totals_all = Series()
         self._named: dict[str, dict[str, Series]] = {
-            "BROKER_PUT_NUMS": {cluster: self.put_totals_all},
-            "BROKER_GET_NUMS": {cluster: self.get_totals_all},
-            "BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC": {cluster: self.put_totals},
-            "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC": {cluster: self.get_totals},
+            "BROKER_PUT_NUMS": {cluster: self._put_totals_all},
+            "BROKER_GET_NUMS": {cluster: self._get_totals_all},
+            "BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC": {cluster: self._put_totals},
+            "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC": {cluster: self._get_totals},
         }
         self._misses = 0
         self._failures = 0
@@ -162,15 +164,27 @@ class BrokerStats:
         series.times += 1
         each = size if count == 1 else size // max(1, count)
         series.sizes[bisect_left(SIZE_BOUNDS, each)] += count
-        totals = self.put_totals_all
+        totals = self._put_totals_all
         totals.count += count
         totals.size += size
         totals.times += 1
         if not series.is_system:
-            totals = self.put_totals
+            totals = self._put_totals
             totals.count += count
             totals.size += size
             totals.times += 1
+
+    def put_many(self, topic: str, count: int, size: int, sizes: list[int]) -> None:
+        """Count messages that were stored one by one. Args: sizes: their numbers by the steps of SIZE_BOUNDS."""
+        self.put(topic, 0, 0)  # makes the counter of a new topic
+        series = self._puts[topic]
+        totals = [series, self._put_totals_all] + ([] if series.is_system else [self._put_totals])
+        for each in totals:
+            each.count += count
+            each.size += size
+            each.times += count - 1
+        for step, number in enumerate(sizes):
+            series.sizes[step] += number
 
     def got(self, topic: str, group: str, count: int, size: int) -> None:
         """Count messages sent to a group."""
@@ -182,12 +196,12 @@ class BrokerStats:
         series.count += count
         series.size += size
         series.times += 1
-        totals = self.get_totals_all
+        totals = self._get_totals_all
         totals.count += count
         totals.size += size
         totals.times += 1
         if not series.is_system:
-            totals = self.get_totals
+            totals = self._get_totals
             totals.count += count
             totals.size += size
             totals.times += 1
@@ -204,8 +218,14 @@ class BrokerStats:
         """Count the time of a put. Puts below a millisecond need no call: puts without a call count as such."""
         whole_ms = int(took_ms)
         if whole_ms > 0:
-            self._put_times[bisect_right(_PUT_TIME_BOUNDS_MS, whole_ms)] += 1
+            self._put_times[bisect_right(PUT_TIME_BOUNDS_MS, whole_ms)] += 1
             self._put_time_max_ms = max(self._put_time_max_ms, whole_ms)
+
+    def puts_took(self, steps: list[int], max_ms: int) -> None:
+        """Count the times of several puts. Args: steps: their numbers by the steps of PUT_TIME_BOUNDS_MS."""
+        for step, number in enumerate(steps):
+            self._put_times[step] += number
+        self._put_time_max_ms = max(self._put_time_max_ms, max_ms)
 
     def add(self, name: str, key: str, value: int = 1, size: int = 0) -> None:
         """Count any other event by RocketMQ's name, for example SNDBCK_PUT_NUMS of ``topic@group``."""
@@ -220,6 +240,7 @@ class BrokerStats:
 
     def topic_deleted(self, topic: str) -> None:
         """Remove the counters of a topic."""
+        self.refresh()
         self._puts.pop(topic, None)
         for key in [key for key in self._gets if key[0] == topic]:
             del self._gets[key]
@@ -241,6 +262,7 @@ class BrokerStats:
 
     def tick(self) -> None:
         """Take the samples that are due. Called once a second."""
+        self.refresh()
         self._ticks += 1
         self._second()
         now_ms = self._clock_ms()
@@ -253,10 +275,10 @@ class BrokerStats:
         if day != self._day:
             self._day = day
             self.yesterday = self.morning
-            self.morning = (self.put_totals.count, self.get_totals.count)
+            self.morning = (self._put_totals.count, self._get_totals.count)
 
     def _second(self) -> None:
-        puts, gets = self.put_totals_all, self.get_totals_all
+        puts, gets = self._put_totals_all, self._get_totals_all
         self._seconds.append((self._clock_ms(), puts.times, gets.times, self._misses, gets.count))
 
     def _all(self) -> Iterator[Series]:
@@ -267,9 +289,37 @@ class BrokerStats:
 
     # --- queries ---
 
+    def refresh(self) -> None:
+        """Add what other threads have counted."""
+        for add in self.before_reading:
+            add()
+
+    @property
+    def put_totals(self) -> Series:
+        """Return the counter of the messages put to all topics except RocketMQ's own."""
+        self.refresh()
+        return self._put_totals
+
+    @property
+    def get_totals(self) -> Series:
+        """Return the counter of the messages got from all topics except RocketMQ's own."""
+        return self._get_totals
+
+    @property
+    def put_totals_all(self) -> Series:
+        """Return the counter of the messages put to all topics."""
+        self.refresh()
+        return self._put_totals_all
+
+    @property
+    def get_totals_all(self) -> Series:
+        """Return the counter of the messages got from all topics."""
+        return self._get_totals_all
+
     @property
     def puts(self) -> dict[str, PutSeries]:
         """Return the counters by topic."""
+        self.refresh()
         return self._puts
 
     @property
@@ -285,6 +335,7 @@ class BrokerStats:
     @property
     def put_time_max_ms(self) -> int:
         """Return the longest put since the start."""
+        self.refresh()
         return self._put_time_max_ms
 
     def named(self, name: str) -> dict[str, Series]:
@@ -293,6 +344,7 @@ class BrokerStats:
 
     def series(self, name: str, key: str) -> tuple[Series, bool] | None:
         """Return a counter by RocketMQ's names, and whether the name means its sizes; None: not counted (315)."""
+        self.refresh()
         if name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"):
             series: Series | None = self._puts.get(key)
         elif name in ("GROUP_GET_NUMS", "GROUP_GET_SIZE"):
@@ -333,8 +385,9 @@ class BrokerStats:
 
     def put_times(self) -> list[int]:
         """Return the number of puts by duration, in RocketMQ's 13 steps."""
+        self.refresh()
         reported = sum(self._put_times)
-        return [max(0, self.put_totals_all.times - reported), *self._put_times[1:]]
+        return [max(0, self._put_totals_all.times - reported), *self._put_times[1:]]
 
     def put_times_text(self) -> str:
         """Return the puts by duration in the format of the runtime info."""
@@ -348,5 +401,5 @@ class BrokerStats:
         for step, count in enumerate(counts):
             so_far += count
             if count and so_far >= wanted:
-                return float((*_PUT_TIME_BOUNDS_MS, self._put_time_max_ms)[step])
+                return float((*PUT_TIME_BOUNDS_MS, self._put_time_max_ms)[step])
         return 0.0

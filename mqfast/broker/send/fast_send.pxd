@@ -1,6 +1,11 @@
 """Fields of the classes of fast_send.pyx."""
 
 
+cdef bint needs_slow_path(
+    const char *at, const char *end, bint waits, const char **unique, Py_ssize_t *unique_bytes
+) noexcept nogil
+
+
 cdef class SendTopic:
     cdef str topic
     cdef bytes encoded

@@ -40,6 +40,7 @@ from mqfast.store.put.put_result import BatchResult
 from mqfast.util.java_text import java_number
 
 if TYPE_CHECKING:
+    from mqfast.broker.fast.topic_table import TopicTable
     from mqfast.broker.idempotence.idempotent_writes import IdempotentWrites
 
 __all__ = ["PrepareHook", "RecallHandle", "SendProcessor"]
@@ -135,6 +136,8 @@ class SendProcessor:
         self._once: Final = once
         self._writer: MessageWriter = context.writer
         self._stats: Final = context.stats
+        self._published: TopicTable | None = None
+        self._open_reactors: Callable[[bool, bool], None] | None = None
         self._additions: Final = (
             f"\x02MSG_REGION\x01{config['regionId']}\x02TRACE_ON\x01{str(config['traceOn']).lower()}"
             f"\x02CLUSTER\x01{config['brokerClusterName']}\x02"
@@ -178,6 +181,7 @@ class SendProcessor:
         self._path.is_open = self._writer.right is None and not self._is_refusing
         self._path.waits = self._writer.must_wait(b"")
         self._path.routes.clear()
+        self._publish_settings()
 
     def topics_changed(self, topics: Collection[str]) -> None:
         """Drop the cached routes of these topics; of all topics for an empty list."""
@@ -185,6 +189,52 @@ class SendProcessor:
             self._path.routes.clear()
         for topic in topics:
             self._path.routes.pop(topic, None)
+        if self._published is not None:
+            for topic in topics:
+                self._published.withdraw(topic)
+            if not topics:
+                self._published.withdraw_all()
+
+    # --- what reactors serve ---
+
+    @property
+    def additions(self) -> bytes:
+        """Return the properties that the broker adds to a message, with a final separator."""
+        return self._additions[1:]
+
+    @property
+    def id_prefix(self) -> str:
+        """Return the first part of message ids."""
+        return self._id_prefix
+
+    @property
+    def answer_fields(self) -> dict[str, str]:
+        """Return the fields that all answers have."""
+        return self._answer_fields
+
+    @property
+    def publishes(self) -> bool:
+        """Return whether reactors serve sends."""
+        return self._published is not None
+
+    def publish_to(self, topics: TopicTable | None, open_reactors: Callable[[bool, bool], None] | None) -> None:
+        """Publish topics and settings for reactors; None: no longer.
+
+        A topic is published with its first send by this class, and withdrawn when topics change.
+        Args: open_reactors: called with (sends may be served, answers wait for the disk).
+        """
+        self._published, self._open_reactors = topics, open_reactors
+        self._path.routes.clear()
+        self._publish_settings()
+
+    def _publish_settings(self) -> None:
+        if self._published is not None:
+            self._published.withdraw_all()
+        if self._open_reactors is not None:
+            writer = self._writer
+            # Answers that wait for slaves, and a master that refuses messages, are for Python.
+            is_open = self._path.is_open and writer.replicated is None and writer.fenced is None
+            self._open_reactors(is_open, writer.sync_flush)
 
     def send(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | Awaitable[RemotingCommand]:
         """Serve 10, 310, 320. Raises: FieldError, CallRefused."""
@@ -277,6 +327,8 @@ class SendProcessor:
         )
         if self._context.topics.is_written(header.topic):
             routes[header.topic] = route
+            if self._published is not None and route.is_plain and not self._is_refusing:
+                self._published.publish(header.topic, route.queues, route.sys_flag)
         return route
 
     def topic_of(self, header: SendHeader) -> TopicConfig:

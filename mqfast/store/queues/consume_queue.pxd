@@ -157,6 +157,9 @@ cdef struct Slots:              # open addressing; only empty slots are filled
     QueueState *at[0]
 
 
+cdef QueueState *find_in(Slots **table, const uint8_t *topic, int32_t n, int32_t queue_id) noexcept nogil
+
+
 cdef class QueueTable:
     cdef Slots *slots
     cdef dict queues                # (topic, queue_id) -> ConsumeQueue

@@ -930,6 +930,21 @@ cdef class ConsumeQueue:
         return f"<ConsumeQueue {self.topic}/{self.queue_id} {self.min_offset}..{self.max_offset}>"
 
 
+cdef QueueState *find_in(Slots **table, const uint8_t *topic, int32_t n, int32_t queue_id) noexcept nogil:
+    """Find a queue in the slots of a QueueTable, which must live on. NULL: there is none."""
+    cdef uint64_t h = topic_hash(topic, n, queue_id)
+    cdef Slots *slots = <Slots *> mq_load64(<const int64_t *> table)
+    cdef int64_t i = <int64_t> (h & <uint64_t> slots.mask)
+    cdef QueueState *q
+    while True:
+        q = slots.at[i]
+        if q == NULL:
+            return NULL
+        if q.hash == h and q.queue_id == queue_id and q.topic_bytes == n and memcmp(q.topic, topic, n) == 0:
+            return q
+        i = (i + 1) & slots.mask
+
+
 @cython.no_gc_clear
 cdef class QueueTable:
     """All queues of a store, by name and by the bytes of a record.
@@ -958,17 +973,7 @@ cdef class QueueTable:
         return made
 
     cdef QueueState *find(self, const uint8_t *topic, int32_t n, int32_t queue_id) noexcept nogil:
-        cdef uint64_t h = topic_hash(topic, n, queue_id)
-        cdef Slots *slots = <Slots *> mq_load64(<const int64_t *> &self.slots)
-        cdef int64_t i = <int64_t> (h & <uint64_t> slots.mask)
-        cdef QueueState *q
-        while True:
-            q = slots.at[i]
-            if q == NULL:
-                return NULL
-            if q.hash == h and q.queue_id == queue_id and q.topic_bytes == n and memcmp(q.topic, topic, n) == 0:
-                return q
-            i = (i + 1) & slots.mask
+        return find_in(&self.slots, topic, n, queue_id)
 
     cdef void _insert(self, Slots *slots, QueueState *q) noexcept:
         cdef int64_t i = <int64_t> (q.hash & <uint64_t> slots.mask)

@@ -1,0 +1,1 @@
+"""The broker's hot requests inside of reactors, without the interpreter; all others go the way of Python."""

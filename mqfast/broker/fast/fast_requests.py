@@ -1,0 +1,105 @@
+"""The hot requests that reactors serve for a broker: publishes what reactors need, and adds what reactors have counted.
+
+No request is served here. The way of Python stays whole: reactors leave to Python whatever is not published here.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Final
+
+from mqfast.broker.fast.send_service import SendService
+from mqfast.broker.fast.topic_table import TopicTable
+from mqfast.remoting.command import RemotingCommand, encode
+
+if TYPE_CHECKING:
+    from mqfast.broker.context import BrokerContext
+    from mqfast.broker.send.send_message import SendProcessor
+    from mqfast.remoting.reactor.reactor import Reactors
+
+__all__ = ["FastRequests"]
+
+_FIELDS: Final = b'"extFields":{'
+_BINARY_HEAD: Final = 8 + 21
+
+
+def _pairs(fields: dict[str, str]) -> tuple[bytes, bytes]:
+    """Return fields of an answer as both header codecs write them."""
+    frame = encode(RemotingCommand(0, dict(fields)))
+    begin = frame.index(_FIELDS) + len(_FIELDS)
+    return frame[begin : frame.index(b'},"flag"', begin)] + b",", encode(RemotingCommand(0, dict(fields), serialize=1))[
+        _BINARY_HEAD:
+    ]
+
+
+class FastRequests:
+    """The services of a broker inside of its reactors.
+
+    Thread: that of the event loop.
+    """
+
+    def __init__(self, reactors: Reactors, context: BrokerContext, send: SendProcessor) -> None:
+        self._reactors: Final = reactors
+        self._context: Final = context
+        self._send: Final = send
+        self._topics = TopicTable(reactors.threads)
+        json_pairs, binary_pairs = _pairs(send.answer_fields)
+        self._sends = SendService(
+            reactors,
+            context.engine,
+            self._topics,
+            additions=send.additions,
+            id_prefix=send.id_prefix,
+            store_host=context.store_host,
+            json_pairs=json_pairs,
+            binary_pairs=binary_pairs,
+            timeout_ms=context.store.config.sync_flush_timeout_ms,
+        )
+        self._syncer = threading.Thread(target=self._sends.sync, name="mqfast-reactor-sync", daemon=True)
+
+    def start(self) -> None:
+        """Let reactors serve what Python publishes from now on."""
+        context = self._context
+        context.stats.before_reading.append(self._add_counts)
+        if context.latencies is not None:
+            context.latencies.before_reading.append(self._add_latencies)
+        self._send.publish_to(self._topics, self._sends.open)
+        if context.writer.sync_flush:
+            self._syncer.start()
+        self._reactors.set_service(self._sends)
+
+    def stop(self) -> None:
+        """Leave all requests to Python; answers that wait for the disk are sent as timed out."""
+        if self._send.publishes:
+            self._send.publish_to(None, None)
+            self._reactors.set_service(None)
+            self._sends.end()
+            if self._syncer.is_alive():
+                self._syncer.join()
+            context = self._context
+            self._add_counts()
+            context.stats.before_reading.remove(self._add_counts)
+            if context.latencies is not None:
+                self._add_latencies()
+                context.latencies.before_reading.remove(self._add_latencies)
+
+    def counts(self) -> dict[str, int]:
+        """Return the counters of the reactors by name."""
+        return {
+            **self._reactors.counts(),
+            "answersWaitingForDisk": self._sends.parked,
+            "answersWaitingFull": self._sends.parked_full,
+        }
+
+    def _add_counts(self) -> None:
+        stats = self._context.stats
+        for topic, count, size, sizes in self._topics.take_counts():
+            stats.put_many(topic, count, size, sizes)
+        took, most_ms = self._sends.take_slow_puts()
+        stats.puts_took(took, most_ms)
+
+    def _add_latencies(self) -> None:
+        latencies = self._context.latencies
+        assert latencies is not None
+        for code, answer, counts, sum_ms in self._sends.take_latencies():
+            latencies.add(code, answer, counts, sum_ms)

@@ -1,0 +1,495 @@
+"""Sends inside of reactors: the checks, the put, and the answer, which waits for the disk where the broker does.
+
+Without the GIL and without an allocation for a message. Nothing is refused: requests of uncommon kinds go to Python
+unchanged. The sends of a connection are stored in their order: a send behind a send of Python waits until Python has
+served (MQ_LATER). Source: SendMessageProcessor.sendMessage.
+"""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
+from mqfast.broker.fast.send_request cimport (
+    ANSWER_MAX,
+    PAIRS_MAX,
+    UNIQUE_MAX,
+    AnswerParts,
+    SendAnswer,
+    SendFields,
+    is_plain_text,
+    read_send,
+    write_answer,
+)
+from mqfast.broker.fast.topic_table cimport Topic, TopicCounts, TopicSlots, TopicTable, find_topic
+from mqfast.broker.send.fast_send cimport needs_slow_path
+from mqfast.remoting.codec cimport unescape
+from mqfast.remoting.raw_header cimport RawHeader, read_header
+from mqfast.remoting.reactor.reactor cimport (
+    MQ_CUT,
+    MQ_HAND_OVER,
+    MQ_HAND_OVER_IN_ORDER,
+    MQ_LATER,
+    MQ_REACTORS_MAX,
+    MQ_SERVED,
+    Reactors,
+    ReactorService,
+    iovec,
+    mq_conn,
+    conn_close,
+    conn_hold,
+    conn_host,
+    conn_release,
+    conn_send,
+    mq_frame,
+    mq_group,
+    group_wake,
+    mq_service,
+    mq_turn,
+    turn_add,
+    turn_room,
+)
+from mqfast.store.base.os_api cimport (
+    futex_wait,
+    futex_wake_all,
+    mq_add32,
+    mq_load32,
+    mq_load64,
+    mq_store32,
+    mq_store64,
+)
+from mqfast.store.core cimport Core
+from mqfast.store.log.append cimport Appended
+from mqfast.store.log.group_commit cimport flush_up_to
+from mqfast.store.log.log_state cimport LOG_FAILED, LogState
+from mqfast.store.put.put_nogil cimport PUT_LEFT, PUT_LOST, PutEntry, open_entry, put_without_gil
+from mqfast.store.put.put_record cimport MAX_PROPERTIES
+from mqfast.store.record.record cimport BORN_HOST_V6, STORE_HOST_V6, Draft
+
+from mqfast.broker.metrics.broker_stats import PUT_TIME_BOUNDS_MS, SIZE_BOUNDS
+from mqfast.errors import UsageError
+from mqfast.remoting.codes import ResponseCode
+from mqfast.remoting.latency import BOUNDS_MS
+
+cdef enum:
+    SEND = 10
+    SEND_V2 = 310
+    SEND_BATCH = 320
+    PARKED_MAX = 8192           # answers of a reactor that wait for the disk; a power of 2
+    LATENCY_STEPS = 10
+    TOOK_STEPS = 13
+    SIZES = 6
+    ESCAPE_MAX = 6              # bytes of an escaped byte
+    BURST_BYTES = 64 << 10      # answers to a connection that are sent together
+
+cdef int64_t[SIZES] SIZE_LIMITS = list(SIZE_BOUNDS)
+cdef int64_t[LATENCY_STEPS - 1] LATENCY_LIMITS = list(BOUNDS_MS)
+cdef int64_t[TOOK_STEPS - 1] TOOK_LIMITS = list(PUT_TIME_BOUNDS_MS)
+cdef int32_t FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
+
+cdef extern from *:
+    """
+    #define mq_count(p, n) __atomic_store_n((p), *(p) + (n), __ATOMIC_RELAXED)
+    #define mq_read(p) __atomic_load_n((p), __ATOMIC_RELAXED)
+    """
+    void mq_count(int64_t *p, int64_t n) noexcept nogil
+    int64_t mq_read(const int64_t *p) noexcept nogil
+    int32_t mq_read32 "mq_read"(const int32_t *p) noexcept nogil
+
+
+# A stored message whose answer waits for the disk.
+cdef struct Parked:
+    mq_conn *conn
+    int64_t end_offset
+    int64_t begun_ns
+    SendAnswer answer
+
+# Latencies of answers, as Latencies counts them: by code of the request, by a response code of 0 or another.
+cdef struct Latency:
+    int64_t counts[LATENCY_STEPS]
+    int64_t sum_ms
+
+# Of one reactor.
+cdef struct ReactorState:
+    uint8_t *properties         # as they are stored
+    uint8_t *burst
+    Parked *parked              # a ring, by end offset
+    int64_t head
+    int64_t tail
+    Latency latencies[2][2]     # of 10 and 310; answered 0 and FLUSH_DISK_TIMEOUT
+    int64_t took[TOOK_STEPS]    # puts of a millisecond and more
+    int64_t took_max_ms
+    int64_t full                # sends left to Python since the ring was full
+
+cdef struct Sends:
+    mq_service service          # first: reactors get its address
+    PutEntry put
+    TopicSlots **topics
+    AnswerParts parts
+    const uint8_t *additions
+    Py_ssize_t additions_bytes
+    const uint8_t *store_host
+    int store_host_bytes
+    int32_t is_open
+    int32_t waits
+    uint32_t sync_wanted        # futex of the thread that syncs
+    uint32_t ends
+    int64_t timeout_ns
+    mq_group *group
+    int reactors
+    ReactorState states[MQ_REACTORS_MAX]
+
+
+cdef inline int step_of(const int64_t *limits, int n, int64_t value) noexcept nogil:
+    """Return the number of limits below a value (bisect_left)."""
+    cdef int i = 0
+    while i < n and limits[i] < value:
+        i += 1
+    return i
+
+
+cdef inline void note_latency(ReactorState *state, int32_t code, bint is_late, int64_t took_ns) noexcept nogil:
+    cdef Latency *row = &state.latencies[code == SEND_V2][is_late]
+    cdef int64_t took_ms = took_ns // 1000000 if took_ns > 0 else 0
+    mq_count(&row.counts[step_of(LATENCY_LIMITS, LATENCY_STEPS - 1, took_ms)], 1)
+    mq_count(&row.sum_ms, took_ms)
+
+
+cdef inline void note_put(ReactorState *state, TopicCounts *counts, int64_t size, int64_t took_ns) noexcept nogil:
+    cdef int64_t took_ms = took_ns // 1000000
+    cdef int step
+    mq_count(&counts.bytes, size)
+    mq_count(&counts.sizes[step_of(SIZE_LIMITS, SIZES, size)], 1)
+    mq_count(&counts.puts, 1)
+    if took_ms > 0:
+        step = step_of(TOOK_LIMITS, TOOK_STEPS - 1, took_ms + 1)        # bisect_right
+        mq_count(&state.took[step], 1)
+        if took_ms > state.took_max_ms:
+            mq_store64(&state.took_max_ms, took_ms)
+
+
+cdef int serve_send(Sends *sends, mq_turn *turn, const mq_frame *frame, RawHeader *header) noexcept nogil:
+    cdef ReactorState *state = &sends.states[turn.index]
+    cdef LogState *log = sends.put.state
+    cdef SendFields fields
+    cdef Draft d
+    cdef Appended stored
+    cdef SendAnswer answer
+    cdef Parked *parked
+    cdef Topic *topic
+    cdef const uint8_t *host = NULL
+    cdef const char *text = <const char *> state.properties
+    cdef const char *unique = NULL
+    cdef uint8_t *to
+    cdef Py_ssize_t size, unique_bytes = 0
+    cdef int64_t begun_ns, took_ns
+    cdef int32_t waits = mq_read32(&sends.waits)
+    cdef int host_bytes = conn_host(turn.conn, &host), outcome
+    if not mq_read32(&sends.is_open) or host_bytes == 0 or not read_send(header, &fields):
+        return MQ_HAND_OVER_IN_ORDER
+    topic = find_topic(sends.topics, fields.topic.at, fields.topic.size)
+    if topic == NULL or fields.queue_id < 0 or fields.queue_id >= mq_read32(&topic.queues):
+        return MQ_HAND_OVER_IN_ORDER
+    size = fields.properties.size
+    if size == 0 or size > (ESCAPE_MAX if fields.properties.escaped else 1) * MAX_PROPERTIES:
+        return MQ_HAND_OVER_IN_ORDER
+    if fields.properties.escaped:
+        size = unescape(fields.properties.at, size, state.properties)
+    else:
+        memcpy(state.properties, fields.properties.at, size)
+    if state.properties[size - 1] != 2:
+        state.properties[size] = 2
+        size += 1
+    if needs_slow_path(text, text + size, waits != 0, &unique, &unique_bytes):
+        return MQ_HAND_OVER_IN_ORDER
+    if not 0 < unique_bytes <= UNIQUE_MAX or not is_plain_text(<const uint8_t *> unique, unique_bytes):
+        return MQ_HAND_OVER_IN_ORDER
+    if turn.is_after_other:
+        return MQ_LATER
+    if waits and state.tail - state.head >= PARKED_MAX:
+        mq_count(&state.full, 1)
+        return MQ_HAND_OVER_IN_ORDER
+    answer.unique_bytes = <uint8_t> unique_bytes
+    memcpy(answer.unique, unique, unique_bytes)
+    memcpy(state.properties + size, sends.additions, sends.additions_bytes)
+    d.queue_id = fields.queue_id
+    d.flag = fields.flag
+    d.sys_flag = (fields.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)) | mq_read32(&topic.sys_flag)
+    if host_bytes == 20:
+        d.sys_flag |= BORN_HOST_V6
+    if sends.store_host_bytes == 20:
+        d.sys_flag |= STORE_HOST_V6
+    d.born_timestamp = fields.born_timestamp
+    d.reconsume_times = fields.reconsume_times
+    d.born_host = host
+    d.store_host = sends.store_host
+    d.body = frame.body
+    d.body_bytes = frame.body_bytes
+    d.topic = topic.name
+    d.topic_bytes = topic.name_bytes
+    d.properties = state.properties
+    d.properties_bytes = <int32_t> (size + sends.additions_bytes)
+    begun_ns = log.os.monotonic_ns(log.os)
+    outcome = put_without_gil(&sends.put, &d, &stored)
+    if outcome == PUT_LEFT:
+        return MQ_HAND_OVER_IN_ORDER
+    if outcome == PUT_LOST:
+        return MQ_CUT
+    took_ns = log.os.monotonic_ns(log.os) - begun_ns
+    note_put(state, &topic.counts[turn.index], stored.size, took_ns)
+    answer.codec = <uint8_t> frame.codec
+    answer.code = 0
+    answer.opaque = header.opaque
+    answer.queue_id = fields.queue_id
+    answer.physical_offset = stored.physical_offset
+    answer.queue_offset = stored.queue_offset
+    if waits:
+        parked = &state.parked[state.tail & (PARKED_MAX - 1)]
+        conn_hold(turn.conn)
+        parked.conn = turn.conn
+        parked.end_offset = stored.physical_offset + stored.size
+        parked.begun_ns = begun_ns
+        parked.answer = answer
+        parked.answer.code = header.code        # until the answer: the code of the request
+        mq_store64(&state.tail, state.tail + 1)
+        return MQ_SERVED
+    note_latency(state, header.code, False, took_ns)
+    to = turn_room(turn, ANSWER_MAX)
+    turn_add(turn, write_answer(&sends.parts, &answer, to))
+    return MQ_SERVED
+
+
+cdef int serve(mq_service *service, mq_turn *turn, const mq_frame *frame) noexcept nogil:
+    cdef RawHeader header
+    if not read_header(frame.header, frame.header_bytes, frame.codec, &header):
+        return MQ_HAND_OVER_IN_ORDER        # it may be a send
+    if header.code == SEND or header.code == SEND_V2:
+        if header.flag != 0:
+            return MQ_HAND_OVER_IN_ORDER
+        return serve_send(<Sends *> service, turn, frame, &header)
+    return MQ_HAND_OVER_IN_ORDER if header.code == SEND_BATCH else MQ_HAND_OVER
+
+
+# --- answers that wait for the disk ---
+
+cdef void send_burst(ReactorState *state, mq_conn *conn, Py_ssize_t size) noexcept nogil:
+    cdef iovec part
+    if size:
+        part.iov_base = state.burst
+        part.iov_len = size
+        conn_send(conn, &part, 1)
+
+
+cdef void answer_parked(Sends *sends, ReactorState *state, int64_t durable, int64_t late_ns, int64_t now_ns,
+                        bint is_lost) noexcept nogil:
+    """Answer the messages before an offset, and the messages stored before a time.
+
+    is_lost: the log failed: the connections are cut, since no answer is right.
+    """
+    cdef Parked *parked
+    cdef mq_conn *conn = NULL
+    cdef Py_ssize_t size = 0
+    cdef int32_t code
+    cdef bint is_late
+    while state.head < state.tail:
+        parked = &state.parked[state.head & (PARKED_MAX - 1)]
+        is_late = parked.end_offset > durable
+        if is_late and not is_lost and parked.begun_ns > late_ns:
+            break
+        if conn != parked.conn or size > BURST_BYTES - ANSWER_MAX:
+            if conn != NULL:
+                send_burst(state, conn, size)
+            size = 0
+        if conn != parked.conn:
+            if conn != NULL:
+                conn_release(conn)
+            conn = parked.conn
+            conn_hold(conn)
+        if is_late and is_lost:
+            conn_close(conn, 1)
+        else:
+            code = parked.answer.code
+            parked.answer.code = FLUSH_DISK_TIMEOUT if is_late else 0
+            size += write_answer(&sends.parts, &parked.answer, state.burst + size)
+            note_latency(state, code, is_late, now_ns - parked.begun_ns)
+        conn_release(parked.conn)
+        mq_store64(&state.head, state.head + 1)
+    if conn != NULL:
+        send_burst(state, conn, size)
+        conn_release(conn)
+
+
+cdef int after_round(mq_service *service, mq_turn *turn) noexcept nogil:
+    cdef Sends *sends = <Sends *> service
+    cdef ReactorState *state = &sends.states[turn.index]
+    cdef LogState *log = sends.put.state
+    cdef int64_t now_ns
+    if state.head == state.tail:
+        return -1
+    now_ns = log.os.monotonic_ns(log.os)
+    answer_parked(sends, state, mq_load64(&log.flushed), now_ns - sends.timeout_ns, now_ns,
+                  mq_load32(&log.flags) & LOG_FAILED != 0)
+    if state.head == state.tail:
+        return -1
+    if mq_load32(&sends.sync_wanted) == 0:
+        mq_store32(&sends.sync_wanted, 1)
+        futex_wake_all(&sends.sync_wanted)
+    now_ns = state.parked[state.head & (PARKED_MAX - 1)].begun_ns + sends.timeout_ns - now_ns
+    return <int> (now_ns // 1000000 + 1) if now_ns > 0 else 0
+
+
+cdef void ended(mq_service *service, mq_turn *turn, mq_conn *conn) noexcept nogil:
+    """Do nothing: a parked answer keeps the connection, and sends nothing after the end."""
+
+
+cdef void sync_as_wanted(Sends *sends) noexcept nogil:
+    """Sync the log whenever answers wait, and wake their reactors, until the service ends."""
+    cdef LogState *log = sends.put.state
+    cdef int i
+    while not mq_load32(&sends.ends):
+        if mq_load32(&sends.sync_wanted) == 0:
+            futex_wait(&sends.sync_wanted, 0, -1)
+            continue
+        mq_store32(&sends.sync_wanted, 0)
+        flush_up_to(log, mq_load64(&log.written), -1)
+        for i in range(sends.reactors):
+            if mq_load64(&sends.states[i].head) != mq_load64(&sends.states[i].tail):
+                group_wake(sends.group, i)
+
+
+cdef class SendService(ReactorService):
+    """The sends that reactors serve, with counters.
+
+    Args: additions: properties that the broker adds; id_prefix: the first part of message ids; json_pairs,
+    binary_pairs: the broker's fields of each answer, encoded; timeout_ms: the longest wait for the disk.
+    Thread: that of the event loop, but ``sync``.
+    """
+
+    cdef Sends *sends
+    cdef Reactors reactors
+    cdef Core core
+    cdef TopicTable table
+    cdef tuple kept
+    cdef list counted           # latencies that were taken
+    cdef list took
+
+    def __cinit__(self):
+        self.sends = <Sends *> calloc(1, sizeof(Sends))
+        if self.sends == NULL:
+            raise MemoryError()
+
+    def __init__(self, Reactors reactors not None, Core core not None, TopicTable table not None, *, bytes additions,
+                 str id_prefix, bytes store_host, bytes json_pairs, bytes binary_pairs, int timeout_ms):
+        cdef Sends *sends = self.sends
+        cdef bytes prefix = id_prefix.encode()
+        cdef int i
+        if len(json_pairs) + len(prefix) > PAIRS_MAX or len(binary_pairs) + len(prefix) > PAIRS_MAX:
+            raise UsageError(f"fields of answers: expected at most {PAIRS_MAX} bytes, found {len(json_pairs)}")
+        self.reactors = reactors
+        self.core = core
+        self.table = table
+        self.kept = additions, prefix, store_host, json_pairs, binary_pairs
+        self.counted = [0] * (4 * (LATENCY_STEPS + 1))
+        self.took = [0] * TOOK_STEPS
+        open_entry(core, &sends.put)
+        sends.topics = &table.slots
+        sends.parts.json_pairs = json_pairs
+        sends.parts.json_bytes = len(json_pairs)
+        sends.parts.binary_pairs = binary_pairs
+        sends.parts.binary_bytes = len(binary_pairs)
+        sends.parts.id_prefix = prefix
+        sends.parts.id_bytes = len(prefix)
+        sends.additions = additions
+        sends.additions_bytes = len(additions)
+        sends.store_host = store_host
+        sends.store_host_bytes = <int> len(store_host)
+        sends.timeout_ns = <int64_t> timeout_ms * 1000000
+        sends.group = reactors.group
+        sends.reactors = reactors.threads
+        for i in range(reactors.threads):
+            sends.states[i].properties = <uint8_t *> calloc(1, (ESCAPE_MAX + 1) * MAX_PROPERTIES + len(additions))
+            sends.states[i].burst = <uint8_t *> calloc(1, BURST_BYTES)
+            sends.states[i].parked = <Parked *> calloc(PARKED_MAX, sizeof(Parked))
+            if (sends.states[i].properties == NULL or sends.states[i].burst == NULL
+                    or sends.states[i].parked == NULL):
+                raise MemoryError()
+        sends.service.serve = serve
+        sends.service.after_round = after_round
+        sends.service.ended = ended
+        self.service = &sends.service
+
+    def __dealloc__(self):
+        cdef int i
+        for i in range(MQ_REACTORS_MAX):
+            free(self.sends.states[i].properties)
+            free(self.sends.states[i].burst)
+            free(self.sends.states[i].parked)
+        free(self.sends)
+
+    def open(self, bint is_open, bint waits) -> None:
+        """Serve sends or leave them to Python. Args: waits: answers wait for the disk."""
+        mq_store32(<uint32_t *> &self.sends.waits, waits)
+        mq_store32(<uint32_t *> &self.sends.is_open, is_open)
+
+    def sync(self) -> None:
+        """Sync the log whenever answers wait; returns after ``end``. Thread: one of its own."""
+        with nogil:
+            sync_as_wanted(self.sends)
+
+    def end(self) -> None:
+        """Answer all parked messages as timed out; called when no reactor uses the service any more."""
+        cdef Sends *sends = self.sends
+        cdef LogState *log = sends.put.state
+        cdef int64_t now_ns = log.os.monotonic_ns(log.os)
+        cdef int i
+        mq_store32(&sends.ends, 1)
+        mq_add32(&sends.sync_wanted, 1)
+        futex_wake_all(&sends.sync_wanted)
+        for i in range(sends.reactors):
+            answer_parked(sends, &sends.states[i], mq_load64(&log.flushed), now_ns, now_ns, False)
+
+    def take_latencies(self) -> list:
+        """Return (request code, response code, counts by step, sum of ms) since the last call."""
+        cdef Latency sums
+        cdef int i, k, code, late, at = 0
+        cdef list rows = [], counts
+        for code in range(2):
+            for late in range(2):
+                counts = [0] * (LATENCY_STEPS + 1)
+                for i in range(self.sends.reactors):
+                    for k in range(LATENCY_STEPS):
+                        counts[k] += mq_read(&self.sends.states[i].latencies[code][late].counts[k])
+                    counts[LATENCY_STEPS] += mq_read(&self.sends.states[i].latencies[code][late].sum_ms)
+                fresh = [now - before for now, before in zip(counts, self.counted[at:at + len(counts)])]
+                self.counted[at:at + len(counts)] = counts
+                at += len(counts)
+                if any(fresh):
+                    answer = FLUSH_DISK_TIMEOUT if late else 0
+                    rows.append((SEND_V2 if code else SEND, answer, fresh[:LATENCY_STEPS], fresh[LATENCY_STEPS]))
+        return rows
+
+    def take_slow_puts(self) -> tuple:
+        """Return the puts of a millisecond and more since the last call, by step, and the longest of all in ms."""
+        cdef int i, step
+        cdef list sums = [0] * TOOK_STEPS
+        cdef int64_t most = 0
+        for i in range(self.sends.reactors):
+            for step in range(TOOK_STEPS):
+                sums[step] += mq_read(&self.sends.states[i].took[step])
+            most = max(most, mq_read(&self.sends.states[i].took_max_ms))
+        fresh = [now - before for now, before in zip(sums, self.took)]
+        self.took = sums
+        return fresh, most
+
+    @property
+    def parked(self) -> int:
+        """Return the number of answers that wait for the disk."""
+        cdef int i
+        return sum([
+            mq_load64(&self.sends.states[i].tail) - mq_load64(&self.sends.states[i].head)
+            for i in range(self.sends.reactors)
+        ])
+
+    @property
+    def parked_full(self) -> int:
+        """Return the number of sends that were left to Python since too many answers waited."""
+        cdef int i
+        return sum([mq_read(&self.sends.states[i].full) for i in range(self.sends.reactors)])
