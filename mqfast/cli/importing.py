@@ -12,8 +12,10 @@ import binascii
 import functools
 import json
 import os
-import types
+from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mqfast.errors import MessageIllegal, UsageError
@@ -47,6 +49,13 @@ _TOLD: Final = (
     "msgId",
 )
 _PLAIN: Final = {*_PUT, *_TOLD} - {"tags", "keys"}
+
+
+class _Absent:
+    """The type of a field that a row does not have."""
+
+
+_ABSENT: Final = _Absent()
 
 
 class Run(NamedTuple):
@@ -240,16 +249,23 @@ def _decoder() -> Callable[[bytes], list[Any]]:
 
 
 def _rows_of_json(fields: Mapping[str, tuple[type, Any]], text: bytes) -> list[Any]:
-    defaults = {name: default for name, (_, default) in fields.items()}
-    rows = []
-    for given in json.loads(text):
-        if type(given) is not dict or not given.keys() <= _PLAIN:
+    """Return the rows of a JSON list, checked column by column: loops of Python's own would double the time.
+
+    Raises: ValueError; TypeError for a row that no export wrote.
+    """
+    rows = json.loads(text)
+    if set(map(type, rows)) != {dict} or not _PLAIN.issuperset(chain.from_iterable(set(map(tuple, rows)))):
+        raise TypeError
+    columns = []
+    for name, (kind, default) in fields.items():
+        try:
+            column = list(map(itemgetter(name), rows))
+        except KeyError:
+            column = [row.get(name, _ABSENT) for row in rows]
+        if not {kind, _Absent}.issuperset(map(type, column)):
             raise TypeError
-        for name, (kind, _) in fields.items():
-            if name in given and type(given[name]) is not kind:
-                raise TypeError
-        rows.append(types.SimpleNamespace(**(defaults | given)))
-    return rows
+        columns.append([default if value is _ABSENT else value for value in column] if _ABSENT in column else column)
+    return list(map(namedtuple("Row", fields)._make, zip(*columns, strict=True)))
 
 
 def _stored_order(names: tuple[str, ...]) -> tuple[str, ...]:
