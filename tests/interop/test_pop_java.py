@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sys
@@ -25,7 +24,6 @@ from waiting import until
 
 from mqfast.client import AdminClient, Delivery, SimpleConsumer
 from mqfast.errors import ConnectionLost, MqfastError
-from mqfast.remoting.client import RemotingClient
 
 __all__ = ["setup"]
 pytestmark = NEEDS_JAVA
@@ -102,29 +100,20 @@ class Turns:
         self.process.send_signal(how)
         self.process.wait(60)
 
-    def pop_all(self, invisible_ms: int, quiet_ms: int = 300) -> list[Popped]:
-        async def ask() -> list[Popped]:
-            client = RemotingClient()
-            got: list[Popped] = []
-            try:
-                while True:
-                    fields = {
-                        "consumerGroup": "g", "topic": "T", "queueId": -1, "maxMsgNums": 32,
-                        "invisibleTime": invisible_ms, "pollTime": quiet_ms, "bornTime": int(time.time() * 1000),
-                        "initMode": 0,
-                    }  # fmt: skip
-                    texts = {name: str(value) for name, value in fields.items()}
-                    answer = await client.call(self.address, POP, texts, timeout_ms=30_000)
-                    if answer.code not in (0, 209, 210):
-                        raise AssertionError(f"{answer.code} {answer.remark}")
-                    more = messages(answer, broker="brk")
-                    got += more
-                    if not more:
-                        return got
-            finally:
-                await client.close()
+    def pop(self, invisible_ms: int, **more: Any) -> list[Popped]:
+        fields = {
+            "consumerGroup": "g", "topic": "T", "queueId": -1, "maxMsgNums": 32, "invisibleTime": invisible_ms,
+            "pollTime": 300, "bornTime": int(time.time() * 1000), "initMode": 0, **more,
+        }  # fmt: skip
+        answer = asking.call(self.address, POP, timeout_ms=30_000, **fields)
+        assert answer.code in (0, 209, 210), f"{answer.code} {answer.remark}"
+        return messages(answer, broker="brk")
 
-        return asyncio.run(ask())
+    def pop_all(self, invisible_ms: int) -> list[Popped]:
+        got: list[Popped] = []
+        while more := self.pop(invisible_ms):
+            got += more
+        return got
 
     def ack(self, popped: Popped) -> None:
         parts = popped.handle.split(" ")
@@ -206,4 +195,28 @@ def test_brokers_take_turns_with_messages_in_flight(setup: Setup, how: int) -> N
     if how == signal.SIGTERM:
         assert set(rest) == pending, "no message that was acked comes again"
         assert {popped.message.reconsume_times > 0 for popped in rest.values()} == {True}
+    turns.end(signal.SIGTERM)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_java_first", [True, False], ids=["java-then-ours", "ours-then-java"])
+def test_an_orderly_queue_stays_blocked_when_the_broker_changes(setup: Setup, is_java_first: bool) -> None:
+    turns = Turns(setup)
+    turns.start(is_java=True)  # writes the settings
+    if not is_java_first:
+        turns.end(signal.SIGTERM)
+        turns.start(is_java=False)
+    topic_with(turns.names, turns.address, "T", [b"0", b"1", b"2"], queues=1)
+    first: list[Popped] = []
+    until(lambda: first.extend(turns.pop(30_000, order="true")) or first, "the first batch")
+    assert [popped.body for popped in first] == [b"0", b"1", b"2"]
+    turns.ack(first[0])
+    turns.end(signal.SIGTERM)
+    turns.start(is_java=not is_java_first)
+    begin = time.monotonic()
+    again: list[Popped] = []
+    until(lambda: again.extend(turns.pop(30_000, order="true")) or again, "the batch once more")
+    assert [popped.body for popped in again] == [b"1", b"2"]
+    pop_time_s = int(first[0].handle.split(" ")[1]) / 1000
+    assert time.time() > pop_time_s + 30, f"after {time.monotonic() - begin:.1f} s: blocked until the batch is due"
     turns.end(signal.SIGTERM)
