@@ -375,7 +375,7 @@ class Broker:
     def _persist(self) -> None:
         """Persist changed tables in one thread of the loop's pool, since a sync may take long."""
         if self._persisting is None or self._persisting.done():
-            self.parts.pop.service.orders.store()
+            self.parts.pop.service.store_orders()
             self._persisting = self.context.loop.run_in_executor(None, self._persist_tables)
             self._persisting.add_done_callback(_say_failure)
 

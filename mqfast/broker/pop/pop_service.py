@@ -75,7 +75,16 @@ class PopService:
         """Answer all held requests, and end redelivery."""
         self.waiters.stop()
         self.revive.stop()
+        self.store_orders()
+
+    def store_orders(self) -> None:
+        """Hand the state of orderly POP to the table of the file, without queues that are gone or unused for a day."""
+        self.orders.clean(self._has_queue)
         self.orders.store()
+
+    def _has_queue(self, topic: str, group: str, queue_id: int) -> bool:
+        config = self._context.topics.get(topic)
+        return config is not None and queue_id < config.read_queue_nums and group in self._context.groups.table
 
     def pass_time(self, seconds: float) -> None:
         """Advance the clock of held requests."""

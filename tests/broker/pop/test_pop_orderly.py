@@ -85,3 +85,15 @@ def test_the_state_is_in_the_file_of_rocketmq(tmp_path: Path) -> None:
             assert [got.body for got in messages(again)] == [b"1", b"2"]
 
     run(flow())
+
+
+def test_the_state_of_a_deleted_group_goes(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            await one.send("T", b"0")
+            assert len(messages(await pop(one, order="true"))) == 1
+            assert (await one.call(207, groupName="g", cleanOffset="true")).code == 0
+        path = tmp_path / "config" / "consumerOrderInfo.json"
+        assert not path.exists() or fastjson.loads(path.read_bytes())["table"] == {}
+
+    run(flow())
