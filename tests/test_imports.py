@@ -259,6 +259,17 @@ def test_numpy_comes_only_when_numpy_output_is_asked_for() -> None:
     assert_none([e for e in EDGES if is_in(e.imported, "numpy") and e.at_import], "numpy is imported inside functions")
 
 
+def test_the_console_knows_the_client_and_only_its_commands_know_the_console() -> None:
+    within = ("mqfast.console", "mqfast.mcp")
+    edges = [e for e in EDGES if any(is_in(e.importer, room) for room in within) and is_in(e.imported, "mqfast")]
+    known = (*within, "mqfast.client", "mqfast.remoting", *GROUND)
+    assert_none([e for e in edges if not any(is_in(e.imported, room) for room in known)], f"console: {known} only")
+    assert_none([e for e in edges if is_in(e.importer, "mqfast.console") and is_in(e.imported, "mqfast.mcp")], "below")
+    users = [e for e in EDGES if any(is_in(e.imported, room) for room in within)]
+    users = [e for e in users if not any(is_in(e.importer, room) for room in within)]
+    assert_none([e for e in users if e.importer != "mqfast.cli.console" or e.at_import], "the commands, in functions")
+
+
 def test_nobody_imports_the_shell_around_the_engine() -> None:
     shell = ("mqfast.cli", "mqfast.demo", "mqfast.demo_network", "mqfast.bench")
     offending = [

@@ -62,6 +62,8 @@ def _svg(width: int, height: int, kind: str, title: str, parts: Sequence[str], r
 def line(values: Sequence[float | None], title: str, *, width: int = 120, height: int = 28) -> Markup:
     """Return a small line; a gap where there is no measurement."""
     known = [value for value in values if value is not None]
+    if not known and height > 60:
+        return Markup('<p class="muted">no measurement other than zero yet</p>')
     high = max([*known, 1e-9])
     step = width / max(1, len(values) - 1)
     parts = [f'<line class="base" x1="0" x2="{width}" y1="{height - 1}" y2="{height - 1}"/>']

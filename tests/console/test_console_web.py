@@ -124,7 +124,7 @@ def test_every_page_is_json_under_the_same_path(served: Console) -> None:
     assert data(served, f"/brokers/{broker['name']}")["settings"]["brokerName"] == broker["name"]
     assert data(served, "/clients?group=billing")["members"] == []
     assert {band["group"] for band in data(served, "/flow")["bands"]} == {"audit", "billing", "mailing"}
-    assert data(served, "/delayed")["waiting"] == 0
+    assert data(served, "/delayed")["waiting"] == 20
     lines = ask(f"{served.url}/dlq/audit/export", **BEARER)[1].splitlines()
     assert [json.loads(line)["topic"] for line in lines] == ["%DLQ%audit"] * LETTERS
 

@@ -106,6 +106,8 @@ def seeded(work: Path) -> Iterator[BrokerProcess]:
                  UNIQ_KEY=f"AB{number:030d}")  # fmt: skip
         send(cluster.broker, "invoices", b"invoice 1", KEYS="invoice")
         send(cluster.broker, "mails", *(b"mail %d" % number for number in range(8)), KEYS="mail")
+        for level, count in ((14, 5), (16, 9), (17, 4), (18, 2)):
+            send(cluster.broker, "mails", *(b"later" for _ in range(count)), DELAY=str(level))
         for number in range(LETTERS):
             letter(cluster.broker, "audit", number)
         for queue_id in range(4):
