@@ -42,10 +42,6 @@ PAGES = {
 
 # In docs/console.md.
 SHOWN = {("now", "dark"), *((name, "light") for name in ("now", "group", "topic", "reset", "message", "letters"))}
-    ("now", "light"),
-    ("now", "dark"),
-    *((name, "light") for name in ("group", "topic", "reset", "message", "letters")),
-}
 
 
 @pytest.fixture(scope="module")
