@@ -201,7 +201,7 @@ def test_assignments_name_the_queues_of_the_broker(broker: Broker, topic: str) -
     with consumer(broker, topic, "readers", kind=2) as client:
         request = m.QueryAssignmentRequest(m.Resource("", topic), m.Resource("", "readers"))
         answer = client.call("QueryAssignment", request, m.QueryAssignmentResponse)
-        assert [one.message_queue.id for one in answer.assignments if one.message_queue] == [-1]
+        assert [given.message_queue.id for given in answer.assignments if given.message_queue] == [-1]
 
 
 def test_settings_without_a_side_end_the_stream(broker: Broker) -> None:

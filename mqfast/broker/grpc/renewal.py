@@ -1,6 +1,6 @@
 """Renewals: the invisible time of messages that push consumers work on (auto_renew) is extended by the broker.
 
-A message is extended until its ack, at most for three hours, and never after its client has ended. Clients name a
+A message is extended until the ack, at most for three hours, and never after the end of the client. Clients name a
 message by the handle of the delivery. Source: ReceiptHandleProcessor, RenewEvent.
 """
 
@@ -90,7 +90,7 @@ class Renewals:
         heapq.heappush(self._due, (held.handle.due_ms - _AHEAD_MS, next(self._numbers), key))
 
     def release(self, client: GrpcClient, group: str, text: str) -> Held | None:
-        """Extend a message no longer: its client acks or changes it. Returns: the message, None if not extended."""
+        """Extend a message no longer: the client acks or changes the message. Returns: the message, None if not extended."""
         return self._drop((client, group, text))
 
     def _drop(self, key: _Key) -> Held | None:
