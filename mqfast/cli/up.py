@@ -91,12 +91,14 @@ class _Both:
     def banner(self) -> str:
         """Return the address to use, and a summary of the broker."""
         from mqfast.broker.config.broker_address import with_port
+        from mqfast.grpc import IS_BUILT
 
         assert self.broker is not None
         host, port = self._namesrv.address
         shown = self.broker.announced.host if host in ("0.0.0.0", "::") else host
         tls = "" if self._namesrv.tls == "off" else f" (TLS: {self._namesrv.tls})"
-        return f"NAMESRV_ADDR={with_port(shown, port)}{tls}\n{broker_banner(self.broker)}"
+        grpc = f"ENDPOINTS={self.broker.context.address}\n" if IS_BUILT else ""
+        return f"NAMESRV_ADDR={with_port(shown, port)}{tls}\n{grpc}{broker_banner(self.broker)}"
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:

@@ -382,6 +382,10 @@ cdef class Http2Session:
         self.streams[stream.id] = stream
         return stream
 
+    def write_raw(self, Stream stream not None, bytes data not None):
+        """Send bytes of a body as they are, without a prefix: for tests of the other side."""
+        self.queue(stream, data)
+
     def end_request(self, Stream stream not None):
         """End the messages of a call."""
         stream.is_finished = True

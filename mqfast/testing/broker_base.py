@@ -208,6 +208,11 @@ class BrokerBase:
         self._check_started()
         return dict(self._addresses)
 
+    @property
+    def endpoints(self) -> str:
+        """The brokers for SDKs of RocketMQ 5.x (gRPC), as ``127.0.0.1:40003;127.0.0.1:40004``, without TLS."""
+        return ";".join(self.addresses.values())
+
     # --- servers ---
 
     def reset(self) -> None:

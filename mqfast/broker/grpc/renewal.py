@@ -90,7 +90,7 @@ class Renewals:
         heapq.heappush(self._due, (held.handle.due_ms - _AHEAD_MS, next(self._numbers), key))
 
     def release(self, client: GrpcClient, group: str, text: str) -> Held | None:
-        """Extend a message no longer: the client acks or changes the message. Returns: the message, None if not extended."""
+        """Extend a message no longer: the client has answered. Returns: the message, None if not extended."""
         return self._drop((client, group, text))
 
     def _drop(self, key: _Key) -> Held | None:

@@ -1,0 +1,162 @@
+"""A gRPC connection is bounded in every direction, and makes no other wait; both protocols share the port."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from pathlib import Path
+
+import pytest
+from certificates import Authority
+from grpc_client import GrpcClient, GrpcFailure
+
+from mqfast.broker.grpc.codes import Code
+from mqfast.grpc import messages as m
+from mqfast.grpc.http2 import Http2Session
+from mqfast.testing import Broker
+
+ACCOUNTS = """
+accounts:
+- accessKey: producer
+  secretKey: producer-secret
+  defaultTopicPerm: DENY
+  defaultGroupPerm: DENY
+  topicPerms:
+  - allowed=PUB
+- accessKey: consumer
+  secretKey: consumer-secret
+  defaultTopicPerm: SUB
+  defaultGroupPerm: SUB
+"""
+
+
+def request(topic: str = "plain", body: bytes = b"x") -> m.SendMessageRequest:
+    system = m.SystemProperties(message_id="0102FC000000012D7D0B1CA4E300000001", message_type=1)
+    return m.SendMessageRequest([m.GrpcMessage(m.Resource("", topic), {}, system, body)])
+
+
+def send(client: GrpcClient, topic: str = "plain", body: bytes = b"x") -> int:
+    answer = client.call("SendMessage", request(topic, body), m.SendMessageResponse)
+    assert answer.status is not None
+    return answer.status.code
+
+
+@pytest.fixture(scope="module")
+def address(broker: Broker) -> str:
+    return broker.addresses["broker-a"]
+
+
+def test_access_control_is_that_of_remoting(tmp_path: Path) -> None:
+    (tmp_path / "plain_acl.yml").write_text(ACCOUNTS)
+    settings = {"aclEnable": "true", "aclFile": str(tmp_path / "plain_acl.yml")}
+    with Broker(topics=["allowed", "other"], groups=["group"], config=settings) as broker:
+        address = broker.addresses["broker-a"]
+
+        def code(topic: str, key: str = "", secret: str = "") -> int:
+            with GrpcClient(address, key=key, secret=secret) as client:
+                return send(client, topic)
+
+        assert code("allowed", "producer", "producer-secret") == Code.OK
+        assert code("other", "producer", "producer-secret") == Code.UNAUTHORIZED
+        assert code("allowed", "producer", "wrong-secret") == Code.UNAUTHORIZED
+        assert code("allowed", "nobody", "nobody-secret") == Code.UNAUTHORIZED
+        assert code("allowed") == Code.UNAUTHORIZED
+        assert code("allowed", "consumer", "consumer-secret") == Code.UNAUTHORIZED
+        with GrpcClient(address, key="producer", secret="producer-secret") as client:
+            route = client.call("QueryRoute", m.QueryRouteRequest(m.Resource("", "other")), m.QueryRouteResponse)
+            assert route.status is not None
+            assert route.status.code == Code.UNAUTHORIZED
+            ack = m.AckMessageRequest(m.Resource("", "group"), m.Resource("", "allowed"), [m.AckMessageEntry("", "1")])
+            answer = client.call("AckMessage", ack, m.AckMessageResponse)
+            assert answer.status is not None
+            assert answer.status.code == Code.UNAUTHORIZED
+
+
+def test_tls_is_on_the_same_port(tmp_path: Path) -> None:
+    certificate, key = Authority(tmp_path / "ca").sign("broker")
+    settings = {"tls.server.certPath": str(certificate), "tls.server.keyPath": str(key)}
+    with Broker(topics=["plain"], config=settings) as broker:
+        context = ssl.create_default_context(cafile=str(tmp_path / "ca" / "ca.pem"))
+        context.set_alpn_protocols(["h2"])
+        with GrpcClient(broker.addresses["broker-a"], context=context) as client:
+            assert client.socket.selected_alpn_protocol() == "h2"  # type: ignore[attr-defined]
+            assert send(client) == Code.OK
+        with GrpcClient(broker.addresses["broker-a"]) as client:
+            assert send(client) == Code.OK
+        broker.send("plain", b"by remoting")
+        assert len(broker.messages("plain")) == 3
+
+
+def test_a_message_above_the_limit_ends_its_call_alone(address: str) -> None:
+    with GrpcClient(address) as client:
+        with pytest.raises(GrpcFailure) as caught:
+            send(client, body=b"x" * (17 << 20))
+        assert caught.value.args[0] == 8  # RESOURCE_EXHAUSTED
+        assert send(client) == Code.OK
+
+
+def test_headers_above_the_limit_end_their_call_alone(address: str) -> None:
+    with GrpcClient(address) as client:
+        with pytest.raises(GrpcFailure) as caught:
+            client.call("SendMessage", request(), m.SendMessageResponse, x_much="y" * 20_000)
+        assert caught.value.args[0] == 8
+        assert send(client) == Code.OK
+
+
+@pytest.mark.parametrize("data", [b"\x00\x00\x00\x00\x01\xff", b"\x01\x00\x00\x00\x01x", b"\x00\x00"])
+def test_broken_messages_end_their_call_alone(address: str, data: bytes) -> None:
+    with GrpcClient(address) as client:
+        call = client.open("SendMessage")
+        client.session.write_raw(call.stream, data)
+        call.end()
+        with pytest.raises(GrpcFailure) as caught:
+            call.next(m.SendMessageResponse)
+        assert caught.value.args[0] in (12, 13)  # UNIMPLEMENTED, INTERNAL
+        assert send(client) == Code.OK
+
+
+def test_a_thousand_open_streams_and_more_wait(address: str) -> None:
+    with GrpcClient(address) as client:
+        calls = [client.open("Telemetry") for _ in range(900)]
+        client.flush()
+        assert send(client) == Code.OK
+        for call in calls:
+            call.end()
+        for call in calls:
+            assert call.next(m.TelemetryCommand) is None
+
+
+def test_resets_in_a_loop_close_the_connection_and_no_other(address: str) -> None:
+    with GrpcClient(address) as flooder, GrpcClient(address) as other:
+        with pytest.raises(OSError):
+            for _ in range(200):
+                for call in [flooder.open("Telemetry") for _ in range(50)]:
+                    call.cancel()
+            while True:
+                flooder.receive()
+        assert send(other) == Code.OK
+
+
+def test_a_reader_that_does_not_read_blocks_nobody(broker: Broker, address: str) -> None:
+    for _ in range(8):
+        broker.send("plain", b"x" * (1 << 20))
+    queue = m.MessageQueue(m.Resource("", "plain"), 0)
+    with GrpcClient(address) as slow, GrpcClient(address) as other:
+        broker.create_topics(groups=["slow"])
+        for _ in range(40):
+            call = slow.open("PullMessage")
+            call.send(m.PullMessageRequest(m.Resource("", "slow"), queue, 0, 32))
+            call.end()
+        begin = time.monotonic()
+        for _ in range(20):
+            assert send(other) == Code.OK
+        assert time.monotonic() - begin < 10
+
+
+def test_bytes_that_are_no_http2_close_the_connection(address: str) -> None:
+    with GrpcClient(address) as client:
+        client.socket.sendall(b"PRI * HTTP/3.0\r\n\r\nSM\r\n\r\n" + bytes(64))
+        with pytest.raises(ConnectionError):
+            while True:
+                client.receive()
+    assert Http2Session().receive(b"") == []
