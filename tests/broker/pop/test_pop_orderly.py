@@ -73,16 +73,24 @@ def test_the_state_is_in_the_file_of_rocketmq(tmp_path: Path) -> None:
         async with running_broker(tmp_path) as one:
             for number in range(3):
                 await one.send("T", b"%d" % number)
-            first = messages(await pop(one, order="true", attemptId="att", invisibleTime=1500))
+            first = messages(await pop(one, order="true", attemptId="att"))
             assert (await ack(one, first[0].handle)).code == 0
         path = tmp_path / "config" / "consumerOrderInfo.json"
         entry = fastjson.loads(path.read_bytes())["table"]["T@g"][0]
-        assert {name: entry[name] for name in ("a", "cm", "i", "o")} == {"a": "att", "cm": 1, "i": 1500, "o": [0, 1, 2]}
+        assert {name: entry[name] for name in ("a", "cm", "i", "o")} == {
+            "a": "att",
+            "cm": 1,
+            "i": 60_000,
+            "o": [0, 1, 2],
+        }
         assert b"{0:" in path.read_bytes().replace(b" ", b"").replace(b"\n", b"").replace(b"\t", b"")
         async with running_broker(tmp_path) as one:
             assert (await pop(one, order="true")).code == Code.POLLING_TIMEOUT  # still blocked
-            again = await pop(one, order="true", wait_ms=20_000)
-            assert [got.body for got in messages(again)] == [b"1", b"2"]
+            for got in first[1:]:
+                assert (await ack(one, got.handle)).code == 0
+            assert one.context.offsets.get("g", "T", 0) == 3
+            await one.send("T", b"next")
+            assert [got.body for got in messages(await pop(one, order="true"))] == [b"next"]
 
     run(flow())
 
