@@ -29,7 +29,8 @@ LIMIT_S = 600.0  # of one box: only a hang takes so long
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
 # A danger of this machine is none of the page; README has no group yet.
-ALLOWED = {"mqfast doctor store": (0, 1), "mqfast store groups": (0, 6)}
+# A slave that was just started may not be connected yet.
+ALLOWED = {"mqfast doctor store": (0, 1), "mqfast store groups": (0, 6), "mqfast ha status": (0, 6)}
 SERVERS = (["mqfast", "up"], ["mqfast", "namesrv"], ["mqfast", "broker"])
 
 
@@ -87,6 +88,7 @@ class Runner:
         }  # fmt: skip
         self.environment.pop("PYTEST_CURRENT_TEST", None)
         self._servers: list[tuple[str, subprocess.Popen[str]]] = []
+        self.units: dict[str, list[str]] = {}  # of systemd: name -> command
 
     def python(self, code: str, *, until: str | None = None) -> str:
         """Run a program to its end; or until a text is printed, and interrupt it. Returns: what it printed."""
@@ -102,6 +104,8 @@ class Runner:
             words = shlex.split(line, comments=True)
             if words[0] == "pip":
                 check_pip(words)
+            elif words[0] == "systemctl":
+                self.control(*words[1:])
             elif words[:2] in SERVERS and not {"--check-store", "--promote", "--help"} & set(words):
                 self.serve(words)
             elif words[:3] == ["mqfast", "store", "tail"]:
@@ -109,6 +113,17 @@ class Runner:
                 self._until(words, "", functools.partial(self._run, put, line, given="a message to see"))
             else:
                 self._run(["bash", "-c", line], line, allowed=ALLOWED.get(" ".join(words[:3]), (0,)))
+
+    def control(self, action: str, unit: str) -> None:
+        """Do what systemd would with a unit of the page: start, stop or restart."""
+        words = self.units[unit]
+        if action in ("stop", "restart"):
+            ((line, process),) = [pair for pair in self._servers if pair[0] == shlex.join(words)]
+            self._servers.remove((line, process))
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(LIMIT_S) == 0, f"{line} ended with {process.returncode}"
+        if action in ("start", "restart"):
+            self.serve(words)
 
     def serve(self, words: list[str]) -> None:
         """Start a server, and wait until it says that it listens."""
@@ -220,6 +235,29 @@ def _configured(runner: Runner) -> None:
     runner.python("import mqfast\nwith mqfast.open('DIR') as store:\n    store.put('orders', b'1')\n")
 
 
+def _operated(runner: Runner) -> None:
+    """A name server, a master and a slave as units; a topic, a group and messages."""
+    common = "brokerName=broker-a\nflushDiskType=SYNC_FLUSH\nmappedFileSizeCommitLog=1048576\n"
+    common += "mappedFileSizeConsumeQueue=20000\nmaxHashSlotNum=1000\nmaxIndexNum=4000\nbrokerIP1=127.0.0.1\n"
+    (runner.folder / "broker.conf").write_text(f"{common}brokerRole=SYNC_MASTER\nstorePathRootDir=store\n")
+    (runner.folder / "slave.conf").write_text(
+        f"{common}brokerRole=SLAVE\nbrokerId=1\nstorePathRootDir=slave\nlistenPort=10921\nhaListenPort=10922\n"
+    )
+    runner.units = {
+        "mqfast-namesrv": ["mqfast", "namesrv", "-p", "9876"],
+        "mqfast-broker": ["mqfast", "broker", "-c", "broker.conf"],
+        "mqfast-slave": ["mqfast", "broker", "-c", "slave.conf"],
+    }
+    (runner.folder / "backup").mkdir()
+    for unit in runner.units:
+        runner.control("start", unit)
+    runner.python(
+        "import time\nfrom mqfast import AdminClient, Producer\nwith AdminClient(timeout_s=60) as admin, "
+        "Producer('seed') as producer:\n    admin.create_topic('orders')\n    admin.create_group('billing')\n"
+        "    for number in range(8):\n        producer.send('orders', b'%d' % number)\n"
+    )
+
+
 def _nothing(runner: Runner) -> None:
     """Nothing."""
 
@@ -230,6 +268,7 @@ PAGES: dict[str, Callable[[Runner], None]] = {
     "docs/broker.md": _configured,
     "docs/integrations.md": _served,
     "docs/namesrv.md": _nothing,
+    "docs/operating.md": _operated,
     "docs/tutorial.md": _nothing,
 }
 # Pages whose boxes of Python are one program.
@@ -240,6 +279,7 @@ ENDLESS = {("README.md", "PushConsumer"): "two teapots", ("docs/integrations.md"
 EDITS = {
     "docs/broker.md": {"names1:9876;names2:9876": "127.0.0.1:9886", "namesrv --host": "namesrv -p 9886 --host"},
     "docs/namesrv.md": {},
+    "docs/operating.md": {"/var/lib/mqfast/": "", "/etc/mqfast/": "", "/backup/": "backup/", "--quiet 35": "--quiet 1"},
 }
 
 

@@ -39,6 +39,7 @@ _PLACE: Final = "b/brokerAddr>broker c/clusterName>cluster "
 _TIMES: Final = "b/beginTimestamp>begin:time e/endTimestamp>end:time "
 _PRINT: Final = "c/charsetName>_ s/subExpression>tags=* " + _TIMES + "d/printBody>body:body=true "
 _ALL: Final = 1 << 62
+_FIND_MAX: Final = 1 << 20
 _NO_PLACE: Final = {"broker": None, "cluster": None}
 
 OLD: Final[dict[str, Old]] = {
@@ -145,13 +146,13 @@ OLD: Final[dict[str, Old]] = {
         "message find --id", "old_work:find",
         "t/topic>topic! i/msgId>id! g/consumerGroup>group d/clientId>client s/sendMessage>- u/unitName>_ "
         "f/bodyFormat>_ c/cluster>_",
-        False, {"key": None, "begin": None, "end": None, "max": _ALL, "body": "auto"},
+        False, {"key": None, "begin": None, "end": None, "max": _FIND_MAX, "body": "auto"},
     ),
     "queryMsgByUniqueKey": Old(
         "message find --id", "old_work:find",
         "i/msgId>id! g/consumerGroup>group d/clientId>client t/topic>topic! a/showAll>_:flag c/cluster>_ "
         "s/startTime>begin:time e/endTime>end:time",
-        False, {"key": None, "max": _ALL, "body": "auto"},
+        False, {"key": None, "max": _FIND_MAX, "body": "auto"},
     ),
     "queryMsgByKey": Old(
         "message find --key", "messages:find",
