@@ -33,7 +33,7 @@ from mqfast.testing.wait_helpers import WAIT_S_MAX, Waits, describe, stopped_loo
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from mqfast.client import AdminClient, Producer, PullConsumer, PushConsumer
+    from mqfast.client import AdminClient, Producer, PullConsumer, PushConsumer, SimpleConsumer
     from mqfast.client.delivery import Delivery
     from mqfast.client.values import Body, MessageQueue, SendResult
     from mqfast.testing.fault_injection import Asked
@@ -279,6 +279,15 @@ class BrokerBase:
         from mqfast.client import PullConsumer
 
         return self._keep(PullConsumer(group, self.namesrv_addr, **{"from_where": "earliest", **arguments}))
+
+    def simple_consumer(self, group: str = "test-simple-consumer", **arguments: Any) -> SimpleConsumer:
+        """Return a consumer by POP of this cluster that begins with the first message.
+
+        Args: those of ``mqfast.client.SimpleConsumer``.
+        """
+        from mqfast.client import SimpleConsumer
+
+        return self._keep(SimpleConsumer(group, self.namesrv_addr, **{"from_where": "earliest", **arguments}))
 
     def admin(self, **arguments: Any) -> AdminClient:
         """Return an admin client of this cluster. Args: those of ``mqfast.client.AdminClient``."""

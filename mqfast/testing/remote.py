@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
-from mqfast.client import AdminClient, MessageQueue, Producer, PullConsumer, PushConsumer
+from mqfast.client import AdminClient, MessageQueue, Producer, PullConsumer, PushConsumer, SimpleConsumer
 from mqfast.client.values import PullStatus
 from mqfast.errors import ClientError, NoRoute
 from mqfast.testing.broker_base import BrokerArguments, named_topics
@@ -86,6 +86,10 @@ class RemoteBroker:
     def puller(self, group: str = "test-puller", **arguments: Any) -> PullConsumer:
         """Return a pull consumer, as ``Broker.puller``."""
         return self._keep(PullConsumer(group, self.namesrv_addr, **{"from_where": "earliest", **arguments}))
+
+    def simple_consumer(self, group: str = "test-simple-consumer", **arguments: Any) -> SimpleConsumer:
+        """Return a consumer by POP, as ``Broker.simple_consumer``."""
+        return self._keep(SimpleConsumer(group, self.namesrv_addr, **{"from_where": "earliest", **arguments}))
 
     def admin(self, **arguments: Any) -> AdminClient:
         """Return an admin client, as ``Broker.admin``."""

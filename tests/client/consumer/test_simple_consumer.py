@@ -58,7 +58,7 @@ def test_a_message_comes_again_after_the_invisible_time() -> None:
 
 def test_time_of_a_test_passes_for_invisible_messages() -> None:
     with Broker(topics=["T"], virtual_time=True) as broker:
-        with SimpleConsumer("g", broker.namesrv_addr, topics="T", from_where="earliest") as consumer:
+        with broker.simple_consumer(topics="T") as consumer:
             broker.send("T", b"m")
             assert [message.body for message in consumer.receive(invisible_s=3600)] == [b"m"]
             assert broker.clock.advance(3599) == 0
