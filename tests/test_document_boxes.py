@@ -28,6 +28,8 @@ ELSEWHERE = {
     ("docs/deployment.md", "ini"): "tests/test_docs.py",
     ("docs/deployment.md", "sh"): "tests/broker/test_service_units.py",
     ("docs/failover.md", ""): "tests/ha/test_set_ups.py",
+    ("docs/grpc.md", "java"): "tests/interop/test_grpc_sdks.py",
+    ("docs/grpc.md", "python"): "tests/interop/test_grpc_sdks.py",
     ("docs/ha.md", ""): "tests/ha/test_set_ups.py",
     ("docs/performance.md", "python"): "tests/test_docs.py",
     ("docs/spark/cluster.md", "python"): "tests/spark/test_spark_docs.py",
@@ -39,6 +41,7 @@ ELSEWHERE = {
     ("docs/spark-tables.md", "python"): "tests/spark/recipes.py",
     ("docs/testing.md", "python"): "tests/testing/test_testing_plugin.py",
 }
+LANGUAGES = ("", "sh", "python", "text", "yaml", "json", "ini", "dockerfile", "properties", "java")
 BOXES = [box for page in pages() for box in boxes(page)]
 
 
@@ -74,7 +77,7 @@ def check_words(box: Box) -> None:
             program = next(word for word in words if word.endswith(".py"))
             assert (ROOT / program).is_file(), line
         else:
-            assert words[0] in ("pytest", "make", "python") or "=" in words[0], line
+            assert words[0] in ("pytest", "make", "python", "openssl") or "=" in words[0], line
 
 
 @pytest.mark.parametrize("box", [box for box in BOXES if box.page not in PAGES], ids=str)
@@ -126,9 +129,18 @@ def test_every_page_with_boxes_is_run_by_a_test() -> None:
             test = ELSEWHERE.get((box.page, "python"))
             assert test is not None, f"{box}: no test runs it"
             assert Path(box.page).name in (ROOT / test).read_text(encoding="utf-8"), test
-        assert box.language in ("", "sh", "python", "text", "yaml", "json", "ini", "dockerfile", "properties"), (
-            f"{box}: {box.language}"
-        )
+        assert box.language in (
+            "",
+            "sh",
+            "python",
+            "text",
+            "yaml",
+            "json",
+            "ini",
+            "dockerfile",
+            "properties",
+            "java",
+        ), f"{box}: {box.language}"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from tests.damage.stores import make_bases
 from tests.remoting.captures import captures
 
 from .fuzz import CORPUS
+from .targets import PREFACE
 
 
 def main() -> None:
@@ -45,12 +46,39 @@ def main() -> None:
             if command.code == 103 and not command.is_response:
                 packed = command.ext_fields["compressed"] == "true" or command.body[:1] != b"{"
                 bodies.append((b"\0" if packed else b"\xff") + command.body)
+    inputs["http2"], inputs["protobuf"] = grpc_inputs()
     inputs["registration"] = sorted(set(bodies), key=len)
     for target, found in inputs.items():
         folder = CORPUS / target
         folder.mkdir(parents=True, exist_ok=True)
         for i, data in enumerate(dict.fromkeys(found[:4])):
             (folder / f"seed-{i}").write_bytes(data)
+
+
+def grpc_inputs() -> tuple[list[bytes], list[bytes]]:
+    """Connections of a gRPC client without their preface, and messages behind the number of their class."""
+    from mqfast.grpc import http2
+    from mqfast.grpc import messages as m
+
+    system = m.SystemProperties(
+        tag="t", keys=["k"], message_id="id", body_digest=m.Digest(1, "0"), message_type=1,
+        born_timestamp=1_700_000_000_123, invisible_duration=-1500, priority=3,
+    )  # fmt: skip
+    message = m.GrpcMessage(m.Resource("n", "t"), {"a": "b"}, system, b"body")
+    send = m.encode(m.SendMessageRequest([message]))
+    backoff = m.RetryPolicy(3, m.ExponentialBackoff(10, 1000, 2.0), m.CustomizedBackoff([1, 2000]))
+    subscription = m.Subscription(m.Resource("", "g"), [m.SubscriptionEntry(m.Resource("", "t"))], True, 32, 20_000)
+    telemetry = m.encode(
+        m.TelemetryCommand(m.Status(20000, "OK"), m.Settings(2, None, backoff, 3000, None, subscription))
+    )
+    session = http2.Http2Session(is_server=False)
+    headers = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a/B"), (b":authority", b"x")]
+    for part in (send, telemetry):
+        stream = session.request([*headers, (b"content-type", b"application/grpc"), (b"grpc-timeout", b"3S")])
+        session.write(stream, part)
+        session.end_request(stream)
+    connection = b"".join(session.data_to_send(1 << 20))
+    return [connection.removeprefix(PREFACE)], [b"\0" + send, b"\1" + telemetry]
 
 
 if __name__ == "__main__":

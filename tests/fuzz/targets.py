@@ -15,7 +15,9 @@ from typing import Final
 
 import mqfast
 from mqfast.config import StoreConfig
-from mqfast.errors import FieldError, InternalError, MqfastError
+from mqfast.errors import FieldError, FrameError, InternalError, MqfastError
+from mqfast.grpc import IS_BUILT
+from mqfast.grpc import messages as grpc_messages
 from mqfast.remoting.command import FrameDecoder, encode, offset_header, pull_header, send_header
 from mqfast.remoting.registrations import RegistrationLimits, at_once, registration_steps
 from mqfast.store.base.os_api import OsApi
@@ -34,6 +36,11 @@ from laboratory import open_still
 
 from . import broker_requests
 
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+MESSAGES: Final = (
+    grpc_messages.SendMessageRequest, grpc_messages.TelemetryCommand, grpc_messages.ReceiveMessageRequest,
+    grpc_messages.AckMessageRequest, grpc_messages.QueryRouteResponse, grpc_messages.ReceiveMessageResponse,
+)  # fmt: skip
 _OS_API: Final = OsApi()
 _NAME: Final = f"{0:020d}"
 _INDEX: Final = "20231114221332600"
@@ -168,6 +175,37 @@ def _frames(data: bytes, root: str) -> None:
         raise decoder.error
 
 
+def _http2(data: bytes, root: str) -> None:
+    """A connection of a gRPC client in two pieces; each call is answered."""
+    if not IS_BUILT:
+        return
+    from mqfast.grpc import http2
+
+    session = http2.Http2Session(message_bytes_max=1 << 16, held_bytes_max=1 << 18, header_bytes_max=4096)
+    half = len(data) // 2
+    for piece in (PREFACE + data[:half], data[half:]):
+        for kind, stream, value in session.receive(piece):
+            if kind == http2.MESSAGE:
+                session.start(stream)
+                session.write(stream, value)
+            elif kind == http2.REFUSED:
+                session.finish(stream, *value)
+            elif kind == http2.ENDED:
+                session.finish(stream)
+        while session.data_to_send(1 << 16):
+            pass
+        session.take_events()
+    if session.error:
+        raise FrameError(session.error)
+
+
+def _protobuf(data: bytes, root: str) -> None:
+    """A message of the gRPC API: the first byte says which; what is read can be written and read again."""
+    kind = MESSAGES[(data[0] if data else 0) % len(MESSAGES)]
+    message = grpc_messages.decode(kind, data[1:])
+    assert grpc_messages.decode(kind, grpc_messages.encode(message)) == message
+
+
 def _registration(data: bytes, root: str) -> None:
     # The first byte says whether it is packed, and how old its sender is.
     steps = registration_steps(
@@ -213,6 +251,8 @@ TARGETS: Final[dict[str, Callable[[bytes, str], str | None]]] = {
     "tables": _tables,
     "conf": _conf,
     "frames": _frames,
+    "http2": _http2,
+    "protobuf": _protobuf,
     "registration": _registration,
     "requests": _requests,
     "recovery": _recovery,
