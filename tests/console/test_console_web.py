@@ -20,10 +20,8 @@ from running import BrokerProcess
 from waiting import until
 
 from mqfast.cli.main import main
+from mqfast.console.rendering import STATIC
 from mqfast.testing import Broker
-
-pytest.importorskip("starlette", reason="the extra mqfast[console] is not installed")
-pytest.importorskip("uvicorn", reason="the extra mqfast[console] is not installed")
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -104,6 +102,19 @@ def test_scripts_and_styles_of_a_page_come_from_the_console_only(served: Console
     assert headers["x-content-type-options"] == "nosniff"
     assert re.findall(r"<script(?! src=)|\sstyle=|<style|\son\w+=", text) == []
     assert re.findall(r'(?:src|href)="https?:', text) == []
+
+
+def test_the_scripts_of_the_console_stay_small() -> None:
+    lines = [len((STATIC / name).read_text("utf-8").splitlines()) for name in ("console.js", "theme.js")]
+    assert sum(lines) < 1500
+
+
+def test_a_reset_of_a_queue_begins_with_its_offset(served: Console) -> None:
+    text = ask(f"{served.url}/groups/billing", Cookie=cookie_of(served))[1]
+    link = re.search(r'href="(/groups/billing/reset\?[^"]*queue=3[^"]*)"', text)
+    assert link
+    plan = data(served, link[1].replace("&amp;", "&"))
+    assert (plan["wanted"]["offset"], [row["to"] for row in plan["plan"]]) == ("5", [5])
 
 
 def test_every_page_is_json_under_the_same_path(served: Console) -> None:

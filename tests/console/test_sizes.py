@@ -1,4 +1,4 @@
-"""The console in a browser with 0, 1 and 900 topics, and with 10,000 in the long form.
+"""The console in a browser with 0 and 900 topics, and with 1 and 10,000 in the long form.
 
 Room: tests of the console.
 """
@@ -25,7 +25,7 @@ def test_lists_are_cut_into_pages_on_the_server(tmp_path: Path) -> None:
         with browser() as chromium:
             visitor = Visitor(chromium, served.url)
             visitor.log_in()
-            for count in [0, 1, 900, *([10_000] if WHOLE else [])]:
+            for count in [0, *([1] if WHOLE else []), 900, *([10_000] if WHOLE else [])]:
                 in_another_thread(partial(many, cluster.broker, count))
                 look_at_lists(visitor, count)
             for path in ("/", "/flow", "/brokers", "/dlq", "/delayed"):

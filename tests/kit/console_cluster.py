@@ -6,21 +6,24 @@ up to date. Orders have the keys ``order-0`` to ``order-59``.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from members import ask, send, until
+from members import ask, until
 from running import BrokerProcess
 
 from mqfast.client import Delivery, PushConsumer
 from mqfast.client.admin.admin_client import AdminClient
+from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode
 
 TOKEN = "a-token-for-tests-0123456789"
@@ -84,12 +87,47 @@ def many(address: str, count: int) -> None:
             assert answer.code == 0, answer.remark
 
 
-def letter(address: str, group: str, number: int) -> None:
-    """A message as a broker stores it in the topic of dead letters."""
-    send(
-        address, f"%DLQ%{group}", b'{"order": %d, "error": "card refused"}' % number, KEYS=f"order-{number}",
-        UNIQ_KEY=f"DD{number:030d}", RETRY_TOPIC="orders", DLQ_ORIGIN_TOPIC="orders",
-    )  # fmt: skip
+async def _put(
+    client: RemotingClient, address: str, topic: str, body: bytes, queue_id: int = 0, **properties: str
+) -> None:
+    """One message, over a connection that stays."""
+    text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+    letters = {
+        "a": "makers", "b": topic, "c": "TBW102", "d": "4", "e": str(queue_id), "f": "0",
+        "g": str(int(time.time() * 1000)), "h": "0", "i": text, "j": "0", "k": "false", "m": "false",
+    }  # fmt: skip
+    answer = await client.call(address, RequestCode.SEND_MESSAGE_V2, letters, body, timeout_ms=10_000)
+    assert answer.code == 0, answer.remark
+
+
+async def _fill(address: str) -> None:
+    """Orders, mails, delayed mails, an invoice, dead letters of ``audit``, and the places of the groups."""
+    client = RemotingClient()
+    try:
+        for number in range(ORDERS):
+            body = b'{"order": %d, "amount": %d, "currency": "EUR"}' % (number, 100 + number)
+            names = {"KEYS": f"order-{number}", "TAGS": "new", "UNIQ_KEY": f"AB{number:030d}"}
+            await _put(client, address, "orders", body, number % 4, **names)
+        for number in range(8):
+            await _put(client, address, "mails", b"mail %d" % number, KEYS="mail")
+        for level, count in ((14, 5), (16, 9), (17, 4), (18, 2)):
+            for _ in range(count):
+                await _put(client, address, "mails", b"later", DELAY=str(level))
+        await _put(client, address, "invoices", b"invoice 1", KEYS="invoice")
+        for number in range(LETTERS):  # as a broker stores a message that it gives up
+            names = {"KEYS": f"order-{number}", "UNIQ_KEY": f"DD{number:030d}", "RETRY_TOPIC": "orders"}
+            body = b'{"order": %d, "error": "card refused"}' % number
+            await _put(client, address, "%DLQ%audit", body, **names, DLQ_ORIGIN_TOPIC="orders")
+        places = [("mailing", "mails", 0, 8)]
+        places += [("audit", "orders", queue_id, ORDERS // 4) for queue_id in range(4)]
+        places += [("billing", "orders", queue_id, 2 + queue_id) for queue_id in range(4)]
+        for group, topic, queue_id, offset in places:
+            fields = {
+                "consumerGroup": group, "topic": topic, "queueId": str(queue_id), "commitOffset": str(offset),
+            }  # fmt: skip
+            assert (await client.call(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields)).code == 0
+    finally:
+        await client.close()
 
 
 @contextlib.contextmanager
@@ -100,21 +138,8 @@ def seeded(work: Path) -> Iterator[BrokerProcess]:
             admin.create_topic(topic, queues=queues)
         for group in ("billing", "mailing", "audit"):
             admin.create_group(group)
-        for number in range(ORDERS):
-            body = b'{"order": %d, "amount": %d, "currency": "EUR"}' % (number, 100 + number)
-            send(cluster.broker, "orders", body, queue_id=number % 4, KEYS=f"order-{number}", TAGS="new",
-                 UNIQ_KEY=f"AB{number:030d}")  # fmt: skip
-        send(cluster.broker, "invoices", b"invoice 1", KEYS="invoice")
-        send(cluster.broker, "mails", *(b"mail %d" % number for number in range(8)), KEYS="mail")
-        for level, count in ((14, 5), (16, 9), (17, 4), (18, 2)):
-            send(cluster.broker, "mails", *(b"later" for _ in range(count)), DELAY=str(level))
-        for number in range(LETTERS):
-            letter(cluster.broker, "audit", number)
-        for queue_id in range(4):
-            commit(cluster.broker, "audit", "orders", queue_id, ORDERS // 4)
-            commit(cluster.broker, "billing", "orders", queue_id, 2 + queue_id)
-        commit(cluster.broker, "mailing", "mails", 0, 8)
-        until(lambda: admin.groups() and sum(lag.behind for lag in admin.lag("billing").values()) > 0, "the lag")
+        asyncio.run(_fill(cluster.broker))
+        until(lambda: sum(lag.behind for lag in admin.lag("billing").values()) == 46, "the lag")
         yield cluster
 
 
