@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["PopReader", "PopTurn"]
 
 _log = logging.getLogger("mqfast.broker")
+_MESSAGE_TYPE, _PRIORITY = "message.type", "PRIORITY"
 _MOVED: Final = (
     GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY, GetMessageStatus.OFFSET_FOUND_NULL,
 )  # fmt: skip
@@ -218,13 +219,15 @@ class PopReader:
             if store.max_offset(name, 0) > 0
         ]
         retry = random.choice(retries) if retries else None  # the texts of the answer have room for a single kind
-        is_first = draw < self._context.config["popFromRetryProbability"]
+        is_by_priority = self._is_by_priority(topic, request.group)
+        is_first = not is_by_priority and draw < self._context.config["popFromRetryProbability"]
         if retry is not None and is_first:
             await self._read_retry(turn, *retry, draw)
         if request.queue_id < 0:
             count = topic.read_queue_nums
-            for number in range(count):
-                await self._read_queue(turn, request.topic, NORMAL, (draw + number) % count)
+            queue_ids = [(draw + number) % count for number in range(count)]
+            for number in reversed(range(count)) if is_by_priority else queue_ids:
+                await self._read_queue(turn, request.topic, NORMAL, number)
         else:
             await self._read_queue(turn, request.topic, NORMAL, request.queue_id)
         if retry is not None and not is_first and turn.room > 0:
@@ -235,6 +238,17 @@ class PopReader:
         result.order_count_info = ";".join(turn.counts)
         if result.messages:
             result.status = PopStatus.FOUND
+
+    def _is_by_priority(self, topic: TopicConfig, group: str) -> bool:
+        """Return True if the queues are read from the highest priority on: each queue holds messages of a priority.
+
+        The group's ``priority.factor`` is the percentage of such requests. Source: PopMessageProcessor (5.4).
+        """
+        if topic.attributes.get(_MESSAGE_TYPE) != _PRIORITY:
+            return False
+        rules = self._context.groups.table.get(group) or {}
+        factor = str((rules.get("attributes") or {}).get("priority.factor", "100"))
+        return not factor.isascii() or not factor.isdigit() or random.randrange(100) < int(factor)
 
     async def _read_retry(self, turn: PopTurn, kind: int, name: str, draw: int) -> None:
         count = len(self._queue_ids(name))

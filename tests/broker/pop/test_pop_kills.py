@@ -74,9 +74,9 @@ class Killed:
         client, count = RemotingClient(), 0
         try:
             for _ in range(pops):
-                count_max = self.random.choice((1, 8, 32))
+                size = str(self.random.choice((1, 8, 32)))
                 fields = {
-                    "consumerGroup": GROUP, "topic": "T", "queueId": "-1", "maxMsgNums": str(count_max), "initMode": "0",
+                    "consumerGroup": GROUP, "topic": "T", "queueId": "-1", "maxMsgNums": size, "initMode": "0",
                     "invisibleTime": str(invisible_ms), "pollTime": str(wait_ms), "bornTime": "0",
                 }  # fmt: skip
                 answer = await client.call(self.address, POP, fields, timeout_ms=30_000)

@@ -108,6 +108,19 @@ def test_a_group_gets_all_messages_of_a_new_queue(tmp_path: Path) -> None:
     run(flow())
 
 
+def test_queues_of_a_priority_topic_are_read_from_the_highest(tmp_path: Path) -> None:
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            raw = one.context.topics.raw("P", 4, 6)
+            one.context.topics.put({**raw, "attributes": {"message.type": "PRIORITY"}})
+            for priority in (0, 2, 3, 1, 2):
+                await one.send("P", b"%d" % priority, queue_id=priority)
+            bodies = [got.body for _ in range(5) for got in messages(await pop(one, topic="P", count=1))]
+            assert bodies == [b"3", b"2", b"2", b"1", b"0"]
+
+    run(flow())
+
+
 def test_a_deleted_topic_takes_its_messages_in_flight_along(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
