@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from mqfast.broker.config.broker_config import BrokerConfig
     from mqfast.broker.server import Broker
 
-__all__ = ["add_command", "broker_banner", "config_of", "print_warnings", "with_extra"]
+__all__ = ["add_commands", "broker_banner", "config_of", "print_warnings", "with_extra"]
 
 _PRECEDENCE = """settings, the later counts: RocketMQ's defaults, the variables NAMESRV_ADDR and ROCKETMQ_HOME, the
 file of -c, variables ROCKETMQ_<KEY> as ROCKETMQ_LISTEN_PORT, the command line"""
 
 
-def add_command(rooms: argparse._SubParsersAction[Parser]) -> None:
+def add_commands(rooms: argparse._SubParsersAction[Parser]) -> None:
     """Add ``broker``."""
     sub = rooms.add_parser(
         "broker",

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from mqfast.store.reader.store_reader import StoreReader
     from mqfast.store.record.record import StoredMessage
 
-__all__ = ["add_command", "life_in_store"]
+__all__ = ["add_commands", "life_in_store"]
 
 _COPIES_MAX: Final = 1000
 """Records of one message that are looked at: 16 retries and resends are far fewer."""
 
 
-def add_command(rooms: argparse._SubParsersAction[Any]) -> None:
+def add_commands(rooms: argparse._SubParsersAction[Any]) -> None:
     """Add ``explain``."""
     rooms.add_parser(
         "explain",

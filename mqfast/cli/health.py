@@ -15,12 +15,12 @@ from mqfast.errors import ConfigError
 if TYPE_CHECKING:
     import ssl
 
-__all__ = ["add_command"]
+__all__ = ["add_commands"]
 
 _CHECK_CLIENT_CONFIG = 46  # any answer, a refusal as well, proves that the server is alive
 
 
-def add_command(rooms: argparse._SubParsersAction[Parser]) -> None:
+def add_commands(rooms: argparse._SubParsersAction[Parser]) -> None:
     """Add ``health``."""
     sub = rooms.add_parser(
         "health",

@@ -13,25 +13,9 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from importlib import import_module
+from typing import Any, Final
 
-from mqfast.cli import (
-    broker,
-    checking,
-    completion,
-    console,
-    explain,
-    groups,
-    ha,
-    health,
-    machine,
-    namesrv,
-    reading,
-    testing,
-    transfer,
-    up,
-)
-from mqfast.cli.admin.register import add_admin
 from mqfast.cli.arguments import STORE_VARIABLE, Commands, LazyParser, Parser, decoded
 from mqfast.cli.exit_codes import EXIT_CODES, ExitCode, exit_code_of
 from mqfast.errors import MqfastError
@@ -39,8 +23,16 @@ from mqfast.errors import MqfastError
 __all__ = ["build_parser", "main"]
 
 
-def build_parser() -> Parser:
-    """Return the parser of the whole command line."""
+# The file of each command. Only that of the first word of a line is imported, and all for the help of the whole.
+_FILES: Final = {
+    "store": "store", "doctor": "machine", "bench": "machine", "namesrv": "namesrv", "broker": "broker", "up": "up",
+    "health": "health", "testing": "testing", "admin": "admin.register", "explain": "explain", "ha": "ha",
+    "console": "console", "mcp": "console",
+}  # fmt: skip
+
+
+def build_parser(first: str = "") -> Parser:
+    """Return the parser of the command line. Args: first: only of this command; all for an unknown word."""
     from mqfast import __version__
 
     parser = Parser(
@@ -53,6 +45,23 @@ def build_parser() -> Parser:
     rooms: argparse._SubParsersAction[Any] = parser.add_subparsers(
         title="commands", metavar="COMMAND", required=True, parser_class=LazyParser
     )
+    words = (first,) if first in _FILES else tuple(_FILES)
+    for module in dict.fromkeys(_FILES[word] for word in words):
+        if module == "store":
+            _add_store(rooms)
+        else:
+            import_module(f"mqfast.cli.{module}").add_commands(rooms)
+    if words != (first,):
+        from mqfast.cli import completion
+
+        completion.add_command(rooms, parser)
+    return parser
+
+
+def _add_store(rooms: argparse._SubParsersAction[Any]) -> None:
+    """Add ``store``."""
+    from mqfast.cli import checking, groups, reading, transfer
+
     store = rooms.add_parser(
         "store",
         help="look into a store, put into it, check it",
@@ -65,15 +74,6 @@ def build_parser() -> Parser:
     commands = Commands(store.add_subparsers(title="commands", metavar="COMMAND", required=True))
     for group in (reading, groups, transfer, checking):
         group.add_commands(commands)
-    machine.add_commands(rooms)
-    for server in (namesrv, broker, up, health, testing):
-        server.add_command(rooms)
-    add_admin(rooms)
-    explain.add_command(rooms)
-    ha.add_commands(rooms)
-    console.add_commands(rooms)
-    completion.add_command(rooms, parser)
-    return parser
 
 
 def _streams_are_open() -> bool:
@@ -123,7 +123,8 @@ def _print_whatever_it_is() -> None:
 
 def _run(argv: Sequence[str] | None) -> int:
     try:
-        arguments = build_parser().parse_args(decoded(sys.argv[1:]) if argv is None else argv)
+        words = decoded(sys.argv[1:]) if argv is None else list(argv)
+        arguments = build_parser(words[0] if words else "").parse_args(words)
         return int(arguments.run(arguments))
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else ExitCode.OK if stop.code is None else ExitCode.USAGE

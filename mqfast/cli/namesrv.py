@@ -16,10 +16,10 @@ from mqfast.errors import ConfigError
 
 if TYPE_CHECKING:
     from mqfast.namesrv.namesrv_config import NamesrvConfig
-__all__ = ["add_command"]
+__all__ = ["add_commands"]
 
 
-def add_command(rooms: argparse._SubParsersAction[Parser]) -> None:
+def add_commands(rooms: argparse._SubParsersAction[Parser]) -> None:
     """Add ``namesrv``."""
     sub = rooms.add_parser(
         "namesrv",

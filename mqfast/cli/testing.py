@@ -11,10 +11,10 @@ from mqfast.cli.arguments import Parser
 from mqfast.cli.broker import with_extra
 from mqfast.cli.exit_codes import EXIT_CODES, ExitCode
 
-__all__ = ["add_command"]
+__all__ = ["add_commands"]
 
 
-def add_command(rooms: argparse._SubParsersAction[Parser]) -> None:
+def add_commands(rooms: argparse._SubParsersAction[Parser]) -> None:
     """Add ``testing``."""
     from mqfast.testing.serve import add_arguments
 

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from mqfast.namesrv.namesrv_config import NamesrvConfig
     from mqfast.namesrv.server import NameServer
 
-__all__ = ["add_command"]
+__all__ = ["add_commands"]
 
 # A broker's log files are a gigabyte each, and two are preallocated.
 _SMALL: Final = {"mappedFileSizeCommitLog": str(64 << 20)}
 
 
-def add_command(rooms: argparse._SubParsersAction[Parser]) -> None:
+def add_commands(rooms: argparse._SubParsersAction[Parser]) -> None:
     """Add ``up``."""
     sub = rooms.add_parser(
         "up",

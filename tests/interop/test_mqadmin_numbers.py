@@ -1,6 +1,6 @@
 """Stock mqadmin 5.5.0 and ``mqfast admin`` on the same broker, a Java broker and ours: the same numbers, both ways.
 
-A change by one tool is seen by the other. The flags of every command come from the jar.
+A change by one tool is read back by the other tool. The flags of every command come from the jar.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def captured() -> Callable[[list[str]], tuple[int, str]]:
 
 
 def prepare(side: Both) -> None:
-    """Make topic and groups, send by both tools, and start the clients."""
+    """Make topic and groups, send a message by each tool, and start clients."""
     side.ours("updateTopic -c golden -t T -r 2 -w 2 -a +message.type=NORMAL")
     side.ours("updateSubGroup -c golden -g G -d true")
     side.ours("updateSubGroup -c golden -g H -d true")

@@ -15,7 +15,7 @@ from mqfast.cli.admin.commands import AdminCommands, later
 from mqfast.cli.arguments import LazyParser, Parser
 from mqfast.cli.exit_codes import EXIT_CODES
 
-__all__ = ["add_admin"]
+__all__ = ["add_commands"]
 
 _NOUNS: Final = {
     "cluster": ("brokers of all clusters; export, compare and import their settings", "cluster"),
@@ -48,7 +48,7 @@ example:
 {EXIT_CODES}"""
 
 
-def add_admin(rooms: argparse._SubParsersAction[Any]) -> None:
+def add_commands(rooms: argparse._SubParsersAction[Any]) -> None:
     """Add ``admin``."""
     rooms.add_parser(
         "admin",
