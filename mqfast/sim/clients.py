@@ -6,11 +6,13 @@ The objects of a scenario run their methods in the process of the client; a cras
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from mqfast.client.consumer.async_pull_consumer import AsyncPullConsumer
 from mqfast.client.consumer.async_push_consumer import AsyncPushConsumer
 from mqfast.client.producer.async_producer import AsyncProducer
+from mqfast.client.producer.transaction import AsyncTransactionProducer
 from mqfast.message import Message
 from mqfast.sim.history import Delivery, Place
 from mqfast.sim.process import Process
@@ -20,7 +22,7 @@ from mqfast.sim.world import World
 if TYPE_CHECKING:
     from mqfast.client.values import SendResult
 
-__all__ = ["Consumer", "Producer"]
+__all__ = ["Consumer", "Producer", "PullConsumer", "TransactionalProducer"]
 
 
 class _Client:
@@ -65,10 +67,15 @@ class Producer(_Client):
         content = given.encode() if isinstance(given, str) else bytes(given)
         history = self._world.history
         history.attempt(name, content)
+        if "delay_s" in options:
+            history.due_s[content] = self._world.loop.now_s + float(options["delay_s"])
         arguments = (topic,) if isinstance(topic, Message) else (topic, content)
         result: SendResult = await self._run(self.client.send, *arguments, **options)
         queue = result.message_queue
-        if not {"delay_s", "delay_level", "deliver_at"} & set(options):
+        if "delay_s" in options:
+            if result.ok:
+                history.expected.append((name, content))
+        elif not {"delay_level", "deliver_at"} & set(options):
             place = Place(queue.broker_name, name, queue.queue_id, result.queue_offset)
             history.answered(name, content, place, result.ok)
         return result
@@ -85,6 +92,79 @@ class Producer(_Client):
 
     async def close(self) -> None:
         """Close the producer."""
+        await self._run(self.client.close)
+
+
+class TransactionalProducer(Producer):
+    """The product's AsyncTransactionProducer: transactions whose outcome the scenario decides."""
+
+    client: AsyncTransactionProducer
+
+    async def start(self, group: str, **options: Any) -> None:
+        """Make and start the producer."""
+        self._outcomes: dict[bytes, bool] = {}
+
+        def check(message: Any) -> bool:
+            return self._outcomes[bytes(message.body)]
+
+        async def begin() -> None:
+            servers = ";".join(name_servers(self._world))
+            self.client = AsyncTransactionProducer(group, servers, check=check, **options)
+            await self.client.start()
+
+        await self._run(begin)
+
+    async def send_in_transaction(self, topic: str, body: bytes, *, commits: bool, answers: bool = True) -> None:
+        """Send a half message, and end the transaction.
+
+        Args: commits: the outcome; answers: False leaves the outcome to a check of the broker.
+        """
+        history = self._world.history
+        self._outcomes[body] = commits
+        if commits:
+            history.attempt(topic, body)
+        else:
+            history.attempt(topic, body)
+            history.withdrawn.add(body)
+        result = await self._run(
+            self.client.send_in_transaction, Message(topic, body), lambda *_: commits if answers else None
+        )
+        if commits and result.ok:
+            history.expected.append((topic, body))
+
+
+class PullConsumer(_Client):
+    """The product's AsyncPullConsumer. ``client``: the AsyncPullConsumer itself."""
+
+    client: AsyncPullConsumer
+
+    async def start(self, group: str, topic: str, **options: Any) -> None:
+        """Make and start the consumer."""
+        self._group = group
+
+        async def begin() -> None:
+            servers = ";".join(name_servers(self._world))
+            self.client = AsyncPullConsumer(group, servers, topics=topic, **options)
+            await self.client.start()
+
+        await self._run(begin)
+
+    async def poll(self, timeout_s: float = 5.0, max_count: int = 32) -> Sequence[Any]:
+        """Poll as the client, noted in the history."""
+        messages: Sequence[Any] = await self._run(self.client.poll, timeout_s, max_count)
+        history = self._world.history
+        for message in messages:
+            delivery = Delivery(
+                self._world.loop.now_s, self._group, self.process.name, message.topic, message.queue_id,
+                message.queue_offset, bytes(message.body),
+            )  # fmt: skip
+            history.begun.append(delivery)
+            history.ended.append(delivery)
+            history.deliveries.append(delivery)
+        return messages
+
+    async def close(self) -> None:
+        """Close the consumer."""
         await self._run(self.client.close)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from mqfast.client.net import instance
-from mqfast.sim.clients import Consumer, Producer
+from mqfast.sim.clients import Consumer, Producer, PullConsumer, TransactionalProducer
 from mqfast.sim.faults import FaultRunner
 from mqfast.sim.history import Broken, History
 from mqfast.sim.invariants import Invariants
@@ -34,7 +34,7 @@ class Cluster(World):
 
     def __init__(self, seed: int, base: Path, history: History, plan: list[Fault]) -> None:
         super().__init__(seed, base, history)
-        self.clients: Final[list[Producer | Consumer]] = []
+        self.clients: Final[list[Producer | Consumer | PullConsumer]] = []
         self.groups: Final[list[tuple[str, str, str]]] = []
         self.faults: Final = FaultRunner(self, plan)
         self.invariants: Final = Invariants(self, self.groups)
@@ -69,7 +69,8 @@ class Cluster(World):
             settings = {
                 "brokerRole": "SYNC_MASTER", "haEtcdEndpoints": f"{etcd.machine.address}:2379",
                 "haTruncateDiverged": "true", "haMaxTimeSlaveNotCatchup": 3000, "haSendHeartbeatInterval": 500,
-                "minInSyncReplicas": in_sync, "slaveTimeout": 1000, **settings,
+                "minInSyncReplicas": in_sync, "slaveTimeout": 1000,
+                "haBrokerIds": ";".join(str(number) for number in range(1, replicas + 1)), **settings,
             }  # fmt: skip
         started = []
         for number in range(1, replicas + 1):
@@ -92,6 +93,21 @@ class Cluster(World):
         self.clients.append(producer)
         await producer.start(group, instance_name=producer.process.name, **options)
         return producer
+
+    async def transactional_producer(self, group: str, **options: Any) -> TransactionalProducer:
+        """Start an AsyncTransactionProducer on a machine of its own."""
+        producer = TransactionalProducer(self, self._client_process(group))
+        self.clients.append(producer)
+        await producer.start(group, instance_name=producer.process.name, **options)
+        return producer
+
+    async def pull_consumer(self, group: str, topic: str, **options: Any) -> PullConsumer:
+        """Start an AsyncPullConsumer on a machine of its own."""
+        consumer = PullConsumer(self, self._client_process(group))
+        self.clients.append(consumer)
+        options.setdefault("from_where", "earliest")
+        await consumer.start(group, topic, instance_name=consumer.process.name, **options)
+        return consumer
 
     async def consumer(
         self, group: str, topic: str, handler: Callable[..., Any], *, tags: str = "*", **options: Any

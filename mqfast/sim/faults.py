@@ -31,10 +31,12 @@ KINDS: Final = {
     "clock": "the wall clock of a machine jumps",
     "etcd leader": "another member of etcd leads: leases begin anew",
     "etcd away": "no broker reaches etcd",
+    "etcd lost": "etcd loses all its data",
+    "etcd backup": "etcd is restored to a state of some seconds before",
     "names": "a name server is killed, and starts again",
 }
 """All kinds of faults."""
-DEFAULT_KINDS: Final = tuple(kind for kind in KINDS if kind != "power")
+DEFAULT_KINDS: Final = tuple(kind for kind in KINDS if kind not in ("power", "etcd lost", "etcd backup"))
 _JUMPS_S: Final = (-3600.0, -5.0, -0.5, 0.5, 5.0, 3600.0)
 
 
@@ -179,6 +181,12 @@ class FaultRunner:
             first.ahead_s += _JUMPS_S[fault.detail % len(_JUMPS_S)]
         elif kind == "etcd leader" and (etcd := etcd_of(world)) is not None:
             etcd.model.change_leader()
+        elif kind == "etcd lost" and (etcd := etcd_of(self._world)) is not None:
+            etcd.model.lose_data()
+        elif kind == "etcd backup" and (etcd := etcd_of(self._world)) is not None:
+            backup = etcd.model.copy()
+            await asyncio.sleep(fault.lasts_s)
+            etcd.model.restore(backup)
         elif kind == "names":
             names = [server for server in world.servers.values() if isinstance(server, NameServerServer)]
             name_server = names[fault.target % len(names)]

@@ -63,7 +63,8 @@ class History(logging.Handler):
     """All that happened.
 
     Attributes: ``attempts``: bodies that a producer tried to send, by topic; ``sent``: answered sends; ``deliveries``:
-    of handlers that returned success; ``begun``, ``ended``: of all handlers; ``hash``: of all events.
+    of handlers that returned success; ``begun``, ``ended``: of all handlers; ``expected``: (topic, body) that will be
+    visible later; ``withdrawn``: bodies that never are; ``due_s``: earliest delivery of a body; ``hash``: of all events.
     """
 
     def __init__(self) -> None:
@@ -71,6 +72,8 @@ class History(logging.Handler):
         self.loop: SimLoop | None = None
         self.attempts: Final[dict[str, set[bytes]]] = {}
         self.withdrawn: Final[set[bytes]] = set()
+        self.expected: Final[list[tuple[str, bytes]]] = []
+        self.due_s: Final[dict[bytes, float]] = {}
         self.sent: Final[list[Sent]] = []
         self.deliveries: Final[list[Delivery]] = []
         self.begun: Final[list[Delivery]] = []

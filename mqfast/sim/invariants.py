@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Invariants"]
 
 _PIECE: Final = 1 << 20
+_EARLY_S: Final = 1.1  # a timer counts whole seconds
 
 
 class Invariants:
@@ -113,7 +114,26 @@ class Invariants:
                     return f"{broker.name} does not run: {broker.last_error!r}"
                 if broker.store.engine.raw.end != end:
                     return f"{broker.name} has the log up to {broker.store.engine.raw.end}, {leader.name} up to {end}"
-        return self._undelivered()
+        return self._not_visible() or self._undelivered()
+
+    def _not_visible(self) -> str | None:
+        """Return a committed or delayed message that is in no queue yet."""
+        expected = dict.fromkeys(self._world.history.expected)
+        if not expected:
+            return None
+        there: set[tuple[str, bytes]] = set()
+        for name in self._names():
+            leader = self.leader(name)
+            if leader is None or leader.store is None:
+                continue
+            for topic in dict.fromkeys(topic for topic, _ in expected):
+                for queue_id in leader.store.queue_ids(topic):
+                    at, end = leader.store.min_offset(topic, queue_id), leader.store.max_offset(topic, queue_id)
+                    while at < end and (messages := list(leader.store.get(topic, queue_id, at, 256))):
+                        there.update((topic, bytes(message.body)) for message in messages)
+                        at = messages[-1].queue_offset + 1
+        missing = [row for row in expected if row not in there]
+        return f"{missing[0][1]!r} of topic {missing[0][0]} is not visible" if missing else None
 
     def _undelivered(self) -> str | None:
         history = self._world.history
@@ -139,7 +159,11 @@ class Invariants:
                 assert broker.store is not None
                 self._check_messages(broker, broker.store)
             self._check_offsets(leader)
+        jumped = any(machine.ahead_s for machine in self._world.network.machines.values())
         for delivery in self._world.history.begun:
+            due_s = self._world.history.due_s.get(delivery.body, 0.0)
+            if delivery.at_s < due_s - _EARLY_S and not jumped:
+                raise Broken("no delay is cut short", f"{delivery} was due at {due_s:.3f} s")
             if delivery.body not in self._world.history.attempts.get(delivery.topic, ()):
                 raise Broken("nothing invented", f"{delivery} was never sent")
 

@@ -105,10 +105,12 @@ cdef class Sim:
     cdef readonly str root
     cdef readonly OsApi os_api
     cdef void *_sim
+    cdef mq_os _real
 
     def __init__(self, root, *, bint real_clocks=False, int64_t start_ms=START_MS):
         self.root = os.fspath(root)
         self.os_api = OsApi()
+        self._real = self.os_api.table
         self._sim = sim_new(&self.os_api.table, os.fsencode(self.root), start_ms, real_clocks)
 
     def images(self, target, *, first, last, per_call, seed, kinds=(1 << 26) - 1):
@@ -199,8 +201,9 @@ cdef class Sim:
         return sim_open_fds(self._sim)
 
     def free(self):
-        """End the simulation. Every store object that used the table must be closed before."""
+        """End the simulation; the real calls are back in the table. Stores that used the table must be closed before."""
         if self._sim != NULL:
+            self.os_api.table = self._real
             sim_free(self._sim)
             self._sim = NULL
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
+
+from mqfast.errors import MqfastError
 
 if TYPE_CHECKING:
     from mqfast.sim import Cluster
@@ -44,3 +47,113 @@ async def _load(c: Cluster, messages: int) -> None:
         await c.sleep(c.rng.random())
     await c.heal()
     await c.settled()
+
+
+async def long_away(c: Cluster) -> None:
+    """Lose etcd's data while a broker is away: its store is behind, and nothing in etcd says so."""
+    await c.brokers("a", replicas=2)
+    producer = await c.producer("p")
+    first, second = c.servers["a-1"], c.servers["a-2"]
+    await _until_in_sync(c)
+    await producer.try_send("T", b"before")
+    behind, ahead = (first, second) if c.rng.random() < 0.5 else (second, first)
+    behind.kill()
+    await c.sleep(15)
+    for number in range(20):
+        await producer.try_send("T", b"%d" % number)
+    await ahead.stop()
+    c.servers["etcd"].model.lose_data()
+    await c.heal()
+    await c.settled()
+
+
+async def large_and_again(c: Cluster) -> None:
+    """Send a large message again and again, so that logs of two histories end with equal bytes."""
+    await c.brokers("a", replicas=2)
+    producer = await c.producer("p", compress_over_bytes=None, send_timeout_s=1.0)
+    large = b"M" * (200 << 10)
+    await _until_in_sync(c)
+    await producer.try_send("T", b"of both")
+    for round_number in range(6):
+        victim = c.servers[c.rng.choice(("a-1", "a-2"))]
+        other = c.servers["a-2" if victim.name == "a-1" else "a-1"]
+        other.kill()
+        await producer.try_send("T", b"%d without a slave" % round_number)
+        await producer.try_send("T", large)
+        victim.kill()
+        other.start()
+        await c.sleep(12)
+        await producer.try_send("T", b"%d of the other one" % round_number)
+        await producer.try_send("T", large)
+        victim.start()
+        await c.sleep(12)
+    await c.heal()
+    await c.settled()
+
+
+async def _until_in_sync(c: Cluster) -> None:
+    for _ in range(200):
+        if c.invariants.is_unwell() is None:
+            break
+        await c.sleep(0.1)
+    await c.sleep(3)
+
+
+async def power_cuts(c: Cluster) -> None:
+    """Send through one broker with SYNC_FLUSH whose machine loses its power."""
+    await c.brokers("a", flushDiskType="SYNC_FLUSH")
+    await _load(c, 60)
+
+
+async def failing_handler(c: Cluster) -> None:
+    """Consume with a handler that fails at first; each message is delivered until the handler succeeds."""
+    await c.brokers("a", messageDelayLevel=" ".join(["1s"] * 18))
+    producer = await c.producer("p")
+    failed: set[bytes] = set()
+
+    def handle(message: Any) -> None:
+        body = bytes(message.body)
+        if c.rng.random() < 0.3 and body not in failed:
+            failed.add(body)
+            raise ValueError("at first")
+
+    await c.consumer("g", "T", handle)
+    for number in range(40):
+        await producer.try_send("T", b"%d" % number)
+    await c.heal()
+    await c.settled()
+
+
+async def transactions(c: Cluster) -> None:
+    """Commit and roll back transactions, half of them by a check of the broker, and send delayed messages."""
+    await c.brokers("a", transactionCheckInterval=3000, transactionTimeOut=2000)
+    producer = await c.transactional_producer("t")
+    await c.consumer("g", "T", _nothing)
+    for number in range(30):
+        commits, answers = c.rng.random() < 0.6, c.rng.random() < 0.5
+        with contextlib.suppress(MqfastError):
+            await producer.send_in_transaction("T", b"t%d" % number, commits=commits, answers=answers)
+        await producer.try_send("T", b"d%d" % number, delay_s=c.rng.choice((1, 3, 8)))
+        await c.sleep(c.rng.random())
+    await c.heal()
+    await c.settled()
+
+
+async def pulled(c: Cluster) -> None:
+    """Poll messages with two consumers of a group."""
+    await c.brokers("a")
+    producer = await c.producer("p")
+    consumers = [await c.pull_consumer("g", "T") for _ in range(2)]
+    for number in range(40):
+        await producer.try_send("T", b"%d" % number)
+        for consumer in consumers:
+            await consumer.poll(0.2)
+    await c.heal()
+    wanted = {sent.body for sent in c.history.promised}
+    for _ in range(200):
+        for consumer in consumers:
+            await consumer.poll(0.5)
+        if wanted <= {delivery.body for delivery in c.history.deliveries}:
+            break
+    await c.settled()
+    assert wanted <= {delivery.body for delivery in c.history.deliveries}
