@@ -32,6 +32,7 @@ ELSEWHERE = {
     ("docs/grpc.md", "python"): "tests/interop/test_grpc_sdks.py",
     ("docs/ha.md", ""): "tests/ha/test_set_ups.py",
     ("docs/performance.md", "python"): "tests/test_docs.py",
+    ("docs/simulation.md", "python"): "tests/sim/test_page.py",
     ("docs/spark/cluster.md", "python"): "tests/spark/test_spark_docs.py",
     ("docs/spark/jobs.md", "python"): "tests/spark/test_spark_docs.py",
     ("docs/spark/read.md", "python"): "tests/spark/test_spark_docs.py",

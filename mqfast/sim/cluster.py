@@ -58,11 +58,13 @@ class Cluster(World):
             for number in range(names):
                 machine = self.machine(f"names-{number + 1}")
                 server = self.servers[machine.name] = NameServerServer(self, machine, self.disk(machine.name))
-                await server.start()
+                server.start()
+                await server.started()
         if replicas > 1 and etcd_of(self) is None:
             machine = self.machine("etcd")
             self.servers["etcd"] = EtcdServer(self, machine)
-            await self.servers["etcd"].start()
+            self.servers["etcd"].start()
+            await self.servers["etcd"].started()
         if replicas > 1:
             etcd = etcd_of(self)
             assert etcd is not None
@@ -81,9 +83,10 @@ class Cluster(World):
                 settings=own,
             )  # fmt: skip
             self.servers[machine.name] = broker
-            started.append(broker.start())
-        for task in started:
-            await task
+            started.append(broker)
+            broker.start()
+        for broker in started:
+            await broker.started()
         self.invariants.start(_SAMPLE_S)
         self.faults.start()
 

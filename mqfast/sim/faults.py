@@ -37,6 +37,7 @@ KINDS: Final = {
 }
 """All kinds of faults."""
 DEFAULT_KINDS: Final = tuple(kind for kind in KINDS if kind not in ("power", "etcd lost", "etcd backup"))
+_OF_LINKS: Final = frozenset(("cut", "cut one way", "slow", "reset"))
 _JUMPS_S: Final = (-3600.0, -5.0, -0.5, 0.5, 5.0, 3600.0)
 
 
@@ -54,16 +55,15 @@ class Fault(NamedTuple):
         return f"{self.at_s:.1f} s: {self.kind}, machine {self.target}/{self.other}, {self.lasts_s:.1f} s"
 
 
-def draw_plan(
-    seed: int, kinds: Iterable[str] = DEFAULT_KINDS, *, seconds: float = 40.0, mean_s: float = 5.0
-) -> list[Fault]:
-    """Return the faults of a seed. Args: kinds: of ``KINDS``; seconds: of the plan; mean_s: between two faults."""
+def draw_plan(seed: int, kinds: Iterable[str] = DEFAULT_KINDS, *, seconds: float = 40.0) -> list[Fault]:
+    """Return the faults of a seed. Args: kinds: of ``KINDS``; seconds: of the plan."""
     rng = random.Random(f"faults {seed}")
     names = list(kinds)
     unknown = [name for name in names if name not in KINDS]
     if unknown:
         raise ValueError(f"faults: expected kinds of {', '.join(KINDS)}, found {unknown[0]!r}")
     used = [name for name in names if rng.random() < 0.5] or names
+    mean_s = rng.choice((1.0, 2.0, 4.0, 8.0))  # between two faults
     plan: list[Fault] = []
     if not used or rng.random() < 0.05:
         return plan
@@ -119,7 +119,7 @@ class FaultRunner:
                 process.system.heal()
             if process is not None and process.crash_at is not None and server.disk is not None:
                 server.kill(power=self.is_power_cut(process))
-            elif self._has_failed(server):
+            elif self._has_failed(server) or not server.is_wanted:
                 server.kill()
             if server.process is None:
                 await self._start(server)
@@ -132,7 +132,8 @@ class FaultRunner:
     async def _start(self, server: Server) -> None:
         server.is_wanted = True
         if server.process is None:
-            await server.start()
+            server.start()
+        await server.started()
 
     # -- kinds ---------------------------------------------------------------------------------------------------------
 
@@ -151,6 +152,10 @@ class FaultRunner:
         second = machines[fault.other % len(machines)]
         if first is second:
             second = machines[(fault.other + 1) % len(machines)]
+        brokers = self._brokers()
+        if fault.detail % 2 and len(brokers) > 1 and fault.kind in _OF_LINKS:
+            first = broker.machine
+            second = brokers[(fault.target + 1 + fault.other % (len(brokers) - 1)) % len(brokers)].machine
         kind = fault.kind
         if kind in ("kill", "power"):
             await self._crash(broker, fault, power=kind == "power")

@@ -62,13 +62,16 @@ class Delivery(NamedTuple):
 class History(logging.Handler):
     """All that happened.
 
+    Args: base: the directory of all disks, whose name is another one in each run.
     Attributes: ``attempts``: bodies that a producer tried to send, by topic; ``sent``: answered sends; ``deliveries``:
     of handlers that returned success; ``begun``, ``ended``: of all handlers; ``expected``: (topic, body) that will be
-    visible later; ``withdrawn``: bodies that never are; ``due_s``: earliest delivery of a body; ``hash``: of all events.
+    visible later; ``withdrawn``: bodies that never are; ``due_s``: earliest delivery of a body; ``hash``: of
+    all events.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, base: str) -> None:
         super().__init__(logging.INFO)
+        self._base: Final = base
         self.loop: SimLoop | None = None
         self.attempts: Final[dict[str, set[bytes]]] = {}
         self.withdrawn: Final[set[bytes]] = set()
@@ -114,7 +117,7 @@ class History(logging.Handler):
         """Keep a line of the product's log with its machine; the hash leaves it out."""
         process = PROCESS.get()
         if process is not None:
-            text = record.getMessage()
+            text = record.getMessage().replace(self._base, "")
             self._keep(process.name, f"{self.now_s:10.3f} log {text}")
             if record.exc_info and record.exc_info[1] is not None:
                 self._keep(process.name, f"{self.now_s:10.3f} log {record.exc_info[1]!r}")

@@ -12,6 +12,7 @@ import logging
 import shutil
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -90,14 +91,37 @@ def run_seed(
     """
     faults = list(draw_plan(seed, kinds) if plan is None else plan)
     with _quiet():
-        outcome = _run(scenario, seed, faults, until, trace)
+        outcome = _beside_main(lambda: _run(scenario, seed, faults, until, trace))
         gc.collect()  # finalizers of this run belong into no later one
         return outcome
 
 
+def _beside_main(work: Callable[[], Outcome]) -> Outcome:
+    """Run work in a thread: in the main thread a store takes the call of a second simulated thread for that of a signal
+    handler.
+
+    Raises: as ``work``.
+    """
+    outcomes: list[Outcome] = []
+    errors: list[BaseException] = []
+
+    def main() -> None:
+        try:
+            outcomes.append(work())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=main, name="mqfast-sim", daemon=True)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return outcomes[0]
+
+
 def _run(scenario: Scenario, seed: int, faults: list[Fault], until: float | None, trace: bool) -> Outcome:
     base = Path(tempfile.mkdtemp(prefix="mqfast-sim-", dir=scratch_root()))
-    history = History()
+    history = History(str(base))
     events = history.trace() if trace else []
     with _logged(history):
         cluster = Cluster(seed, base, history, faults)

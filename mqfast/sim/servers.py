@@ -6,6 +6,7 @@ A server is the product's own code in a process. A crash ends the process betwee
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +18,7 @@ from mqfast.namesrv.namesrv_config import NamesrvConfig
 from mqfast.namesrv.server import NameServer
 from mqfast.sim.etcd import PORT, EtcdModel, EtcdProtocol, SimEtcd
 from mqfast.sim.process import Machine, Process
-from mqfast.sim.world import World
+from mqfast.sim.world import ProcessEnded, World
 
 if TYPE_CHECKING:
     from mqfast.sim.disk import Disk
@@ -49,6 +50,7 @@ class Server:
         self.is_wanted = False
         self.last_error: Exception | None = None
         self._stop: Callable[[], Awaitable[object]] | None = None
+        self._starting: asyncio.Task[None] | None = None
 
     @property
     def name(self) -> str:
@@ -64,15 +66,23 @@ class Server:
         """Start the server in a process, and set ``_stop``."""
         raise NotImplementedError
 
-    def start(self) -> asyncio.Task[None]:
-        """Start a process. Returns: its task, done once the server serves."""
+    def start(self) -> None:
+        """Start a process; ``started`` waits until the server serves."""
         assert self.machine.process is None
         self.is_wanted = self.machine.has_power = True
+        self._stop = self._starting = None
         process = self.machine.process = Process(self.machine)
         self.world.history.note(process, "start", str(self.machine.lives))
         if self.disk is not None:
             self.disk.begin(process)
-        return self.world.loop.create_task(self._begin(process), context=process.context)
+        self._starting = self.world.loop.create_task(self._begin(process), context=process.context)
+
+    async def started(self) -> None:
+        """Wait until the server serves, or its process has ended."""
+        process = self.machine.process
+        if process is not None and self._starting is not None:
+            with contextlib.suppress(ProcessEnded):
+                await self.world.finished(process, self._starting)
 
     async def _begin(self, process: Process) -> None:
         try:
@@ -116,7 +126,8 @@ class Server:
             self.kill()
             return
         task = self.world.loop.create_task(_awaited(stop), context=process.context)
-        await self.world.finished(process, task)
+        with contextlib.suppress(ProcessEnded):
+            await self.world.finished(process, task)
         if process.is_alive:
             self.world.end_process(process, power=False)
             if self.disk is not None:

@@ -1,7 +1,7 @@
 """Mutants of replication, fail-over, offsets and delivery: places of the product that the simulation must find broken.
 
-A mutant changes functions by the operators of tests/mutation. ``finder.py`` runs seeds until a promise breaks. The first
-four are faults that replication had.
+A mutant changes functions by the operators of tests/mutation. ``finder.py`` runs seeds until a promise breaks. The
+first two are faults that replication had.
 """
 
 from __future__ import annotations
@@ -54,40 +54,103 @@ _LAST_64_KIB: Final = (
     ),
     Mutant(
         "last-64-kib", f"mqfast/{_COMPARISON}", "LogComparison._start_of",
-        replace("record = self._raw.record_before(max(self.lowest, below - search.step))", "return max(self.limit - 65536, 1)"),
-        "", (),
+        replace(
+            "record = self._raw.record_before(max(self.lowest, below - search.step))",
+            "return max(self.limit - 65536, 1)",
+        ), "", (),
     ),
 )  # fmt: skip
 
+_NEW_ETCD: Final = (
+    Mutant("new-etcd", f"mqfast/{_FAILOVER}", "FailoverBroker._doubt", result("None", 3), "", ()),
+    Mutant(
+        "new-etcd", f"mqfast/{_FAILOVER}", "FailoverBroker._first_or_next",
+        replace("State(1, own", "State(self._next_epoch(view), own"), "", (),
+    ),
+)  # fmt: skip
+
+# fmt: off
 MUTANTS: Final = (
     SimMutant("last-64-kib-only", "large_and_again", _LAST_64_KIB, ()),
-    _of("etcd-without-its-record-believed", "long_away", _FAILOVER, "FailoverBroker._doubt", result("None", 3), ()),
+    SimMutant("etcd-without-its-record-believed", "long_away", _NEW_ETCD, ()),
     _of("slave-not-waited-for", "fail_over", _WAITER, "ReplicaWaiter.when", condition("True"), _CUTS),
     _of("lease-not-checked", "fail_over", _LEASE, "LeaseGuard.is_valid", result("self._is_active"), _CUTS),
-    _of("lease-extended-for-ever", "fail_over", _LEASE, "LeaseGuard.extend", replace("max(self._deadline_s, deadline_s)", "deadline_s + 60"), _CUTS),
-    _of("permission-never-ends", "fail_over", _FAILOVER, "FailoverBroker._has_last_permission_expired", result("True", 2), _CUTS),
+    _of(
+        "lease-extended-for-ever", "fail_over", _LEASE, "LeaseGuard.extend",
+        replace("max(self._deadline_s, deadline_s)", "deadline_s + 60"), _CUTS,
+    ),
+    _of(
+        "permission-never-ends", "fail_over", _FAILOVER, "FailoverBroker._has_last_permission_expired",
+        result("True", 2), _CUTS,
+    ),
     _of("any-broker-may-lead", "fail_over", _STATE, "State.may_lead", result("True"), _CUTS),
-    _of("leader-without-the-set-epoch", "fail_over", _STATE, "State.may_lead", result("broker_id in self.in_sync"), _CUTS),
-    _of("nobody-required", "fail_over", _IN_SYNC, "InSyncReplicas._require", replace("self._acks.require(required)", "self._acks.require(())"), _CUTS),
-    _of("doubtful-set-not-required", "fail_over", _IN_SYNC, "InSyncReplicas._require", replace("self._members | self._doubtful | self._joining.keys()", "self._members"), _CUTS),
-    _of("joins-before-level", "fail_over", _IN_SYNC, "InSyncReplicas.evaluate", replace("positions[broker_id] >= mark", "True"), _CUTS),
-    _of("late-slave-stays", "fail_over", _IN_SYNC, "InSyncReplicas.evaluate", replace("> self.absent_s", "> 1e9"), ("isolate", "kill")),
+    _of(
+        "leader-without-the-set-epoch", "fail_over", _STATE, "State.may_lead",
+        result("broker_id in self.in_sync"), _CUTS,
+    ),
+    _of(
+        "nobody-required", "fail_over", _IN_SYNC, "InSyncReplicas._require",
+        replace("self._acks.require(required)", "self._acks.require(())"), _CUTS,
+    ),
+    _of(
+        "doubtful-set-not-required", "fail_over", _IN_SYNC, "InSyncReplicas._require",
+        replace("self._members | self._doubtful | self._joining.keys()", "self._members"), _CUTS,
+    ),
+    _of(
+        "joins-before-level", "fail_over", _IN_SYNC, "InSyncReplicas.evaluate",
+        replace("positions[broker_id] >= mark", "True"), _CUTS,
+    ),
+    _of(
+        "late-slave-stays", "fail_over", _IN_SYNC, "InSyncReplicas.evaluate",
+        replace("> self.absent_s", "> 1e9"), ("isolate", "kill"),
+    ),
     _of("least-acked-is-most", "fail_over", _IN_SYNC, "SyncAcks._update", replace("min", "max"), _CUTS),
-    _of("epoch-of-a-slave-ignored", "fail_over", _IN_SYNC, "SyncAcks._positions", replace("identity[1] == self.epoch", "True"), _CUTS),
-    _of("first-report-acknowledges", "fail_over", _MASTER, "_Follower.data_received", replace("offset = 0", "pass"), _CUTS),
-    _of("campaign-without-compares", "fail_over", _FAILOVER, "FailoverBroker._campaign", replace("self.etcd.write, compares, puts", "self.etcd.write, [], puts"), _CUTS),
-    _of("state-without-compares", "fail_over", _FAILOVER, "FailoverBroker._write_state", replace("self.etcd.write, compares", "self.etcd.write, []"), _CUTS),
+    _of(
+        "epoch-of-a-slave-ignored", "fail_over", _IN_SYNC, "SyncAcks._positions",
+        replace("identity[1] == self.epoch", "True"), _CUTS,
+    ),
+    _of(
+        "first-report-acknowledges", "fail_over", _MASTER, "_Follower.data_received",
+        replace("offset = 0", "pass"), _CUTS,
+    ),
+    _of(
+        "campaign-without-compares", "fail_over", _FAILOVER, "FailoverBroker._campaign",
+        replace("self.etcd.write, compares, puts", "self.etcd.write, [], puts"), _CUTS,
+    ),
+    _of(
+        "state-without-compares", "fail_over", _FAILOVER, "FailoverBroker._write_state",
+        replace("self.etcd.write, compares", "self.etcd.write, []"), _CUTS,
+    ),
     _of("old-master-goes-on", "fail_over", _FAILOVER, "FailoverBroker._follow", drop("self._reopen"), _CUTS),
     _of("epoch-not-begun", "fail_over", _FAILOVER, "FailoverBroker._promote", drop("begin_epoch"), _CUTS),
-    _of("no-refusal-during-promotion", "fail_over", _FAILOVER, "FailoverBroker._promote", drop("raw.refuse_puts"), _CUTS),
+    _of(
+        "no-refusal-during-promotion", "fail_over", _FAILOVER, "FailoverBroker._promote",
+        drop("raw.refuse_puts"), _CUTS,
+    ),
     _of("diverged-log-followed", "fail_over", _COMPARISON, "LogComparison.compare", condition("False", 3), _CUTS),
     _of("limit-ignored", "fail_over", _COMPARISON, "LogComparison.is_at_limit", result("False"), _CUTS),
-    _of("terms-of-the-master-not-kept", "fail_over", _SLAVE, "HaSlave._take_terms", drop("self._epochs.follow"), _CUTS),
+    _of(
+        "terms-of-the-master-not-kept", "fail_over", _SLAVE, "HaSlave._take_terms",
+        drop("self._epochs.follow"), _CUTS,
+    ),
     _of("epochs-not-cut", "fail_over", _SLAVE, "HaSlave._decide", drop("self._epochs.cut"), _CUTS),
     _of("log-not-cut", "fail_over", _SLAVE, "HaSlave._decide", drop("self._raw.truncate_to"), _CUTS),
-    _of("part-of-a-record-kept", "fail_over", _SLAVE, "HaSlave._follow", drop("self._raw.forget_part"), ("reset", "cut")),
-    _of("master-of-an-older-epoch-followed", "fail_over", _SLAVE, "HaSlave._on_history", condition("False", 2), _CUTS),
-    _of("takes-a-batch-too-much", "one_broker", _PROCESS_QUEUE, "ProcessQueue.committable", result("self.next_offset"), ("kill", "reset", "cut")),
-    _of("failed-handler-is-success", "failing_handler", _DISPATCHER, "Dispatcher.process_result", instead("call_in_loop", "self._ack(job.assigned, job.pq, judged.later)"), ()),
+    _of(
+        "part-of-a-record-kept", "fail_over", _SLAVE, "HaSlave._follow",
+        drop("self._raw.forget_part"), ("reset", "cut"),
+    ),
+    _of(
+        "master-of-an-older-epoch-followed", "fail_over", _SLAVE, "HaSlave._on_history",
+        condition("False", 2), _CUTS,
+    ),
+    _of(
+        "takes-a-batch-too-much", "one_broker", _PROCESS_QUEUE, "ProcessQueue.committable",
+        result("self.next_offset"), ("kill", "reset", "cut"),
+    ),
+    _of(
+        "failed-handler-is-success", "failing_handler", _DISPATCHER, "Dispatcher.process_result",
+        instead("call_in_loop", "self._ack(job.assigned, job.pq, judged.later)"), (),
+    ),
     _of("disk-not-waited-for", "power_cuts", _WRITER, "CommitWait.begin", condition("False", 3), ("power",)),
-)  # fmt: skip
+)
+# fmt: on

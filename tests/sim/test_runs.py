@@ -1,0 +1,131 @@
+"""Failures: found by a seed, repeated by the seed, with few faults; and mutants of the product."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.append(str(Path(__file__).resolve().parent))
+
+import scenarios
+from finder import MUTANTS, ROOT, broken
+
+from mqfast.sim import Cluster, Fault, SimulationFailed, explore, run_seed
+
+_WHOLE = bool(os.environ.get("MQFAST_WHOLE"))
+
+
+async def _charge_twice(c: Cluster) -> None:
+    """Break the invariant of a user: a handler that counts deliveries."""
+    counts: dict[bytes, int] = {}
+
+    def count(message: Any) -> None:
+        body = bytes(message.body)
+        counts[body] = counts.get(body, 0) + 1
+
+    await c.brokers("a")
+    producer = await c.producer("p")
+    await c.consumer("g", "T", count)
+    c.invariant("once", lambda: all(number == 1 for number in counts.values()))
+    for number in range(30):
+        await producer.try_send("T", b"%d" % number)
+        await c.sleep(c.rng.random())
+    await c.heal()
+    await c.settled()
+
+
+def test_a_handler_that_is_not_idempotent_is_found_repeated_and_shrunk() -> None:
+    with pytest.raises(SimulationFailed) as caught:
+        explore(_charge_twice, range(200))
+    failure = caught.value.failure
+    assert failure.invariant == "once"
+    whole = run_seed(_charge_twice, failure.seed)
+    assert whole.failure is not None
+    assert len(failure.plan) <= len(whole.failure.plan)
+    again = Cluster.replay(_charge_twice, failure.seed, plan=failure.plan)
+    assert again == failure
+
+
+def test_a_promise_that_takes_for_ever_is_a_failure() -> None:
+    async def stays_down(c: Cluster) -> None:
+        await c.brokers("a")
+        c.servers["a"].kill()
+        await c.settled(within_s=20)
+
+    failure = run_seed(stays_down, 1, plan=()).failure
+    assert failure is not None
+    assert failure.invariant == "well in time"
+
+
+def test_a_scenario_that_waits_for_nothing_ends() -> None:
+    async def waits(c: Cluster) -> None:
+        await c.loop.create_future()
+
+    failure = run_seed(waits, 1).failure
+    assert failure is not None
+    assert failure.invariant == "the scenario ends"
+
+
+def test_a_crash_between_two_system_calls_keeps_what_was_acknowledged() -> None:
+    """Crash in front of the n-th call after each send, for many n."""
+
+    async def crashes(c: Cluster) -> None:
+        await c.brokers("a", flushDiskType="SYNC_FLUSH")
+        producer = await c.producer("p")
+        for number in range(8):
+            await producer.try_send("T", b"%d" % number)
+        await c.heal()
+        await c.settled()
+
+    for seed in range(40 if _WHOLE else 6):
+        plan = [Fault(0.3 + 0.7 * number, "power", 0, 0, 0.2, 4 * (7 * seed + number) + 1) for number in range(6)]
+        assert run_seed(crashes, seed, plan=plan).failure is None
+
+
+@pytest.mark.parametrize("name", ["one_broker", "pulled", "transactions", "fail_over", "failing_handler"])
+def test_promises_hold_with_faults(name: str) -> None:
+    for seed in range(1000, 1300 if _WHOLE else 1003):
+        outcome = run_seed(getattr(scenarios, name), seed)
+        assert outcome.failure is None, str(outcome.failure)
+
+
+@pytest.mark.parametrize("kind", ["etcd lost", "etcd backup"])
+def test_promises_hold_when_etcd_loses_data(kind: str) -> None:
+    for seed in range(100 if _WHOLE else 2):
+        outcome = run_seed(scenarios.fail_over, seed, kinds=(kind, "kill", "isolate"))
+        assert outcome.failure is None, str(outcome.failure)
+
+
+def test_promises_hold_in_power_cuts() -> None:
+    for seed in range(300 if _WHOLE else 5):
+        outcome = run_seed(scenarios.power_cuts, seed, kinds=("power", "kill"))
+        assert outcome.failure is None, str(outcome.failure)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
+def test_each_mutant_applies(mutant: Any) -> None:
+    texts: dict[str, str] = {}
+    for part in mutant.parts:
+        before = texts.get(part.file) or (ROOT / part.file).read_text(encoding="utf-8")
+        texts[part.file] = broken(part, before)
+        assert texts[part.file] != before
+        compile(texts[part.file], part.file, "exec")
+
+
+@pytest.mark.parametrize("name", ["etcd-without-its-record-believed", "failed-handler-is-success"])
+def test_a_mutant_is_found(name: str) -> None:
+    finder = Path(__file__).with_name("finder.py")
+    command = [sys.executable, str(finder), name, "--seeds", "10"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "1 of 1 mutants are found" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["long_away", "large_and_again"])
+def test_what_replication_once_lost_is_kept(name: str) -> None:
+    outcome = run_seed(getattr(scenarios, name), 0, plan=())
+    assert outcome.failure is None, str(outcome.failure)
