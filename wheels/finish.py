@@ -1,7 +1,8 @@
 """Last step of a wheel: adds the bill of materials (PEP 770), and packs the wheel again, small and reproducible.
 
 Run by wheels/build.sh as ``python wheels/finish.py WHEEL_OR_FOLDER...``. The same input gives the same bytes: entries
-are sorted and have one time (``SOURCE_DATE_EPOCH``). Packs with zopfli where the package zopfli is installed, else with zlib.
+are sorted and have one time (``SOURCE_DATE_EPOCH``). Packs with zopfli where the package zopfli is installed, else with
+zlib.
 Must never change a module: only the folder ``.dist-info`` gets a file and a new RECORD.
 """
 
