@@ -135,6 +135,15 @@ static void make_ready(mq_conn *c) {
     if (was_empty) signal_fd(g->signal);
 }
 
+static int is_listed(mq_conn *c) {
+    mq_group *g = c->owner->group;
+    int listed;
+    pthread_mutex_lock(&g->lock);
+    listed = c->is_ready;
+    pthread_mutex_unlock(&g->lock);
+    return listed;
+}
+
 mq_conn *mq_take_ready(mq_group *g) {
     mq_conn *c;
     pthread_mutex_lock(&g->lock);
@@ -283,7 +292,8 @@ size_t mq_conn_take(mq_conn *c, uint8_t **data, int *got) {
         *got |= MQ_GOT_DRAINED;
         c->flags &= ~(unsigned)DRAINED;
     }
-    if (c->flags & ENDED) *got |= MQ_GOT_END;
+    /* the end is told once, by the last entry of the list */
+    if (c->flags & ENDED && !is_listed(c)) *got |= MQ_GOT_END;
     if (c->flags & STALLED) kick(c);
     pthread_mutex_unlock(&c->lock);
     return bytes;
@@ -408,12 +418,12 @@ static void end_conn(reactor *r, mq_conn *c) {
     c->out = NULL;
     c->out_at = c->out_end = c->out_room = 0;
     __atomic_store_n(&c->unsent, 0, __ATOMIC_RELAXED);
+    make_ready(c); /* under the lock: who sees ENDED sees the entry, too */
     pthread_mutex_unlock(&c->lock);
     __atomic_sub_fetch(&r->group->buffered, (int64_t)c->room, __ATOMIC_RELAXED);
     free(c->in);
     c->in = NULL;
     c->have = c->room = 0;
-    make_ready(c);
     mq_conn_release(c);
 }
 
@@ -512,7 +522,7 @@ static size_t consume(reactor *r, mq_conn *c, const uint8_t *data, size_t bytes,
     while (used < bytes) {
         const uint8_t *at = data + used;
         size_t left = bytes - used, size;
-        int outcome = MQ_HAND_OVER;
+        int outcome = MQ_HAND_OVER_IN_ORDER; /* without a service: a later one must not overtake the loop */
         uint32_t total, header;
         if (c->pass) {
             size = c->pass < left ? (size_t)c->pass : left;

@@ -32,12 +32,26 @@ from make import Machine, free_port, listens, wait_for  # noqa: E402
 SENDS = [(1, 1, 2.0, 1 / 3), (16, 1, 2.0, 1 / 4), (64, 1, 2.5, 1 / 5), (4, 64, 4.0, 1 / 8)]
 
 
+def serves(port: int) -> bool:
+    """Whether a broker answers the question for its state."""
+    from mqfast.remoting.client import RemotingClient
+
+    async def ask() -> int:
+        client = RemotingClient()
+        try:
+            return (await client.call(f"127.0.0.1:{port}", 28)).code
+        finally:
+            await client.close()
+
+    return asyncio.run(ask()) == 0
+
+
 class OurBroker:
-    """``mqfast broker`` as a process."""
+    """``mqfast broker`` as a process. Args: reactors: serverSelectorThreads; 0 is the way of Python."""
 
-    name = "mqfast"
-
-    def __init__(self, work: Path, settings: dict[str, Any]) -> None:
+    def __init__(self, work: Path, settings: dict[str, Any], reactors: int = 0) -> None:
+        self.name = f"mqfast, reactors: {reactors}" if reactors else "mqfast"
+        settings = {"serverSelectorThreads": reactors, **settings}
         self.port = free_port()
         lines = {"listenPort": self.port, "brokerName": "brk", "storePathRootDir": work / "store", **settings}
         conf = work / "broker.conf"
@@ -51,6 +65,7 @@ class OurBroker:
             if self.process.poll() is not None or time.perf_counter() - began > 60:
                 raise SystemExit((work / "broker.log").read_text())
             time.sleep(0.005)
+        wait_for(lambda: serves(self.port), self.name)  # a broker listens before it serves
         self.ready_ms = (time.perf_counter() - began) * 1000
         if self.process.poll() is not None:
             raise SystemExit(f"port {self.port} is somebody else's:\n{(work / 'broker.log').read_text()}")
@@ -83,10 +98,29 @@ class JavaBroker:
         self.machine.end_all()
 
 
-def compiled(source: str, directory: Path) -> Path:
+class Floor:
+    """``floor.c``: what a send costs at least, without a store. Takes sends only."""
+
+    def __init__(self, program: Path, threads: int) -> None:
+        self.name = f"floor, threads: {threads}"
+        self.port = free_port()
+        self.ready_ms = 0.0
+        self.process = subprocess.Popen([str(program), str(self.port), str(threads)])
+        self.pid = self.process.pid
+
+    def end(self) -> None:
+        """Stop it."""
+        self.process.terminate()
+        self.process.wait(60)
+
+
+def compiled(source: str, directory: Path, *more: Path) -> Path:
     """A C program of this folder."""
     out = directory / source
-    subprocess.run(["cc", "-O2", "-std=gnu11", str(HERE / f"{source}.c"), "-o", str(out)], check=True)
+    files = [HERE / f"{source}.c", *more]
+    subprocess.run(
+        ["cc", "-O2", "-std=gnu11", f"-I{ROOT / 'csrc'}", *map(str, files), "-pthread", "-o", str(out)], check=True
+    )
     return out
 
 
@@ -133,13 +167,13 @@ def sends(brokers: list[Any], sender: Path, rounds: int, seconds: float) -> list
         found = in_turns(
             brokers, rounds, lambda one, c=connections, w=window: drive(sender, one, "bench", 8, c, w, 1024, seconds)
         )
-        ours, java = found["mqfast"], found.get(JavaBroker.name)
+        ours, java = found[brokers[0].name], found.get(JavaBroker.name)
         what = f"{connections} connections" + (f", {window} under way in each" if window > 1 else "")
         rows.append(
             line(
                 what,
                 *(f"{one['rate'] / 1000:.1f} k/s, {one['cpu_us']:.0f} us, p99 {one['p99_us'] / 1000:.2f} ms"
-                  for one in filter(None, (ours, java))),
+                  for one in found.values()),
                 f"{ours['rate'] / java['rate']:.2f}x of {rate_goal}x" if java else "-",
                 f"1/{java['cpu_us'] / ours['cpu_us']:.1f} of 1/{1 / cpu_goal:.0f}" if java else "-",
             )
@@ -151,10 +185,10 @@ def sends(brokers: list[Any], sender: Path, rounds: int, seconds: float) -> list
 def pulls(brokers: list[Any], puller: Path, rounds: int, seconds: float) -> str:
     """The row of one consumer that pulls what the sends left."""
     found = in_turns(brokers, rounds, lambda one: drive(puller, one, "bench", 8, 32, seconds))
-    ours, java = found["mqfast"], found.get(JavaBroker.name)
+    ours, java = found[brokers[0].name], found.get(JavaBroker.name)
     row = line(
         "pull, one consumer, 32 a pull",
-        *(f"{one['rate'] / 1000:.0f} k/s, {one['cpu_us']:.2f} us" for one in filter(None, (ours, java))),
+        *(f"{one['rate'] / 1000:.0f} k/s, {one['cpu_us']:.2f} us" for one in found.values()),
         f"{ours['rate'] / java['rate']:.2f}x of 3x" if java else "-",
         f"1/{java['cpu_us'] / ours['cpu_us']:.1f}" if java else "-",
     )
@@ -216,22 +250,36 @@ def measured(
 ) -> list[str]:
     """All rows of one pair of brokers."""
     brokers: list[Any] = []
+    floors: list[Any] = []
+
+    def folder(name: str) -> Path:
+        made = work / name
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir()
+        return made
+
     try:
-        for kind in (OurBroker, JavaBroker) if JavaOracle.available()[0] and not arguments.alone else (OurBroker,):
-            folder = work / kind.__name__
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
-            brokers.append(kind(folder, settings))
-        for one in brokers:
-            print(f"{one.name}: ready after {one.ready_ms:.0f} ms, {idle_mib(one):.0f} MiB", flush=True)
+        # The first one is measured against the goals.
+        for reactors in arguments.reactors:
+            brokers.append(OurBroker(folder(f"ours{reactors}"), settings, reactors))
+        if JavaOracle.available()[0] and not arguments.alone:
+            brokers.append(JavaBroker(folder("java"), settings))
+        if settings["flushDiskType"] == "ASYNC_FLUSH":
+            program = compiled("floor", work, *sorted((ROOT / "csrc").glob("crc32*.c")))
+            floors.extend(Floor(program, threads) for threads in (1, 2))
+        for one in [*brokers, *floors]:
             wait_for(lambda one=one: listens(f"127.0.0.1:{one.port}"), one.name)
+            print(f"{one.name}: ready after {one.ready_ms:.0f} ms, {idle_mib(one):.0f} MiB", flush=True)
+        names = [one.name for one in [*brokers, *floors]]
+        print("\n" + line("1 KiB bodies", *names, "rate, goal", "CPU of a message, goal"))
+        print(line(*["---"] * (len(names) + 3)), flush=True)
         return [
-            *sends(brokers, sender, arguments.rounds, arguments.seconds),
+            *sends([*brokers, *floors], sender, arguments.rounds, arguments.seconds),
             pulls(brokers, puller, arguments.rounds, arguments.seconds),
             pushes(brokers, arguments.rounds),
         ]
     finally:
-        for one in brokers:
+        for one in [*brokers, *floors]:
             one.end()
 
 
@@ -241,14 +289,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--alone", action="store_true", help="our broker only")
+    parser.add_argument(
+        "--reactors", type=int, nargs="+", default=[0, 1, 2], help="serverSelectorThreads of each of our brokers"
+    )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         sender, puller = compiled("sender", work), compiled("puller", work)
         for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
             print(f"\n{flush}\n")
-            print(line("1 KiB bodies", "mqfast", JavaBroker.name, "rate, goal", "CPU of a message, goal"))
-            print(line(*["---"] * 5), flush=True)
             measured({"flushDiskType": flush}, arguments, work, sender, puller)
 
 

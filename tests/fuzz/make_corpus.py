@@ -10,6 +10,15 @@ from .fuzz import CORPUS
 from .targets import PREFACE
 
 
+def _headers_of_sends(frames: list[bytes]) -> list[bytes]:
+    """Codec and header of each single send."""
+    headers = []
+    for frame in frames:
+        if FrameDecoder().feed(frame)[0].code in (10, 310):
+            headers.append(frame[4:5] + frame[8 : 8 + int.from_bytes(frame[5:8], "big")])
+    return headers
+
+
 def main() -> None:
     """Write ``corpus/<target>/seed-*``."""
     inputs: dict[str, list[bytes]] = {"conf": [b"mapedFileSizeCommitLog=4096\nflushDiskType = SYNC_FLUSH\n# x\n"]}
@@ -40,6 +49,7 @@ def main() -> None:
     for name in ("5.3.3-json", "5.3.3-rocketmq", "ali-ons"):
         sends = [row.frame for row in captures(name) if row.direction == "client->server" and len(row.frame) < 1500]
         inputs.setdefault("frames", []).append(sends[0] + sends[len(sends) // 2])
+        inputs.setdefault("fast_sends", []).extend(_headers_of_sends(sends)[:1])
     for name in ("broker-4.9.7-registration", "broker-5.3.3-registration"):
         for row in captures(name):
             (command,) = FrameDecoder().feed(row.frame)

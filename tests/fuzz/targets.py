@@ -206,6 +206,23 @@ def _protobuf(data: bytes, root: str) -> None:
     assert grpc_messages.decode(kind, grpc_messages.encode(message)) == message
 
 
+def _fast_sends(data: bytes, root: str) -> str:
+    """A header as reactors read it: the same as the codec reads, or left to Python. The first byte is the codec."""
+    from mqfast.broker.fast.send_request import parsed
+
+    codec, header = data[0] & 1 if data else 0, data[1:]
+    fields = parsed(header, codec)
+    if fields is None:
+        return "left to Python"
+    frame = (4 + len(header)).to_bytes(4, "big") + bytes([codec]) + len(header).to_bytes(3, "big") + header
+    (command,) = FrameDecoder().feed(frame)
+    seen = send_header(command)
+    same = command.opaque, seen.queue_id, seen.sys_flag, seen.born_timestamp, seen.flag, seen.properties
+    if (fields[0], *fields[2:7]) != same or fields[1].decode("utf-8", "replace") != seen.topic:
+        raise InternalError(f"reactors read {fields!r}, the codec {same!r}")
+    return ""
+
+
 def _registration(data: bytes, root: str) -> None:
     # The first byte says whether it is packed, and how old its sender is.
     steps = registration_steps(
@@ -254,6 +271,7 @@ TARGETS: Final[dict[str, Callable[[bytes, str], str | None]]] = {
     "http2": _http2,
     "protobuf": _protobuf,
     "registration": _registration,
+    "fast_sends": _fast_sends,
     "requests": _requests,
     "recovery": _recovery,
 }

@@ -4,15 +4,17 @@ Nothing is refused: a header with a field that is missing, repeated or of anothe
 Source: SendMessageRequestHeader, SendMessageRequestHeaderV2, SendMessageResponseHeader.
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcmp, memcpy
-from mqfast.remoting.codec cimport Span, number_in
-from mqfast.remoting.raw_header cimport RawHeader, take_field
+from mqfast.remoting.codec cimport Span, number_in, unescape
+from mqfast.remoting.raw_header cimport RawHeader, read_header, take_field
 
 from mqfast.remoting.command import VERSION
 
 cdef enum:
     SEND = 10
+    SEND_V2 = 310
     NAMES = 14
     REQUIRED = 0xFF             # the first eight fields
 
@@ -94,6 +96,26 @@ cdef bint read_send(RawHeader *header, SendFields *fields) noexcept nogil:
         if not fits:
             return False
     return seen & REQUIRED == REQUIRED and header.fields.expected == NULL
+
+
+def parsed(bytes header, int codec):
+    """Return (opaque, topic, queue id, sysFlag, born timestamp, flag, properties, reconsume times) of a plain send's
+    header, as reactors read the header; None: left to Python. For tests.
+    """
+    cdef RawHeader raw
+    cdef SendFields fields
+    cdef bytes properties
+    if (not read_header(<const uint8_t *> header, len(header), codec, &raw) or raw.flag != 0
+            or raw.code not in (SEND, SEND_V2) or not read_send(&raw, &fields)):
+        return None
+    properties = PyBytes_FromStringAndSize(NULL, fields.properties.size)
+    if fields.properties.escaped:
+        properties = properties[:unescape(fields.properties.at, fields.properties.size,
+                                          <uint8_t *> PyBytes_AS_STRING(properties))]
+    elif fields.properties.size:
+        memcpy(PyBytes_AS_STRING(properties), fields.properties.at, fields.properties.size)
+    return (raw.opaque, fields.topic.at[:fields.topic.size], fields.queue_id, fields.sys_flag, fields.born_timestamp,
+            fields.flag, properties, fields.reconsume_times)
 
 
 cdef bint is_plain_text(const uint8_t *at, Py_ssize_t n) noexcept nogil:

@@ -1,0 +1,3 @@
+"""Types of send_request.pyx."""
+
+def parsed(header: bytes, codec: int) -> tuple[int, bytes, int, int, int, int, bytes, int] | None: ...
