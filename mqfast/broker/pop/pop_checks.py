@@ -15,6 +15,7 @@ from mqfast.broker.filter.sql92_parser import SqlError, compile_sql
 from mqfast.broker.metadata.topic_manager import READ
 from mqfast.broker.pop.pop_result import ANY_QUEUE, PopRequest
 from mqfast.broker.pop.receipt_handle import NORMAL, ORDER_QUEUE, ReceiptHandle, pop_retry_topic
+from mqfast.broker.pop.retry_message import origin_topic
 from mqfast.errors import CallRefused, UsageError
 from mqfast.remoting.codes import ResponseCode
 
@@ -119,11 +120,11 @@ class PopChecks:
         """
         context = self._context
         self.master()
-        if context.topics.get(name) is None and context.topics.get(pop_retry_topic(name, group, handle.kind)) is None:
-            raise _no_topic(name)
         real = pop_retry_topic(name, group, handle.kind)
         config = context.topics.get(real)
-        if config is None and (handle.kind == NORMAL or context.store.max_offset(real, 0) == 0):
+        # After a kill a retry topic may be in the log and not yet in the table.
+        is_retry = handle.kind != NORMAL and context.topics.get(origin_topic(real, group)) is not None
+        if config is None and not (is_retry and context.store.max_offset(real, 0) > 0):
             raise _no_topic(real)
         queues = 1 if config is None else config.read_queue_nums
         if not 0 <= handle.queue_id < queues:

@@ -251,6 +251,7 @@ class PopReader:
         return not factor.isascii() or not factor.isdigit() or random.randrange(100) < int(factor)
 
     async def _read_retry(self, turn: PopTurn, kind: int, name: str, draw: int) -> None:
+        self._context.topics.ensure(name, 1)  # a kill came before the table was written
         count = len(self._queue_ids(name))
         for number in range(count):
             await self._read_queue(turn, name, kind, (draw + number) % count)

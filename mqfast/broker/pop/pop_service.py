@@ -63,6 +63,7 @@ class PopService:
         self.reader: Final = PopReader(context, limits, self.offsets, self.orders, self.in_flight, self.revive)
         self.waiters: Final = PopLongPolling(long_polling, self.reader.queues_to_watch)
         self._batches = itertools.count()
+        self._new_groups: set[str] = set()
         self._began_ms: Final = context.now_ms()
         context.topics.on_delete.append(self._topic_deleted)
 
@@ -111,7 +112,7 @@ class PopService:
         Raises: CallRefused with RocketMQ's code and text: no permission (16), unknown topic (17), unknown group (26),
         a filter that cannot be parsed (23), numbers out of range (29), a disabled timer or a slave (1).
         """
-        self._checks.request(request)
+        await self._settle_group(request)
         wanted, waiter = await self._checks.filter(request), None
         while True:
             topic = self._checks.request(request)
@@ -148,6 +149,17 @@ class PopService:
                 return turn.result
             if request.check_rights is not None:  # rights may have been revoked meanwhile
                 request.check_rights()
+
+    async def _settle_group(self, request: PopRequest) -> None:
+        """Wait until a new group is on the disk: messages in flight of an unknown group are not redelivered."""
+        changes = self._context.changes
+        before = changes.count
+        self._checks.request(request)
+        if changes.count != before:
+            self._new_groups.add(request.group)
+        if request.group in self._new_groups:
+            await changes.settled()
+            self._new_groups.discard(request.group)
 
     def _waiter(self, request: PopRequest) -> Waiter:
         return Waiter(

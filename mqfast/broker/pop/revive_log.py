@@ -173,8 +173,9 @@ class ReviveLog:
 
     def _redeliver(self, batch: Batch) -> bool:
         """Store the pending messages of a batch again. Returns: False if a message must be tried again."""
-        context = self._context
-        if context.topics.get(batch.topic) is None or batch.group not in context.groups.table:
+        context, origin = self._context, origin_topic(batch.topic, batch.group)
+        # After a kill a retry topic may be in the log and not yet in the table.
+        if context.topics.get(origin) is None or batch.group not in context.groups.table:
             self._in_flight.forget(batch)
             return True
         for offset in sorted(batch.pending):
@@ -193,7 +194,7 @@ class ReviveLog:
                 return False
             self.redelivered += 1
             self._in_flight.settle(batch, offset)
-        self._on_room(origin_topic(batch.topic, batch.group), batch.group)
+        self._on_room(origin, batch.group)
         return True
 
     # --- the topic ---

@@ -69,6 +69,29 @@ def test_what_was_not_acked_comes_again_after_a_restart(tmp_path: Path) -> None:
     run(flow())
 
 
+def test_a_retry_topic_that_a_kill_left_out_of_the_table(tmp_path: Path) -> None:
+    """The topic is in the log, and its table was not written yet: acks and redelivery go on."""
+
+    async def flow() -> None:
+        clock = MovedClock()
+        async with running_broker(tmp_path, now_ms=clock) as one:
+            await one.send("T", b"a")
+            await one.send("T", b"b")
+            assert len(messages(await pop(one, invisibleTime=1))) == 2
+            again = await all_until(one, 2)
+            assert {got.message.reconsume_times for got in again} == {1}
+            one.context.topics.table.delete("%RETRY%g_T")
+            assert (await ack(one, again[0].handle)).code == 0
+        async with running_broker(tmp_path, now_ms=clock) as one:
+            assert "%RETRY%g_T" not in one.context.topics.table
+            clock.ahead_ms += INVISIBLE_MS
+            third = {(got.body, got.message.reconsume_times) for got in await all_until(one, 3)}
+            assert (again[1].body, 2) in third  # besides, the group has no offset in the forgotten topic
+            assert "%RETRY%g_T" in one.context.topics.table
+
+    run(flow())
+
+
 def test_a_long_invisible_time_does_not_hold_up_the_others_after_a_restart(tmp_path: Path) -> None:
     async def flow() -> None:
         clock = MovedClock()
