@@ -202,8 +202,8 @@ def _http2(data: bytes, root: str) -> None:
 def _protobuf(data: bytes, root: str) -> None:
     """A message of the gRPC API: the first byte says which; what is read can be written and read again."""
     kind = MESSAGES[(data[0] if data else 0) % len(MESSAGES)]
-    message = grpc_messages.decode(kind, data[1:])
-    assert grpc_messages.decode(kind, grpc_messages.encode(message)) == message
+    written = grpc_messages.encode(grpc_messages.decode(kind, data[1:]))
+    assert grpc_messages.encode(grpc_messages.decode(kind, written)) == written
 
 
 def _fast_sends(data: bytes, root: str) -> str:
