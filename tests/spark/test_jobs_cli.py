@@ -191,7 +191,6 @@ def test_workers_without_mqfast(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(1, group="programs that start Spark themselves")
 def test_an_archive_over_spark_connect(tmp_path: Path) -> None:
     """A process of its own: a session is either classic or of Connect."""
     for module in ("pyarrow", "grpc", "grpc_status", "pandas"):
