@@ -67,8 +67,9 @@ async def resend(console: Console, form: Mapping[str, str], name: str, ids: Sequ
     for letter_id in dict.fromkeys(ids):
         rows.append(await _resend_one(console, name, letter_id))
         await asyncio.sleep(1 / rate)
+    named = [word for letter_id in list(dict.fromkeys(ids))[:20] for word in ("--id", letter_id)]
     data = {"name": name, "rows": rows, "failed": sum(bool(row["error"]) for row in rows)}
-    return Page("resent.html", f"Resend for {name}", data, command("dlq", "resend", name, "--yes"))
+    return Page("resent.html", f"Resend for {name}", data, command("dlq", "resend", name, *named))
 
 
 async def _resend_one(console: Console, name: str, letter_id: str) -> dict[str, Any]:
@@ -101,4 +102,4 @@ async def send_test(console: Console, form: Mapping[str, str], topic: str) -> Pa
         "topic": topic, "msg_id": sent.msg_id, "status": sent.status.name, "broker": sent.message_queue.broker_name,
         "queue": sent.message_queue.queue_id, "offset": sent.queue_offset,
     }  # fmt: skip
-    return Page("sent.html", f"Sent to {topic}", data, command("find", topic, "--id", sent.msg_id))
+    return Page("sent.html", f"Sent to {topic}", data, command("message", "find", topic, "--id", sent.msg_id))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -19,7 +20,7 @@ from console_cluster import LETTERS, TOKEN, Console, commit, console, seeded, st
 from running import BrokerProcess
 from waiting import until
 
-from mqfast.cli.main import main
+from mqfast.cli.main import build_parser, main
 from mqfast.console.rendering import STATIC
 from mqfast.testing import Broker
 
@@ -148,6 +149,24 @@ def test_the_lag_of_a_group_without_an_offset_is_unknown_in_the_list_and_exact_o
         page = data(served, "/groups/fresh")
         assert (page["lag"], page["members"]) == (1, 1)
         assert client_id in page["member_rows"][0]["client_id"]
+
+
+def test_the_command_of_every_page_is_one(served: Console) -> None:
+    paths = ["/", "/groups", "/groups/billing", "/groups/billing/reset", "/topics", "/topics/orders", "/messages"]
+    paths += [
+        "/messages?topic=orders",
+        "/messages?topic=orders&q=order-7",
+        "/dlq",
+        "/dlq/audit",
+        "/brokers",
+        "/clients",
+    ]
+    paths += [f"/groups/billing/reset?topic=orders&{to}" for to in ("to=latest", "to=offset&offset=3&queue=1&broker=b")]
+    for path in [*paths, "/clients", "/flow", "/delayed"]:
+        text = ask(served.url + path, **BEARER)[1]
+        program, *words = shlex.split(json.loads(text).get("command", "mqfast admin cluster"))
+        assert program == "mqfast"
+        build_parser().parse_args(words)
 
 
 def test_an_unknown_name_is_404_with_the_nearest_and_a_wrong_field_400(served: Console) -> None:

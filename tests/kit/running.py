@@ -147,7 +147,10 @@ class BrokerProcess:
         banner = self.process.stdout.readline()
         assert banner.startswith("NAMESRV_ADDR="), f"{banner!r}\n{self.log.read_text()}"
         self.namesrv = banner.removeprefix("NAMESRV_ADDR=").strip()
-        listens = re.search(r"listens on \S+:(\d+)", self.process.stdout.readline())
+        listens = None
+        for line in self.process.stdout:  # behind the endpoints, where the process serves gRPC
+            if listens := re.search(r"listens on \S+:(\d+)", line):
+                break
         assert listens, self.log.read_text()
         self._ports = (self.namesrv.rpartition(":")[2], listens[1])
         self.address = ("127.0.0.1", int(listens[1]))

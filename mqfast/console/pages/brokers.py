@@ -92,7 +92,7 @@ async def broker(console: Console, wanted: Mapping[str, str], name: str) -> Page
         "disk": meter(known(data["disk"]), DISK_MARKS, f"disk of {name}"),
         "in": line(history.values("in", name), f"messages into {name}", width=900, height=120),
     }
-    return Page("broker.html", name, data, command("broker", "runtime", name), pictures)
+    return Page("broker.html", name, data, command("broker", "show", name), pictures)
 
 
 def _seconds(behind: timedelta | None) -> Any:

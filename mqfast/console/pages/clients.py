@@ -43,9 +43,9 @@ async def clients(console: Console, wanted: Mapping[str, str]) -> Page:
                 for member in members
             ]  # fmt: skip
             data["differ"] = [row["client_id"] for row in data["members"] if row["is_different"]]
-        return Page("clients.html", f"Clients of {name}", data, command("lag", name))
+        return Page("clients.html", f"Clients of {name}", data, command("group", "show", name))
     try:
         data["producers"] = list(await console.admin.producers())
     except MqfastError as error:
         data["producers"] = Unknown(str(error))
-    return Page("clients.html", "Clients", data, command("groups"))
+    return Page("clients.html", "Clients", data, command("group", "ls"))

@@ -47,7 +47,7 @@ async def flows(console: Console, wanted: Mapping[str, str]) -> Page:
         "total": len(bands),
         "q": wanted.get("q", ""),
     }
-    return Page("flow.html", "Flow", data, command("groups"), {"flow": flow(shown, "topics and their groups")})
+    return Page("flow.html", "Flow", data, command("group", "ls"), {"flow": flow(shown, "topics and their groups")})
 
 
 async def delayed(console: Console, wanted: Mapping[str, str]) -> Page:
@@ -83,4 +83,4 @@ async def delayed(console: Console, wanted: Mapping[str, str]) -> Page:
         "unknown": unknown,
     }
     picture = histogram(columns, "waiting messages by delay level")
-    return Page("delayed.html", "Delayed", data, command("broker", "runtime", "BROKER"), {"levels": picture})
+    return Page("delayed.html", "Delayed", data, command("broker", "show", "BROKER"), {"levels": picture})

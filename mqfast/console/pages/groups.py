@@ -56,7 +56,7 @@ async def groups(console: Console, wanted: Mapping[str, str]) -> Page:
         "q": wanted.get("q", ""),
     }
     pictures = {row.name: line(history.values("lag", row.name, SPARK_SLOTS), f"lag of {row.name}") for row in part.rows}
-    return Page("groups.html", "Groups", data, command("groups"), {"lines": pictures})
+    return Page("groups.html", "Groups", data, command("group", "ls"), {"lines": pictures})
 
 
 def _row(group: GroupState) -> dict[str, Any]:
@@ -131,7 +131,7 @@ async def group(console: Console, wanted: Mapping[str, str], name: str) -> Page:
         },
         "lag": line(history.values("lag", name), f"lag of {name}", width=900, height=120),
     }
-    return Page("group.html", name, data, command("lag", name), pictures)
+    return Page("group.html", name, data, command("group", "show", name), pictures)
 
 
 def _owners(members: list[MemberState] | Unknown) -> dict[tuple[str, str, int], str]:
@@ -207,13 +207,13 @@ def reset_target(wanted: Wanted) -> Where:
 
 def reset_words(name: str, wanted: Wanted) -> str:
     """Return a reset as a command."""
-    words = ["reset", name, wanted.topic]
+    words = ["group", "reset", name, wanted.topic]
     words += {
         "earliest": ["--to-earliest"], "time": ["--to-time", wanted.time], "offset": ["--to-offset", wanted.offset],
     }.get(wanted.kind, ["--to-latest"])  # fmt: skip
     if wanted.queue:
         words += ["--queue", wanted.queue, "--broker", wanted.broker]
-    return command(*words, "--yes")
+    return command(*words)
 
 
 async def reset_plan(console: Console, wanted: Mapping[str, str], name: str) -> Page:
@@ -222,7 +222,7 @@ async def reset_plan(console: Console, wanted: Mapping[str, str], name: str) -> 
     if not wanted.get("topic"):
         empty = {"topic": "", "to": "latest", "time": "", "offset": "", "broker": "", "queue": ""}
         data: dict[str, Any] = {"name": name, "topics": consumers.topics, "plan": None, "wanted": empty}
-        return Page("reset.html", f"Reset {name}", data, command("reset", name, "TOPIC", "--to-latest"))
+        return Page("reset.html", f"Reset {name}", data, command("group", "reset", name, "TOPIC", "--to-latest"))
     wish = Wanted(wanted)
     plan = await console.admin.reset_offset(name, wish.topic, reset_target(wish), queue=wish.of_queue)
     ends = {(place.broker, place.queue_id): place.max_offset for place in consumers.places if place.topic == wish.topic}

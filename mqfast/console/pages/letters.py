@@ -37,7 +37,7 @@ async def letter_groups(console: Console, wanted: Mapping[str, str]) -> Page:
         "pages": part.pages,
         "total": part.total,
     }
-    return Page("dlq.html", "Dead letters", data, command("dlq", "list", "GROUP"))
+    return Page("dlq.html", "Dead letters", data, command("dlq", "ls", "GROUP"))
 
 
 async def read_letters(console: Console, wanted: Mapping[str, str], name: str, limit: int) -> list[Delivery]:
@@ -73,4 +73,4 @@ async def dead_letters(console: Console, wanted: Mapping[str, str], name: str) -
         "end": wanted.get("end", ""),
     }
     pictures = {"minutes": histogram(columns, f"dead letters of {name} by minute")} if rows else {}
-    return Page("letters.html", f"Dead letters of {name}", data, command("dlq", "list", name), pictures)
+    return Page("letters.html", f"Dead letters of {name}", data, command("dlq", "ls", name), pictures)

@@ -33,15 +33,15 @@ async def find(console: Console, wanted: Mapping[str, str]) -> Page:
         "is_cut": False,
     }  # fmt: skip
     if not topic:
-        return Page("messages.html", "Messages", data, command("find", "TOPIC", "--key", "KEY"))
+        return Page("messages.html", "Messages", data, command("message", "find", "TOPIC", "--key", "KEY"))
     if word:
         matching = await _found(console, topic, word, begin, end)
-        line = command("find", topic, "--key", word)
+        line = command("message", "find", topic, "--key", word)
     else:
         since = begin or datetime.now(UTC) - timedelta(minutes=15)
         browsed = console.admin.browse(topic, begin=since, end=end, max_count=_FOUND_MAX + 1)
         matching = [match async for match in browsed]
-        line = command("browse", topic)
+        line = command("message", "cat", topic)
     data["messages"] = [message_row(match) for match in matching[:_FOUND_MAX]]
     data["is_cut"] = len(matching) > _FOUND_MAX
     return Page("messages.html", "Messages", data, line)
@@ -84,7 +84,7 @@ async def message(console: Console, wanted: Mapping[str, str], topic: str, msg_i
     }
     drawn = [Event(event.time_ms or 0, _CLASSES.get(event.kind, "stored"), event.kind, event.text) for event in events]
     pictures = {"life": life(drawn, f"life of message {data['msg_id']}")}
-    return Page("message.html", str(data["msg_id"]), data, command("find", topic, "--id", msg_id), pictures)
+    return Page("message.html", str(data["msg_id"]), data, command("message", "find", topic, "--id", msg_id), pictures)
 
 
 def _event_row(event: LifeEvent) -> dict[str, Any]:

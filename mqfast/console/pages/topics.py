@@ -68,7 +68,7 @@ async def topics(console: Console, wanted: Mapping[str, str]) -> Page:
         entry.name: line(history.values("rate", entry.name, SPARK_SLOTS), f"rate of {entry.name}")
         for entry in part.rows
     }
-    return Page("topics.html", "Topics", data, command("topics"), {"lines": pictures})
+    return Page("topics.html", "Topics", data, command("topic", "ls"), {"lines": pictures})
 
 
 def _lags(state: ClusterState) -> dict[str, int]:
@@ -159,4 +159,4 @@ async def topic(console: Console, wanted: Mapping[str, str], name: str) -> Page:
         "bars": queue_bars(bars, f"queues of {name}"),
         "rate": line(history.values("rate", name), f"rate of {name}", width=900, height=120),
     }
-    return Page("topic.html", name, data, command("topic", "stats", name), pictures)
+    return Page("topic.html", name, data, command("topic", "show", name), pictures)
