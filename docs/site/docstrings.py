@@ -62,7 +62,7 @@ class RuntimeDocstrings(griffe.Extension):
         """A method that a class takes from elsewhere (``query = query``) is shown as the function that it is."""
         for cls in _classes(pkg):
             for name, member in list(cls.members.items()):
-                if not member.is_attribute or not str(member.value).isidentifier():
+                if member.is_alias or not member.is_attribute or not str(member.value).isidentifier():
                     continue
                 found = cls.module.members.get(str(member.value))
                 try:
