@@ -27,6 +27,12 @@ fi
 # A compiler that compiles: gcc alone comes without the headers of the C library.
 compiler="${CC:-cc}"
 echo '#include <stdio.h>' | $compiler -x c -fsyntax-only - >/dev/null 2>&1 || need "gcc libc6-dev"
+# gRPC is built where nghttp2 is here. A build without it is complete otherwise, so only who may install gets it.
+if ! echo '#include <nghttp2/nghttp2.h>' | $compiler -x c -fsyntax-only - >/dev/null 2>&1 &&
+    command -v apt-get >/dev/null 2>&1 &&
+    { [ "$(id -u)" -eq 0 ] || { command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; }; }; then
+    need libnghttp2-dev
+fi
 for pair in "$@"; do
     case "${pair%%=*}" in
         *.h) echo "#include <${pair%%=*}>" | $compiler -x c -fsyntax-only - >/dev/null 2>&1 ;;

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+from importlib import import_module
 from typing import Final
+
+try:
+    import_module("mqfast.grpc.http2")
+except ImportError as error:  # not built, or the library is gone
+    _missing = str(error)
+else:
+    _missing = ""
 
 __all__ = ["FIRST_BYTE", "IS_BUILT", "NOT_BUILT"]
 
 FIRST_BYTE: Final = ord("P")
 """First byte of an HTTP/2 connection; a frame of remoting would have more than a GiB."""
-IS_BUILT: Final = find_spec("mqfast.grpc.http2") is not None
+IS_BUILT: Final = not _missing
 """Whether this build has HTTP/2."""
-NOT_BUILT: Final = "this build has no HTTP/2; install libnghttp2-dev (Debian, Ubuntu) and build again"
+NOT_BUILT: Final = f"HTTP/2 is missing; install libnghttp2-dev (Debian, Ubuntu) and build again ({_missing})"

@@ -200,7 +200,7 @@ def _http2(data: bytes, root: str) -> None:
 
 
 def _protobuf(data: bytes, root: str) -> None:
-    """A message of the gRPC API: the first byte says which; what is read can be written and read again."""
+    """A message of the gRPC API, of the class that the first byte selects; decoded values can be encoded again."""
     kind = MESSAGES[(data[0] if data else 0) % len(MESSAGES)]
     written = grpc_messages.encode(grpc_messages.decode(kind, data[1:]))
     assert grpc_messages.encode(grpc_messages.decode(kind, written)) == written

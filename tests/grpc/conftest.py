@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-from grpc_client import GrpcClient
 
 from mqfast.grpc import IS_BUILT
 from mqfast.testing import Broker
+
+if TYPE_CHECKING:
+    from grpc_client import GrpcClient
 
 collect_ignore_glob = [] if IS_BUILT else ["test_*.py"]
 
@@ -21,5 +24,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def client(broker: Broker) -> Iterator[GrpcClient]:
+    from grpc_client import GrpcClient
+
     with GrpcClient(broker.addresses["broker-a"]) as client:
         yield client
