@@ -57,6 +57,12 @@ class Both:
         assert code in (ExitCode.OK, ExitCode.NOTHING_FOUND), f"{line}: {code}"
         return [json.loads(row) for row in text.splitlines()]
 
+    def life(self, *words: str) -> list[dict[str, Any]]:
+        """Return the events that ``mqfast explain`` prints."""
+        code, text = self._capture(["explain", *words, "-n", self.namesrv, "--json"])
+        assert code == ExitCode.OK, words
+        return [json.loads(event) for event in text.splitlines()]
+
     def start_clients(self) -> None:
         """Start a producer and a consumer of Java."""
         end = self.machine.work / f"end-{self.broker.rpartition(':')[2]}"
@@ -195,8 +201,7 @@ def test_groups_and_clients(both: Both) -> None:
     assert both.client_id in members
     (row,) = both.ours("producerConnection -g G-producer -t T")
     assert row["client"] in producers
-    (row,) = [row for row in both.ours("consumerProgress") if row["group"] == "G"]
-    assert row["behind"] == 0
+    wait_for(lambda: {row["group"]: row["behind"] for row in both.ours("consumerProgress")}["G"] == 0, "the offsets")
     (row,) = both.ours(f"consumerStatus -g G -i {both.client_id}")
     assert row["properties"]["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
 
@@ -225,6 +230,22 @@ def test_messages(both: Both) -> None:
     assert unique in by_unique
     for line in (f"queryMsgById -i {row['msgId']} -t T", f"queryMsgByUniqueKey -i {unique} -t T"):
         assert [printed["physicalOffset"] for printed in both.ours(line)] == [row["physicalOffset"]], line
+
+
+@LONG_FORM
+def test_the_life_of_a_message(both: Both) -> None:
+    """Explain a consumed message by unique id and by offset id: record, unit and group."""
+    (row,) = both.ours("queryMsgByKey -t T -k key1")
+    for words in ((row["properties"]["UNIQ_KEY"], "--topic", "T"), (row["msgId"],)):
+        events = both.life(*words)
+        assert [event["kind"] for event in events[:2]] == ["born", "put"]
+        assert events[1]["text"] == "stored; a unit of the queue names the record"
+        assert events[1]["place"]["physical_offset"] == row["physicalOffset"]
+        wait_for(lambda words=words: _kinds(both.life(*words))["G"] == "passed", "the offset")
+
+
+def _kinds(events: list[dict[str, Any]]) -> dict[str, str]:
+    return {str(event["group"]): event["kind"] for event in events}
 
 
 def committed(both: Both, group: str) -> dict[int, int]:

@@ -279,7 +279,12 @@ ENDLESS = {("README.md", "PushConsumer"): "two teapots", ("docs/integrations.md"
 EDITS = {
     "docs/broker.md": {"names1:9876;names2:9876": "127.0.0.1:9886", "namesrv --host": "namesrv -p 9886 --host"},
     "docs/namesrv.md": {},
-    "docs/operating.md": {"/var/lib/mqfast/": "", "/etc/mqfast/": "", "/var/backups/": "backup/", "--quiet 35": "--quiet 1"},
+    "docs/operating.md": {
+        "/var/lib/mqfast/": "",
+        "/etc/mqfast/": "",
+        "/var/backups/": "backup/",
+        "--quiet 35": "--quiet 1",
+    },
 }
 
 
