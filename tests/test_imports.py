@@ -343,7 +343,7 @@ STORE_FLOORS = (
     "raw_log", "follow", "consumer", "file_sizes", "opening", "message_store", "_os",
 )  # fmt: skip
 BROKER_FLOORS = (
-    "config", "metadata", "acl", "metrics", "filter", "context", "client_manager", "send", "idempotence", "pull",
+    "config", "metadata", "acl", "metrics", "filter", "context", "client_manager", "send", "fast", "idempotence", "pull",
     "transaction", "schedule", "admin", "pop", "grpc", "replication", "parts", "server",
 )  # fmt: skip
 SPARK_FLOORS = (

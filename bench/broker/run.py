@@ -33,7 +33,7 @@ SENDS = [(1, 1, 2.0, 1 / 3), (16, 1, 2.0, 1 / 4), (64, 1, 2.5, 1 / 5), (4, 64, 4
 
 
 def serves(port: int) -> bool:
-    """Whether a broker answers the question for its state."""
+    """Return whether a broker answers the question for its state."""
     from mqfast.remoting.client import RemotingClient
 
     async def ask() -> int:

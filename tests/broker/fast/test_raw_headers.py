@@ -19,7 +19,7 @@ send_request = pytest.importorskip("mqfast.broker.fast.send_request", reason="re
 
 
 def agrees(frame: bytes) -> bool:
-    """Whether reactors read this frame's header; then the codec reads the same."""
+    """Return whether reactors read this frame's header; then the codec reads the same."""
     size = int.from_bytes(frame[5:8], "big")
     fields = send_request.parsed(frame[8 : 8 + size], frame[4])
     if fields is None:
@@ -38,7 +38,7 @@ def agrees(frame: bytes) -> bool:
 
 
 def is_send(frame: bytes) -> bool:
-    """Whether a recorded frame is a request to store a single message."""
+    """Return whether a recorded frame is a request to store a single message."""
     (command,) = FrameDecoder().feed(frame)
     return not command.flag & 3 and command.code in (10, 310)
 
