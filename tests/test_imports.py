@@ -343,8 +343,8 @@ STORE_FLOORS = (
     "raw_log", "follow", "consumer", "file_sizes", "opening", "message_store", "_os",
 )  # fmt: skip
 BROKER_FLOORS = (
-    "config", "metadata", "acl", "metrics", "filter", "context", "client_manager", "send", "fast", "idempotence", "pull",
-    "transaction", "schedule", "admin", "pop", "grpc", "replication", "parts", "server",
+    "config", "metadata", "acl", "metrics", "filter", "context", "client_manager", "send", "fast", "idempotence",
+    "pull", "transaction", "schedule", "admin", "pop", "grpc", "replication", "parts", "server",
 )  # fmt: skip
 SPARK_FLOORS = (
     "offsets", "plan", "options", "schema", "backend", "identity", "bodies", "columns", "groups", "selection",
