@@ -1,6 +1,6 @@
-"""Cluster: one life of a simulated cluster, as a scenario sees it.
+"""Cluster: a simulated cluster, as a scenario sees the cluster.
 
-Everything but the outside is the product's own code. All machines run in one event loop on virtual time.
+Everything but the outside is the product's code. All machines run in a single event loop on virtual time.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Cluster(World):
     ) -> None:
         """Start the brokers of a name, and before the first ones name servers and etcd.
 
-        Args: replicas: brokers of the name; more than one are under fail-over. in_sync: smallest number of brokers that
-        have a message before its answer. names: name servers. settings: of each broker, by RocketMQ's names.
+        Args: replicas: brokers of the name; two or more are under fail-over. in_sync: smallest number of brokers that
+        have a message before the answer. names: name servers. settings: of each broker, by RocketMQ's names.
         """
         if not name_servers(self):
             for number in range(names):
@@ -91,21 +91,21 @@ class Cluster(World):
         self.faults.start()
 
     async def producer(self, group: str, **options: Any) -> Producer:
-        """Start an AsyncProducer on a machine of its own. Args: options: of the AsyncProducer."""
+        """Start an AsyncProducer on a new machine. Args: options: of the AsyncProducer."""
         producer = Producer(self, self._client_process(group))
         self.clients.append(producer)
         await producer.start(group, instance_name=producer.process.name, **options)
         return producer
 
     async def transactional_producer(self, group: str, **options: Any) -> TransactionalProducer:
-        """Start an AsyncTransactionProducer on a machine of its own."""
+        """Start an AsyncTransactionProducer on a new machine."""
         producer = TransactionalProducer(self, self._client_process(group))
         self.clients.append(producer)
         await producer.start(group, instance_name=producer.process.name, **options)
         return producer
 
     async def pull_consumer(self, group: str, topic: str, **options: Any) -> PullConsumer:
-        """Start an AsyncPullConsumer on a machine of its own."""
+        """Start an AsyncPullConsumer on a new machine."""
         consumer = PullConsumer(self, self._client_process(group))
         self.clients.append(consumer)
         options.setdefault("from_where", "earliest")
@@ -115,7 +115,7 @@ class Cluster(World):
     async def consumer(
         self, group: str, topic: str, handler: Callable[..., Any], *, tags: str = "*", **options: Any
     ) -> Consumer:
-        """Start an AsyncPushConsumer on a machine of its own.
+        """Start an AsyncPushConsumer on a new machine.
 
         Args: handler: called with each message, as by ``subscribe``; options: of the AsyncPushConsumer.
         """
@@ -149,7 +149,7 @@ class Cluster(World):
     async def settled(self, within_s: float = 120.0) -> None:
         """Wait until the cluster is well, and check all invariants. Raises: Broken.
 
-        Args: within_s: virtual seconds in which one broker of each name takes messages, all others have its log, and
+        Args: within_s: virtual seconds until a broker of each name takes messages, all others have the same log, and
         every group has every acknowledged message.
         """
         deadline_s = self.loop.now_s + within_s
@@ -160,7 +160,7 @@ class Cluster(World):
         self.invariants.check_all()
 
     def invariant(self, name: str, check: Callable[[], object]) -> None:
-        """Add an invariant of the user. Args: check: raises, or returns a text or False, if it does not hold."""
+        """Add an invariant of the user. Args: check: raises, or returns a text or False, for a broken invariant."""
         self.invariants.add(name, check)
 
     # -- end -----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Disks of a simulation, and the services of the stores on them as steps of the scheduler.
 
-The disk of a machine outlives its processes: a crash leaves what sim_door.c promises. A store has no thread: flushes,
+The disk of a machine outlives the processes: a crash leaves what sim_door.c promises. A store has no thread: flushes,
 the queues' flush and new files happen at times that the seed draws.
 """
 
@@ -30,7 +30,7 @@ _POWER_CUTS: Final = (STRICT, MIXED, MIXED, MIXED)
 
 
 class StoreSteps:
-    """The services of one open store.
+    """The services of an open store.
 
     Thread: the loop's, and simulated threads.
     """
@@ -109,6 +109,7 @@ class StoreSteps:
     def abandon(self) -> None:
         """Drop the memory and the descriptors of the store of a dead process."""
         store = self.store
+        vars(store.engine.raw).pop("wait_for", None)  # the collector does not see all of this cycle
         if store._is_closed:
             return
         store._is_closed = True
@@ -120,7 +121,7 @@ class StoreSteps:
 
 
 class Disk:
-    """The disk of one machine. Attributes: ``path``: of the live tree of this life."""
+    """The disk of a machine. Attributes: ``path``: of the live tree of this life."""
 
     def __init__(self, base: Path, loop: SimLoop, rng: random.Random) -> None:
         self._base: Final = base
@@ -158,7 +159,9 @@ class Disk:
     def open_store(self, path: str, **options: Any) -> MessageStore:
         """Open a store as ``mqfast.open_store``, without threads."""
         store = open_store(path, _start_services=False, **options)
-        self._open = [steps for steps in self._open if not steps.store._is_closed]
+        for steps in [steps for steps in self._open if steps.store._is_closed]:
+            steps.abandon()
+            self._open.remove(steps)
         self._open.append(StoreSteps(self._process, self._loop, self._rng, store))
         return store
 
@@ -196,7 +199,7 @@ class Disk:
         shutil.rmtree(old, ignore_errors=True)
 
     def end(self) -> None:
-        """End a life whose process has closed its stores."""
+        """End a life after the process has closed all stores."""
         self._open.clear()
 
     def close(self) -> None:

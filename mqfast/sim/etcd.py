@@ -1,4 +1,4 @@
-"""etcd in a simulation: the model of one linearizable cluster, its server in the network, and the connection to it.
+"""etcd in a simulation: the model of a linearizable cluster, the server in the network, and connections to the server.
 
 The model answers the requests of etcd's JSON gateway that fail-over makes, with etcd's own rows and errors; a test
 compares it with a real etcd. Leases end late, never early; after a change of etcd's leader all leases begin anew.
@@ -76,16 +76,16 @@ class EtcdModel:
         self._leases = {lease: (ttl_s, now_s + ttl_s) for lease, (ttl_s, _) in self._leases.items()}
 
     def lose_data(self) -> None:
-        """Begin without any key, as new members do."""
-        self.__init__(self._now_s)  # type: ignore[misc]
+        """Begin without any key, as new members do. Ids of leases do not come again: etcd makes ids of the time."""
+        self._revision, self._rows, self._past, self._leases = 1, {}, {1: {}}, {}
 
     def copy(self) -> tuple[Any, ...]:
         """Return a backup."""
-        return self._revision, dict(self._rows), dict(self._past), dict(self._leases), self._next_lease
+        return self._revision, dict(self._rows), dict(self._past), dict(self._leases)
 
     def restore(self, copy: tuple[Any, ...]) -> None:
-        """Replace all data by a backup; its leases begin anew."""
-        self._revision, rows, past, leases, self._next_lease = copy
+        """Replace all data by a backup; the leases begin anew."""
+        self._revision, rows, past, leases = copy
         self._rows, self._past, self._leases = dict(rows), dict(past), dict(leases)
         self.change_leader()
 

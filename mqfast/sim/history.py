@@ -1,6 +1,6 @@
 """The history of a run: a hash of all events, the last events of each machine, sends and deliveries.
 
-The hash has times, machines and sizes, but no contents: contents have process ids. Two runs of a seed have one hash.
+The hash has times, machines and sizes, but no contents: contents have process ids. Two runs of a seed have the same hash.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Place(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A send with its answer. ``is_promised``: the answer was SEND_OK."""
+    """A send with the answer. ``is_promised``: the answer was SEND_OK."""
 
     at_s: float
     topic: str
@@ -62,7 +62,7 @@ class Delivery(NamedTuple):
 class History(logging.Handler):
     """All that happened.
 
-    Args: base: the directory of all disks, whose name is another one in each run.
+    Args: base: the directory of all disks, whose name differs in each run.
     Attributes: ``attempts``: bodies that a producer tried to send, by topic; ``sent``: answered sends; ``deliveries``:
     of handlers that returned success; ``begun``, ``ended``: of all handlers; ``expected``: (topic, body) that will be
     visible later; ``withdrawn``: bodies that never are; ``due_s``: earliest delivery of a body; ``hash``: of
@@ -114,7 +114,7 @@ class History(logging.Handler):
         lines.append(line)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line of the product's log with its machine; the hash leaves it out."""
+        """Keep a line of the product's log with the machine; the hash leaves the line out."""
         process = PROCESS.get()
         if process is not None:
             text = record.getMessage().replace(self._base, "")

@@ -1,4 +1,4 @@
-"""The promises of the product, checked during a run and at its end.
+"""The promises of the product, checked during a run and at the end.
 
 A check reads stores directly, and judges answers of sends and deliveries in the history.
 """
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Invariants"]
 
 _PIECE: Final = 1 << 20
+_OFFSET_SAMPLES: Final = 40
 _EARLY_S: Final = 1.1  # a timer counts whole seconds
 
 
@@ -45,9 +46,13 @@ class Invariants:
             self._task = self._world.loop.create_task(self._sample(interval_s))
 
     async def _sample(self, interval_s: float) -> None:
+        samples = 0
         while True:
+            samples += 1
             try:
                 self._check_leaders()
+                if samples % _OFFSET_SAMPLES == 0:
+                    self._check_all_offsets()
                 self._check_own()
                 if self._world.loop.errors:
                     raise Broken("no unhandled exception", self._world.loop.errors[0])
@@ -56,6 +61,12 @@ class Invariants:
                 self._world.stop()
                 return
             await asyncio.sleep(interval_s)
+
+    def _check_all_offsets(self) -> None:
+        for name in self._names():
+            leader = self.leader(name)
+            if leader is not None and leader.broker is not None and leader.store is not None:
+                self._check_offsets(leader)
 
     def _check_own(self) -> None:
         for name, check in self._own:
@@ -71,7 +82,7 @@ class Invariants:
     # -- leaders -------------------------------------------------------------------------------------------------------
 
     def _check_leaders(self) -> None:
-        """Check that one broker of a name takes messages, and that an epoch has one leader."""
+        """Check that a single broker of a name takes messages, and that an epoch has a single leader."""
         taking: dict[str, str] = {}
         for broker in brokers_of(self._world):
             process, failover = broker.process, broker.failover
@@ -99,7 +110,7 @@ class Invariants:
         return list(dict.fromkeys(broker.broker_name for broker in brokers_of(self._world)))
 
     def is_unwell(self) -> str | None:
-        """Return what is not yet as it will be; None for a cluster that is well."""
+        """Return a text about a part that is not well yet; None for a cluster that is well."""
         if self.broken is not None:
             raise self.broken
         for name in self._names():
@@ -168,7 +179,7 @@ class Invariants:
                 raise Broken("nothing invented", f"{delivery} was never sent")
 
     def _check_logs(self, leader: BrokerServer, store: MessageStore) -> None:
-        """Check that all brokers of the name have one log."""
+        """Check that all brokers of the name have the same log."""
         for broker in brokers_of(self._world, leader.broker_name):
             if broker is leader:
                 continue
@@ -185,7 +196,7 @@ class Invariants:
                 first += max(1, common)
 
     def _check_messages(self, broker: BrokerServer, store: MessageStore) -> None:
-        """Check queues: no hole, nothing invented, and every promised message at its place."""
+        """Check queues: no hole, nothing invented, and every promised message in place."""
         history = self._world.history
         stored: dict[Place, bytes] = {}
         for topic, bodies in history.attempts.items():

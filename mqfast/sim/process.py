@@ -1,7 +1,7 @@
 """Machines and processes of a simulation, and the clocks of a machine.
 
-A process is one life of a machine: from a start to a stop or a crash. Every callback, thread and connection belongs to
-one process. Nothing of a dead process runs, and nothing of a dead process reaches another machine.
+A process is a life of a machine: from a start to a stop or a crash. Every callback, thread and connection belongs to
+a process. Nothing of a dead process runs, and nothing of a dead process reaches another machine.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def current() -> Process:
 
 
 class Machine:
-    """A host with an address and clocks; the disk outlives its processes.
+    """A host with an address and clocks; the disk outlives the processes.
 
-    Attributes: ``rate``: of its clocks, 1.0 for exact ones; ``ahead_s``: of the wall clock; ``process``: the running
+    Attributes: ``rate``: of the clocks, 1.0 for exact clocks; ``ahead_s``: of the wall clock; ``process``: the running
     process, None without; ``has_power``: whether the kernel answers connections, also without a process.
     """
 
@@ -66,10 +66,10 @@ class Machine:
 
 
 class Process:
-    """One life of a machine.
+    """A life of a machine.
 
     Attributes: ``context``: of all code of the process; ``ready``: callbacks to run; ``system``: the simulated OS of
-    its disk; ``after_turn``: called behind each callback; ``crash_at``: the number of a system call in front of which
+    the disk; ``after_turn``: called behind each callback; ``crash_at``: the number of a system call in front of which
     the process ends, None without.
     """
 
@@ -91,7 +91,7 @@ class Process:
 
     @property
     def is_seen(self) -> bool:
-        """Return whether other machines still see what this process does: a crash hides all behind its call."""
+        """Return whether other machines still see what this process does: a crash hides all behind the system call."""
         if not self.is_alive:
             return False
         return self.crash_at is None or self.system is None or self.system.calls < self.crash_at

@@ -78,7 +78,7 @@ class Server:
         self._starting = self.world.loop.create_task(self._begin(process), context=process.context)
 
     async def started(self) -> None:
-        """Wait until the server serves, or its process has ended."""
+        """Wait until the server serves, or the process has ended."""
         process = self.machine.process
         if process is not None and self._starting is not None:
             with contextlib.suppress(ProcessEnded):
@@ -107,7 +107,7 @@ class Server:
             self.start()
 
     def kill(self, *, power: bool = False) -> None:
-        """End the process at once; with ``power`` the machine loses its power."""
+        """End the process at once; with ``power`` the machine loses power."""
         process = self.machine.process
         if process is None:
             return
@@ -173,7 +173,7 @@ class EtcdServer(Server):
 
 
 class BrokerServer(Server):
-    """A broker: alone, or one of several of a name under fail-over.
+    """A broker: alone, or beside others of the name under fail-over.
 
     Attributes: ``number``: the broker id under fail-over, 0 without; ``failover``: the running FailoverBroker.
     """
@@ -232,7 +232,7 @@ class BrokerServer(Server):
 
     @property
     def takes_messages(self) -> bool:
-        """Return whether this broker accepts messages by its own knowledge."""
+        """Return whether this broker accepts messages by the knowledge of the broker."""
         if self.machine.process is None or self._stop is None:
             return False
         return self.failover is None or self.failover.right.is_valid()

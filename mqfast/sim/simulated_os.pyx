@@ -201,7 +201,7 @@ cdef class Sim:
         return sim_open_fds(self._sim)
 
     def free(self):
-        """End the simulation; the real calls are back in the table. Stores that used the table must be closed before."""
+        """End the simulation; the table has the real calls again. Stores on the table must be closed before."""
         if self._sim != NULL:
             self.os_api.table = self._real
             sim_free(self._sim)

@@ -1,7 +1,7 @@
-"""Threads of a simulation: greenlets if that library is there, else real threads, of which one runs at a time.
+"""Threads of a simulation: greenlets if that library is there, else real threads. A single thread runs at a time.
 
 A thread runs until it waits for an event, a socket or a time. The loop then continues, and resumes the thread by a
-callback of its process. Code that waits in any other way would stop the whole simulation.
+callback of the process. Code that waits in any other way would stop the whole simulation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Crashed(BaseException):
 
 
 class _Worker:
-    """A real thread that runs simulated threads, one after the other."""
+    """A real thread that runs simulated threads, in turn."""
 
     def __init__(self, idle: list[_Worker | _GreenWorker]) -> None:
         self._idle: Final = idle
@@ -53,7 +53,7 @@ class _Worker:
         self.back.acquire()
 
     def pause(self) -> None:
-        """Let the loop continue until the next ``step``. Thread: this one."""
+        """Let the loop continue until the next ``step``. Thread: the same."""
         self.back.release()
         self.go.acquire()
 
@@ -95,7 +95,7 @@ def _new_worker(idle: list[_Worker | _GreenWorker]) -> _Worker | _GreenWorker:
 
 
 class SimThread:
-    """One simulated thread."""
+    """A simulated thread."""
 
     def __init__(self, threads: Threads, target: Callable[[], object], name: str, process: Process) -> None:
         self.name: Final = name
@@ -143,7 +143,7 @@ class SimThread:
             other.wake()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait until ``wake`` or the end of the time. Returns: whether the thread was woken. Thread: this one."""
+        """Wait until ``wake`` or the end of the time. Returns: whether the thread was woken. Thread: the same."""
         assert self._worker is not None
         if not self._process.is_alive:
             raise Crashed
@@ -264,7 +264,7 @@ class Threads:
 
 
 def in_process(process: Process, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function as a process does. Returns: its result."""
+    """Call a function as a process does. Returns: the result."""
     context = contextvars.copy_context()
     context.run(PROCESS.set, process)
     return context.run(function, *arguments)

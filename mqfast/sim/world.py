@@ -1,4 +1,4 @@
-"""World: the machines of one run, their network and processes; what servers, clients and faults share."""
+"""World: the machines of a run, the network and the processes; what servers, clients and faults share."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class ProcessEnded(Exception):
 
 
 class World:
-    """The machines of one run.
+    """The machines of a run.
 
     Attributes: ``seed``; ``rng``: for choices of the scenario; ``history``; ``loop``; ``network``; ``servers``: by
-    name, in the order of their start; ``scenario``: the process of the scenario; ``main``: its task.
+    name, in the order of their start; ``scenario``: the process of the scenario; ``main``: the task of the scenario.
     Thread: that of the simulation.
     """
 
@@ -71,7 +71,7 @@ class World:
             self.main.cancel()
 
     def end_process(self, process: Process, *, power: bool) -> None:
-        """End a process at once, with its threads and connections."""
+        """End a process at once, with all threads and connections."""
         machine = process.machine
         self.history.note(process, "crash", "power" if power else "kill")
         process.is_alive = False
@@ -85,7 +85,7 @@ class World:
                 future.set_exception(ProcessEnded(f"{process.name} was killed"))
 
     async def finished(self, process: Process, task: asyncio.Task[Any]) -> Any:
-        """Wait for a task of a process. Returns: the result. Raises: its exception; ProcessEnded."""
+        """Wait for a task of a process. Returns: the result. Raises: as the task; ProcessEnded."""
         if not process.is_alive:
             raise ProcessEnded(f"{process.name} was killed")
         future: asyncio.Future[Any] = self.loop.create_future()

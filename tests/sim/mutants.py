@@ -144,7 +144,7 @@ MUTANTS: Final = (
         condition("False", 2), _CUTS,
     ),
     _of(
-        "takes-a-batch-too-much", "one_broker", _PROCESS_QUEUE, "ProcessQueue.committable",
+        "takes-a-batch-too-much", "slow_handler", _PROCESS_QUEUE, "ProcessQueue.committable",
         result("self.next_offset"), ("kill", "reset", "cut"),
     ),
     _of(

@@ -1,7 +1,8 @@
-"""Scenarios of the simulation's tests: one broker, and brokers under fail-over, with a producer and a consumer."""
+"""Scenarios of the simulation's tests: a broker, and brokers under fail-over, with a producer and a consumer."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ def _nothing(_: Any) -> None:
 
 
 async def send_and_consume(c: Cluster) -> None:
-    """Send twenty messages through one broker, and consume them."""
+    """Send twenty messages through a broker, and consume all."""
     await c.brokers("a")
     producer = await c.producer("p")
     await c.consumer("g", "T", _nothing)
@@ -28,7 +29,7 @@ async def send_and_consume(c: Cluster) -> None:
 
 
 async def one_broker(c: Cluster) -> None:
-    """Send through one broker that is killed, cut off and stopped."""
+    """Send through a broker that is killed, cut off and stopped."""
     await c.brokers("a", flushDiskType=c.rng.choice(("ASYNC_FLUSH", "SYNC_FLUSH")))
     await _load(c, 60)
 
@@ -50,7 +51,7 @@ async def _load(c: Cluster, messages: int) -> None:
 
 
 async def long_away(c: Cluster) -> None:
-    """Lose etcd's data while a broker is away: its store is behind, and nothing in etcd says so."""
+    """Lose etcd's data while a broker is away: the store is behind, and nothing in etcd says so."""
     await c.brokers("a", replicas=2)
     producer = await c.producer("p")
     first, second = c.servers["a-1"], c.servers["a-2"]
@@ -100,7 +101,7 @@ async def _until_in_sync(c: Cluster) -> None:
 
 
 async def power_cuts(c: Cluster) -> None:
-    """Send through one broker with SYNC_FLUSH whose machine loses its power."""
+    """Send through a broker with SYNC_FLUSH whose machine loses power."""
     await c.brokers("a", flushDiskType="SYNC_FLUSH")
     await _load(c, 60)
 
@@ -125,7 +126,7 @@ async def failing_handler(c: Cluster) -> None:
 
 
 async def transactions(c: Cluster) -> None:
-    """Commit and roll back transactions, half of them by a check of the broker, and send delayed messages."""
+    """Commit and roll back transactions, half of the transactions by a check of the broker, and send delayed messages."""
     await c.brokers("a", transactionCheckInterval=3000, transactionTimeOut=2000)
     producer = await c.transactional_producer("t")
     await c.consumer("g", "T", _nothing)
@@ -157,3 +158,23 @@ async def pulled(c: Cluster) -> None:
             break
     await c.settled()
     assert wanted <= {delivery.body for delivery in c.history.deliveries}
+
+
+async def slow_handler(c: Cluster) -> None:
+    """Consume with a handler that takes longer for some messages than the interval of commits."""
+
+    async def handle(_: Any) -> None:
+        await asyncio.sleep(c.rng.choice((0.0, 0.1, 8.0)))
+
+    await c.brokers("a")
+    producer = await c.producer("p")
+    await c.consumer("g", "T", handle)
+    await _send(c, producer, 40)
+    await c.heal()
+    await c.settled()
+
+
+async def _send(c: Cluster, producer: Any, messages: int) -> None:
+    for number in range(messages):
+        await producer.try_send("T", b"%d" % number)
+        await c.sleep(c.rng.random() / 2)
