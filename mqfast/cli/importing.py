@@ -14,7 +14,7 @@ import json
 import os
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
+from itertools import chain, starmap
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -265,7 +265,8 @@ def _rows_of_json(fields: Mapping[str, tuple[type, Any]], text: bytes) -> list[A
         if not {kind, _Absent}.issuperset(map(type, column)):
             raise TypeError
         columns.append([default if value is _ABSENT else value for value in column] if _ABSENT in column else column)
-    return list(map(namedtuple("Row", fields)._make, zip(*columns, strict=True)))
+    row_type = namedtuple("Row", fields)
+    return list(starmap(row_type, zip(*columns, strict=True)))
 
 
 def _stored_order(names: tuple[str, ...]) -> tuple[str, ...]:
