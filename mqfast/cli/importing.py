@@ -265,7 +265,7 @@ def _rows_of_json(fields: Mapping[str, tuple[type, Any]], text: bytes) -> list[A
         if not {kind, _Absent}.issuperset(map(type, column)):
             raise TypeError
         columns.append([default if value is _ABSENT else value for value in column] if _ABSENT in column else column)
-    row_type = namedtuple("Row", fields)
+    row_type = namedtuple("Row", list(fields))  # type: ignore[misc]  # fields are known here only
     return list(starmap(row_type, zip(*columns, strict=True)))
 
 
