@@ -1,6 +1,6 @@
 """The history of a run: a hash of all events, the last events of each machine, sends and deliveries.
 
-The hash has times, machines and sizes, but no contents: contents have process ids. Two runs of a seed have the same hash.
+The hash has times, machines and sizes, but no contents: contents have process ids. Runs of a seed agree in the hash.
 """
 
 from __future__ import annotations

@@ -187,6 +187,17 @@ class BrokerServer(Server):
         self.settings: Final = settings
         self.failover: FailoverBroker | None = None
         self._alone: Broker | None = None
+        self._made: list[Broker] = []
+
+    def forget(self) -> None:
+        """Drop the parts of all brokers of this run: exceptions of killed tasks keep some alive."""
+        for broker in self._made:
+            parts = vars(broker).get("_parts")
+            for part in () if parts is None else parts.in_start_order:
+                vars(part).clear()
+            vars(broker).clear()
+        self._made.clear()
+        self.failover = self._alone = None
 
     def _config(self) -> BrokerConfig:
         assert self.disk is not None
@@ -203,7 +214,13 @@ class BrokerServer(Server):
     async def _serve(self, process: Process) -> None:
         assert self.disk is not None
         assert process.system is not None
-        make_broker = partial(Broker, os_api=process.system.os_api, make_store=self.disk.open_store)
+        os_api, make_store = process.system.os_api, self.disk.open_store
+
+        def make_broker(*arguments: Any, **named: Any) -> Broker:
+            broker = Broker(*arguments, os_api=os_api, make_store=make_store, **named)
+            self._made.append(broker)
+            return broker
+
         self._stop = self.failover = self._alone = None
         if self.number:
             make_etcd = partial(_etcd, self.world)

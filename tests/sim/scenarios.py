@@ -126,7 +126,7 @@ async def failing_handler(c: Cluster) -> None:
 
 
 async def transactions(c: Cluster) -> None:
-    """Commit and roll back transactions, half of the transactions by a check of the broker, and send delayed messages."""
+    """Commit and roll back transactions, half of them by a check of the broker, and send delayed messages."""
     await c.brokers("a", transactionCheckInterval=3000, transactionTimeOut=2000)
     producer = await c.transactional_producer("t")
     await c.consumer("g", "T", _nothing)
