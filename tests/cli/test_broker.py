@@ -391,7 +391,7 @@ def test_health_by_http(status: int) -> None:
     with HTTPServer(("127.0.0.1", 0), Page) as server:
         threading.Thread(target=server.handle_request).start()
         done = run("health", "--url", f"http://127.0.0.1:{server.server_address[1]}/health")
-    assert (done.returncode, done.stdout) == (0 if status == 200 else 7, f"{status}\n")
+    assert (done.returncode, done.stdout) == (0 if status == 200 else 8, f"{status}\n")
     assert run("health", "--url", "ftp://x").returncode == 2
 
 
