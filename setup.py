@@ -271,6 +271,19 @@ def extensions() -> list[Extension]:
     return modules
 
 
+# Cython 3.3.1 releases the element of a list comprehension that cannot be appended for want of memory, and the caller
+# releases the element again. The caller alone must do so.
+RELEASED_TWICE = "int result = PyList_Append(list, x);\n    Py_DECREF(x);"
+RELEASED_ONCE = "int result = PyList_Append(list, x);\n    if (likely(result == 0)) Py_DECREF(x);"
+
+
+def mend_translation(path: Path) -> None:
+    """Mend a fault of Cython in a translated file."""
+    text = path.read_text("utf-8")
+    if RELEASED_TWICE in text:
+        path.write_text(text.replace(RELEASED_TWICE, RELEASED_ONCE), "utf-8")
+
+
 class BuildExt(build_ext):
     """Translate with Cython only when building (an sdist carries .pyx, not generated C), in parallel, out of tree."""
 
@@ -302,6 +315,10 @@ class BuildExt(build_ext):
             force=bool(self.force),
         )
         generated = {module.name: list(module.sources) for module in translated}
+        for paths in generated.values():
+            for source in paths:
+                if source.endswith(".c"):
+                    mend_translation(Path(source))
         for ext in self.extensions:
             ext.sources = generated[ext.name] + [s for s in ext.sources if not s.endswith(".pyx")]
         if is_known(getattr(self.compiler, "compiler_so", []), SHORT_CLEARS):
