@@ -25,7 +25,7 @@ STUBBED_MODULES := $(subst /,.,$(basename $(foreach stub,$(STUBBED),$(if $(wildc
 C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h tests/races/*.c tests/memory/*.c bench/broker/*.c bench/client/*.c)
 PY_FILES := setup.py mqfast tests bench wheels csrc docs
 
-.PHONY: demo demo-spark test test-quick sweeps debug test-debug interop ha bench-ha crash crash-images spark-kills broker-kills test-spark-versions test-spark-tables crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c docs bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals bench-broker bench-client wheel clean \
+.PHONY: demo demo-spark test test-quick sweeps debug test-debug interop ha bench-ha crash crash-images spark-kills broker-kills test-spark-versions test-spark-tables crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c docs bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals bench-broker bench-client bench-pop bench-grpc test-reactors sim sim-mutants pictures wheel release clean \
 	distclean build help
 
 help:
@@ -58,7 +58,12 @@ help:
 	@echo "make bench-broker   the broker beside Apache RocketMQ's: rate, CPU of a message, tails; then crowds of queues and connections"
 	@echo "make bench-ha   replication beside RocketMQ's: rate, what a slave costs its master, SYNC_MASTER, the window of async mode"
 	@echo "make bench-client   our client beside a lean C sender and the Java and Go clients, rows C1 to C15 in one table"
+	@echo "make bench-pop, bench-grpc   redelivery of POP on time; calls of gRPC beside RocketMQ's local proxy"
+	@echo "make test-reactors   the tests of broker, remoting and client flows with serverSelectorThreads=2"
+	@echo "make sim     SIM_SEEDS lives of simulated clusters with faults; sim-mutants breaks lines, which the seeds must find"
+	@echo "make pictures   the console in a browser, and its pictures in docs/pictures (needs Chromium)"
 	@echo "make wheel   sdist and wheel into wheels/dist/, checked in an empty environment"
+	@echo "make release VERSION=0.2.0   checks everything, builds under wheels/dist/ with a report; pushes nothing"
 	@echo "make clean   remove what was built; distclean also removes $(VENV), $(BENCH_VENV)"
 
 demo: build
@@ -79,6 +84,26 @@ test-quick: $(TESTING)
 # Whole, what make test takes a sample of; its report names each.
 sweeps: $(TESTING)
 	MQFAST_WHOLE=1 $(BIN)/python -m pytest $(PARALLEL) -m sampled $(PYTEST_ARGS)
+
+# A broker whose connections are served by reactors. tests/kit reads the variable, the product does not.
+test-reactors: $(TESTING)
+	MQFAST_TEST_SELECTOR_THREADS=2 $(BIN)/python -m pytest $(PARALLEL) tests/broker tests/remoting tests/client/flows $(PYTEST_ARGS)
+
+# Clusters on virtual time, four scenarios; a seed that fails is printed and fails again.
+SIM_SEEDS ?= 20000
+SIM := cd tests/sim && PYTHONPATH=$(CURDIR) $(abspath $(BIN))/python
+sim: $(TESTING)
+	$(SIM) -m mqfast.sim scenarios:fail_over --seeds $(SIM_SEEDS)
+	$(SIM) -m mqfast.sim scenarios:one_broker --seeds $(SIM_SEEDS)
+	$(SIM) -m mqfast.sim scenarios:transactions --seeds $(SIM_SEEDS)
+	$(SIM) -m mqfast.sim scenarios:power_cuts --kinds power,kill --seeds $(SIM_SEEDS)
+
+sim-mutants: $(TESTING)
+	$(SIM) finder.py --seeds 200
+
+# The console in a browser, at all sizes; the pictures of docs/ are made anew.
+pictures: $(TESTING)
+	MQFAST_WHOLE=1 $(BIN)/python -m pytest tests/console $(PYTEST_ARGS)
 
 # Real brokers, clients and mqadmin of Apache RocketMQ; jars come by name from Maven Central. Part of make test as well.
 interop: $(TESTING)
@@ -228,6 +253,13 @@ bench-ha: $(TESTING)
 bench-client: $(TESTING)
 	PYTHONPATH=$(CURDIR) $(BIN)/python bench/client/run.py $(CLIENT_ARGS)
 
+# POP_ARGS, GRPC_ARGS: see the programs. bench-grpc needs Debian's nghttp2-client for its load.
+bench-pop: $(TESTING)
+	PYTHONPATH=$(CURDIR) $(BIN)/python bench/pop.py $(POP_ARGS)
+
+bench-grpc: $(TESTING)
+	PYTHONPATH=$(CURDIR) $(BIN)/python bench/grpc/run.py $(GRPC_ARGS)
+
 # BASE and NEW are git refs, both built beside each other; NEW=. is the working tree.
 BASE ?= HEAD~1
 NEW ?= HEAD
@@ -263,6 +295,10 @@ docs: build $(VENV)/.docs
 wheel: $(VENV)/.wheel
 	PYTHON=$(BIN)/python wheels/build.sh
 
+# RELEASE_ARGS: see wheels/release.py.
+release: $(VENV)/.wheel
+	$(BIN)/python wheels/release.py $(VERSION) $(RELEASE_ARGS)
+
 build: $(VENV)/.built
 
 $(VENV)/.created:
@@ -275,7 +311,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # What builds the extensions, then the package itself as an editable install with what its command line shows.
 $(VENV)/.installed: $(VENV)/.created pyproject.toml setup.py
 	@echo "installing Cython and numpy into $(VENV), then building (a minute and more)"
-	$(PIP) --upgrade 'setuptools>=77' 'Cython>=3.1,<4'
+	$(PIP) --upgrade 'setuptools>=77' 'Cython>=3.3,<4'
 	$(BIN)/python setup.py --quiet build_ext --inplace
 	$(PIP) --no-build-isolation --editable '.[cli,broker]'
 	touch $@
