@@ -169,11 +169,11 @@ def _write(value: object, depth: int, out: list[str]) -> None:
     elif isinstance(value, dict):
         out.append("{")
         line = "\n" + "\t" * (depth + 1)
-        for i, (key, item) in enumerate(value.items()):
+        for i, key in enumerate(value):  # items() of CPython 3.11 crashes where memory for its pair is missing
             if i:
                 out.append(",")
             out.append(f"{line}{_key(key)}:")
-            _write(item, depth + 1, out)
+            _write(value[key], depth + 1, out)
         out.append("\n" + "\t" * depth + "}" if value else "}")
     elif isinstance(value, (list, tuple)):
         out.append("[")
