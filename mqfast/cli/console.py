@@ -6,7 +6,6 @@ The libraries of the extras are imported when a command runs.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import secrets
 import sys
@@ -81,6 +80,8 @@ def console(arguments: argparse.Namespace) -> ExitCode:
         from mqfast.console.serve import ConsoleServer, write_snapshot
     except ModuleNotFoundError as error:
         raise _missing(error, "console") from None
+    import asyncio
+
     from mqfast.cli.serving import serve
 
     connection = {
@@ -129,6 +130,7 @@ def mcp(arguments: argparse.Namespace) -> ExitCode:
         from mqfast.mcp.server import mcp_server
     except ModuleNotFoundError as error:
         raise _missing(error, "mcp") from None
+    import asyncio
 
     async def run() -> None:
         parts = console_of(

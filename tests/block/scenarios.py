@@ -432,7 +432,7 @@ def neighbour(mount: Path, options: dict[str, Any]) -> dict[str, Any]:
     assert other.stdout.readline() == "ready\n"
     until = time.monotonic() + options["seconds"]
     refused = put = 0
-    while time.monotonic() < until:
+    while time.monotonic() < until or not refused:
         for topic in ("T", f"New{put % 200}")[: options["topics"]]:
             try:
                 store.put(topic, BODY, keys=f"n{put}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import re
 import select
@@ -314,6 +315,18 @@ def test_settings_of_all_sources_are_printed(tmp_path: Path) -> None:
     assert run("broker", "-p", "-n", "a:1;b:2", "namesrvAddr=c:3").stdout.count("namesrvAddr=a:1;b:2\n") == 1
 
 
+@pytest.fixture
+def root_logger() -> Iterator[None]:
+    """Restore the handlers and the level of the root logger, which ``mqfast broker`` sets for its process."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    for handler in [handler for handler in root.handlers if handler not in handlers]:
+        root.removeHandler(handler)
+    root.setLevel(level)
+
+
+@pytest.mark.usefixtures("root_logger")
 def test_wrong_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = f"storePathRootDir={tmp_path}/s"
 

@@ -38,7 +38,7 @@ SETTINGS: Final = {
     "rocketmqHome": "/nowhere",
 }  # fmt: skip
 _NEXT, _FIELD, _BODY = b"\x1e", b"\x1f", b"\x1d"
-_WAITS: Final = frozenset({11, 361, 37})  # pulls are held, the end of a transaction may have no answer
+_WAITS: Final = frozenset({11, 361, 37, 200050, 200054})  # pulls are held, the end of a transaction may have no answer
 _BARRIER: Final = 32_000  # no code of RocketMQ: answered at once
 _DEADLINE_S: Final = 60
 _INPUTS_PER_BROKER: Final = 2000

@@ -31,7 +31,7 @@ _EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["o
 # A danger of this machine is none of the page; README has no group yet.
 # A slave that was just started may not be connected yet.
 ALLOWED = {"mqfast doctor store": (0, 1), "mqfast store groups": (0, 6), "mqfast ha status": (0, 6)}
-SERVERS = (["mqfast", "up"], ["mqfast", "namesrv"], ["mqfast", "broker"])
+SERVERS = (["mqfast", "up"], ["mqfast", "namesrv"], ["mqfast", "broker"], ["mqfast", "console"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Runner:
         said = ""
         for line in process.stdout:
             said += line
-            if " listens on " in line:
+            if " listens on " in line or line.startswith("CONSOLE="):
                 threading.Thread(target=process.stdout.read, daemon=True).start()  # or a full pipe would stop it
                 return
         raise AssertionError(f"{shlex.join(words)} ended with {process.wait()}:\n{said}")

@@ -16,7 +16,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parent))
 
-from mutants import MUTANTS, ROOT, SimMutant, broken
+from sim_mutants import MUTANTS, ROOT, SimMutant, broken
 
 __all__ = ["find", "main"]
 

@@ -26,6 +26,7 @@ ENDS = {
     ("consumer/push/worker_pools.py", "lock.acquire"): "a lock that was made in the line before",
     ("consumer/push/worker_pools.py", "future.result"): "the future is done",
     ("consumer/async_push_consumer.py", "waits[1].result"): "the task is done",
+    ("consumer/simple/engine.py", "task.result"): "the task is done",
     ("net/connect.py", "ended.acquire"): "a lock that was made in the line before",
     ("net/io_thread.py", "self.ended.acquire"): "a lock that was made in the line before",
     ("net/io_thread.py", "call.task.result"): "the task is done",
