@@ -22,7 +22,7 @@ EXTENSION_SOURCES := $(shell find mqfast -name '*.pyx' -o -name '*.pxd') $(wildc
 # Modules that have both an implementation in Cython and a stub: the two are compared.
 STUBBED := $(shell find mqfast -name '*.pyi' | sort)
 STUBBED_MODULES := $(subst /,.,$(basename $(foreach stub,$(STUBBED),$(if $(wildcard $(stub:.pyi=.pyx)),$(stub)))))
-C_FILES := $(wildcard csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h tests/races/*.c tests/memory/*.c bench/broker/*.c bench/client/*.c)
+C_FILES := $(wildcard mqfast/sim/*.c csrc/*.c csrc/*.h tests/csrc/*.c tests/csrc/*.h tests/races/*.c tests/memory/*.c bench/broker/*.c bench/client/*.c)
 PY_FILES := setup.py mqfast tests bench wheels csrc docs
 
 .PHONY: demo demo-spark test test-quick sweeps debug test-debug interop ha bench-ha crash crash-images spark-kills broker-kills test-spark-versions test-spark-tables crash-kill crash-block memory coverage fuzz damage races mutants lint lint-style lint-types lint-c docs bench perf-check perf-baseline perf-ab bench-latency bench-spark bench-rivals bench-broker bench-client bench-pop bench-grpc test-reactors sim sim-mutants pictures wheel release clean \

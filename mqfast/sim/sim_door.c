@@ -1,16 +1,20 @@
-/* A simulated operating system behind the store's door: every file has a live image (the real directory) and a durable one (here).
+/*
+ * A simulated operating system behind the store's door: every file has a live image (the real directory) and a durable
+ * one (here).
  *
- * It must never sync anything for real, and never let a page, a length or a name count as durable unless the call that the
- * store made promises it. A part of the extension mqfast.sim.simulated_os; the calls that the table had before do the work on the live
- * image.
+ * It must never sync anything for real, and never let a page, a length or a name count as durable unless the call that
+ * the store made promises it. A part of the extension mqfast.sim.simulated_os; the calls that the table had before do
+ * the work on the live image.
  *
- * What is durable, as Linux and POSIX promise it: fsync and fdatasync make the contents and the length of a file durable, stores through
- * mappings included; msync the pages of its range and the length; a name (created, renamed, removed, directories too) only
- * sync_directory of the directory that holds it. A sync that failed marks the pages of its range clean: a later sync does not
- * write them unless they changed again. An image of a crash takes or leaves whatever is live and not durable: pages are kept, dropped or
- * torn at 512 bytes, lengths old or new, names by a prefix or a random subset of the changes of each directory.
+ * What is durable, as Linux and POSIX promise it: fsync and fdatasync make the contents and the length of a file
+ * durable, stores through mappings included; msync the pages of its range and the length; a name (created, renamed,
+ * removed, directories too) only sync_directory of the directory that holds it. A sync that failed marks the pages of
+ * its range clean: a later sync does not write them unless they changed again. An image of a crash takes or leaves
+ * whatever is live and not durable: pages are kept, dropped or torn at 512 bytes, lengths old or new, names by a
+ * prefix or a random subset of the changes of each directory.
  *
- * Faults: the n-th call of one kind fails once or for ever. A full disk: from the n-th call on that asks for space none gets any. One lock orders all calls.
+ * Faults: the n-th call of one kind fails once or for ever. A full disk: from the n-th call on that asks for space
+ * none gets any. One lock orders all calls.
  */
 #define _GNU_SOURCE
 #include "os_api.h"
@@ -195,7 +199,8 @@ static void read_page(node *n, int64_t page, uint8_t *to) {
     memset(to + got, 0, (size_t)(PAGE - got));
 }
 
-/* Pages [from, to) and the length become durable, except pages that an earlier failed sync dropped and that did not change since. */
+/* Pages [from, to) and the length become durable, except pages that an earlier failed sync dropped and that did not
+ * change since. */
 static void make_durable(node *n, int64_t from, int64_t to) {
     uint8_t page[PAGE];
     int64_t size = live_bytes(n), pages = (size + PAGE - 1) / PAGE;
@@ -311,9 +316,10 @@ static void apply(const change *c, int shadow) {
     }
 }
 
-/* --- images -------------------------------------------------------------------------------------------------------- */
+/* --- images --- */
 
-/* 0: the process was killed. 1: power cut, nothing unsynced reached the disk. 2: any mixture. 3: names and lengths only. 4: contents only. */
+/* 0: the process was killed. 1: power cut, nothing unsynced reached the disk. 2: any mixture. 3: names and lengths
+ * only. 4: contents only. */
 enum { KILLED, STRICT, MIXED, NAMES_ONLY, CONTENTS_ONLY };
 
 static void write_file_image(node *n, const char *path, int mode, uint64_t *r) {
@@ -415,7 +421,7 @@ static void take_images(sim *s) {
     }
 }
 
-/* --- every call ----------------------------------------------------------------------------------------------------- */
+/* --- every call --- */
 
 /* Takes the lock; returns 0, or the fault that this call meets (negative errno, or SHORT_COUNT). */
 static int enter(sim *s, enum kind kind) {
@@ -725,9 +731,10 @@ static int64_t sim_monotonic_ns(mq_os *os) {
     return now;
 }
 
-/* --- for the harness ------------------------------------------------------------------------------------------------- */
+/* --- for the harness --- */
 
-/* Simulate the tree below root (absolute; what is there counts as durable) and put the calls into the table of a door. */
+/* Simulate the tree below root (absolute; what is there counts as durable) and put the calls into the table of a
+ * door. */
 sim *sim_new(mq_os *table, const char *root, int64_t start_ms, int real_clocks) {
     sim *s = checked(calloc(1, sizeof *s));
     s->real_calls = *table;
@@ -796,7 +803,8 @@ void sim_free(sim *s) {
     free(s);
 }
 
-/* Take per_call images into target (one directory each, numbered) before every call of these kinds with first <= number < last. */
+/* Take per_call images into target (one directory each, numbered) before every call of these kinds with first <=
+ * number < last. */
 void sim_images(sim *s, int64_t first, int64_t last, uint32_t kinds, int per_call, uint64_t seed, const char *target) {
     free(s->target);
     s->target = checked(strdup(target));
@@ -823,7 +831,8 @@ void sim_image(sim *s, const char *path, int mode, uint64_t seed) {
 int sim_image_count(const sim *s) { return s->image_count; }
 const image *sim_image_list(const sim *s) { return s->images; }
 void sim_mark(sim *s, int mark) { s->mark = mark; }
-/* Frozen: calls work, but nothing is counted, fails, is imaged or becomes durable. So a store is left as a killed process leaves it. */
+/* Frozen: calls work, but nothing is counted, fails, is imaged or becomes durable. So a store is left as a killed
+ * process leaves it. */
 void sim_freeze(sim *s, int on) { s->frozen = on; }
 int64_t sim_calls(const sim *s) { return s->calls; }
 int64_t sim_count(const sim *s, int kind) { return s->count[kind]; }
