@@ -18,7 +18,7 @@ CRASH_ARGS ?=
 
 TESTING := build $(VENV)/.test
 
-EXTENSION_SOURCES := $(shell find mqfast -name '*.pyx' -o -name '*.pxd') $(wildcard csrc/*.c csrc/*.h)
+EXTENSION_SOURCES := $(shell find mqfast -name '*.pyx' -o -name '*.pxd') $(wildcard csrc/*.c csrc/*.h mqfast/sim/*.c)
 # Modules that have both an implementation in Cython and a stub: the two are compared.
 STUBBED := $(shell find mqfast -name '*.pyi' | sort)
 STUBBED_MODULES := $(subst /,.,$(basename $(foreach stub,$(STUBBED),$(if $(wildcard $(stub:.pyi=.pyx)),$(stub)))))
@@ -358,7 +358,7 @@ $(VENV)/.wheel: $(VENV)/.created pyproject.toml
 
 clean:
 	rm -rf build wheels/dist mqfast.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
-	find mqfast \( -name '*.so' -o -name '*.c' \) -delete
+	find mqfast -name '*.so' -delete
 	find mqfast tests bench wheels -name __pycache__ -prune -exec rm -rf {} +
 	rm -f $(VENV)/.built $(VENV)/.installed
 
