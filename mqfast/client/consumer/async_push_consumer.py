@@ -148,6 +148,8 @@ class AsyncPushConsumer(PushConsumerBase, AsyncCalls):
             waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(self.start())]
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                if self._engine is not None and self._engine.has_joined:  # handlers run: an orderly close
+                    await asyncio.wait(waits[1:])
                 if waits[1].done():
                     waits[1].result()
                     assert self._ended is not None

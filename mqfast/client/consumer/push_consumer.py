@@ -153,7 +153,8 @@ class PushConsumer(PushConsumerBase, SyncCalls):
                 _restore_handlers(handlers)
                 signal.raise_signal(number)
             signals.put(number)  # the only queue class whose put may interrupt its get
-            if is_starting:
+            engine = self._engine
+            if is_starting and not (engine is not None and engine.has_joined):  # else handlers run: an orderly close
                 raise _StartInterrupted
 
         if threading.current_thread() is threading.main_thread():

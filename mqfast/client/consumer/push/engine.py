@@ -48,7 +48,8 @@ class PushEngine:
         own_offsets: the offset store of the user.
         owner: of the deliveries, for ``ack`` and ``retry`` of a loop.
         tracer: is closed with the engine.
-    Attributes: instance, state, and the parts: coordinator, fetcher, dispatcher, diagnostics.
+    Attributes: instance, state, and the parts: coordinator, fetcher, dispatcher, diagnostics; ``has_joined``: handlers
+        may run, although ``start`` may still wait.
     Thread: that of the loop, except ``call_soon``.
     """
 
@@ -80,6 +81,7 @@ class PushEngine:
         self._settings: Final = settings
         self._tracer: Final = tracer
         self._periodic: list[asyncio.Task[None]] = []
+        self.has_joined = False
 
     def call_soon(self, function: Callable[[], object]) -> None:
         """Call a function in the loop; do nothing once the loop has ended. Thread: any."""
@@ -102,6 +104,7 @@ class PushEngine:
             await self.coordinator.find_topics()
             if not state.is_closing:  # close() would not undo what is begun from here on
                 self._requests.register()
+                self.has_joined = True
                 await self.coordinator.join(since_ms)
         except BaseException:
             await self.close(0.0)
