@@ -85,7 +85,7 @@ class Address(Message):
 
 
 class Endpoints(Message):
-    """Where a broker is reached; ``scheme``: 1 IPv4, 2 IPv6, 3 a name."""
+    """The addresses of a broker; ``scheme``: 1 IPv4, 2 IPv6, 3 a name."""
 
     scheme: int = 0
     addresses: list[Address] = []
@@ -135,7 +135,7 @@ class Digest(Message):
 
 
 class DeadLetterQueue(Message):
-    """Where a dead letter came from."""
+    """The origin of a dead letter."""
 
     topic: str = ""
     message_id: str = ""
@@ -564,7 +564,7 @@ class CustomizedBackoff(Message):
 
 
 class RetryPolicy(Message):
-    """How often and when a message is tried again."""
+    """The number and the times of further tries of a message."""
 
     max_attempts: int = 0
     exponential_backoff: ExponentialBackoff | None = None
