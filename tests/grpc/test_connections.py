@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import time
 from pathlib import Path
@@ -70,6 +71,23 @@ def test_access_control_is_that_of_remoting(tmp_path: Path) -> None:
             answer = client.call("AckMessage", ack, m.AckMessageResponse)
             assert answer.status is not None
             assert answer.status.code == Code.UNAUTHORIZED
+
+
+def test_the_rights_of_a_host_are_not_those_of_another_client_of_this_name(tmp_path: Path) -> None:
+    (tmp_path / "plain_acl.yml").write_text("globalWhiteRemoteAddresses:\n- 127.0.0.2\n" + ACCOUNTS.lstrip())
+    settings = {"aclEnable": "true", "aclFile": str(tmp_path / "plain_acl.yml")}
+    with Broker(topics=["allowed"], config=settings) as broker:
+        host, _, port = broker.addresses["broker-a"].rpartition(":")
+        with GrpcClient(f"{host}:{port}") as other, GrpcClient(f"{host}:{port}") as trusted:
+            trusted.socket.close()
+            trusted.socket = socket.create_connection((host, int(port)), 10, source_address=("127.0.0.2", 0))
+            assert send(other, "allowed") == Code.UNAUTHORIZED
+            assert send(trusted, "allowed") == Code.OK
+            assert send(other, "allowed") == Code.UNAUTHORIZED
+            other.headers["x-mq-date-time"] = "20261128T120000Z"
+            start = "MQv2-HMAC-SHA1 Credential=producer, SignedHeaders=x-mq-date-time, Signature="
+            other.headers["authorization"] = f"{start}\u00e9"
+            assert send(other, "allowed") == Code.UNAUTHORIZED
 
 
 def test_tls_is_on_the_same_port(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["GrpcClient", "GrpcClients", "transaction_id"]
 
 _AUTHORIZATION: Final = re.compile(
-    r"MQv2-HMAC-SHA1 +Credential=([^,/ ]+)(?:/[^,]*)?, *SignedHeaders=[^,]*, *Signature=(\w+)"
+    r"MQv2-HMAC-SHA1 +Credential=([^,/ ]+)(?:/[^,]*)?, *SignedHeaders=[^,]*, *Signature=([0-9A-Fa-f]+)"
 )
 _CLIENT_ID_MAX: Final = 255
 _CLIENTS_MAX: Final = 1000
@@ -61,8 +61,9 @@ def transaction_id(physical_offset: int, queue_offset: int, message_id: str) -> 
 class GrpcClient(Channel):
     """A client, as handlers of remoting see their peer. No connection of its own: calls and Telemetry have theirs.
 
-    Attributes: ``client_id``; ``account``: the access key, empty without a signature; ``settings``: of the last
-        Telemetry; ``telemetry``: the open stream; ``connections``: those that carried calls, and are open.
+    Attributes: ``client_id``; ``account``: the access key, empty without a signature; ``key``: in the table of clients;
+        ``settings``: of the last Telemetry; ``telemetry``: the open stream; ``connections``: those that carried calls,
+        and are open.
     """
 
     def __init__(self, context: BrokerContext, processors: Processors, client_id: str, account: str) -> None:
@@ -75,6 +76,7 @@ class GrpcClient(Channel):
         self.secret: str | None = None
         self.client_id: Final = client_id
         self.account: Final = account
+        self.key: tuple[str, ...] = ()
         self.language: int = LanguageCode.OTHER
         self.settings: Settings | None = None
         self.telemetry: Call | None = None
@@ -261,7 +263,7 @@ class GrpcClient(Channel):
 
 
 class GrpcClients:
-    """All clients, by account and client id.
+    """All clients, by account and client id, and with access control also by host.
 
     Args: on_closed: called with a client that has ended.
     Thread: that of the event loop.
@@ -271,7 +273,7 @@ class GrpcClients:
         self._context = context
         self._processors = processors
         self._on_closed = on_closed
-        self._clients: dict[tuple[str, str], GrpcClient] = {}
+        self._clients: dict[tuple[str, ...], GrpcClient] = {}
         self._of_connection: dict[Channel, dict[GrpcClient, None]] = {}
 
     def __len__(self) -> int:
@@ -286,19 +288,27 @@ class GrpcClients:
                 f"x-mq-client-id: expected 1 to {_CLIENT_ID_MAX} characters, found {len(client_id)}",
             )
         account, secret = self._signer(call)
-        client = self._clients.get((account, client_id))
+        key = self._key(call.channel, account, client_id)
+        client = self._clients.get(key)
         known = self._of_connection.setdefault(call.channel, {})
         if client is None:
             if len(known) >= _CLIENTS_MAX:
                 raise Refused(Code.TOO_MANY_REQUESTS, f"expected at most {_CLIENTS_MAX} client ids of a connection")
             client = GrpcClient(self._context, self._processors, client_id, account)
+            client.key = key
             client.on_close = self._closed
-            self._clients[account, client_id] = client
+            self._clients[key] = client
         client.secret = secret
         if client not in known:
             known[client] = None
             client.used_by(call)
         return client
+
+    def _key(self, connection: Channel, account: str, client_id: str) -> tuple[str, ...]:
+        """Return the identity of a client. With access control a host is a part, because rights depend on hosts."""
+        if not self._context.rights.compares:
+            return account, client_id
+        return account, client_id, connection.peer[0], connection.socket_peer[0]
 
     def _signer(self, call: Call) -> tuple[str, str | None]:
         """Return account and secret of a signed call; without access control, or a signature: no account."""
@@ -323,7 +333,7 @@ class GrpcClients:
                 client.close()
 
     def _closed(self, client: GrpcClient) -> None:
-        self._clients.pop((client.account, client.client_id), None)
+        self._clients.pop(client.key, None)
         for connection in client.connections:
             self._of_connection.get(connection, {}).pop(client, None)
         self._on_closed(client)
