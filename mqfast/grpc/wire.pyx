@@ -1,7 +1,7 @@
 """Protobuf bytes of messages, by tables: which number of a message is which attribute of a class, of which kind.
 
 No message is known here. Unknown numbers are skipped; every length is checked against the end; a broken message is a
-FieldError with the byte, and no byte outside a message is read.
+FieldError with the byte, and no byte outside a message is read. A message of very many parts is broken as well.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -30,6 +30,7 @@ cdef enum:
     LENGTH = 2
     FIXED32 = 5
     DEPTH_MAX = 16
+    NUMBERS_MAX = 500_000  # keys, lengths and numbers of a message: an empty part costs two bytes and an object
 
 cdef int64_t SECONDS_MAX = 9_000_000_000_000  # more than any time; a product with 1,000 stays in range
 
@@ -38,6 +39,7 @@ cdef struct Input:
     const uint8_t *begin
     const uint8_t *at
     const uint8_t *end
+    int numbers
 
 
 cdef struct Output:
@@ -95,6 +97,7 @@ cdef class Codec:
         cdef Input given
         given.begin = given.at = <const uint8_t *> PyBytes_AS_STRING(data)
         given.end = given.at + PyBytes_GET_SIZE(data)
+        given.numbers = 0
         return self.read(&given, given.end, 0)
 
     def encode(self, message):
@@ -218,6 +221,9 @@ cdef class Codec:
         cdef uint64_t value = 0
         cdef int shift = 0
         cdef uint8_t byte
+        given.numbers += 1
+        if given.numbers > NUMBERS_MAX:
+            raise broken(self, given, "keys, lengths and numbers", f"at most {NUMBERS_MAX}", "more")
         while given.at < end and shift < 70:
             byte = given.at[0]
             given.at += 1

@@ -12,6 +12,7 @@ from certificates import Authority
 from grpc_client import GrpcClient, GrpcFailure
 
 from mqfast.broker.grpc.codes import Code
+from mqfast.errors import FieldError
 from mqfast.grpc import messages as m
 from mqfast.grpc.http2 import Http2Session
 from mqfast.testing import Broker
@@ -111,6 +112,13 @@ def test_a_message_above_the_limit_ends_its_call_alone(address: str) -> None:
             send(client, body=b"x" * (17 << 20))
         assert caught.value.args[0] == 8  # RESOURCE_EXHAUSTED
         assert send(client) == Code.OK
+
+
+def test_a_message_of_very_many_parts_is_refused() -> None:
+    with pytest.raises(FieldError, match="at most 500000"):
+        m.decode(m.SendMessageRequest, b"\x0a\x00" * 300_000)
+    many = m.SendMessageRequest([m.GrpcMessage(m.Resource("", "plain"), {"a": "b"}) for _ in range(1024)])
+    assert m.decode(m.SendMessageRequest, m.encode(many)) == many
 
 
 def test_headers_above_the_limit_end_their_call_alone(address: str) -> None:
