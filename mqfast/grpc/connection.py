@@ -315,12 +315,8 @@ class GrpcConnection:
         if server.is_leaving:
             session.finish(stream, GrpcStatus.UNAVAILABLE, "the broker ends")
             return
-        if session.unsent > server.settings.unsent_bytes_max:
-            session.finish(
-                stream, GrpcStatus.RESOURCE_EXHAUSTED,
-                f"expected at most {server.settings.unsent_bytes_max} bytes of answers that wait for this client, "
-                f"found {session.unsent}",
-            )  # fmt: skip
+        if (refusal := self._refusal_of_unsent()) is not None:
+            session.finish(stream, GrpcStatus.RESOURCE_EXHAUSTED, refusal)
             return
         call = Call(self, stream, method)
         if (text := headers.get("grpc-timeout")) is not None:
@@ -335,11 +331,21 @@ class GrpcConnection:
         stream.owner = call
         self._calls.add(call)
 
+    def _refusal_of_unsent(self) -> str | None:
+        """Return the reason to answer nothing more before the client reads; None while the answers fit."""
+        largest, unsent = self._server.settings.unsent_bytes_max, self._session.unsent
+        if unsent <= largest:
+            return None
+        return f"expected at most {largest} bytes of answers that wait for this client, found {unsent}"
+
     def _message(self, call: Call, data: bytes) -> None:
         if call.has_ended:
             return
         if call.method.is_stream:
             call._stream.release()
+            if (refusal := self._refusal_of_unsent()) is not None:
+                call.finish(GrpcStatus.RESOURCE_EXHAUSTED, refusal)
+                return
             self._serve(call, data)
         elif call._request is not None:
             call.finish(GrpcStatus.INTERNAL, "expected one message, found more")
@@ -376,7 +382,7 @@ class GrpcConnection:
         task = asyncio.ensure_future(outcome)
         if not call.method.is_stream:
             call._task = task
-        if call.deadline_s is not None:
+        if call.deadline_s is not None and call._timer is None:
             call._timer = self._loop.call_at(call.deadline_s, self._expire, call)
         task.add_done_callback(lambda done: self._done(call, done))
 
@@ -459,7 +465,10 @@ class GrpcConnection:
                 break
             self._active_s = self._server.clock()
             self.channel.write(parts)
-        if ended := session.take_events():
+        ended = session.take_events()
+        if self._events:  # the begin of a call that ended here may wait for its turn
+            self._events.extend(ended)
+        else:
             for kind, stream, value in ended:
                 self._handle(kind, stream, value)
         if session.wants_to_end and not self._is_closing:

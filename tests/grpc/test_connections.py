@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 import time
@@ -14,7 +15,12 @@ from grpc_client import GrpcClient, GrpcFailure
 from mqfast.broker.grpc.codes import Code
 from mqfast.errors import FieldError
 from mqfast.grpc import messages as m
+from mqfast.grpc.connection import Call, GrpcServer, Method
 from mqfast.grpc.http2 import Http2Session
+from mqfast.grpc.settings import GrpcSettings
+from mqfast.remoting.processors import Processors
+from mqfast.remoting.server import RemotingServer
+from mqfast.remoting.settings import RemotingSettings
 from mqfast.testing import Broker
 
 ACCOUNTS = """
@@ -119,6 +125,39 @@ def test_a_message_of_very_many_parts_is_refused() -> None:
         m.decode(m.SendMessageRequest, b"\x0a\x00" * 300_000)
     many = m.SendMessageRequest([m.GrpcMessage(m.Resource("", "plain"), {"a": "b"}) for _ in range(1024)])
     assert m.decode(m.SendMessageRequest, m.encode(many)) == many
+
+
+def test_a_stream_whose_answers_are_not_read_ends() -> None:
+    async def answer(call: Call, command: m.TelemetryCommand) -> m.TelemetryCommand:
+        return m.TelemetryCommand(thread_stack_trace=m.ThreadStackTrace("", "x" * (64 << 10)))
+
+    def flood(address: str) -> None:
+        with GrpcClient(address) as client:
+            stream = client.open("Stream")
+            for _ in range(12):
+                for _ in range(10):
+                    stream.send(m.TelemetryCommand())
+                assert client.socket.recv(1, socket.MSG_PEEK)
+                client.receive()
+            stream.end()
+            with pytest.raises(GrpcFailure) as caught:
+                while stream.next(m.TelemetryCommand) is not None:
+                    pass
+            assert caught.value.args[0] == 8  # RESOURCE_EXHAUSTED
+
+    async def run() -> None:
+        method = Method(m.TelemetryCommand, answer, is_stream=True)
+        path = "/apache.rocketmq.v2.MessagingService/Stream"
+        grpc = GrpcServer({path: method}, GrpcSettings(unsent_bytes_max=256 << 10))
+        server = RemotingServer(Processors(), RemotingSettings(), others={ord("P"): grpc.connect})
+        await server.start()
+        host, port = server.address
+        try:
+            await asyncio.to_thread(flood, f"{host}:{port}")
+        finally:
+            await server.stop()
+
+    asyncio.run(run())
 
 
 def test_headers_above_the_limit_end_their_call_alone(address: str) -> None:
