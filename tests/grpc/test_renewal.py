@@ -34,3 +34,17 @@ def test_messages_of_a_client_that_has_ended_come_again_soon() -> None:
             assert receive(first, 5_000) == [b"held"]
         # 60 s of invisible time become one second.
         assert receive(second, 15_000) == [b"held"]
+
+
+def test_messages_for_a_client_that_ended_while_it_waited_come_again_soon() -> None:
+    with Broker(topics={"plain": 1}, groups=["readers"]) as broker, consumer(broker, "second") as second:
+        assert receive(second) == []
+        with consumer(broker, "first") as first:
+            waiting = first.open("ReceiveMessage")
+            queue = m.MessageQueue(m.Resource("", "plain"))
+            waiting.send(m.ReceiveMessageRequest(m.Resource("", "readers"), queue, None, 32, None, True, 10_000))
+            waiting.end()
+            first.call("NotifyClientTermination", m.NotifyClientTerminationRequest(), m.StatusResponse)
+            broker.send("plain", b"late")
+            assert waiting.next(m.ReceiveMessageResponse) is None
+            assert receive(second, 15_000) == [b"late"]

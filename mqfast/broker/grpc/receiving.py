@@ -103,7 +103,7 @@ class Receiving:
         )
         result = await self._pop.pop(pop)
         delivered = [] if result.status is not PopStatus.FOUND else await self._wanted(pop, result)
-        if call.has_ended:
+        if call.has_ended or client.is_closed:  # nothing ends the renewals of a closed client
             await self._release(group, topic, delivered)
             return
         if not delivered:
