@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
-from grpc_client import GrpcClient, Stream
+import pytest
+from grpc_client import GrpcClient, GrpcFailure, Stream
 
 from mqfast.broker.grpc.codes import Code
 from mqfast.grpc import messages as m
@@ -66,6 +67,15 @@ def test_transactions_end_by_their_id_alone_and_orphans_are_asked_for() -> None:
         message_id = asked.message.system_properties.message_id
         assert end(client, message_id, asked.transaction_id, 1, 2) == Code.OK
         assert sorted(message.body for message in broker.wait_for("half", 2)) == [b"one", b"orphan"]
+
+
+def test_settings_above_their_limit_end_the_stream(client: GrpcClient) -> None:
+    entry = m.SubscriptionEntry(m.Resource("", "plain"), m.FilterExpression(1, "x" * (256 << 10)))
+    settings = m.Settings(client_type=2, subscription=m.Subscription(m.Resource("", "readers"), [entry]))
+    stream = client.open("Telemetry")
+    stream.send(m.TelemetryCommand(settings=settings))
+    with pytest.raises(GrpcFailure, match="262144"):
+        stream.next(m.TelemetryCommand)
 
 
 def test_an_administrator_sees_the_stacks_of_a_client() -> None:

@@ -27,6 +27,7 @@ from mqfast.grpc.messages import (
     Settings,
     StatusResponse,
     TelemetryCommand,
+    encode,
 )
 from mqfast.remoting.bodies import encode_body
 from mqfast.remoting.codes import RequestCode
@@ -51,6 +52,7 @@ _RETRY_MS: Final = [
 _PROPERTY_NAME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]{0,63}")
 _PROPERTIES_MAX, _PROPERTY_VALUE_MAX, _PROPERTIES_BYTES_MAX = 32, 256, 4096
 _SUBSCRIPTIONS_MAX: Final = 1000
+_SETTINGS_BYTES_MAX: Final = 256 * 1024
 
 
 def checked_topic(topic: Resource | None) -> str:
@@ -137,6 +139,8 @@ class Telemetry:
 
     def _merged(self, given: Settings) -> Settings:
         """Return the settings in force. Raises: Refused."""
+        if (size := len(encode(given))) > _SETTINGS_BYTES_MAX:  # remembered for each client id
+            raise Refused(Code.BAD_REQUEST, f"settings: expected at most {_SETTINGS_BYTES_MAX} bytes, found {size}")
         self._check_properties(given.client_properties)
         if given.publishing is not None:
             if len(given.publishing.topics) > _SUBSCRIPTIONS_MAX:
