@@ -97,6 +97,33 @@ def test_the_rights_of_a_host_are_not_those_of_another_client_of_this_name(tmp_p
             assert send(other, "allowed") == Code.UNAUTHORIZED
 
 
+def test_rights_that_are_revoked_while_a_receive_waits_are_gone(tmp_path: Path) -> None:
+    file = tmp_path / "plain_acl.yml"
+    file.write_text(ACCOUNTS)
+    with Broker(topics=["plain"], groups=["group"], config={"aclEnable": "true", "aclFile": str(file)}) as broker:
+        address, group, plain = broker.addresses["broker-a"], m.Resource("", "group"), m.Resource("", "plain")
+        with GrpcClient(address, "waits", key="consumer", secret="consumer-secret") as client:
+            stream = client.open("Telemetry")
+            subscription = m.Subscription(group, [m.SubscriptionEntry(plain, m.FilterExpression(1, "*"))])
+            stream.send(m.TelemetryCommand(settings=m.Settings(client_type=3, subscription=subscription)))
+            assert stream.next(m.TelemetryCommand) is not None
+            call = client.open("ReceiveMessage")
+            call.send(m.ReceiveMessageRequest(group, m.MessageQueue(plain), None, 1, 10_000, False, 9_000))
+            call.end()
+            assert send(client) == Code.UNAUTHORIZED
+            account = ACCOUNTS.replace("SUB", "DENY").replace("allowed=PUB", "plain=PUB")
+            file.write_text(account)
+            with GrpcClient(address, key="producer", secret="producer-secret") as producer:
+                until = time.monotonic() + 8
+                while send(producer) != Code.OK:  # the file is read again
+                    assert time.monotonic() < until
+                    time.sleep(0.05)
+            answer = call.next(m.ReceiveMessageResponse)
+            assert answer is not None
+            assert answer.status is not None
+            assert answer.status.code == Code.UNAUTHORIZED
+
+
 def test_tls_is_on_the_same_port(tmp_path: Path) -> None:
     certificate, key = Authority(tmp_path / "ca").sign("broker")
     settings = {"tls.server.certPath": str(certificate), "tls.server.keyPath": str(key)}

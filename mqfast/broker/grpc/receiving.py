@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from mqfast import properties as names
@@ -100,6 +101,7 @@ class Receiving:
             expression=expression,
             is_orderly=bool((self._context.groups.table.get(group) or {}).get("consumeMessageOrderly", False)),
             attempt_id=request.attempt_id or None,
+            check_rights=partial(self._admit, client, topic, group),
         )
         result = await self._pop.pop(pop)
         delivered = [] if result.status is not PopStatus.FOUND else await self._wanted(pop, result)
