@@ -160,9 +160,10 @@ cdef class Stream:
         self.partial = bytearray()
 
     def release(self):
-        """Count the received messages as served: their bytes no longer count against the connection's limit."""
-        self.session.held -= self.held
-        self.held = 0
+        """Count whole messages as served: only an incomplete message still counts against the connection's limit."""
+        cdef Py_ssize_t incomplete = min(self.held, <Py_ssize_t> len(self.partial))
+        self.session.held -= self.held - incomplete
+        self.held = incomplete
 
 
 cdef class Http2Session:

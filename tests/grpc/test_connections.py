@@ -154,6 +154,18 @@ def test_a_message_of_very_many_parts_is_refused() -> None:
     assert m.decode(m.SendMessageRequest, m.encode(many)) == many
 
 
+def test_served_messages_count_no_longer_and_an_incomplete_one_still_does() -> None:
+    client, server = Http2Session(is_server=False), Http2Session()
+    pairs = {":method": "POST", ":scheme": "http", ":path": "/x", ":authority": "test"}
+    stream = client.request([(name.encode(), value.encode()) for name, value in pairs.items()])
+    client.write(stream, b"whole")
+    client.write_raw(stream, bytes([0, 0, 0, 4, 0]) + bytes(900))
+    server.receive(b"".join(client.data_to_send(1 << 20)))
+    assert server.held == 905
+    server.open_streams[0].release()
+    assert server.held == 900
+
+
 def test_a_stream_whose_answers_are_not_read_ends() -> None:
     async def answer(call: Call, command: m.TelemetryCommand) -> m.TelemetryCommand:
         return m.TelemetryCommand(thread_stack_trace=m.ThreadStackTrace("", "x" * (64 << 10)))
