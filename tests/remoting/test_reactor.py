@@ -11,6 +11,7 @@ import contextlib
 import random
 import socket
 import struct
+import time
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
@@ -245,5 +246,40 @@ def test_reactors_are_not_started_where_tls_is_enforced_or_no_thread_is_asked_fo
     async def flow() -> None:
         assert reactors_of(RemotingSettings()) is None
         assert reactors_of(RemotingSettings(selector_threads=2, tls_mode=TlsMode.ENFORCING)) is None
+
+    run(flow())
+
+
+def test_an_error_of_the_protocol_does_not_lose_the_end_of_the_connection() -> None:
+    class Failing(asyncio.Protocol):
+        lost = 0
+
+        def data_received(self, data: bytes) -> None:
+            raise ValueError(data)
+
+        def connection_lost(self, error: Exception | None) -> None:
+            self.lost += 1
+
+    async def flow() -> None:
+        errors: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context))
+        reactors = reactors_of(RemotingSettings(selector_threads=1))
+        assert reactors is not None
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            peer = socket.create_connection(listening.getsockname())
+            accepted, _ = listening.accept()
+        protocol = Failing()
+        transport = reactors.adopt(accepted, protocol)
+        peer.sendall(json_frame({}, b"", code=ECHO))
+        while reactors.counts()["handedOver"] == 0:  # the loop stands still: bytes and end are taken together
+            time.sleep(0.001)
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.close()
+        while transport.fileno() >= 0:
+            time.sleep(0.001)
+        await until(lambda: protocol.lost == 1)
+        assert [type(context["exception"]) for context in errors] == [ValueError]
+        reactors.stop()
+        assert protocol.lost == 1
 
     run(flow())

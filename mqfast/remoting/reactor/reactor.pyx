@@ -231,20 +231,22 @@ cdef class ReactorTransport:
         self.has_more = False
         size = mq_conn_take(self.conn, &data, &got)
         try:
-            if size and not self.closing:
-                received = PyBytes_FromStringAndSize(<const char *> data, size)
-                self.protocol.data_received(received)
+            try:
+                if size and not self.closing:
+                    received = PyBytes_FromStringAndSize(<const char *> data, size)
+                    self.protocol.data_received(received)
+            finally:
+                free(data)
+                if not self.paused:
+                    mq_conn_ack(self.conn)
+            self._drained()
+            if got & MQ_GOT_EOF and not self.closing and not self.protocol.eof_received():
+                self.close()
         finally:
-            free(data)
-            if not self.paused:
-                mq_conn_ack(self.conn)
-        self._drained()
-        if got & MQ_GOT_EOF and not self.closing and not self.protocol.eof_received():
-            self.close()
-        if got & MQ_GOT_END:
-            self.ended = self.closing = True
-            self.reactors.transports.discard(self)
-            self.protocol.connection_lost(None)
+            if got & MQ_GOT_END:        # told once: an error of the protocol must not lose the end
+                self.ended = self.closing = True
+                self.reactors.transports.discard(self)
+                self.protocol.connection_lost(None)
 
     cdef _drained(self):
         if self.blocked and mq_conn_unsent(self.conn) <= self.reactors.low:
