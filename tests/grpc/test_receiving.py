@@ -197,6 +197,35 @@ def test_pulls_and_offsets(broker: Broker, topic: str) -> None:
         assert client.call("GetOffset", m.GetOffsetRequest(group, queue), m.OffsetResponse).offset == end
 
 
+def test_a_receive_waits_for_the_settings_of_its_client(broker: Broker, topic: str) -> None:
+    """SimpleConsumer of rocketmq-python-client receives before its settings were answered."""
+    with GrpcClient(broker.addresses["broker-a"], "hasty") as client:
+        request = m.ReceiveMessageRequest(
+            m.Resource("", "readers"),
+            m.MessageQueue(m.Resource("", topic)),
+            batch_size=1,
+            invisible_duration=30_000,
+            long_polling_timeout=0,
+        )
+        receiving = client.open("ReceiveMessage")
+        receiving.send(request)
+        receiving.end()
+        entry = m.SubscriptionEntry(m.Resource("", topic), m.FilterExpression(1, "*"))
+        settings = m.Settings(client_type=3, subscription=m.Subscription(m.Resource("", "readers"), [entry]))
+        stream = client.open("Telemetry")
+        stream.send(m.TelemetryCommand(settings=settings))
+        assert stream.next(m.TelemetryCommand) is not None
+        answer = receiving.next(m.ReceiveMessageResponse)
+        assert answer is not None
+        assert answer.status is not None
+        assert answer.status.code == Code.MESSAGE_NOT_FOUND
+
+
+def test_a_receive_without_settings_is_refused(broker: Broker, topic: str) -> None:
+    with GrpcClient(broker.addresses["broker-a"], "none") as client:
+        assert receive(client, topic, "readers") == (Code.UNRECOGNIZED_CLIENT_TYPE, [])
+
+
 def test_assignments_name_the_queues_of_the_broker(broker: Broker, topic: str) -> None:
     with consumer(broker, topic, "readers", kind=2) as client:
         request = m.QueryAssignmentRequest(m.Resource("", topic), m.Resource("", "readers"))

@@ -54,6 +54,7 @@ _AUTO_RENEWED_MS: Final = 60_000
 _INVISIBLE_MS_MIN, _INVISIBLE_MS_MAX = 10_000, 12 * 3_600_000
 _POLLING_MS, _POLLING_MS_MAX = 20_000, 20_000
 _BEFORE_THE_DEADLINE_S: Final = 0.3
+_SETTINGS_WAIT_S: Final = 3.0
 _BATCH_MAX: Final = 32
 _ENTRIES_MAX: Final = 1024
 _RELEASED_MS: Final = 1_000
@@ -83,7 +84,7 @@ class Receiving:
         resource = Resource() if queue is None or queue.topic is None else queue.topic
         topic, group = checked_topic(resource), checked_group(request.group)
         self._admit(client, topic, group)
-        settings = client.settings
+        settings = await client.settings_within(self._settings_wait_s(call))
         if settings is None or settings.subscription is None:
             raise Refused(Code.UNRECOGNIZED_CLIENT_TYPE, "expected a consumer with settings (Telemetry), found none")
         if call.unsent_bytes > _UNSENT_MAX:
@@ -120,6 +121,12 @@ class Receiving:
 
     def _admit(self, client: GrpcClient, topic: str, group: str) -> None:
         client.admit(of_topic(topic, Action.SUB), of_group(group, Action.SUB))
+
+    def _settings_wait_s(self, call: Call) -> float:
+        """Return how long a call waits for the first settings of the client."""
+        if call.deadline_s is None:
+            return _SETTINGS_WAIT_S
+        return max(0.0, min(_SETTINGS_WAIT_S, call.deadline_s - self._context.loop.time() - _BEFORE_THE_DEADLINE_S))
 
     def _wait_ms(self, call: Call, request: ReceiveMessageRequest) -> int:
         """Return how long a call waits for messages: as asked, and not until its deadline."""

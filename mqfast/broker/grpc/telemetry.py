@@ -112,13 +112,14 @@ class Telemetry:
     async def _settings(self, call: Call, client: GrpcClient, given: Settings) -> Message | None:
         try:
             merged = self._merged(given)
-            before, client.settings = client.settings, merged
+            before = client.settings
+            client.take_settings(merged)
             status = await self._register(client)
         except (Refused, FieldError) as error:
             code, text = (error.code, error.text) if isinstance(error, Refused) else (Code.BAD_REQUEST, str(error))
             raise _end_of_stream(code, text) from None
         if status.code != Code.OK:
-            client.settings = before
+            client.take_settings(before)
             raise _end_of_stream(status.code, status.message)
         if call.has_ended:
             return None
