@@ -149,11 +149,15 @@ class OrderInfos:
         self._changed()
         return info.counts, order_counts(queue_id, info.counts, len(offsets))
 
-    def ack(self, topic: str, group: str, queue_id: int, offset: int, pop_time: int) -> int:
-        """Note an ack; return the next offset of the group, ILLEGAL, or STALE."""
+    def ack(self, topic: str, group: str, queue_id: int, offset: int, pop_time: int, committed: int) -> int:
+        """Note an ack; return the next offset of the group, ILLEGAL, or STALE.
+
+        Without a batch, as after a fail-over, only an ack at ``committed``, the group's offset, counts. RocketMQ takes
+        the offset after any ack, and the messages before that one are lost.
+        """
         info = self.get(topic, group, queue_id)
         if info is None:
-            return offset + 1
+            return offset + 1 if offset == committed else STALE
         if info.pop_time != pop_time:
             return STALE
         if offset not in info.offsets:

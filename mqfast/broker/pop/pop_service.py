@@ -287,7 +287,7 @@ class PopService:
         committed = self._context.offsets.get(group, topic, queue_id)
         if offset < committed:
             return
-        next_offset = self.orders.ack(topic, group, queue_id, offset, handle.pop_time)
+        next_offset = self.orders.ack(topic, group, queue_id, offset, handle.pop_time, committed)
         if next_offset == ILLEGAL:
             raise CallRefused(
                 ResponseCode.MESSAGE_ILLEGAL,

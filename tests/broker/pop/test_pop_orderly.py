@@ -95,6 +95,27 @@ def test_the_state_is_in_the_file_of_rocketmq(tmp_path: Path) -> None:
     run(flow())
 
 
+def test_an_ack_without_state_passes_no_other_message(tmp_path: Path) -> None:
+    """A promoted slave has no consumerOrderInfo.json."""
+
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            for number in range(3):
+                await one.send("T", b"%d" % number)
+            first = messages(await pop(one, order="true"))
+            assert len(first) == 3
+        (tmp_path / "config" / "consumerOrderInfo.json").unlink()
+        (tmp_path / "config" / "consumerOrderInfo.json.bak").unlink(missing_ok=True)
+        async with running_broker(tmp_path) as one:
+            assert (await ack(one, first[0].handle)).code == 0
+            assert one.context.offsets.get("g", "T", 0) == 1
+            assert (await ack(one, first[2].handle)).code == 0
+            assert one.context.offsets.get("g", "T", 0) == 1
+            assert [got.body for got in messages(await pop(one, order="true"))] == [b"1", b"2"]
+
+    run(flow())
+
+
 def test_the_state_of_a_deleted_group_goes(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path) as one:
