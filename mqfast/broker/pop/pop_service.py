@@ -123,13 +123,8 @@ class PopService:
             turn.result.pop_time, turn.result.invisible_ms = turn.pop_time, request.invisible_ms
             turn.result.revive_queue_id = turn.revive_queue_id
             try:
-                await self.reader.read(turn)
-                is_found = turn.result.status is PopStatus.FOUND
-                if is_found and turn.result.rest > 0:
-                    self.waiters.wake_group(request.topic, request.group)
-                if waiter is not None:
-                    self.waiters.tried(request.topic, request.group)
-                if is_found:
+                await self._read(turn, is_woken=waiter is not None)
+                if turn.result.status is PopStatus.FOUND:
                     await self._durable(turn.end)
                     return turn.result
                 if turn.failure is not None:
@@ -147,8 +142,31 @@ class PopService:
             self._watch_orders(request)
             if not await self.waiters.wait(waiter):
                 return turn.result
-            if request.check_rights is not None:  # rights may have been revoked meanwhile
-                request.check_rights()
+            self._check_rights(request)
+
+    async def _read(self, turn: PopTurn, *, is_woken: bool) -> None:
+        """Take messages; a request that leaves messages, or an awakened one that fails, wakes the next request."""
+        request, is_read = turn.request, False
+        try:
+            await self.reader.read(turn)
+            is_read = True
+        finally:
+            if is_woken:
+                self.waiters.tried(request.topic, request.group)
+            is_passed_on = is_woken and not is_read
+            if is_passed_on or (turn.result.status is PopStatus.FOUND and turn.result.rest > 0):
+                self.waiters.wake_group(request.topic, request.group)
+
+    def _check_rights(self, request: PopRequest) -> None:
+        """Check the rights of an awakened request, since these may have been revoked. Raises: CallRefused."""
+        if request.check_rights is None:
+            return
+        try:
+            request.check_rights()
+        except CallRefused:
+            self.waiters.tried(request.topic, request.group)
+            self.waiters.wake_group(request.topic, request.group)
+            raise
 
     async def _settle_group(self, request: PopRequest) -> None:
         """Wait until a new group is on the disk: messages in flight of an unknown group are not redelivered."""

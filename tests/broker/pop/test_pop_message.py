@@ -6,6 +6,7 @@ import asyncio
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,12 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "pull"))
 
 from popping import ack, batch_ack, change, messages, pop
 from pulling import run
+from waiting import until_async as until
 
+from mqfast.broker.pop.pop_result import PopRequest
+from mqfast.errors import CallRefused
 from mqfast.remoting.codes import ResponseCode as Code
+from mqfast.store.record.record import decode_record
 
 
 async def pop_all(one: Running, **changed: Any) -> list[Any]:
@@ -264,5 +269,34 @@ def test_a_changed_handle_acks_nothing_else(tmp_path: Path) -> None:
             fields = {"consumerGroup": "g", "topic": "T", "extraInfo": got.handle}
             assert (await one.call(200051, queueId=0, offset=99, **fields)).code == Code.NO_MESSAGE
             assert (await one.call(200051, queueId=9, offset=0, **fields)).code == Code.MESSAGE_ILLEGAL
+
+    run(flow())
+
+
+def test_a_request_without_rights_any_more_leaves_the_message_to_the_next(tmp_path: Path) -> None:
+    """The oldest request is awakened first; the others must not sleep beside the message."""
+
+    def refuse() -> None:
+        raise CallRefused(Code.NO_PERMISSION, "the rights were revoked")
+
+    async def flow() -> None:
+        async with running_broker(tmp_path) as one:
+            await one.send("T", b"before")
+            assert len(await pop_all(one)) == 1
+            service = one.parts.pop.service
+            wanted = PopRequest(group="g", topic="T", queue_id=-1, max_count=1, invisible_ms=60_000, wait_ms=20_000)
+            revoked = asyncio.ensure_future(service.pop(replace(wanted, check_rights=refuse)))
+            await until(lambda: len(service.waiters) == 1)
+            waiting = asyncio.ensure_future(service.pop(wanted))
+            await until(lambda: len(service.waiters) == 2)
+            for body in (b"first", b"second"):
+                await one.send("T", body)
+                result = await asyncio.wait_for(waiting, 10)
+                assert [bytes(decode_record(got.record).body) for got in result.messages] == [body]
+                waiting = asyncio.ensure_future(service.pop(wanted))
+                await until(lambda: len(service.waiters) == 1)
+            with pytest.raises(CallRefused):
+                await revoked
+            waiting.cancel()
 
     run(flow())
