@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from mqfast.broker.acl.plain import ADMIN, PUB, SUB, right_of  # noqa: E402
-from mqfast.broker.acl.required_permissions import NEEDS, Part  # noqa: E402
+from mqfast.broker.acl.required_permissions import NEEDS, RequestNeed  # noqa: E402
 from mqfast.broker.acl.terms import Kind  # noqa: E402  (the sources beside this file, not an installed package)
 
 DOCUMENT = ROOT / "docs" / "broker.md"
@@ -23,7 +23,7 @@ HEAD = "| Code | Name | Asked by | ACL 1.0 | ACL 2.0 |\n|---|---|---|---|---|"
 WORDS = {PUB: "PUB", SUB: "SUB", PUB | SUB: "PUB or SUB"}
 
 
-def of_plain(parts: tuple[Part, ...]) -> str:
+def of_plain(parts: tuple[RequestNeed, ...]) -> str:
     """The rights of ACL 1.0."""
     rights = [(right_of(part.kind, part.actions), part.kind) for part in parts]
     if any(right == ADMIN for right, _ in rights):
@@ -31,7 +31,7 @@ def of_plain(parts: tuple[Part, ...]) -> str:
     return ", ".join(dict.fromkeys(f"{WORDS[right]} of {kind.lower()}" for right, kind in rights))
 
 
-def of_rules(parts: tuple[Part, ...]) -> str:
+def of_rules(parts: tuple[RequestNeed, ...]) -> str:
     """The actions of ACL 2.0, and where the request names the resource."""
     texts = []
     for part in parts:

@@ -35,7 +35,7 @@ class DurableFutures:
         self._waiting: list[tuple[int, int, asyncio.Future[bool]]] = []
         self._most = 0
         self._is_asked = False
-        self._watch = engine.waiters.watch(self._tell)
+        self._watch = engine.waiters.watch(self._on_flushed)
 
     @classmethod
     def of(cls, engine: Core) -> DurableFutures:
@@ -58,7 +58,7 @@ class DurableFutures:
         self._most = max(self._most, end_offset)
         if not self._is_asked:  # after all other puts of this iteration of the loop: one sync covers all puts
             self._is_asked = True
-            self._loop.call_soon(self._ask)
+            self._loop.call_soon(self._request_flush)
         timer = None if timeout_s is None else self._loop.call_later(timeout_s, _finish, future, False)
         try:
             return await future
@@ -70,14 +70,14 @@ class DurableFutures:
         """Remove the futures of a closed loop, which gets no more calls."""
         self._watch.close()
 
-    def _ask(self) -> None:
+    def _request_flush(self) -> None:
         self._is_asked = False
         try:
             self._watch.want(self._most)
         except Exception as error:
             self._fail(error)
 
-    def _tell(self, flushed: int, error: MqfastError | None) -> None:
+    def _on_flushed(self, flushed: int, error: MqfastError | None) -> None:
         # A loop that was closed meanwhile has no waiting future.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._settle, flushed, error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -241,3 +242,25 @@ def test_a_broker_beside_a_command_names_its_extra() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     said = "mqfast.testing: mqfast.testing needs msgspec: pip install 'mqfast[broker]'\n"
     assert (done.returncode, done.stderr) == (2, said)
+
+
+_STAND_INS = ("mqfast/compat/", "mqfast/sim/", "mqfast/pure/", "mqfast/grpc/messages.py")
+"""Named as what is imitated: another client, parts of the simulation, compiled modules, messages of RocketMQ's API."""
+_OF_TWO_FIELDS = {
+    "Broker": "a broker, and a broker of tests: both public under their packages",
+    "Channel": "remoting's, as in RocketMQ; kombu looks for a class of this name in a transport",
+    "Event": "of threads, and of a drawn life of a message",
+    "Refused": "an error of users, and a status of gRPC",
+}
+
+
+def test_a_public_class_name_stands_for_one_class() -> None:
+    root = Path(mqfast.__file__).parent
+    homes: dict[str, set[str]] = {}
+    for path in sorted(root.rglob("*.py*")):
+        place = f"mqfast/{path.relative_to(root).as_posix()}"
+        if path.suffix in (".py", ".pyx") and not place.startswith(_STAND_INS):
+            for name in re.findall(r"^(?:cdef )?class ([A-Za-z]\w*)", path.read_text(encoding="utf-8"), re.MULTILINE):
+                homes.setdefault(name, set()).add(place)
+    twice = {name: sorted(places) for name, places in homes.items() if len(places) > 1}
+    assert {name: places for name, places in twice.items() if name not in _OF_TWO_FIELDS} == {}

@@ -171,9 +171,9 @@ def _records(reader: StoreReader, msg_id: str, *, scan: bool) -> list[StoredMess
 
 
 def _copy(reader: StoreReader, record: StoredMessage) -> Copy:
-    from mqfast.client.admin.life import HALF_TOPIC, Copy, Place
+    from mqfast.client.admin.life import HALF_TOPIC, Copy, RecordPlace
 
-    place = Place(None, record.topic, record.queue_id, record.record_queue_offset, record.physical_offset)
+    place = RecordPlace(None, record.topic, record.queue_id, record.record_queue_offset, record.physical_offset)
     if record.topic == HALF_TOPIC and place.queue_offset == 0:
         return Copy(record, place, None)
     unit = reader.get(place.topic, place.queue_id, place.queue_offset, 1)

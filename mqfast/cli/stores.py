@@ -139,5 +139,5 @@ def lists_of(run: Iterable[RecordColumns], gather: Gather, json_maps: bool) -> I
             yield to_lists(batch, json_maps)
     except (CorruptFile, DataLoss):
         if gather.rows:
-            yield to_lists(gather.take(), json_maps)
+            yield to_lists(gather.finish(), json_maps)
         raise

@@ -17,7 +17,7 @@ from mqfast.message import Message
 if TYPE_CHECKING:
     from mqfast.client.delivery import Delivery
 
-__all__ = ["ClientHook", "ConsumeContext", "SendContext", "tell"]
+__all__ = ["ClientHook", "ConsumeContext", "SendContext", "call_hooks"]
 
 _log = logging.getLogger("mqfast.client.hooks")
 
@@ -77,7 +77,7 @@ class ClientHook:
         """Process the end of a handler, with or without an error."""
 
 
-def tell(hooks: Sequence[ClientHook], what: str, context: SendContext | ConsumeContext) -> None:
+def call_hooks(hooks: Sequence[ClientHook], what: str, context: SendContext | ConsumeContext) -> None:
     """Call a method of every hook."""
     for hook in hooks:
         try:

@@ -80,10 +80,10 @@ class SharedReader:
             **arguments,
             **consuming,
         )
-        self._consumer.subscribe(name, self._take)
+        self._consumer.subscribe(name, self._receive)
         self._io.call(self._consumer.start(), _START_S)
 
-    async def _take(self, message: Delivery) -> None:
+    async def _receive(self, message: Delivery) -> None:
         _ = message.body  # a message that cannot be decompressed is refused here, and reaches no worker
         outcome: Outcome = asyncio.get_running_loop().create_future()
         handler = asyncio.current_task()
@@ -110,9 +110,9 @@ class SharedReader:
     def check_soon(self) -> None:
         """Wait until a message arrives, or the queues of this member are empty. Raises: ClientError."""
         if not self._inbox:
-            self._io.call(self._look(), _START_S)
+            self._io.call(self._poll(), _START_S)
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         deadline = time.monotonic() + _LOOK_S
         while not self._inbox and time.monotonic() < deadline and await self._consumer.has_more():
             await asyncio.sleep(0.005)
@@ -133,7 +133,7 @@ class SharedReader:
         self._io.soon(settle)
         self._handed_out.discard(outcome)
         if self._is_ending and not self._handed_out:
-            self._io.submit(self._end())
+            self._io.submit(self._close())
 
     def close(self) -> None:
         """Stop reading; leave the group after the handed out messages are settled."""
@@ -141,11 +141,11 @@ class SharedReader:
         self._consumer.pause()
         if not self._handed_out and self._io.is_alive:
             try:
-                self._io.call(self._end(), _CLOSE_S + 2.0)
+                self._io.call(self._close(), _CLOSE_S + 2.0)
             except MqfastError as error:
                 _log.warning("queue %s was left without a word: %s", self._consumer.group, error)
 
-    async def _end(self) -> None:
+    async def _close(self) -> None:
         await asyncio.sleep(0.01)  # handlers with recently settled messages
         await self._consumer.close(1.5 if self._inbox else _CLOSE_S)
 
@@ -223,11 +223,11 @@ class TailReader:
         """Stop reading."""
         if self._io.is_alive:
             try:
-                self._io.call(self._end(), _CLOSE_S)
+                self._io.call(self._close(), _CLOSE_S)
             except MqfastError as error:
                 _log.warning("a reader of exchanges was not ended in order: %s", error)
 
-    async def _end(self) -> None:
+    async def _close(self) -> None:
         for task in self._tasks:
             task.cancel()
         for consumer in self._consumers:

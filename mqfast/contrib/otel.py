@@ -90,7 +90,7 @@ class OtelHook(ClientHook):
             span.set_attribute("messaging.message.id", msg_id)
         if context.queue is not None:
             span.set_attribute("messaging.destination.partition.id", str(context.queue.queue_id))
-        _end(span, error)
+        _end_span(span, error)
 
     # --- consumers ---
 
@@ -125,7 +125,7 @@ class OtelHook(ClientHook):
             contexts.detach(held)
         if context.status is not ConsumeStatus.CONSUME_SUCCESS and context.error is None:
             span.set_status(Status(StatusCode.ERROR, "the handler asked for the message again"))
-        _end(span, context.error)
+        _end_span(span, context.error)
 
     # --- names ---
 
@@ -195,7 +195,7 @@ def _is_here(mark: Token[object]) -> bool:
     return True
 
 
-def _end(span: trace.Span, error: Exception | None) -> None:
+def _end_span(span: trace.Span, error: Exception | None) -> None:
     if error is not None:
         span.record_exception(error)
         span.set_attribute("error.type", type(error).__qualname__)

@@ -132,11 +132,6 @@ class Frames:
         self._offset = 0
         self._left = 0
 
-    @property
-    def is_between(self) -> bool:
-        """Return True if the last frame is complete and no byte of the next frame has arrived."""
-        return self._left == 0 and not self._head
-
     def feed(self, data: memoryview) -> Iterator[tuple[int, memoryview]]:
         """Parse bytes. Yields: (offset, log bytes at this offset); no bytes for a heartbeat; (HISTORY, the whole body)
         of a history.

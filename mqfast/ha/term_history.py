@@ -70,13 +70,13 @@ def common_end(mine: Sequence[Term], my_end: int, theirs: Sequence[Term], their_
         other = indexes.get(term)
         if other is None:
             continue
-        ends = (_end(mine, index, my_end), _end(theirs, other, their_end))
+        ends = (_term_end(mine, index, my_end), _term_end(theirs, other, their_end))
         common = min(end for end, _ in ends)
         return common if all(is_known for end, is_known in ends if end == common) else None
     return None
 
 
-def _end(terms: Sequence[Term], index: int, end: int) -> tuple[int, bool]:
+def _term_end(terms: Sequence[Term], index: int, end: int) -> tuple[int, bool]:
     """Return the end of a term, and whether the master of the following bytes is known."""
     if index + 1 < len(terms) and terms[index + 1].start < end:
         return terms[index + 1].start, bool(terms[index + 1].history)

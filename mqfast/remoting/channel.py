@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, cast
 from mqfast.errors import CallTimeout, ConnectionLost, FrameError, FrameTooLarge
 from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.command import VERSION, Buffer, FrameDecoder, RemotingCommand, encode
-from mqfast.remoting.connection import Connection, ConnectionEvent, ProtocolError, Request, ResponseReceived
+from mqfast.remoting.connection import Connection, ConnectionEvent, ProtocolError, RequestReceived, ResponseReceived
 from mqfast.remoting.latency import Latencies
 from mqfast.remoting.proxy_protocol import ProxyHeader
 from mqfast.remoting.settings import RemotingSettings
@@ -373,7 +373,7 @@ class Channel(asyncio.Protocol):
                     self._rest()
                     break
                 event = events.popleft()
-                if type(event) is Request:
+                if type(event) is RequestReceived:
                     if self._endpoint.latencies is not None:
                         event.command.received_s = self._endpoint.clock()
                     self._dispatch(self, event.command)

@@ -44,7 +44,7 @@ def frame_timed_out(double since_s, double heard_s, double begun_s, double now_s
 
 
 @cython.freelist(64)
-cdef class Call:
+cdef class InFlightRequest:
     """A request of this side that waits for its response.
 
     Attributes: ``opaque``, ``code``, ``deadline_s`` (by the connection's clock), ``context`` (of the caller).
@@ -72,7 +72,7 @@ cdef class ConnectionEvent:
         return f"{type(self).__name__}{self._says()!r}"
 
 
-cdef class Request(ConnectionEvent):
+cdef class RequestReceived(ConnectionEvent):
     """A request of the peer."""
 
     cdef readonly RemotingCommand command
@@ -87,10 +87,10 @@ cdef class Request(ConnectionEvent):
 cdef class ResponseReceived(ConnectionEvent):
     """The response to a call of this side."""
 
-    cdef readonly Call call
+    cdef readonly InFlightRequest call
     cdef readonly RemotingCommand command
 
-    def __init__(self, Call call not None, RemotingCommand command not None):
+    def __init__(self, InFlightRequest call not None, RemotingCommand command not None):
         self.call = call
         self.command = command
 
@@ -218,7 +218,7 @@ cdef class Connection:
         """Add bytes of the peer. Returns: the completed events, in order; ``ProtocolError`` is the last one ever."""
         cdef RemotingCommand command
         cdef ResponseReceived answered
-        cdef Request request
+        cdef RequestReceived request
         cdef list events = []
         if self.closed or self._broken:
             return events
@@ -238,7 +238,7 @@ cdef class Connection:
                     events.append(UnmatchedResponse(command))
                 else:
                     answered = ResponseReceived.__new__(ResponseReceived)
-                    answered.call = <Call> call
+                    answered.call = <InFlightRequest> call
                     answered.command = command
                     events.append(answered)
             else:
@@ -246,7 +246,7 @@ cdef class Connection:
                 if not command.flag & ONEWAY:
                     self.open_requests += 1
                     self.open_bytes += len(command.body)
-                request = Request.__new__(Request)
+                request = RequestReceived.__new__(RequestReceived)
                 request.command = command
                 events.append(request)
         error = self._decoder.error
@@ -289,7 +289,7 @@ cdef class Connection:
         self, int code, dict ext_fields=None, body=b"", *, timeout_ms, context=None, serialize=None,
         int version=OWN_VERSION
     ):
-        """Send a request to the peer. Returns: the Call. Raises: TooManyCalls."""
+        """Send a request to the peer. Returns: the InFlightRequest. Raises: TooManyCalls."""
         cdef int opaque = self._free_opaque()
         self._send(self._command(opaque, code, ext_fields, body, 0, serialize, version))
         return self._wait_for(opaque, code, <double> timeout_ms / 1000, context)
@@ -314,9 +314,9 @@ cdef class Connection:
         self._next_opaque = opaque + 1 & OPAQUE_MASK
         return <int> opaque
 
-    cdef Call _wait_for(self, int opaque, int code, double timeout_s, context):
-        cdef Call call = Call.__new__(Call)
-        cdef Call pending
+    cdef InFlightRequest _wait_for(self, int opaque, int code, double timeout_s, context):
+        cdef InFlightRequest call = InFlightRequest.__new__(InFlightRequest)
+        cdef InFlightRequest pending
         cdef list deadlines = self._deadlines
         call.opaque = opaque
         call.code = code
@@ -391,14 +391,14 @@ cdef class Connection:
         while deadlines:
             deadline, opaque = deadlines[0]
             call = self._calls.get(opaque)
-            if call is not None and (<Call> call).deadline_s == <double> deadline:
+            if call is not None and (<InFlightRequest> call).deadline_s == <double> deadline:
                 return deadline
             heappop(deadlines)
         return None
 
     def expired(self):
         """Return the expired calls, in order; their responses will be ``UnmatchedResponse``."""
-        cdef Call call
+        cdef InFlightRequest call
         cdef list expired_calls = []
         now = self._clock()
         while (deadline := self.next_deadline_s()) is not None and deadline <= now:
@@ -415,7 +415,7 @@ cdef class Connection:
         """
         return self._mute_s >= 0 and self._clock() - self._mute_s >= SILENT_S
 
-    def is_stuck(self, Call call not None):
+    def is_stuck(self, InFlightRequest call not None):
         """Return whether the connection must be closed, since this call expired behind a frame that does not complete.
         """
         return frame_timed_out(self._partial_s, self._heard_s, call.begun_s, self._clock())

@@ -1,6 +1,6 @@
 # The rooms of an open store, for the puts, the gets and the engine interface.
 from libc.stdint cimport int64_t
-from mqfast.store.dispatch.dispatch cimport Dispatcher
+from mqfast.store.dispatch.dispatch cimport CommitLogDispatcher
 from mqfast.store.log.commit_log cimport CommitLog
 from mqfast.store.log.log_state cimport LogState
 from mqfast.store.queues.consume_queue cimport QueueState, QueueTable
@@ -12,7 +12,7 @@ cdef int64_t integer(object value, str what, int64_t low, int64_t high) except? 
 cdef class Core:
     cdef readonly CommitLog log
     cdef readonly QueueTable table
-    cdef readonly Dispatcher dispatcher
+    cdef readonly CommitLogDispatcher dispatcher
     cdef readonly object queues         # QueueStore
     cdef readonly object index          # IndexService for queries, or None
     cdef readonly object config         # StoreConfig

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from mqfast.config import StoreConfig
-from mqfast.store.dispatch.dispatch import Dispatcher
+from mqfast.store.dispatch.dispatch import CommitLogDispatcher
 from mqfast.store.index.index_service import IndexService
 from mqfast.store.log.acks import AckTable
 from mqfast.store.log.commit_log import CommitLog
@@ -17,7 +17,7 @@ class Core:
         self,
         log: CommitLog,
         table: QueueTable,
-        dispatcher: Dispatcher,
+        dispatcher: CommitLogDispatcher,
         queues: QueueStore,
         index: IndexService | None,
         config: StoreConfig,
@@ -28,7 +28,7 @@ class Core:
     @property
     def table(self) -> QueueTable: ...
     @property
-    def dispatcher(self) -> Dispatcher: ...
+    def dispatcher(self) -> CommitLogDispatcher: ...
     @property
     def queues(self) -> QueueStore: ...
     @property

@@ -8,7 +8,7 @@ cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t
 from mqfast.store.base.os_api cimport LONGEST_WAIT_NS, mq_load64
-from mqfast.store.dispatch.dispatch cimport Dispatcher
+from mqfast.store.dispatch.dispatch cimport CommitLogDispatcher
 from mqfast.store.log.commit_log cimport CommitLog
 from mqfast.store.log.group_commit cimport flush_up_to
 from mqfast.store.log.log_watch cimport unit_put
@@ -46,8 +46,8 @@ cdef class Core:
     Thread: any.
     """
 
-    def __init__(self, CommitLog log not None, QueueTable table not None, Dispatcher dispatcher not None, queues, index,
-                 config, waiters not None):
+    def __init__(self, CommitLog log not None, QueueTable table not None, CommitLogDispatcher dispatcher not None,
+                 queues, index, config, waiters not None):
         self.log = log
         self.table = table
         self.dispatcher = dispatcher

@@ -66,7 +66,7 @@ class Engine(Core):
     def end_arrivals(self) -> None:
         """Wake all waiters for messages: the store closes."""
         if self._arrivals is not None:
-            self._arrivals.end()
+            self._arrivals.cancel_all()
         if self.followers is not None:
             self.followers.wake_all()
 

@@ -75,7 +75,7 @@ class Followers:
 
     def notify_arrivals(self) -> None:
         """Wake all loops with an arrival. Raises: StoreClosed."""
-        for key in self._arrivals.take():
+        for key in self._arrivals.drain():
             self._wake_key(key)
 
     def _wake_key(self, key: tuple[str, int]) -> None:
@@ -188,10 +188,10 @@ class Follow:
             try:
                 came = self._waiter.wait(remaining_s)
             except StoreClosed:
-                self._end()
+                self._close()
                 raise
             if not came:
-                self._end()
+                self._close()
                 raise StopIteration
 
     async def __anext__(self) -> StoredMessage:
@@ -209,10 +209,10 @@ class Follow:
                     if (remaining_s is not None and remaining_s <= 0) or not await readable(
                         self._waiter.fileno(), remaining_s
                     ):
-                        self._end()
+                        self._close()
                         raise StopAsyncIteration
             except StoreClosed:
-                self._end()
+                self._close()
                 raise
 
     def _deadline(self) -> float | None:
@@ -240,11 +240,11 @@ class Follow:
         ids = {queue.queue_id for queue in self._engine.queues.all() if queue.topic == consumer.topic}
         return {queue_id: consumer.position(queue_id) for queue_id in ids}
 
-    def _end(self) -> None:
+    def _close(self) -> None:
         self._is_over = True
         if self._waiter is not None:
             self._waiter.close()
 
     def __del__(self) -> None:
         if getattr(self, "_waiter", None) is not None:
-            self._end()
+            self._close()

@@ -20,7 +20,7 @@ from mqfast.store.base.results import LogFlag
 from mqfast.store.base.space import Space
 from mqfast.store.check.cut import finish_cut
 from mqfast.store.check.recovery import RecoveryMemory, RecoveryReport, recover, refuse_damage, sync_names
-from mqfast.store.dispatch.dispatch import Dispatcher
+from mqfast.store.dispatch.dispatch import CommitLogDispatcher
 from mqfast.store.dispatch.reput import PrefaultService, ReputMessageService
 from mqfast.store.engine import Engine
 from mqfast.store.file_sizes import sizes_of_files
@@ -30,7 +30,7 @@ from mqfast.store.log.commit_log import CommitLog
 from mqfast.store.log.flush import CommitService, FlushService, SyncService
 from mqfast.store.log.retention import RetentionService
 from mqfast.store.meta.checkpoint import StoreCheckpoint
-from mqfast.store.meta.metadata import TopicTable
+from mqfast.store.meta.metadata import TopicConfigTable
 from mqfast.store.meta.notes import Deletion, StoreNotes
 from mqfast.store.meta.offsets import ConsumerOffsets
 from mqfast.store.meta.persist import MetadataService
@@ -60,7 +60,7 @@ class DeferredSteps:
     On a full disk a put or the dispatch thread runs them later (``CommitLog.get_ready``).
     """
 
-    def __init__(self, log: CommitLog, dispatcher: Dispatcher, space: Space) -> None:
+    def __init__(self, log: CommitLog, dispatcher: CommitLogDispatcher, space: Space) -> None:
         self._log: Final = log
         self._dispatcher: Final = dispatcher
         self._space: Final = space
@@ -109,11 +109,11 @@ class OpenStore:
     space: Space
     checkpoint: StoreCheckpoint
     notes: StoreNotes
-    topic_table: TopicTable
+    topic_table: TopicConfigTable
     consumer_offsets: ConsumerOffsets
     queues: QueueStore
     index: IndexService | None
-    dispatcher: Dispatcher
+    dispatcher: CommitLogDispatcher
     recovery: RecoveryReport
     metadata: MetadataService
     allocate: AllocateMappedFileService
@@ -141,7 +141,7 @@ class _Files:
     clean: bool
     checkpoint: StoreCheckpoint
     notes: StoreNotes
-    topic_table: TopicTable
+    topic_table: TopicConfigTable
     consumer_offsets: ConsumerOffsets
 
 
@@ -181,7 +181,7 @@ def open_parts(
     if config.message_index_enable and config.index_file_write_enable:
         index = IndexService(os_api, paths.index, config, checkpoint)
         close_steps.append(index.close)
-    dispatcher = Dispatcher(log, queues.table, queues, index, config.delay_levels_ms)
+    dispatcher = CommitLogDispatcher(log, queues.table, queues, index, config.delay_levels_ms)
     dispatcher.space = space
     deferred = DeferredSteps(log, dispatcher, space)
     create_abort_file = partial(_lock.create_abort, os_api, paths.abort, os.getpid())
@@ -260,7 +260,7 @@ def open_parts(
     )
 
 
-def require_all_units(dispatcher: Dispatcher, queues: QueueStore) -> None:
+def require_all_units(dispatcher: CommitLogDispatcher, queues: QueueStore) -> None:
     """Raise DiskFull while units of queues wait for disk space."""
     if dispatcher.units_wait and queues.full is not None:
         raise copy.copy(queues.full)
@@ -287,7 +287,7 @@ def _load_files(
     if not clean:
         sync_names(os_api, paths)
     if tables is None:
-        topics = TopicTable.load(os_api, paths.topics)
+        topics = TopicConfigTable.load(os_api, paths.topics)
         step = config.consumer_offset_update_version_step
         offsets = ConsumerOffsets.of_store(os_api, paths, lmq=config.enable_lmq, version_step=step)
     elif tables.path != path:
@@ -329,7 +329,7 @@ def _close_pool(log: CommitLog) -> None:
         log.pool.close()
 
 
-def _end_queue_recovery(dispatcher: Dispatcher, queues: QueueStore, cut_offsets: Callable[[], None]) -> None:
+def _end_queue_recovery(dispatcher: CommitLogDispatcher, queues: QueueStore, cut_offsets: Callable[[], None]) -> None:
     """Dispatch the waiting units: only a queue with all its units gives the next queue offset."""
     dispatcher.step(-1, True)
     require_all_units(dispatcher, queues)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mqfast.config import StoreConfig
     from mqfast.message import Body
     from mqfast.store.base.os_api import Mutex
-    from mqfast.store.dispatch.dispatch import Dispatcher
+    from mqfast.store.dispatch.dispatch import CommitLogDispatcher
     from mqfast.store.index.index_service import IndexService
     from mqfast.store.log.allocate import AllocateMappedFileService
     from mqfast.store.log.commit_log import CommitLog
@@ -52,7 +52,7 @@ class Rooms:
     log: CommitLog
     queues: QueueStore
     index: IndexService | None
-    dispatcher: Dispatcher
+    dispatcher: CommitLogDispatcher
     checkpoint: StoreCheckpoint
     config: StoreConfig
     memory: RecoveryMemory

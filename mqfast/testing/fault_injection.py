@@ -18,7 +18,7 @@ from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
 from mqfast.testing.duplicates import POLL_S, Duplicates, QueueOffset, Reader, place_of
 
-__all__ = ["Asked", "Fault", "FaultInjection", "GatedChannel", "QueueOffset"]
+__all__ = ["Asked", "InjectedFault", "FaultInjection", "GatedChannel", "QueueOffset"]
 
 _NOTED_MAX: Final = 10_000
 _BODY_MAX: Final = 4096  # of a recorded request
@@ -67,7 +67,7 @@ class Asked:
         return f"<{self.name} {' '.join(about)} of {self.client} to {self.server}: {answered}{fault}>"
 
 
-class Fault:
+class InjectedFault:
     """An active fault: its codes, remaining count, and effect."""
 
     __slots__ = ("answer", "kind", "left", "only", "remark", "seconds", "text")
@@ -115,7 +115,7 @@ class FaultInjection:
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
-        self.faults: list[Fault] = []
+        self.faults: list[InjectedFault] = []
         self.refuses = 0
         self.starting = 0
         self.channels: set[GatedChannel] = set()
@@ -176,7 +176,7 @@ class FaultInjection:
         self.counts[request.code] += 1
         return asked
 
-    def fault_for(self, code: int, kind: str) -> Fault | None:
+    def fault_for(self, code: int, kind: str) -> InjectedFault | None:
         """Return the first fault of this kind for this request."""
         return next((fault for fault in self.faults if fault.kind == kind and fault.takes(code)), None)
 

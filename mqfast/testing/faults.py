@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from mqfast.errors import UsageError
 from mqfast.remoting.codes import ResponseCode
 from mqfast.testing import checks
-from mqfast.testing.fault_injection import Fault
+from mqfast.testing.fault_injection import InjectedFault
 from mqfast.util.validate import is_number
 
 if TYPE_CHECKING:
@@ -67,22 +67,22 @@ class Faults:
     ) -> AbstractContextManager[None]:
         """Serve requests so much later. Raises: UsageError."""
         seconds = checks.seconds("slow", seconds, _SECONDS_MAX)
-        return self._on(Fault("slow", _codes(only), _times(times), seconds=seconds))
+        return self._on(InjectedFault("slow", _codes(only), _times(times), seconds=seconds))
 
     def lose_answers(self, *, only: Iterable[int] = (), times: int | None = None) -> AbstractContextManager[None]:
         """Serve requests without an answer."""
-        return self._on(Fault("lose answers", _codes(only), _times(times)))
+        return self._on(InjectedFault("lose answers", _codes(only), _times(times)))
 
     def lose_requests(self, *, only: Iterable[int] = (), times: int | None = None) -> AbstractContextManager[None]:
         """Drop requests without service or answer."""
-        return self._on(Fault("lose requests", _codes(only), _times(times)))
+        return self._on(InjectedFault("lose requests", _codes(only), _times(times)))
 
     def answer(
         self, code: int, remark: str = "", *, only: Iterable[int] = (), times: int | None = None
     ) -> AbstractContextManager[None]:
         """Answer requests with this code instead of service. Args: remark: RocketMQ's text for the cause."""
         code = checks.whole("answer", code, 0, _CODE_MAX)
-        return self._on(Fault("answer", _codes(only), _times(times), answer=code, remark=remark))
+        return self._on(InjectedFault("answer", _codes(only), _times(times), answer=code, remark=remark))
 
     def busy(self, times: int | None = None, *, only: Iterable[int] = ()) -> AbstractContextManager[None]:
         """Answer requests as an overloaded broker (code 2)."""
@@ -91,7 +91,7 @@ class Faults:
     def duplicate_deliveries(self, every: int = 1) -> AbstractContextManager[None]:
         """Deliver the messages of every n-th pull a second time."""
         every = checks.whole("every", every, 1, _CODE_MAX)
-        return self._on(Fault("duplicate deliveries", frozenset(), None, seconds=every))
+        return self._on(InjectedFault("duplicate deliveries", frozenset(), None, seconds=every))
 
     def trigger_rebalance(self) -> None:
         """Notify all consumers that the members of their group changed, which rebalances the queues."""
@@ -138,7 +138,7 @@ class Faults:
     # --- on and off ---
 
     @contextlib.contextmanager
-    def _on(self, fault: Fault) -> Iterator[None]:
+    def _on(self, fault: InjectedFault) -> Iterator[None]:
         faults = self._cluster.gate.faults
 
         def off() -> None:

@@ -62,8 +62,8 @@ class ProcessBroker(BrokerBase):
             self._end_child(signal.SIGKILL)
             self._place.remove()
             raise
-        self.faults = _Faults(self._ask)  # type: ignore[assignment]
-        self.clock = _Clock(self._ask)  # type: ignore[assignment]
+        self.faults = _Faults(self._request)  # type: ignore[assignment]
+        self.clock = _Clock(self._request)  # type: ignore[assignment]
         return self
 
     def _begin(self) -> None:
@@ -77,14 +77,14 @@ class ProcessBroker(BrokerBase):
         self._line = Connection(mine.detach())
         self._started = True
         try:
-            self._ask("start", self._arguments, self._place.path, self._state)
+            self._request("start", self._arguments, self._place.path, self._state)
         except BaseException:
             self._started = False
             raise
-        self._state = self._ask("state")
-        self._namesrv_addr, self._addresses = self._ask("namesrv_addr"), self._ask("addresses")
+        self._state = self._request("state")
+        self._namesrv_addr, self._addresses = self._request("namesrv_addr"), self._request("addresses")
 
-    def _ask(self, name: str, *args: Any, **kwargs: Any) -> Any:
+    def _request(self, name: str, *args: Any, **kwargs: Any) -> Any:
         if not self._started or self._pid != os.getpid():
             raise UsageError("expected a broker that is started, in this process: use it by `with`")
         if self._child is None:
@@ -122,7 +122,7 @@ class ProcessBroker(BrokerBase):
             self.close_clients()
             if self._child is not None:
                 with contextlib.suppress(ClientError):
-                    self._ask("close")
+                    self._request("close")
         finally:
             self._started = False
             self._held.release()
@@ -133,10 +133,10 @@ class ProcessBroker(BrokerBase):
     def kill(self, broker: str = "", *, power_loss: bool = False) -> None:
         """Kill, as ``Broker.kill``; without a name the whole process gets SIGKILL, name servers too."""
         if broker:
-            self._ask("kill", broker, power_loss=power_loss)
+            self._request("kill", broker, power_loss=power_loss)
             return
-        self._state = self._ask("state")
-        flushed: Mapping[str, int] = self._ask("flushed")
+        self._state = self._request("state")
+        flushed: Mapping[str, int] = self._request("flushed")
         self._end_child(signal.SIGKILL)
         addresses = [*self._addresses.values(), *self._namesrv_addr.split(";")]
         self._held.hold(int(address.rpartition(":")[2]) for address in addresses)
@@ -149,14 +149,14 @@ class ProcessBroker(BrokerBase):
         if self._child is None and self._started:
             self._begin()
         else:
-            self._ask("restart", broker)
+            self._request("restart", broker)
 
     def reset(self) -> None:
         """Reset, as ``Broker.reset``."""
         if self._child is None and self._started:
             self._begin()
-        self._ask("reset")
-        self._state = self._ask("state")
+        self._request("reset")
+        self._state = self._request("state")
 
     def wait_until(self, condition: Callable[[], object], *, timeout_s: float = 5.0) -> None:
         """Wait, as ``Broker.wait_until``."""
@@ -175,7 +175,7 @@ def _forwarded(name: str) -> Callable[..., Any]:
         args = tuple(map(_plain, args))
         kwargs = {key: _plain(value) for key, value in kwargs.items()}
         try:
-            return self._ask(name, *args, **kwargs)
+            return self._request(name, *args, **kwargs)
         except AssertionError as error:
             hint = stopped_loop() if name.startswith("wait_") else ""
             if not hint:
@@ -198,56 +198,56 @@ for _name in (
 class _Faults:
     """The faults of a cluster in another process."""
 
-    def __init__(self, ask: Callable[..., Any]) -> None:
-        self._ask = ask
+    def __init__(self, request: Callable[..., Any]) -> None:
+        self._request = request
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_") or not hasattr(Faults, name):
             raise AttributeError(f"'Faults' object has no attribute {name!r}")
         if name in _AT_ONCE:
-            return lambda: self._ask("fault", name)
+            return lambda: self._request("fault", name)
 
         def fault(*args: Any, **kwargs: Any) -> contextlib.AbstractContextManager[None]:
-            return self._on(self._ask("fault", name, *args, **kwargs))  # wrong arguments fail here
+            return self._on(self._request("fault", name, *args, **kwargs))  # wrong arguments fail here
 
         return fault
 
     @contextlib.contextmanager
     def _on(self, number: int) -> Iterator[None]:
-        self._ask("begin_fault", number)
+        self._request("begin_fault", number)
         try:
             yield
         finally:
             with contextlib.suppress(ClientError):  # a killed process has no faults
-                self._ask("end_fault", number)
+                self._request("end_fault", number)
 
 
 class _Clock:
     """The clock of a cluster in another process."""
 
-    def __init__(self, ask: Callable[..., Any]) -> None:
-        self._ask = ask
+    def __init__(self, request: Callable[..., Any]) -> None:
+        self._request = request
 
     def now(self) -> datetime:
         """Return the time, as ``Clock.now``."""
-        moment: datetime = self._ask("clock", "now")
+        moment: datetime = self._request("clock", "now")
         return moment
 
     def now_ms(self) -> int:
         """Return the time, as ``Clock.now_ms``."""
-        return int(self._ask("clock", "now_ms"))
+        return int(self._request("clock", "now_ms"))
 
     def advance(self, seconds: float | timedelta) -> int:
         """Advance, as ``Clock.advance``."""
-        return int(self._ask("clock", "advance", seconds))
+        return int(self._request("clock", "advance", seconds))
 
     def travel_to(self, when: datetime) -> int:
         """Advance, as ``Clock.travel_to``."""
-        return int(self._ask("clock", "travel_to", when))
+        return int(self._request("clock", "travel_to", when))
 
     def advance_to_next(self) -> timedelta | None:
         """Advance, as ``Clock.advance_to_next``."""
-        step: timedelta | None = self._ask("clock", "advance_to_next")
+        step: timedelta | None = self._request("clock", "advance_to_next")
         return step
 
 

@@ -11,7 +11,7 @@ from running import Running, serve
 from mqfast.remoting.codes import RequestCode
 from mqfast.store.base.os_api import OsApi
 from mqfast.store.meta.config_file import ConfigFile
-from mqfast.store.meta.metadata import SubscriptionGroupTable, TopicTable
+from mqfast.store.meta.metadata import SubscriptionGroupTable, TopicConfigTable
 
 
 def heartbeat(groups: list[str]) -> bytes:
@@ -44,7 +44,7 @@ def test_what_a_heartbeat_makes_is_written_once(tmp_path: Path, monkeypatch: pyt
         # Both tables are large now: the next change goes to their journals.
         assert (await one.call(RequestCode.HEART_BEAT, heartbeat([*groups, "late"]))).code == 0
         assert "late" in SubscriptionGroupTable.load(OsApi(), str(tmp_path / "config/subscriptionGroup.json"))
-        assert "%RETRY%late" in TopicTable.load(OsApi(), str(tmp_path / "config/topics.json"))
+        assert "%RETRY%late" in TopicConfigTable.load(OsApi(), str(tmp_path / "config/topics.json"))
         changes = one.context.changes.count
         assert (await one.call(RequestCode.HEART_BEAT, heartbeat(groups))).code == 0
         assert one.context.changes.count == changes

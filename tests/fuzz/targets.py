@@ -23,7 +23,7 @@ from mqfast.remoting.registrations import RegistrationLimits, at_once, registrat
 from mqfast.store.base.os_api import OsApi
 from mqfast.store.check.verify import verify
 from mqfast.store.meta.checkpoint import StoreCheckpoint
-from mqfast.store.meta.metadata import TopicTable
+from mqfast.store.meta.metadata import TopicConfigTable
 from mqfast.store.meta.offsets import ConsumerOffsets
 from mqfast.store.queues.batch_queue import BatchConsumeQueue
 from mqfast.store.queues.queue_ext import QueueExt
@@ -155,7 +155,7 @@ def _json(data: bytes, root: str) -> None:
 
 def _tables(data: bytes, root: str) -> None:
     _put(root, {"config/topics.json": data, "config/consumerOffset.json": data})
-    TopicTable.load(_OS_API, os.path.join(root, "config/topics.json"))
+    TopicConfigTable.load(_OS_API, os.path.join(root, "config/topics.json"))
     ConsumerOffsets.load(_OS_API, os.path.join(root, "config/consumerOffset.json"))
 
 

@@ -12,15 +12,15 @@ from mqfast.ha.failover.bootstrap import carry_out_bootstrap, plan_bootstrap
 from mqfast.ha.failover.etcd import Etcd, Value
 from mqfast.ha.failover.etcd_state import BrokerReplicaInfo, Keys, Leader, State
 from mqfast.ha.failover.known_state import KnownRecord
-from mqfast.ha.failover.leader_election import Copy, View, contradiction, decide
+from mqfast.ha.failover.leader_election import StoreCopy, View, contradiction, decide
 from mqfast.ha.term_history import Term
 from mqfast.store.base.os_api import OsApi
 
 FIRST, SECOND = Term(1, 0, 1, "aa"), Term(2, 500, 2, "bb")
 
 
-def copy_of(number: int, *terms: Term, end: int = 1000, known: State | None = None, members: str = "12") -> Copy:
-    return Copy(number, terms, end, frozenset(int(one) for one in members), known)
+def copy_of(number: int, *terms: Term, end: int = 1000, known: State | None = None, members: str = "12") -> StoreCopy:
+    return StoreCopy(number, terms, end, frozenset(int(one) for one in members), known)
 
 
 def state(epoch: int, master: int, in_sync: str, *, set_epoch: int = -1, revision: int = 9, since: int = 1) -> State:
@@ -28,7 +28,7 @@ def state(epoch: int, master: int, in_sync: str, *, set_epoch: int = -1, revisio
     return State(epoch, master, members, epoch if set_epoch < 0 else set_epoch, revision, since=since)
 
 
-def chosen(*copies: Copy, named: str = "") -> tuple[int | None, frozenset[int], str]:
+def chosen(*copies: StoreCopy, named: str = "") -> tuple[int | None, frozenset[int], str]:
     return decide({one.id: one for one in copies}, frozenset(int(one) for one in named))
 
 
@@ -89,7 +89,7 @@ def test_two_histories_are_for_an_operator() -> None:
         (state(1, 1, "1"), copy_of(2), None),
     ],
 )
-def test_a_record_older_than_a_store_is_not_in_force(record: State, copy: Copy, named: str | None) -> None:
+def test_a_record_older_than_a_store_is_not_in_force(record: State, copy: StoreCopy, named: str | None) -> None:
     found = contradiction(record, copy)
     assert (found is None) == (named is None), found
     assert named is None or named in str(found)
@@ -97,11 +97,11 @@ def test_a_record_older_than_a_store_is_not_in_force(record: State, copy: Copy, 
 
 def test_copies_and_known_records_are_decoded_as_encoded(tmp_path: Path) -> None:
     one = copy_of(2, FIRST, SECOND, known=dataclasses.replace(state(2, 2, "12", since=2), released=True))
-    read = Copy.decoded(Value(one.encoded(), 1, 7, 1))
+    read = StoreCopy.decoded(Value(one.encoded(), 1, 7, 1))
     assert (read, read.revision) == (one, 7)
     for damaged in (b"", b"[]", b"{}", b'{"id": 1, "end": 2, "terms": [[1]], "members": []}'):
         with pytest.raises(CorruptFile, match="etcd"):
-            Copy.decoded(Value(damaged, 1, 1, 1))
+            StoreCopy.decoded(Value(damaged, 1, 1, 1))
     known = KnownRecord(OsApi(), str(tmp_path))
     assert (known.state, known.members) == (None, frozenset())
     known.note(one.known, {1, 2})

@@ -284,7 +284,7 @@ def test_frames_however_they_are_cut(step: int) -> None:
         found += [(offset, bytes(piece)) for offset, piece in frames.feed(memoryview(data)[at : at + step])]
     assert b"".join(piece for _, piece in found) == b"helloabc"
     assert (105, b"") in found
-    assert frames.is_between
+    assert [(at, bytes(rest)) for at, rest in frames.feed(memoryview(frame_head(108, 1) + b"d"))] == [(108, b"d")]
     position = 100
     for offset, piece in found:
         assert offset == position

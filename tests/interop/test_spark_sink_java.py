@@ -26,7 +26,7 @@ from mqfast.client import AdminClient, PullConsumer
 from mqfast.errors import ConfigError, MqfastError
 from mqfast.remoting.once import RowSequence
 from mqfast.spark import options as table
-from mqfast.spark.remote.sink import RemoteBatchWriter, Sent
+from mqfast.spark.remote.sink import RemoteBatchWriter, SentRows
 
 pytestmark = NEEDS_JAVA
 ROWS = 500
@@ -50,7 +50,7 @@ def columns(**more: Any) -> pa.RecordBatch:
     )
 
 
-def send(namesrv: str, rows: pa.RecordBatch, key: str = "a" * 16, **options: str) -> tuple[RemoteBatchWriter, Sent]:
+def send(namesrv: str, rows: pa.RecordBatch, key: str = "a" * 16, **options: str) -> tuple[RemoteBatchWriter, SentRows]:
     given = {"namesrv": namesrv, "topic": "SparkRows", **options}
     writer = RemoteBatchWriter(table.parse(given, table.SINK), from_arrow_schema(rows.schema), False)
     return writer, writer.send(iter([rows]), key, 0)

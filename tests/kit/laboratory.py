@@ -54,7 +54,7 @@ class Laboratory:
     # --- steps ---
 
     def step_dispatch(self, *arguments: Any) -> Any:
-        """Dispatch what stands in the log; takes what ``Dispatcher.step`` takes."""
+        """Dispatch what stands in the log; takes what ``CommitLogDispatcher.step`` takes."""
         return self.store._store_parts.dispatcher.step(*arguments)
 
     def step_dispatch_if_needed(self) -> Any:
@@ -113,7 +113,7 @@ class Laboratory:
 
     @property
     def dispatcher(self) -> Any:
-        """Dispatcher."""
+        """CommitLogDispatcher."""
         return self.store._store_parts.dispatcher
 
     @property

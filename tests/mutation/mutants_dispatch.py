@@ -29,7 +29,7 @@ MUTANTS: Final = (
     Mutant(
         "dispatch-beyond-readable",
         "mqfast/store/dispatch/dispatch.pyx",
-        "Dispatcher._visible",
+        "CommitLogDispatcher._visible",
         result("mq_load64(&self.log.state.written)"),
         "queues and index may not name what readers may not see",
         ("test_nothing_is_dispatched_that_readers_may_not_see",),
@@ -118,7 +118,7 @@ MUTANTS: Final = (
     Mutant(
         "dispatch-lock-taken-again-at-once",
         "mqfast/store/dispatch/dispatch.pyx",
-        "Dispatcher.step",
+        "CommitLogDispatcher.step",
         replace("handoff", "release"),
         "the thread that follows the log would have it before the one that was woken, time after time",
         ("test_handoff_lets_a_waiter_own_the_dispatch_lock_first",),

@@ -19,7 +19,7 @@ from mqfast.remoting.connection import (
     Connection,
     ConnectionEvent,
     ProtocolError,
-    Request,
+    RequestReceived,
     ResponseReceived,
     UnmatchedResponse,
 )
@@ -87,7 +87,7 @@ def test_responses_match_calls_in_any_order_and_others_are_unmatched() -> None:
     assert isinstance(third, UnmatchedResponse)
     # A request of the peer may have the number of a call of ours.
     (request,) = connection.receive(encode(RemotingCommand(40, opaque=calls[1].opaque)))
-    assert isinstance(request, Request)
+    assert isinstance(request, RequestReceived)
     (answered,) = connection.receive(encode(requests[1].response()))
     assert isinstance(answered, ResponseReceived)
 
@@ -222,9 +222,9 @@ def test_oneway_requests_get_no_response_and_others_get_a_response() -> None:
     connection = Connection(Clock())
     oneway, request = RemotingCommand(15, opaque=1, flag=2), RemotingCommand(14, opaque=2, serialize=ROCKETMQ)
     events = connection.receive(encode(oneway) + encode(request))
-    assert [type(event) for event in events] == [Request, Request]
+    assert [type(event) for event in events] == [RequestReceived, RequestReceived]
     assert connection.open_requests == 1
-    commands = [event.command for event in events if isinstance(event, Request)]
+    commands = [event.command for event in events if isinstance(event, RequestReceived)]
     for command in commands:
         connection.answer(command, command.response(22))
     (answer,) = sent(connection)
@@ -240,7 +240,7 @@ def test_an_answer_that_is_longer_than_a_frame_says_so(parts: int) -> None:
     answered = []
     for size in (600, 1000, 600):
         (event,) = connection.receive(encode(RemotingCommand(11, opaque=size)))
-        assert isinstance(event, Request)
+        assert isinstance(event, RequestReceived)
         body = b"x" * size if parts == 1 else [b"x" * (size // parts)] * parts
         connection.answer(event.command, event.command.response(0, body=body))
     answered = sent(connection)
@@ -254,7 +254,7 @@ def test_an_answer_that_is_longer_than_a_frame_says_so(parts: int) -> None:
 def test_a_request_may_end_without_an_answer() -> None:
     connection = Connection(Clock())
     (event,) = connection.receive(encode(RemotingCommand(37, opaque=2)))
-    assert isinstance(event, Request)
+    assert isinstance(event, RequestReceived)
     connection.answer(event.command, None)
     assert connection.open_requests == 0
     assert connection.data_to_send() == []
@@ -277,11 +277,11 @@ def test_bodies_of_open_requests_have_a_limit() -> None:
     connection = Connection(Clock(), request_bytes_max=1000)
     events = connection.receive(b"".join(encode(RemotingCommand(10, body=bytes(400), opaque=i)) for i in range(3)))
     assert (connection.open_bytes, connection.wants_to_read) == (1200, False)
-    assert isinstance(events[0], Request)
+    assert isinstance(events[0], RequestReceived)
     connection.answer(events[0].command, events[0].command.response(0))
     assert (connection.open_bytes, connection.wants_to_read) == (800, True)
     for event in events[1:]:
-        assert isinstance(event, Request)
+        assert isinstance(event, RequestReceived)
         connection.answer(event.command, None)
     assert connection.open_bytes == 0
     connection.receive(encode(RemotingCommand(10, body=bytes(5000), flag=2)))  # one-way: there is no answer
@@ -294,7 +294,7 @@ def test_back_pressure() -> None:
     events = connection.receive(b"".join(encode(RemotingCommand(11, opaque=i)) for i in range(3)))
     assert not connection.wants_to_read
     for event in events[:2]:
-        assert isinstance(event, Request)
+        assert isinstance(event, RequestReceived)
         connection.answer(event.command, event.command.response(19))
     assert connection.wants_to_read
     connection.blocked = True
@@ -308,7 +308,7 @@ def test_back_pressure() -> None:
 def test_a_body_in_pieces_is_sent_in_pieces_and_counted() -> None:
     connection = Connection(Clock())
     (event,) = connection.receive(encode(RemotingCommand(11)))
-    assert isinstance(event, Request)
+    assert isinstance(event, RequestReceived)
     view = memoryview(b"mapped log")
     connection.answer(event.command, event.command.response(body=[view, b"!"]))
     counted = connection.out_bytes
@@ -327,7 +327,7 @@ def test_a_closed_connection_gives_back_its_calls_and_does_nothing_more() -> Non
     clock.now += 7
     assert connection.idle_s() == 7
     assert connection.close() == [call]
-    assert isinstance(event, Request)
+    assert isinstance(event, RequestReceived)
     connection.answer(event.command, event.command.response())
     connection.oneway(40)
     assert connection.data_to_send() == []

@@ -86,8 +86,8 @@ def test_a_log_at_the_end_of_its_last_file_lets_services_sleep(tmp_path: Path, m
         waits.append(seconds)
 
     monkeypatch.setattr(allocate, "wait_until_written", wait_until_written)
-    service._turn(Seen())  # type: ignore[arg-type]
+    service._run_once(Seen())  # type: ignore[arg-type]
     log.written -= 100
-    service._turn(Seen())  # type: ignore[arg-type]
+    service._run_once(Seen())  # type: ignore[arg-type]
     assert min(waits) > 1
     assert len(waits) == 2

@@ -16,7 +16,7 @@ import pytest
 from mqfast.errors import StorageError
 from mqfast.sim.simulated_os import Sim
 from mqfast.store.base.os_api import OsApi
-from mqfast.store.meta.metadata import SubscriptionGroupTable, TopicTable
+from mqfast.store.meta.metadata import SubscriptionGroupTable, TopicConfigTable
 
 MANY = 20
 LONG = {"note": "x" * 4000}  # so that a few entries make a table above 64 KiB
@@ -33,7 +33,7 @@ def topic(name: str, queues: int = 4) -> dict[str, Any]:
 def large(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The text of a table that is large enough for a journal."""
     path = tmp_path_factory.mktemp("large") / "topics.json"
-    table = TopicTable(OsApi(), str(path))
+    table = TopicConfigTable(OsApi(), str(path))
     for i in range(MANY):
         table.put(f"topic-{i:02}", {**topic(f"topic-{i:02}"), "attributes": LONG})
     assert table.persist()
@@ -53,11 +53,11 @@ def journal_of(path: Path) -> Path:
     return path.with_name("topics.json.changes")
 
 
-def load(path: Path) -> TopicTable:
-    return TopicTable.load(OsApi(), str(path))
+def load(path: Path) -> TopicConfigTable:
+    return TopicConfigTable.load(OsApi(), str(path))
 
 
-def state(table: TopicTable) -> dict[str, int]:
+def state(table: TopicConfigTable) -> dict[str, int]:
     """Topic -> queues, of the topics that a test has made or changed."""
     return {name: table.get(name).read_queue_nums for name in table if not name.startswith("topic-0")}  # type: ignore[union-attr]
 
@@ -110,7 +110,7 @@ def test_a_change_that_was_undone_leaves_no_journal(path: Path) -> None:
 
 def test_a_small_table_has_no_journal(tmp_path: Path) -> None:
     path = tmp_path / "topics.json"
-    table = TopicTable(OsApi(), str(path))
+    table = TopicConfigTable(OsApi(), str(path))
     for name in ("a", "b"):
         table.put(name, topic(name))
         assert table.persist_changes()
@@ -142,7 +142,7 @@ def test_forbidden_topics_of_a_large_group_table_are_in_the_file(tmp_path: Path)
 # --- crashes, failures ---
 
 
-def work(table: TopicTable, acknowledged: list[dict[str, int]]) -> None:
+def work(table: TopicConfigTable, acknowledged: list[dict[str, int]]) -> None:
     """Changes with every kind of write; the states that were durable, in their order."""
     for step in range(3):
         table.put(f"new-{step}", topic(f"new-{step}"))
@@ -170,7 +170,7 @@ def test_a_crash_at_any_step_keeps_acknowledged_changes(tmp_path: Path, large: b
     (live / "topics.json").write_bytes(large)
     acknowledged: list[dict[str, int]] = []
     with simulated(live) as sim:
-        table = TopicTable.load(sim.os_api, str(live / "topics.json"))
+        table = TopicConfigTable.load(sim.os_api, str(live / "topics.json"))
         acknowledged.append(state(table))
         sim.images(str(images), first=0, last=1000, per_call=2, seed=1)
 
@@ -197,7 +197,7 @@ def test_a_step_that_fails_loses_no_change(tmp_path: Path, large: bytes, call: s
         live.mkdir()
         (live / "topics.json").write_bytes(large)
         with simulated(live) as sim:
-            table = TopicTable.load(sim.os_api, str(live / "topics.json"))
+            table = TopicConfigTable.load(sim.os_api, str(live / "topics.json"))
             table.put("before", topic("before"))
             table.persist_changes()
             sim.fault(call, n, error)

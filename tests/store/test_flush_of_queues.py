@@ -135,7 +135,7 @@ def test_nothing_is_synced_after_the_log_is_latched(tmp_path: Path, ticket: bool
         with msync_behind(os_api, lambda: syncs.append(1)):
             if ticket:
                 with contextlib.suppress(FlushError):
-                    lab(store).flush._turn(Event())
+                    lab(store).flush._run_once(Event())
             turn(store)
         assert not syncs
         assert flushed(store) == 20
@@ -253,12 +253,12 @@ def test_flush_callbacks_do_not_delay_the_flush_of_queues(tmp_path: Path) -> Non
             lab(store).step_dispatch()
             ticket = store.put_nowait("T", b"x")
             lab(store).flush.waiters.add(ticket)
-            lab(store).flush._turn(Event())
+            lab(store).flush._run_once(Event())
             assert ticket.done()
             time.sleep(0.002)
         lab(store).step_dispatch()
         lab(store).flush.waiters.add(store.put_nowait("T", b"x"))
-        lab(store).flush._turn(Event())
+        lab(store).flush._run_once(Event())
         assert flushed(store) >= 40
 
 

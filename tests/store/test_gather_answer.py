@@ -30,7 +30,7 @@ def taken(
     while True:
         at, why, expected, _ = gather.answer(data, at, expected, begin, end, b"ns%t", b"t", 2)
         if why == "full" or gather.rows:
-            rows += pa.record_batch(gather.take()).to_pylist()
+            rows += pa.record_batch(gather.finish()).to_pylist()
         if why != "full":
             return rows, why, at, expected
 

@@ -38,7 +38,7 @@ def test_a_queue_without_a_watch_signals_nothing(tmp_path: Path) -> None:
     arrivals = store.engine.arrivals()
     store.put("T", b"x")
     assert not is_signalled(arrivals)
-    assert arrivals.take() == []
+    assert arrivals.drain() == []
     store.close()
 
 
@@ -50,7 +50,7 @@ def test_long_poll_arrival_is_signalled_by_an_inline_put(tmp_path: Path) -> None
     assert not is_signalled(arrivals)
     store.put("T", b"x", 3)
     assert is_signalled(arrivals)
-    assert arrivals.take() == [("T", 3)]
+    assert arrivals.drain() == [("T", 3)]
     assert not is_signalled(arrivals)
     assert store.get("T", 3, 1).messages[0].body == b"x"
     store.put("T", b"y", 3)  # the watch ended
@@ -69,7 +69,7 @@ def test_long_poll_arrival_is_signalled_by_the_dispatcher(tmp_path: Path, settin
     store.put("T", b"x", keys="k")
     store.log.commit()
     lab(store).step_dispatch()
-    assert arrivals.take() == [("T", 0)]
+    assert arrivals.drain() == [("T", 0)]
     assert store.get("T", 0, 0).messages[0].body == b"x"
     store.close()
 
@@ -81,9 +81,9 @@ def test_a_batch_of_arrivals_is_one_signal_and_one_report_per_queue(tmp_path: Pa
         assert not arrivals.watch("T", queue_id, 1)
     for queue_id in range(0, 100, 2):
         store.put_many("T", [b"x"] * 10, queue_id)
-    found = arrivals.take()
+    found = arrivals.drain()
     assert sorted(found) == [("T", queue_id) for queue_id in range(0, 100, 2)]
-    assert arrivals.take() == []
+    assert arrivals.drain() == []
     assert len(arrivals) == 50
     store.close()
 
@@ -95,7 +95,7 @@ def test_watch_returns_at_once_for_an_existing_message(tmp_path: Path) -> None:
     assert not arrivals.watch("T", 0, 1)
     assert len(arrivals) == 1
     store.put("T", b"y")
-    assert arrivals.take() == [("T", 0)]
+    assert arrivals.drain() == [("T", 0)]
     store.close()
 
 
@@ -105,9 +105,9 @@ def test_a_message_below_the_watched_offset_does_not_end_the_watch(tmp_path: Pat
     assert not arrivals.watch("T", 0, 3)
     for _ in range(2):
         store.put("T", b"x")
-        assert arrivals.take() == []
+        assert arrivals.drain() == []
     store.put("T", b"x")
-    assert arrivals.take() == [("T", 0)]
+    assert arrivals.drain() == [("T", 0)]
     store.close()
 
 
@@ -118,16 +118,16 @@ def test_unwatch_and_watch_again_in_any_order(tmp_path: Path) -> None:
     arrivals.watch("T", 0, 1)
     arrivals.unwatch("T", 0)
     store.put("T", b"x")
-    assert arrivals.take() == []
+    assert arrivals.drain() == []
     arrivals.watch("T", 0, 2)
     store.put("T", b"x")
     arrivals.unwatch("T", 0)  # it stands in the list already
     arrivals.watch("T", 0, 6)
-    assert arrivals.take() == []
+    assert arrivals.drain() == []
     assert len(arrivals) == 1
     for _ in range(4):
         store.put("T", b"x")
-    assert arrivals.take() == [("T", 0)]
+    assert arrivals.drain() == [("T", 0)]
     store.close()
 
 
@@ -136,13 +136,13 @@ def test_with_sync_flush_a_message_counts_behind_the_sync(tmp_path: Path) -> Non
     arrivals = store.engine.arrivals()
     assert not arrivals.watch("T", 0, 0)
     store.put_nowait("T", b"x")
-    arrivals.take()
+    arrivals.drain()
     assert store.max_offset("T", 0) == 0
     assert len(arrivals) == 1
     store.flush()
     lab(store).step_dispatch()
     assert is_signalled(arrivals)
-    assert arrivals.take() == [("T", 0)]
+    assert arrivals.drain() == [("T", 0)]
     store.close()
 
 
@@ -153,11 +153,11 @@ def test_a_confirm_offset_shows_what_it_covers(tmp_path: Path) -> None:
     assert not arrivals.watch("T", 0, 0)
     end = store.put("T", b"x").physical_offset + store.put("T", b"y").size
     lab(store).step_dispatch()
-    assert arrivals.take() == []
+    assert arrivals.drain() == []
     assert store.get("T", 0, 0).messages == []
     raw.confirm(end)
     lab(store).step_dispatch()
-    assert arrivals.take() == [("T", 0)]
+    assert arrivals.drain() == [("T", 0)]
     assert [message.body for message in store.get("T", 0, 0).messages] == [b"x"]
     store.close()
 
@@ -168,11 +168,11 @@ def test_a_deleted_topic_ends_its_watches(tmp_path: Path) -> None:
     store.put("T", b"x")
     arrivals.watch("T", 0, 1)
     store.delete_topic("T")
-    assert arrivals.take() == [("T", 0)]
+    assert arrivals.drain() == [("T", 0)]
     assert not arrivals.watch("T", 0, 0)
     store.put("T", b"y")
     lab(store).step_dispatch()
-    assert arrivals.take() == [("T", 0)]
+    assert arrivals.drain() == [("T", 0)]
     store.close()
 
 
@@ -182,7 +182,7 @@ def test_an_arrival_in_a_light_queue_is_signalled(tmp_path: Path) -> None:
     assert not arrivals.watch("%LMQ%a", 0, 0)
     store.put("T", b"x", properties={"INNER_MULTI_DISPATCH": "%LMQ%a"})
     lab(store).step_dispatch()
-    assert arrivals.take() == [("%LMQ%a", 0)]
+    assert arrivals.drain() == [("%LMQ%a", 0)]
     store.close()
 
 
@@ -277,7 +277,7 @@ def test_ten_thousand_held_pulls_in_an_event_loop(tmp_path: Path) -> None:
         def arrived() -> None:
             nonlocal calls
             calls += 1
-            found.update(arrivals.take())
+            found.update(arrivals.drain())
             if len(found) == 100:
                 done.set()
 

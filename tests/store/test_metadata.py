@@ -19,13 +19,13 @@ from mqfast.store.meta.metadata import (
     ConsumerFilterTable,
     DelayOffsetTable,
     SubscriptionGroupTable,
-    TopicTable,
+    TopicConfigTable,
 )
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 STORES = sorted(path.parent for path in GOLDEN.glob("*/*/store/config/topics.json"))
 TABLES = {
-    "topics.json": TopicTable,
+    "topics.json": TopicConfigTable,
     "subscriptionGroup.json": SubscriptionGroupTable,
     "delayOffset.json": DelayOffsetTable,
     "consumerFilter.json": ConsumerFilterTable,
@@ -58,7 +58,7 @@ def test_real_files_are_read_and_written_back_unchanged(tmp_path: Path, config: 
 
 
 def test_topics_of_a_real_broker() -> None:
-    topics = TopicTable.load(
+    topics = TopicConfigTable.load(
         OsApi(), str(GOLDEN / "golden-5.3.3" / "normal-clean" / "store" / "config" / "topics.json")
     )
     multi = topics.get("MultiTagTopic")
@@ -76,7 +76,9 @@ def test_topics_of_a_real_broker() -> None:
     assert topics.get("nothing") is None
     assert "TopicA" in topics
     assert len(list(topics)) == len(topics) > 10
-    batch = TopicTable.load(OsApi(), str(GOLDEN / "golden-5.3.3" / "batch-cq" / "store" / "config" / "topics.json"))
+    batch = TopicConfigTable.load(
+        OsApi(), str(GOLDEN / "golden-5.3.3" / "batch-cq" / "store" / "config" / "topics.json")
+    )
     assert any(config is not None and config.is_batch_queue for config in map(batch.get, batch))
 
 
@@ -84,7 +86,7 @@ def test_new_tables_look_like_a_brokers(tmp_path: Path) -> None:
     os_api = OsApi()
     os_api.fix_clock(1_700_000_000_000)
     path = tmp_path / "config" / "topics.json"
-    topics = TopicTable.load(os_api, str(path))
+    topics = TopicConfigTable.load(os_api, str(path))
     assert not topics.persist()
     assert not path.exists()
     topics.ensure("OrderEvents", 8, attributes={"queue.type": "BatchCQ"})
@@ -103,7 +105,7 @@ def test_new_tables_look_like_a_brokers(tmp_path: Path) -> None:
     assert topics.delete("OrderEvents")
     assert not topics.delete("OrderEvents")
     assert topics.persist()
-    assert len(TopicTable.load(os_api, str(path))) == 0
+    assert len(TopicConfigTable.load(os_api, str(path))) == 0
 
     groups = SubscriptionGroupTable.load(os_api, str(tmp_path / "config" / "subscriptionGroup.json"))
     assert groups.get("billing") is None
@@ -129,7 +131,7 @@ def test_unknown_fields_come_back(tmp_path: Path) -> None:
     path.write_text(
         '{"future":[1,2],"topicConfigTable":{"T":{"perm":6,"mood":"good"}},"dataVersion":{"counter":4,"x":9}}'
     )
-    topics = TopicTable.load(OsApi(), str(path))
+    topics = TopicConfigTable.load(OsApi(), str(path))
     topics.ensure("U", 1)
     topics.persist()
     text = path.read_text()
@@ -303,13 +305,13 @@ def test_json_of_another_shape_is_damage(tmp_path: Path, text: str) -> None:
     path = tmp_path / "topics.json"
     path.write_text(text)
     with pytest.raises(CorruptFile, match=r"topics\.json, expected"):
-        TopicTable.load(OsApi(), str(path))
+        TopicConfigTable.load(OsApi(), str(path))
 
 
 def test_strange_values_inside_a_topic_count_as_their_defaults(tmp_path: Path) -> None:
     path = tmp_path / "topics.json"
     path.write_text('{"topicConfigTable":{"T":{"perm":"x","attributes":7,"readQueueNums":null}}}')
-    topic = TopicTable.load(OsApi(), str(path)).get("T")
+    topic = TopicConfigTable.load(OsApi(), str(path)).get("T")
     assert topic is not None
     assert (topic.perm, topic.attributes, topic.read_queue_nums) == (6, {}, 16)
 
@@ -330,7 +332,7 @@ def test_small_tables_without_an_entry(tmp_path: Path) -> None:
     delays.set(3, 7)
     assert not delays.persist()
     assert delays.offsets() == {3: 7}
-    topics = TopicTable.load(os_api, str(tmp_path / "topics.json"))
+    topics = TopicConfigTable.load(os_api, str(tmp_path / "topics.json"))
     assert "'T', queues=2" in repr(topics.ensure("T", 2))
 
 

@@ -22,7 +22,7 @@ from mqfast.remoting.command import RemotingCommand, pull_header, send_header
 from mqfast.remoting.heartbeat import decode_heartbeat
 from mqfast.remoting.once import ASK_ONCE, END_ONCE
 
-__all__ = ["ADMIN_ONLY", "ANY", "NEEDS", "Need", "Part", "of_group", "of_message", "of_topic", "needs_of"]
+__all__ = ["ADMIN_ONLY", "ANY", "NEEDS", "Need", "RequestNeed", "of_group", "of_message", "of_topic", "needs_of"]
 
 CREATE, DELETE, GET, PUB, SUB, UPDATE = (
     Action.CREATE, Action.DELETE, Action.GET, Action.PUB, Action.SUB, Action.UPDATE,
@@ -86,7 +86,7 @@ def needs_of(request: RemotingCommand, cluster: str) -> list[Need]:
     return [need for part in NEEDS.get(request.code, ADMIN_ONLY) for need in part.find(request, cluster)]
 
 
-class Part(NamedTuple):
+class RequestNeed(NamedTuple):
     """A need of a code.
 
     Attributes: ``find``: returns the needs of a request; ``kind``, ``actions``, ``where``: for the table of
@@ -106,15 +106,15 @@ def _field(fields: Mapping[str, object], name: str) -> str:
     return str(fields.get(name) or "")
 
 
-def _topic(*actions: Action, field: str = "topic", optional: bool = False) -> Part:
+def _topic(*actions: Action, field: str = "topic", optional: bool = False) -> RequestNeed:
     def find(request: RemotingCommand, _: str) -> Iterator[Need]:
         if (name := _field(request.ext_fields, field)) or not optional:
             yield of_topic(name, *actions)
 
-    return Part(Kind.TOPIC, actions, f"`{field}`" + ", where it is given" * optional, find)
+    return RequestNeed(Kind.TOPIC, actions, f"`{field}`" + ", where it is given" * optional, find)
 
 
-def _topics(*actions: Action, field: str, optional: bool = False) -> Part:
+def _topics(*actions: Action, field: str, optional: bool = False) -> RequestNeed:
     """Return a part for topic names separated by ``;``."""
 
     def find(request: RemotingCommand, _: str) -> Iterator[Need]:
@@ -122,27 +122,27 @@ def _topics(*actions: Action, field: str, optional: bool = False) -> Part:
         for name in given if given or optional else [""]:
             yield of_topic(name, *actions)
 
-    return Part(Kind.TOPIC, actions, f"each in `{field}`", find)
+    return RequestNeed(Kind.TOPIC, actions, f"each in `{field}`", find)
 
 
-def _group(*actions: Action, field: str = "group", optional: bool = False) -> Part:
+def _group(*actions: Action, field: str = "group", optional: bool = False) -> RequestNeed:
     def find(request: RemotingCommand, _: str) -> Iterator[Need]:
         if (name := _field(request.ext_fields, field)) or not optional:
             yield of_group(name, *actions)
 
-    return Part(Kind.GROUP, actions, f"`{field}`" + ", where it is given" * optional, find)
+    return RequestNeed(Kind.GROUP, actions, f"`{field}`" + ", where it is given" * optional, find)
 
 
-def _cluster(*actions: Action) -> Part:
-    return Part(Kind.CLUSTER, actions, "", lambda _request, _cluster: [Need(Kind.CLUSTER, "", actions)])
+def _cluster(*actions: Action) -> RequestNeed:
+    return RequestNeed(Kind.CLUSTER, actions, "", lambda _request, _cluster: [Need(Kind.CLUSTER, "", actions)])
 
 
-def _reached(kind: Kind, *actions: Action, what: str) -> Part:
+def _reached(kind: Kind, *actions: Action, what: str) -> RequestNeed:
     """Return a part that the handler checks, or the previous part with the same body."""
-    return Part(kind, actions, what, lambda _request, _cluster: ())
+    return RequestNeed(kind, actions, what, lambda _request, _cluster: ())
 
 
-def _by_body(find: Callable[[RemotingCommand], Iterable[Need]], *parts: Part) -> tuple[Part, ...]:
+def _by_body(find: Callable[[RemotingCommand], Iterable[Need]], *parts: RequestNeed) -> tuple[RequestNeed, ...]:
     """Return parts that are found by decoding the body once."""
     return parts[0]._replace(find=lambda request, _: find(request)), *parts[1:]
 
@@ -279,17 +279,17 @@ def _pull(request: RemotingCommand, _: str) -> list[Need]:
 # --- the table --------------------------------------------------------------------------------------------------------
 
 _SEND_LONG: Final = (
-    Part(Kind.TOPIC, (PUB,), "`topic`", _send),
+    RequestNeed(Kind.TOPIC, (PUB,), "`topic`", _send),
     _reached(Kind.TOPIC, PUB, what="each that `INNER_MULTI_DISPATCH` names"),
 )
 _SEND_SHORT: Final = (_SEND_LONG[0]._replace(where="`b`"), *_SEND_LONG[1:])
 _TO_REPLY: Final = _reached(Kind.TOPIC, PUB, what="the cluster's `_REPLY_TOPIC`")
 _PULL: Final = (
-    Part(Kind.TOPIC, (SUB,), "`topic`", _pull),
+    RequestNeed(Kind.TOPIC, (SUB,), "`topic`", _pull),
     _reached(Kind.GROUP, SUB, what="`consumerGroup`"),
 )
 _POP: Final = (
-    Part(Kind.TOPIC, (SUB,), "`topic`, or the topic of this retry topic", _popped),
+    RequestNeed(Kind.TOPIC, (SUB,), "`topic`, or the topic of this retry topic", _popped),
     _reached(Kind.GROUP, SUB, what="`consumerGroup`"),
 )
 _LOCK: Final = _by_body(
@@ -302,7 +302,7 @@ _SEES: Final = (_cluster(GET),)
 _ONCE: Final = (_topics(PUB, field="topic"),)
 _UPDATE_COLD_DATA, _REMOVE_COLD_DATA, _COLD_DATA, _SET_READ_MODE = 2001, 2002, 2003, 2004
 
-NEEDS: Final[Mapping[int, tuple[Part, ...]]] = {
+NEEDS: Final[Mapping[int, tuple[RequestNeed, ...]]] = {
     R.SEND_MESSAGE: _SEND_LONG,
     R.PULL_MESSAGE: _PULL,
     R.QUERY_MESSAGE: (_topic(SUB, GET),),

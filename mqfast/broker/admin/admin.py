@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from mqfast.broker.admin.client_requests import ClientRequests
-from mqfast.broker.admin.consume_progress import Progress
+from mqfast.broker.admin.consume_progress import ConsumeProgress
 from mqfast.broker.admin.group_requests import GroupRequests
 from mqfast.broker.admin.query import Query
 from mqfast.broker.admin.queue_assignment import QueueAssignment
@@ -64,7 +64,7 @@ class Admin:
             RuntimeInfo(context, processors, replicas, timers),
             TopicRequests(context, long_polling),
             GroupRequests(context),
-            Progress(context, delays),
+            ConsumeProgress(context, delays),
             ClientRequests(context),
             SettingsRequests(context),
             QueueAssignment(context),

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from mqfast.remoting.processors import ConcurrencyLimit, Processors
     from mqfast.store.meta.metadata import TopicConfig
 
-__all__ = ["Progress"]
+__all__ = ["ConsumeProgress"]
 
 _QUEUES_AT_ONCE: Final = 256
 _QUEUES_MAX: Final = 100_000  # of a response: more rows would not fit into a frame
@@ -76,7 +76,7 @@ class _CloneHeader(Struct, rename="camel"):
     offline: bool = False
 
 
-class Progress:
+class ConsumeProgress:
     """Serves requests about offsets. Thread: that of the event loop."""
 
     def __init__(self, context: BrokerContext, delays: Delays) -> None:

@@ -19,7 +19,7 @@ from mqfast.errors import RemotingError
 from mqfast.remoting.bodies import QueueData, encode_body
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode
-from mqfast.store.meta.metadata import TopicTable
+from mqfast.store.meta.metadata import TopicConfigTable
 from mqfast.util.log_limit import LogLimit
 
 __all__ = ["Registration"]
@@ -63,7 +63,7 @@ class Registration:
     """
 
     def __init__(
-        self, config: BrokerConfig, topics: TopicTable, client: RemotingClient, *, address: str, ha_address: str
+        self, config: BrokerConfig, topics: TopicConfigTable, client: RemotingClient, *, address: str, ha_address: str
     ) -> None:
         self.registered: dict[str, bool] = {}
         self.on_registered: Callable[[dict[str, Any]], object] = lambda _fields: None
@@ -283,7 +283,7 @@ class Registration:
             _log.info("registered with name server %s", address)
         self.on_registered(answer.ext_fields)
 
-    def follow(self, topics: TopicTable) -> None:
+    def follow(self, topics: TopicConfigTable) -> None:
         """Use another table of topics from now on."""
         self._topics = topics
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from mqfast.broker.config.broker_config import BrokerConfig
 from mqfast.broker.metadata.config_persistence import AtOnce, ConfigPersister
 from mqfast.schedule.delay_levels import BROKER_TOPICS, SCHEDULE_TOPIC
-from mqfast.store.meta.metadata import TopicConfig, TopicTable
+from mqfast.store.meta.metadata import TopicConfig, TopicConfigTable
 from mqfast.store.reader.timer_files import TIMER_TOPIC
 
 __all__ = [
@@ -113,7 +113,7 @@ class TopicManager:
     """
 
     def __init__(
-        self, table: TopicTable, config: BrokerConfig, delay_levels: int, changes: ConfigPersister | None = None
+        self, table: TopicConfigTable, config: BrokerConfig, delay_levels: int, changes: ConfigPersister | None = None
     ) -> None:
         self.table: Final = table
         self._changes: Final[ConfigPersister] = changes or AtOnce()

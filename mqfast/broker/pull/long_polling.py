@@ -174,7 +174,7 @@ class LongPolling:
 
     def _poll_store(self) -> None:
         try:
-            queues = self._arrivals.take()
+            queues = self._arrivals.drain()
         except StoreClosed:
             self._loop.remove_reader(self._fd)
             self.is_stopped = True

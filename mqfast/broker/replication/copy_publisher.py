@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from mqfast.ha.failover.etcd import Etcd, EtcdUnreachable
-from mqfast.ha.failover.leader_election import Copy
+from mqfast.ha.failover.leader_election import StoreCopy
 
 __all__ = ["OwnCopy"]
 
@@ -28,9 +28,9 @@ class OwnCopy:
         self._key: Final = key
         self._ttl_s: Final = ttl_s
         self._lease = 0
-        self._published: Copy | None = None
+        self._published: StoreCopy | None = None
 
-    async def publish(self, copy: Copy) -> None:
+    async def publish(self, copy: StoreCopy) -> None:
         """Write the state, or renew an unchanged state. Raises: EtcdUnreachable."""
         if self._lease and await self._call(self._etcd.keep_alive, self._lease) <= 0:
             self._lease = 0

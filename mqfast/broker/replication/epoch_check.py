@@ -79,7 +79,7 @@ class Told(NamedTuple):
 async def brokers_of(client: RemotingClient, config: BrokerConfig) -> list[dict[str, str]]:
     """Return the brokers of this broker's name, id -> address, from each name server that answers."""
 
-    async def ask(name_server: str) -> dict[str, str]:
+    async def query(name_server: str) -> dict[str, str]:
         try:
             answer = await client.call(name_server, RequestCode.GET_BROKER_CLUSTER_INFO, timeout_ms=_TIMEOUT_MS)
             if answer.code != ResponseCode.SUCCESS:
@@ -90,7 +90,7 @@ async def brokers_of(client: RemotingClient, config: BrokerConfig) -> list[dict[
         broker = table.get(config["brokerName"])
         return {} if broker is None else broker.broker_addrs
 
-    return list(await asyncio.gather(*(ask(address) for address in config.name_servers)))
+    return list(await asyncio.gather(*(query(address) for address in config.name_servers)))
 
 
 async def masters_of(client: RemotingClient, config: BrokerConfig) -> list[str]:
@@ -141,7 +141,7 @@ async def newer_master(client: RemotingClient, config: BrokerConfig, epoch: int,
 def living_masters(config: BrokerConfig) -> list[str]:
     """Return the addresses of masters of this broker's name that answer. Runs an event loop of its own."""
 
-    async def ask() -> list[str]:
+    async def query() -> list[str]:
         encrypted = config["tls.enable"] or config["useTLS"]
         client = RemotingClient(context=client_context(config.tls("client")) if encrypted else None)
         try:
@@ -150,7 +150,7 @@ def living_masters(config: BrokerConfig) -> list[str]:
         finally:
             await client.close()
 
-    return asyncio.run(ask())
+    return asyncio.run(query())
 
 
 class EpochCheck:

@@ -29,7 +29,7 @@ from mqfast.ha.failover.etcd import Compare, Etcd, EtcdUnreachable, endpoints_of
 from mqfast.ha.failover.etcd_state import BrokerReplicaInfo, Keys, Leader, State
 from mqfast.ha.failover.in_sync_replicas import InSyncReplicas, ReplicaSetChange
 from mqfast.ha.failover.known_state import KnownRecord
-from mqfast.ha.failover.leader_election import Copy, View, contradiction, decide, read_view
+from mqfast.ha.failover.leader_election import StoreCopy, View, contradiction, decide, read_view
 from mqfast.ha.failover.lease_guard import LeaseGuard, LeaseKeeper
 from mqfast.util.log_limit import LogLimit
 
@@ -268,13 +268,13 @@ class FailoverBroker:
 
     # -- state of this store -------------------------------------------------------------------------------------------
 
-    def _copy(self) -> Copy:
+    def _copy(self) -> StoreCopy:
         context, own = self.broker.context, self._config["brokerId"]
         epochs = self.broker.parts.replicas.epochs.file
         members = self._known.members | {leader_id for leader_id in epochs.leaders if leader_id >= _FIRST}
         if members:
             members |= {own}
-        return Copy(own, epochs.terms, context.engine.raw.end, members, self._known.state)
+        return StoreCopy(own, epochs.terms, context.engine.raw.end, members, self._known.state)
 
     def _doubt(self, view: View) -> str | None:
         """Return the reason why the record of etcd is not in force: a store has a newer one. None without a reason."""

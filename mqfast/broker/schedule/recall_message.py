@@ -23,7 +23,7 @@ from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.processors import ConcurrencyLimit, Processors
 from mqfast.util.java_text import java_number
 
-__all__ = ["Handle", "Recall", "recall_handle"]
+__all__ = ["RecallMessageHandle", "Recall", "recall_handle"]
 
 _LONG_MAX: Final = 2**63 - 1
 _TAG: Final = "_RECALL_TAG_"
@@ -36,7 +36,7 @@ _OUTCOMES_OF_STORED: Final = (
 )
 
 
-class Handle(NamedTuple):
+class RecallMessageHandle(NamedTuple):
     """The message to recall; ``time``: ms since the epoch, as text."""
 
     topic: str
@@ -49,14 +49,14 @@ class Handle(NamedTuple):
         return base64.urlsafe_b64encode(" ".join((_VERSION, *self)).encode()).decode()
 
 
-def decode_handle(text: str) -> Handle | None:
+def decode_handle(text: str) -> RecallMessageHandle | None:
     """Return the fields of a handle; None for another text."""
     try:
         data = base64.b64decode(text + "=" * (-len(text) % 4 if "=" not in text else 0), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
         return None
     items = data.decode("utf-8", "replace").rstrip(" ").split(" ")
-    return Handle(*items[1:5]) if items[0] == _VERSION and len(items) >= 5 else None
+    return RecallMessageHandle(*items[1:5]) if items[0] == _VERSION and len(items) >= 5 else None
 
 
 def recall_handle(properties: bytes, broker_name: str) -> str | None:
@@ -67,7 +67,7 @@ def recall_handle(properties: bytes, broker_name: str) -> str | None:
     if topic is None or unique is None or time is None or topic.startswith(RETRY_PREFIX):
         return None
     # One more than the time of the slot, so that the recall is parked in the same slot.
-    return Handle(topic, broker_name, str(time + 1), unique).encode()
+    return RecallMessageHandle(topic, broker_name, str(time + 1), unique).encode()
 
 
 class Recall:
@@ -126,7 +126,7 @@ class Recall:
             return ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{topic}] not exist"
         return None
 
-    def _handle(self, topic: str, text: str) -> tuple[Handle | None, str]:
+    def _handle(self, topic: str, text: str) -> tuple[RecallMessageHandle | None, str]:
         """Return the handle, or None and the reason of a refusal."""
         handle = decode_handle(text)
         if handle is None:
@@ -141,7 +141,7 @@ class Recall:
             return None, "recall failed, timestamp invalid"
         return handle, ""
 
-    def _record(self, handle: Handle, group: str | None, channel: Channel) -> MessageRecord:
+    def _record(self, handle: RecallMessageHandle, group: str | None, channel: Channel) -> MessageRecord:
         now_ms = self._context.now_ms()
         target = handle.message_id
         if self._context.config["appendTopicForTimerDeleteKey"]:

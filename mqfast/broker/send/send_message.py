@@ -82,7 +82,7 @@ def without(properties: bytes, name: bytes) -> bytes:
     )
 
 
-class SendRequest(NamedTuple):
+class ReceivedSend(NamedTuple):
     """A send whose topic and queue are known.
 
     ``sys_flag``: with the bits of the topic; ``properties``: to store, with the properties that the broker adds.
@@ -267,14 +267,14 @@ class SendProcessor:
             raise self._no_such_queue(channel, header)
         properties = self._with_additions(header.properties)
         sys_flag = header.sys_flag | topic.sys_flag
-        send = SendRequest(request, header, topic, queue_id, sys_flag, properties, self._born_host(channel))
+        send = ReceivedSend(request, header, topic, queue_id, sys_flag, properties, self._born_host(channel))
         is_batch = header.batch or request.code == _BATCH
         may_be_once = is_batch or _MARK in properties  # the fields of other requests are not read
         if may_be_once and (span := request.ext_fields.get(ONCE)) is not None:
             return self._send_once(send, span, is_batch)
         return self._send_batch(send) if is_batch else self._send_single(send)
 
-    def _send_single(self, send: SendRequest) -> RemotingCommand | Awaitable[RemotingCommand]:
+    def _send_single(self, send: ReceivedSend) -> RemotingCommand | Awaitable[RemotingCommand]:
         properties = send.properties
         unique = value_of(properties, b"UNIQ_KEY")
         if not unique:
@@ -427,7 +427,7 @@ class SendProcessor:
         except MqfastError as error:
             return self._writer.failed(error)
 
-    def _send_batch(self, send: SendRequest) -> RemotingCommand | Awaitable[RemotingCommand]:
+    def _send_batch(self, send: ReceivedSend) -> RemotingCommand | Awaitable[RemotingCommand]:
         request, topic, properties = send.request, send.header.topic, send.properties
         if len(topic) > _SHORT_TOPIC_MAX:
             raise CallRefused(ResponseCode.MESSAGE_ILLEGAL, f"message topic length too long {len(topic)}")
@@ -449,7 +449,7 @@ class SendProcessor:
             return self._when_durable(request, record, done, unique, fields)
         return self._answer(request, record, done, unique, fields)
 
-    def _write_batch(self, send: SendRequest, body: bytes | memoryview) -> Stored:
+    def _write_batch(self, send: ReceivedSend, body: bytes | memoryview) -> Stored:
         header = send.header
         return self._writer.write_batch(
             header.topic,
@@ -462,7 +462,7 @@ class SendProcessor:
             reconsume_times=header.reconsume_times,
         )
 
-    def _send_once(self, send: SendRequest, span: str, is_batch: bool) -> RemotingCommand | Awaitable[RemotingCommand]:
+    def _send_once(self, send: ReceivedSend, span: str, is_batch: bool) -> RemotingCommand | Awaitable[RemotingCommand]:
         """Store rows with exactly-once semantics: a batch, or a delayed message."""
         header, properties = send.header, b"" if is_batch else send.properties
         is_dead = header.topic.startswith(DLQ_PREFIX)

@@ -61,13 +61,13 @@ class EndTransaction:
         # With sync flush, or with a transient store pool, a producer may be faster than the disk.
         if log.readable < needed <= log.written:
             return self._end_later(needed, channel, request)
-        return self._end(channel, request)
+        return self._end_transaction(channel, request)
 
     async def _end_later(self, needed: int, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         await self._context.durable.wait(needed)
-        return self._end(channel, request)
+        return self._end_transaction(channel, request)
 
-    def _end(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+    def _end_transaction(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         context = self._context
         kind = whole(request, "commitOrRollback")
         place, offset = whole(request, "commitLogOffset"), whole(request, "tranStateTableOffset")

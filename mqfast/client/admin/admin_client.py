@@ -126,9 +126,9 @@ class AdminClient(AdminCalls, SyncFace):
         check_may_wait()
         self._closed = True
         if self._connection_pool is not None and self._io is not None and self._io.is_alive:
-            self._io.call(self._end(), _CLOSE_S if timeout_s is None else timeout_s)
+            self._io.call(self._release(), _CLOSE_S if timeout_s is None else timeout_s)
 
-    async def _end(self) -> None:
+    async def _release(self) -> None:
         connection_pool, self._connection_pool = self._connection_pool, None
         if connection_pool is not None:
             await self._instance.release()

@@ -20,7 +20,7 @@ from mqfast.client.values import MessageQueue
 from mqfast.remoting.bodies import build_tables, decode_body
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
-__all__ = ["BrokerTableCalls", "Progress", "Rate"]
+__all__ = ["BrokerTableCalls", "Progress", "BrokerStatsItem"]
 
 CLEANINGS: Final = {
     "queues": RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
@@ -41,7 +41,7 @@ class Progress(NamedTuple):
     last_ms: int
 
 
-class Rate(NamedTuple):
+class BrokerStatsItem(NamedTuple):
     """A counter of a broker in a window: its sum, and the rate a second."""
 
     sum: int
@@ -111,7 +111,7 @@ class BrokerTableCalls(AdminBase):
         return read_answer(answer, address, read)
 
     @call
-    def counter(self, broker: str, name: str, key: str) -> RequestSteps[Mapping[str, Rate] | None]:
+    def counter(self, broker: str, name: str, key: str) -> RequestSteps[Mapping[str, BrokerStatsItem] | None]:
         """Return a counter of a broker: ``day``, ``hour``, ``minute``; None where nothing was counted yet.
 
         Args: name: as TOPIC_PUT_NUMS (key: topic) or GROUP_GET_NUMS (key: ``topic@group``).
@@ -124,7 +124,7 @@ class BrokerTableCalls(AdminBase):
             return None
         body = read_answer(answer, address, lambda data: decode_body(data, _CounterBody, "body"))
         windows = {"day": body.stats_day, "hour": body.stats_hour, "minute": body.stats_minute}
-        return {window: Rate(values.sum, values.tps) for window, values in windows.items()}
+        return {window: BrokerStatsItem(values.sum, values.tps) for window, values in windows.items()}
 
     @call
     def clean(self, broker: str, what: str) -> RequestSteps[None]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from mqfast.client.admin.admin_base import AdminBase, BrokerInfo
 from mqfast.client.admin.call import call
 from mqfast.client.admin.checks import checked_topic
-from mqfast.client.admin.life import PARKING_TOPICS, Copy, Life, LifeEvent, Place, life_of, progress_event
+from mqfast.client.admin.life import PARKING_TOPICS, Copy, Life, LifeEvent, RecordPlace, life_of, progress_event
 from mqfast.client.admin.messages import by_id, by_key_at, by_place, checked_word, trace_of
 from mqfast.client.admin.offsets import committed_at
 from mqfast.client.admin.topics import groups_of, is_system_topic
@@ -131,13 +131,13 @@ def _copies(
                     records[broker.name, message.physical_offset] = message
     copies = []
     for (name, offset), message in records.items():
-        place = Place(name, message.record_topic, message.queue_id, message.queue_offset, offset)
+        place = RecordPlace(name, message.record_topic, message.queue_id, message.queue_offset, offset)
         has_unit = (yield from _has_unit(admin, brokers[name], place)) if name in brokers else None
         copies.append(Copy(message, place, has_unit))
     return copies
 
 
-def _has_unit(admin: AdminBase, broker: BrokerInfo, place: Place) -> RequestSteps[bool | None]:
+def _has_unit(admin: AdminBase, broker: BrokerInfo, place: RecordPlace) -> RequestSteps[bool | None]:
     """Return whether the unit at the record's offset names the record; None where the broker does not report it."""
     fields = {"topic": place.topic, "queueId": place.queue_id, "index": place.queue_offset, "count": 1}
     try:
@@ -152,7 +152,7 @@ def _has_unit(admin: AdminBase, broker: BrokerInfo, place: Place) -> RequestStep
     return bool(rows) and rows[0].get("physicOffset") == place.physical_offset
 
 
-def _progress(admin: AdminBase, broker: BrokerInfo, group: str, place: Place) -> RequestSteps[LifeEvent]:
+def _progress(admin: AdminBase, broker: BrokerInfo, group: str, place: RecordPlace) -> RequestSteps[LifeEvent]:
     queue = MessageQueue(place.topic, broker.name, place.queue_id)
     committed = yield from committed_at(admin, broker.any, group, queue)
     return progress_event(group, committed, place)

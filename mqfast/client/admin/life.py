@@ -13,7 +13,7 @@ from mqfast import properties as names
 from mqfast.message import DLQ_PREFIX, RETRY_PREFIX
 
 __all__ = [
-    "HALF_TOPIC", "PARKING_TOPICS", "Copy", "Life", "LifeEvent", "Place", "Record", "born_event", "life_of",
+    "HALF_TOPIC", "PARKING_TOPICS", "Copy", "Life", "LifeEvent", "RecordPlace", "Record", "born_event", "life_of",
     "progress_event", "record_event", "trace_event",
 ]  # fmt: skip
 
@@ -44,7 +44,7 @@ class Record(Protocol):
     def properties(self) -> dict[str, str]: ...
 
 
-class Place(NamedTuple):
+class RecordPlace(NamedTuple):
     """The place of a record: broker (None: a store without its broker), topic, queue, offset in queue and in log."""
 
     broker: str | None
@@ -58,7 +58,7 @@ class Copy(NamedTuple):
     """A record of the message. Attributes: has_unit: whether a unit names the record; None: not known."""
 
     record: Record
-    place: Place
+    place: RecordPlace
     has_unit: bool | None = None
 
 
@@ -74,7 +74,7 @@ class LifeEvent(NamedTuple):
     kind: str
     text: str
     group: str | None = None
-    place: Place | None = None
+    place: RecordPlace | None = None
 
 
 class Life(NamedTuple):
@@ -126,7 +126,7 @@ def record_event(copy: Copy) -> LifeEvent:
     return LifeEvent(record.store_timestamp, kind, text, group, place)
 
 
-def progress_event(group: str, committed: int, place: Place) -> LifeEvent:
+def progress_event(group: str, committed: int, place: RecordPlace) -> LifeEvent:
     """Return whether a group has passed a record, by its committed offset (-1: none)."""
     where = f"queue {place.queue_id}"
     if committed > place.queue_offset:

@@ -180,11 +180,11 @@ class AsyncPushConsumer(PushConsumerBase, AsyncCalls):
             return
         workers = engine.dispatcher.workers
         if isinstance(workers, TaskWorkers) and workers.is_current:
-            self._closing = engine.instance.loop.create_task(self._end(engine, timeout_s))
+            self._closing = engine.instance.loop.create_task(self._close_engine(engine, timeout_s))
             return
-        await self._end(engine, timeout_s)
+        await self._close_engine(engine, timeout_s)
 
-    async def _end(self, engine: PushEngine, timeout_s: float | None) -> None:
+    async def _close_engine(self, engine: PushEngine, timeout_s: float | None) -> None:
         try:
             await engine.close(timeout_s)
             if self._replier is not None:

@@ -1,6 +1,6 @@
 """A single declaration of a call for the sync and the asyncio consumer: a method that returns ``Work`` becomes both.
 
-``client/admin/call.py`` does the same for calls that are request steps.
+``call`` of ``client/admin/call.py`` does the same for calls that are request steps.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from types import MethodType
 from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
-__all__ = ["CALL_S", "AsyncCalls", "SyncCalls", "Work", "call"]
+__all__ = ["CALL_S", "AsyncCalls", "SyncCalls", "Work", "engine_call"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class AsyncCalls(ABC):
         """Run the coroutine in the running event loop."""
 
 
-class call(Generic[P, T]):
+class engine_call(Generic[P, T]):
     """A method that checks the arguments and returns ``Work``: blocking in a sync consumer, a coroutine in an asyncio
     consumer.
 

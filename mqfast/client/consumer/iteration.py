@@ -49,11 +49,11 @@ class InHand:
 
     def ack(self, delivery: Delivery) -> None:
         """Acknowledge the message. Raises: UsageError."""
-        self._end(delivery, None)
+        self._finish(delivery, None)
 
     def retry(self, delivery: Delivery, delay_level: int) -> None:
         """Send the message back for another delivery. Raises: UsageError."""
-        self._end(delivery, Retry(delay_level, "the loop asked for it"))
+        self._finish(delivery, Retry(delay_level, "the loop asked for it"))
 
     async def reply(self, delivery: Delivery, body: Body) -> SendResult:
         """Answer a request. Raises: UsageError for a message that is no request; as a send."""
@@ -67,7 +67,7 @@ class InHand:
             raise ClientUsageError("reply_sync: expected a message of a PushConsumer; await reply")
         return self.answer_sync(reply_message(delivery, body))
 
-    def _end(self, delivery: Delivery, error: Exception | None) -> None:
+    def _finish(self, delivery: Delivery, error: Exception | None) -> None:
         refuse_nested()
         job = self._jobs.pop(delivery, None)
         if job is None or self.dispatcher is None:

@@ -204,14 +204,14 @@ class PushConsumer(PushConsumerBase, SyncCalls):
         io = io_thread.shared()
         limit = self._settings.close_timeout_s if timeout_s is None else timeout_s
         if is_handler:
-            io.submit(self._end(engine, limit))
+            io.submit(self._close_engine(engine, limit))
             return
         try:
-            io.call(self._end(engine, limit), limit + 5.0)
+            io.call(self._close_engine(engine, limit), limit + 5.0)
         finally:
             self._in_hand.clear()
 
-    async def _end(self, engine: PushEngine, timeout_s: float) -> None:
+    async def _close_engine(self, engine: PushEngine, timeout_s: float) -> None:
         try:
             await engine.close(timeout_s)
         finally:

@@ -42,7 +42,7 @@ def _addresses(host: str, port: int, timeout_s: float) -> _Found:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=numeric)
     answer: list[_Found | Exception] = []
 
-    def ask() -> None:
+    def resolve() -> None:
         try:
             answer.append(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         except Exception as error:
@@ -51,14 +51,14 @@ def _addresses(host: str, port: int, timeout_s: float) -> _Found:
     ended = allocate_lock()
     ended.acquire()
 
-    def ask_and_tell() -> None:
-        ask()
+    def resolve_and_notify() -> None:
+        resolve()
         ended.release()
 
     try:  # not by threading.Thread, whose own locks a signal handler may have interrupted
-        start_new_thread(ask_and_tell, ())
+        start_new_thread(resolve_and_notify, ())
     except RuntimeError:  # no thread can be started any more: the interpreter ends, or the system's limit is reached
-        ask()
+        resolve()
     else:
         ended.acquire(timeout=timeout_s)
     if not answer:

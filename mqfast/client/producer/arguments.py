@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import count, islice
 from typing import Any, Final, Self, TypedDict
 
-from mqfast.client.hooks import ClientHook, SendContext, tell
+from mqfast.client.hooks import ClientHook, SendContext, call_hooks
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.producer.batch import Done
 from mqfast.client.producer.encode import Compressor, PreparedMessage, Wire, checked_topic
@@ -287,7 +287,7 @@ class ProducerBase(NamedArguments):
         contexts = [SendContext(message, self.group) for message in messages]
         for context in contexts:
             context.is_half = is_half
-            tell(self._hooks, "before_send", context)
+            call_hooks(self._hooks, "before_send", context)
         return contexts
 
     def _after(
@@ -303,7 +303,7 @@ class ProducerBase(NamedArguments):
             if results:
                 context.result = results[i]
                 context.queue = None if results[i] is None else results[i].message_queue  # type: ignore[union-attr]
-            tell(self._hooks, "after_send", context)
+            call_hooks(self._hooks, "after_send", context)
 
     @contextmanager
     def _counted(self, contexts: Sequence[SendContext]) -> Iterator[Callable[[SendResult], None]]:

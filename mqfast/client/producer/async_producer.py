@@ -117,9 +117,9 @@ class AsyncProducer(ProducerBase):
             deadline = 0.0
             raise
         finally:
-            await self._leave(deadline)
+            await self._unregister(deadline)
 
-    async def _leave(self, deadline: float) -> None:
+    async def _unregister(self, deadline: float) -> None:
         instance, self._instance = self._instance, None
         if instance is None:
             return
@@ -148,7 +148,9 @@ class AsyncProducer(ProducerBase):
             self._closed = True
             group, owner = self._wire.group, self._owner
             if instance.loop.is_running():
-                instance.loop.call_soon_threadsafe(lambda: instance.loop.create_task(_end(instance, group, owner)))
+                instance.loop.call_soon_threadsafe(
+                    lambda: instance.loop.create_task(_remove_producer(instance, group, owner))
+                )
             warnings.warn(f"producer of group {self.group} was not closed", ResourceWarning, stacklevel=2, source=self)
 
     # -- one message ---------------------------------------------------------------------------------------------------
@@ -287,9 +289,9 @@ class AsyncProducer(ProducerBase):
             if on_done is not None:
                 outcome = result if error is None else _as_client_error(error)
                 if is_begun:
-                    _tell(on_done, outcome)
+                    _call_on_done(on_done, outcome)
                 else:  # the start failed or ended at once, and on_done may begin another send
-                    loop.call_soon(_tell, on_done, outcome)
+                    loop.call_soon(_call_on_done, on_done, outcome)
 
         loop, is_begun = self._instance.loop, False
         try:
@@ -453,7 +455,7 @@ class AsyncProducer(ProducerBase):
         return tuple(queue._replace(topic=topic) for queue in known)
 
 
-async def _end(instance: ClientInstance, group: str, owner: Any) -> None:
+async def _remove_producer(instance: ClientInstance, group: str, owner: Any) -> None:
     try:
         await instance.remove_producer(group, owner)
     finally:
@@ -472,7 +474,7 @@ def _as_client_error(error: Exception) -> ClientError:
     return wrapped
 
 
-def _tell(on_done: Callable[[Any], None], outcome: Any) -> None:
+def _call_on_done(on_done: Callable[[Any], None], outcome: Any) -> None:
     try:
         on_done(outcome)
     except BaseException as error:

@@ -55,11 +55,11 @@ class _Flight:
         """Begin with the outcome of the first step, which was requested already."""
         self._step = next(self._steps)
         if answer is None:
-            self.go(None, error)
+            self.resume(None, error)
         else:
             self.set_result(answer)
 
-    def go(self, answer: RemotingCommand | None, error: Exception | None) -> None:
+    def resume(self, answer: RemotingCommand | None, error: Exception | None) -> None:
         """Run the steps up to the next wait."""
         if self._pipeline.closed:
             self._steps.close()
@@ -89,7 +89,7 @@ class _Flight:
                     error = failure
                     continue
             if type(step) is Sleep:  # many sends may wait for one broker: no task for each
-                self._instance.loop.call_later(step.seconds, self.go, None, None)
+                self._instance.loop.call_later(step.seconds, self.resume, None, None)
                 return
             self._instance.spawn(self._slowly(step), "mqfast send")
             return
@@ -97,7 +97,7 @@ class _Flight:
     def _too_late(self) -> None:
         self._timer = None
         address, more = self._step.address, self._instance.explain(self._step.address)
-        self.go(None, ConnectError(f"{address}: no connection in {self._step.timeout_s:.2f} s{more}"))
+        self.resume(None, ConnectError(f"{address}: no connection in {self._step.timeout_s:.2f} s{more}"))
 
     def connected(self, error: Exception | None) -> None:
         """Continue after the awaited connection was made or failed."""
@@ -112,7 +112,7 @@ class _Flight:
                 error = ConnectError(f"{self._step.address}: the connection ended at once")
             except (ConnectionLost, TooManyCalls) as failure:
                 error = failure
-        self.go(None, error)
+        self.resume(None, error)
 
     async def _slowly(self, step: Any) -> None:
         answer: RemotingCommand | None = None
@@ -123,7 +123,7 @@ class _Flight:
             self._pipeline.closed = True  # the instance has ended, and its tasks with it
         except Exception as failure:  # any exception: the caller must get an end
             error = failure
-        self.go(answer, error)
+        self.resume(answer, error)
 
     # The interface of a future, for channels.
 
@@ -137,11 +137,11 @@ class _Flight:
             self._instance.remoting.renew(self._step.address)
             self._instance.spawn(self._slowly(self._step), "mqfast send")
         else:
-            self.go(answer, None)
+            self.resume(answer, None)
 
     def set_exception(self, error: Exception) -> None:
         """Continue with the error of the last step."""
-        self.go(None, error)
+        self.resume(None, error)
 
 
 class Pipeline:
@@ -172,7 +172,7 @@ class Pipeline:
         elif not self.instance.routes.publish_queues(out.topic):
             self.wait_for_route(out, how, done, self.start)
             return
-        _Flight(self, self.sender.send(self.instance, out, how), done).go(None, None)
+        _Flight(self, self.sender.send(self.instance, out, how), done).resume(None, None)
 
     def connect(self, address: str, flight: _Flight) -> None:
         """Make a connection for this send and for all others that need the connection meanwhile: many sends, a single
@@ -220,7 +220,7 @@ class Pipeline:
             if remaining.timeout_s:
                 begin(out, remaining, done)
             else:  # the steps raise the error, and send nothing
-                _Flight(self, self.sender.send(self.instance, out, remaining), done).go(None, None)
+                _Flight(self, self.sender.send(self.instance, out, remaining), done).resume(None, None)
 
     def _go_on(self, first: FirstAttempt, answer: RemotingCommand | None, error: Exception | None) -> None:
         request = first.request

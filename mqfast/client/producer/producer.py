@@ -128,9 +128,9 @@ class Producer(ProducerBase):
             deadline = 0.0
             raise
         finally:
-            self._leave(deadline)
+            self._unregister(deadline)
 
-    def _leave(self, deadline: float) -> None:
+    def _unregister(self, deadline: float) -> None:
         io = self._io
         if self._instance is None or io is None or not io.is_alive:
             return  # a thread that is about to start sees the closed producer
@@ -145,7 +145,7 @@ class Producer(ProducerBase):
         if instance is None or self._pipeline is None:
             return
         self._pipeline.closed = True
-        await _end(instance, self._wire.group, self._owner, self._tracer, trace_s)
+        await _remove_producer(instance, self._wire.group, self._owner, self._tracer, trace_s)
 
     def after_fork(self) -> None:
         """Reset the state in a child process: pending sends belong to the parent. The next send starts again."""
@@ -164,7 +164,7 @@ class Producer(ProducerBase):
         self._closed = True
         warnings.warn(f"producer of group {self.group} was not closed", ResourceWarning, stacklevel=2, source=self)
         group, owner = self._wire.group, self._owner
-        io.soon(lambda: io.loop.create_task(_end(instance, group, owner)))
+        io.soon(lambda: io.loop.create_task(_remove_producer(instance, group, owner)))
 
     # -- one message ---------------------------------------------------------------------------------------------------
 
@@ -360,7 +360,7 @@ class Producer(ProducerBase):
         out = prepared(contexts[0].message if contexts else message, self._wire)
         future: Future[SendResult] = SendFuture()
         if on_done is not None:
-            future.add_done_callback(partial(_tell, on_done))
+            future.add_done_callback(partial(_call_on_done, on_done))
         self._start_async(out, self._usual, self._hooked(contexts, _into(future)))
         return future
 
@@ -547,7 +547,7 @@ class Producer(ProducerBase):
         return tuple(queue._replace(topic=topic) for queue in queues)
 
 
-async def _end(
+async def _remove_producer(
     instance: ClientInstance, group: str, owner: Any, tracer: Tracer | None = None, trace_s: float = 0.0
 ) -> None:
     try:
@@ -562,7 +562,7 @@ def _nothing(result: SendResult | None, error: Exception | None) -> None:
     """Do nothing: only the hooks get this end."""
 
 
-def _tell(on_done: Callable[[Future[SendResult]], None], future: Future[SendResult]) -> None:
+def _call_on_done(on_done: Callable[[Future[SendResult]], None], future: Future[SendResult]) -> None:
     """Call the function in the loop of all sync clients; exceptions are logged."""
     try:
         on_done(future)

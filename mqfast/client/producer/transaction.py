@@ -105,7 +105,7 @@ async def send_half(
     result = await instance.driver.run(sender.send(instance, out, how))
     assert result is not None
     if result.status is not SendStatus.SEND_OK:
-        await instance.driver.run(end(instance, sender, out, result, TransactionStatus.ROLLBACK, tracer))
+        await instance.driver.run(end_transaction(instance, sender, out, result, TransactionStatus.ROLLBACK, tracer))
         raise SendFailed(
             f"{out.message.topic}: the half message was stored with status {result.status.name} and is rolled back "
             f"(msg_id {out.msg_id})",
@@ -114,7 +114,7 @@ async def send_half(
     return Transaction(result)
 
 
-def end(
+def end_transaction(
     instance: ClientInstance,
     sender: Sender,
     out: PreparedMessage,
@@ -306,14 +306,15 @@ class TransactionProducer(Producer):
             stored(transaction.result)
         return out, transaction
 
-    def _end(self, out: PreparedMessage, result: SendResult, status: TransactionStatus) -> None:
+    def _end_transaction(self, out: PreparedMessage, result: SendResult, status: TransactionStatus) -> None:
         instance, io = self._instance, self._io
         if instance is None or io is None:
             _log.warning("transaction %s: the producer was closed before its end; the broker asks", out.msg_id)
             return
         try:
             io.call(
-                instance.driver.run(end(instance, self._sender, out, result, status, self._tracer)), self._timeout_s
+                instance.driver.run(end_transaction(instance, self._sender, out, result, status, self._tracer)),
+                self._timeout_s,
             )
         except MqfastError as error:
             _log.warning("transaction %s: the broker asks for its end, since: %s", out.msg_id, error)
@@ -329,9 +330,9 @@ class TransactionProducer(Producer):
         try:
             yield transaction
         except BaseException as error:
-            self._end(out, transaction.result, transaction.status(error))
+            self._end_transaction(out, transaction.result, transaction.status(error))
             raise
-        self._end(out, transaction.result, transaction.status(None))
+        self._end_transaction(out, transaction.result, transaction.status(None))
 
     def send_in_transaction(
         self, message: Message, local: Callable[[Message, Any], Outcome], argument: Any = None
@@ -348,7 +349,7 @@ class TransactionProducer(Producer):
         except Exception:
             _log.exception("transaction %s: the local transaction failed; the broker asks for its end", out.msg_id)
         finally:
-            self._end(out, transaction.result, status)
+            self._end_transaction(out, transaction.result, status)
         return transaction.result
 
 
@@ -453,6 +454,6 @@ class AsyncTransactionProducer(AsyncProducer):
         self, instance: ClientInstance, out: PreparedMessage, result: SendResult, status: TransactionStatus
     ) -> None:
         try:
-            await instance.driver.run(end(instance, self._sender, out, result, status, self._tracer))
+            await instance.driver.run(end_transaction(instance, self._sender, out, result, status, self._tracer))
         except MqfastError as error:
             _log.warning("transaction %s: the broker asks for its end, since: %s", out.msg_id, error)

@@ -145,8 +145,8 @@ class RouteTable:
         self._routes = {**self._routes, topic: route}
         self._publish = {**self._publish, topic: route.publish_queues()}
         self._collect()
-        for tell in tuple(self.on_change):
-            tell(topic, route)
+        for notify in tuple(self.on_change):
+            notify(topic, route)
         return True
 
     def forget(self, topic: str) -> None:

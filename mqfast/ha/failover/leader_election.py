@@ -19,13 +19,13 @@ from mqfast.ha.failover.etcd import Etcd, Value
 from mqfast.ha.failover.etcd_state import Keys, Leader, State
 from mqfast.ha.term_history import NO_EPOCH, Term, common_end, terms_of
 
-__all__ = ["Copy", "LeaderChoice", "View", "contradiction", "decide", "ids_text", "read_view"]
+__all__ = ["StoreCopy", "LeaderChoice", "View", "contradiction", "decide", "ids_text", "read_view"]
 
 _TERMS_MAX: Final = 2000  # etcd takes requests of 1.5 MiB
 
 
 @dataclass(frozen=True)
-class Copy:
+class StoreCopy:
     """The store of one broker that does not follow a master.
 
     Attributes: id: of the broker; terms: of the log, oldest first; end: of the log; members: brokers of the name known
@@ -61,7 +61,7 @@ class Copy:
         return json.dumps(value).encode()
 
     @classmethod
-    def decoded(cls, value: Value) -> Copy:
+    def decoded(cls, value: Value) -> StoreCopy:
         """Decode the value of etcd. Raises: CorruptFile."""
         try:
             fields = json.loads(value.data)
@@ -83,13 +83,13 @@ class View(NamedTuple):
 
     leader: Leader | None
     state: State | None
-    copies: Mapping[int, Copy]
+    copies: Mapping[int, StoreCopy]
 
 
 def read_view(etcd: Etcd, keys: Keys) -> View:
     """Read leader, record and copies. Raises: EtcdUnreachable, CorruptFile."""
     (leader, state), copies = etcd.read_many((keys.leader, keys.state), keys.copies)
-    decoded = [Copy.decoded(value) for value in copies.values()]
+    decoded = [StoreCopy.decoded(value) for value in copies.values()]
     return View(
         None if leader is None else Leader.decoded(leader),
         None if state is None else State.decoded(state),
@@ -114,7 +114,7 @@ def ids_text(ids: Iterable[int]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
 
 
-def contradiction(state: State, copy: Copy) -> str | None:
+def contradiction(state: State, copy: StoreCopy) -> str | None:
     """Return the reason why a record of etcd cannot be in force: a store knows a later record. None without a
     contradiction.
     """
@@ -147,7 +147,7 @@ def contradiction(state: State, copy: Copy) -> str | None:
 _OPERATOR: Final = "an operator decides, with 'mqfast ha bootstrap'"
 
 
-def decide(copies: Mapping[int, Copy], named: frozenset[int] = frozenset()) -> LeaderChoice:
+def decide(copies: Mapping[int, StoreCopy], named: frozenset[int] = frozenset()) -> LeaderChoice:
     """Elect a leader among the present copies.
 
     Args: copies: broker id -> copy; named: the brokers of the name in the settings, empty without a setting.
@@ -189,11 +189,11 @@ def decide(copies: Mapping[int, Copy], named: frozenset[int] = frozenset()) -> L
     )
 
 
-def _place(copy: Copy) -> tuple[int, int, int]:
+def _place(copy: StoreCopy) -> tuple[int, int, int]:
     return copy.epoch, copy.end, -copy.id
 
 
-def _conflict(copies: Mapping[int, Copy]) -> str | None:
+def _conflict(copies: Mapping[int, StoreCopy]) -> str | None:
     """Return a text about two diverged stores: without a common term, or with different begins of one epoch. None
     without such a pair.
     """
@@ -207,7 +207,7 @@ def _conflict(copies: Mapping[int, Copy]) -> str | None:
     return None
 
 
-def _began_apart(first: Copy, second: Copy) -> str | None:
+def _began_apart(first: StoreCopy, second: StoreCopy) -> str | None:
     mine, theirs = first.begin_of(first.epoch), second.begin_of(first.epoch)
     if mine is None or theirs is None:
         return None

@@ -162,7 +162,7 @@ class LeaseKeeper:
         if value is not None and value.created == created:
             self._right.extend(sent_s + self._right_s)
         else:
-            self._end()
+            self._end_lease()
 
     def _renew(self, lease: int) -> None:
         """Renew the lease, without an extension of the permission."""
@@ -173,8 +173,8 @@ class LeaseKeeper:
         except EtcdUnreachable:
             return
         if lease == self._lease and ttl_s <= 0:
-            self._end()
+            self._end_lease()
 
-    def _end(self) -> None:
+    def _end_lease(self) -> None:
         self._lease = 0
         self._right.revoke()

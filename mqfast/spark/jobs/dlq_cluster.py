@@ -36,7 +36,7 @@ from mqfast.spark.jobs.tasks import context_of, print_progress, run_tasks
 from mqfast.spark.options import Options
 from mqfast.spark.partitions import cached_backend
 from mqfast.spark.plan import OffsetRange
-from mqfast.spark.remote.sink import RemoteBatchWriter, Sent, key_of
+from mqfast.spark.remote.sink import RemoteBatchWriter, SentRows, key_of
 from mqfast.spark.schema import MESSAGES, chosen_columns, struct_type
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _send(
     return sum(end - start for runs in letters.values() for start, end in runs)
 
 
-def _send_part(work: _Work) -> Sent:
+def _send_part(work: _Work) -> SentRows:
     """Convert and send letters of a queue in order, in a task."""
     access = cached_backend(work.options, work.store_id)
     try:

@@ -40,7 +40,7 @@ from mqfast.spark.source import BatchReader
 from mqfast.store.base.os_api import REAL
 from mqfast.store.base.paths import StorePaths, list_index_files, list_offset_files, list_queues, queue_dir
 from mqfast.store.file_sizes import sizes_of_files
-from mqfast.store.meta.metadata import TopicTable
+from mqfast.store.meta.metadata import TopicConfigTable
 from mqfast.util.deprecated import former_name
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def run(spark: SparkSession, settings: RebuildSettings) -> JobReport:
 
 def _batch_topics(paths: StorePaths, settings: RebuildSettings) -> frozenset[str]:
     """Return topics with batch queues as the engine does: by the topics' attributes, or by the present files."""
-    table = TopicTable.load(REAL, paths.topics)
+    table = TopicConfigTable.load(REAL, paths.topics)
     named = [topic for topic in table if (config := table.get(topic)) is not None and config.is_batch_queue]
     return frozenset((*named, *_queues(paths.batch_consume_queue), *settings.batch_topics))
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from mqfast.spark.jobs.settings import ReplaySettings
-    from mqfast.spark.remote.sink import RemoteBatchWriter, Sent
+    from mqfast.spark.remote.sink import RemoteBatchWriter, SentRows
 
 __all__ = ["replay_to_cluster"]
 
@@ -111,7 +111,7 @@ def _sent_columns(names_queues: bool) -> Sequence[str]:
     return _COLUMNS if names_queues else tuple(name for name in _COLUMNS if name != "queueId")
 
 
-def _send(work: _Work) -> Sent:
+def _send(work: _Work) -> SentRows:
     """Send the rows of some queues of a topic, in a task."""
     return work.writer.send(_rows(work), work.key, work.batch)
 

@@ -25,7 +25,7 @@ from mqfast.spark.options import Options
 from mqfast.spark.rows import RowWriter, check_columns, refuse_complete
 from mqfast.store.base.os_api import OsApi
 from mqfast.store.base.paths import StorePaths
-from mqfast.store.meta.metadata import TopicTable
+from mqfast.store.meta.metadata import TopicConfigTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -131,7 +131,7 @@ class QueueCounts:
 
     def __init__(self, store_path: str) -> None:
         os_api = OsApi()
-        self._table: Final = TopicTable.load(os_api, StorePaths(store_path).topics)
+        self._table: Final = TopicConfigTable.load(os_api, StorePaths(store_path).topics)
         self._usual: Final = StoreConfig().default_topic_queue_nums
         self._known: Final[dict[str, int]] = {}
 

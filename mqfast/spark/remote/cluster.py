@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["BrokerAway", "RemoteCluster", "NotReadable", "brokers_of", "tls_context", "wanted_topics"]
 
 T = TypeVar("T")
-ASK_S: Final = 5.0
+REQUEST_S: Final = 5.0
 # maximum age of metadata of the name servers
 ROUTE_S: Final = 5.0
 _LONG_AGO: Final = float("-inf")
@@ -123,13 +123,13 @@ class RemoteCluster:
         """Run steps of a client on this thread."""
         return self.connection_pool.run(steps)
 
-    def ask(
+    def request(
         self, address: str, code: RequestCode, fields: Mapping[str, Any], about: str, *also: int
     ) -> RemotingCommand:
         """Send a request to a broker. Raises: NoRoute for an unknown topic, BrokerError or a subclass."""
 
         def steps() -> RequestSteps[RemotingCommand]:
-            answer = yield Request(address, code, {name: str(value) for name, value in fields.items()}, b"", ASK_S)
+            answer = yield Request(address, code, {name: str(value) for name, value in fields.items()}, b"", REQUEST_S)
             return checked(answer, address, about, *also)
 
         return self.run(steps())
@@ -269,7 +269,7 @@ class RemoteCluster:
         if time.monotonic() - taken > ROUTE_S:
             _, address = self.address(broker)
             try:
-                answer = self.ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, {}, f"topics of broker {broker}")
+                answer = self.request(address, RequestCode.GET_ALL_TOPIC_CONFIG, {}, f"topics of broker {broker}")
             except BrokerError as error:
                 # ACL 2.0 and 1.0 allow the list of topics to administrators only.
                 if error.code != ResponseCode.NO_PERMISSION and "AclException" not in error.remark:
@@ -325,7 +325,7 @@ class RemoteCluster:
         _, address = self.address(broker)
         fields = {"topic": self.wire(topic), "bname": broker}
         about = f"offsets of topic {topic} on broker {broker}"
-        answer = self.ask(address, RequestCode.GET_TOPIC_STATS_INFO, fields, about)
+        answer = self.request(address, RequestCode.GET_TOPIC_STATS_INFO, fields, about)
         table = by_queue("body.offsetTable", decode_body(bytes(answer.body), TopicStatsBody, "body").offset_table)
         return {
             queue.queue_id: (
@@ -394,7 +394,7 @@ class RemoteCluster:
     def _number(
         self, address: str, code: RequestCode, fields: Mapping[str, Any], about: str, name: str = "offset"
     ) -> int:
-        answer = self.ask(address, code, fields, about)
+        answer = self.request(address, code, fields, about)
         text = str(answer.ext_fields.get(name, ""))
         try:
             return int(text)
@@ -424,7 +424,7 @@ class RemoteCluster:
             "setZeroIfNotFound": "false", "bname": broker,
         }  # fmt: skip
         about, code = f"offset of group {group} in {topic}/{queue_id}", RequestCode.QUERY_CONSUMER_OFFSET
-        answer = self.ask(address, code, fields, about, ResponseCode.QUERY_NOT_FOUND)
+        answer = self.request(address, code, fields, about, ResponseCode.QUERY_NOT_FOUND)
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
         offset = int(str(answer.ext_fields.get("offset", "-1")))
@@ -442,7 +442,7 @@ class RemoteCluster:
             "bname": broker,
         }  # fmt: skip
         about = f"offset {offset} of group {group} in {topic}/{queue_id}"
-        self.ask(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields, about)
+        self.request(address, RequestCode.UPDATE_CONSUMER_OFFSET, fields, about)
 
 
 _shared: Final[dict[str, RemoteCluster]] = {}

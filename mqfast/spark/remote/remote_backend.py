@@ -259,10 +259,10 @@ class RemoteBackend:
             for answer in answers:
                 for _ in self._decode(answer, piece, gather, puller):
                     self.counts.rows += gather.rows
-                    yield pa.record_batch(gather.take())
+                    yield pa.record_batch(gather.finish())
             if gather.rows:
                 self.counts.rows += gather.rows
-                yield pa.record_batch(gather.take())
+                yield pa.record_batch(gather.finish())
         finally:
             puller.stopped.set()
             answers.close()

@@ -93,7 +93,7 @@ def _groups(cluster: RemoteCluster, broker: str, piece: Split) -> list[dict[str,
 
     def once() -> AllOffsetsBody:
         _, address = cluster.address(broker)
-        answer = cluster.ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET, {}, "offsets of all groups")
+        answer = cluster.request(address, RequestCode.GET_ALL_CONSUMER_OFFSET, {}, "offsets of all groups")
         return decode_body(bytes(answer.body), AllOffsetsBody, "offsets")
 
     rows = []

@@ -24,14 +24,14 @@ from mqfast.spark.options import Options
 from mqfast.spark.remote.client import settings_of
 from mqfast.spark.remote.send_elements import Elements
 from mqfast.spark.remote.sender import How, TaskResult, TaskSender
-from mqfast.spark.remote.write_state import Batch, BatchDone
+from mqfast.spark.remote.write_state import BatchDone, WriteBatch
 from mqfast.spark.rows import RowWriter, check_columns, refuse_complete
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["RemoteBatchWriter", "RemoteStreamWriter", "Sent"]
+__all__ = ["RemoteBatchWriter", "RemoteStreamWriter", "SentRows"]
 
 _log = logging.getLogger("mqfast.spark")
 _BATCH_MESSAGES_MAX: Final = 4096
@@ -39,7 +39,7 @@ _DELAYS: Final = frozenset(("delayLevel", "delayTimeMs"))
 
 
 @dataclass
-class Sent(WriterCommitMessage):
+class SentRows(WriterCommitMessage):
     """The message of a task to the driver. ``done_batch``: the newest completely stored batch, if this batch is
     stored.
     """
@@ -80,21 +80,21 @@ class _RemoteSink:
         """
         return self.options.delivery == "at_least_once"
 
-    def send(self, batches: Iterator[pa.RecordBatch], key: str, batch: int) -> Sent:
+    def send(self, batches: Iterator[pa.RecordBatch], key: str, batch: int) -> SentRows:
         """Encode and send all rows, and wait for the acknowledgements, in a task."""
         context = TaskContext.get()
         partition = context.partitionId() if context is not None else 0
         first = next(batches, None)
         if first is None:
-            return Sent(key, batch, partition, 0)
+            return SentRows(key, batch, partition, 0)
         try:
             return self._send(first, batches, key, batch, partition)
         except BatchDone as done:
-            return Sent(key, batch, partition, 0, done_batch=done.newest)
+            return SentRows(key, batch, partition, 0, done_batch=done.newest)
 
     def _send(
         self, first: pa.RecordBatch, batches: Iterator[pa.RecordBatch], key: str, batch: int, partition: int
-    ) -> Sent:
+    ) -> SentRows:
         options = self.options
         names = set(first.schema.names)
         how = How(
@@ -122,7 +122,9 @@ class _RemoteSink:
                 sender.send(ready)
             sender.finish()
             ends = [sender.result_of(*end) for end in elements.ends()]
-            return Sent(key, batch, partition, elements.rows, ends, tuple(sorted(sender.forgetful)), sender.repeated)
+            return SentRows(
+                key, batch, partition, elements.rows, ends, tuple(sorted(sender.forgetful)), sender.repeated
+            )
 
     def check_newest(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Check as ``check`` does, for a query, which begins a batch after the previous is done.
@@ -130,7 +132,7 @@ class _RemoteSink:
         Raises: UsageError also if a later batch is done: the checkpoint was set back, and batches have other rows.
         """
         for result in messages:
-            if isinstance(result, Sent) and result.done_batch > result.batch:
+            if isinstance(result, SentRows) and result.done_batch > result.batch:
                 raise UsageError(
                     f"batch {result.batch} of write {result.key}: batch {result.done_batch} was written before as a "
                     "whole, so the checkpoint was set back, and this batch may have rows that were never written. To "
@@ -143,7 +145,7 @@ class _RemoteSink:
 
         Raises: UsageError if rows of this batch are stored that no task sent now, or if sent rows are missing.
         """
-        sent = [result for result in messages if isinstance(result, Sent) and (result.rows or result.done)]
+        sent = [result for result in messages if isinstance(result, SentRows) and (result.rows or result.done)]
         if not sent:
             return
         if any(result.done for result in sent):
@@ -172,7 +174,7 @@ class _RemoteSink:
         }
         topics = {end.topic for result in sent for end in result.ends}
         brokers = {place[2] for place in expected}
-        state = Batch(
+        state = WriteBatch(
             settings_of(self.options), key, batch, topics, brokers, forgetful, self.options.broker_timeout / 1000
         )
         stored_rows = state.rows()
@@ -214,7 +216,7 @@ class RemoteBatchWriter(_RemoteSink, DataSourceArrowWriter):
         if overwrite:
             raise ConfigError('mode: expected append, found overwrite; a log is only ever added to: .mode("append")')
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SentRows:
         """Send the rows of a task."""
         name = self.options.txn_id
         if name is None or self.is_careless:
@@ -242,7 +244,7 @@ class RemoteStreamWriter(_RemoteSink, DataSourceStreamArrowWriter):
         super().__init__(options, schema)
         refuse_complete(overwrite)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> SentRows:
         """Send the rows of a task. Raises: UsageError outside of a streaming query."""
         query, batch = _streaming()
         if query is None or batch is None:

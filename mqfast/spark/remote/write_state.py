@@ -22,8 +22,8 @@ from mqfast.remoting.codes import ResponseCode
 from mqfast.remoting.once import ASK_ONCE, END_ONCE
 
 __all__ = [
-    "ATTEMPT_S", "LOST", "STORED_NOT_SAFE",
-    "Batch", "BatchDone", "Partitioning", "BrokerWriteState", "memory_lost", "pause", "query_write_state", "unlike",
+    "ATTEMPT_S", "LOST", "STORED_NOT_SAFE", "BatchDone", "BrokerWriteState", "Partitioning", "WriteBatch",
+    "memory_lost", "pause", "query_write_state", "unlike",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -145,7 +145,7 @@ def memory_lost(broker: str, address: str) -> ConnectionLost:
     )
 
 
-class Batch:
+class WriteBatch:
     """The write state of a batch on all brokers, for the driver.
 
     Args: topics: with namespace; brokers: brokers with rows, which must answer; forgetful: brokers without write state,

@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from mqfast.store.base.mapped_file import MappedFile
     from mqfast.store.base.os_api import OsApi
     from mqfast.store.base.paths import StorePaths
-    from mqfast.store.dispatch.dispatch import Dispatcher
+    from mqfast.store.dispatch.dispatch import CommitLogDispatcher
     from mqfast.store.index.index_service import IndexService
     from mqfast.store.log.commit_log import CommitLog
     from mqfast.store.meta.checkpoint import StoreCheckpoint
-    from mqfast.store.meta.metadata import TopicTable
+    from mqfast.store.meta.metadata import TopicConfigTable
     from mqfast.store.meta.notes import StoreNotes
     from mqfast.store.queues.queue_store import QueueStore
     from mqfast.store.record.record import StoredMessage
@@ -92,7 +92,7 @@ class RecoveryMemory:
     """The notes and tables of a store that recovery needs, and its way to report warnings."""
 
     notes: StoreNotes
-    topics: TopicTable
+    topics: TopicConfigTable
     paths: StorePaths
     warn: Callable[[str], None]
     left_over: list[str] = field(default_factory=list)
@@ -103,7 +103,7 @@ def recover(
     log: CommitLog,
     queues: QueueStore,
     index: IndexService | None,
-    dispatcher: Dispatcher,
+    dispatcher: CommitLogDispatcher,
     checkpoint: StoreCheckpoint,
     config: StoreConfig,
     memory: RecoveryMemory,
@@ -124,7 +124,7 @@ def cut_log(
     log: CommitLog,
     queues: QueueStore,
     index: IndexService | None,
-    dispatcher: Dispatcher,
+    dispatcher: CommitLogDispatcher,
     checkpoint: StoreCheckpoint,
     config: StoreConfig,
     memory: RecoveryMemory,
@@ -153,7 +153,7 @@ class _Recovery:
         log: CommitLog,
         queues: QueueStore,
         index: IndexService | None,
-        dispatcher: Dispatcher,
+        dispatcher: CommitLogDispatcher,
         checkpoint: StoreCheckpoint,
         config: StoreConfig,
         memory: RecoveryMemory,
@@ -569,7 +569,7 @@ def sync_names(os_api: OsApi, paths: StorePaths) -> None:
                 os_api.fsync_dir(queue_dir(base, topic, queue_id))
 
 
-def _clock_fell(log: CommitLog, dispatcher: Dispatcher, checkpoint: StoreCheckpoint) -> bool:
+def _clock_fell(log: CommitLog, dispatcher: CommitLogDispatcher, checkpoint: StoreCheckpoint) -> bool:
     """Return True if the checkpoint has a time behind the end of the log.
 
     The record of that time is durable. If a later record is older, store times no longer give the order.

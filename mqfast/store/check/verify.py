@@ -41,7 +41,7 @@ from mqfast.store.index.index_file import IndexFile
 from mqfast.store.index.index_service import infer_index_sizes
 from mqfast.store.meta.checkpoint import StoreCheckpoint
 from mqfast.store.meta.config_file import ConfigFile
-from mqfast.store.meta.metadata import DelayOffsetTable, TopicTable
+from mqfast.store.meta.metadata import DelayOffsetTable, TopicConfigTable
 from mqfast.store.meta.notes import StoreNotes, log_file_bytes
 from mqfast.store.reader.bounds import check_is_store
 from mqfast.store.reader.scan import ExtFiles, LogTally, LogWalk, PreadFile, RecordPositions, tally_index, tally_units
@@ -434,9 +434,9 @@ class Verifier:
         report.counts["queues"] = len(present)
 
     def _missing_queues(self, missing: Iterable[_Key]) -> None:
-        topics: TopicTable | None = None
+        topics: TopicConfigTable | None = None
         try:
-            topics = TopicTable.load(self.os_api, self.paths.topics)
+            topics = TopicConfigTable.load(self.os_api, self.paths.topics)
         except MqfastError:
             pass  # reported with the other small files
         for topic, queue_id in sorted(missing):

@@ -19,7 +19,7 @@ from mqfast.store.base.os_api cimport (
     mq_store32,
     release,
 )
-from mqfast.store.dispatch.dispatch cimport Dispatcher
+from mqfast.store.dispatch.dispatch cimport CommitLogDispatcher
 from mqfast.store.log.commit_log cimport CommitLog
 from mqfast.store.log.group_commit cimport readable
 from mqfast.store.log.log_state cimport WATCH_ARRIVALS, WATCH_FLUSHED, LogState, lock_puts, unlock_puts
@@ -54,14 +54,14 @@ cdef class ArrivalWatch:
 cdef class Arrivals:
     """Reports the watched queues that got a message; one of a store.
 
-    ``fileno`` is a descriptor that becomes readable, once until ``take`` is called: an event loop watches it, or
-    ``wait`` sleeps on it. A watch ends with the ``take`` that reports it. Messages count once readable: with sync flush
-    after the sync, and never above a confirm offset. Units written by a put and by the dispatcher count alike.
+    ``fileno`` is a descriptor that becomes readable, once until ``drain`` is called: an event loop watches it, or
+    ``wait`` sleeps on it. A watch ends with the ``drain`` that reports it. Messages count once readable: with sync
+    flush after the sync, and never above a confirm offset. Units written by a put and by the dispatcher count alike.
     Thread: any.
     """
 
     cdef CommitLog log
-    cdef Dispatcher dispatcher
+    cdef CommitLogDispatcher dispatcher
     cdef object queues              # QueueStore
     cdef LogState *state
     cdef Mutex mutex
@@ -76,7 +76,7 @@ cdef class Arrivals:
     def __cinit__(self):
         self.fd = -1
 
-    def __init__(self, CommitLog log not None, Dispatcher dispatcher not None, queues):
+    def __init__(self, CommitLog log not None, CommitLogDispatcher dispatcher not None, queues):
         self.log = log
         self.dispatcher = dispatcher
         self.queues = queues
@@ -126,11 +126,11 @@ cdef class Arrivals:
         acquire(self.mutex)
         try:
             self._check_open()
-            self._leave(self.watches.get(key))
+            self._release(self.watches.get(key))
             watch = ArrivalWatch(key, queue if batch is None else batch, offset)
             self._enter(watch)
             if self._arm(watch):
-                self._leave(watch)
+                self._release(watch)
                 return True
             return False
         finally:
@@ -140,11 +140,11 @@ cdef class Arrivals:
         """Remove the watch of the queue. No effect without a watch."""
         acquire(self.mutex)
         try:
-            self._leave(self.watches.get((topic, queue_id)))
+            self._release(self.watches.get((topic, queue_id)))
         finally:
             release(self.mutex)
 
-    def take(self) -> list:
+    def drain(self) -> list:
         """Return the queues, as (topic, queue id), that have the awaited message; their watches end.
 
         A queue whose topic was deleted is reported too. Raises: StoreClosed.
@@ -179,14 +179,14 @@ cdef class Arrivals:
                 if self.watches.get(watch.key) is not watch:
                     continue
                 if self._is_over(watch) or self._arm(watch):
-                    self._leave(watch)
+                    self._release(watch)
                     arrived.append(watch.key)
             return arrived
         finally:
             release(self.mutex)
 
     def wait(self, timeout=None) -> list:
-        """Sleep until there are arrivals, and return them as ``take`` does, for a thread.
+        """Sleep until there are arrivals, and return them as ``drain`` does, for a thread.
 
         Args: timeout: seconds, None for no limit. Returns: an empty list at the timeout. GIL: released. Raises:
         StoreClosed.
@@ -195,7 +195,7 @@ cdef class Arrivals:
         poll.register(self.fd, _select.POLLIN)
         deadline = None if timeout is None else _time.monotonic() + timeout
         while True:
-            arrived = self.take()
+            arrived = self.drain()
             if arrived:
                 return arrived
             remaining_s = None if deadline is None else max(0.0, deadline - _time.monotonic())
@@ -203,7 +203,7 @@ cdef class Arrivals:
                 return []
             poll.poll(None if remaining_s is None else remaining_s * 1000)
 
-    def end(self) -> None:
+    def cancel_all(self) -> None:
         """End all watches, and make the descriptor readable, so that waiting threads see that the store is closed."""
         cdef LogState *s = self.state
         acquire(self.dispatcher.mutex)
@@ -221,7 +221,7 @@ cdef class Arrivals:
                 s.arrivals_fd = -1
                 unlock_puts(s)
                 for watch in list(self.watches.values()):
-                    self._leave(watch)
+                    self._release(watch)
                 take_arrived(s)
                 mq_store32(&s.arrivals_armed, 0)
             finally:
@@ -231,7 +231,7 @@ cdef class Arrivals:
 
     def close(self) -> None:
         """End all watches, and close the descriptor. Safe to call twice."""
-        self.end()
+        self.cancel_all()
         acquire(self.mutex)
         try:
             fd, self.fd = self.fd, -1
@@ -255,7 +255,7 @@ cdef class Arrivals:
             self.at[<size_t> &(<ConsumeQueue> watch.queue).state] = watch
         return 0
 
-    cdef int _leave(self, ArrivalWatch watch) except -1:
+    cdef int _release(self, ArrivalWatch watch) except -1:
         cdef ConsumeQueue queue
         if watch is None:
             return 0

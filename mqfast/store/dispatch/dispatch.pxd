@@ -79,7 +79,7 @@ cdef struct DispatchCursor:
     bint same_tagged        # its tags are indexed
 
 
-cdef class Dispatcher:
+cdef class CommitLogDispatcher:
     cdef readonly CommitLog log
     cdef readonly QueueTable table
     cdef object queues              # QueueStore: creates queues, knows batch and light message queues

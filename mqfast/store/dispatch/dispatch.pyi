@@ -11,7 +11,7 @@ from mqfast.store.queues.consume_queue import QueueTable
 
 ODD_BLANK: str
 
-class Dispatcher:
+class CommitLogDispatcher:
     error: BaseException | None
     space: Space
     follow_bytes: int

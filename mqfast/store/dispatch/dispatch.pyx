@@ -83,7 +83,7 @@ import copy as _copy
 from mqfast.errors import CorruptFile, DiskFull, InternalError
 from mqfast.store.base.space import Space
 
-ODD_BLANK = "a blank that does not reach the end of its file"     # a reason of Dispatcher.recover
+ODD_BLANK = "a blank that does not reach the end of its file"     # a reason of CommitLogDispatcher.recover
 
 cdef enum DispatchStop:
     AT_LIMIT = 1        # the limit was reached
@@ -316,7 +316,7 @@ cdef void _end_round(DispatchCursor *w) noexcept nogil:
         mq_store32(&s.needs_dispatch, 1)      # not caught up yet: puts still put no unit
 
 
-cdef bint _rest(DispatchCursor *w, Dispatcher d, Event event) noexcept nogil:
+cdef bint _rest(DispatchCursor *w, CommitLogDispatcher d, Event event) noexcept nogil:
     """Sleep until there are more records, after all are dispatched. The dispatch lock is held before and after, and
     released for the sleep.
 
@@ -391,7 +391,7 @@ cdef bint _wait_for_records(LogState *s, Event event, uint32_t seen, bint sync, 
     return False
 
 
-cdef int _walk(DispatchCursor *w, Dispatcher d, QueueTable table, IndexState *x, bint indexing,
+cdef int _walk(DispatchCursor *w, CommitLogDispatcher d, QueueTable table, IndexState *x, bint indexing,
                Event event) noexcept nogil:
     """Continue from w.at until work needs the GIL; with an event, the end of the log does not."""
     cdef int stop
@@ -546,7 +546,7 @@ cdef object _copied(const DispatchCursor *w):
 
 
 @cython.no_gc_clear
-cdef class Dispatcher:
+cdef class CommitLogDispatcher:
     """Keeps queues and index up to date with the log.
 
     Thread: the dispatch lock serializes ``step`` and ``catch_up``; any thread may call them.

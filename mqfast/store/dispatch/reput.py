@@ -16,7 +16,7 @@ from mqfast.store.log.service_loops import keep_prefaulted
 
 if TYPE_CHECKING:
     from mqfast.store.base.event import Event
-    from mqfast.store.dispatch.dispatch import Dispatcher
+    from mqfast.store.dispatch.dispatch import CommitLogDispatcher
     from mqfast.store.log.commit_log import CommitLog
 
 __all__ = ["PrefaultService", "ReputMessageService"]
@@ -28,14 +28,14 @@ _RETRY_S: Final = 1.0  # while work waits for space on the disk
 class ReputMessageService:
     """Dispatches new records. Thread: own."""
 
-    def __init__(self, log: CommitLog, dispatcher: Dispatcher) -> None:
+    def __init__(self, log: CommitLog, dispatcher: CommitLogDispatcher) -> None:
         self._log = log
         self._dispatcher = dispatcher
-        self.service = Service("reput", self._turn)
+        self.service = Service("reput", self._run_once)
         # A get that dispatches may find no space while the thread sleeps.
         dispatcher.space.wake = self.service.wake
 
-    def _turn(self, event: Event) -> None:
+    def _run_once(self, event: Event) -> None:
         log, dispatcher = self._log, self._dispatcher
         waits = dispatcher.waits or log.flags & LogFlag.WAITING
         wanted = dispatcher.wait_for_records(event, _RETRY_S if waits else _NO_LIMIT) or dispatcher.waits
@@ -59,9 +59,9 @@ class PrefaultService:
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
-        self.service = Service("prefault", self._turn)
+        self.service = Service("prefault", self._run_once)
 
-    def _turn(self, event: Event) -> None:
+    def _run_once(self, event: Event) -> None:
         keep_prefaulted(self._log, event)
 
     def close(self) -> None:

@@ -75,7 +75,7 @@ class AllocateMappedFileService:
         self.failed = 0
         self.last_error: MqfastError | None = None
         self.mlock_warning: str | None = None
-        self.service = Service("allocate", self._turn)
+        self.service = Service("allocate", self._run_once)
 
     def request_file(self, start: int) -> MappedFile:
         """Return the file that begins at ``start``; create the file if needed.
@@ -159,7 +159,7 @@ class AllocateMappedFileService:
         planned = self._next(current)
         return planned[0] if planned is not None and self._log.written >= planned[1] else None
 
-    def _turn(self, event: Event) -> None:
+    def _run_once(self, event: Event) -> None:
         if not self.step():
             current, end = self._log.current_file, 0
             if current is not None:

@@ -72,10 +72,10 @@ class FlushService:
             config.flush_interval_ms_consume_queue / 1000,
             config.maps_max,
         )
-        self.service = Service("flush", self._turn)
+        self.service = Service("flush", self._run_once)
         self.waiters = FlushWaiters(log, self.service.wake)
 
-    def _turn(self, event: Event) -> None:
+    def _run_once(self, event: Event) -> None:
         due = False
         self.loop.many = self._queues.many
         try:
@@ -203,9 +203,9 @@ class SyncService:
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
-        self.service = Service("sync", self._turn, end_turn=log.end_syncs)
+        self.service = Service("sync", self._run_once, end_turn=log.end_syncs)
 
-    def _turn(self, event: Event) -> None:
+    def _run_once(self, event: Event) -> None:
         self._log.serve_syncs()
 
     def close(self) -> None:
@@ -219,9 +219,9 @@ class CommitService:
     def __init__(self, log: CommitLog, config: StoreConfig) -> None:
         self._log = log
         self._config = config
-        self.service = Service("commit", self._turn)
+        self.service = Service("commit", self._run_once)
 
-    def _turn(self, event: Event) -> None:
+    def _run_once(self, event: Event) -> None:
         keep_committed(
             self._log,
             event,

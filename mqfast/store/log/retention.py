@@ -87,7 +87,7 @@ class RetentionService:
         self._held_check_at = 0
         self._between = Event()
         self._passes = Mutex(nests=True)
-        self.service = Service("retention", self._turn)
+        self.service = Service("retention", self._run_once)
 
     @property
     def _rules(self) -> RetentionRules:
@@ -119,7 +119,7 @@ class RetentionService:
             f"above {c.disk_space_warning_level_percent} % {full}"
         )
 
-    def _turn(self, event: Event) -> None:
+    def _run_once(self, event: Event) -> None:
         event.wait(self._config.clean_resource_interval_ms / 1000)
         if not self.service.is_stopping:
             self.run_once(self._os_api.now_ms())

@@ -21,7 +21,7 @@ __all__ = [
     "DelayOffsetTable",
     "SubscriptionGroupTable",
     "TopicConfig",
-    "TopicTable",
+    "TopicConfigTable",
     "new_data_version",
     "next_data_version",
 ]
@@ -326,7 +326,7 @@ class TopicConfig:
         return f"TopicConfig({self.name!r}, queues={self.write_queue_nums}, perm={self.perm}, type={self.queue_type})"
 
 
-class TopicTable(_Table):
+class TopicConfigTable(_Table):
     """``config/topics.json``.
 
     Thread: any.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mqfast.store.base.event import Event
     from mqfast.store.base.space import Space
     from mqfast.store.log.commit_log import CommitLog
-    from mqfast.store.meta.metadata import TopicTable
+    from mqfast.store.meta.metadata import TopicConfigTable
     from mqfast.store.meta.notes import StoreNotes
     from mqfast.store.meta.offsets import ConsumerOffsets
     from mqfast.store.queues.queue_store import QueueStore
@@ -42,7 +42,7 @@ class MetadataService:
         self,
         log: CommitLog,
         queues: QueueStore,
-        topics: TopicTable,
+        topics: TopicConfigTable,
         offsets: ConsumerOffsets,
         notes: StoreNotes,
         config: StoreConfig,

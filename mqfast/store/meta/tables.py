@@ -15,7 +15,7 @@ from mqfast.errors import MqfastError
 from mqfast.store.base import paths as _paths
 from mqfast.store.base.os_api import OsApi
 from mqfast.store.meta.json_table import JsonTable
-from mqfast.store.meta.metadata import ConsumerFilterTable, DelayOffsetTable, SubscriptionGroupTable, TopicTable
+from mqfast.store.meta.metadata import ConsumerFilterTable, DelayOffsetTable, SubscriptionGroupTable, TopicConfigTable
 from mqfast.store.meta.offsets import ConsumerOffsets
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class ConfigTables:
         self.path: Final = _paths.root_of(path, os_api)
         paths = _paths.StorePaths(self.path, config.commit_log_dirs)
         step = config.consumer_offset_update_version_step
-        self.topics: Final = TopicTable.load(os_api, paths.topics)
+        self.topics: Final = TopicConfigTable.load(os_api, paths.topics)
         self.offsets: Final = ConsumerOffsets.of_store(os_api, paths, lmq=config.enable_lmq, version_step=step)
         self.groups: Final = SubscriptionGroupTable.load(os_api, paths.subscription_group)
         self.delays: Final = DelayOffsetTable.load(os_api, paths.delay_offset)

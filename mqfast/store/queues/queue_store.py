@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mqfast.store.base.mapped_file import Latch
     from mqfast.store.base.os_api import OpenDirectory, OsApi
     from mqfast.store.log.commit_log import CommitLog
-    from mqfast.store.meta.metadata import TopicTable
+    from mqfast.store.meta.metadata import TopicConfigTable
     from mqfast.store.record.record import StoredMessage
 
 __all__ = ["AnyQueue", "DroppedUnits", "QueueStore"]
@@ -84,7 +84,7 @@ class QueueStore:
         os_api: OsApi,
         paths: _paths.StorePaths,
         config: StoreConfig,
-        topics: TopicTable,
+        topics: TopicConfigTable,
         latch: Latch | None = None,
     ) -> None:
         self._os_api = os_api

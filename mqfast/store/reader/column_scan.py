@@ -73,7 +73,7 @@ class _Columns(ABC):
 
     def _rest(self) -> Iterator[RecordColumns]:
         if self._gather.rows:
-            yield self._gather.take()
+            yield self._gather.finish()
 
 
 class LogColumns(_Columns):
@@ -127,7 +127,7 @@ class LogColumns(_Columns):
                 return
             self.at = walk.at
             if stop == "full":
-                yield self._gather.take()
+                yield self._gather.finish()
             elif stop == "limit":
                 return
             elif stop in ("blank", "end"):
@@ -192,7 +192,7 @@ class QueueColumns(_Columns):
                     continue
                 number, why = self._gather.units(data, number, first, file, self._queue.topic, self._queue.queue_id)
                 if why == "full":
-                    yield self._gather.take()
+                    yield self._gather.finish()
                 elif why == "doubt":
                     self._one(self._unit(first + number))
                     number += 1
@@ -274,5 +274,5 @@ class QueueColumns(_Columns):
                 if unit.queue_offset >= self._end:
                     return
                 if unit.queue_offset >= start and self._one(unit):
-                    yield self._gather.take()
+                    yield self._gather.finish()
                 self._at = unit.queue_offset + unit.messages

@@ -676,7 +676,7 @@ cdef class Gather:
         schema.release = release_named
         return new_schema_capsule(schema)
 
-    def take(self) -> RecordColumns:
+    def finish(self) -> RecordColumns:
         """Return the records collected since the last call, as a separate batch."""
         cdef RecordColumns batch = RecordColumns.__new__(RecordColumns)
         cdef Tree *tree = new_batch_tree(self.columns, self.count, -1)

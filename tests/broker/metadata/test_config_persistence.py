@@ -23,7 +23,7 @@ from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.processors import ConcurrencyLimit
 from mqfast.store.meta.config_file import ConfigFile
-from mqfast.store.meta.metadata import TopicTable
+from mqfast.store.meta.metadata import TopicConfigTable
 
 
 async def make(one: Running, topic: str) -> RemotingCommand:
@@ -42,15 +42,15 @@ def on_disk(path: Path) -> set[str]:
 def held_writes(monkeypatch: pytest.MonkeyPatch) -> Any:
     """No table of topics is written until the event is set."""
     may, wants = threading.Event(), threading.Event()
-    persist = TopicTable.persist
+    persist = TopicConfigTable.persist
 
-    def held(self: TopicTable) -> bool:
+    def held(self: TopicConfigTable) -> bool:
         wants.set()
         assert may.wait(60)
         return persist(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(TopicTable, "persist", held)
+        patch.setattr(TopicConfigTable, "persist", held)
         try:
             yield may, wants
         finally:
@@ -170,12 +170,12 @@ def test_no_send_to_a_new_topic_is_acknowledged_before_the_topic_is_on_disk(
 def test_a_table_that_cannot_be_written_is_an_error_and_is_written_by_the_next_send(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: TopicTable) -> bool:
+    def full(self: TopicConfigTable) -> bool:
         raise DiskFull(28, "no space left")
 
     async def flow(one: Running) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(TopicTable, "persist", full)
+            patch.setattr(TopicConfigTable, "persist", full)
             for _ in range(2):
                 refused = await one.send("new", b"1")
                 assert refused.code != 0

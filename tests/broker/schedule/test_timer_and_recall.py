@@ -17,7 +17,7 @@ from running import Running, running_broker
 from waiting import until_async as until
 
 import mqfast
-from mqfast.broker.schedule.recall_message import Handle, decode_handle, recall_handle
+from mqfast.broker.schedule.recall_message import RecallMessageHandle, decode_handle, recall_handle
 from mqfast.remoting.codes import RequestCode, ResponseCode
 from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.loop import runner
@@ -225,21 +225,22 @@ def test_recalls_that_are_refused(tmp_path: Path) -> None:
 
     async def flow() -> None:
         async with running_broker(tmp_path, now_ms=clock) as one:
-            answer = await recall(one, Handle("T", "broker-a", soon, "K").encode())
+            answer = await recall(one, RecallMessageHandle("T", "broker-a", soon, "K").encode())
             assert (answer.code, answer.remark) == (16, "recall failed, operation is forbidden")
             assert answer.ext_fields["MSG_REGION"] == "DefaultRegion"
             config = one.context.config
             config.update({"recallMessageEnable": "true"}, "test")
-            answer = await recall(one, Handle("T", "broker-a", soon, "K").encode())
+            answer = await recall(one, RecallMessageHandle("T", "broker-a", soon, "K").encode())
             assert (answer.code, answer.remark) == (17, "recall failed, the topic[T] not exist")
             one.context.topics.ensure("T", 4)
             late = str(clock.now_ms + 259_200_000)
             wrong = {
                 "recall handle is invalid": ["", "!!!", base64.urlsafe_b64encode(b"v1 T broker-a 5").decode(),
                                              base64.urlsafe_b64encode(b"v2 T broker-a 5 K").decode()],
-                "recall failed, topic not match": [Handle("U", "broker-a", soon, "K").encode()],
-                "recall failed, broker service not available": [Handle("T", "broker-b", soon, "K").encode()],
-                "recall failed, timestamp invalid": [Handle("T", "broker-a", time, "K").encode()
+                "recall failed, topic not match": [RecallMessageHandle("U", "broker-a", soon, "K").encode()],
+                "recall failed, broker service not available": [
+                    RecallMessageHandle("T", "broker-b", soon, "K").encode()],
+                "recall failed, timestamp invalid": [RecallMessageHandle("T", "broker-a", time, "K").encode()
                                                      for time in ("x", str(clock.now_ms), late)],
             }  # fmt: skip
             for remark, handles in wrong.items():
@@ -247,15 +248,15 @@ def test_recalls_that_are_refused(tmp_path: Path) -> None:
                     answer = await recall(one, handle)
                     assert (answer.code, answer.remark) == (604, remark), handle
             config.update({"brokerPermission": "4"}, "test")
-            assert (await recall(one, Handle("T", "broker-a", soon, "K").encode())).code == 0
+            assert (await recall(one, RecallMessageHandle("T", "broker-a", soon, "K").encode())).code == 0
             config.update({"allowRecallWhenBrokerNotWriteable": "false"}, "test")
-            answer = await recall(one, Handle("T", "broker-a", soon, "K").encode())
+            answer = await recall(one, RecallMessageHandle("T", "broker-a", soon, "K").encode())
             assert (answer.code, answer.remark) == (14, "recall failed, broker service not available")
             config.update({"startAcceptSendRequestTimeStamp": str(clock.now_ms + 1)}, "test")
             config.update({"allowRecallWhenBrokerNotWriteable": "true"}, "test")
-            assert (await recall(one, Handle("T", "broker-a", soon, "K").encode())).code == 14
+            assert (await recall(one, RecallMessageHandle("T", "broker-a", soon, "K").encode())).code == 14
             config.update({"timerMaxDelaySec": "1", "startAcceptSendRequestTimeStamp": "0"}, "test")
-            answer = await recall(one, Handle("T", "broker-a", soon, "K").encode())
+            answer = await recall(one, RecallMessageHandle("T", "broker-a", soon, "K").encode())
             assert answer.remark == "recall failed, timestamp invalid"
 
     run(flow())
@@ -267,14 +268,14 @@ def test_a_recall_that_cannot_be_stored_is_an_error(tmp_path: Path) -> None:
     async def flow() -> None:
         async with running_broker(tmp_path, now_ms=clock, recallMessageEnable=True, timerWheelEnable=False) as one:
             one.context.topics.ensure("T", 4)
-            answer = await recall(one, Handle("T", "broker-a", str(clock.now_ms + 5000), "K").encode())
+            answer = await recall(one, RecallMessageHandle("T", "broker-a", str(clock.now_ms + 5000), "K").encode())
             assert (answer.code, answer.remark) == (1, "recall failed, execute error")
 
     run(flow())
 
 
 def test_a_handle_is_read_as_java_reads_it() -> None:
-    handle = Handle("topic", "broker", "1700000000001", "ID")
+    handle = RecallMessageHandle("topic", "broker", "1700000000001", "ID")
     assert decode_handle(handle.encode()) == handle
     assert decode_handle(handle.encode().rstrip("=")) == handle
     more = base64.urlsafe_b64encode(b"v1 topic broker 1700000000001 ID more").decode()
@@ -285,7 +286,7 @@ def test_a_handle_is_read_as_java_reads_it() -> None:
 
 def test_only_a_parked_message_that_is_no_retry_has_a_handle() -> None:
     given = {"TIMER_OUT_MS": "5", "REAL_TOPIC": "T", "UNIQ_KEY": "K"}
-    assert recall_handle(text(**given).encode(), "b") == Handle("T", "b", "6", "K").encode()
+    assert recall_handle(text(**given).encode(), "b") == RecallMessageHandle("T", "b", "6", "K").encode()
     for name in given:
         assert recall_handle(text(**{k: v for k, v in given.items() if k != name}).encode(), "b") is None
     assert recall_handle(text(**{**given, "REAL_TOPIC": "%RETRY%g"}).encode(), "b") is None

@@ -8,7 +8,7 @@ import pytest
 
 from mqfast.client.consumer.async_pull_consumer import AsyncPullConsumer
 from mqfast.client.consumer.async_push_consumer import AsyncPushConsumer
-from mqfast.client.consumer.call import Work, call
+from mqfast.client.consumer.call import Work, engine_call
 from mqfast.client.consumer.pull_consumer import PullConsumer
 from mqfast.client.consumer.push_consumer import PushConsumer
 from mqfast.client.values import MessageQueue
@@ -18,7 +18,7 @@ PAIRS = [(PullConsumer, AsyncPullConsumer), (PushConsumer, AsyncPushConsumer)]
 
 
 def declared(kind: type) -> list[str]:
-    return [name for base in kind.__mro__ for name, value in vars(base).items() if isinstance(value, call)]
+    return [name for base in kind.__mro__ for name, value in vars(base).items() if isinstance(value, engine_call)]
 
 
 @pytest.mark.parametrize(("sync", "asynchronous"), PAIRS, ids=["pull", "push"])

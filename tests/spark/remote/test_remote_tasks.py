@@ -23,8 +23,8 @@ from mqfast.remoting.once import ASK_ONCE, END_ONCE, RowSequence
 from mqfast.spark import options as table
 from mqfast.spark.remote.client import settings_of
 from mqfast.spark.remote.sender import How, TaskSender
-from mqfast.spark.remote.sink import RemoteBatchWriter, Sent
-from mqfast.spark.remote.write_state import Batch
+from mqfast.spark.remote.sink import RemoteBatchWriter, SentRows
+from mqfast.spark.remote.write_state import WriteBatch
 from mqfast.testing import Broker
 
 BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
@@ -56,7 +56,7 @@ def rows(count: int, begin: int = 0, **more: Any) -> pa.RecordBatch:
     )
 
 
-def send(broker: Broker, *batches: pa.RecordBatch, batch: int = 0, key: str = KEY, **options: str) -> Sent:
+def send(broker: Broker, *batches: pa.RecordBatch, batch: int = 0, key: str = KEY, **options: str) -> SentRows:
     return writer(broker, batches[0], **options).send(iter(batches), key, batch)
 
 
@@ -175,7 +175,7 @@ def test_rows_that_differ_from_those_of_an_earlier_try_are_refused(broker: Broke
     with pytest.raises(UsageError, match="sent rows up to"):  # fewer rows than before
         one.check([send(broker, rows(20))])
     with pytest.raises(UsageError, match="of an earlier try"):  # a task of before that is not there now
-        one.check([Sent(KEY, 0, 1, 50, first.ends)])
+        one.check([SentRows(KEY, 0, 1, 50, first.ends)])
     one.check([send(broker, rows(50))])
     assert send(broker, rows(50, 1000)).done  # it is done: nobody looks at rows any more
     one.check([send(broker, rows(50))])
@@ -256,7 +256,7 @@ def test_a_server_without_write_state_at_the_address_of_one_with_it_is_retried(b
         assert send(broker, rows(30)).done
     settings = settings_of(one.options)
     with broker.faults.answer(3, unknown, only=[ASK_ONCE, END_ONCE]):
-        other = Batch(settings, KEY, 1, {"t"}, set(), set(), 5.0)
+        other = WriteBatch(settings, KEY, 1, {"t"}, set(), set(), 5.0)
         assert other.rows() == {}
         other.mark_stored(0)
     broker.create_topic("u", 4)

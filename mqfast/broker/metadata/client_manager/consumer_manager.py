@@ -169,11 +169,11 @@ class ConsumerManager:
             return None
         self._left(channel, group)
         if not left_group.members:
-            self._end(left_group)
+            self._remove_group(left_group)
             return None
         return left_group.notice()
 
-    def _end(self, group: ConsumerGroup) -> None:
+    def _remove_group(self, group: ConsumerGroup) -> None:
         del self._groups[group.name]
         self._text -= group.text
         self.on_end(group.name)
@@ -202,7 +202,7 @@ class ConsumerManager:
                 self._left(channel, group.name)
                 late[channel] = None
             if not group.members:
-                self._end(group)
+                self._remove_group(group)
             elif expired:
                 notices.append(group.notice())
         return list(late), notices

@@ -101,7 +101,7 @@ class PullEngine:
             parts.fetcher.stop()
             for cached in self.cache.all():  # the next start assigns queues anew
                 self.cache.remove(cached.queue)
-            await self._leave(parts)
+            await self._release(parts)
             raise
         if settings.tracer is not None:
             settings.tracer.begin(instance)
@@ -137,9 +137,9 @@ class PullEngine:
         except (MqfastError, OSError) as error:
             _log.warning("group %s: the offsets were not committed at the end: %s", group, error)
         finally:
-            await self._leave(parts)
+            await self._release(parts)
 
-    async def _leave(self, parts: PullParts) -> None:
+    async def _release(self, parts: PullParts) -> None:
         self._is_closed = True
         parts.assignment.stop()
         parts.requests.unregister()

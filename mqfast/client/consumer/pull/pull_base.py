@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, Self
 
 from mqfast.client.consumer.allocation import Allocation
-from mqfast.client.consumer.call import CALL_S, Work, call
+from mqfast.client.consumer.call import CALL_S, Work, engine_call
 from mqfast.client.consumer.offsets import OffsetStore
 from mqfast.client.consumer.pull.engine import PullEngine, wire
 from mqfast.client.consumer.pull.settings import OffsetReset, pull_arguments, pull_settings, subscriptions_of
@@ -20,7 +20,7 @@ from mqfast.client.consumer.pull_request import PullAnswer
 from mqfast.client.consumer.subscription import checked_name
 from mqfast.client.decompression import BODY_BYTES_MAX
 from mqfast.client.delivery import Delivery
-from mqfast.client.hooks import ClientHook, ConsumeContext, tell
+from mqfast.client.hooks import ClientHook, ConsumeContext, call_hooks
 from mqfast.client.net import fork
 from mqfast.client.route.namespace import wrap
 from mqfast.client.values import Address, Credentials, MessageQueue, When, milliseconds
@@ -149,8 +149,8 @@ class PullConsumerBase:
         """Call the hooks for messages that are handed out, as Java's poll does."""
         if self._settings.hooks and messages:
             context = ConsumeContext(messages, self.group, "receive")
-            tell(self._settings.hooks, "before_consume", context)
-            tell(self._settings.hooks, "after_consume", context)
+            call_hooks(self._settings.hooks, "before_consume", context)
+            call_hooks(self._settings.hooks, "after_consume", context)
         return messages
 
     @property
@@ -217,12 +217,12 @@ class PullConsumerBase:
 
     # --- which queues ---
 
-    @call
+    @engine_call
     def unsubscribe(self, topic: str) -> Work[None]:
         """Remove the subscription of a topic."""
         return Work(self._engine.unsubscribe(self._topic(topic)))
 
-    @call
+    @engine_call
     def assign(self, queues: Iterable[MessageQueue]) -> Work[None]:
         """Read exactly these queues, whatever other members of the group read; without rebalance.
 
@@ -230,14 +230,14 @@ class PullConsumerBase:
         """
         return Work(self._engine.assign(self._wired(queues)))
 
-    @call
+    @engine_call
     def queues(self, topic: str) -> Work[Sequence[MessageQueue]]:
         """Return all readable queues of a topic, also those of other members. Raises: NoRoute, ConnectError."""
         return Work(self._engine.queues(self._topic(topic)))
 
     # --- messages ---
 
-    @call
+    @engine_call
     def pull(
         self,
         queue: MessageQueue,
@@ -261,7 +261,7 @@ class PullConsumerBase:
 
     # --- offsets ---
 
-    @call
+    @engine_call
     def seek(
         self, queue: MessageQueue, offset: int | Literal["earliest", "latest", "first", "last"] | datetime
     ) -> Work[None]:
@@ -272,18 +272,18 @@ class PullConsumerBase:
         self._check_seek(offset)
         return Work(self._engine.seek(self._wire(queue), offset))
 
-    @call
+    @engine_call
     def offset_at(self, queue: MessageQueue, when: When) -> Work[int]:
         """Return the offset of the first message stored at this time or later; without such a message the end."""
         milliseconds(when)
         return Work(self._engine.offset_at(self._wire(queue), when))
 
-    @call
+    @engine_call
     def committed(self, queue: MessageQueue) -> Work[int | None]:
         """Return the committed offset of the group; None: there is none."""
         return Work(self._engine.committed(self._wire(queue)))
 
-    @call
+    @engine_call
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> Work[None]:
         """Commit these offsets, or those after all messages that were handed out; return after the commit.
 
@@ -294,12 +294,12 @@ class PullConsumerBase:
 
     # --- control ---
 
-    @call
+    @engine_call
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> Work[None]:
         """Stop pulling these queues, or all queues; cached messages are still handed out."""
         return Work(self._engine.pause(None if queues is None else self._wired(queues), paused=True))
 
-    @call
+    @engine_call
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> Work[None]:
         """Resume the pulls of these queues, or of all queues."""
         return Work(self._engine.pause(None if queues is None else self._wired(queues), paused=False))

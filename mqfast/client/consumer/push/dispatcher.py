@@ -19,7 +19,7 @@ from mqfast.client.consumer.push.publish_back import publish_back
 from mqfast.client.consumer.push.state import Assigned, ConsumerState, Handler, Job
 from mqfast.client.decompression import MissingPackage
 from mqfast.client.delivery import Delivery
-from mqfast.client.hooks import ClientHook, ConsumeContext, tell
+from mqfast.client.hooks import ClientHook, ConsumeContext, call_hooks
 from mqfast.client.net.guard import Guard
 from mqfast.client.net.instance import ClientInstance
 from mqfast.client.values import ConsumeStatus, Retry
@@ -138,7 +138,7 @@ class Dispatcher:
         context = None
         if self._hooks:
             context = ConsumeContext(messages, self._state.group)
-            tell(self._hooks, "before_consume", context)
+            call_hooks(self._hooks, "before_consume", context)
         return Job(assigned, pq, messages, handler, now, context)
 
     def _has_lock(self, assigned: Assigned) -> bool:
@@ -191,7 +191,7 @@ class Dispatcher:
         if job.context is not None:
             job.context.status, job.context.seconds = judged.status, seconds
             job.context.error = error if isinstance(error, Exception) else None
-            tell(self._hooks, "after_consume", job.context)
+            call_hooks(self._hooks, "after_consume", job.context)
         counts = self.counts_of(job.messages[0].topic)
         counts.done += len(judged.done)
         counts.failed += len(judged.later)
@@ -209,7 +209,7 @@ class Dispatcher:
             message.begun_s = 0.0
         if job.context is not None and not after_s:
             job.context.status, job.context.seconds = ConsumeStatus.RECONSUME_LATER, self._clock() - job.begun_s
-            tell(self._hooks, "after_consume", job.context)
+            call_hooks(self._hooks, "after_consume", job.context)
         if after_s:
             call_in_loop(self.loop, self.loop.call_later, after_s, self.release, job)
             return

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, ClassVar, Final, Literal, Self, TypeVar
 
 from mqfast.client.consumer.allocation import Allocation, allocation_of
-from mqfast.client.consumer.call import Work, call
+from mqfast.client.consumer.call import Work, engine_call
 from mqfast.client.consumer.iteration import InHand
 from mqfast.client.consumer.offsets import OffsetStore, check_offset_store
 from mqfast.client.consumer.push.dispatcher import Dispatcher, Workers
@@ -210,7 +210,7 @@ class PushConsumerBase(NamedArguments):
         if self._engine is not None:
             self._subscribe_now(self._engine, on_wire, wanted)
 
-    @call
+    @engine_call
     def unsubscribe(self, topic: str) -> Work[None]:
         """Remove the subscription of a topic; its cached messages are delivered to other members."""
         self._check_usable()
@@ -310,7 +310,7 @@ class PushConsumerBase(NamedArguments):
         """
         return self._running().state.copy_assignment(retry=retry)
 
-    @call
+    @engine_call
     def lag(self) -> Work[dict[MessageQueue, int]]:
         """Return queue of this member -> messages that the group has not consumed yet. Raises: ClientError."""
         return Work(self._running().fetcher.lag(), PUSH_CALL_S)

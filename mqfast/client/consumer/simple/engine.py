@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from mqfast import properties as names
 from mqfast.client.consumer.group_requests import check_sql
 from mqfast.client.consumer.simple.pop_request import (
-    Handle,
+    BrokerReceiptHandle,
     ack,
     ack_all,
     change_invisible_time,
@@ -243,7 +243,7 @@ class SimpleEngine:
 
     async def ack(self, messages: Sequence[Delivery]) -> None:
         """Acknowledge messages, by a request for each broker. Raises: BrokerError, UsageError."""
-        by_broker: dict[str, list[tuple[str, Handle]]] = {}
+        by_broker: dict[str, list[tuple[str, BrokerReceiptHandle]]] = {}
         for message in messages:
             handle = handle_of(message)
             by_broker.setdefault(handle.broker_name, []).append((message.record_topic, handle))

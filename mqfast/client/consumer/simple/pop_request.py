@@ -22,7 +22,7 @@ from mqfast.message import RETRY_PREFIX
 from mqfast.remoting.bodies import build_tables, encode_body, header_of
 from mqfast.remoting.codes import RequestCode, ResponseCode
 
-__all__ = ["Handle", "ack", "ack_all", "change_invisible_time", "handle_of", "has_messages", "pop"]
+__all__ = ["BrokerReceiptHandle", "ack", "ack_all", "change_invisible_time", "handle_of", "has_messages", "pop"]
 
 TIMEOUT_S: Final = 3.0
 _LONGER_S: Final = 10.0  # longer than the broker holds the request
@@ -30,7 +30,7 @@ _EMPTY: Final = (ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL)
 _FIELDS: Final = 8
 
 
-class Handle(NamedTuple):
+class BrokerReceiptHandle(NamedTuple):
     """The parts of POP_CK. Attributes: ``kind``: 0 the topic, 1 and 2 its retry topic by the two names of RocketMQ."""
 
     start_offset: int
@@ -70,13 +70,13 @@ class _Changed(Struct, rename="camel"):
     revive_qid: int
 
 
-def handle_of(message: Delivery) -> Handle:
+def handle_of(message: Delivery) -> BrokerReceiptHandle:
     """Return the handle of a received message. Raises: UsageError for a message of another consumer."""
     text = message.properties.get(names.POP_CK)
     parts = text.split(" ") if text else []
     try:
         start, pop_time, invisible_ms, revive, kind, queue_id, offset = map(int, parts[:5] + parts[6:_FIELDS])
-        return Handle(start, pop_time, invisible_ms, revive, kind, parts[5], queue_id, offset)
+        return BrokerReceiptHandle(start, pop_time, invisible_ms, revive, kind, parts[5], queue_id, offset)
     except (ValueError, IndexError, TypeError):
         raise ClientUsageError(f"{message!r}: expected a message of receive(), found the handle {text!r}") from None
 
@@ -126,7 +126,7 @@ def _set_handles(messages: list[Delivery], header: _Header, broker: str) -> None
         counts[place] = int(count)
     for message in messages:
         if names.POP_CK not in message.properties:
-            handle = Handle(
+            handle = BrokerReceiptHandle(
                 starts[message.queue_id], header.pop_time, header.invisible_time, header.revive_qid, 0, broker,
                 message.queue_id, message.queue_offset,
             )  # fmt: skip
@@ -139,20 +139,20 @@ def _entries(text: str) -> list[str]:
     return [entry for entry in text.split(";") if entry]
 
 
-def _of_message(group: str, topic: str, handle: Handle) -> dict[str, Any]:
+def _of_message(group: str, topic: str, handle: BrokerReceiptHandle) -> dict[str, Any]:
     return {
         "consumerGroup": group, "topic": handle.real_topic(topic, group), "queueId": str(handle.queue_id),
         "offset": str(handle.offset), "extraInfo": handle.encode(), "bname": handle.broker_name,
     }  # fmt: skip
 
 
-def ack(address: str, group: str, topic: str, handle: Handle) -> RequestSteps[None]:
+def ack(address: str, group: str, topic: str, handle: BrokerReceiptHandle) -> RequestSteps[None]:
     """Acknowledge a message (200051). Raises: BrokerError, and the errors of the driver."""
     answer = yield Request(address, RequestCode.ACK_MESSAGE, _of_message(group, topic, handle), timeout_s=TIMEOUT_S)
     checked(answer, address, f"ack of {topic}, queue {handle.queue_id}, offset {handle.offset}")
 
 
-def ack_all(address: str, group: str, handles: Sequence[tuple[str, Handle]]) -> RequestSteps[None]:
+def ack_all(address: str, group: str, handles: Sequence[tuple[str, BrokerReceiptHandle]]) -> RequestSteps[None]:
     """Acknowledge several messages of a broker by one request (200151), given by topic and handle."""
     acks = []
     for topic, handle in handles:
@@ -169,8 +169,8 @@ def ack_all(address: str, group: str, handles: Sequence[tuple[str, Handle]]) -> 
 
 
 def change_invisible_time(
-    address: str, group: str, topic: str, handle: Handle, invisible_s: float
-) -> RequestSteps[Handle]:
+    address: str, group: str, topic: str, handle: BrokerReceiptHandle, invisible_s: float
+) -> RequestSteps[BrokerReceiptHandle]:
     """Set another invisible time from now on (200053). Returns: the new handle."""
     fields = _of_message(group, topic, handle)
     fields["invisibleTime"] = str(round(invisible_s * 1000))

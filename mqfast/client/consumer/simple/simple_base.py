@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from mqfast.client.consumer.call import CALL_S, Work, call
+from mqfast.client.consumer.call import CALL_S, Work, engine_call
 from mqfast.client.consumer.pull.settings import new_subscription, subscriptions_of
 from mqfast.client.consumer.simple.engine import SimpleEngine, SimpleSettings
 from mqfast.client.consumer.subscription import checked_name
@@ -128,19 +128,19 @@ class SimpleConsumerBase:
         if self._is_closed:
             raise ClientClosed(f"group {self.group}: the simple consumer is closed")
 
-    @call
+    @engine_call
     def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> Work[None]:
         """Add or replace the subscription of a topic. Raises: UsageError, SubscriptionError, ConnectError."""
         self._check_open()
         return Work(self._engine.subscribe(new_subscription(topic, tags, sql, self._settings.namespace)))
 
-    @call
+    @engine_call
     def unsubscribe(self, topic: str) -> Work[None]:
         """Remove the subscription of a topic."""
         self._check_open()
         return Work(self._engine.unsubscribe(wrap(self._settings.namespace, checked_name(topic))))
 
-    @call
+    @engine_call
     def receive(
         self, max_count: int = 16, *, invisible_s: float = 60.0, timeout_s: float = 5.0
     ) -> Work[Sequence[Delivery]]:
@@ -158,7 +158,7 @@ class SimpleConsumerBase:
             raise ClientUsageError(f"timeout_s: expected 0 to {_WAIT_S_MAX} seconds, found {timeout_s!r}")
         return Work(self._engine.receive(max_count, invisible_s, timeout_s), timeout_s + CALL_S)
 
-    @call
+    @engine_call
     def ack(self, messages: Delivery | Iterable[Delivery]) -> Work[None]:
         """Acknowledge a message, or several: no consumer of the group gets these again.
 
@@ -171,7 +171,7 @@ class SimpleConsumerBase:
             raise ClientUsageError(f"ack: expected messages of receive(), found {messages!r:.100}")
         return Work(self._engine.ack(given))
 
-    @call
+    @engine_call
     def change_invisible_time(self, message: Delivery, invisible_s: float) -> Work[None]:
         """Make a message visible to other consumers ``invisible_s`` seconds from now, instead of the earlier time.
 
