@@ -411,6 +411,8 @@ class Broker:
         ha = HaService(self.config, store, ground.client, self._right)
         await ha.listen(ground.port)
         self._build_parts(ground._replace(ha=ha), store, tables, before.kept())
+        if before.grpc is not None:  # also those that came meanwhile; clients connect again
+            before.grpc.server.close()
         for group in self.context.consumers.groups():
             if self.context.groups.get(group.name) is not None:
                 self.context.topics.ensure(retry_topic(group.name), 1)

@@ -67,11 +67,13 @@ class Call:
         deadline_s: by the clock of the loop; None: the client waits for any time.
         owner: an object of the method's handler.
         on_end: called once when the call has ended, however that was.
+        on_lost: called once if the client, or the end of the connection, ends the call before its answer is written.
     Thread: that of the event loop.
     """
 
     __slots__ = (
-        "_connection", "_request", "_stream", "_task", "_timer", "deadline_s", "has_ended", "method", "on_end", "owner",
+        "_connection", "_request", "_stream", "_task", "_timer", "deadline_s", "has_ended", "method", "on_end",
+        "on_lost", "owner",
     )  # fmt: skip
 
     def __init__(self, connection: GrpcConnection, stream: http2.Stream, method: Method) -> None:
@@ -85,6 +87,7 @@ class Call:
         self.has_ended = False
         self.owner: Any = None
         self.on_end: Callable[[], object] | None = None
+        self.on_lost: Callable[[], object] | None = None
 
     @property
     def headers(self) -> dict[str, str]:
@@ -111,6 +114,12 @@ class Call:
         if not self.has_ended:
             self._connection.finish(self._stream, status, text)
             self.end()
+
+    def lose(self) -> None:
+        """End the call: not all of its answer has been written."""
+        self.end()
+        if self.on_lost is not None:
+            self.on_lost()
 
     def end(self) -> None:
         """Stop all work for the call: the answer is complete, or the client wants none."""
@@ -176,6 +185,11 @@ class GrpcServer:
         for connection in list(self.connections):
             connection.leave()
 
+    def close(self) -> None:
+        """Close all connections: what serves the calls has ended."""
+        for connection in list(self.connections):
+            connection.channel.close()
+
 
 class GrpcConnection:
     """A connection with gRPC calls. Thread: that of the event loop."""
@@ -239,7 +253,7 @@ class GrpcConnection:
         self._has_ended = True
         self._events.clear()
         for call in list(self._calls):
-            call.end()
+            call.lose()
         self._calls.clear()
         self._server.connections.discard(self)
 
@@ -419,7 +433,9 @@ class GrpcConnection:
         call._stream.owner = None
         if not call.has_ended:
             self._count_resets()
-            call.end()
+            call.lose()
+        elif error_code:
+            call.lose()
 
     def _count_resets(self) -> None:
         """Count calls that the client has ended itself; a client that opens and ends them in a loop is sent away."""

@@ -120,3 +120,21 @@ def test_a_client_leaves_its_groups_with_its_connection_and_by_its_own_word() ->
         while admin.connections("readers"):
             assert time.monotonic() < until
             time.sleep(0.01)
+
+
+def test_a_broker_that_was_emptied_serves_no_stream_of_before() -> None:
+    """The service behind such a stream has ended: no command of the broker would reach the client."""
+    entry = m.SubscriptionEntry(m.Resource("", "plain"), m.FilterExpression(1, "*"))
+    settings = m.Settings(client_type=2, subscription=m.Subscription(m.Resource("", "readers"), [entry]))
+    with Broker(topics=["plain"], groups=["readers"]) as broker, GrpcClient(broker.addresses["broker-a"]) as client:
+        stream = client.open("Telemetry")
+        client.flush()
+        client.call("QueryRoute", m.QueryRouteRequest(m.Resource("", "plain")), m.QueryRouteResponse)
+        broker.reset()
+        with pytest.raises(GrpcFailure) as caught:
+            stream.send(m.TelemetryCommand(settings=settings))
+            stream.next(m.TelemetryCommand)
+        assert caught.value.args[0] == 14  # UNAVAILABLE
+        with GrpcClient(broker.addresses["broker-a"], "again") as again:
+            telemetry(again, settings)
+            assert [member["client_id"] for member in broker.admin().connections("readers")] == ["again"]

@@ -64,7 +64,7 @@ class Stream:
 
 
 class GrpcClient:
-    """A connection; ``headers``: of each call."""
+    """A connection; ``headers``: of each call; ``window_bytes``: of each call's answer, until the client reads."""
 
     def __init__(
         self,
@@ -74,13 +74,14 @@ class GrpcClient:
         key: str = "",
         secret: str = "",
         context: ssl.SSLContext | None = None,
+        window_bytes: int = 1 << 20,
         **headers: str,
     ) -> None:
         host, _, port = address.rpartition(":")
         self.socket: socket.socket = socket.create_connection((host, int(port)), timeout=10)
         if context is not None:
             self.socket = context.wrap_socket(self.socket, server_hostname=host)
-        self.session = http2.Http2Session(is_server=False, message_bytes_max=64 << 20)
+        self.session = http2.Http2Session(is_server=False, message_bytes_max=64 << 20, window_bytes=window_bytes)
         self.headers = {"x-mq-client-id": client_id, "x-mq-language": "PYTHON", "x-mq-protocol": "v2", **headers}
         if key:
             date = "20261128T120000Z"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mqfast.broker.grpc.clients import GrpcClient
 from mqfast.broker.grpc.codes import OK, Code, Refused, status_of
 from mqfast.broker.grpc.outgoing import message_of_record
+from mqfast.broker.grpc.polling import check_reads, wait_ms
 from mqfast.broker.grpc.telemetry import checked_group, checked_topic, expression_of
 from mqfast.grpc.connection import Call
 from mqfast.grpc.messages import (
@@ -35,9 +36,6 @@ __all__ = ["Offsets"]
 
 _SUSPEND, _SUBSCRIPTION = 2, 4
 _BATCH_MAX: Final = 32
-_POLLING_MS_MAX: Final = 20_000
-_BEFORE_THE_DEADLINE_S: Final = 0.3
-_UNSENT_MAX: Final = 32 << 20
 _BEGINNING, _END, _TIMESTAMP = 0, 1, 2
 _NOT_FOUND: Final = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 _NONE: Final = Status(Code.MESSAGE_NOT_FOUND, "no new message")
@@ -53,26 +51,24 @@ class Offsets:
         """Serve PullMessage: the status, the messages, the offset of the next pull. Raises: Refused."""
         topic, queue_id = _queue(request.message_queue)
         group = checked_group(request.group)
-        if call.unsent_bytes > _UNSENT_MAX:
-            raise Refused(
-                Code.TOO_MANY_REQUESTS, f"expected a client that reads, found {call.unsent_bytes} bytes waiting"
-            )
+        check_reads(call)
         kind, expression = expression_of(request.filter_expression)
-        wait_ms = self._wait_ms(call, request.long_polling_timeout or 0)
+        polling_ms = wait_ms(call, self._context.loop.time(), request.long_polling_timeout or 0)
         fields = {
             "consumerGroup": group,
             "topic": topic,
             "queueId": str(queue_id),
             "queueOffset": str(request.offset),
             "maxMsgNums": str(max(1, min(request.batch_size or _BATCH_MAX, _BATCH_MAX))),
-            "sysFlag": str(_SUBSCRIPTION | (_SUSPEND if wait_ms else 0)),
+            "sysFlag": str(_SUBSCRIPTION | (_SUSPEND if polling_ms else 0)),
             "commitOffset": "0",
-            "suspendTimeoutMillis": str(wait_ms),
+            "suspendTimeoutMillis": str(polling_ms),
             "subscription": expression,
             "subVersion": "0",
             "expressionType": kind,
         }
         answer = await client.request(RequestCode.PULL_MESSAGE, fields)
+        check_reads(call)  # other calls may have been answered during the wait
         resource = None if request.message_queue is None else request.message_queue.topic
         following = answer.ext_fields.get("nextBeginOffset")
         if answer.code == ResponseCode.SUCCESS:
@@ -89,12 +85,6 @@ class Offsets:
             return
         if following is not None:
             call.send(PullMessageResponse(None, None, int(following)))
-
-    def _wait_ms(self, call: Call, wait_ms: int) -> int:
-        if call.deadline_s is not None:
-            remaining_s = call.deadline_s - self._context.loop.time() - _BEFORE_THE_DEADLINE_S
-            wait_ms = min(wait_ms, int(remaining_s * 1000))
-        return max(0, min(wait_ms, _POLLING_MS_MAX))
 
     async def update(self, call: Call, client: GrpcClient, request: UpdateOffsetRequest) -> StatusResponse:
         """Serve UpdateOffset."""

@@ -7,8 +7,8 @@ ChangeInvisibleDurationActivity, ForwardMessageToDLQActivity.
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +18,7 @@ from mqfast.broker.acl.terms import Action
 from mqfast.broker.grpc.clients import GrpcClient
 from mqfast.broker.grpc.codes import OK, Code, Refused, overall, status_of
 from mqfast.broker.grpc.outgoing import message_of_record
+from mqfast.broker.grpc.polling import check_reads, remaining_s, wait_ms
 from mqfast.broker.grpc.renewal import Held, Renewals
 from mqfast.broker.grpc.telemetry import checked_group, checked_topic, expression_of, max_attempts
 from mqfast.broker.pop.pop_result import PoppedMessage, PopRequest, PopResult, PopStatus
@@ -52,14 +53,12 @@ __all__ = ["Receiving"]
 
 _AUTO_RENEWED_MS: Final = 60_000
 _INVISIBLE_MS_MIN, _INVISIBLE_MS_MAX = 10_000, 12 * 3_600_000
-_POLLING_MS, _POLLING_MS_MAX = 20_000, 20_000
-_BEFORE_THE_DEADLINE_S: Final = 0.3
+_POLLING_MS: Final = 20_000
 _SETTINGS_WAIT_S: Final = 3.0
 _BATCH_MAX: Final = 32
 _ENTRIES_MAX: Final = 1024
-_RELEASED_MS: Final = 1_000
-_UNSENT_MAX: Final = 32 << 20
 _OF_A_HANDLE: Final = (ResponseCode.INVALID_PARAMETER, ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_MESSAGE)
+_LITE: Final = Status(Code.NOT_IMPLEMENTED, "lite topics: this broker has none")
 _NO_MESSAGE: Final = Status(Code.MESSAGE_NOT_FOUND, "no new message")
 
 
@@ -84,20 +83,21 @@ class Receiving:
         resource = Resource() if queue is None or queue.topic is None else queue.topic
         topic, group = checked_topic(resource), checked_group(request.group)
         self._admit(client, topic, group)
-        settings = await client.settings_within(self._settings_wait_s(call))
+        settings = await client.settings_within(remaining_s(call, self._context.loop.time(), _SETTINGS_WAIT_S))
         if settings is None or settings.subscription is None:
             raise Refused(Code.UNRECOGNIZED_CLIENT_TYPE, "expected a consumer with settings (Telemetry), found none")
-        if call.unsent_bytes > _UNSENT_MAX:
-            raise Refused(
-                Code.TOO_MANY_REQUESTS, f"expected a client that reads, found {call.unsent_bytes} bytes waiting"
-            )
+        check_reads(call)
         kind, expression = expression_of(request.filter_expression)
         pop = PopRequest(
             group=group,
             topic=topic,
             max_count=max(1, min(request.batch_size or _BATCH_MAX, _BATCH_MAX)),
             invisible_ms=_invisible_ms(request),
-            wait_ms=self._wait_ms(call, request),
+            wait_ms=wait_ms(
+                call,
+                self._context.loop.time(),
+                _POLLING_MS if request.long_polling_timeout is None else request.long_polling_timeout,
+            ),
             expression_type=kind,
             expression=expression,
             is_orderly=bool((self._context.groups.table.get(group) or {}).get("consumeMessageOrderly", False)),
@@ -105,36 +105,49 @@ class Receiving:
             check_rights=partial(self._admit, client, topic, group),
         )
         result = await self._pop.pop(pop)
-        delivered = [] if result.status is not PopStatus.FOUND else await self._wanted(pop, result)
-        if call.has_ended or client.is_closed:  # nothing ends the renewals of a closed client
-            await self._release(group, topic, delivered)
-            return
-        if not delivered:
+        if result.status is PopStatus.FOUND:
+            await self._deliver(call, client, pop, result, resource, is_renewed=request.auto_renew)
+        else:
             is_full = result.status is PopStatus.FULL
             status = Status(Code.TOO_MANY_REQUESTS, "too many requests wait") if is_full else _NO_MESSAGE
             call.send(ReceiveMessageResponse(status))
+
+    async def _deliver(
+        self, call: Call, client: GrpcClient, pop: PopRequest, result: PopResult, topic: Resource, *, is_renewed: bool
+    ) -> None:
+        """Send popped messages. Those that the client does not get are visible soon. Raises: Refused, CallRefused."""
+        try:
+            delivered = await self._wanted(pop, result)
+            check_reads(call)  # other calls may have been answered during the wait
+            answers = [self._outgoing(pop, topic, message) for message in delivered]
+        except BaseException:  # also of a call that is cancelled
+            self._pop.release(pop.group, pop.topic, [message.handle for message in result.messages])
+            raise
+        if call.has_ended or client.is_closed:  # nothing ends the renewals of a closed client
+            self._pop.release(pop.group, pop.topic, [message.handle for message in delivered])
             return
+        if not delivered:
+            call.send(ReceiveMessageResponse(_NO_MESSAGE))
+            return
+        call.on_lost = partial(self._lost, client, pop, delivered)
         call.send(ReceiveMessageResponse(OK))
-        for message in delivered:
-            call.send(ReceiveMessageResponse(None, self._outgoing(client, pop, resource, message, request.auto_renew)))
+        for message, answer in zip(delivered, answers, strict=True):
+            if is_renewed:
+                self.renewals.hold(_text(message), Held(client, pop.group, pop.topic, message.handle))
+            call.send(ReceiveMessageResponse(None, answer))
         call.send(ReceiveMessageResponse(None, None, self._context.now_ms()))
+
+    def _lost(self, client: GrpcClient, pop: PopRequest, messages: list[PoppedMessage]) -> None:
+        """Make messages visible soon: the client has ended the call before all were written."""
+        for message in messages:
+            held = self.renewals.release(client, pop.group, _text(message))
+            if held is None:
+                self._pop.release(pop.group, pop.topic, [message.handle])
+            else:
+                self._release(held)
 
     def _admit(self, client: GrpcClient, topic: str, group: str) -> None:
         client.admit(of_topic(topic, Action.SUB), of_group(group, Action.SUB))
-
-    def _settings_wait_s(self, call: Call) -> float:
-        """Return how long a call waits for the first settings of the client."""
-        if call.deadline_s is None:
-            return _SETTINGS_WAIT_S
-        return max(0.0, min(_SETTINGS_WAIT_S, call.deadline_s - self._context.loop.time() - _BEFORE_THE_DEADLINE_S))
-
-    def _wait_ms(self, call: Call, request: ReceiveMessageRequest) -> int:
-        """Return how long a call waits for messages: as asked, and not until its deadline."""
-        wait_ms = _POLLING_MS if request.long_polling_timeout is None else request.long_polling_timeout
-        if call.deadline_s is not None:
-            remaining_s = call.deadline_s - self._context.loop.time() - _BEFORE_THE_DEADLINE_S
-            wait_ms = min(wait_ms, int(remaining_s * 1000))
-        return max(0, min(wait_ms, _POLLING_MS_MAX))
 
     async def _wanted(self, pop: PopRequest, result: PopResult) -> list[PoppedMessage]:
         """Return the messages for the client; others are acked, and after the last attempt they are dead letters."""
@@ -156,45 +169,45 @@ class Receiving:
         except CallRefused as error:
             self._log.warning("dead", "group %s: a dead letter is not stored yet: %s", pop.group, error.remark)
 
-    def _outgoing(
-        self, client: GrpcClient, pop: PopRequest, topic: Resource, message: PoppedMessage, is_renewed: bool
-    ) -> GrpcMessage:
-        text = f"{message.handle.encode()} {message.physical_offset}"
-        if is_renewed:
-            self.renewals.hold(text, Held(client, pop.group, pop.topic, message.handle))
+    def _outgoing(self, pop: PopRequest, topic: Resource, message: PoppedMessage) -> GrpcMessage:
         return message_of_record(
             message.record,
             self._context,
             topic=topic,
-            handle=text,
+            handle=_text(message),
             reconsume_times=message.reconsume_times,
             invisible_ms=pop.invisible_ms,
         )
 
-    async def _release(self, group: str, topic: str, messages: list[PoppedMessage]) -> None:
-        """Make messages visible soon: the client has gone before they were written."""
-        for message in messages:
-            try:
-                await self._pop.change_invisible_time(group, topic, message.handle, _RELEASED_MS, is_suspend=True)
-            except CallRefused as error:
-                self._log.info("release", "group %s: a message stays invisible: %s", group, error.remark)
-
     # --- handles ---
 
-    def _handle(self, client: GrpcClient, group: str, text: str) -> tuple[ReceiptHandle, int | None]:
+    async def _handles(
+        self, client: GrpcClient, group: str, texts: Sequence[str]
+    ) -> dict[str, tuple[ReceiptHandle, int | None] | Refused]:
+        """Return the handle in force and the physical offset of each text, or why the text names no message.
+
+        The caller uses the handles at once: after a wait others may be in force.
+        """
+        held = await self.renewals.answered(client, group, texts)
+        handles: dict[str, tuple[ReceiptHandle, int | None] | Refused] = {}
+        for text in texts:
+            try:
+                handle = held[text].handle if text in held else ReceiptHandle.decode(text, "receipt_handle")
+                if handle.due_ms <= self._context.now_ms():
+                    raise Refused(Code.INVALID_RECEIPT_HANDLE, "receipt_handle: the invisible time is over")
+                handles[text] = handle, _physical_offset(text)
+            except FieldError as error:
+                handles[text] = Refused(Code.INVALID_RECEIPT_HANDLE, str(error))
+            except Refused as error:
+                handles[text] = error
+        return handles
+
+    async def _handle(self, client: GrpcClient, group: str, text: str) -> tuple[ReceiptHandle, int | None]:
         """Return the handle in force, and the physical offset that the text names. Raises: Refused."""
-        try:
-            handle = ReceiptHandle.decode(text, "receipt_handle")
-        except FieldError as error:
-            raise Refused(Code.INVALID_RECEIPT_HANDLE, str(error)) from None
-        held = self.renewals.release(client, group, text)
-        if held is not None:
-            handle = held.handle
-        if handle.due_ms <= self._context.now_ms():
-            raise Refused(Code.INVALID_RECEIPT_HANDLE, "receipt_handle: the invisible time is over")
-        parts = text.split(" ")
-        hint = parts[8] if len(parts) > 8 else ""
-        return handle, int(hint) if hint.isascii() and hint.isdigit() and 0 < len(hint) < 19 and int(hint) else None
+        handle = (await self._handles(client, group, [text]))[text]
+        if isinstance(handle, Refused):
+            raise handle
+        return handle
 
     # --- AckMessage ---
 
@@ -204,19 +217,18 @@ class Receiving:
         self._admit(client, topic, group)
         if not 0 < len(request.entries) <= _ENTRIES_MAX:
             raise Refused(Code.BAD_REQUEST, f"entries: expected 1 to {_ENTRIES_MAX}, found {len(request.entries)}")
-        statuses: dict[int, Status] = {}
-        handles: dict[int, ReceiptHandle] = {}
-        for position, entry in enumerate(request.entries):
-            try:
-                _check_no_lite(entry.lite_topic)
-                handles[position] = self._handle(client, group, entry.receipt_handle)[0]
-            except Refused as error:
-                statuses[position] = Status(error.code, error.text)
+        texts = [entry.receipt_handle for entry in request.entries if not entry.lite_topic]
+        named = await self._handles(client, group, texts)
+        handles = {text: given[0] for text, given in named.items() if not isinstance(given, Refused)}
         refusals = await self._pop.ack_batch(group, topic, list(handles.values()))
-        for position, refused in zip(handles, refusals, strict=True):
-            statuses[position] = OK if refused is None else _status(refused)
-        entries = [_result(entry, statuses[position]) for position, entry in enumerate(request.entries)]
-        return AckMessageResponse(overall(statuses.values()), entries)
+        statuses = {text: Status(given.code, given.text) for text, given in named.items() if isinstance(given, Refused)}
+        for text, refused in zip(handles, refusals, strict=True):
+            statuses[text] = OK if refused is None else _status(refused)
+            if refused is None:
+                self.renewals.release(client, group, text)
+        results = [_LITE if entry.lite_topic else statuses[entry.receipt_handle] for entry in request.entries]
+        entries = [_result(entry, status) for entry, status in zip(request.entries, results, strict=True)]
+        return AckMessageResponse(overall(results), entries)
 
     # --- ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue ---
 
@@ -233,13 +245,14 @@ class Receiving:
                 Code.ILLEGAL_INVISIBLE_TIME,
                 f"invisible_duration: expected 0 to {_INVISIBLE_MS_MAX} ms, found {wanted_ms}",
             )
-        handle, physical_offset = self._handle(client, group, request.receipt_handle)
+        handle, physical_offset = await self._handle(client, group, request.receipt_handle)
         try:
             changed = await self._pop.change_invisible_time(
                 group, topic, handle, max(1, wanted_ms), is_suspend=bool(request.suspend)
             )
         except CallRefused as error:
             return ChangeInvisibleDurationResponse(_status(error))
+        self.renewals.release(client, group, request.receipt_handle)
         text = changed.encode() + ("" if physical_offset is None else f" {physical_offset}")
         return ChangeInvisibleDurationResponse(OK, text)
 
@@ -250,11 +263,12 @@ class Receiving:
         topic, group = checked_topic(request.topic), checked_group(request.group)
         self._admit(client, topic, group)
         _check_no_lite(request.lite_topic)
-        handle, physical_offset = self._handle(client, group, request.receipt_handle)
+        handle, physical_offset = await self._handle(client, group, request.receipt_handle)
         try:
             await self._pop.forward_to_dead_letter_queue(group, topic, handle, physical_offset)
         except CallRefused as error:
             return StatusResponse(_status(error))
+        self.renewals.release(client, group, request.receipt_handle)
         return StatusResponse(OK)
 
     # --- the end ---
@@ -262,13 +276,30 @@ class Receiving:
     def client_closed(self, client: GrpcClient) -> None:
         """Make the messages of a push consumer that has ended visible soon."""
         for held in self.renewals.forget(client):
-            asyncio.ensure_future(self._release_held(held))  # noqa: RUF006 - the loop of a broker outlives the work
+            self._release(held)
 
-    async def _release_held(self, held: Held) -> None:
-        try:
-            await self._pop.change_invisible_time(held.group, held.topic, held.handle, _RELEASED_MS, is_suspend=True)
-        except Exception as error:
-            self._log.info("release", "group %s: a message stays invisible: %s", held.group, error)
+    def _release(self, held: Held) -> None:
+        """Make a message visible soon, by the handle that is in force after an extension under way."""
+
+        def settled(_: object = None) -> None:
+            self._pop.release(held.group, held.topic, [held.handle])
+
+        if held.extension is None:
+            settled()
+        else:
+            held.extension.add_done_callback(settled)
+
+
+def _text(message: PoppedMessage) -> str:
+    """Return the handle of a delivery, as clients name the message."""
+    return f"{message.handle.encode()} {message.physical_offset}"
+
+
+def _physical_offset(text: str) -> int | None:
+    """Return the offset of the log that a handle's text names after the handle; None without a legal one."""
+    parts = text.split(" ")
+    hint = parts[8] if len(parts) > 8 else ""
+    return int(hint) if hint.isascii() and hint.isdigit() and 0 < len(hint) < 19 and int(hint) else None
 
 
 def _tags(pop: PopRequest) -> frozenset[str] | None:
@@ -293,7 +324,7 @@ def _invisible_ms(request: ReceiveMessageRequest) -> int:
 
 def _check_no_lite(lite_topic: str | None) -> None:
     if lite_topic:
-        raise Refused(Code.NOT_IMPLEMENTED, "lite topics: this broker has none")
+        raise Refused(_LITE.code, _LITE.message)
 
 
 def _status(refused: CallRefused) -> Status:

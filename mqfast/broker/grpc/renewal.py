@@ -1,7 +1,8 @@
 """Renewals: the invisible time of messages that push consumers work on (auto_renew) is extended by the broker.
 
-A message is extended until the ack, at most for three hours, and never after the end of the client. Clients name a
-message by the handle of the delivery. Source: ReceiptHandleProcessor, RenewEvent.
+A message is extended until the client answers, at most for three hours, and never after the end of the client. Clients
+name a message by the handle of the delivery; no answer is served by a handle that an extension under way replaces.
+Source: ReceiptHandleProcessor, RenewEvent.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import asyncio
 import heapq
 import itertools
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from mqfast.broker.pop.receipt_handle import ReceiptHandle
 from mqfast.errors import CallRefused
+from mqfast.remoting.codes import ResponseCode
 from mqfast.util.log_limit import LogLimit
 
 if TYPE_CHECKING:
@@ -28,7 +31,7 @@ _AHEAD_MS: Final = 10_000
 _TOGETHER: Final = 64
 _HELD_MAX: Final = 200_000
 _LONGEST_MS: Final = 3 * 3_600_000
-_FAILURES_MAX: Final = 3
+_AGAIN_MS: Final = 2_000
 _MINUTE_MS: Final = 60_000
 _STEPS_MS: Final = (*(minutes * _MINUTE_MS for minutes in (1, 3, 5, 10, 30, 60)),)
 
@@ -36,9 +39,13 @@ _Key = tuple["GrpcClient", str, str]
 
 
 class Held:
-    """A message that a client works on; ``handle``: the handle in force."""
+    """A message that a client works on.
 
-    __slots__ = ("client", "failures", "group", "handle", "since_ms", "times", "topic")
+    Attributes: ``handle``: the handle in force; ``extension``: done at the end of the extension under way;
+        ``is_answered``: the client has acked the message or changed its time; such a message is not extended.
+    """
+
+    __slots__ = ("client", "extension", "group", "handle", "is_answered", "since_ms", "times", "topic")
 
     def __init__(self, client: GrpcClient, group: str, topic: str, handle: ReceiptHandle) -> None:
         self.client = client
@@ -47,7 +54,14 @@ class Held:
         self.handle = handle
         self.since_ms = handle.pop_time
         self.times = 0
-        self.failures = 0
+        self.extension: asyncio.Future[None] | None = None
+        self.is_answered = False
+
+    async def settled(self) -> ReceiptHandle:
+        """Return the handle in force; waits for the extension under way."""
+        while self.extension is not None:
+            await asyncio.wait([self.extension])
+        return self.handle
 
 
 class Renewals:
@@ -84,13 +98,26 @@ class Renewals:
         key = held.client, held.group, text
         self._held[key] = held
         self._of_client.setdefault(held.client, {})[key] = None
-        self._plan(key, held)
+        self._plan(key, held.handle.due_ms - _AHEAD_MS)
 
-    def _plan(self, key: _Key, held: Held) -> None:
-        heapq.heappush(self._due, (held.handle.due_ms - _AHEAD_MS, next(self._numbers), key))
+    def _plan(self, key: _Key, at_ms: int) -> None:
+        heapq.heappush(self._due, (at_ms, next(self._numbers), key))
+
+    async def answered(self, client: GrpcClient, group: str, texts: Sequence[str]) -> dict[str, Held]:
+        """Note that the client has answered: no extension begins any more. Waits for extensions under way.
+
+        Returns: the messages by the texts of the client, without unknown ones; to be released once the answer is
+        stored, so that a repeated answer finds the handle in force.
+        """
+        named = {text: held for text in texts if (held := self._held.get((client, group, text))) is not None}
+        for held in named.values():
+            held.is_answered = True
+        for held in named.values():
+            await held.settled()
+        return named
 
     def release(self, client: GrpcClient, group: str, text: str) -> Held | None:
-        """Extend a message no longer: the client has answered. Returns: the message, None if not extended."""
+        """Drop a message. Returns: the message, None for an unknown one."""
         return self._drop((client, group, text))
 
     def _drop(self, key: _Key) -> Held | None:
@@ -128,21 +155,26 @@ class Renewals:
         held = self._held.get(key)
         if held is None:
             return
-        if self._context.now_ms() - held.since_ms > _LONGEST_MS:
+        if held.is_answered or self._context.now_ms() - held.since_ms > _LONGEST_MS:
             self._drop(key)
             return
         step_ms = _STEPS_MS[min(held.times, len(_STEPS_MS) - 1)]
+        held.extension = asyncio.get_running_loop().create_future()
         try:
             held.handle = await self._pop.change_invisible_time(
                 held.group, held.topic, held.handle, step_ms, is_suspend=True
             )
-        except CallRefused as error:
-            held.failures += 1
-            if held.failures >= _FAILURES_MAX:
+        except Exception as error:
+            now_ms = self._context.now_ms()
+            is_gone = isinstance(error, CallRefused) and error.code == ResponseCode.NO_MESSAGE
+            if is_gone or held.handle.due_ms <= now_ms:
                 self._drop(key)
-                self._log.info("given up", "group %s: a message is not extended: %s", held.group, error.remark)
-                return
+            else:
+                self._log.warning("failed", "group %s: a message is not extended yet: %s", held.group, error)
+                self._plan(key, now_ms + _AGAIN_MS)
         else:
             held.times += 1
-        if key in self._held:
-            self._plan(key, held)
+            self._plan(key, held.handle.due_ms - _AHEAD_MS)
+        finally:
+            held.extension.set_result(None)
+            held.extension = None

@@ -7,7 +7,9 @@ NotificationProcessor.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import logging
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -26,6 +28,7 @@ from mqfast.broker.pop.revive_log import ReviveLog
 from mqfast.broker.send.message_writer import MessageRecord, Stored, end_of
 from mqfast.errors import CallRefused
 from mqfast.remoting.codes import ResponseCode
+from mqfast.util.log_limit import LogLimit
 
 if TYPE_CHECKING:
     from mqfast.broker.context import BrokerContext
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PopService"]
 
+_RELEASED_MS: Final = 1_000
 _STORED: Final = (
     ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT,
     ResponseCode.SLAVE_NOT_AVAILABLE,
@@ -44,8 +48,8 @@ _STORED: Final = (
 class PopService:
     """The POP of a broker; ``Parts.pop.service``.
 
-    A cancelled ``pop`` or ``notification`` waits no longer. Messages that a cancelled ``pop`` has taken come again
-    after their invisible time.
+    A cancelled ``pop`` or ``notification`` waits no longer. Messages that a ``pop`` has taken when it is cancelled, or
+    fails, come again soon.
 
     Attributes: ``in_flight``: the messages without ack; ``orders``: the batches of orderly POP; ``waiters``: the held
         requests; ``revive``: redelivery.
@@ -63,6 +67,8 @@ class PopService:
         self.reader: Final = PopReader(context, limits, self.offsets, self.orders, self.in_flight, self.revive)
         self.waiters: Final = PopLongPolling(long_polling, self.reader.queues_to_watch)
         self._batches = itertools.count()
+        self._log: Final = LogLimit(logging.getLogger("mqfast.broker"))
+        self._releases: Final[set[asyncio.Task[None]]] = set()
         self._new_groups: set[str] = set()
         self._began_ms: Final = context.now_ms()
         context.topics.on_delete.append(self._topic_deleted)
@@ -129,7 +135,10 @@ class PopService:
                     return turn.result
                 if turn.failure is not None:
                     raise turn.failure
-            finally:  # also of a cancelled request: the messages come again after their invisible time
+            except BaseException:  # also of a cancelled request
+                self.release(request.group, request.topic, [message.handle for message in turn.result.messages])
+                raise
+            finally:
                 for taken in turn.taken:
                     self.offsets.store(taken)
             if request.wait_ms <= 0:
@@ -366,6 +375,20 @@ class PopService:
         if stored.result is None:
             raise CallRefused(stored.code, stored.remark or "")
         return stored
+
+    def release(self, group: str, topic: str, handles: Sequence[ReceiptHandle]) -> None:
+        """Make messages that no client gets visible soon, in the background. An acked message stays acked."""
+        if handles:
+            task = asyncio.ensure_future(self._release(group, topic, handles))
+            self._releases.add(task)
+            task.add_done_callback(self._releases.discard)
+
+    async def _release(self, group: str, topic: str, handles: Sequence[ReceiptHandle]) -> None:
+        for handle in handles:
+            try:
+                await self.change_invisible_time(group, topic, handle, _RELEASED_MS, is_suspend=True)
+            except Exception as error:  # also of a store that is closed
+                self._log.info("release", "group %s: a message comes by its invisible time: %s", group, error)
 
     async def forward_to_dead_letter_queue(
         self, group: str, topic: str, handle: ReceiptHandle, physical_offset: int | None = None
