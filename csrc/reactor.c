@@ -450,35 +450,23 @@ static int hand_over(reactor *r, mq_conn *c, const uint8_t *at, size_t bytes) {
     return !is_full;
 }
 
-static void flush_turn(reactor *r, const struct iovec *parts, int n) {
-    struct iovec all[66];
-    int first = 0;
-    if (r->out_bytes) {
-        all[0].iov_base = r->out;
-        all[0].iov_len = r->out_bytes;
-        first = 1;
-        r->out_bytes = 0;
-    }
-    while (first || n) {
-        int take = n < 64 ? n : 64;
-        if (take) memcpy(all + first, parts, (size_t)take * sizeof *parts);
-        mq_conn_send(r->turn.conn, all, first + take);
-        first = 0;
-        parts += take;
-        n -= take;
-    }
+static void flush_turn(reactor *r) {
+    struct iovec all;
+    if (r->out_bytes == 0) return;
+    all.iov_base = r->out;
+    all.iov_len = r->out_bytes;
+    r->out_bytes = 0;
+    mq_conn_send(r->turn.conn, &all, 1);
 }
 
 uint8_t *mq_turn_room(mq_turn *turn, size_t bytes) {
     reactor *r = (reactor *)turn;
     if (bytes > OUT_BYTES) return NULL;
-    if (r->out_bytes + bytes > OUT_BYTES) flush_turn(r, NULL, 0);
+    if (r->out_bytes + bytes > OUT_BYTES) flush_turn(r);
     return r->out + r->out_bytes;
 }
 
 void mq_turn_add(mq_turn *turn, size_t bytes) { ((reactor *)turn)->out_bytes += bytes; }
-
-void mq_turn_send(mq_turn *turn, const struct iovec *parts, int n) { flush_turn((reactor *)turn, parts, n); }
 
 /* The stop of a connection until the loop has served what was handed over in order. Returns 0 if it has meanwhile. */
 static int must_wait_for_loop(mq_conn *c) {
@@ -592,7 +580,7 @@ static size_t consume(reactor *r, mq_conn *c, const uint8_t *data, size_t bytes,
             }
         }
     }
-    flush_turn(r, NULL, 0);
+    flush_turn(r);
     return used;
 }
 

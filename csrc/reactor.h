@@ -122,8 +122,6 @@ int mq_conn_fd(const mq_conn *);
  * the other frames of the round. */
 uint8_t *mq_turn_room(mq_turn *, size_t bytes);
 void mq_turn_add(mq_turn *, size_t bytes);
-/* Send to the frame's connection, behind the answers of mq_turn_add. */
-void mq_turn_send(mq_turn *, const struct iovec *parts, int count);
 /* Address and port of the peer in the form of records: 8 or 20 bytes, 0: unknown. */
 int mq_conn_host(const mq_conn *, const uint8_t **host);
 

@@ -135,9 +135,13 @@ class Channel(asyncio.Protocol):
         peer: (host, port) of the client, from the PROXY header where there is one.
         socket_peer: (host, port) of the other end of the TCP connection.
         owner: an object of the user of the channel.
+        queued_requests: requests that wait for their turn, see ``Processors``.
         is_tls, is_closed.
     Thread: that of the event loop.
     """
+
+    queued_requests = 0
+    _transport: asyncio.Transport | None = None
 
     def __init__(
         self, endpoint: Endpoint, *, server_side: bool, context: ssl.SSLContext | None, host: str | None = None
@@ -148,7 +152,6 @@ class Channel(asyncio.Protocol):
         self._context = context
         self._host = host
         self._connection = endpoint.new_connection()
-        self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._preamble: ProxyHeader | None = ProxyHeader() if server_side and endpoint.settings.proxy_protocol else None
         self._undecided = True  # nothing was read yet: at a server, TLS is undecided
@@ -389,6 +392,14 @@ class Channel(asyncio.Protocol):
         self._set_reading()
         if self._leaving:
             self._drain()
+
+    def leave_queue(self) -> None:
+        """Count a request that has had its turn; a reactor serves no later send before a queued one."""
+        self.queued_requests -= 1
+        if self.queued_requests == 0:
+            requests_begun = getattr(self._transport, "requests_begun", None)
+            if requests_begun is not None:
+                requests_begun()
 
     def _rest(self) -> None:
         """Let the loop serve the other connections before this one is served or read again."""

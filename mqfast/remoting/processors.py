@@ -153,6 +153,7 @@ class Processors:
         elif lane.running < lane.concurrency:
             self._serve(channel, request, handler, lane)
         elif len(lane.waiting) < lane.queue_max:
+            channel.queued_requests += 1
             lane.waiting.append(_Waiting(self._clock(), channel, request, handler))
         else:
             self._log.warning("overload", "lane %s: %d requests wait, one more is refused", lane.name, lane.queue_max)
@@ -196,18 +197,22 @@ class Processors:
     def _next(self, lane: ConcurrencyLimit) -> None:
         while lane.waiting and lane.running < lane.concurrency:
             waiting = lane.waiting.popleft()
-            waited_ms = int((self._clock() - waiting.entered_s) * 1000)
-            request = waiting.request
-            if waiting.channel.is_closed:
-                continue
-            if lane.queue_timeout_ms is not None and waited_ms > lane.queue_timeout_ms:
-                remark = (
-                    "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
-                    f"period in queue: {waited_ms}ms, size of queue: {len(lane.waiting)}"
-                )
-                waiting.channel.answer(request, request.response(ResponseCode.SYSTEM_BUSY, remark=remark))
-                continue
-            self._serve(waiting.channel, request, waiting.handler, lane)
+            self._take_turn(waiting, lane)
+            waiting.channel.leave_queue()
+
+    def _take_turn(self, waiting: _Waiting, lane: ConcurrencyLimit) -> None:
+        waited_ms = int((self._clock() - waiting.entered_s) * 1000)
+        channel, request = waiting.channel, waiting.request
+        if channel.is_closed:
+            return
+        if lane.queue_timeout_ms is not None and waited_ms > lane.queue_timeout_ms:
+            remark = (
+                "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
+                f"period in queue: {waited_ms}ms, size of queue: {len(lane.waiting)}"
+            )
+            channel.answer(request, request.response(ResponseCode.SYSTEM_BUSY, remark=remark))
+            return
+        self._serve(channel, request, waiting.handler, lane)
 
     def _failure(self, request: RemotingCommand, error: BaseException) -> RemotingCommand:
         if isinstance(error, CallRefused):

@@ -279,6 +279,11 @@ class MessageStore(PutPath):
         """Byte behind the last record that readers may see."""
         return self.log.readable
 
+    def catch_up(self) -> None:
+        """Put the units of all records now, ahead of the dispatcher's thread. Raises: as ``max_offset``."""
+        self._check_open()
+        self._catch_up()
+
     def _catch_up(self) -> None:
         if self.config.dispatch == "inline":
             self._store_parts.dispatcher.step_if_needed()

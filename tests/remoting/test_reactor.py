@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 class Served:
     """A server with reactors whose handlers answer with the body of the request."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, clock: Callable[[], float] | None = None, **settings: Any) -> None:
         self.settings = RemotingSettings(**{"selector_threads": 2, **settings})
         reactors = reactors_of(self.settings)
         assert reactors is not None
@@ -49,7 +50,9 @@ class Served:
         processors.register([ECHO], self.echo, lane)
         processors.register([SILENT], lambda channel, request: None, lane)
         processors.register([LARGE], lambda channel, request: request.response(0, body=bytes(1 << 20)), lane)
-        self.server = RemotingServer(processors, self.settings, on_closed=self.closed.append, reactors=reactors)
+        self.server = RemotingServer(
+            processors, self.settings, on_closed=self.closed.append, reactors=reactors, clock=clock
+        )
 
     def echo(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
         self.seen.append(bytes(request.body))
@@ -154,6 +157,28 @@ def test_an_answer_reaches_a_client_that_sends_no_more() -> None:
             assert (await raw.receive()).endswith(b"last")
             assert await raw.reader.read() == b""
             raw.close()
+
+    run(flow())
+
+
+def test_requests_before_the_end_of_a_client_are_served_though_others_have_their_turn_first() -> None:
+    """A consumer stores its offsets by oneway requests and closes."""
+    count = 2000
+    ticks = itertools.count()
+
+    async def flow() -> None:
+        # By this clock the time of a turn is over after a few requests.
+        async with serving(clock=lambda: next(ticks) / 1000) as served:
+            with socket.create_connection(served.server.address) as peer:
+                await until(lambda: len(served.server.channels) == 1)
+                stream = b"".join(json_frame({}, b"%d" % n, code=ECHO, flag=2) for n in range(count))
+                assert len(stream) < 256 * 1024  # handed over as one piece
+                peer.sendall(stream)
+                peer.shutdown(socket.SHUT_WR)
+                while served.reactors.counts()["handedOver"] < count:  # the loop stands still, and sees both at once
+                    time.sleep(0.001)
+            await until(lambda: len(served.closed) == 1)
+            assert [int(body) for body in served.seen] == list(range(count))
 
     run(flow())
 

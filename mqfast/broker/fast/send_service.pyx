@@ -186,7 +186,7 @@ cdef int serve_send(Sends *sends, mq_turn *turn, const mq_frame *frame, RawHeade
     if not mq_read32(&sends.is_open) or host_bytes == 0 or not read_send(header, &fields):
         return MQ_HAND_OVER_IN_ORDER
     topic = find_topic(sends.topics, fields.topic.at, fields.topic.size)
-    if topic == NULL or fields.queue_id < 0 or fields.queue_id >= mq_read32(&topic.queues):
+    if topic == NULL or fields.queue_id < 0 or fields.queue_id >= <int32_t> mq_load32(<uint32_t *> &topic.queues):
         return MQ_HAND_OVER_IN_ORDER
     size = fields.properties.size
     if size == 0 or size > (ESCAPE_MAX if fields.properties.escaped else 1) * MAX_PROPERTIES:

@@ -12,6 +12,7 @@ checked, so that no message is read twice. Source: PullRequestHoldService, Notif
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import itertools
 import math
@@ -173,6 +174,8 @@ class LongPolling:
                 self._arrived(queue)
 
     def _poll_store(self) -> None:
+        with contextlib.suppress(MqfastError):  # the pull itself gets the error
+            self._store.catch_up()  # a reactor reports a queue before the dispatcher has put the unit
         try:
             queues = self._arrivals.drain()
         except StoreClosed:

@@ -75,7 +75,6 @@ cdef extern from "reactor.h" nogil:
     int mq_conn_fd(const mq_conn *)
     uint8_t *mq_turn_room(mq_turn *, size_t bytes)
     void mq_turn_add(mq_turn *, size_t bytes)
-    void mq_turn_send(mq_turn *, const iovec *parts, int count)
     int mq_conn_host(const mq_conn *, const uint8_t **host)
 
 

@@ -202,6 +202,7 @@ cdef class ReactorTransport:
     cdef bint closing
     cdef bint ended
     cdef bint has_more          # something was not taken while reading was paused
+    cdef bint at_eof            # the peer sends no more, which the protocol does not know yet
 
     def __dealloc__(self):
         if self.conn != NULL:
@@ -237,16 +238,24 @@ cdef class ReactorTransport:
                     self.protocol.data_received(received)
             finally:
                 free(data)
-                if not self.paused:
-                    mq_conn_ack(self.conn)
+                self.requests_begun()
             self._drained()
-            if got & MQ_GOT_EOF and not self.closing and not self.protocol.eof_received():
-                self.close()
+            if got & MQ_GOT_EOF:
+                self.at_eof = True
+            if self.at_eof and not self.paused and not self.closing:      # paused: requests are not served yet
+                self.at_eof = False
+                if not self.protocol.eof_received():
+                    self.close()
         finally:
             if got & MQ_GOT_END:        # told once: an error of the protocol must not lose the end
                 self.ended = self.closing = True
                 self.reactors.transports.discard(self)
                 self.protocol.connection_lost(None)
+
+    def requests_begun(self):
+        """Serve later sends in the reactor: the protocol has begun to serve all requests that came before."""
+        if not self.paused and not getattr(self.protocol, "queued_requests", 0):
+            mq_conn_ack(self.conn)
 
     cdef _drained(self):
         if self.blocked and mq_conn_unsent(self.conn) <= self.reactors.low:
@@ -290,9 +299,9 @@ cdef class ReactorTransport:
         """Deliver bytes again."""
         if self.paused and not self.closing:
             self.paused = False
-            mq_conn_ack(self.conn)      # the protocol has served all that it got
+            self.requests_begun()
             mq_conn_pause(self.conn, 0)
-            if self.has_more:
+            if self.has_more or self.at_eof:
                 self.reactors.loop.call_soon(self.try_to_deliver)
 
     def write(self, data):

@@ -17,8 +17,9 @@ from mqfast.store.log.log_state cimport (
     unlock_puts,
     wait_to_lock_puts,
 )
+from mqfast.store.log.log_watch cimport unit_put
 from mqfast.store.put.put_record cimport INNER_BATCH, MAX_PROPERTIES
-from mqfast.store.queues.consume_queue cimport QueueState, find_in
+from mqfast.store.queues.consume_queue cimport QUEUE_WATCHED, QueueState, find_in
 from mqfast.store.record.record cimport (
     TRANSACTION_MASK,
     Draft,
@@ -79,6 +80,8 @@ cdef int put_without_gil(const PutEntry *entry, Draft *d, Appended *out) noexcep
         unlock_puts(s)
         return PUT_LEFT
     outcome = append_draft(s, q, d, <int32_t> total, later, tags_code, -1, 1, -1, out)
+    if outcome == APPEND_OK and later and mq_load32(&q.watched) == QUEUE_WATCHED:
+        unit_put(s, q)      # a waiting pull dispatches the record; the dispatcher may sleep for a millisecond
     unlock_puts(s)
     if outcome != APPEND_OK:
         return PUT_LEFT

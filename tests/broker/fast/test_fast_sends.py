@@ -116,6 +116,30 @@ def test_a_pipeline_is_stored_in_its_order_though_python_serves_some(tmp_path: P
     assert bodies == list(range(number_of))
 
 
+def test_a_send_that_waits_in_the_queue_of_python_is_stored_before_later_sends(tmp_path: Path) -> None:
+    async def flow() -> None:
+        lane = {"sendThreadPoolQueueCapacity": 1, "flushDiskType": "SYNC_FLUSH"}  # one send of Python at a time
+        async with running_broker(tmp_path, serverSelectorThreads=2, **lane) as running:
+            raw = await Raw.to(running.address)
+            for number in range(3):  # the topic is known then
+                await raw.ask(json_frame(letters(number), b"%d" % number))
+            for number in range(3, 33, 3):
+                frames = b""
+                for at in range(number, number + 3):
+                    python = f"TRACE_ON\x01false\x02UNIQ_KEY\x01id{at:06}\x02"
+                    properties = None if at == number + 2 else python
+                    frames += json_frame(letters(at, properties=properties), b"%d" % at, opaque=at)
+                raw.send(frames)
+                for _ in range(3):
+                    assert b'"code":0' in await raw.receive()
+            raw.close()
+            assert counts(running)["served"] >= 10
+
+    run(flow())
+    with mqfast.open(tmp_path) as store:
+        assert [int(bytes(message.body)) for message in store.get("T", 0, 0, 100)] == list(range(33))
+
+
 def test_two_connections_and_two_reactors_share_a_queue(tmp_path: Path) -> None:
     async def send(running: Running, first: int) -> None:
         raw = await Raw.to(running.address)
