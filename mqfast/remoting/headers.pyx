@@ -1,11 +1,13 @@
 """Headers of the codes on the hot path as types, decoded in place from the frame: no dict, no text for a number.
 
-A field that is missing or of another type is a FieldError, and the connection stays open.
+A table names the fields of a header, and ``read_fields`` finds them; each header takes the values in the order of the
+table. A field that is missing or of another type is a FieldError, and the connection stays open. Of a field that a
+frame repeats, the last value counts, as in Java's map.
 Source: SendMessageRequestHeader, SendMessageRequestHeaderV2, PullMessageRequestHeader,
 UpdateConsumerOffsetRequestHeader.
 """
 
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcmp
 from mqfast.remoting.codec cimport (
     RemotingCommand,
@@ -25,28 +27,132 @@ from mqfast.remoting.codec import FrameDecoder, encode
 cdef int64_t I32_MIN = -2147483648
 cdef int64_t I32_MAX = 2147483647
 
-
-cdef inline bint is_name(Span *key, const char *name, Py_ssize_t size) noexcept nogil:
-    return key.size == size and memcmp(key.at, name, size) == 0
-
-
-cdef object missing(str name):
-    return FieldError(name, "a value", "none")
+cdef enum:
+    FIELDS_MAX = 16
+    SLOTS = 64                      # of the perfect hash of a table's names; a power of two
 
 
-cdef int32_t int_of(Span *value, str name) except? -2147483647:
+cdef class FieldTable:
+    """The fields of a header by name, the required ones first."""
+
+    cdef tuple names
+    cdef tuple encoded              # keeps the bytes of ``name`` alive
+    cdef const char *name[FIELDS_MAX]
+    cdef Py_ssize_t size[FIELDS_MAX]
+    cdef int count
+    cdef uint32_t required          # bit i: field i must be present
+    cdef uint32_t factor            # with this factor each name has a slot of its own
+    cdef int8_t slot[SLOTS]         # hash of a name -> field, -1 for none
+
+    def __init__(self, str required, str optional=""):
+        cdef int i
+        self.names = (*required.split(), *optional.split())
+        self.encoded = tuple([name.encode() for name in self.names])
+        self.count = len(self.names)
+        self.required = (1u << len(required.split())) - 1
+        assert self.count <= FIELDS_MAX
+        for i in range(self.count):
+            self.name[i] = <bytes> self.encoded[i]
+            self.size[i] = len(self.encoded[i])
+        while len({hash_of(self.name[i], self.size[i], self.factor) for i in range(self.count)}) < self.count:
+            self.factor += 1
+        for i in range(SLOTS):
+            self.slot[i] = -1
+        for i in range(self.count):
+            self.slot[hash_of(self.name[i], self.size[i], self.factor)] = i
+
+
+cdef inline uint32_t hash_of(const char *name, Py_ssize_t size, uint32_t factor) noexcept nogil:
+    return (((<uint8_t> name[0]) * factor + <uint8_t> name[size - 1]) * factor + <uint32_t> size) & (SLOTS - 1)
+
+
+cdef struct Fields:
+    Span value[FIELDS_MAX]
+    uint32_t seen               # bit i: field i of the table is there
+    int at                      # the field that the next value belongs to
+
+
+cdef int read_fields(RemotingCommand command, FieldTable table, bint short_names, Fields *fields) except -1:
+    """Find the fields of a table in the header of a command.
+
+    Args: short_names: field i is called by letter i of the alphabet. Raises: FieldError for a missing field.
+    """
+    cdef Text t
+    cdef Span key
+    cdef Span value
+    cdef int i
+    fields.seen = 0
+    fields.at = 0
+    if command._header is None:
+        command = reread(command)
+    t = fields_of(command)
+    while take_pair(&t, &key, &value) if command.serialize == 0 else take_binary_pair(&t, &key, &value):
+        if value.at == NULL:
+            continue
+        if short_names:
+            i = key.at[0] - c'a' if key.size == 1 else -1
+            if 0 <= i < table.count:
+                fields.value[i] = value
+                fields.seen |= 1u << i
+            continue
+        if key.size == 0:
+            continue
+        i = table.slot[hash_of(<const char *> key.at, key.size, table.factor)]
+        if i >= 0 and key.size == table.size[i] and memcmp(key.at, table.name[i], key.size) == 0:
+            fields.value[i] = value
+            fields.seen |= 1u << i
+    if fields.seen & table.required != table.required:
+        for i in range(table.count):
+            if table.required >> i & 1 and not fields.seen >> i & 1:
+                raise FieldError(table.names[i], "a value", "none")
+    return 0
+
+
+cdef inline Span *next_value(Fields *fields) noexcept:
+    """Return the value of the next field of the table, NULL if the header lacks the field."""
+    cdef int i = fields.at
+    fields.at += 1
+    return &fields.value[i] if fields.seen >> i & 1 else NULL
+
+
+cdef inline str next_text(Fields *fields):
+    cdef Span *value = next_value(fields)
+    return None if value == NULL else text_of(value)
+
+
+cdef inline int32_t next_int(Fields *fields, FieldTable table, int32_t default) except? -2147483647:
+    cdef Span *value = next_value(fields)
+    return default if value == NULL else int_of(value, table, fields.at - 1)
+
+
+cdef inline int64_t next_long(Fields *fields, FieldTable table) except? -9223372036854775807:
+    cdef Span *value = next_value(fields)
+    return 0 if value == NULL else long_of(value, table, fields.at - 1)
+
+
+cdef inline object next_int_or_none(Fields *fields, FieldTable table):
+    cdef Span *value = next_value(fields)
+    return None if value == NULL else int_of(value, table, fields.at - 1)
+
+
+cdef inline bint next_bool(Fields *fields) noexcept:
+    cdef Span *value = next_value(fields)
+    return value != NULL and bool_of(value)
+
+
+cdef int32_t int_of(Span *value, FieldTable table, int field) except? -2147483647:
     cdef bint valid = False
     cdef int64_t number = number_in(value.at, value.size, &valid) if not value.escaped else 0
     if not valid or not I32_MIN <= number <= I32_MAX:
-        raise FieldError(name, "a whole number of 32 bits", repr(text_of(value)[:40]))
+        raise FieldError(table.names[field], "a whole number of 32 bits", repr(text_of(value)[:40]))
     return <int32_t> number
 
 
-cdef int64_t long_of(Span *value, str name) except? -9223372036854775807:
+cdef int64_t long_of(Span *value, FieldTable table, int field) except? -9223372036854775807:
     cdef bint valid = False
     cdef int64_t number = number_in(value.at, value.size, &valid) if not value.escaped else 0
     if not valid:
-        raise FieldError(name, "a whole number of 64 bits", repr(text_of(value)[:40]))
+        raise FieldError(table.names[field], "a whole number of 64 bits", repr(text_of(value)[:40]))
     return number
 
 
@@ -65,74 +171,35 @@ cdef class SendHeader:
     """Header of 10, 310, 320, 324 and 325; ``properties`` are the bytes of RocketMQ's property text."""
 
 
-cdef tuple _SEND_NAMES = (
-    "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp", "flag",
-    "properties", "reconsumeTimes", "unitMode", "maxReconsumeTimes", "batch", "bname",
+cdef FieldTable _SEND = FieldTable(
+    "producerGroup topic defaultTopic defaultTopicQueueNums queueId sysFlag bornTimestamp flag",
+    "properties reconsumeTimes unitMode maxReconsumeTimes batch bname",
 )
-cdef dict _SEND_LETTERS = {
-    name.encode(): letter
-    for name, letter in zip(_SEND_NAMES, [ord(c) for c in "abcdefghijklmn"], strict=True)
-}
 
 
 cpdef SendHeader send_header(RemotingCommand command):
     """Return the header of a send. Raises: FieldError."""
     cdef SendHeader h = SendHeader.__new__(SendHeader)
-    cdef Text t
-    cdef Span key
-    cdef Span value
-    cdef int letter
-    cdef int seen = 0
-    cdef bint short_names
+    cdef Fields f
+    cdef Span *properties
     if command is None:
         raise TypeError("expected a command, found None")
-    short_names = command.code in (310, 320, 325)
-    h.properties = b""
-    if command._header is None:
-        command = reread(command)
-    t = fields_of(command)
-    while take_pair(&t, &key, &value) if command.serialize == 0 else take_binary_pair(&t, &key, &value):
-        if value.at == NULL:
-            continue
-        if short_names:
-            letter = key.at[0] if key.size == 1 else 0
-        else:
-            letter = _SEND_LETTERS.get(bytes_of(&key), 0)
-        if letter == c'a':
-            h.producer_group = text_of(&value)
-        elif letter == c'b':
-            h.topic = text_of(&value)
-        elif letter == c'c':
-            h.default_topic = text_of(&value)
-        elif letter == c'd':
-            h.default_topic_queue_nums = int_of(&value, "defaultTopicQueueNums")
-        elif letter == c'e':
-            h.queue_id = int_of(&value, "queueId")
-        elif letter == c'f':
-            h.sys_flag = int_of(&value, "sysFlag")
-        elif letter == c'g':
-            h.born_timestamp = long_of(&value, "bornTimestamp")
-        elif letter == c'h':
-            h.flag = int_of(&value, "flag")
-        elif letter == c'i':
-            h.properties = bytes_of(&value)
-        elif letter == c'j':
-            h.reconsume_times = int_of(&value, "reconsumeTimes")
-        elif letter == c'k':
-            h.unit_mode = bool_of(&value)
-        elif letter == c'l':
-            h.max_reconsume_times = int_of(&value, "maxReconsumeTimes")
-        elif letter == c'm':
-            h.batch = bool_of(&value)
-        elif letter == c'n':
-            h.broker_name = text_of(&value)
-        else:
-            continue
-        seen |= 1 << (letter - c'a')
-    if seen & 0xFF != 0xFF:
-        for letter in range(8):
-            if not seen & 1 << letter:
-                raise missing(_SEND_NAMES[letter])
+    read_fields(command, _SEND, command.code in (310, 320, 325), &f)
+    h.producer_group = next_text(&f)
+    h.topic = next_text(&f)
+    h.default_topic = next_text(&f)
+    h.default_topic_queue_nums = next_int(&f, _SEND, 0)
+    h.queue_id = next_int(&f, _SEND, 0)
+    h.sys_flag = next_int(&f, _SEND, 0)
+    h.born_timestamp = next_long(&f, _SEND)
+    h.flag = next_int(&f, _SEND, 0)
+    properties = next_value(&f)
+    h.properties = b"" if properties == NULL else bytes_of(properties)
+    h.reconsume_times = next_int(&f, _SEND, 0)
+    h.unit_mode = next_bool(&f)
+    h.max_reconsume_times = next_int_or_none(&f, _SEND)
+    h.batch = next_bool(&f)
+    h.broker_name = next_text(&f)
     return h
 
 
@@ -164,68 +231,31 @@ cdef class PullHeader:
     cdef readonly int request_source
 
 
-cdef tuple _PULL_NAMES = (
-    "consumerGroup", "topic", "queueId", "queueOffset", "maxMsgNums", "sysFlag", "commitOffset",
-    "suspendTimeoutMillis", "subVersion",
+cdef FieldTable _PULL = FieldTable(
+    "consumerGroup topic queueId queueOffset maxMsgNums sysFlag commitOffset suspendTimeoutMillis subVersion",
+    "subscription expressionType maxMsgBytes bname requestSource",
 )
 
 
 def pull_header(RemotingCommand command not None):
     """Return the header of a pull. Raises: FieldError."""
     cdef PullHeader h = PullHeader.__new__(PullHeader)
-    cdef Text t
-    cdef Span key
-    cdef Span value
-    cdef int seen = 0
-    cdef int i
-    if command._header is None:
-        command = reread(command)
-    t = fields_of(command)
-    h.request_source = -1
-    while take_pair(&t, &key, &value) if command.serialize == 0 else take_binary_pair(&t, &key, &value):
-        if value.at == NULL:
-            continue
-        if is_name(&key, b"consumerGroup", 13):
-            h.consumer_group = text_of(&value)
-            seen |= 1
-        elif is_name(&key, b"topic", 5):
-            h.topic = text_of(&value)
-            seen |= 2
-        elif is_name(&key, b"queueId", 7):
-            h.queue_id = int_of(&value, "queueId")
-            seen |= 4
-        elif is_name(&key, b"queueOffset", 11):
-            h.queue_offset = long_of(&value, "queueOffset")
-            seen |= 8
-        elif is_name(&key, b"maxMsgNums", 10):
-            h.max_msg_nums = int_of(&value, "maxMsgNums")
-            seen |= 16
-        elif is_name(&key, b"sysFlag", 7):
-            h.sys_flag = int_of(&value, "sysFlag")
-            seen |= 32
-        elif is_name(&key, b"commitOffset", 12):
-            h.commit_offset = long_of(&value, "commitOffset")
-            seen |= 64
-        elif is_name(&key, b"suspendTimeoutMillis", 20):
-            h.suspend_timeout_ms = long_of(&value, "suspendTimeoutMillis")
-            seen |= 128
-        elif is_name(&key, b"subVersion", 10):
-            h.sub_version = long_of(&value, "subVersion")
-            seen |= 256
-        elif is_name(&key, b"subscription", 12):
-            h.subscription = text_of(&value)
-        elif is_name(&key, b"expressionType", 14):
-            h.expression_type = text_of(&value)
-        elif is_name(&key, b"maxMsgBytes", 11):
-            h.max_msg_bytes = int_of(&value, "maxMsgBytes")
-        elif is_name(&key, b"bname", 5):
-            h.broker_name = text_of(&value)
-        elif is_name(&key, b"requestSource", 13):
-            h.request_source = int_of(&value, "requestSource")
-    if seen != 511:
-        for i in range(9):
-            if not seen & 1 << i:
-                raise missing(_PULL_NAMES[i])
+    cdef Fields f
+    read_fields(command, _PULL, False, &f)
+    h.consumer_group = next_text(&f)
+    h.topic = next_text(&f)
+    h.queue_id = next_int(&f, _PULL, 0)
+    h.queue_offset = next_long(&f, _PULL)
+    h.max_msg_nums = next_int(&f, _PULL, 0)
+    h.sys_flag = next_int(&f, _PULL, 0)
+    h.commit_offset = next_long(&f, _PULL)
+    h.suspend_timeout_ms = next_long(&f, _PULL)
+    h.sub_version = next_long(&f, _PULL)
+    h.subscription = next_text(&f)
+    h.expression_type = next_text(&f)
+    h.max_msg_bytes = next_int_or_none(&f, _PULL)
+    h.broker_name = next_text(&f)
+    h.request_source = next_int(&f, _PULL, -1)
     return h
 
 
@@ -238,39 +268,18 @@ cdef class OffsetHeader:
     cdef readonly int64_t commit_offset
 
 
-cdef tuple _OFFSET_NAMES = ("consumerGroup", "topic", "queueId", "commitOffset")
+cdef FieldTable _OFFSET = FieldTable("consumerGroup topic queueId commitOffset")
 
 
 def offset_header(RemotingCommand command not None):
     """Return the header of an offset update. Raises: FieldError."""
     cdef OffsetHeader h = OffsetHeader.__new__(OffsetHeader)
-    cdef Text t
-    cdef Span key
-    cdef Span value
-    cdef int seen = 0
-    cdef int i
-    if command._header is None:
-        command = reread(command)
-    t = fields_of(command)
-    while take_pair(&t, &key, &value) if command.serialize == 0 else take_binary_pair(&t, &key, &value):
-        if value.at == NULL:
-            continue
-        if is_name(&key, b"consumerGroup", 13):
-            h.consumer_group = text_of(&value)
-            seen |= 1
-        elif is_name(&key, b"topic", 5):
-            h.topic = text_of(&value)
-            seen |= 2
-        elif is_name(&key, b"queueId", 7):
-            h.queue_id = int_of(&value, "queueId")
-            seen |= 4
-        elif is_name(&key, b"commitOffset", 12):
-            h.commit_offset = long_of(&value, "commitOffset")
-            seen |= 8
-    if seen != 15:
-        for i in range(4):
-            if not seen & 1 << i:
-                raise missing(_OFFSET_NAMES[i])
+    cdef Fields f
+    read_fields(command, _OFFSET, False, &f)
+    h.consumer_group = next_text(&f)
+    h.topic = next_text(&f)
+    h.queue_id = next_int(&f, _OFFSET, 0)
+    h.commit_offset = next_long(&f, _OFFSET)
     return h
 
 
@@ -278,36 +287,20 @@ cdef class SendAnswer:
     """The response to a stored send: ids, queue and offset of the message."""
 
 
+cdef FieldTable _ANSWER = FieldTable("msgId queueId queueOffset", "transactionId recallHandle MSG_REGION")
+
+
 cpdef SendAnswer send_answer(RemotingCommand command):
     """Return the fields of the response to a stored send. Raises: FieldError."""
     cdef SendAnswer a = SendAnswer.__new__(SendAnswer)
-    cdef Text t
-    cdef Span key
-    cdef Span value
-    cdef int seen = 0
+    cdef Fields f
     if command is None:
         raise TypeError("expected a command, found None")
-    if command._header is None:
-        command = reread(command)
-    t = fields_of(command)
-    while take_pair(&t, &key, &value) if command.serialize == 0 else take_binary_pair(&t, &key, &value):
-        if value.at == NULL:
-            continue
-        if is_name(&key, b"msgId", 5):
-            a.msg_id = text_of(&value)
-            seen |= 1
-        elif is_name(&key, b"queueId", 7):
-            a.queue_id = int_of(&value, "queueId")
-            seen |= 2
-        elif is_name(&key, b"queueOffset", 11):
-            a.queue_offset = long_of(&value, "queueOffset")
-            seen |= 4
-        elif is_name(&key, b"transactionId", 13):
-            a.transaction_id = text_of(&value)
-        elif is_name(&key, b"recallHandle", 12):
-            a.recall_handle = text_of(&value)
-        elif is_name(&key, b"MSG_REGION", 10):
-            a.region = text_of(&value)
-    if seen != 7:
-        raise missing("msgId" if not seen & 1 else "queueId" if not seen & 2 else "queueOffset")
+    read_fields(command, _ANSWER, False, &f)
+    a.msg_id = next_text(&f)
+    a.queue_id = next_int(&f, _ANSWER, 0)
+    a.queue_offset = next_long(&f, _ANSWER)
+    a.transaction_id = next_text(&f)
+    a.recall_handle = next_text(&f)
+    a.region = next_text(&f)
     return a
