@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from free_ports import free_port
+from selector_threads import reactor_settings
 from waiting import until_async as until
 
 import mqfast
@@ -97,7 +98,7 @@ class OurSide(_Process):
             "brokerName": NAME, "listenPort": port, "haListenPort": port + 1, "bindAddress": HOST, "brokerIP1": HOST,
             "storePathRootDir": self.store, "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 60_000,
             "maxHashSlotNum": 1000, "maxIndexNum": 4000, "haSendHeartbeatInterval": 500,
-            "registerNameServerPeriod": 10_000, **settings,
+            "registerNameServerPeriod": 10_000, **reactor_settings(), **settings,
         }  # fmt: skip
         texts = [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in given.items()]
         super().__init__(work / f"{what}.log", port, "broker", "-n", namesrv, *texts)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from free_ports import free_port
+from selector_threads import reactor_settings
 
 sys.path.append(str(Path(__file__).resolve().parent))
 
@@ -28,6 +29,8 @@ SIZES = {
     "maxIndexNum": 4000,
 }
 
+_REACTORS = [f"{name}={value}" for name, value in reactor_settings().items()]
+
 
 class OurBroker:
     """``mqfast broker`` as a process."""
@@ -36,7 +39,7 @@ class OurBroker:
         self.log = work / f"mqfast-broker-{time.monotonic_ns()}.log"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "mqfast.cli", "broker", *arguments],
+                [sys.executable, "-m", "mqfast.cli", "broker", *arguments, *_REACTORS],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -112,7 +115,7 @@ def our_process(work: Path, *settings: str) -> Iterator[str]:
     """Our name server and broker as one process. Yields: the name server's address."""
     with (work / "broker.log").open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, str(HERE / "broker_process.py"), str(work / "store"), *settings],
+            [sys.executable, str(HERE / "broker_process.py"), str(work / "store"), *settings, *_REACTORS],
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from free_ports import free_port
+from selector_threads import reactor_settings
 
 from mqfast.broker.config.broker_config import BrokerConfig
 from mqfast.broker.context import BrokerContext
@@ -120,7 +121,7 @@ class BrokerProcess:
     def __init__(self, work: Path, **settings: Any) -> None:
         self.store = work / "store"
         self.log = work / "mqfast-up.log"
-        self._settings = {**SMALL, **settings}
+        self._settings = {**SMALL, **reactor_settings(), **settings}
         # It comes back on its ports, and on the one of its fast listener; another process may be quicker to take one.
         for tries_left in reversed(range(10)):
             self._ports = ("0", str(free_port()))

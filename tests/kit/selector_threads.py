@@ -1,6 +1,6 @@
 """Runs of existing tests with reactors: ``MQFAST_TEST_SELECTOR_THREADS=2`` gives each broker of the process so many.
 
-Room: tests. A broker that a test starts as another process keeps its own settings. A test that sets
+Room: tests. Helpers that start a broker as another process give ``reactor_settings`` to that broker. A test that sets
 serverSelectorThreads keeps that number.
 """
 
@@ -8,9 +8,15 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["VARIABLE", "give_reactors"]
+__all__ = ["VARIABLE", "give_reactors", "reactor_settings"]
 
 VARIABLE = "MQFAST_TEST_SELECTOR_THREADS"
+
+
+def reactor_settings() -> dict[str, str]:
+    """The setting of a broker that is another process; nothing without the variable."""
+    number = os.environ.get(VARIABLE, "")
+    return {"serverSelectorThreads": number} if number else {}
 
 
 def give_reactors() -> None:

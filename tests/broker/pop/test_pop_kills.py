@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from free_ports import free_port
+from selector_threads import reactor_settings
 
 sys.path.append(str(Path(__file__).resolve().parent))
 
@@ -49,6 +50,7 @@ class Killed:
         command = [sys.executable, "-m", "mqfast.cli", "broker", f"listenPort={self.port}", "brokerName=broker-a"]
         command += [f"storePathRootDir={self.work / 'store'}", "mappedFileSizeCommitLog=1048576"]
         command += ["flushConsumerOffsetInterval=300", "brokerIP1=127.0.0.1", "grpcServerPort=0"]
+        command += [f"{name}={value}" for name, value in reactor_settings().items()]
         with (self.work / "broker.log").open("a") as log:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.process.stdout is not None
