@@ -15,6 +15,7 @@ from mqfast.errors import MessageIllegal, MqfastError, StoreClosed
 from mqfast.remoting.processors import Processors
 from mqfast.schedule.delay_levels import SCHEDULE_TOPIC, DelayLevels
 from mqfast.schedule.delay_service import DelayService
+from mqfast.store.put.put_result import PutResult
 
 __all__ = ["Delays"]
 
@@ -35,8 +36,9 @@ class Delays:
         self.levels: Final = DelayLevels(context.store.config.delay_levels_ms)
         self.service: Final = DelayService(
             context.store, context.tables.delays, self.levels,
-            on_delivered=lambda topic, _queue, result: context.stats.put(topic, 1, result.size),
+            on_delivered=self._delivered,
         )  # fmt: skip
+        self._is_unsynced = False
         self._context = context
         self._timer: asyncio.Handle | None = None
         self._saver: asyncio.TimerHandle | None = None
@@ -102,9 +104,16 @@ class Delays:
                 self._timer.cancel()
             self._timer = self._context.loop.call_soon(self._deliver)
 
+    def _delivered(self, topic: str, queue_id: int, result: PutResult) -> None:
+        self._context.stats.put(topic, 1, result.size)
+        self._is_unsynced = True
+
     def _deliver(self) -> None:
         try:
             wait_ms = self.service.run_once(self._context.now_ms())
+            if self._is_unsynced:
+                self._is_unsynced = False
+                self._context.writer.flush_soon()
         except StoreClosed:
             return
         except Exception:

@@ -52,8 +52,9 @@ class BrokerTimers:
                 context.store,
                 self._settings,
                 context.now_ms(),
-                on_delivered=lambda topic, size: context.stats.put(topic, 1, size),
+                on_delivered=self._delivered,
             )
+        self._is_unsynced = False
         self._timer: asyncio.Handle | None = None
         self._timer_at_s = 0.0
         self._flush: asyncio.Future[None] | None = None
@@ -165,6 +166,10 @@ class BrokerTimers:
 
     # --- runs ---
 
+    def _delivered(self, topic: str, size: int) -> None:
+        self._context.stats.put(topic, 1, size)
+        self._is_unsynced = True
+
     def _run_in(self, delay_s: float) -> None:
         """Run after a delay, unless an earlier run is scheduled."""
         if self._stopped:
@@ -184,6 +189,9 @@ class BrokerTimers:
         now_ms = self._context.now_ms()
         try:
             at = self.service.run_once(now_ms)
+            if self._is_unsynced:
+                self._is_unsynced = False
+                self._context.writer.flush_soon()
             if self.service.flush_is_due(now_ms):
                 self._begin_flush(self.service.prepare_flush(now_ms))
         except StoreClosed:

@@ -118,6 +118,10 @@ class FlushWaiter(_Waits):
         super().when(end_offset, notify)
         self._watch.want(end_offset)
 
+    def want(self, end_offset: int) -> None:
+        """Request durability up to a physical offset, without a wait. Raises: StoreClosed."""
+        self._watch.want(end_offset)
+
     def _from_the_flush_thread(self, flushed: int, error: MqfastError | None) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._complete, flushed, error)

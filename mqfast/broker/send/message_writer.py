@@ -361,6 +361,14 @@ class MessageWriter:
         """Wait as ``durable`` for the log up to a physical offset."""
         return await self.on_committed(Stored(0, None, None), _as_it_is, end_offset)
 
+    def flush_soon(self) -> None:
+        """Sync the log soon, for messages of the broker that no request waits for. Raises: StoreClosed.
+
+        With SYNC_FLUSH readers see durable messages only: else the messages wait for ``flushIntervalCommitLog``.
+        """
+        if self.sync_flush:
+            self.disk.want(self._engine.log.written)
+
     def on_committed(
         self, stored: Stored, make: Callable[[Stored], T], end_offset: int | None = None
     ) -> asyncio.Future[T]:
