@@ -28,7 +28,7 @@ from mqfast.broker.pop.receipt_handle import (
 )
 from mqfast.broker.pop.retry_message import records_of, with_topic
 from mqfast.broker.send.message_writer import end_of
-from mqfast.errors import CallRefused, CorruptFile, MqfastError
+from mqfast.errors import CallRefused, CorruptFile, MqfastError, PropertiesTooLong
 from mqfast.remoting.codes import ResponseCode
 from mqfast.store.base.results import GetMessageStatus
 from mqfast.util.log_limit import LogLimit
@@ -372,11 +372,15 @@ class PopReader:
     def _record(
         self, request: PopRequest, kind: int, message: StoredMessage, raw: memoryview, handle: ReceiptHandle
     ) -> bytes | memoryview:
+        """Return the record for a client; a retry with properties too long for POP_CK stays in its retry topic."""
         if kind == NORMAL or self._context.config["popResponseReturnActualRetryTopic"]:
             return raw
         pairs = message.properties
         pairs[names.POP_CK] = handle.encode()
-        return with_topic(message, raw, request.topic, pairs)
+        try:
+            return with_topic(message, raw, request.topic, pairs)
+        except PropertiesTooLong:
+            return raw
 
     def _store_check_point(
         self, turn: PopTurn, queue: tuple[str, str, int], start: int, offsets: list[int], next_offset: int

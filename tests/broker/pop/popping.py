@@ -59,9 +59,10 @@ def messages(answer: RemotingCommand, broker: str = "broker-a") -> list[Popped]:
     for record in records:
         handle = record.properties.get("POP_CK")
         if handle is None:
+            kind = "0" if not record.topic.startswith("%RETRY%") else "2" if "+" in record.topic else "1"
             handle = " ".join([
-                starts["0", str(record.queue_id)], fields["popTime"], fields["invisibleTime"], fields["reviveQid"], "0",
-                broker, str(record.queue_id), str(record.record_queue_offset),
+                starts[kind, str(record.queue_id)], fields["popTime"], fields["invisibleTime"], fields["reviveQid"],
+                kind, broker, str(record.queue_id), str(record.record_queue_offset),
             ])  # fmt: skip
         popped.append(Popped(record, handle))
     return popped

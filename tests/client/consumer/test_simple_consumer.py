@@ -125,6 +125,22 @@ def test_the_asyncio_face() -> None:
         asyncio.run(flow(broker.namesrv_addr))
 
 
+@pytest.mark.parametrize("v2", ["false", "true"])
+def test_a_retry_that_the_broker_leaves_in_its_retry_topic(v2: str) -> None:
+    config = {"popResponseReturnActualRetryTopic": "true", "enableRetryTopicV2": v2}
+    with Broker(topics=["T"], config=config) as broker:
+        with SimpleConsumer("g", broker.namesrv_addr, topics="T", from_where="earliest") as consumer:
+            broker.send("T", b"m")
+            consumer.receive(invisible_s=0.1)
+            again = consumer.receive(timeout_s=20, invisible_s=60)[0]
+            assert (again.body, again.topic, again.attempt) == (b"m", "T", 2)
+            consumer.change_invisible_time(again, 0.1)
+            third = consumer.receive(timeout_s=20)[0]
+            assert (third.topic, third.attempt) == ("T", 3)
+            consumer.ack(third)
+            assert consumer.receive(timeout_s=0.3) == []
+
+
 def test_wrong_arguments_and_a_forgotten_consumer() -> None:
     with pytest.raises(ConfigError, match="no setting is named"):
         SimpleConsumer("g", "127.0.0.1:1", pull_batch=3)

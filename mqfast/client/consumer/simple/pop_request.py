@@ -109,28 +109,36 @@ def pop(
     try:
         header = header_of(answer, _Header)
         messages = decode_deliveries(answer.body, source)
-        _set_handles(messages, header, broker)
+        _set_handles(messages, header, group, topic, source)
     except (FieldError, CorruptFile, LookupError, ValueError) as error:
         raise ClientError(f"{about}: {address} answered with what is no answer: {error!r}") from error
     return messages
 
 
-def _set_handles(messages: list[Delivery], header: _Header, broker: str) -> None:
-    """Set POP_CK of each message without one, from the header. Raises: LookupError, ValueError."""
-    starts: dict[int, int] = {}
-    for kind, queue_id, start in (entry.split(" ") for entry in _entries(header.start_offset_info)):
-        if kind == "0":
-            starts[int(queue_id)] = int(start)
+def _set_handles(messages: list[Delivery], header: _Header, group: str, topic: str, source: Source) -> None:
+    """Set POP_CK of each message without one, from the header. Raises: LookupError, ValueError.
+
+    A broker may leave a retry in its retry topic: one with long properties, or by popResponseReturnActualRetryTopic.
+    """
+    starts: dict[tuple[int, int], int] = {}
+    for entry in _entries(header.start_offset_info):
+        kind, queue_id, start = map(int, entry.split(" "))
+        starts[kind, queue_id] = start
     counts: dict[str, int] = {}
     for _, place, count in (entry.split(" ") for entry in _entries(header.order_count_info)):
         counts[place] = int(count)
+    kinds = {f"{RETRY_PREFIX}{group}_{topic}": 1, f"{RETRY_PREFIX}{group}+{topic}": 2}
     for message in messages:
         if names.POP_CK not in message.properties:
+            kind = kinds.get(message.record_topic, 0)
             handle = BrokerReceiptHandle(
-                starts[message.queue_id], header.pop_time, header.invisible_time, header.revive_qid, 0, broker,
-                message.queue_id, message.queue_offset,
+                starts[kind, message.queue_id], header.pop_time, header.invisible_time, header.revive_qid, kind,
+                source.broker_name, message.queue_id, message.queue_offset,
             )  # fmt: skip
             message.properties[names.POP_CK] = handle.encode()
+            if kind:
+                source.retry_topic = message.record_topic
+                message.properties[names.RETRY_TOPIC] = topic
             message.again = counts.get(f"qo{message.queue_id}%{message.queue_offset}", 0)
         message.properties.setdefault(names.FIRST_POP_TIME, str(header.pop_time))
 
