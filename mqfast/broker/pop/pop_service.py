@@ -26,7 +26,7 @@ from mqfast.broker.pop.receipt_handle import ORDER_QUEUE, ReceiptHandle
 from mqfast.broker.pop.retry_message import message_at, origin_topic, put_dead_letter
 from mqfast.broker.pop.revive_log import ReviveLog
 from mqfast.broker.send.message_writer import MessageRecord, Stored, end_of
-from mqfast.errors import CallRefused
+from mqfast.errors import CallRefused, CorruptFile
 from mqfast.remoting.codes import ResponseCode
 from mqfast.util.log_limit import LogLimit
 
@@ -102,6 +102,7 @@ class PopService:
         while not self.revive.run_once(self._context.now_ms()):
             pass
         self.revive.scan(math.inf)
+        self._context.writer.flush_soon()
 
     def in_flight_counts(self) -> dict[tuple[str, str, int], int]:
         """Return the messages without ack by (topic, group, queue id), orderly and not."""
@@ -312,7 +313,7 @@ class PopService:
         """Note an ack of orderly POP; the next batch waits for all. Raises: CallRefused for an offset outside (13)."""
         queue_id, offset = handle.queue_id, handle.offset
         committed = self._context.offsets.get(group, topic, queue_id)
-        if offset < committed:
+        if offset < committed or not self._is_of_batch(group, topic, handle):
             return
         next_offset = self.orders.ack(topic, group, queue_id, offset, handle.pop_time, committed)
         if next_offset == ILLEGAL:
@@ -324,6 +325,16 @@ class PopService:
             self.offsets.commit(topic, group, queue_id, next_offset)
             if self.orders.blocked_until(topic, group, queue_id, None) is None:
                 self.waiters.wake_group(topic, group)
+
+    def _is_of_batch(self, group: str, topic: str, handle: ReceiptHandle) -> bool:
+        """Return False if the offset has a message that is younger than the handle, as a power cut may leave it."""
+        if self.orders.get(topic, group, handle.queue_id) is not None:
+            return True  # on the disk once the messages of the batch are
+        try:
+            message = message_at(self._context, topic, handle.queue_id, handle.offset)
+        except CorruptFile:
+            return True
+        return message is not None and message.store_timestamp <= handle.pop_time
 
     # --- invisible time, dead letters ---
 
@@ -399,7 +410,10 @@ class PopService:
         Raises: as ``ack``; a physical offset of another message (29); the message is gone (22).
         """
         real = self._checks.handle(group, topic, handle, self.revive.queue_count, is_end_allowed=False)
-        message = message_at(self._context, real, handle.queue_id, handle.offset)
+        try:
+            message = message_at(self._context, real, handle.queue_id, handle.offset)
+        except CorruptFile:
+            message = None
         if message is None:
             raise CallRefused(ResponseCode.QUERY_NOT_FOUND, f"no message at offset {handle.offset} of topic {real}")
         if physical_offset is not None and physical_offset != message.physical_offset:

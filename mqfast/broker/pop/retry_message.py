@@ -12,7 +12,7 @@ from mqfast import properties as names
 from mqfast.broker.metadata.topic_manager import RETRY_PREFIX, dlq_topic
 from mqfast.broker.pop.receipt_handle import RETRY_V1, RETRY_V2, pop_retry_topic
 from mqfast.broker.send.restored_message import MessageCopy, put_copy
-from mqfast.errors import CorruptFile, OffsetError
+from mqfast.errors import OffsetError
 from mqfast.store.record.record import StoredMessage
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ _HEAD_BYTES: Final = 8
 
 
 def message_at(context: BrokerContext, topic: str, queue_id: int, offset: int) -> StoredMessage | None:
-    """Return exactly the message at a queue offset; None if deleted."""
+    """Return exactly the message at a queue offset; None if deleted. Raises: CorruptFile, StorageError."""
     try:
         return context.engine.log.message(context.engine.unit_at(topic, queue_id, offset).physical_offset, True)
-    except (OffsetError, CorruptFile):
+    except OffsetError:
         return None
 
 

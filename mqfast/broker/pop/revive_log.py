@@ -142,8 +142,11 @@ class ReviveLog:
         self._timer = None
         if not self._is_running:
             return
+        redelivered = self.redelivered
         try:
             is_done = self.run_once(self._context.now_ms())
+            if self.redelivered != redelivered:
+                self._context.writer.flush_soon()
         except StoreClosed:
             return
         except Exception:
@@ -157,8 +160,12 @@ class ReviveLog:
         """Redeliver what is due, for some milliseconds. Returns: False if more is due. Raises: StoreClosed."""
         until_s = time.monotonic() + _TURN_S
         for batch in self._in_flight.take_due(now_ms):
-            if not self._redeliver(batch):
-                self._in_flight.due_at(now_ms + _AFTER_FAILURE_MS, batch)
+            is_done = False
+            try:
+                is_done = self._redeliver(batch)
+            finally:  # also after an exception: else the batch would be due again after a restart only
+                if not is_done:
+                    self._in_flight.due_at(now_ms + _AFTER_FAILURE_MS, batch)
             if time.monotonic() > until_s:
                 return False
         if not 0 <= now_ms - self._scanned_ms < self._scan_ms:
@@ -178,24 +185,39 @@ class ReviveLog:
         if context.topics.get(origin) is None or batch.group not in context.groups.table:
             self._in_flight.forget(batch)
             return True
+        is_done = True
         for offset in sorted(batch.pending):
+            if self._store_again(batch, offset):
+                self._in_flight.settle(batch, offset)
+            else:
+                is_done = False
+        self._on_room(origin, batch.group)
+        return is_done
+
+    def _store_again(self, batch: Batch, offset: int) -> bool:
+        """Store a message of a batch again. Returns: False if the message must be tried again. Raises: StoreClosed."""
+        context, place = self._context, (offset, batch.topic, batch.queue_id, batch.group)
+        try:
             message = message_at(context, batch.topic, batch.queue_id, offset)
             if message is None:  # deleted by retention
-                self._in_flight.settle(batch, offset)
-                continue
-            try:
-                copy = put_retry(
-                    context, message, batch.topic, batch.group, batch.pop_time, is_suspended=batch.is_suspended
-                )
-            except MqfastError as error:
-                self._limit.warning("put", "a message of group %s waits for its redelivery: %s", batch.group, error)
-                return False
-            if copy.result is None:
-                return False
+                return True
+            copy = put_retry(
+                context, message, batch.topic, batch.group, batch.pop_time, is_suspended=batch.is_suspended
+            )
+            reason: object = copy.status.name
+            is_stored = copy.result is not None
+        except StoreClosed:
+            raise
+        except CorruptFile as error:
+            _log.error("offset %d of topic %s, queue %d, is not redelivered to group %s: %s", *place, error)
+            return True
+        except MqfastError as error:
+            reason, is_stored = error, False
+        if is_stored:
             self.redelivered += 1
-            self._in_flight.settle(batch, offset)
-        self._on_room(origin, batch.group)
-        return True
+        else:
+            self._limit.warning("put", "offset %d of topic %s, queue %d, waits for group %s: %s", *place, reason)
+        return is_stored
 
     # --- the topic ---
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from mqfast.store.base.os_api import Mutex
@@ -43,13 +44,13 @@ class JsonTable:
             self.root = root
             self._changes += 1
 
-    def persist(self) -> bool:
-        """Put the content on disk if it changed; see ConfigFile.persist. Raises: StorageError."""
+    def persist(self, before: Callable[[], object] | None = None) -> bool:
+        """Put the content on disk if it changed; see ConfigFile.persist. Raises: StorageError, and as ``before``."""
         with self._lock:
             changes = self._changes
             if changes == self._persisted:
                 return False
             content = self.root
-        written = self._file.persist(content)
+        written = self._file.persist(content, before)
         self._persisted = changes
         return written

@@ -64,9 +64,9 @@ class ConfigTables:
     def persist(self, before_offsets: Callable[[], object] | None = None) -> bool:
         """Put every changed table on disk. A table that cannot be written does not stop the other tables.
 
-        Args: before_offsets: called when consumer offsets are to be written; makes the messages durable that the
-        offsets
-        pass (``store.log.flush``), so that a group never skips a message after a power cut.
+        Args: before_offsets: called when consumer offsets or batches of orderly POP are to be written; makes the
+            messages durable that these pass (``store.log.flush``), so that a group never skips a message after a power
+            cut.
         Returns: True if anything was written. Raises: StorageError of the first table that failed, after all were
         tried; exceptions of ``before_offsets``.
         Durability: when the call returns, the tables survive power loss.
@@ -76,7 +76,7 @@ class ConfigTables:
             self.groups.persist,
             self.delays.persist,
             self.filters.persist,
-            self.orders.persist,
+            partial(self.orders.persist, before_offsets),
             self.modes.persist,
             partial(self.offsets.persist, before_offsets),
         ]
