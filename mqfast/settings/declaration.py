@@ -1,13 +1,14 @@
 """The declaration of a setting: default, unit, range, RocketMQ's name, effect and text; and the checks that follow.
 
-Stores, brokers, name servers, clients and replication declare settings with ``SettingSpec``: in a table by name,
-or as fields of a dataclass by ``setting``.
+Stores, brokers, name servers, clients, replication and Spark declare settings with ``SettingSpec``: in a table by
+name, or as fields of a dataclass by ``setting`` and ``text_setting``.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from mqfast.errors import ConfigError
@@ -15,7 +16,7 @@ from mqfast.util.java_text import I32_MAX
 from mqfast.util.near_names import did_you_mean
 from mqfast.util.validate import expected_range, is_number, is_whole
 
-__all__ = ["SettingSpec", "check_setting", "setting", "specs_of"]
+__all__ = ["SettingSpec", "check_setting", "read_setting", "setting", "specs_of", "text_setting"]
 
 _KINDS: Final[dict[type, str]] = {bool: "bool", int: "int", float: "number"}
 _FIELD_KEY: Final = "mqfast.setting"
@@ -38,6 +39,8 @@ class SettingSpec(NamedTuple):
         has_effect: whether this engine uses the setting; RocketMQ's other settings are accepted without effect.
         is_live: whether a change takes effect at once, so that an administrator may make one over the network.
         doc: the text of documents.
+        read: of a setting that users write as text: the text -> the value. Raises ValueError with the expected form.
+        shown: the default as users write it; empty for the default itself.
     """
 
     kind: str = "str"
@@ -53,6 +56,13 @@ class SettingSpec(NamedTuple):
     has_effect: bool = True
     is_live: bool = False
     doc: str = ""
+    read: Callable[[str], Any] | None = None
+    shown: str = ""
+
+    @property
+    def shown_default(self) -> str:
+        """Return the default as documents show it, empty for None."""
+        return self.shown or ("" if self.default is None else str(self.default).lower())
 
     @classmethod
     def of(cls, default: bool | int | float | str | None, **more: Any) -> SettingSpec:
@@ -109,6 +119,15 @@ def check_setting(
         raise error(f"{name}: {expected_range(low, high, spec.unit, value)}")
 
 
+def read_setting(name: str, text: str, spec: SettingSpec, *, error: type[Exception] = ConfigError) -> Any:
+    """Return the value that a text means. Raises: ``error``: ``NAME: expected ..., found ...``."""
+    assert spec.read is not None
+    try:
+        return spec.read(text)
+    except ValueError as failure:
+        raise error(f"{name}: expected {failure}, found {text!r}") from None
+
+
 def setting(default: Any, rocketmq_name: str | None, unit: str, doc: str, **more: Any) -> Any:
     """Return a dataclass field that declares a setting; ``broker_default`` in ``more``: that of the broker profile.
 
@@ -119,6 +138,14 @@ def setting(default: Any, rocketmq_name: str | None, unit: str, doc: str, **more
     spec = SettingSpec.of(default, unit=unit, rocketmq_name=rocketmq_name, doc=doc, **more)
     has_one_default = spec.broker_default == default
     return dataclasses.field(default=default if has_one_default else None, metadata={_FIELD_KEY: spec})
+
+
+def text_setting(spec: SettingSpec, *, secret: bool = False, **more: Any) -> Any:
+    """Return a dataclass field of a setting that users write as text.
+
+    Args: secret: not in the repr; more: further metadata of the field.
+    """
+    return dataclasses.field(default=spec.default, repr=not secret, metadata={_FIELD_KEY: spec, **more})
 
 
 def specs_of(declared: Any) -> dict[str, SettingSpec]:

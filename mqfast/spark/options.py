@@ -1,7 +1,8 @@
 """The options of the Spark source and sink: name, type, default, scope and meaning of each.
 
-The fields of ``Options`` are the only table: parsing, errors with the nearest name and the reference in
-``docs/spark/reference.md`` derive from the fields. Parsing reads no store: ``selection.py`` checks topics and offsets.
+The fields of ``Options`` declare the options by ``SettingSpec``: parsing, errors with the nearest name and the
+reference in ``docs/spark/reference.md`` derive from the fields. Parsing reads no store: ``selection.py`` checks topics
+and offsets.
 Imports neither Spark nor Arrow.
 """
 
@@ -19,6 +20,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from mqfast.errors import ConfigError
+from mqfast.settings.declaration import SettingSpec, read_setting, specs_of, text_setting
 from mqfast.util.near_names import did_you_mean
 from mqfast.util.offset_words import end_word
 
@@ -311,8 +313,9 @@ def _option(
     secret: bool = False,
     scope: Scope = Scope.EVERYWHERE,
 ) -> Any:
-    metadata = {"read": read, "where": where, "meaning": meaning, "shown": shown, "scope": scope}
-    return dataclasses.field(default=default, repr=not secret, metadata=metadata)
+    kind = _KINDS.get(read, read.__name__)
+    spec = SettingSpec(kind, default=default, doc=meaning, read=read, shown=shown, optional=default is None)
+    return text_setting(spec, secret=secret, where=where, scope=scope)
 
 
 @dataclass(frozen=True)
@@ -617,6 +620,7 @@ def _of_scope(scope: Scope) -> list[str]:
     return [field.name for field in dataclasses.fields(Options) if field.metadata["scope"] & scope]
 
 
+_SPECS: Final = specs_of(Options)
 _FIELDS: Final = {option_name(field.name).lower(): field for field in dataclasses.fields(Options)}
 
 
@@ -654,10 +658,7 @@ def parse(given: Mapping[str, str], *where: str) -> Options:
         if not set(where) & set(field.metadata["where"]):
             places = " and ".join(field.metadata["where"])
             raise ConfigError(f"option {proper}: it is for {places}, not for {' and '.join(where)}")
-        try:
-            values[field.name] = field.metadata["read"](str(text))
-        except ValueError as error:
-            raise ConfigError(f"option {proper}: expected {error}, found {text!r}") from None
+        values[field.name] = read_setting(f"option {proper}", str(text), _SPECS[field.name])
     options = Options(**values)
     _check_together(options)
     return options
@@ -710,7 +711,7 @@ _VIEWS_OF_FILES: Final = ("files", "audit", "consumequeue")
 
 
 def _check_cluster(o: Options) -> None:
-    defaults = {field.name: field.default for field in dataclasses.fields(Options)}
+    defaults = {name: spec.default for name, spec in _SPECS.items()}
     if o.namesrv is None:
         for name in _of_scope(Scope.CLUSTER):
             if getattr(o, name) != defaults[name]:
@@ -810,9 +811,7 @@ def describe() -> list[Described]:
     """Return every option, in the order of the table."""
     rows = []
     for field in dataclasses.fields(Options):
-        read, default = field.metadata["read"], field.default
-        shown = field.metadata["shown"] or ("" if default is None else str(default).lower())
-        where = ", ".join(field.metadata["where"]) if field.metadata["where"] != EVERYWHERE else "all"
-        kind = _KINDS.get(read, read.__name__)
-        rows.append(Described(option_name(field.name), kind, shown, where, field.metadata["meaning"]))
+        spec, where = _SPECS[field.name], field.metadata["where"]
+        places = ", ".join(where) if where != EVERYWHERE else "all"
+        rows.append(Described(option_name(field.name), spec.kind, spec.shown_default, places, spec.doc))
     return rows
