@@ -6,29 +6,22 @@ Source: as ``pull_consumer.py``.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
-import os
-import warnings
 from collections.abc import AsyncIterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final
 
-from mqfast.client.consumer.call import AsyncCalls, Work
+from mqfast.client.consumer.on_demand import AsyncOnDemandConsumer
 from mqfast.client.consumer.pull.pull_base import PullConsumerBase
 from mqfast.client.consumer.pull.settings import new_subscription
 from mqfast.client.delivery import Delivery
 from mqfast.client.values import MessageQueue
-from mqfast.errors import ClientClosed, MqfastError
+from mqfast.errors import ClientClosed
 
 __all__ = ["AsyncPullConsumer"]
 
-T = TypeVar("T")
 _LOOK_AGAIN_S: Final = 5.0
-_log = logging.getLogger("mqfast.client.consumer")
 
 
-class AsyncPullConsumer(PullConsumerBase, AsyncCalls):
+class AsyncPullConsumer(AsyncOnDemandConsumer, PullConsumerBase):
     """Messages on demand in an event loop: arguments, methods and rules of ``PullConsumer``.
 
         async with AsyncPullConsumer("report", topics="orders") as consumer:
@@ -40,66 +33,9 @@ class AsyncPullConsumer(PullConsumerBase, AsyncCalls):
     Thread: that of the event loop in which it was started.
     """
 
-    def _set_up(self) -> None:
-        self._starting = asyncio.Lock()
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._close(None, all_handed_out=kind is None)
-
-    async def start(self) -> Self:
-        """Join the group and begin to pull; the first other call does the same.
-
-        Raises: ConnectError, SubscriptionError, ClientClosed.
-        """
-        self._check_open()
-        if not self._is_started:
-            async with self._starting:
-                if not self._is_started:
-                    await self._engine.start(lambda: self._is_closed)
-                    self._loop = asyncio.get_running_loop()
-                    self._is_started = True
-        self._engine.parts.instance.check_here()
-        return self
-
     async def close(self, timeout_s: float | None = None) -> None:
         """Leave the group; with auto commit, commit all messages that were handed out."""
         await self._close(timeout_s, all_handed_out=True)
-
-    async def _close(self, timeout_s: float | None, *, all_handed_out: bool) -> None:
-        if self._is_closed:
-            return
-        self._is_closed = True
-        if self._is_started and self._loop is not asyncio._get_running_loop():
-            _log.warning("group %s: closed outside of its event loop: messages may come again", self._settings.group)
-        elif self._is_started:
-            limit_s = self._settings.close_timeout_s if timeout_s is None else timeout_s
-            try:
-                async with asyncio.timeout(limit_s):
-                    await self._engine.close(all_handed_out=all_handed_out)
-            except (MqfastError, TimeoutError) as error:
-                _log.warning("group %s: the pull consumer did not end in order in %g s: %s", self.group, limit_s, error)
-
-    def __del__(self) -> None:
-        if not getattr(self, "_is_started", False) or self._is_closed or self._pid != os.getpid():
-            return
-        self._is_closed = True
-        warnings.warn(f"pull consumer of group {self.group} was not closed", ResourceWarning, stacklevel=2, source=self)
-        loop, engine = self._loop, self._engine
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(lambda: loop.create_task(engine.close(all_handed_out=False)))
-
-    async def _run(self, work: Work[T]) -> T:
-        try:
-            await self.start()
-        except BaseException:
-            work.coroutine.close()
-            raise
-        return await work.coroutine
 
     # --- which queues ---
 

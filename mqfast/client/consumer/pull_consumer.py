@@ -7,34 +7,26 @@ Source: DefaultLitePullConsumer, DefaultMQPullConsumer.pull.
 
 from __future__ import annotations
 
-import logging
 import os
 import time
-import warnings
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final
 
-from mqfast.client.consumer.call import SyncCalls, Work
+from mqfast.client.consumer.call import Work
+from mqfast.client.consumer.on_demand import SyncOnDemandConsumer
 from mqfast.client.consumer.pull.pull_base import PullConsumerBase
 from mqfast.client.consumer.pull.settings import new_subscription
 from mqfast.client.delivery import Delivery
-from mqfast.client.net import io_thread
-from mqfast.client.net.exit import close_at_exit
-from mqfast.client.net.guard import Guard, check_may_wait
+from mqfast.client.net.guard import check_may_wait
 from mqfast.client.values import MessageQueue
-from mqfast.errors import ClientClosed, MqfastError
+from mqfast.errors import ClientClosed
 
 __all__ = ["PullConsumer"]
 
-T = TypeVar("T")
-START_S: Final = 30.0
 _LOOK_AGAIN_S: Final = 5.0
-_log = logging.getLogger("mqfast.client.consumer")
 
 
-class PullConsumer(PullConsumerBase, SyncCalls):
+class PullConsumer(SyncOnDemandConsumer, PullConsumerBase):
     """Messages on demand: ``poll`` or a loop; see ``PullConsumerBase`` for the arguments.
 
         with PullConsumer("report", topics="orders") as consumer:
@@ -49,80 +41,12 @@ class PullConsumer(PullConsumerBase, SyncCalls):
     Thread: any; with auto commit a single thread polls. Durability: that of the broker's offsets, some 5 s.
     """
 
-    def _set_up(self) -> None:
-        self._starting = Guard(brief=False)
-
-    def after_fork(self) -> None:
-        """In a child: see ``PullConsumerBase``."""
-        super().after_fork()
-        self._starting = Guard(brief=False)
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close(None, all_handed_out=kind is None)
-
-    def start(self) -> Self:
-        """Join the group and begin to pull; the first other call does the same.
-
-        Raises: ConnectError, SubscriptionError, ClientClosed.
-        """
-        self._check_open()
-        check_may_wait()
-        if self._is_started:
-            return self
-        with self._starting:
-            if not self._is_started:
-                self._io = io_thread.shared()
-                limit_s = io_thread.start_limit(START_S, self._settings.start_timeout_s)
-                self._io.call(self._engine.start(lambda: self._is_closed), limit_s)
-                if self._is_closed:  # by a signal handler or another thread
-                    self._io.call(self._engine.close(all_handed_out=False), self._settings.close_timeout_s)
-                    self._check_open()
-                self._is_started = True
-                self._at_exit = _AtExit(self)
-                close_at_exit(self._at_exit)
-        return self
-
     def close(self, timeout_s: float | None = None) -> None:
         """Leave the group; with auto commit, commit all messages that were handed out.
 
         Args: timeout_s: limit of the wait, by default ``close_timeout_s``.
         """
         self._close(timeout_s, all_handed_out=True)
-
-    def _close(self, timeout_s: float | None, *, all_handed_out: bool) -> None:
-        if self._is_closed or self._pid != os.getpid():
-            return
-        check_may_wait()
-        self._is_closed = True
-        if not self._is_started or not self._io.is_alive:
-            return
-        limit_s = self._settings.close_timeout_s if timeout_s is None else timeout_s
-        try:
-            self._io.call(self._engine.close(all_handed_out=all_handed_out), max(0.1, limit_s))
-        except (MqfastError, RuntimeError) as error:
-            _log.warning("group %s: the pull consumer did not end in order: %s", self.group, error)
-
-    def __del__(self) -> None:
-        if not getattr(self, "_is_started", False) or self._is_closed or self._pid != os.getpid():
-            return
-        self._is_closed = True
-        warnings.warn(f"pull consumer of group {self.group} was not closed", ResourceWarning, stacklevel=2, source=self)
-        io, engine = self._io, self._engine
-        if io.is_alive:
-            io.soon(lambda: io.loop.create_task(engine.close(all_handed_out=False)))
-
-    def _run(self, work: Work[T]) -> T:
-        try:
-            self.start()
-        except BaseException:
-            work.coroutine.close()
-            raise
-        return self._io.call(work.coroutine, work.timeout_s)
 
     # --- which queues ---
 
@@ -208,19 +132,6 @@ class PullConsumer(PullConsumerBase, SyncCalls):
         self._check_fork()
         check_may_wait()
         return self._engine.stats() if self._is_started else {"group": self.group}
-
-
-class _AtExit:
-    """Closes an open consumer at exit: commits the acknowledged messages, not the last batch."""
-
-    def __init__(self, consumer: PullConsumer) -> None:
-        self._consumer: Final = weakref.ref(consumer)
-
-    def close(self, timeout_s: float | None = None) -> None:
-        """Close the consumer at the end of the process."""
-        consumer = self._consumer()
-        if consumer is not None:
-            consumer._close(timeout_s, all_handed_out=False)
 
 
 class _Loop:

@@ -5,26 +5,33 @@ Source: DefaultLitePullConsumer.
 
 from __future__ import annotations
 
-import os
 import ssl
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, Literal, Self
 
 from mqfast.client.consumer.allocation import Allocation
 from mqfast.client.consumer.call import CALL_S, Work, engine_call
 from mqfast.client.consumer.offsets import OffsetStore
+from mqfast.client.consumer.on_demand import OnDemandConsumer
 from mqfast.client.consumer.pull.engine import PullEngine, wire
-from mqfast.client.consumer.pull.settings import OffsetReset, pull_arguments, pull_settings, subscriptions_of
+from mqfast.client.consumer.pull.settings import (
+    OffsetReset,
+    PullSettings,
+    pull_arguments,
+    pull_settings,
+    subscriptions_of,
+)
 from mqfast.client.consumer.pull_request import PullAnswer
 from mqfast.client.consumer.subscription import checked_name
 from mqfast.client.decompression import BODY_BYTES_MAX
 from mqfast.client.delivery import Delivery
 from mqfast.client.hooks import ClientHook, ConsumeContext, call_hooks
-from mqfast.client.net import fork
+from mqfast.client.net.instance import ClientInstance
 from mqfast.client.route.namespace import wrap
 from mqfast.client.values import Address, Credentials, MessageQueue, When, milliseconds
-from mqfast.errors import ClientClosed, ClientForked, ClientUsageError
+from mqfast.errors import ClientUsageError
 from mqfast.util.offset_words import end_word
 from mqfast.util.validate import is_number, is_whole
 
@@ -33,7 +40,7 @@ __all__ = ["PullConsumerBase"]
 _POLL_S_MAX: Final = 31 * 86_400
 
 
-class PullConsumerBase:
+class PullConsumerBase(OnDemandConsumer):
     """Arguments, checks and calls of a pull consumer.
 
     Args:
@@ -58,6 +65,9 @@ class PullConsumerBase:
         close_timeout_s: limit of ``close()``.
     Raises: ConfigError, UsageError.
     """
+
+    _kind = "pull consumer"
+    _settings: PullSettings
 
     def __init__(
         self,
@@ -123,14 +133,17 @@ class PullConsumerBase:
             unknown=unknown,
         )
         self._engine = PullEngine(self._settings, subscriptions_of(topics, self._settings.namespace))
-        self._pid = os.getpid()
-        self._is_started = False
-        self._is_closed = False
-        self._set_up()
-        fork.watch(self)
+        self._prepare()
 
-    def _set_up(self) -> None:
-        """Create the attributes of the subclass."""
+    def _start_engine(self, is_closed: Callable[[], bool]) -> Coroutine[Any, Any, None]:
+        return self._engine.start(is_closed)
+
+    def _end_of_engine(self, *, all_handed_out: bool) -> Callable[[], Coroutine[Any, Any, None]]:
+        return partial(self._engine.close, all_handed_out=all_handed_out)
+
+    @property
+    def _instance(self) -> ClientInstance:
+        return self._engine.parts.instance
 
     @classmethod
     def from_java(cls, settings: Mapping[str, str | int | bool]) -> Self:
@@ -140,11 +153,6 @@ class PullConsumerBase:
         """
         return cls(**pull_arguments(settings))
 
-    def after_fork(self) -> None:
-        """In a child: allow the start of a consumer that was not started; a running consumer belongs to the parent."""
-        if not self._is_started:
-            self._pid = os.getpid()
-
     def _call_hooks(self, messages: Sequence[Delivery]) -> Sequence[Delivery]:
         """Call the hooks for messages that are handed out, as Java's poll does."""
         if self._settings.hooks and messages:
@@ -152,17 +160,6 @@ class PullConsumerBase:
             call_hooks(self._settings.hooks, "before_consume", context)
             call_hooks(self._settings.hooks, "after_consume", context)
         return messages
-
-    @property
-    def group(self) -> str:
-        """Return the consumer group."""
-        return self._settings.group
-
-    def _check_open(self) -> None:
-        if self._pid != os.getpid():
-            raise ClientForked(f"group {self.group}: the consumer belongs to process {self._pid}; make one of your own")
-        if self._is_closed:
-            raise ClientClosed(f"group {self.group}: the pull consumer is closed")
 
     def _wire(self, queue: MessageQueue) -> MessageQueue:
         return wire(self._settings.namespace, queue)
@@ -210,10 +207,6 @@ class PullConsumerBase:
                 raise ClientUsageError(f"{what}: expected a whole number from {minimum} on, found {given!r}")
         if not is_number(wait_s, 0, 60):
             raise ClientUsageError(f"wait_s: expected seconds from 0 to 60, found {wait_s!r}")
-
-    def __repr__(self) -> str:
-        state = "closed" if self._is_closed else "running" if self._is_started else "not started"
-        return f"<{type(self).__name__} of group {self.group!r}, {state}>"
 
     # --- which queues ---
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import ssl
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from mqfast.client.consumer.call import CALL_S, Work, engine_call
+from mqfast.client.consumer.on_demand import OnDemandConsumer
 from mqfast.client.consumer.pull.settings import new_subscription, subscriptions_of
 from mqfast.client.consumer.simple.engine import SimpleEngine, SimpleSettings
 from mqfast.client.consumer.subscription import checked_name
 from mqfast.client.decompression import BODY_BYTES_MAX
 from mqfast.client.delivery import Delivery
-from mqfast.client.net import fork
-from mqfast.client.net.instance import InstanceSettings
+from mqfast.client.net.instance import ClientInstance, InstanceSettings
 from mqfast.client.route.namespace import namespace_of_address, wrap
 from mqfast.client.settings import CONSUMER_RULES, check, check_group, check_names, instance_settings
 from mqfast.client.values import Address, Credentials
-from mqfast.errors import ClientClosed, ClientForked, ClientUsageError
+from mqfast.errors import ClientUsageError
 from mqfast.settings.declaration import SettingSpec
 from mqfast.util.validate import is_number, is_whole
 
@@ -33,7 +32,7 @@ _RULES: Final[Mapping[str, SettingSpec]] = {
 }
 
 
-class SimpleConsumerBase:
+class SimpleConsumerBase(OnDemandConsumer):
     """Arguments, checks and calls of a simple consumer.
 
     Args:
@@ -48,6 +47,9 @@ class SimpleConsumerBase:
         close_timeout_s: limit of ``close()``.
     Raises: ConfigError, UsageError.
     """
+
+    _kind = "simple consumer"
+    _settings: SimpleSettings
 
     def __init__(
         self,
@@ -92,7 +94,7 @@ class SimpleConsumerBase:
             address_map=address_map,
         )
         wire_namespace = instance.namespace or namespace_of_address(instance.name_servers[0])
-        self._settings: Final = SimpleSettings(
+        self._settings = SimpleSettings(
             name,
             instance._replace(namespace=wire_namespace),
             wire_namespace,
@@ -103,30 +105,17 @@ class SimpleConsumerBase:
             close_timeout_s,
         )
         self._engine: Final = SimpleEngine(self._settings, subscriptions_of(topics, wire_namespace))
-        self._pid = os.getpid()
-        self._is_started = False
-        self._is_closed = False
-        self._set_up()
-        fork.watch(self)
+        self._prepare()
 
-    def _set_up(self) -> None:
-        """Create the attributes of the subclass."""
+    def _start_engine(self, is_closed: Callable[[], bool]) -> Coroutine[Any, Any, None]:
+        return self._engine.start(is_closed)
 
-    def after_fork(self) -> None:
-        """In a child: allow the start of a consumer that was not started; a running consumer belongs to the parent."""
-        if not self._is_started:
-            self._pid = os.getpid()
+    def _end_of_engine(self, *, all_handed_out: bool) -> Callable[[], Coroutine[Any, Any, None]]:
+        return self._engine.close
 
     @property
-    def group(self) -> str:
-        """Return the consumer group."""
-        return self._settings.group
-
-    def _check_open(self) -> None:
-        if self._pid != os.getpid():
-            raise ClientForked(f"group {self.group}: the consumer belongs to process {self._pid}; make one of your own")
-        if self._is_closed:
-            raise ClientClosed(f"group {self.group}: the simple consumer is closed")
+    def _instance(self) -> ClientInstance:
+        return self._engine.instance
 
     @engine_call
     def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> Work[None]:
