@@ -72,10 +72,12 @@ cdef struct Fields:
     int at                      # the field that the next value belongs to
 
 
-cdef int read_fields(RemotingCommand command, FieldTable table, bint short_names, Fields *fields) except -1:
+cdef RemotingCommand read_fields(RemotingCommand command, FieldTable table, bint short_names, Fields *fields):
     """Find the fields of a table in the header of a command.
 
-    Args: short_names: field i is called by letter i of the alphabet. Raises: FieldError for a missing field.
+    Args: short_names: field i is called by letter i of the alphabet.
+    Returns: the command whose bytes ``fields`` points to; the caller keeps the command as long as ``fields``.
+    Raises: FieldError for a missing field.
     """
     cdef Text t
     cdef Span key
@@ -105,7 +107,7 @@ cdef int read_fields(RemotingCommand command, FieldTable table, bint short_names
         for i in range(table.count):
             if table.required >> i & 1 and not fields.seen >> i & 1:
                 raise FieldError(table.names[i], "a value", "none")
-    return 0
+    return command
 
 
 cdef inline Span *next_value(Fields *fields) noexcept:
@@ -184,7 +186,7 @@ cpdef SendHeader send_header(RemotingCommand command):
     cdef Span *properties
     if command is None:
         raise TypeError("expected a command, found None")
-    read_fields(command, _SEND, command.code in (310, 320, 325), &f)
+    command = read_fields(command, _SEND, command.code in (310, 320, 325), &f)
     h.producer_group = next_text(&f)
     h.topic = next_text(&f)
     h.default_topic = next_text(&f)
@@ -241,7 +243,7 @@ def pull_header(RemotingCommand command not None):
     """Return the header of a pull. Raises: FieldError."""
     cdef PullHeader h = PullHeader.__new__(PullHeader)
     cdef Fields f
-    read_fields(command, _PULL, False, &f)
+    command = read_fields(command, _PULL, False, &f)
     h.consumer_group = next_text(&f)
     h.topic = next_text(&f)
     h.queue_id = next_int(&f, _PULL, 0)
@@ -275,7 +277,7 @@ def offset_header(RemotingCommand command not None):
     """Return the header of an offset update. Raises: FieldError."""
     cdef OffsetHeader h = OffsetHeader.__new__(OffsetHeader)
     cdef Fields f
-    read_fields(command, _OFFSET, False, &f)
+    command = read_fields(command, _OFFSET, False, &f)
     h.consumer_group = next_text(&f)
     h.topic = next_text(&f)
     h.queue_id = next_int(&f, _OFFSET, 0)
@@ -296,7 +298,7 @@ cpdef SendAnswer send_answer(RemotingCommand command):
     cdef Fields f
     if command is None:
         raise TypeError("expected a command, found None")
-    read_fields(command, _ANSWER, False, &f)
+    command = read_fields(command, _ANSWER, False, &f)
     a.msg_id = next_text(&f)
     a.queue_id = next_int(&f, _ANSWER, 0)
     a.queue_offset = next_long(&f, _ANSWER)

@@ -261,6 +261,17 @@ def test_the_header_of_a_send_by_long_and_by_short_names(codec: int) -> None:
             assert command.ext_fields["AccessKey"] == "k"
 
 
+def test_the_header_of_a_command_that_was_created_here() -> None:
+    """The bytes of the header belong to a copy of the command; each text of the result is allocated beside these."""
+    numbers = dict.fromkeys(["defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp", "flag"], "7")
+    texts = {"producerGroup": "g" * 900, "topic": "t" * 900, "defaultTopic": "d" * 900, "properties": "p" * 900}
+    for _ in range(20):
+        header = send_header(RemotingCommand(10, {**texts, **numbers}))
+        found = header.producer_group, header.topic, header.default_topic, header.properties.decode()
+        assert found == tuple(texts.values())
+        assert (header.queue_id, header.born_timestamp, header.flag) == (7, 7, 7)
+
+
 def test_optional_fields_of_a_send_have_the_defaults_of_java() -> None:
     header = send_header(received(310, dict(zip("abcdefgh", SEND.values(), strict=False))))
     assert (header.properties, header.reconsume_times, header.max_reconsume_times) == (b"", 0, None)
