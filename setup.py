@@ -8,7 +8,10 @@ runs. The scripts of the web console are fetched from npm by version and checksu
 A build without a C compiler or without Python.h ends before any work, with one line. The demonstrations
 (``NOT_INSTALLED``) are run from a checkout and are in no wheel.
 
-Environment switches, each with a build directory of its own, so that a change of mode rebuilds only as needed:
+``MQFAST_PURE=1`` compiles nothing, and needs no compiler: the clients use the Python forms of ``mqfast/pure/``, on any
+system. The wheel of such a build is ``py3-none-any``; the store and the servers refuse to be imported.
+
+Other environment switches, each with a build directory of its own, so that a change of mode rebuilds only as needed:
     MQFAST_DEBUG=1      debug information; the engine checks its own rules (csrc/invariants.h)
     MQFAST_SANITIZE=1   AddressSanitizer, UndefinedBehaviorSanitizer and the rules (run Python with libasan preloaded)
     MQFAST_SANITIZE=thread  ThreadSanitizer instead (run Python with libtsan preloaded)
@@ -33,11 +36,19 @@ _COMPILING = {
 }
 
 
+def switch(name: str) -> bool:
+    """Read an on/off environment switch."""
+    return os.environ.get(name, "").strip().lower() not in ("", "0", "no", "off", "false")
+
+
+PURE = switch("MQFAST_PURE")
+
+
 def missing_tool() -> str | None:
     """Return what is missing for the compilation of an extension, and how to install the missing tool; else None."""
     compiler = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
     include = sysconfig.get_path("include")
-    advice = "on Debian and Ubuntu: apt-get install gcc libc6-dev python3-dev"
+    advice = "on Debian and Ubuntu: apt-get install gcc libc6-dev python3-dev; clients alone: MQFAST_PURE=1"
     try:
         command = [*shlex.split(compiler), "-x", "c", "-fsyntax-only", f"-I{include}", "-"]
         done = subprocess.run(command, input="#include <Python.h>\n", capture_output=True, text=True, check=False)
@@ -53,7 +64,7 @@ def missing_tool() -> str | None:
     )
 
 
-if _COMPILING & set(sys.argv):
+if _COMPILING & set(sys.argv) and not PURE:
     missing = missing_tool()
     if missing is not None:
         sys.exit(missing)
@@ -79,11 +90,6 @@ LINUX_ONLY = ("mqfast/remoting/reactor/", "mqfast/broker/fast/")
 WORKERS = 2
 # Tools of the project, for `make demo` and `make demo-spark`.
 NOT_INSTALLED = {"mqfast.demo", "mqfast.demo_network", "mqfast.spark.demo", "mqfast.spark.demo_cluster"}
-
-
-def switch(name: str) -> bool:
-    """Read an on/off environment switch."""
-    return os.environ.get(name, "").strip().lower() not in ("", "0", "no", "off", "false")
 
 
 DEBUG = switch("MQFAST_DEBUG")
@@ -368,7 +374,8 @@ class BuildPy(build_py):
 
 
 setup(
-    ext_modules=extensions(),
+    ext_modules=[] if PURE else extensions(),
+    exclude_package_data={"": ["*.pxd"]} if PURE else {},
     cmdclass={"build_ext": BuildExt, "build_py": BuildPy},
     # Spark imports top-level modules named pyspark_*: a folder of this package has such a name.
     packages=[*find_packages(include=["mqfast", "mqfast.*"]), "pyspark_mqfast"],

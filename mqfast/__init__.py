@@ -18,12 +18,15 @@ The route of one message, and the file of each step:
 
 Clients of brokers are public names as well: ``from mqfast import Producer, PushConsumer``; see ``mqfast.client``.
 
-The import of this package loads no other module of mqfast: each public name is loaded on first use.
+The import of this package loads no other module of mqfast: each public name is loaded on first use. Without compiled
+code one module is loaded more, ``mqfast/pure/form.py``, which finds the Python forms of compiled modules.
 """
 
 from __future__ import annotations
 
+import os as _os
 from importlib import import_module
+from importlib.machinery import EXTENSION_SUFFIXES as _EXTENSION_SUFFIXES
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -168,6 +171,19 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+
+def _is_compiled() -> bool:
+    """Return whether compiled modules are there, and not excluded by ``MQFAST_PURE=1``."""
+    if _os.environ.get("MQFAST_PURE", "").strip().lower() not in ("", "0", "no", "off", "false"):
+        return False
+    folder = _os.path.dirname(__file__)
+    return any(_os.path.exists(_os.path.join(folder, f"cython_runtime{suffix}")) for suffix in _EXTENSION_SUFFIXES)
+
+
+if not _is_compiled():
+    from mqfast.pure.form import use_python_forms as _use_python_forms
+
+    _use_python_forms()
 # Module of each name; the imports above, which only type checkers read, must agree.
 _HOMES = {
     "BatchResult": "mqfast.store.put.put_result",

@@ -33,6 +33,7 @@ for room in (TESTS, TESTS / "kit", TESTS / "model", TESTS / "compat"):
         sys.path.insert(0, str(room))
 
 from java_oracle import NEWEST, RELEASES, JavaOracle, copy_store  # noqa: E402  (its folder was just made importable)
+from python_forms import use_python_forms  # noqa: E402
 from sampling import LONG, WHOLE, Sample, choose, seed_of_the_run  # noqa: E402
 from selector_threads import give_reactors  # noqa: E402
 
@@ -55,6 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if not (WHOLE or config.getoption("basetemp")) and _free_memory() >= _LEAST_FREE_BYTES:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", _MEMORY)
+    use_python_forms()
     give_reactors()
 
 

@@ -10,19 +10,23 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import pytest
 from free_ports import free_port
+from python_forms import in_use
 from selector_threads import reactor_settings
 
-from mqfast.broker.config.broker_config import BrokerConfig
-from mqfast.broker.context import BrokerContext
-from mqfast.broker.parts import Parts
-from mqfast.broker.server import Broker
 from mqfast.remoting.client import RemotingClient
 from mqfast.remoting.codes import RequestCode
 from mqfast.remoting.command import RemotingCommand
 from mqfast.remoting.processors import Processors
+
+if TYPE_CHECKING:  # a client without compiled code uses BrokerProcess only
+    from mqfast.broker.config.broker_config import BrokerConfig
+    from mqfast.broker.context import BrokerContext
+    from mqfast.broker.parts import Parts
+    from mqfast.broker.server import Broker
 
 SMALL = {
     "mappedFileSizeCommitLog": 1 << 20,
@@ -71,6 +75,10 @@ class Running:
 
 def broker_config(path: Path, **settings: Any) -> BrokerConfig:
     """The settings of a small broker with its store at ``path``."""
+    if in_use():
+        pytest.skip("a broker inside of a process without compiled code")
+    from mqfast.broker.config.broker_config import BrokerConfig
+
     config = BrokerConfig()
     given: dict[str, Any] = {
         "brokerName": "broker-a", "listenPort": 0, "brokerIP1": "127.0.0.1", "storePathRootDir": str(path), **SMALL,
@@ -90,6 +98,8 @@ async def running_broker(
     **settings: Any,
 ) -> AsyncIterator[Running]:
     """A broker with its store at ``path``; settings by RocketMQ's names. Args: processors: of the client."""
+    from mqfast.broker.server import Broker
+
     clock = {} if now_ms is None else {"now_ms": now_ms}
     broker = Broker(broker_config(path, **settings), **clock)
     await broker.start()
