@@ -134,6 +134,12 @@ def _run(argv: Sequence[str] | None) -> int:
         return ExitCode.INTERRUPTED
     except (MqfastError, OSError) as error:
         return _told(error)
+    except ImportError as error:
+        from mqfast.pure.form import NotCompiled
+
+        if not isinstance(error, NotCompiled):
+            raise
+        return _told(error)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

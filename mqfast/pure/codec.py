@@ -192,10 +192,10 @@ _LETTERS: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\
 
 
 def _illegal(data: bytes, at: int, end: int, expected: str) -> HeaderIllegal:
-    found = data[at : min(end, at + 20)]
+    text = data[at : min(end, at + 20)]
     return HeaderIllegal(
-        f"header, offset {at}: expected {expected}, found {found!r}"
-        if found
+        f"header, offset {at}: expected {expected}, found {text!r}"
+        if text
         else f"header, offset {at}: expected {expected}, found its end"
     )
 
@@ -221,16 +221,16 @@ def _bad_string(data: bytes, at: int, end: int) -> HeaderIllegal:
 
 
 def _after_blanks(data: bytes, at: int, end: int) -> int:
-    found = _BLANKS.match(data, at, end)
-    return found.end() if found else at
+    blanks = _BLANKS.match(data, at, end)
+    return blanks.end() if blanks else at
 
 
 def _take_string(data: bytes, at: int, end: int) -> tuple[int, bytes]:
     """Step over a string. Returns: the position behind the string, and the text between the quotes."""
-    found = _STRING.match(data, at, end)
-    if found is None:
+    string = _STRING.match(data, at, end)
+    if string is None:
         raise _bad_string(data, at, end)
-    return found.end(), found[1]
+    return string.end(), string[1]
 
 
 def _take_key(data: bytes, at: int, end: int) -> tuple[int, bytes]:

@@ -150,9 +150,9 @@ def plain(message: Message, ids: UniqueIds, topic: str, max_bytes: int) -> Prepa
 _TO_ESCAPE: Final = re.compile(rb'[\x00-\x1f"\\]')
 
 
-def _escape(found: re.Match[bytes]) -> bytes:
-    code = found[0][0]
-    return b"\\" + found[0] if code >= 0x20 else b"\\u00%02x" % code
+def _escape(character: re.Match[bytes]) -> bytes:
+    code = character[0][0]
+    return b"\\" + character[0] if code >= 0x20 else b"\\u00%02x" % code
 
 
 def _escaped(text: bytes) -> bytes:

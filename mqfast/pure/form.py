@@ -16,7 +16,7 @@ from importlib.util import spec_from_file_location
 from types import ModuleType
 from typing import Final
 
-__all__ = ["PYTHON_FORMS", "PythonForms", "use_python_forms"]
+__all__ = ["PYTHON_FORMS", "NotCompiled", "PythonForms", "use_python_forms"]
 
 _HERE: Final = os.path.dirname(os.path.abspath(__file__))
 PYTHON_FORMS: Final = {
@@ -34,6 +34,10 @@ PYTHON_FORMS: Final = {
 _SOURCES: Final = (".pyi", ".pxd", ".pyx")  # what lies beside an extension module
 
 
+class NotCompiled(ImportError):
+    """A module was imported that has compiled code only."""
+
+
 class PythonForms(MetaPathFinder):
     """Finds the Python forms of compiled modules. Args: why: the reason of the choice, for the text of errors."""
 
@@ -43,7 +47,7 @@ class PythonForms(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the module's spec; None for other packages. Raises: ImportError for a module that must be compiled."""
+        """Return the module's spec; None for other packages. Raises: NotCompiled."""
         if not fullname.startswith("mqfast."):
             return None
         if fullname in PYTHON_FORMS:
@@ -52,7 +56,7 @@ class PythonForms(MetaPathFinder):
         if spec is None and not _is_compiled(fullname, path or ()):
             return None
         if spec is None or isinstance(spec.loader, ExtensionFileLoader):
-            raise ImportError(
+            raise NotCompiled(
                 f"{fullname} is compiled code, and {self._why}. Clients of brokers work without compiled code; the "
                 "store, the broker, the name server and the test kit need compiled code: install a wheel for this "
                 "system and Python version, or build one (a C compiler and Python.h: see docs/install.md)",

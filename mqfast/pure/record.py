@@ -83,13 +83,13 @@ def _crc31(body: bytes | memoryview) -> int:
 class StoredMessage:
     """A message of a broker; the fields behind the fixed part are found on the first access. As in ``record.pyx``."""
 
-    __slots__ = ("_at", "_data", "_found", "_queue_position")
+    __slots__ = ("_at", "_data", "_known_layout", "_queue_position")
 
     def __init__(self, data: bytes, at: int, queue_position: int, layout: _Layout | None = None) -> None:
         self._data = data
         self._at = at
         self._queue_position = queue_position
-        self._found = layout
+        self._known_layout = layout
 
     def _fixed(self, form: str, at: int) -> int:
         value: int = struct.unpack_from(form, self._data, self._at + at)[0]
@@ -97,12 +97,12 @@ class StoredMessage:
 
     @property
     def _layout(self) -> _Layout:
-        found = self._found
-        if found is None:
-            found = self._found = _layout_of(self._data, self._at, self.size)
-            if found is None:
+        layout = self._known_layout
+        if layout is None:
+            layout = self._known_layout = _layout_of(self._data, self._at, self.size)
+            if layout is None:
                 raise CorruptFile("not a whole record", offset=self.physical_offset)
-        return found
+        return layout
 
     @property
     def topic(self) -> str:
@@ -245,8 +245,8 @@ class StoredMessage:
         offsets = (self._property(b"INNER_MULTI_QUEUE_OFFSET") or b"").split(b",")
         for i, name in enumerate(queues.removesuffix(b",").split(b",") if queues else ()):
             if name == topic:
-                found = _INTEGER.fullmatch(offsets[i]) if i < len(offsets) else None
-                return int(found[0]) if found else -1
+                number = _INTEGER.fullmatch(offsets[i]) if i < len(offsets) else None
+                return int(number[0]) if number else -1
         return None
 
     def check_crc(self) -> bool:
@@ -274,10 +274,10 @@ def decode_record(data: Any, offset: int = 0) -> StoredMessage:
     wrong.
     """
     held = bytes(data)
-    left = len(held) - offset
-    if offset < 0 or left < 8:
-        raise CorruptFile("no record", offset=offset, expected="at least 8 bytes", found=max(left, 0))
-    layout = _layout_of(held, offset, left)
+    available = len(held) - offset
+    if offset < 0 or available < 8:
+        raise CorruptFile("no record", offset=offset, expected="at least 8 bytes", found=max(available, 0))
+    layout = _layout_of(held, offset, available)
     if layout is None:
         size, magic = struct.unpack_from(">iI", held, offset)
         raise CorruptFile(
