@@ -38,7 +38,7 @@ def frame_timed_out(since_s: float, heard_s: float, begun_s: float, now_s: float
     return 0 <= since_s <= begun_s and (now_s - heard_s >= _SILENT_S or now_s - since_s >= _FRAME_S)
 
 
-class Call:
+class InFlightRequest:
     """A request of this side that waits for its response.
 
     Attributes: ``opaque``, ``code``, ``deadline_s`` (by the connection's clock), ``context`` (of the caller).
@@ -71,7 +71,7 @@ class ConnectionEvent:
         return f"{type(self).__name__}{self._says()!r}"
 
 
-class Request(ConnectionEvent):
+class RequestReceived(ConnectionEvent):
     """A request of the peer."""
 
     __slots__ = ("command",)
@@ -85,7 +85,7 @@ class ResponseReceived(ConnectionEvent):
 
     __slots__ = ("call", "command")
 
-    def __init__(self, call: Call, command: RemotingCommand) -> None:
+    def __init__(self, call: InFlightRequest, command: RemotingCommand) -> None:
         self.call = call
         self.command = command
 
@@ -135,7 +135,7 @@ class Connection:
         self._calls_max = calls_max
         self._requests_max = requests_max
         self._request_bytes_max = request_bytes_max
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, InFlightRequest] = {}
         self._deadlines: list[tuple[float, int]] = []
         self._out: list[Any] = []
         self._broken = False
@@ -192,7 +192,7 @@ class Connection:
             if not command.flag & _ONEWAY:
                 self.open_requests += 1
                 self.open_bytes += len(command.body)
-            events.append(Request(command))
+            events.append(RequestReceived(command))
         error = self._decoder.error
         if error is not None:
             self._broken = True
@@ -236,8 +236,8 @@ class Connection:
         context: Any = None,
         serialize: int | None = None,
         version: int = VERSION,
-    ) -> Call:
-        """Send a request to the peer. Returns: the Call. Raises: TooManyCalls."""
+    ) -> InFlightRequest:
+        """Send a request to the peer. Returns: the InFlightRequest. Raises: TooManyCalls."""
         opaque = self._free_opaque()
         self._send(self._command(opaque, code, ext_fields, body, 0, serialize, version))
         return self._wait_for(opaque, code, timeout_ms / 1000, context)
@@ -264,8 +264,8 @@ class Connection:
         self._next_opaque = opaque + 1 & _OPAQUE_MASK
         return opaque
 
-    def _wait_for(self, opaque: int, code: int, timeout_s: float, context: Any) -> Call:
-        call = Call(opaque, code, self._clock(), timeout_s, context)
+    def _wait_for(self, opaque: int, code: int, timeout_s: float, context: Any) -> InFlightRequest:
+        call = InFlightRequest(opaque, code, self._clock(), timeout_s, context)
         deadlines = self._deadlines
         self._calls[opaque] = call
         heappush(deadlines, (call.deadline_s, opaque))
@@ -352,9 +352,9 @@ class Connection:
             heappop(deadlines)
         return None
 
-    def expired(self) -> list[Call]:
+    def expired(self) -> list[InFlightRequest]:
         """Return the expired calls, in order; their responses will be ``UnmatchedResponse``."""
-        expired_calls: list[Call] = []
+        expired_calls: list[InFlightRequest] = []
         now = self._clock()
         while (deadline := self.next_deadline_s()) is not None and deadline <= now:
             call = self._calls.pop(heappop(self._deadlines)[1])
@@ -370,7 +370,7 @@ class Connection:
         """
         return self._mute_s >= 0 and self._clock() - self._mute_s >= _SILENT_S
 
-    def is_stuck(self, call: Call) -> bool:
+    def is_stuck(self, call: InFlightRequest) -> bool:
         """Return whether the connection must be closed: this call expired behind a frame that does not complete."""
         return frame_timed_out(self._partial_s, self._heard_s, call.begun_s, self._clock())
 
@@ -378,7 +378,7 @@ class Connection:
         """Return the seconds since anything was received or sent."""
         return self._clock() - self.last_active_s
 
-    def close(self) -> list[Call]:
+    def close(self) -> list[InFlightRequest]:
         """Close the connection. Returns: the calls without a response."""
         self.closed = True
         calls = list(self._calls.values())

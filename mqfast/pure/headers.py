@@ -123,7 +123,7 @@ def _bool(name: str, raw: bytes, escaped: bool) -> bool:
     return len(raw) == 4 and bytes(byte | 0x20 for byte in raw) == b"true"
 
 
-# The fields by their names on the wire: attribute and type. The first ones, up to the count behind, are required.
+# The fields by their names on the wire: attribute and type; the required ones first.
 _Fields = dict[bytes, tuple[str, Any]]
 _SEND: Final[_Fields] = {
     b"producerGroup": ("producer_group", _text),
@@ -185,16 +185,14 @@ def _pairs(command: RemotingCommand) -> Iterator[Pair]:
 
 
 def _fill(header: _Header, pairs: Iterator[Pair], fields: _Fields, required: int) -> _Header:
-    """Set the attributes. Raises: FieldError for a required field that is missing."""
-    seen = set()
-    for name, value, _, escaped in pairs:
-        known = fields.get(name)
-        if known is not None and value is not None:
-            setattr(header, known[0], known[1](name.decode(), value, escaped))
-            seen.add(name)
+    """Set the attributes; of a repeated field the last value counts. Raises: FieldError for a missing field."""
+    values = {name: (value, escaped) for name, value, _, escaped in pairs if name in fields and value is not None}
     for name in list(fields)[:required]:
-        if name not in seen:
+        if name not in values:
             raise FieldError(name.decode(), "a value", "none")
+    for name, (attribute, kind) in fields.items():
+        if name in values:
+            setattr(header, attribute, kind(name.decode(), *values[name]))
     return header
 
 
@@ -202,9 +200,7 @@ def send_header(command: RemotingCommand) -> SendHeader:
     """Return the header of a send. Raises: FieldError."""
     pairs = _pairs(command)
     if command.code in (310, 320, 325):
-        pairs = ((_LETTERS.get(name, b""), *rest) for name, *rest in pairs)  # type: ignore[misc]
-    else:
-        pairs = ((unescaped(name) if escaped else name, value, False, more) for name, value, escaped, more in pairs)
+        pairs = ((_LETTERS.get(name, b""), value, False, escaped) for name, value, _, escaped in pairs)
     return _fill(SendHeader(), pairs, _SEND, 8)
 
 
