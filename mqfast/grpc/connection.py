@@ -163,13 +163,13 @@ class GrpcServer:
         methods: Mapping[str, Method],
         settings: GrpcSettings | None = None,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
         logger: logging.Logger | None = None,
     ) -> None:
         self.methods: Final = dict(methods)
         self.settings: Final = settings or GrpcSettings()
-        self.clock: Final = clock
-        self.log: Final = LogLimit(logger or logging.getLogger("mqfast.grpc"), clock=clock)
+        self.clock: Final = clock or time.monotonic
+        self.log: Final = LogLimit(logger or logging.getLogger("mqfast.grpc"), clock=self.clock)
         self.connections: Final[set[GrpcConnection]] = set()
         self.is_leaving = False
 

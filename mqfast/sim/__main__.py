@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-import subprocess
 import sys
 import time
 
@@ -18,8 +17,6 @@ from mqfast.sim.runs import Outcome, SimulationFailed, explore
 __all__ = ["main"]
 
 _REPORT_S = 10.0
-_BATCH = 20
-"""Seeds of a process: killed brokers leave memory behind."""
 
 
 class _Progress:
@@ -52,14 +49,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--kinds", default=",".join(DEFAULT_KINDS), help=f"kinds of faults: {', '.join(KINDS)}")
     a = parser.parse_args(arguments)
-    if a.seeds > _BATCH:
-        for first in range(a.first, a.first + a.seeds, _BATCH):
-            count = min(_BATCH, a.first + a.seeds - first)
-            command = [sys.executable, "-m", "mqfast.sim", a.scenario, f"--kinds={a.kinds}"]
-            status = subprocess.run([*command, f"--seeds={count}", f"--first={first}"], check=False).returncode
-            if status:
-                return status
-        return 0
     sys.path.insert(0, os.getcwd())
     module, _, name = a.scenario.partition(":")
     scenario = getattr(importlib.import_module(module), name)

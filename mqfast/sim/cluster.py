@@ -16,7 +16,7 @@ from mqfast.sim.faults import FaultRunner
 from mqfast.sim.history import Broken, History
 from mqfast.sim.invariants import Invariants
 from mqfast.sim.process import Process
-from mqfast.sim.servers import BrokerServer, EtcdServer, NameServerServer, brokers_of, etcd_of, name_servers
+from mqfast.sim.servers import BrokerServer, EtcdServer, NameServerServer, etcd_of, name_servers
 from mqfast.sim.world import ProcessEnded, World
 
 if TYPE_CHECKING:
@@ -181,5 +181,3 @@ class Cluster(World):
         self.loop.close()
         self.threads.close()
         instance.forget_loop(self.loop)
-        for broker in brokers_of(self):
-            broker.forget()

@@ -58,7 +58,7 @@ class StoreSteps:
                 self._waiting.remove((offset, thread))
                 thread.wake()
             self._plan()
-        elif self._parts.flush.waiters.pending and not self._is_flush_due:
+        elif not self._is_flush_due and self._parts.flush.waiters.pending:
             self._plan()
 
     def _plan(self) -> None:

@@ -55,6 +55,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._epoll: Final = select.epoll()
         self._watched: Final[dict[int, tuple[int, Process, Callable[[], None]]]] = {}
         self._signalled: Final[set[int]] = set()
+        self._may_signal = False
         self._executors: Final[dict[Any, asyncio.Future[Any]]] = {}
         self.set_task_factory(self._make_task)
 
@@ -115,7 +116,9 @@ class SimLoop(asyncio.BaseEventLoop):
             self.remove_reader(descriptor)
 
     def _run_once(self) -> None:
-        self._poll()
+        if self._may_signal:
+            self._may_signal = False
+            self._poll()
         while not self._busy:
             self._advance()
         at = int(self._rng.random() * len(self._busy)) if len(self._busy) > 1 else 0
@@ -128,6 +131,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.turns += 1
         self.now_s += _TURN_S
         if process.system is not None:
+            self._may_signal = True  # a store signals during a callback of the process only
             self.set_clocks(process)
         handle._run()
         if process.after_turn is not None and process.is_alive:
@@ -167,6 +171,7 @@ class SimLoop(asyncio.BaseEventLoop):
         if fd in self._watched:
             self.remove_reader(fd)
         self._watched[fd] = next(self._numbers), process, lambda: callback(*args)
+        self._may_signal = True
         self._epoll.register(fd, select.EPOLLIN)
 
     def remove_reader(self, fd: Any) -> bool:
@@ -191,6 +196,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _readable(self, fd: int, process: Process) -> None:
         self._signalled.discard(fd)
+        self._may_signal = True
         watched = self._watched.get(fd)
         if watched is not None and watched[1] is process:
             watched[2]()

@@ -31,7 +31,8 @@ class End:
     """One end of a connection.
 
     Attributes: ``on_data``, ``on_eof``, ``on_lost``: called in the process of this end; ``unread``: arrived bytes that
-    the process does not take now; ``in_flight``: sent bytes that the peer has not taken.
+    the process does not take now; ``in_flight``: sent bytes that the peer has not taken; ``is_full``: whether this end
+    waits until the peer takes some.
     """
 
     def __init__(self, network: Network, process: Process, local: tuple[str, int], remote: tuple[str, int]) -> None:
@@ -42,6 +43,7 @@ class End:
         self.peer: End = self
         self.is_closed = False
         self.is_paused = False
+        self.is_full = False
         self.in_flight = 0
         self.unread: deque[tuple[int, bytes]] = deque()
         self.held: deque[tuple[int, bytes]] = deque()
@@ -95,7 +97,7 @@ class End:
         if kind == _DATA:
             sender = self.peer
             sender.in_flight -= len(data)
-            if sender.process.is_alive and not sender.is_closed:
+            if sender.is_full and sender.process.is_alive and not sender.is_closed:
                 network.loop.call_soon(sender.on_sent, context=sender.process.context)
             network.note(self.process, "data", f"{self.remote[0]} {len(data)}")
             self.on_data(data)
@@ -116,7 +118,6 @@ class SimTransport(asyncio.Transport):
         self._protocol = protocol
         self._closing = False
         self._high, self._low = 64 * 1024, 16 * 1024
-        self._is_full = False
         self._sent_eof = False
         end.on_data = lambda data: self._protocol.data_received(data)
         end.on_eof = self._eof
@@ -166,8 +167,8 @@ class SimTransport(asyncio.Transport):
         if self._closing or self._sent_eof:
             return
         self._end.send(bytes(data))
-        if not self._is_full and self.get_write_buffer_size() > self._high:
-            self._is_full = True
+        if not self._end.is_full and self.get_write_buffer_size() > self._high:
+            self._end.is_full = True
             self._protocol.pause_writing()
 
     def writelines(self, list_of_data: Any) -> None:
@@ -175,8 +176,8 @@ class SimTransport(asyncio.Transport):
         self.write(b"".join(list_of_data))
 
     def _drained(self) -> None:
-        if self._is_full and self.get_write_buffer_size() <= self._low and not self._closing:
-            self._is_full = False
+        if self._end.is_full and self.get_write_buffer_size() <= self._low and not self._closing:
+            self._end.is_full = False
             self._protocol.resume_writing()
 
     def can_write_eof(self) -> bool:

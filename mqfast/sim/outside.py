@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import mqfast.ha.failover.lease_guard
 import mqfast.ha.slave
@@ -29,38 +29,73 @@ if TYPE_CHECKING:
 __all__ = ["replaced"]
 
 
-def _clocks(loop: SimLoop) -> dict[str, Callable[..., Any]]:
-    def wall_s(process: Process) -> float:
-        return process.machine.wall_s(loop.now_s)
+class _Run:
+    """The run of now.
 
-    def monotonic_s(process: Process) -> float:
-        return process.machine.monotonic_s(loop.now_s)
+    A module that is first imported during a run may keep one of the functions below, so none belongs to a run.
+    """
 
-    def of(real: Callable[..., Any], virtual: Callable[[Process], Any]) -> Callable[..., Any]:
-        def function(*arguments: Any) -> Any:
-            process = PROCESS.get()
-            return real(*arguments) if process is None else virtual(process)
+    loop: SimLoop
+    rng: random.Random
 
-        return function
 
-    real_sleep = time.sleep
+def _of(real: Callable[..., Any], virtual: Callable[[Process], Any]) -> Callable[..., Any]:
+    def function(*arguments: Any) -> Any:
+        process = PROCESS.get()
+        return real(*arguments) if process is None else virtual(process)
 
-    def sleep(seconds: float) -> None:
-        if PROCESS.get() is None:
-            real_sleep(seconds)
-        else:
-            loop.threads.sleep(seconds)
+    return function
 
-    return {
-        "time": of(time.time, wall_s),
-        "time_ns": of(time.time_ns, lambda process: int(wall_s(process) * 1e9)),
-        "monotonic": of(time.monotonic, monotonic_s),
-        "monotonic_ns": of(time.monotonic_ns, lambda process: int(monotonic_s(process) * 1e9)),
-        "perf_counter": of(time.perf_counter, monotonic_s),
-        "perf_counter_ns": of(time.perf_counter_ns, lambda process: int(monotonic_s(process) * 1e9)),
-        "clock_gettime": of(time.clock_gettime, monotonic_s),
-        "sleep": sleep,
-    }
+
+def _wall_s(process: Process) -> float:
+    return process.machine.wall_s(_Run.loop.now_s)
+
+
+def _wall_ns(process: Process) -> int:
+    return int(_wall_s(process) * 1e9)
+
+
+def _monotonic_s(process: Process) -> float:
+    return process.machine.monotonic_s(_Run.loop.now_s)
+
+
+def _monotonic_ns(process: Process) -> int:
+    return int(_monotonic_s(process) * 1e9)
+
+
+_real_sleep: Final = time.sleep
+_real_urandom: Final = os.urandom
+
+
+def _sleep(seconds: float) -> None:
+    if PROCESS.get() is None:
+        _real_sleep(seconds)
+    else:
+        _Run.loop.threads.sleep(seconds)
+
+
+def _urandom(size: int) -> bytes:
+    return _real_urandom(size) if PROCESS.get() is None else _Run.rng.randbytes(size)
+
+
+class _SeededRandom(random.Random):
+    """Random numbers of the seed, unless the caller gives another seed."""
+
+    def __init__(self, x: Any = None) -> None:
+        super().__init__(_Run.rng.getrandbits(64) if x is None and PROCESS.get() is not None else x)
+
+
+_CLOCKS: Final = {
+    "time": _of(time.time, _wall_s),
+    "time_ns": _of(time.time_ns, _wall_ns),
+    "monotonic": _of(time.monotonic, _monotonic_s),
+    "monotonic_ns": _of(time.monotonic_ns, _monotonic_ns),
+    "perf_counter": _of(time.perf_counter, _monotonic_s),
+    "perf_counter_ns": _of(time.perf_counter_ns, _monotonic_ns),
+    "clock_gettime": _of(time.clock_gettime, _monotonic_s),
+    "sleep": _sleep,
+}
+_REAL: Final = {id(getattr(time, name)): name for name in _CLOCKS}
 
 
 class _Replacements:
@@ -85,32 +120,19 @@ class _Replacements:
 def replaced(loop: SimLoop, rng: random.Random) -> Iterator[None]:
     """Replace the outside. Args: rng: the source of all random numbers of the product."""
     changes = _Replacements()
-    clocks = _clocks(loop)
-    real = {id(getattr(time, name)): name for name in clocks}
-
-    class SeededRandom(random.Random):
-        """Random numbers of the seed, unless the caller gives another seed."""
-
-        def __init__(self, x: Any = None) -> None:
-            super().__init__(rng.getrandbits(64) if x is None and PROCESS.get() is not None else x)
-
-    real_urandom = os.urandom
-
-    def urandom(size: int) -> bytes:
-        return real_urandom(size) if PROCESS.get() is None else rng.randbytes(size)
-
+    _Run.loop, _Run.rng = loop, rng
     state = random.getstate()
     random.seed(rng.getrandbits(64))
     try:
         for module in [m for name, m in sorted(sys.modules.items()) if name.startswith("mqfast.")]:
             for name, value in list(vars(module).items()):
-                if id(value) in real:  # from time import monotonic
-                    changes.set(module, name, clocks[real[id(value)]])
-        for name, function in clocks.items():
+                if id(value) in _REAL:  # from time import monotonic
+                    changes.set(module, name, _CLOCKS[_REAL[id(value)]])
+        for name, function in _CLOCKS.items():
             changes.set(time, name, function)
-        changes.set(os, "urandom", urandom)
-        changes.set(random, "_urandom", urandom)
-        changes.set(random, "Random", SeededRandom)
+        changes.set(os, "urandom", _urandom)
+        changes.set(random, "_urandom", _urandom)
+        changes.set(random, "Random", _SeededRandom)
         changes.set(encode, "_ids", None)  # of the whole real process
         changes.set(subscription, "_last_version", 0)
         changes.set(concurrent.futures.Future, "result", _result(loop))
@@ -121,6 +143,7 @@ def replaced(loop: SimLoop, rng: random.Random) -> Iterator[None]:
         yield
     finally:
         changes.undo()
+        del _Run.loop, _Run.rng
         random.setstate(state)
 
 

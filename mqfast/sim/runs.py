@@ -92,7 +92,8 @@ def run_seed(
     faults = list(draw_plan(seed, kinds) if plan is None else plan)
     with _quiet():
         outcome = _beside_main(lambda: _run(scenario, seed, faults, until, trace))
-        gc.collect()  # finalizers of this run belong into no later one
+        while gc.collect():
+            pass  # an object whose finalizer brings others back is freed by a later pass
         return outcome
 
 

@@ -187,17 +187,6 @@ class BrokerServer(Server):
         self.settings: Final = settings
         self.failover: FailoverBroker | None = None
         self._alone: Broker | None = None
-        self._made: list[Broker] = []
-
-    def forget(self) -> None:
-        """Drop the parts of all brokers of this run: exceptions of killed tasks keep some alive."""
-        for broker in self._made:
-            parts = vars(broker).get("_parts")
-            for part in () if parts is None else parts.in_start_order:
-                vars(part).clear()
-            vars(broker).clear()
-        self._made.clear()
-        self.failover = self._alone = None
 
     def _config(self) -> BrokerConfig:
         assert self.disk is not None
@@ -217,9 +206,7 @@ class BrokerServer(Server):
         os_api, make_store = process.system.os_api, self.disk.open_store
 
         def make_broker(*arguments: Any, **named: Any) -> Broker:
-            broker = Broker(*arguments, os_api=os_api, make_store=make_store, **named)
-            self._made.append(broker)
-            return broker
+            return Broker(*arguments, os_api=os_api, make_store=make_store, **named)
 
         self._stop = self.failover = self._alone = None
         if self.number:

@@ -35,6 +35,7 @@ from mqfast.message import check_topic
 
 cdef extern from "<unistd.h>" nogil:
     ssize_t read(int fd, void *data, size_t n)
+    int close(int fd)
 
 
 cdef class ArrivalWatch:
@@ -238,11 +239,11 @@ cdef class Arrivals:
         finally:
             release(self.mutex)
         if fd >= 0:
-            _os.close(fd)
+            close(fd)
 
     def __dealloc__(self):
-        if self.fd >= 0:
-            _os.close(self.fd)
+        if self.fd >= 0:  # in C: at the end of the interpreter the module os is empty
+            close(self.fd)
 
     cdef int _check_open(self) except -1:
         if self.closed:
