@@ -425,7 +425,10 @@ class Broker:
         """Answer waiting requests, flush, persist, unregister, close; within two seconds unless the disk is slow."""
         if not self._started:
             return
+        self._started = False
         context = self.context
+        if self._fast is not None:
+            await self._fast.drain(_STOP_S)
         self._begin_stop()
         await context.registration.stop()
         await self._stop_parts()

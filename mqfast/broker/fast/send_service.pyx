@@ -1,11 +1,12 @@
-"""Sends inside of reactors: the checks, the put, and the answer, which waits for the disk where the broker does.
+"""Sends inside of reactors: the checks, the put, and the answer, which waits for the disk and slaves where the broker
+does.
 
 Without the GIL and without an allocation for a message. Nothing is refused: requests of uncommon kinds go to Python
 unchanged. The sends of a connection are stored in their order: a send behind a send of Python waits until Python has
 served (MQ_LATER). Source: SendMessageProcessor.sendMessage.
 """
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 from mqfast.broker.fast.send_request cimport (
@@ -51,6 +52,8 @@ from mqfast.store.base.os_api cimport (
     futex_wait,
     futex_wake_all,
     mq_add32,
+    mq_and32,
+    mq_cas32,
     mq_load32,
     mq_load64,
     mq_store32,
@@ -73,17 +76,25 @@ cdef enum:
     SEND = 10
     SEND_V2 = 310
     SEND_BATCH = 320
-    PARKED_MAX = 8192           # answers of a reactor that wait for the disk; a power of 2
+    PARKED_MAX = 8192           # answers of a reactor that wait; a power of 2
+    DISK = 1                    # what an answer waits for
+    SLAVES = 2
+    OUTCOMES = 3                # codes of answers
     LATENCY_STEPS = 10
     TOOK_STEPS = 13
     SIZES = 6
     ESCAPE_MAX = 6              # bytes of an escaped byte
     BURST_BYTES = 64 << 10      # answers to a connection that are sent together
+    WAIT_MS_MAX = 60000
 
 cdef int64_t[SIZES] SIZE_LIMITS = list(SIZE_BOUNDS)
 cdef int64_t[LATENCY_STEPS - 1] LATENCY_LIMITS = list(BOUNDS_MS)
 cdef int64_t[TOOK_STEPS - 1] TOOK_LIMITS = list(PUT_TIME_BOUNDS_MS)
-cdef int32_t FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
+cdef int32_t[OUTCOMES] CODES = [0, ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT]
+cdef int64_t EVERYTHING = 0x7FFFFFFFFFFFFFFF
+
+cdef extern from "<unistd.h>" nogil:
+    ssize_t write(int fd, const void *data, size_t n)
 
 cdef extern from *:
     """
@@ -95,14 +106,15 @@ cdef extern from *:
     int32_t mq_read32 "mq_read"(const int32_t *p) noexcept nogil
 
 
-# A stored message whose answer waits for the disk.
+# A stored message whose answer waits for the disk, for slaves, or for both.
 cdef struct Parked:
     mq_conn *conn
+    int waits
     int64_t end_offset
     int64_t begun_ns
     SendAnswer answer
 
-# Latencies of answers, as Latencies counts them: by code of the request, by a response code of 0 or another.
+# Latencies of answers, as Latencies counts them: by code of the request, by code of the answer.
 cdef struct Latency:
     int64_t counts[LATENCY_STEPS]
     int64_t sum_ms
@@ -114,7 +126,8 @@ cdef struct ReactorState:
     Parked *parked              # a ring, by end offset
     int64_t head
     int64_t tail
-    Latency latencies[2][2]     # of 10 and 310; answered 0 and FLUSH_DISK_TIMEOUT
+    int64_t asked               # end of the messages for which the slaves were woken
+    Latency latencies[2][OUTCOMES]      # of 10 and 310
     int64_t took[TOOK_STEPS]    # puts of a millisecond and more
     int64_t took_max_ms
     int64_t full                # sends left to Python since the ring was full
@@ -133,6 +146,12 @@ cdef struct Sends:
     uint32_t sync_wanted        # futex of the thread that syncs
     uint32_t ends
     int64_t timeout_ns
+    int64_t acked               # as many slaves as needed have the log up to here
+    int64_t reach               # the same of slaves that are connected now
+    int64_t max_gap             # a slave that is behind by so much counts as absent
+    int64_t slave_timeout_ns
+    uint32_t slaves_wanted      # the event loop was told to send to slaves, and has not begun
+    int slaves_fd
     mq_group *group
     int reactors
     ReactorState states[MQ_REACTORS_MAX]
@@ -146,8 +165,8 @@ cdef inline int step_of(const int64_t *limits, int n, int64_t value) noexcept no
     return i
 
 
-cdef inline void note_latency(ReactorState *state, int32_t code, bint is_late, int64_t took_ns) noexcept nogil:
-    cdef Latency *row = &state.latencies[code == SEND_V2][is_late]
+cdef inline void note_latency(ReactorState *state, int32_t code, int outcome, int64_t took_ns) noexcept nogil:
+    cdef Latency *row = &state.latencies[code == SEND_V2][outcome]
     cdef int64_t took_ms = took_ns // 1000000 if took_ns > 0 else 0
     mq_count(&row.counts[step_of(LATENCY_LIMITS, LATENCY_STEPS - 1, took_ms)], 1)
     mq_count(&row.sum_ms, took_ms)
@@ -207,6 +226,9 @@ cdef int serve_send(Sends *sends, mq_turn *turn, const mq_frame *frame, RawHeade
     if waits and state.tail - state.head >= PARKED_MAX:
         mq_count(&state.full, 1)
         return MQ_HAND_OVER_IN_ORDER
+    if waits & SLAVES and mq_load64(&log.written) + frame.body_bytes + size - mq_load64(&sends.reach) >= mq_load64(
+            &sends.max_gap):
+        return MQ_HAND_OVER_IN_ORDER        # too few slaves: the answer of Python says so
     answer.unique_bytes = <uint8_t> unique_bytes
     memcpy(answer.unique, unique, unique_bytes)
     memcpy(state.properties + size, sends.additions, sends.additions_bytes)
@@ -245,13 +267,14 @@ cdef int serve_send(Sends *sends, mq_turn *turn, const mq_frame *frame, RawHeade
         parked = &state.parked[state.tail & (PARKED_MAX - 1)]
         conn_hold(turn.conn)
         parked.conn = turn.conn
+        parked.waits = waits
         parked.end_offset = stored.physical_offset + stored.size
         parked.begun_ns = begun_ns
         parked.answer = answer
         parked.answer.code = header.code        # until the answer: the code of the request
         mq_store64(&state.tail, state.tail + 1)
         return MQ_SERVED
-    note_latency(state, header.code, False, took_ns)
+    note_latency(state, header.code, 0, took_ns)
     to = turn_room(turn, ANSWER_MAX)
     turn_add(turn, write_answer(&sends.parts, &answer, to))
     return MQ_SERVED
@@ -268,7 +291,7 @@ cdef int serve(mq_service *service, mq_turn *turn, const mq_frame *frame) noexce
     return MQ_HAND_OVER_IN_ORDER if header.code == SEND_BATCH else MQ_HAND_OVER
 
 
-# --- answers that wait for the disk ---
+# --- answers that wait ---
 
 cdef void send_burst(ReactorState *state, mq_conn *conn, Py_ssize_t size) noexcept nogil:
     cdef iovec part
@@ -278,21 +301,29 @@ cdef void send_burst(ReactorState *state, mq_conn *conn, Py_ssize_t size) noexce
         conn_send(conn, &part, 1)
 
 
-cdef void answer_parked(Sends *sends, ReactorState *state, int64_t durable, int64_t late_ns, int64_t now_ns,
-                        bint is_lost) noexcept nogil:
-    """Answer the messages before an offset, and the messages stored before a time.
+cdef void answer_parked(Sends *sends, ReactorState *state, int64_t now_ns, bint is_end) noexcept nogil:
+    """Answer the messages that wait for nothing any more, or for too long.
 
-    is_lost: the log failed: the connections are cut, since no answer is right.
+    is_end: answer all. After a failure of the log, connections of messages that wait for the disk are cut: no answer
+    is right.
     """
+    cdef LogState *log = sends.put.state
+    cdef bint is_lost = mq_load32(&log.flags) & LOG_FAILED != 0
+    cdef int64_t durable = mq_load64(&log.flushed), acked = mq_load64(&sends.acked), age_ns
+    cdef int64_t slave_timeout_ns = mq_load64(&sends.slave_timeout_ns)
     cdef Parked *parked
     cdef mq_conn *conn = NULL
     cdef Py_ssize_t size = 0
     cdef int32_t code
-    cdef bint is_late
+    cdef int outcome
+    cdef bint on_disk, at_slaves
     while state.head < state.tail:
         parked = &state.parked[state.head & (PARKED_MAX - 1)]
-        is_late = parked.end_offset > durable
-        if is_late and not is_lost and parked.begun_ns > late_ns:
+        age_ns = EVERYTHING if is_end else now_ns - parked.begun_ns
+        on_disk = not parked.waits & DISK or parked.end_offset <= durable
+        at_slaves = not parked.waits & SLAVES or parked.end_offset <= acked
+        if not (is_lost and not on_disk) and (not on_disk and age_ns < sends.timeout_ns
+                                              or not at_slaves and age_ns < slave_timeout_ns):
             break
         if conn != parked.conn or size > BURST_BYTES - ANSWER_MAX:
             if conn != NULL:
@@ -303,13 +334,14 @@ cdef void answer_parked(Sends *sends, ReactorState *state, int64_t durable, int6
                 conn_release(conn)
             conn = parked.conn
             conn_hold(conn)
-        if is_late and is_lost:
+        if is_lost and not on_disk:
             conn_close(conn, 1)
         else:
+            outcome = 2 if not at_slaves else 0 if on_disk else 1
             code = parked.answer.code
-            parked.answer.code = FLUSH_DISK_TIMEOUT if is_late else 0
+            parked.answer.code = CODES[outcome]
             size += write_answer(&sends.parts, &parked.answer, state.burst + size)
-            note_latency(state, code, is_late, now_ns - parked.begun_ns)
+            note_latency(state, code, outcome, now_ns - parked.begun_ns)
         conn_release(parked.conn)
         mq_store64(&state.head, state.head + 1)
     if conn != NULL:
@@ -317,49 +349,71 @@ cdef void answer_parked(Sends *sends, ReactorState *state, int64_t durable, int6
         conn_release(conn)
 
 
+cdef void ask_for_commit(Sends *sends, ReactorState *state) noexcept nogil:
+    """Let the log be synced and sent to slaves up to the newest message whose answer waits."""
+    cdef Parked *newest = &state.parked[(state.tail - 1) & (PARKED_MAX - 1)]
+    cdef uint64_t one = 1
+    if (newest.waits & DISK and newest.end_offset > mq_load64(&sends.put.state.flushed)
+            and mq_load32(&sends.sync_wanted) == 0):
+        mq_store32(&sends.sync_wanted, 1)
+        futex_wake_all(&sends.sync_wanted)
+    if newest.waits & SLAVES and newest.end_offset > state.asked:
+        state.asked = newest.end_offset
+        if mq_cas32(&sends.slaves_wanted, 0, 1):
+            write(sends.slaves_fd, &one, sizeof(one))
+
+
 cdef int after_round(mq_service *service, mq_turn *turn) noexcept nogil:
     cdef Sends *sends = <Sends *> service
     cdef ReactorState *state = &sends.states[turn.index]
-    cdef LogState *log = sends.put.state
-    cdef int64_t now_ns
+    cdef Parked *oldest
+    cdef int64_t now_ns, due_ns = 0
     if state.head == state.tail:
         return -1
-    now_ns = log.os.monotonic_ns(log.os)
-    answer_parked(sends, state, mq_load64(&log.flushed), now_ns - sends.timeout_ns, now_ns,
-                  mq_load32(&log.flags) & LOG_FAILED != 0)
+    now_ns = sends.put.state.os.monotonic_ns(sends.put.state.os)
+    answer_parked(sends, state, now_ns, False)
     if state.head == state.tail:
         return -1
-    if mq_load32(&sends.sync_wanted) == 0:
-        mq_store32(&sends.sync_wanted, 1)
-        futex_wake_all(&sends.sync_wanted)
-    now_ns = state.parked[state.head & (PARKED_MAX - 1)].begun_ns + sends.timeout_ns - now_ns
-    return <int> (now_ns // 1000000 + 1) if now_ns > 0 else 0
+    ask_for_commit(sends, state)
+    oldest = &state.parked[state.head & (PARKED_MAX - 1)]
+    if oldest.waits & DISK and oldest.end_offset > mq_load64(&sends.put.state.flushed):
+        due_ns = sends.timeout_ns
+    if oldest.waits & SLAVES and oldest.end_offset > mq_load64(&sends.acked):
+        due_ns = max(due_ns, mq_load64(&sends.slave_timeout_ns))
+    now_ns = oldest.begun_ns + due_ns - now_ns
+    return <int> min(now_ns // 1000000 + 1, WAIT_MS_MAX) if now_ns > 0 else 0
 
 
 cdef void ended(mq_service *service, mq_turn *turn, mq_conn *conn) noexcept nogil:
     """Do nothing: a parked answer keeps the connection, and sends nothing after the end."""
 
 
+cdef void wake_parked(Sends *sends) noexcept nogil:
+    """Wake the reactors that have answers to give."""
+    cdef int i
+    for i in range(sends.reactors):
+        if mq_load64(&sends.states[i].head) != mq_load64(&sends.states[i].tail):
+            group_wake(sends.group, i)
+
+
 cdef void sync_as_wanted(Sends *sends) noexcept nogil:
     """Sync the log whenever answers wait, and wake their reactors, until the service ends."""
     cdef LogState *log = sends.put.state
-    cdef int i
     while not mq_load32(&sends.ends):
         if mq_load32(&sends.sync_wanted) == 0:
             futex_wait(&sends.sync_wanted, 0, -1)
             continue
-        mq_store32(&sends.sync_wanted, 0)
+        mq_and32(&sends.sync_wanted, 0)
         flush_up_to(log, mq_load64(&log.written), -1)
-        for i in range(sends.reactors):
-            if mq_load64(&sends.states[i].head) != mq_load64(&sends.states[i].tail):
-                group_wake(sends.group, i)
+        wake_parked(sends)
 
 
 cdef class SendService(ReactorService):
     """The sends that reactors serve, with counters.
 
     Args: additions: properties that the broker adds; id_prefix: the first part of message ids; json_pairs,
-    binary_pairs: the broker's fields of each answer, encoded; timeout_ms: the longest wait for the disk.
+    binary_pairs: the broker's fields of each answer, encoded; timeout_ms: the longest wait for the disk; slaves_fd:
+    an eventfd, written when bytes must be sent to slaves.
     Thread: that of the event loop, but ``sync``.
     """
 
@@ -377,7 +431,8 @@ cdef class SendService(ReactorService):
             raise MemoryError()
 
     def __init__(self, Reactors reactors not None, Core core not None, TopicTable table not None, *, bytes additions,
-                 str id_prefix, bytes store_host, bytes json_pairs, bytes binary_pairs, int timeout_ms):
+                 str id_prefix, bytes store_host, bytes json_pairs, bytes binary_pairs, int timeout_ms,
+                 int slaves_fd):
         cdef Sends *sends = self.sends
         cdef bytes prefix = id_prefix.encode()
         cdef int i
@@ -387,7 +442,7 @@ cdef class SendService(ReactorService):
         self.core = core
         self.table = table
         self.kept = additions, prefix, store_host, json_pairs, binary_pairs
-        self.counted = [0] * (4 * (LATENCY_STEPS + 1))
+        self.counted = [0] * (2 * OUTCOMES * (LATENCY_STEPS + 1))
         self.took = [0] * TOOK_STEPS
         open_entry(core, &sends.put)
         sends.topics = &table.slots
@@ -402,6 +457,8 @@ cdef class SendService(ReactorService):
         sends.store_host = store_host
         sends.store_host_bytes = <int> len(store_host)
         sends.timeout_ns = <int64_t> timeout_ms * 1000000
+        sends.slaves_fd = slaves_fd
+        sends.reach = -EVERYTHING // 2
         sends.group = reactors.group
         sends.reactors = reactors.threads
         for i in range(reactors.threads):
@@ -424,10 +481,27 @@ cdef class SendService(ReactorService):
             free(self.sends.states[i].parked)
         free(self.sends)
 
-    def open(self, bint is_open, bint waits) -> None:
-        """Serve sends or leave them to Python. Args: waits: answers wait for the disk."""
-        mq_store32(<uint32_t *> &self.sends.waits, waits)
+    def open(self, bint is_open, bint disk, bint slaves) -> None:
+        """Serve sends or leave them to Python. Args: disk, slaves: what answers wait for."""
+        mq_store32(<uint32_t *> &self.sends.waits, (DISK if disk else 0) | (SLAVES if slaves else 0))
         mq_store32(<uint32_t *> &self.sends.is_open, is_open)
+
+    def set_slaves(self, int64_t acked, int64_t reach, int64_t max_gap_bytes, int64_t timeout_ms) -> None:
+        """Note what slaves have, and answer the messages that they have.
+
+        Args: acked: the offset that as many slaves as needed have reached; reach: the same of slaves that are connected
+            now, -1 for too few of them; max_gap_bytes: a slave that is behind by so much counts as absent.
+        """
+        mq_store64(&self.sends.reach, reach if reach >= 0 else -EVERYTHING // 2)
+        mq_store64(&self.sends.max_gap, max_gap_bytes)
+        mq_store64(&self.sends.slave_timeout_ns, min(timeout_ms, EVERYTHING // 1000000) * 1000000)
+        mq_store64(&self.sends.acked, acked)
+        with nogil:
+            wake_parked(self.sends)
+
+    def slaves_woken(self) -> None:
+        """Note that the event loop is about to send to slaves: a later message wakes the loop again."""
+        mq_and32(&self.sends.slaves_wanted, 0)
 
     def sync(self) -> None:
         """Sync the log whenever answers wait; returns after ``end``. Thread: one of its own."""
@@ -435,35 +509,39 @@ cdef class SendService(ReactorService):
             sync_as_wanted(self.sends)
 
     def end(self) -> None:
-        """Answer all parked messages as timed out; called when no reactor uses the service any more."""
+        """Answer all parked messages, after a last sync; called when no reactor uses the service any more."""
         cdef Sends *sends = self.sends
         cdef LogState *log = sends.put.state
-        cdef int64_t now_ns = log.os.monotonic_ns(log.os)
         cdef int i
         mq_store32(&sends.ends, 1)
         mq_add32(&sends.sync_wanted, 1)
         futex_wake_all(&sends.sync_wanted)
-        for i in range(sends.reactors):
-            answer_parked(sends, &sends.states[i], mq_load64(&log.flushed), now_ns, now_ns, False)
+        with nogil:
+            for i in range(sends.reactors):
+                if sends.states[i].head == sends.states[i].tail:
+                    continue
+                if sends.waits & DISK:
+                    flush_up_to(log, mq_load64(&log.written), -1)
+                answer_parked(sends, &sends.states[i], log.os.monotonic_ns(log.os), True)
 
     def take_latencies(self) -> list:
         """Return (request code, response code, counts by step, sum of ms) since the last call."""
         cdef Latency sums
-        cdef int i, k, code, late, at = 0
+        cdef int i, k, code, outcome, at = 0
         cdef list rows = [], counts
         for code in range(2):
-            for late in range(2):
+            for outcome in range(OUTCOMES):
                 counts = [0] * (LATENCY_STEPS + 1)
                 for i in range(self.sends.reactors):
                     for k in range(LATENCY_STEPS):
-                        counts[k] += mq_read(&self.sends.states[i].latencies[code][late].counts[k])
-                    counts[LATENCY_STEPS] += mq_read(&self.sends.states[i].latencies[code][late].sum_ms)
+                        counts[k] += mq_read(&self.sends.states[i].latencies[code][outcome].counts[k])
+                    counts[LATENCY_STEPS] += mq_read(&self.sends.states[i].latencies[code][outcome].sum_ms)
                 fresh = [now - before for now, before in zip(counts, self.counted[at:at + len(counts)])]
                 self.counted[at:at + len(counts)] = counts
                 at += len(counts)
                 if any(fresh):
-                    answer = FLUSH_DISK_TIMEOUT if late else 0
-                    rows.append((SEND_V2 if code else SEND, answer, fresh[:LATENCY_STEPS], fresh[LATENCY_STEPS]))
+                    row = SEND_V2 if code else SEND, CODES[outcome], fresh[:LATENCY_STEPS], fresh[LATENCY_STEPS]
+                    rows.append(row)
         return rows
 
     def take_slow_puts(self) -> tuple:
@@ -481,7 +559,7 @@ cdef class SendService(ReactorService):
 
     @property
     def parked(self) -> int:
-        """Return the number of answers that wait for the disk."""
+        """Return the number of answers that wait."""
         cdef int i
         return sum([
             mq_load64(&self.sends.states[i].tail) - mq_load64(&self.sends.states[i].head)

@@ -136,23 +136,24 @@ class ReplicaWaiter(_Waits):
     """Requests that are answered once the required number of slaves has their messages.
 
     Args: acks: notified by the slaves' connections, in this loop; wake: sends to slaves at once.
+    Attributes: as the arguments.
     Thread: that of the event loop.
     """
 
     def __init__(self, acks: AckTable, wake: Callable[[], object]) -> None:
         super().__init__(acks.timeout_s)
-        self._acks = acks
-        self._wake = wake
+        self.acks = acks
+        self.wake = wake
         self._is_woken = False
         acks.watch(self._complete)
 
     def is_possible(self, end_offset: int, max_gap_bytes: int) -> bool:
         """Return True if the required number of slaves is within the gap."""
-        return self._acks.in_sync(end_offset, max_gap_bytes) >= self._acks.needed
+        return self.acks.in_sync(end_offset, max_gap_bytes) >= self.acks.needed
 
     def when(self, end_offset: int, notify: Callable[[Outcome], object]) -> None:
         """Call ``notify`` once, as in the base class; at once for an acknowledged offset."""
-        if self._acks.acked >= end_offset:
+        if self.acks.acked >= end_offset:
             notify(True)
             return
         super().when(end_offset, notify)
@@ -162,9 +163,9 @@ class ReplicaWaiter(_Waits):
 
     def _send_now(self) -> None:
         self._is_woken = False
-        self._wake()
+        self.wake()
 
     def close(self) -> None:
         """Stop watching slaves; end all waits as timed out."""
-        self._acks.unwatch(self._complete)
+        self.acks.unwatch(self._complete)
         super().close()

@@ -137,7 +137,7 @@ class SendProcessor:
         self._writer: MessageWriter = context.writer
         self._stats: Final = context.stats
         self._published: TopicTable | None = None
-        self._open_reactors: Callable[[bool, bool], None] | None = None
+        self._open_reactors: Callable[[bool], None] | None = None
         self._additions: Final = (
             f"\x02MSG_REGION\x01{config['regionId']}\x02TRACE_ON\x01{str(config['traceOn']).lower()}"
             f"\x02CLUSTER\x01{config['brokerClusterName']}\x02"
@@ -217,11 +217,11 @@ class SendProcessor:
         """Return whether reactors serve sends."""
         return self._published is not None
 
-    def publish_to(self, topics: TopicTable | None, open_reactors: Callable[[bool, bool], None] | None) -> None:
+    def publish_to(self, topics: TopicTable | None, open_reactors: Callable[[bool], None] | None) -> None:
         """Publish topics and settings for reactors; None: no longer.
 
         A topic is published with its first send by this class, and withdrawn when topics change.
-        Args: open_reactors: called with (sends may be served, answers wait for the disk).
+        Args: open_reactors: called with True if sends may be served, at each change of settings.
         """
         self._published, self._open_reactors = topics, open_reactors
         self._path.routes.clear()
@@ -231,10 +231,8 @@ class SendProcessor:
         if self._published is not None:
             self._published.withdraw_all()
         if self._open_reactors is not None:
-            writer = self._writer
-            # Answers that wait for slaves, and a master that refuses messages, are for Python.
-            is_open = self._path.is_open and writer.replicated is None and writer.fenced is None
-            self._open_reactors(is_open, writer.sync_flush)
+            # A master that refuses messages is for Python.
+            self._open_reactors(self._path.is_open and self._writer.fenced is None)
 
     def send(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | Awaitable[RemotingCommand]:
         """Serve 10, 310, 320. Raises: FieldError, CallRefused."""

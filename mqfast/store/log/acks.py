@@ -34,6 +34,7 @@ class AckTable:
     timeout_s: longest wait of a put (slaveTimeout). fail_fast: a put returns SLAVE_NOT_AVAILABLE at once while fewer
     slaves are connected than needed, as in brokers of 4.9; otherwise the put waits, and returns FLUSH_SLAVE_TIMEOUT, as
     in brokers of 5.x.
+    Attributes: ``on_change``: called after each report, removal and change, in the thread that makes it; must not block.
     Thread: any.
     Source: GroupTransferService.
     """
@@ -50,12 +51,19 @@ class AckTable:
         self._waiting: list[tuple[int, int, Event]] = []
         self._acked = 0
         self._watches: list[Callable[[int], object]] = []
+        self.on_change: list[Callable[[], object]] = []
 
     @property
     def slaves(self) -> dict[Hashable, int]:
         """Connected slaves and the last acknowledgement of each (physical offset behind the slave's last byte)."""
         with self._lock:
             return dict(self._slaves)
+
+    @property
+    def reach(self) -> int:
+        """Physical offset that as many connected slaves as needed have reached; -1: too few slaves are connected."""
+        with self._lock:
+            return self._reach()
 
     @property
     def acked(self) -> int:
@@ -80,6 +88,7 @@ class AckTable:
             moved = self._update()
         if moved:
             self._notify(self.acked)
+        self._tell_changes()
 
     def change(self, needed: int, timeout_s: float) -> None:
         """Change the number of needed slaves and the timeout, also for puts that wait already. Args: as of the
@@ -97,11 +106,13 @@ class AckTable:
             self._notify(_EVERYTHING)
         elif moved:
             self._notify(self.acked)
+        self._tell_changes()
 
     def remove(self, slave: Hashable) -> None:
         """Remove a slave whose connection ended: later acknowledgements need the other slaves. ``acked`` stays."""
         with self._lock:
             self._slaves.pop(slave, None)
+        self._tell_changes()
 
     def watch(self, callback: Callable[[int], object]) -> None:
         """Call ``callback(acked)`` whenever ``acked`` grows, in the thread that reports; the callback must not
@@ -143,13 +154,20 @@ class AckTable:
                     self._waiting.remove(entry)
                     heapq.heapify(self._waiting)
 
+    def _tell_changes(self) -> None:
+        for callback in self.on_change:
+            callback()
+
+    def _reach(self) -> int:
+        if len(self._slaves) < max(1, self.needed):
+            return -1
+        return sorted(self._slaves.values(), reverse=True)[max(1, self.needed) - 1]
+
     def _update(self) -> bool:
         """Update ``acked`` and wake the waiters that it covers; return true if ``acked`` has grown. The lock is
         held.
         """
-        if self.needed == 0 or len(self._slaves) < self.needed:
-            return False
-        reached = sorted(self._slaves.values(), reverse=True)[self.needed - 1]
+        reached = self._reach() if self.needed else -1
         if reached <= self._acked:
             return False
         self._acked = reached
