@@ -183,6 +183,15 @@ store.put("t", b"x", tags="a", keys=["k"], properties={"p": "v"})
 store.put_many("t", [b"x", memoryview(b"y")])
 ticket: mqfast.Ticket = store.put_nowait("t", bytearray(b"x"), born_timestamp=5)
 message: mqfast.StoredMessage = store.get("t", 0, 0)[0]
+consumer = mqfast.PushConsumer("g")
+half = mqfast.TransactionProducer("g", check=lambda message: True, retries=3)
+
+@consumer.on("t")
+def handle(message: mqfast.Delivery) -> None: ...
+
+@consumer.on("u", batch=8)
+def handle_all(messages: list[mqfast.Delivery]) -> None: ...
+
 message.bdoy
 store.put("t", "a text")
 store.put("t", 5)
@@ -197,6 +206,8 @@ mqfast.open("x", profile="brokers")
 mqfast.open("x", retention=72)
 mqfast.open("x", mappedFileSizeCommitlog=1 << 20)
 mqfast.StoreConfig.from_kwargs(max_index_num="7")
+consumer.subscribe("t", lambda first, second: None)
+mqfast.TransactionProducer("g", check=lambda message: True, retry=3)
 """
 
 

@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from datetime import datetime
-from typing import Any, ClassVar, Final, Literal, Self, TypeVar
+from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar
 
 from mqfast.client.consumer.allocation import Allocation, allocation_of
 from mqfast.client.consumer.call import Work, engine_call
@@ -22,6 +22,7 @@ from mqfast.client.consumer.push.state import Handler, TopicSubscription
 from mqfast.client.consumer.queue_bounds import check_from_where
 from mqfast.client.consumer.subscription import Subscription, checked_name, new_version, tags_of
 from mqfast.client.decompression import BODY_BYTES_MAX
+from mqfast.client.delivery import Delivery
 from mqfast.client.hooks import ClientHook
 from mqfast.client.net.guard import Guard, refuse_nested
 from mqfast.client.net.instance import ClientInstance
@@ -44,7 +45,9 @@ __all__ = ["PUSH_CALL_S", "PushConsumerBase", "close_quietly"]
 
 _log = logging.getLogger("mqfast.client")
 
-F = TypeVar("F", bound=Callable[..., Any])
+HandlerFunction: TypeAlias = Callable[[Delivery], object] | Callable[[list[Delivery]], object]
+"""A function of a message, or of a list where ``batch`` is above 1; for asyncio also a coroutine function."""
+F = TypeVar("F", bound=HandlerFunction)
 BATCH_MAX: Final = 1024
 PUSH_CALL_S: Final = 10.0
 """The limit of a sync call."""
@@ -178,7 +181,7 @@ class PushConsumerBase(NamedArguments):
         return register
 
     def subscribe(
-        self, topic: str, handler: Callable[..., Any], tags: str = "*", *, sql: str | None = None, batch: int = 1
+        self, topic: str, handler: HandlerFunction, tags: str = "*", *, sql: str | None = None, batch: int = 1
     ) -> None:
         """Register a handler as ``on`` does; also while the consumer runs. Raises: UsageError, SubscriptionError."""
         checked: object = handler
@@ -190,7 +193,7 @@ class PushConsumerBase(NamedArguments):
             )
         self._want(topic, handler, tags, sql, batch)
 
-    def _want(self, topic: str, function: Callable[..., Any] | None, tags: str, sql: str | None, batch: int) -> None:
+    def _want(self, topic: str, function: HandlerFunction | None, tags: str, sql: str | None, batch: int) -> None:
         self._check_usable()
         refuse_nested()
         checked_name(topic)
