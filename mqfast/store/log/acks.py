@@ -34,7 +34,7 @@ class AckTable:
     timeout_s: longest wait of a put (slaveTimeout). fail_fast: a put returns SLAVE_NOT_AVAILABLE at once while fewer
     slaves are connected than needed, as in brokers of 4.9; otherwise the put waits, and returns FLUSH_SLAVE_TIMEOUT, as
     in brokers of 5.x.
-    Attributes: ``on_change``: called after each report, removal and change, in the thread that makes it; must not block.
+    Attributes: ``on_change``: called after each report, removal and change, in the thread that makes it.
     Thread: any.
     Source: GroupTransferService.
     """
